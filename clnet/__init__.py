@@ -1,0 +1,23 @@
+"""Feed-forward neural networks, run on any OpenCL device."""
+
+from clnet.device import Device, device, devices
+from clnet.errors import BuildError, ClnetError, DeviceError, FormatError, InputError
+from clnet.formats import load, load_data
+from clnet.network import Dense, Network
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BuildError",
+    "ClnetError",
+    "Dense",
+    "Device",
+    "DeviceError",
+    "FormatError",
+    "InputError",
+    "Network",
+    "device",
+    "devices",
+    "load",
+    "load_data",
+]

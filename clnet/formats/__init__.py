@@ -1,0 +1,1 @@
+"""Files of networks and of data, chosen by suffix."""

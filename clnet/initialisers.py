@@ -1,0 +1,68 @@
+"""Initial weights and biases, one row each.
+
+A row draws the live weights and the biases of one layer from a generator, given
+``fan_in`` (live inputs a neuron) and ``fan_out``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import unknown
+
+Draw = Callable[[np.random.Generator, float, float, int, int], tuple[Any, Any]]
+
+
+def _uniform(limit: float, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+    return rng.uniform(-limit, limit, n)
+
+
+def _glorot(rng: np.random.Generator, fan_in: float, fan_out: float, n: int, b: int
+            ) -> tuple[Any, Any]:
+    """Glorot and Bengio, "Understanding the difficulty…", 2010, equation 16."""
+    return _uniform(math.sqrt(6 / (fan_in + fan_out)), rng, n), np.zeros(b)
+
+
+def _he(rng: np.random.Generator, fan_in: float, fan_out: float, n: int, b: int
+        ) -> tuple[Any, Any]:
+    """He et al., "Delving deep into rectifiers", 2015, equation 10."""
+    return rng.normal(0.0, math.sqrt(2 / fan_in), n), np.zeros(b)
+
+
+def _lecun_uniform(rng: np.random.Generator, fan_in: float, fan_out: float, n: int,
+                   b: int) -> tuple[Any, Any]:
+    """Uniform within ±1/√fan_in, biases too: what PyTorch's Linear starts from."""
+    limit = 1 / math.sqrt(fan_in)
+    return _uniform(limit, rng, n), _uniform(limit, rng, b)
+
+
+def _fann(rng: np.random.Generator, fan_in: float, fan_out: float, n: int, b: int
+          ) -> tuple[Any, Any]:
+    """Uniform within ±0.1, biases too: what FANN starts from."""
+    return _uniform(0.1, rng, n), _uniform(0.1, rng, b)
+
+
+INITIALISERS: dict[str, Draw] = {
+    "glorot": _glorot,
+    "he": _he,
+    "uniform": _lecun_uniform,
+    "fann": _fann,
+}
+
+
+def initialiser(name: str) -> Draw:
+    """Return the initialiser of a name.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name.
+    """
+    if name not in INITIALISERS:
+        raise unknown("initialiser", name, INITIALISERS)
+    return INITIALISERS[name]

@@ -1,0 +1,483 @@
+"""The description of a network: its layers, its parameters, no OpenCL."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clnet.activations import SOFTMAX, activation
+from clnet.errors import InputError, unknown
+from clnet.initialisers import initialiser
+from clnet.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
+from clnet.ops import Layout, Program, layout, lower
+from clnet.storage import DenseStorage, Storage
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from clnet.device import Device
+    from clnet.formats.fann import FannParameters
+    from clnet.runtime import Plan
+
+DTYPES = ("float32", "float64")
+
+
+class Layer(Protocol):
+    """What a network asks of a layer's description."""
+
+    @property
+    def activation(self) -> str | tuple[str, ...]:
+        """One activation, or one a neuron."""
+        ...
+
+    @property
+    def steepness(self) -> float | tuple[float, ...]:
+        """Factor of the sums before the activation: one, or one a neuron."""
+        ...
+
+    @property
+    def bias(self) -> bool:
+        """Whether neurons have a bias."""
+        ...
+
+    @property
+    def initialiser(self) -> str:
+        """Name of the rule for the initial weights and biases."""
+        ...
+
+    def storage(self, n_in: int) -> Storage:
+        """Return where the entries of the layer's matrix are, for n_in inputs."""
+        ...
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A fully connected layer, ``y = f(steepness * (A x + b))``.
+
+    Parameters
+    ----------
+    n_out : int
+        Neurons, at least 1.
+    activation : str or sequence of str
+        A name of `clnet.activations`, or ``"softmax"``; or one name a neuron.
+    steepness : float or sequence of float
+        Finite; one, or one a neuron. FANN's steepness, but twice FANN's for its
+        sigmoid, ``1 / (1 + exp(-2 s x))``.
+    bias : bool
+        Whether neurons have a bias.
+    initialiser : str
+        ``"glorot"``, ``"he"``, ``"uniform"`` or ``"fann"``.
+
+    Raises
+    ------
+    InputError
+        If a size, name or number is not as above.
+    """
+
+    n_out: int
+    activation: str | tuple[str, ...] = "identity"
+    steepness: float | tuple[float, ...] = 1.0
+    bias: bool = True
+    initialiser: str = "glorot"
+
+    def __post_init__(self) -> None:
+        check_count("n_out", self.n_out)
+        initialiser(self.initialiser)
+        if not isinstance(self.activation, str):
+            object.__setattr__(self, "activation", tuple(self.activation))
+            self._one_each("activation", len(self.activation))
+        if not isinstance(self.steepness, (int, float, np.number)):
+            steep = tuple(float(s) for s in self.steepness)
+            object.__setattr__(self, "steepness", steep)
+            self._one_each("steepness", len(steep))
+        for number in np.atleast_1d(self.steepness):
+            if not math.isfinite(number):
+                raise InputError(f"a steepness must be finite, not {number}")
+        names = [self.activation] if isinstance(self.activation, str) else [
+            *self.activation]
+        for name in names:
+            if name != SOFTMAX or isinstance(self.activation, tuple):
+                activation(name)
+
+    def _one_each(self, what: str, found: int) -> None:
+        if found != self.n_out:
+            raise InputError(
+                f"{what} has {found} entries for {self.n_out} neurons: give one, or "
+                "one a neuron"
+            )
+
+    def storage(self, n_in: int) -> DenseStorage:
+        """Return the dense storage for n_in inputs."""
+        return DenseStorage(self.n_out, n_in)
+
+
+class Network:
+    """A feed-forward network: layers in a row, and one flat parameter buffer.
+
+    The description never changes; the parameters may be replaced, and every compiled
+    plan then takes the new ones at its next call.
+
+    Parameters
+    ----------
+    n_in : int
+        Inputs, at least 1.
+    layers : sequence of layers
+        At least one, as `Dense`.
+    seed : int or None
+        Seed of the initial parameters; None: drawn from the operating system.
+    dtype : {"float32", "float64"}
+        Type of parameters and arithmetic.
+    fann_compatible : bool
+        Whether sums are clipped as FANN clips them (linear outputs at ±150/steepness);
+        set for networks that were read from FANN's files.
+    parameters : array_like, shape [layout.size], optional
+        The flat buffer, instead of initial values.
+    fann : FannParameters or None
+        FANN's training parameters and scaling that a ``.net`` file carried.
+
+    Raises
+    ------
+    InputError
+        If a size, type or name is not as above.
+    """
+
+    def __init__(
+        self,
+        n_in: int,
+        layers: Sequence[Layer],
+        *,
+        seed: int | None = None,
+        dtype: str = "float32",
+        fann_compatible: bool = False,
+        parameters: ArrayLike | None = None,
+        fann: FannParameters | None = None,
+    ) -> None:
+        check_count("n_in", n_in)
+        if not layers or isinstance(layers, str):
+            raise InputError("a network needs at least one layer, as clnet.Dense(10)")
+        for layer in layers:
+            if not hasattr(layer, "storage"):
+                raise InputError(
+                    f"{layer!r} is not a layer: give layers as clnet.Dense(10)"
+                )
+        if dtype not in DTYPES:
+            raise unknown("dtype", dtype, DTYPES)
+        self._n_in = int(n_in)
+        self._layers = tuple(layers)
+        self._dtype = dtype
+        self._fann_compatible = bool(fann_compatible)
+        self._fann = fann
+        self._version = 0
+        self._plans: dict[tuple[Any, ...], Plan] = {}
+        if parameters is None:
+            self._parameters = self._initial(np.random.default_rng(seed))
+        else:
+            self._parameters = np.zeros(self.layout.size, dtype)
+            self.parameters = np.asarray(parameters)
+
+    @classmethod
+    def mlp(
+        cls,
+        sizes: Sequence[int],
+        activation: str | Sequence[str] = "sigmoid",
+        **options: Any,
+    ) -> Network:
+        """Return a fully connected network.
+
+        Parameters
+        ----------
+        sizes : sequence of int
+            Inputs, then neurons of each layer: ``[200, 400, 100]``.
+        activation : str or sequence of str
+            One for all layers, or one a layer.
+        **options
+            As for `Network`.
+        """
+        if len(sizes) < 2:
+            raise InputError(
+                f"sizes must be inputs and at least one layer, not {list(sizes)}"
+            )
+        n = len(sizes) - 1
+        names = [activation] * n if isinstance(activation, str) else list(activation)
+        if len(names) != n:
+            raise InputError(
+                f"{len(names)} activations for {n} layers: give one, or one a layer"
+            )
+        layers = [Dense(s, a) for s, a in zip(sizes[1:], names, strict=True)]
+        return cls(sizes[0], layers, **options)
+
+    @property
+    def n_in(self) -> int:
+        """Inputs."""
+        return self._n_in
+
+    @property
+    def n_out(self) -> int:
+        """Outputs."""
+        return self.storages[-1].n_out
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers' descriptions."""
+        return self._layers
+
+    @property
+    def dtype(self) -> str:
+        """``"float32"`` or ``"float64"``."""
+        return self._dtype
+
+    @property
+    def fann_compatible(self) -> bool:
+        """Whether sums are clipped as FANN clips them."""
+        return self._fann_compatible
+
+    @property
+    def fann(self) -> FannParameters | None:
+        """FANN's training parameters and scaling, where a ``.net`` file gave them."""
+        return self._fann
+
+    @cached_property
+    def storages(self) -> tuple[Storage, ...]:
+        """One storage a layer."""
+        found: list[Storage] = []
+        n = self._n_in
+        for layer in self._layers:
+            found.append(layer.storage(n))
+            n = found[-1].n_out
+        return tuple(found)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where weights and biases live in the flat buffer."""
+        biases = [
+            storage.n_out if layer.bias else 0
+            for layer, storage in zip(self._layers, self.storages, strict=True)
+        ]
+        return layout(self.storages, biases)
+
+    @cached_property
+    def program(self) -> Program:
+        """The network's ops."""
+        return lower(self)
+
+    @property
+    def version(self) -> int:
+        """A number that grows whenever the parameters are replaced."""
+        return self._version
+
+    @property
+    def parameters(self) -> NDArray[Any]:
+        """The flat buffer, read-only: weights of every layer, then biases.
+
+        Assign an array of the same shape to replace them; padding is set to zero.
+        """
+        view = self._parameters.view()
+        view.flags.writeable = False
+        return view
+
+    @parameters.setter
+    def parameters(self, values: ArrayLike) -> None:
+        array = as_numbers("parameters", values, self._dtype)
+        if array.shape != (self.layout.size,):
+            raise InputError(
+                f"parameters have shape {list(array.shape)}, expected "
+                f"[{self.layout.size}]"
+            )
+        self._parameters = np.where(self._live, array, 0).astype(self._dtype)
+        self._version += 1
+
+    def weights(self, layer: int) -> NDArray[Any]:
+        """Return the weights [n_out, n_in] of a layer, counted from 0, read-only."""
+        slot = self.layout.weights[self._checked(layer)]
+        values = self.parameters[slot.offset : slot.offset + slot.size]
+        matrix = self.storages[layer].matrix(values)
+        matrix.flags.writeable = False
+        return matrix
+
+    def biases(self, layer: int) -> NDArray[Any]:
+        """Return the biases [n_out] of a layer, counted from 0; empty without."""
+        slot = self.layout.biases[self._checked(layer)]
+        if slot is None:
+            return np.zeros(0, self._dtype)
+        return self.parameters[slot.offset : slot.offset + slot.size]
+
+    def set_layer(
+        self, layer: int, weights: ArrayLike, biases: ArrayLike | None = None
+    ) -> None:
+        """Replace the weights [n_out, n_in], and biases [n_out], of one layer.
+
+        Raises
+        ------
+        InputError
+            If a shape is wrong, or biases are given for a layer that has none.
+        """
+        storage = self.storages[self._checked(layer)]
+        slot = self.layout.weights[layer]
+        matrix = as_numbers("weights", weights, self._dtype)
+        if matrix.shape != (storage.n_out, storage.n_in):
+            raise InputError(
+                f"weights of layer {layer} have shape {list(matrix.shape)}, expected "
+                f"[{storage.n_out}, {storage.n_in}]"
+            )
+        new = self._parameters.copy()
+        entries = storage.entries()
+        live = entries.live
+        values = new[slot.offset : slot.offset + slot.size]
+        values[live] = matrix[entries.rows[live], entries.columns[live]]
+        if biases is not None:
+            place = self.layout.biases[layer]
+            vector = as_numbers("biases", biases, self._dtype)
+            expected = 0 if place is None else place.size
+            if vector.shape != (expected,):
+                raise InputError(
+                    f"biases of layer {layer} have shape {list(vector.shape)}, "
+                    f"expected [{expected}]"
+                )
+            if place is not None:
+                new[place.offset : place.offset + place.size] = vector
+        self.parameters = new
+
+    def compile(
+        self,
+        device: str | Device | None = None,
+        batch: int = 1,
+        *,
+        tune: bool | None = None,
+        variants: Sequence[str] | None = None,
+    ) -> Plan:
+        """Return a plan that runs this network on a device for one batch size.
+
+        Parameters
+        ----------
+        device : str, Device or None
+            As for `clnet.device`.
+        batch : int
+            Samples a call.
+        tune : bool or None
+            None: use remembered times and measure the likely candidates that have
+            none; True: measure the whole tuning space; False: measure nothing, use
+            remembered times or the cost model.
+        variants : sequence of str or None
+            Only these variants may be used.
+
+        Raises
+        ------
+        InputError, DeviceError
+            If an argument is wrong, no such device exists, or memory does not suffice.
+        """
+        from clnet.planner import compile_network
+
+        return compile_network(self, device, batch, tune=tune, variants=variants)
+
+    def predict(
+        self, x: ArrayLike, device: str | Device | None = None
+    ) -> NDArray[Any]:
+        """Return the outputs for inputs.
+
+        Parameters
+        ----------
+        x : array_like, shape [batch, n_in] or [n_in]
+            Inputs; converted to the network's dtype.
+        device : str, Device or None
+            As for `clnet.device`.
+
+        Returns
+        -------
+        ndarray, shape [batch, n_out] or [n_out]
+            Outputs, in the network's dtype.
+
+        Raises
+        ------
+        InputError, DeviceError
+            If the shape or type is wrong, or no such device exists.
+        """
+        from clnet.planner import predict
+
+        return predict(self, x, device)
+
+    def evaluate(
+        self, x: ArrayLike, t: ArrayLike, device: str | Device | None = None
+    ) -> Evaluation:
+        """Return how far the outputs for x [batch, n_in] are from t [batch, n_out]."""
+        names = self._layers[-1].activation
+        limit = BIT_FAIL_LIMIT if self._fann is None else self._fann.bit_fail_limit
+        halved = [
+            self._fann_compatible and name != SOFTMAX and activation(name).symmetric
+            for name in ([names] if isinstance(names, str) else names)
+        ]
+        return evaluate(self.predict(x, device), t, halved, limit)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the network to a file, by its suffix, whole or not at all."""
+        from clnet.formats import save
+
+        save(self, path)
+
+    def __repr__(self) -> str:
+        sizes = "-".join(str(n) for n in self.sizes)
+        return f"<Network {sizes} {self._dtype}>"
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Inputs, then neurons of each layer."""
+        return (self._n_in, *(storage.n_out for storage in self.storages))
+
+    def _checked(self, layer: int) -> int:
+        if not 0 <= layer < len(self._layers):
+            raise InputError(f"layer {layer} of {len(self._layers)} does not exist")
+        return layer
+
+    @cached_property
+    def _live(self) -> NDArray[np.bool_]:
+        live = np.zeros(self.layout.size, bool)
+        for storage, slot in zip(self.storages, self.layout.weights, strict=True):
+            live[slot.offset : slot.offset + slot.size] = storage.entries().live
+        for place in self.layout.biases:
+            if place is not None:
+                live[place.offset : place.offset + place.size] = True
+        return live
+
+    def _initial(self, rng: np.random.Generator) -> NDArray[Any]:
+        parameters = np.zeros(self.layout.size, self._dtype)
+        for number, layer in enumerate(self._layers):
+            storage = self.storages[number]
+            slot, place = self.layout.weights[number], self.layout.biases[number]
+            live = storage.entries().live
+            n = int(live.sum())
+            values, biases = initialiser(layer.initialiser)(
+                rng, n / storage.n_out, n / storage.n_in, n, place.size if place else 0
+            )
+            parameters[slot.offset : slot.offset + slot.size][live] = values
+            if place is not None:
+                parameters[place.offset : place.offset + place.size] = biases
+        return parameters
+
+
+def check_count(what: str, found: object) -> None:
+    """Raise InputError unless `found` is a whole number of at least 1."""
+    whole = isinstance(found, (int, np.integer)) and not isinstance(found, bool)
+    if not whole or int(found) < 1:  # type: ignore[call-overload]
+        raise InputError(f"{what} must be a whole number of at least 1, not {found!r}")
+
+
+def as_numbers(what: str, found: ArrayLike, dtype: str) -> NDArray[Any]:
+    """Return `found` as an array of a dtype, or raise one sentence.
+
+    Raises
+    ------
+    InputError
+        If it is ragged, complex, or not made of numbers.
+    """
+    try:
+        array = np.asarray(found)
+    except ValueError:
+        raise InputError(f"{what} must be a rectangular array of numbers") from None
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{what} have dtype {array.dtype}, expected numbers")
+    return np.asarray(array, dtype)

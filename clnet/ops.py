@@ -1,0 +1,423 @@
+"""The program of a network: a flat sequence of ops, and how a network becomes one.
+
+Data flows one way: description (`network.Network`) → program of ops (here) → plan
+(`planner`) → launches (`variants`) → results (`runtime`). An op says *what* is computed;
+its meaning is given by NumPy in `reference`. Values are arrays ``[batch, width]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from clnet.activations import FANN_SUM_LIMIT, SOFTMAX, activation
+from clnet.storage import Storage
+
+if TYPE_CHECKING:
+    from clnet.network import Network
+
+PARAMETER_ALIGNMENT = 32  # values; every array of the flat buffer starts on 128 bytes
+VALUE_ALIGNMENT = 4  # values; rows of inner values can be read as float4
+
+
+def round_up(n: int, multiple: int) -> int:
+    """Return the smallest multiple of `multiple` that is at least n."""
+    return -(-n // multiple) * multiple
+
+
+@dataclass(frozen=True)
+class Value:
+    """An array [batch, width] that ops read and write.
+
+    Attributes
+    ----------
+    name : str
+        Unique within a program.
+    width : int
+        Numbers a sample.
+    stride : int
+        Elements from one sample to the next. The input and the output of a program are
+        contiguous; inner values have padded rows. The padding is zero from the start:
+        a kernel may read it and must never write anything else there.
+    """
+
+    name: str
+    width: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where an array lives in the flat parameter buffer: [offset, offset + size)."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Nonlinearity:
+    """``y = f(v)`` with ``v = steepness * sum``, clipped to ±limit where one is given.
+
+    Attributes
+    ----------
+    names : tuple of str
+        One activation for all neurons, or one a neuron.
+    steepness : tuple of float
+        Likewise.
+    limits : tuple of float or None
+        FANN's clip of v, likewise; None: v is not clipped.
+    """
+
+    names: tuple[str, ...]
+    steepness: tuple[float, ...] = (1.0,)
+    limits: tuple[float, ...] | None = None
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all neurons have the same function, steepness and limit."""
+        return len(self.names) == 1 and len(self.steepness) == 1
+
+    @property
+    def signature(self) -> str:
+        """Text that is equal for functions that cost the same."""
+        clip = "" if self.limits is None else "clip"
+        return ("+".join(sorted(set(self.names))) if self.uniform else "mixed") + clip
+
+
+@dataclass(frozen=True)
+class Op:
+    """Base of all ops; every op names the values that it reads and writes."""
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """Values that must exist before the op runs."""
+        raise NotImplementedError
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        """Values that the op makes."""
+        raise NotImplementedError
+
+    @property
+    def signature(self) -> str:
+        """Text that is equal for ops that cost the same."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Apply(Op):
+    """``sums = A x``, or ``sums += A x`` if `accumulate`.
+
+    A sum of storages (HYB) or of sources (shortcut connections) is a sequence of these.
+    """
+
+    x: Value
+    sums: Value
+    storage: Storage
+    weights: Slot
+    accumulate: bool = False
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """The input, and the sums so far if it accumulates."""
+        return (self.x, self.sums) if self.accumulate else (self.x,)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        """The sums."""
+        return (self.sums,)
+
+    @property
+    def signature(self) -> str:
+        """The storage's, and whether it accumulates."""
+        return ("+=" if self.accumulate else "") + self.storage.signature
+
+
+@dataclass(frozen=True)
+class BiasAct(Op):
+    """``y = f(steepness * (sums + bias))``; the bias is left out where it is None."""
+
+    sums: Value
+    y: Value
+    bias: Slot | None
+    nonlinearity: Nonlinearity
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """The sums."""
+        return (self.sums,)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        """The layer's output."""
+        return (self.y,)
+
+    @property
+    def signature(self) -> str:
+        """The function's, with the width."""
+        bias = "" if self.bias is None else "bias-"
+        return f"{bias}{self.nonlinearity.signature}[{self.y.width}]"
+
+
+@dataclass(frozen=True)
+class Softmax(Op):
+    """``y = exp(x - max x) / sum of the same``, sample by sample."""
+
+    x: Value
+    y: Value
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """The exponents."""
+        return (self.x,)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        """The probabilities."""
+        return (self.y,)
+
+    @property
+    def signature(self) -> str:
+        """The name, with the width."""
+        return f"softmax[{self.y.width}]"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where every layer's weights and biases live in the flat parameter buffer.
+
+    Attributes
+    ----------
+    weights : tuple of Slot
+        One a layer.
+    biases : tuple of Slot or None
+        One a layer; None: the layer has no bias.
+    size : int
+        Elements of the buffer.
+    """
+
+    weights: tuple[Slot, ...]
+    biases: tuple[Slot | None, ...]
+    size: int
+
+
+def layout(storages: Iterable[Storage], bias_sizes: Iterable[int]) -> Layout:
+    """Lay out weights of every layer, then biases, each on an aligned offset.
+
+    Parameters
+    ----------
+    storages : iterable of Storage
+        One a layer.
+    bias_sizes : iterable of int
+        Bias values a layer; 0: none.
+    """
+    end = 0
+
+    def slot(size: int) -> Slot:
+        nonlocal end
+        here = Slot(end, size)
+        end = round_up(end + size, PARAMETER_ALIGNMENT)
+        return here
+
+    weights = tuple(slot(storage.size) for storage in storages)
+    biases = tuple(slot(size) if size else None for size in bias_sizes)
+    return Layout(weights, biases, end)
+
+
+@dataclass(frozen=True)
+class LayerOps:
+    """The ops of one layer, ``y = f(A x + b)``, found in a span.
+
+    Attributes
+    ----------
+    apply, act : Apply, BiasAct
+        The two ops.
+    """
+
+    apply: Apply
+    act: BiasAct
+
+    @property
+    def n_in(self) -> int:
+        """Inputs of the layer."""
+        return self.apply.storage.n_in
+
+    @property
+    def n_out(self) -> int:
+        """Neurons of the layer."""
+        return self.apply.storage.n_out
+
+
+@dataclass(frozen=True)
+class Span:
+    """A contiguous part of a program, for a batch: what a variant implements.
+
+    Attributes
+    ----------
+    ops : tuple of Op
+        In order.
+    batch : int
+        Samples.
+    dtype : str
+        ``"float32"`` or ``"float64"``.
+    outputs : tuple of Value
+        The written values that are needed outside the span: a variant writes those or
+        refuses. All others need not exist.
+    """
+
+    ops: tuple[Op, ...]
+    batch: int
+    dtype: str
+    outputs: tuple[Value, ...]
+
+    @cached_property
+    def inputs(self) -> tuple[Value, ...]:
+        """The values read before any op of the span writes them."""
+        written: set[Value] = set()
+        found: dict[Value, None] = {}
+        for op in self.ops:
+            found.update((value, None) for value in op.reads if value not in written)
+            written.update(op.writes)
+        return tuple(found)
+
+    @cached_property
+    def layers(self) -> tuple[LayerOps, ...] | None:
+        """The span as a chain of whole layers, or None if it is not one.
+
+        A chain: every layer is one plain `Apply` and one `BiasAct`, reads only its
+        predecessor's output, and only the last output is needed outside.
+        """
+        if len(self.ops) % 2 or not self.ops:
+            return None
+        chain: list[LayerOps] = []
+        for apply, act in zip(self.ops[::2], self.ops[1::2], strict=True):
+            if not (isinstance(apply, Apply) and isinstance(act, BiasAct)):
+                return None
+            follows = not chain or apply.x == chain[-1].act.y
+            if apply.accumulate or act.sums != apply.sums or not follows:
+                return None
+            chain.append(LayerOps(apply, act))
+        return tuple(chain) if self.outputs == (chain[-1].act.y,) else None
+
+    @cached_property
+    def signature(self) -> str:
+        """Text that is equal for spans that cost the same on one device.
+
+        Runs of equal layers are written once with their count, so that the text of a
+        deep network stays short.
+        """
+        layers = self.layers
+        if layers is not None:
+            parts = [f"{x.apply.signature}-{x.act.signature}" for x in layers]
+        else:
+            parts = [op.signature for op in self.ops]
+            parts.append("->" + ",".join(str(value.width) for value in self.outputs))
+        text: list[str] = []
+        start = 0
+        for i in range(1, len(parts) + 1):
+            if i == len(parts) or parts[i] != parts[start]:
+                text.append(parts[start] + (f"*{i - start}" if i - start > 1 else ""))
+                start = i
+        return f"{self.dtype} batch {self.batch}: " + " ".join(text)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A network's ops in order.
+
+    Attributes
+    ----------
+    ops : tuple of Op
+        Every op reads only values written before it, or the input.
+    input, output : Value
+        What goes in and what comes out.
+    layout : Layout
+        The flat parameter buffer's.
+    dtype : str
+        ``"float32"`` or ``"float64"``.
+    """
+
+    ops: tuple[Op, ...]
+    input: Value
+    output: Value
+    layout: Layout
+    dtype: str = field(default="float32")
+
+    def span(self, start: int, stop: int, batch: int) -> Span:
+        """Return ops start … stop-1 as a span."""
+        ops = self.ops[start:stop]
+        later = {value for op in self.ops[stop:] for value in op.reads} | {self.output}
+        written = dict.fromkeys(value for op in ops for value in op.writes)
+        return Span(ops, batch, self.dtype, tuple(v for v in written if v in later))
+
+
+def lower(network: Network) -> Program:
+    """Return the program of a network: two ops a layer, three with softmax.
+
+    Parameters
+    ----------
+    network : Network
+        The description; its parameters are not read.
+    """
+    ops: list[Op] = []
+
+    def value(name: str, width: int, inner: bool = True) -> Value:
+        stride = round_up(width, VALUE_ALIGNMENT) if inner else width
+        return Value(name, width, stride)
+
+    x = source = value("x", network.n_in, inner=False)
+    layers = list(
+        zip(network.layers, network.storages, network.layout.weights,
+            network.layout.biases, strict=True)
+    )
+    for number, (layer, storage, weights, bias) in enumerate(layers, start=1):
+        n_out, last = storage.n_out, number == len(layers)
+        softmax = layer.activation == SOFTMAX
+        sums = value(f"sums{number}", n_out)
+        y = value(f"y{number}", n_out, inner=not last)
+        acted = value(f"logits{number}", n_out) if softmax else y
+        ops.append(Apply(source, sums, storage, weights))
+        function = nonlinearity(
+            layer.activation, layer.steepness, network.fann_compatible
+        )
+        ops.append(BiasAct(sums, acted, bias, function))
+        if softmax:
+            ops.append(Softmax(acted, y))
+        source = y
+    return Program(tuple(ops), x, source, network.layout, network.dtype)
+
+
+def nonlinearity(
+    names: str | tuple[str, ...],
+    steepness: float | tuple[float, ...],
+    fann_compatible: bool,
+) -> Nonlinearity:
+    """Return what a layer's activation and steepness mean.
+
+    Parameters
+    ----------
+    names : str or tuple of str
+        One activation (`softmax` allowed: it acts as the identity here), or one a
+        neuron.
+    steepness : float or tuple of float
+        Likewise.
+    fann_compatible : bool
+        Whether sums are clipped as FANN does (reference: FANN's `fann_run`).
+    """
+    many = (names,) if isinstance(names, str) else names
+    rows = [activation("identity" if name == SOFTMAX else name) for name in many]
+    steep = steepness if isinstance(steepness, tuple) else (float(steepness),)
+    if max(len(rows), len(steep)) > 1:
+        n = max(len(rows), len(steep))
+        rows = rows * (n // len(rows))
+        steep = steep * (n // len(steep))
+    limits = None
+    if fann_compatible:
+        # FANN's v is ours over the factor, and FANN's steepness likewise.
+        limits = tuple(
+            abs(FANN_SUM_LIMIT * row.fann_factor**2 / s) if s else float("inf")
+            for row, s in zip(rows, steep, strict=True)
+        )
+    return Nonlinearity(tuple(row.name for row in rows), steep, limits)

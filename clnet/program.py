@@ -1,0 +1,106 @@
+"""Kernel text and macros → a built OpenCL program.
+
+A kernel file stays plain OpenCL C. Macros are written as ``#define`` lines before it, and
+``#include "name.h"`` lines are replaced by the file's text, so that the full source of a
+program is one text, which its errors and the tuning store can refer to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from clnet.activations import LEAK
+from clnet.device import Device
+from clnet.errors import BuildError
+
+_INCLUDE = re.compile(r'^#include "([\w.]+)"[^\n]*$', re.MULTILINE)
+
+
+@cache
+def kernel_directory() -> Path:
+    """Return the folder of the kernel files: in the package, else in the checkout."""
+    here = Path(__file__).resolve().parent
+    for folder in (here / "kernels", here.parent / "kernels"):
+        if (folder / "activations.h").is_file():
+            return folder
+    raise BuildError(
+        f"the kernel files are missing: expected a folder 'kernels' in {here} or beside "
+        "it; install clnet again",
+        "",
+        "",
+    )
+
+
+@cache
+def kernel_text(source: str) -> str:
+    """Return a kernel file's text with its includes in place."""
+    text = (kernel_directory() / source).read_text(encoding="utf-8")
+    return _INCLUDE.sub(lambda match: kernel_text(match[1]), text)
+
+
+@cache
+def source_hash(source: str) -> str:
+    """Return a short hash of a kernel file's text, includes in place."""
+    return hashlib.sha256(kernel_text(source).encode()).hexdigest()[:16]
+
+
+def source_text(
+    source: str, defines: Mapping[str, int | str], device: Device
+) -> str:
+    """Return the full text of a program: macros, then the kernel file.
+
+    Parameters
+    ----------
+    source : str
+        File in ``kernels/``.
+    defines : mapping of str to int or str
+        The launch's macros.
+    device : Device
+        Its capabilities become macros too.
+    """
+    double = defines.get("REAL") == "double"
+    capabilities: dict[str, int | str] = {
+        # The operator-only forms are written for float32.
+        "OPERATOR_MATH": int(device.operator_math and not double),
+        "LEAK": LEAK if double else f"{LEAK}f",
+    }
+    lines = [
+        f"#define {name} {value}" for name, value in {**capabilities, **defines}.items()
+    ]
+    if double:
+        lines.insert(0, "#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
+    return "\n".join([*lines, f'#line 1 "{source}"', kernel_text(source)])
+
+
+def build(context: Any, device: Device, text: str, source: str) -> Any:
+    """Return a `pyopencl.Program` built for one device of a context.
+
+    Raises
+    ------
+    BuildError
+        With the compiler's log and the full text, if it does not build.
+    """
+    import pyopencl as cl
+
+    try:
+        return cl.Program(context, text).build(
+            list(device.build_options), devices=[device.handle]
+        )
+    except cl.RuntimeError as error:
+        raise BuildError(
+            f"kernel {source} does not build on {device.name}: "
+            f"{_first_error(str(error))}",
+            str(error),
+            text,
+        ) from error
+
+
+def _first_error(log: str) -> str:
+    """Return the log's first line that speaks of an error."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line.lower()), "no log")

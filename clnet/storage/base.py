@@ -1,0 +1,72 @@
+"""What every storage format offers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Entries:
+    """For every value slot of a storage: its row, its column, whether it is live.
+
+    Attributes
+    ----------
+    rows, columns : ndarray of int64, shape [size]
+        Indices into A; unspecified where a slot is not live.
+    live : ndarray of bool, shape [size]
+        False for padding, whose value is zero and stays zero.
+    """
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    live: NDArray[np.bool_]
+
+
+class Storage(Protocol):
+    """What every storage format offers."""
+
+    @property
+    def name(self) -> str:
+        """The format's name, as in ``"dense"``."""
+        ...
+
+    @property
+    def n_out(self) -> int:
+        """Rows of A."""
+        ...
+
+    @property
+    def n_in(self) -> int:
+        """Columns of A."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Value slots, padding included."""
+        ...
+
+    @property
+    def signature(self) -> str:
+        """Text that is equal for storages that cost the same to compute with."""
+        ...
+
+    def entries(self) -> Entries:
+        """Return row, column and liveness of every value slot."""
+        ...
+
+    def matrix(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return A [n_out, n_in] for values [size]: a view where possible."""
+        ...
+
+
+def entry_matrix(storage: Storage, values: NDArray[Any]) -> NDArray[Any]:
+    """Return A [n_out, n_in] by adding up the live entries of any storage."""
+    entries = storage.entries()
+    matrix = np.zeros((storage.n_out, storage.n_in), values.dtype)
+    live = entries.live
+    np.add.at(matrix, (entries.rows[live], entries.columns[live]), values[live])
+    return matrix

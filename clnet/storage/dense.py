@@ -1,0 +1,52 @@
+"""Dense storage: every entry of A, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.storage.base import Entries
+
+ROW_ALIGNMENT = 4  # values; rows can be read as float4
+
+
+@dataclass(frozen=True)
+class DenseStorage:
+    """A [n_out, n_in] in rows, each padded with zeros to a whole number of float4.
+
+    Attributes
+    ----------
+    n_out, n_in : int
+        Rows and columns of A.
+    """
+
+    n_out: int
+    n_in: int
+    name = "dense"
+
+    @property
+    def stride(self) -> int:
+        """Values from one row to the next."""
+        return -(-self.n_in // ROW_ALIGNMENT) * ROW_ALIGNMENT
+
+    @property
+    def size(self) -> int:
+        """Value slots, padding included."""
+        return self.n_out * self.stride
+
+    @property
+    def signature(self) -> str:
+        """Text that is equal for storages that cost the same to compute with."""
+        return f"dense[{self.n_out},{self.n_in}]"
+
+    def entries(self) -> Entries:
+        """Return row, column and liveness of every value slot."""
+        rows, columns = np.divmod(np.arange(self.size, dtype=np.int64), self.stride)
+        return Entries(rows, columns, columns < self.n_in)
+
+    def matrix(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return A [n_out, n_in] as a view of values [size]."""
+        return values.reshape(self.n_out, self.stride)[:, : self.n_in]

@@ -1,0 +1,214 @@
+"""What a variant is: a frozen, stateless description of how to compute a span.
+
+One `Launch` record serves the runtime, the tuner, the tests and the benchmarks, so that
+launch geometry is written once, in the variant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from numpy.typing import NDArray
+
+from clnet.device import Device
+from clnet.ops import Span, Value
+
+Config = Mapping[str, int]
+"""One point of a variant's tuning space: named whole numbers."""
+
+Reach = Literal["op", "layer", "run"]
+"""How long a span may be: one op, one layer (`Apply` + `BiasAct`), several layers."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Argument: the flat parameter buffer."""
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Argument: a buffer of the plan, zero at first, kept between calls.
+
+    Attributes
+    ----------
+    name : str
+        Launches of one span that name the same scratch get the same buffer.
+    size : int
+        Bytes.
+    """
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Argument: parameters in another order, refilled when the parameters change.
+
+    Attributes
+    ----------
+    key : str
+        Equal keys within a network mean equal content: spans share the buffer.
+    size : int
+        Bytes.
+    """
+
+    key: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """Argument: a constant array, uploaded once.
+
+    Attributes
+    ----------
+    key : str
+        Equal keys within a network mean equal content.
+    make : callable
+        Returns the array; called once.
+    """
+
+    key: str
+    make: Callable[[], NDArray[Any]] = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Local:
+    """Argument: local memory.
+
+    Attributes
+    ----------
+    size : int
+        Bytes.
+    """
+
+    size: int
+
+
+Argument = Value | Parameters | Scratch | Packed | Table | Local | int
+"""An argument of a kernel; whole numbers arrive as OpenCL's `int`."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch.
+
+    Attributes
+    ----------
+    source : str
+        File in ``kernels/``.
+    kernel : str
+        Function in it.
+    defines : mapping of str to int or str
+        Macros of the build. `program.build` adds those that every kernel has
+        (``REAL`` and the device's capabilities).
+    global_size, local_size : tuple of int
+        Work-items in all, and a group.
+    arguments : tuple
+        In the kernel's order.
+    repack : bool
+        True: runs only when the parameters have changed, before all others.
+    """
+
+    source: str
+    kernel: str
+    defines: Mapping[str, int | str]
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+    arguments: tuple[Argument, ...]
+    repack: bool = False
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a span costs in a variant; read by models and by the benchmarks' floors.
+
+    Attributes
+    ----------
+    flops : int
+        Floating-point operations, a multiply-add being two.
+    bytes : int
+        Bytes moved through global memory, each array once where the variant does so.
+    launches : int
+        Kernel launches a call.
+    scratch : int
+        Bytes of scratch and packed buffers.
+    compute_units : int
+        Compute units that the launches keep busy at most.
+    """
+
+    flops: int
+    bytes: int
+    launches: int
+    scratch: int
+    compute_units: int
+
+
+class Variant(Protocol):
+    """A way to compute a span. Implementations are frozen and hold no state."""
+
+    @property
+    def name(self) -> str:
+        """Stable name: tuning key, test id, benchmark row."""
+        ...
+
+    @property
+    def reach(self) -> Reach:
+        """How long its spans are."""
+        ...
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Return None if it can compute the span on the device, else why not.
+
+        One sentence, for the user. Reads structure and capabilities, never values.
+        """
+        ...
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Return the finite tuning space; the first config is the default."""
+        ...
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Return what the span costs."""
+        ...
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the launches, in order. The host variant returns none."""
+        ...
+
+
+def span_flops(span: Span) -> int:
+    """Return the floating-point operations of a span, whatever computes it."""
+    from clnet.ops import Apply
+
+    flops = 0
+    for op in span.ops:
+        if isinstance(op, Apply):
+            flops += 2 * op.storage.size * span.batch
+        else:
+            flops += 4 * span.batch * sum(value.width for value in op.writes)
+    return flops
+
+
+def item_size(span: Span) -> int:
+    """Return the bytes of one number of a span."""
+    return 8 if span.dtype == "float64" else 4
+
+
+def span_bytes(span: Span) -> int:
+    """Return the bytes that a span must move: parameters, inputs and outputs once."""
+    from clnet.ops import Apply, BiasAct
+
+    numbers = 0
+    for op in span.ops:
+        if isinstance(op, Apply):
+            numbers += op.weights.size
+        elif isinstance(op, BiasAct) and op.bias is not None:
+            numbers += op.bias.size
+    values = sum(value.width for value in (*span.inputs, *span.outputs))
+    return item_size(span) * (numbers + span.batch * values)
