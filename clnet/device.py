@@ -1,0 +1,413 @@
+"""Devices: what OpenCL offers here, as frozen records of capabilities.
+
+Nothing touches OpenCL, and pyopencl is not even imported, before the first call of
+`devices` or `device`. What a driver reports wrongly is edited by `clnet.quirks`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any
+
+from tabulate import tabulate
+
+from clnet.errors import DeviceError, InputError
+from clnet.quirks import apply_quirks
+
+# Best first.
+TYPES = ("gpu", "accelerator", "cpu", "custom")
+
+GET_PLATFORM = (
+    "`pip install 'clnet[cpu]'` brings one for the CPU (Linux, x86-64); a GPU's driver"
+    " brings its own, which is found through a file such as"
+    " /etc/OpenCL/vendors/nvidia.icd that names its library (libnvidia-opencl.so.1)"
+)
+NO_PLATFORM = (
+    f"no OpenCL platform was found: {GET_PLATFORM}; `clnet doctor` looks for the cause"
+)
+
+
+@dataclass(frozen=True)
+class Device:
+    """What one OpenCL device can do.
+
+    Every field but `name` has a default, so that a record can be made without OpenCL.
+
+    Attributes
+    ----------
+    name, vendor, platform, platform_version, version, driver : str
+        What OpenCL calls the device and its driver.
+    type : str
+        One of `TYPES`.
+    index : str
+        Number of the platform and of the device in it, as in ``"0:1"``.
+    compute_units : int
+        Cores of a CPU, multiprocessors of a GPU.
+    global_memory, largest_buffer, local_memory : int
+        Bytes: of the device, of one buffer, of local memory for one work-group.
+    largest_group : int
+        Work-items in a work-group at most.
+    vector_width : int
+        Floats in the vectors the device prefers.
+    simd_width : int
+        Work-items that run in lock step.
+    fp64, fp16, subgroups : bool
+        Whether kernels may use double, half, and sub-groups.
+    concurrent_groups : bool
+        Whether all groups of one launch are known to run at the same time, given no
+        more groups than compute units.
+    compute_capability : (int, int) or None
+        NVIDIA's major and minor number.
+    fine_svm : bool
+        Whether shared virtual memory needs no mapping (fine-grain buffers).
+    operator_math : bool
+        Whether built-in functions are out-of-line calls, so that kernels use forms
+        made of operators alone.
+    serial : bool
+        Whether kernels run in the calling thread on one core.
+    emulated : bool
+        Whether the device is software that poses as another kind of processor.
+    launch_cost : float
+        Seconds to enqueue a kernel and see it finish, an estimate.
+    build_options : tuple of str
+        Further options for the device's compiler.
+    notes : tuple of str
+        For each quirk that edited this record, why.
+    companions : tuple of Device
+        Other devices of the same processor, able to share a context with this one.
+    handle : pyopencl.Device or None
+        None where the record was made without OpenCL.
+    """
+
+    name: str
+    type: str = "gpu"
+    vendor: str = ""
+    platform: str = ""
+    platform_version: str = ""
+    version: str = ""
+    driver: str = ""
+    index: str = "0:0"
+    compute_units: int = 1
+    global_memory: int = 1 << 30
+    largest_buffer: int = 1 << 28
+    local_memory: int = 1 << 15
+    largest_group: int = 256
+    vector_width: int = 1
+    simd_width: int = 1
+    fp64: bool = False
+    fp16: bool = False
+    subgroups: bool = False
+    concurrent_groups: bool = False
+    compute_capability: tuple[int, int] | None = None
+    fine_svm: bool = False
+    operator_math: bool = False
+    serial: bool = False
+    emulated: bool = False
+    launch_cost: float = 1e-5
+    build_options: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    companions: tuple[Device, ...] = ()
+    handle: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def places(self) -> tuple[Device, ...]:
+        """The device, then its companions: where a span of work can run."""
+        return (self, *self.companions)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was found at the first look.
+
+    Attributes
+    ----------
+    devices : tuple of Device
+        Best first, companions folded into the device they belong to.
+    faults : tuple of str
+        One sentence for each platform that could not be read or has no device.
+    """
+
+    devices: tuple[Device, ...]
+    faults: tuple[str, ...] = ()
+
+
+def devices() -> tuple[Device, ...]:
+    """Return every OpenCL device, best first.
+
+    A real device stands before an emulated one, a GPU before an accelerator before a
+    CPU, more parallel lanes before fewer, a newer driver before an older one. The two
+    devices that PoCL makes of one CPU are one entry, the serial one its companion.
+
+    Returns
+    -------
+    tuple of Device
+        At least one.
+
+    Raises
+    ------
+    DeviceError
+        If there is no OpenCL platform, or no platform has a device.
+    """
+    found = survey()
+    if not found.devices:
+        raise DeviceError("; ".join(found.faults) or NO_PLATFORM)
+    return found.devices
+
+
+def device(spec: str | Device | None = None) -> Device:
+    """Return the device that a specification names.
+
+    Parameters
+    ----------
+    spec : str, Device or None
+        A type (``"gpu"``, ``"cpu"``), a part of the name of the device, its vendor or
+        its platform in any case (``"nvidia"``, ``"pocl"``), either with a number
+        counted from 0 (``"nvidia:1"``, the second match), or the number of platform
+        and device (``"0:1"``). None: what ``$CLNET_DEVICE`` says, else the best.
+
+    Returns
+    -------
+    Device
+        The best of those that match; a record is returned as it is.
+
+    Raises
+    ------
+    DeviceError
+        If no device matches; the sentence lists those that exist.
+    InputError
+        If `spec` is something else.
+    """
+    if isinstance(spec, Device):
+        return spec
+    remarks = []
+    if spec is None:
+        spec = os.environ.get("CLNET_DEVICE") or None
+        remarks.append("from $CLNET_DEVICE")
+    if spec is None:
+        return devices()[0]
+    if not isinstance(spec, str):
+        raise InputError(
+            f"a device is given as text, a Device or None, found {type(spec).__name__}"
+        )
+    present = devices()
+    matches, number = _matches(spec.strip().lower(), present)
+    if number < len(matches):
+        return matches[number]
+    if matches:
+        remarks.append(f"{len(matches)} without the number, which counts from 0")
+    note = f" ({', '.join(remarks)})" if remarks else ""
+    there = ", ".join(f"{d.index} {d.name} ({d.type})" for d in present)
+    sentence = f"no device matches {spec!r}{note}: there are {there}"
+    raise DeviceError("; ".join([sentence, *survey().faults]))
+
+
+def _matches(spec: str, present: Sequence[Device]) -> tuple[tuple[Device, ...], int]:
+    """Return the devices that a specification fits, and the number of the one meant."""
+    companions = [c for d in present for c in d.companions]
+    if re.fullmatch(r"\d+:\d+", spec):
+        return tuple(d for d in (*present, *companions) if d.index == spec), 0
+    word, colon, number = spec.rpartition(":")
+    if not (colon and number.isdecimal()):
+        word, number = spec, "0"
+
+    def fits(device: Device) -> bool:
+        if word in TYPES:
+            return device.type == word
+        names = (device.name, device.vendor, device.platform, device.platform_version)
+        return any(word in name.lower() for name in names)
+
+    # A companion is reached by a word that fits no device of its own, as "basic".
+    matches = [d for d in present if fits(d)] or [c for c in companions if fits(c)]
+    return tuple(matches) if word else (), int(number)
+
+
+@functools.cache
+def survey() -> Survey:
+    """Look at every platform, once a process; ``survey.cache_clear()`` forgets.
+
+    A platform that cannot be read becomes a sentence in the faults and hides no other.
+    """
+    # PoCL reads this when it is loaded: besides its device of worker threads it then
+    # shows one that runs small kernels in the calling thread, thirty times cheaper to
+    # launch, and both can share a context. What a user has set stays.
+    os.environ.setdefault("POCL_DEVICES", "pthread basic")
+    try:
+        import pyopencl as cl
+    except ImportError as error:
+        return Survey((), (f"pyopencl cannot be loaded: {error}",))
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error as error:
+        if error.code == cl.status_code.PLATFORM_NOT_FOUND_KHR:
+            return Survey((), (NO_PLATFORM,))
+        return Survey((), (f"OpenCL does not start: {error}",))
+    found: list[Device] = []
+    faults: list[str] = []
+    for number, platform in enumerate(platforms):
+        try:
+            records = [
+                apply_quirks(_query(handle, f"{number}:{i}"))
+                for i, handle in enumerate(platform.get_devices())
+            ]
+        except cl.Error as error:
+            faults.append(f"platform {number} does not tell its devices: {error}")
+            continue
+        if not records:
+            faults.append(f"the platform {platform.name!r} has no device")
+        found += _pair(records)
+    return Survey(tuple(sorted(found, key=_rank)), tuple(faults))
+
+
+def _query(handle: Any, index: str) -> Device:
+    """Return what a `pyopencl.Device` reports; raise `pyopencl.Error` if it fails."""
+    import pyopencl as cl
+
+    def ask(attribute: str, default: Any) -> Any:
+        # Vendors' queries, and those newer than the driver or pyopencl, may not exist.
+        try:
+            return getattr(handle, attribute)
+        except (AttributeError, cl.Error):
+            return default
+
+    kinds = cl.device_type
+    bits = {
+        "gpu": kinds.GPU,
+        "accelerator": kinds.ACCELERATOR,
+        "cpu": kinds.CPU,
+        "custom": kinds.CUSTOM,
+    }
+    kind = next((name for name in TYPES if handle.type & bits[name]), "custom")
+    extensions = handle.extensions.split()
+    major = ask("compute_capability_major_nv", None)
+    minor = ask("compute_capability_minor_nv", None)
+    fine = cl.device_svm_capabilities.FINE_GRAIN_BUFFER
+    return Device(
+        name=handle.name.strip(),
+        type=kind,
+        vendor=handle.vendor.strip(),
+        platform=handle.platform.name.strip(),
+        platform_version=handle.platform.version.strip(),
+        version=handle.version.strip(),
+        driver=handle.driver_version.strip(),
+        index=index,
+        compute_units=handle.max_compute_units,
+        global_memory=handle.global_mem_size,
+        largest_buffer=handle.max_mem_alloc_size,
+        local_memory=handle.local_mem_size,
+        largest_group=handle.max_work_group_size,
+        vector_width=max(1, handle.preferred_vector_width_float),
+        simd_width=_simd_width(kind, ask),
+        fp64="cl_khr_fp64" in extensions,
+        fp16="cl_khr_fp16" in extensions,
+        subgroups="cl_khr_subgroups" in extensions,
+        compute_capability=None if major is None or minor is None else (major, minor),
+        fine_svm=bool(ask("svm_capabilities", 0) & fine),
+        handle=handle,
+    )
+
+
+def _simd_width(kind: str, ask: Callable[[str, Any], Any]) -> int:
+    """Return the work-items that run in lock step, as far as can be told unbuilt."""
+    if kind != "gpu":
+        return 1
+    widths = (
+        "warp_size_nv",
+        "wavefront_width_amd",
+        "preferred_work_group_size_multiple",  # OpenCL 3.0
+    )
+    return next((width for name in widths if (width := ask(name, 0))), 32)
+
+
+def _pair(records: Iterable[Device]) -> list[Device]:
+    """Fold the serial CPU devices of one platform into the parallel ones, in order."""
+    others = [d for d in records if d.type != "cpu"]
+    serial = [d for d in records if d.type == "cpu" and d.serial]
+    parallel = [d for d in records if d.type == "cpu" and not d.serial]
+    for main, companion in zip_longest(parallel, serial):
+        if main is None:
+            others.append(companion)
+        elif companion is None:
+            others.append(main)
+        else:
+            others.append(replace(main, companions=(companion,)))
+    return others
+
+
+def _rank(device: Device) -> tuple[Any, ...]:
+    """Return a key that sorts the best device first."""
+    lanes = device.compute_units * max(device.vector_width, device.simd_width)
+    newest = tuple(-int(number) for number in re.findall(r"\d+", device.driver))
+    index = tuple(int(number) for number in device.index.split(":"))
+    kind = TYPES.index(device.type)
+    return device.emulated, kind, device.serial, -lanes, newest, index
+
+
+def device_table(devices: Iterable[Device]) -> str:
+    """Return a table of devices for people, at most 80 columns wide.
+
+    Parameters
+    ----------
+    devices : iterable of Device
+
+    Returns
+    -------
+    str
+        A row a device, and below the table what is to be known of each.
+    """
+    listed = tuple(devices)
+    rows = [
+        (
+            d.index,
+            d.name,
+            d.type,
+            d.compute_units,
+            _binary(d.global_memory),
+            _binary(d.local_memory),
+            "yes" if d.fp64 else "no",
+            ", ".join(_missing(d)) or "-",
+        )
+        for d in listed
+    ]
+    headers = ("", "name", "type", "units", "memory", "local", "fp64", "missing")
+    # With these widths the widest type and sizes still fit 80 columns.
+    widths = (5, 20, 6, None, None, None, None, 12)
+    table = tabulate(rows, headers, maxcolwidths=widths, disable_numparse=True)
+    return "\n".join([str(table), *(line for d in listed for line in _remarks(d))])
+
+
+def _missing(device: Device) -> list[str]:
+    """Return the optional features that a device lacks, fp64 aside."""
+    features = {"fp16": device.fp16, "sub-groups": device.subgroups}
+    return [name for name, present in features.items() if not present]
+
+
+def _remarks(device: Device) -> list[str]:
+    """Return the lines that stand below the table for one device."""
+    remarks = [
+        *device.notes,
+        *(f"can share its work with {c.index} {c.name}" for c in device.companions),
+    ]
+    if not remarks:
+        return []
+    lines = ["", f"{device.index} {device.name}"]
+    for remark in remarks:
+        lines += textwrap.wrap(
+            remark, 78, initial_indent="  - ", subsequent_indent="    "
+        )
+    return lines
+
+
+def _binary(size: int) -> str:
+    """Return a number of bytes in the largest binary unit that leaves one or more."""
+    value, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
