@@ -77,7 +77,7 @@ _erf = np.frompyfunc(math.erf, 1, 1)
 
 
 def _normal_cdf(v: Array) -> Array:
-    return np.asarray(0.5 * (1 + _erf(v * math.sqrt(0.5)).astype(v.dtype)))
+    return 0.5 * (1 + np.asarray(_erf(v * math.sqrt(0.5)), v.dtype))
 
 
 def _gelu(v: Array) -> Array:

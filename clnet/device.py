@@ -235,7 +235,8 @@ def survey() -> Survey:
     """
     # PoCL reads this when it is loaded: besides its device of worker threads it then
     # shows one that runs small kernels in the calling thread, thirty times cheaper to
-    # launch, and both can share a context. What a user has set stays.
+    # launch, and both can share a context. What a user has set stays, as when it asks
+    # for PoCL's drivers of other processors, which this leaves out.
     os.environ.setdefault("POCL_DEVICES", "pthread basic")
     try:
         import pyopencl as cl
@@ -259,7 +260,7 @@ def survey() -> Survey:
             faults.append(f"platform {number} does not tell its devices: {error}")
             continue
         if not records:
-            faults.append(f"the platform {platform.name!r} has no device")
+            faults.append(f"platform {number} ({platform.name}) has no device")
         found += _pair(records)
     return Survey(tuple(sorted(found, key=_rank)), tuple(faults))
 
@@ -375,8 +376,8 @@ def device_table(devices: Iterable[Device]) -> str:
         for d in listed
     ]
     headers = ("", "name", "type", "units", "memory", "local", "fp64", "missing")
-    # With these widths the widest type and sizes still fit 80 columns.
-    widths = (5, 20, 6, None, None, None, None, 12)
+    # With these widths the widest sizes still fit 80 columns.
+    widths = (5, 20, 6, None, None, None, None, 10)
     table = tabulate(rows, headers, maxcolwidths=widths, disable_numparse=True)
     return "\n".join([str(table), *(line for d in listed for line in _remarks(d))])
 

@@ -1,4 +1,4 @@
-"""The errors clnet raises: one sentence that names what is wrong and what would be right."""
+"""Errors: one sentence that names what is wrong and what would be right."""
 
 from __future__ import annotations
 

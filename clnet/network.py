@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.activations import SOFTMAX, activation
+from clnet.checks import as_numbers, check_count
 from clnet.errors import InputError, unknown
 from clnet.initialisers import initialiser
 from clnet.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
@@ -457,27 +458,3 @@ class Network:
             if place is not None:
                 parameters[place.offset : place.offset + place.size] = biases
         return parameters
-
-
-def check_count(what: str, found: object) -> None:
-    """Raise InputError unless `found` is a whole number of at least 1."""
-    whole = isinstance(found, (int, np.integer)) and not isinstance(found, bool)
-    if not whole or int(found) < 1:  # type: ignore[call-overload]
-        raise InputError(f"{what} must be a whole number of at least 1, not {found!r}")
-
-
-def as_numbers(what: str, found: ArrayLike, dtype: str) -> NDArray[Any]:
-    """Return `found` as an array of a dtype, or raise one sentence.
-
-    Raises
-    ------
-    InputError
-        If it is ragged, complex, or not made of numbers.
-    """
-    try:
-        array = np.asarray(found)
-    except ValueError:
-        raise InputError(f"{what} must be a rectangular array of numbers") from None
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"{what} have dtype {array.dtype}, expected numbers")
-    return np.asarray(array, dtype)

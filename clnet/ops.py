@@ -1,8 +1,9 @@
 """The program of a network: a flat sequence of ops, and how a network becomes one.
 
 Data flows one way: description (`network.Network`) → program of ops (here) → plan
-(`planner`) → launches (`variants`) → results (`runtime`). An op says *what* is computed;
-its meaning is given by NumPy in `reference`. Values are arrays ``[batch, width]``.
+(`planner`) → launches (`variants`) → results (`runtime`). An op says *what* is
+computed; its meaning is given by NumPy in `reference`. Values are arrays
+``[batch, width]``.
 """
 
 from __future__ import annotations

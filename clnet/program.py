@@ -1,8 +1,8 @@
 """Kernel text and macros → a built OpenCL program.
 
-A kernel file stays plain OpenCL C. Macros are written as ``#define`` lines before it, and
-``#include "name.h"`` lines are replaced by the file's text, so that the full source of a
-program is one text, which its errors and the tuning store can refer to.
+A kernel file stays plain OpenCL C. Macros are written as ``#define`` lines before it,
+and ``#include "name.h"`` lines are replaced by the file's text, so that the full source
+of a program is one text, which its errors and the tuning store can refer to.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def kernel_directory() -> Path:
         if (folder / "activations.h").is_file():
             return folder
     raise BuildError(
-        f"the kernel files are missing: expected a folder 'kernels' in {here} or beside "
-        "it; install clnet again",
+        f"the kernel files are missing: expected a folder 'kernels' in {here} or "
+        "beside it; install clnet again",
         "",
         "",
     )
@@ -67,7 +67,7 @@ def source_text(
     capabilities: dict[str, int | str] = {
         # The operator-only forms are written for float32.
         "OPERATOR_MATH": int(device.operator_math and not double),
-        "LEAK": LEAK if double else f"{LEAK}f",
+        "LEAK": str(LEAK) if double else f"{LEAK}f",
     }
     lines = [
         f"#define {name} {value}" for name, value in {**capabilities, **defines}.items()

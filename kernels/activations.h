@@ -201,7 +201,7 @@ inline VAL act_tanh_stepwise(VAL v)
 
 // The function of a whole layer, y = f(clip(STEEPNESS * sum)): kernels whose layers are
 // uniform are built with
-// ACTIVATION  name of the function, as in act_NAME
+// ACTIVATION  the function, as in act_tanh (a bare tanh may be a compiler's macro)
 // STEEPNESS   factor of the sum, as a number
 // LIMIT       FANN's clip of the product; left out where there is none
 #ifdef ACTIVATION
@@ -212,6 +212,6 @@ inline VAL activate(VAL sum)
     v = v < CONST(-LIMIT) ? CONST(-LIMIT) : v;
     v = v > CONST(LIMIT) ? CONST(LIMIT) : v;
 #endif
-    return JOIN(act_, ACTIVATION)(v);
+    return ACTIVATION(v);
 }
 #endif

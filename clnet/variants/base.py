@@ -13,7 +13,8 @@ from typing import Any, Literal, Protocol
 from numpy.typing import NDArray
 
 from clnet.device import Device
-from clnet.ops import Span, Value
+from clnet.ops import Apply, BiasAct, LayerOps, Span, Value
+from clnet.storage import DenseStorage
 
 Config = Mapping[str, int]
 """One point of a variant's tuning space: named whole numbers."""
@@ -184,8 +185,6 @@ class Variant(Protocol):
 
 def span_flops(span: Span) -> int:
     """Return the floating-point operations of a span, whatever computes it."""
-    from clnet.ops import Apply
-
     flops = 0
     for op in span.ops:
         if isinstance(op, Apply):
@@ -202,8 +201,6 @@ def item_size(span: Span) -> int:
 
 def span_bytes(span: Span) -> int:
     """Return the bytes that a span must move: parameters, inputs and outputs once."""
-    from clnet.ops import Apply, BiasAct
-
     numbers = 0
     for op in span.ops:
         if isinstance(op, Apply):
@@ -212,3 +209,70 @@ def span_bytes(span: Span) -> int:
             numbers += op.bias.size
     values = sum(value.width for value in (*span.inputs, *span.outputs))
     return item_size(span) * (numbers + span.batch * values)
+
+
+def real(span: Span) -> str:
+    """Return OpenCL's name of the span's type."""
+    return "double" if span.dtype == "float64" else "float"
+
+
+def kernel_function(name: str) -> str:
+    """Return the OpenCL function of an activation (activations.h)."""
+    return f"act_{name}"
+
+
+def number(value: float, span: Span) -> str:
+    """Return a constant of the span's type as OpenCL text."""
+    return repr(float(value)) + ("" if span.dtype == "float64" else "f")
+
+
+def unsupported_dtype(span: Span, device: Device) -> str | None:
+    """Return why the device cannot compute in the span's dtype, or None."""
+    if span.dtype == "float64" and not device.fp64:
+        return f"{device.name} has no float64"
+    return None
+
+
+def refuse_unless_dense_layers(span: Span, device: Device) -> str | None:
+    """Return why the span is no chain of dense layers with one activation each."""
+    if span.layers is None:
+        return "it computes whole layers, and these ops are none"
+    for layer in span.layers:
+        if not isinstance(layer.apply.storage, DenseStorage):
+            return f"it reads dense layers, not {layer.apply.storage.name}"
+        if not layer.act.nonlinearity.uniform:
+            return "it applies one activation a layer, and here neurons differ"
+    return unsupported_dtype(span, device)
+
+
+def dense_layer(span: Span) -> LayerOps:
+    """Return the one layer of a span that was not refused."""
+    assert span.layers is not None
+    (layer,) = span.layers
+    return layer
+
+
+def layer_defines(span: Span, layer: LayerOps) -> dict[str, int | str]:
+    """Return the macros of a kernel that computes one layer (activations.h)."""
+    function = layer.act.nonlinearity
+    defines: dict[str, int | str] = {
+        "REAL": real(span),
+        "ACTIVATION": kernel_function(function.names[0]),
+        "STEEPNESS": number(function.steepness[0], span),
+        "HAS_BIAS": int(layer.act.bias is not None),
+    }
+    if function.limits is not None and function.limits[0] < float("inf"):
+        defines["LIMIT"] = number(function.limits[0], span)
+    return defines
+
+
+def weights_and_bias(layer: LayerOps) -> tuple[Argument, ...]:
+    """Return the arguments: parameters, offset of A, row stride, offset of the bias."""
+    storage, bias = layer.apply.storage, layer.act.bias
+    assert isinstance(storage, DenseStorage)
+    return (
+        Parameters(),
+        layer.apply.weights.offset,
+        storage.stride,
+        0 if bias is None else bias.offset,
+    )

@@ -1,0 +1,635 @@
+"""Buffers, queues, and plans run to their results.
+
+Nothing here chooses: a plan's steps come from `clnet.planner`. Everything a call needs
+is made once, when the plan is; a call only copies in, enqueues, and copies out.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.checks import as_numbers
+from clnet.device import Device
+from clnet.errors import DeviceError, InputError
+from clnet.ops import Span, Value
+from clnet.program import build, source_text
+from clnet.reference import run_ops
+from clnet.variants.base import (
+    Argument,
+    Config,
+    Launch,
+    Local,
+    Packed,
+    Parameters,
+    Scratch,
+    Table,
+    Variant,
+)
+
+if TYPE_CHECKING:
+    from clnet.network import Network
+
+Array = NDArray[Any]
+Action = Callable[[], Any]
+ALIGNMENT = 64  # bytes; a cache line, and the widest vector
+
+
+@dataclass(frozen=True)
+class Step:
+    """A span of a program, and how it is computed.
+
+    Attributes
+    ----------
+    span : Span
+        What.
+    variant : Variant
+        How.
+    config : mapping of str to int
+        The point of the variant's tuning space.
+    place : Device or None
+        Which of the device's places runs it; None: the host.
+    """
+
+    span: Span
+    variant: Variant
+    config: Config
+    place: Device | None
+
+
+class Session:
+    """One context of a device and its companions, with a queue for each place.
+
+    Parameters
+    ----------
+    device : Device
+        As `clnet.device` gives it.
+    profiling : bool
+        Whether queues record the device's own times.
+    """
+
+    def __init__(self, device: Device, profiling: bool = False) -> None:
+        import pyopencl as cl
+
+        self.device = device
+        self.errors: tuple[type[Exception], ...] = (cl.Error, MemoryError)
+        properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
+        try:
+            self.context = cl.Context([place.handle for place in device.places])
+            self.queues = {
+                place: cl.CommandQueue(self.context, place.handle, properties)
+                for place in device.places
+            }
+        except cl.Error as error:
+            raise DeviceError(f"{device.name} gives no context: {error}") from error
+        self.queue = self.queues[device]
+        self.allocated = 0
+        self._programs: dict[tuple[str, Device], Any] = {}
+        self._stores: weakref.WeakKeyDictionary[Network, ParameterStore] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def kernel(self, launch: Launch, place: Device) -> Any:
+        """Return a new kernel object for a launch; programs are built once."""
+        import pyopencl as cl
+
+        text = source_text(launch.source, launch.defines, place)
+        program = self._programs.get((text, place))
+        if program is None:
+            program = build(self.context, place, text, launch.source)
+            self._programs[text, place] = program
+        return cl.Kernel(program, launch.kernel)
+
+    def store(self, network: Network) -> ParameterStore:
+        """Return the device's copy of a network's parameters."""
+        found = self._stores.get(network)
+        if found is None:
+            found = self._stores[network] = ParameterStore(self, network)
+        return found
+
+
+@cache
+def session(device: Device, profiling: bool = False) -> Session:
+    """Return the process's session of a device; contexts are slow to make."""
+    return Session(device, profiling)
+
+
+class Memory:
+    """A buffer of a session, zero at first.
+
+    Attributes
+    ----------
+    argument : object
+        What a kernel's `set_arg` takes.
+    array : ndarray of uint8 or None
+        The host's view of the same bytes, where the device shares memory.
+
+    Raises
+    ------
+    DeviceError
+        If the device has not enough memory.
+    """
+
+    def __init__(self, session: Session, size: int) -> None:
+        import pyopencl as cl
+
+        size = max(size, 1)
+        device = session.device
+        free = min(device.largest_buffer, device.global_memory - session.allocated)
+        if size > free:
+            raise DeviceError(
+                f"{device.name} has no room for {size} bytes: {max(free, 0)} are left; "
+                "take a smaller batch or another device"
+            )
+        self.array: Array | None = None
+        try:
+            if device.fine_svm:
+                flags = cl.svm_mem_flags
+                self.array = cl.svm_empty(
+                    session.context,
+                    flags.READ_WRITE | flags.SVM_FINE_GRAIN_BUFFER,
+                    (size,), np.uint8, alignment=ALIGNMENT,
+                )
+                self.array[:] = 0
+                self.argument: Any = cl.SVM(self.array)
+            else:
+                self.argument = cl.Buffer(
+                    session.context, cl.mem_flags.READ_WRITE, size
+                )
+                cl.enqueue_fill_buffer(
+                    session.queue, self.argument, np.uint8(0), 0, size
+                ).wait()
+        except (cl.Error, MemoryError) as error:
+            raise DeviceError(
+                f"{device.name} has no room for {size} bytes: {error}"
+            ) from error
+        session.allocated += size
+        self._release = weakref.finalize(self, _released, session, size)
+
+    def write(self, session: Session, values: Array) -> None:
+        """Copy an array to the start of the buffer, and wait for it."""
+        import pyopencl as cl
+
+        if self.array is not None:
+            flat = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+            self.array[: flat.size] = flat
+        else:
+            cl.enqueue_copy(
+                session.queue, self.argument, np.ascontiguousarray(values),
+                is_blocking=True,
+            )
+
+    def view(self, dtype: str, batch: int, value: Value) -> Array:
+        """Return the host's view [batch, width] of a value in shared memory."""
+        assert self.array is not None
+        size = batch * value.stride * np.dtype(dtype).itemsize
+        rows = self.array[:size].view(dtype).reshape(batch, value.stride)
+        return rows[:, : value.width]
+
+
+def _released(session: Session, size: int) -> None:
+    session.allocated -= size
+
+
+class ParameterStore:
+    """The device's copy of a network's parameters, as they are and repacked.
+
+    Attributes
+    ----------
+    host : ndarray
+        The network's own array, as of `version`.
+    version : int
+        The network's version that the copy holds; -1: none yet.
+    """
+
+    def __init__(self, session: Session, network: Network) -> None:
+        self._session = session
+        self.memory = Memory(session, network.parameters.nbytes)
+        self.host: Array = network.parameters
+        self.version = -1
+        self.tables: dict[str, Memory] = {}
+        self._packed: dict[str, Memory] = {}
+        self._repacks: list[Action] = []
+
+    def table(self, table: Table) -> Memory:
+        """Return the buffer of a constant array, uploaded at its first use."""
+        if table.key not in self.tables:
+            values = table.make()
+            memory = Memory(self._session, values.nbytes)
+            memory.write(self._session, values)
+            self.tables[table.key] = memory
+        return self.tables[table.key]
+
+    def has(self, packed: Packed) -> bool:
+        """Return whether a repacked buffer exists already."""
+        return packed.key in self._packed
+
+    def packed(self, packed: Packed) -> Memory:
+        """Return a repacked buffer."""
+        if packed.key not in self._packed:
+            self._packed[packed.key] = Memory(self._session, packed.size)
+        return self._packed[packed.key]
+
+    def add_repack(self, action: Action) -> None:
+        """Run an action now at the next refresh, and at every later one."""
+        self._repacks.append(action)
+        self.version = -1
+
+    def refresh(self, network: Network) -> None:
+        """Upload the parameters if they are not the network's present ones."""
+        if self.version != network.version:
+            self.host = network.parameters
+            self.memory.write(self._session, self.host)
+            for action in self._repacks:
+                action()
+            for queue in self._session.queues.values():
+                queue.finish()
+            self.version = network.version
+
+
+class Executable:
+    """Steps bound to buffers: what a plan runs, and what the tuner measures.
+
+    Parameters
+    ----------
+    session : Session
+        Where.
+    network : Network
+        Whose parameters.
+    steps : sequence of Step
+        In order; every value must be written before it is read, or be an input.
+    inputs, outputs : sequence of Value
+        What the host provides, and what it wants.
+    on_device : bool
+        True: inputs and outputs stay in device memory, bound by `bind`.
+
+    Attributes
+    ----------
+    x : dict of str to ndarray [batch, width]
+        Host arrays of the inputs: fill them, then `run`.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        network: Network,
+        steps: Sequence[Step],
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        on_device: bool = False,
+    ) -> None:
+        self.session = session
+        self.network = network
+        self.store = session.store(network)
+        self.batch = steps[0].span.batch
+        self.dtype = steps[0].span.dtype
+        self.x: dict[str, Array] = {}
+        self._memories: dict[str, Memory] = {}
+        self._host: dict[str, Array] = {}
+        self._scratch: dict[tuple[int, str], Memory] = {}
+        self._uses: dict[str, list[tuple[Any, int]]] = {}
+        self._actions: list[Action] = []
+        self._last: Device | None = None  # place whose queue may still be busy
+        fresh_on_host = set() if on_device else {value.name for value in inputs}
+        fresh_on_device = {value.name for value in inputs} if on_device else set()
+        if not on_device:
+            for value in inputs:
+                self.x[value.name] = self._host_array(value)
+        for number, step in enumerate(steps):
+            self._add(number, step, fresh_on_host, fresh_on_device)
+        if on_device:
+            return
+        for value in outputs:
+            if value.name not in fresh_on_host:
+                self._download(value)
+        self._wait()
+
+    def run(self) -> None:
+        """Compute the outputs from the inputs, and wait for them.
+
+        Raises
+        ------
+        DeviceError
+            If the device fails.
+        """
+        if self.store.version != self.network.version:
+            self.store.refresh(self.network)
+        for action in self._actions:
+            action()
+
+    def result(self, name: str) -> Array:
+        """Return an output of the last run as an array of the caller's own."""
+        array = self._host[name]
+        return array if array.base is None else array.copy()
+
+    def bind(self, name: str, buffer: Any) -> None:
+        """Let kernels read or write a caller's buffer as the named value."""
+        for kernel, index in self._uses[name]:
+            kernel.set_arg(index, buffer)
+
+    def _host_array(self, value: Value) -> Array:
+        """Return the host's array [batch, width] of a value, made at first use."""
+        if value.name not in self._host:
+            if self.session.device.fine_svm:
+                memory = self._memory(value)
+                array = memory.view(self.dtype, self.batch, value)
+            else:
+                rows = np.zeros((self.batch, value.stride), self.dtype)
+                array = rows[:, : value.width]
+            self._host[value.name] = array
+        return self._host[value.name]
+
+    def _memory(self, value: Value) -> Memory:
+        if value.name not in self._memories:
+            size = self.batch * value.stride * np.dtype(self.dtype).itemsize
+            self._memories[value.name] = Memory(self.session, size)
+        return self._memories[value.name]
+
+    def _add(
+        self, number: int, step: Step, on_host: set[str], on_device: set[str]
+    ) -> None:
+        """Append a step's actions, and the transfers that it needs first."""
+        written = {value.name for op in step.span.ops for value in op.writes}
+        if step.place is None:
+            for value in step.span.inputs:
+                if value.name not in on_host:
+                    self._download(value)
+                    on_host.add(value.name)
+            self._wait()
+            self._actions.append(partial(self._run_on_host, step.span))
+            on_host |= written
+            on_device -= written
+            return
+        if self._last is not None and self._last != step.place:
+            self._wait()
+        for value in step.span.inputs:
+            if value.name not in on_device:
+                self._upload(value)
+                on_device.add(value.name)
+        launches = step.variant.launches(step.span, step.config, step.place)
+        for launch in launches:
+            action = self._bound(number, launch, step.place)
+            if action is not None:
+                self._actions.append(action)
+        self._last = step.place
+        on_device |= written
+        on_host -= written
+
+    def _run_on_host(self, span: Span) -> None:
+        values = {value.name: self._host[value.name] for value in span.inputs}
+        run_ops(span.ops, values, self.store.host)
+        for value in span.outputs:
+            self._host[value.name] = values[value.name]
+
+    def _upload(self, value: Value) -> None:
+        """Append the copy of a value from the host to the device's memory."""
+        import pyopencl as cl
+
+        memory = self._memory(value)
+        if memory.array is not None:
+            device_view = memory.view(self.dtype, self.batch, value)
+            if value.name not in self.x:
+                self._actions.append(partial(self._copy_in, device_view, value.name))
+            return
+        if value.name in self.x:
+            host = self._host[value.name].base
+            self._actions.append(
+                partial(cl.enqueue_copy, self.session.queue, memory.argument, host,
+                        is_blocking=False)
+            )
+            return
+        rows = np.zeros((self.batch, value.stride), self.dtype)
+        self._actions.append(
+            partial(self._copy_in, rows[:, : value.width], value.name)
+        )
+        self._actions.append(
+            partial(cl.enqueue_copy, self.session.queue, memory.argument, rows,
+                    is_blocking=False)
+        )
+
+    def _copy_in(self, target: Array, name: str) -> None:
+        np.copyto(target, self._host[name])
+
+    def _download(self, value: Value) -> None:
+        """Append the copy of a value from the device's memory to the host."""
+        import pyopencl as cl
+
+        memory = self._memory(value)
+        array = self._host_array(value)
+        if memory.array is None:
+            self._actions.append(
+                partial(cl.enqueue_copy, self.session.queue, array.base,
+                        memory.argument, is_blocking=True)
+            )
+
+    def _wait(self) -> None:
+        """Append the wait for the place that ran last."""
+        if self._last is not None:
+            self._actions.append(self.session.queues[self._last].finish)
+            self._last = None
+
+    def _bound(self, number: int, launch: Launch, place: Device) -> Action | None:
+        """Return the enqueueing of a launch; None for a repacking, which is stored."""
+        import pyopencl as cl
+
+        if launch.repack:
+            packed = [a for a in launch.arguments if isinstance(a, Packed)]
+            if all(self.store.has(argument) for argument in packed):
+                return None
+        kernel = self.session.kernel(launch, place)
+        for index, argument in enumerate(launch.arguments):
+            kernel.set_arg(index, self._resolved(number, argument))
+            if isinstance(argument, Value):
+                self._uses.setdefault(argument.name, []).append((kernel, index))
+        action = partial(
+            cl.enqueue_nd_range_kernel, self.session.queues[place], kernel,
+            launch.global_size, launch.local_size,
+        )
+        if launch.repack:
+            self.store.add_repack(action)
+            return None
+        return action
+
+    def _resolved(self, number: int, argument: Argument) -> Any:
+        import pyopencl as cl
+
+        if isinstance(argument, int):
+            return np.int32(argument)
+        if isinstance(argument, Value):
+            return self._memory(argument).argument
+        if isinstance(argument, Parameters):
+            return self.store.memory.argument
+        if isinstance(argument, Packed):
+            return self.store.packed(argument).argument
+        if isinstance(argument, Table):
+            return self.store.table(argument).argument
+        if isinstance(argument, Scratch):
+            key = (number, argument.name)
+            if key not in self._scratch:
+                self._scratch[key] = Memory(self.session, argument.size)
+            return self._scratch[key].argument
+        if isinstance(argument, Local):
+            return cl.LocalMemory(argument.size)
+        raise TypeError(f"{argument!r} is no argument of a launch")
+
+
+class Plan:
+    """A network compiled for a device and a batch size: call it.
+
+    Not made directly: `Network.compile` returns one.
+
+    Parameters
+    ----------
+    network : Network
+        What to run; when its parameters are replaced, the next call takes the new ones.
+    device : Device
+        Where.
+    batch : int
+        Samples a call.
+    steps, device_steps : sequence of Step
+        The cover for host arrays, and the one for device arrays, which has no host
+        steps.
+    explanation : str
+        Why these steps.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        device: Device,
+        batch: int,
+        steps: Sequence[Step],
+        device_steps: Callable[[], Sequence[Step]],
+        explanation: str,
+    ) -> None:
+        self.network = network
+        self.device = device
+        self.batch = batch
+        self.steps = tuple(steps)
+        self._explanation = explanation
+        self._session = session(device)
+        self._device_steps = device_steps
+        self._on_device: Executable | None = None
+        self._lock = threading.Lock()
+        program = network.program
+        self._input, self._output = program.input, program.output
+        self._dtype = np.dtype(network.dtype)
+        self._shape = (batch, program.input.width)
+        self._executable = Executable(
+            self._session, network, steps, [program.input], [program.output]
+        )
+        self._x = self._executable.x[program.input.name]
+
+    @property
+    def queue(self) -> Any:
+        """The `pyopencl.CommandQueue` of the device: make device arrays on it."""
+        return self._session.queue
+
+    def explain(self) -> str:
+        """Return the chosen cover, the losers with their times, and the refusals."""
+        return self._explanation
+
+    def __call__(self, x: Any, out: Any = None) -> Any:
+        """Return the outputs for inputs.
+
+        Parameters
+        ----------
+        x : array_like or pyopencl.array.Array, shape [batch, n_in] or [n_in]
+            Inputs; one sample may come without the batch axis if the batch is 1.
+            A device array must be contiguous, of the network's dtype, and made in the
+            context of `queue`; it is read in place.
+        out : pyopencl.array.Array, shape [batch, n_out], optional
+            Where a device array's result goes; without it a new one is made.
+
+        Returns
+        -------
+        ndarray or pyopencl.array.Array, shape [batch, n_out] or [n_out]
+            The outputs, on the side where the inputs were.
+
+        Raises
+        ------
+        InputError, DeviceError
+            If a shape, type or context is wrong, or the device fails.
+        """
+        if not isinstance(x, np.ndarray) and hasattr(x, "queue"):
+            return self._call_on_device(x, out)
+        if out is not None:
+            raise InputError("out is for device arrays; a host array's result is new")
+        if not isinstance(x, np.ndarray) or x.dtype != self._dtype:
+            x = as_numbers("x", x, self._dtype.name)
+        rank = x.ndim
+        if x.shape != self._shape:
+            x = self._shaped(x)
+        with self._lock:
+            self._x[...] = x
+            try:
+                self._executable.run()
+            except self._session.errors as error:
+                raise failed(self.device, error) from error
+            y = self._executable.result(self._output.name)
+        return y if rank == 2 else y[0]
+
+    def _shaped(self, x: Array) -> Array:
+        if x.ndim == 1 and self.batch == 1 and x.shape[0] == self._shape[1]:
+            return x[np.newaxis]
+        raise InputError(
+            f"x has shape {list(x.shape)}, expected {list(self._shape)}: this plan is "
+            f"for a batch of {self.batch}"
+        )
+
+    def _call_on_device(self, x: Any, out: Any) -> Any:
+        import pyopencl as cl
+        import pyopencl.array
+
+        self._check_array("x", x, self._input.width)
+        with self._lock:
+            if self._on_device is None:
+                self._on_device = Executable(
+                    self._session, self.network, self._device_steps(), [self._input],
+                    [self._output], on_device=True,
+                )
+            if out is None:
+                out = pyopencl.array.empty(
+                    self.queue, (self.batch, self._output.width), self._dtype
+                )
+            else:
+                self._check_array("out", out, self._output.width)
+            self._on_device.bind(self._input.name, x.data)
+            self._on_device.bind(self._output.name, out.data)
+            try:
+                if x.events:
+                    cl.wait_for_events(x.events)
+                self._on_device.run()
+            except self._session.errors as error:
+                raise failed(self.device, error) from error
+        return out if x.ndim == 2 else out.reshape(self._output.width)
+
+    def _check_array(self, what: str, array: Any, width: int) -> None:
+        shapes = [(self.batch, width)] + ([(width,)] if self.batch == 1 else [])
+        if array.shape not in shapes or array.dtype != self._dtype:
+            raise InputError(
+                f"{what} is a device array {list(array.shape)} of {array.dtype}, "
+                f"expected {[self.batch, width]} of {self._dtype}"
+            )
+        if not array.flags.c_contiguous or array.offset:
+            raise InputError(
+                f"{what} is a device array that is not contiguous from its buffer's "
+                "start: pass a copy"
+            )
+        if array.context != self._session.context:
+            raise InputError(
+                f"{what} lives in another OpenCL context than the plan: make it on "
+                "plan.queue"
+            )
+
+
+def failed(device: Device, error: BaseException) -> DeviceError:
+    """Return the error for a device that failed while it ran."""
+    return DeviceError(f"{device.name} failed while running: {error}")

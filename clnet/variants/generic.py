@@ -1,0 +1,130 @@
+"""generic: one op of any kind, any storage, any activation, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.device import Device
+from clnet.ops import Apply, BiasAct, Softmax, Span, round_up
+from clnet.storage import Storage
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Launch,
+    Parameters,
+    Reach,
+    Table,
+    kernel_function,
+    real,
+    span_bytes,
+    span_flops,
+    unsupported_dtype,
+)
+
+GROUP = 64  # work-items; enough for a warp or wavefront, few enough for every device
+
+
+@dataclass(frozen=True)
+class Generic:
+    """Kernels that read `Storage.entries()`, one work-item an element of the result."""
+
+    name: str = "generic"
+    reach: Reach = "op"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse nothing but a type that the device lacks."""
+        return unsupported_dtype(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """There is nothing to tune."""
+        return ({},)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Two indices are read with every value, and no load is shared."""
+        (op,) = span.ops
+        reads = span_bytes(span)
+        if isinstance(op, Apply):
+            reads += op.storage.size * span.batch * 16
+        return Cost(span_flops(span), reads, 1, 0, device.compute_units)
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the op's one launch."""
+        (op,) = span.ops
+        group = min(GROUP, device.largest_group)
+        defines: dict[str, int | str] = {"REAL": real(span)}
+        if isinstance(op, Apply):
+            key = f"{op.storage.signature}@{op.weights.offset}"
+            storage = op.storage
+            return (
+                Launch(
+                    "generic.cl", "apply", defines,
+                    (round_up(storage.n_out, group), span.batch), (group, 1),
+                    (
+                        Parameters(), op.weights.offset,
+                        Table(f"{key} starts", lambda: row_entries(storage)[0]),
+                        Table(f"{key} slots", lambda: row_entries(storage)[1]),
+                        Table(f"{key} columns", lambda: row_entries(storage)[2]),
+                        op.x, op.x.stride, op.sums, op.sums.stride, storage.n_out,
+                        int(op.accumulate),
+                    ),
+                ),
+            )
+        if isinstance(op, BiasAct):
+            function, width = op.nonlinearity, op.y.width
+            names = sorted(set(function.names))
+            codes = [names.index(name) for name in function.names]
+            limits = function.limits or (np.inf,)
+            listed = " ".join(
+                f"X({code}, {kernel_function(name)})" for code, name in enumerate(names)
+            )
+            key = repr(function)
+            dtype = span.dtype
+
+            def column(what: str, values: Any, kind: str) -> Table:
+                return Table(
+                    f"{key} {width} {what}",
+                    lambda: np.resize(np.asarray(values, kind), width),
+                )
+
+            return (
+                Launch(
+                    "generic.cl", "bias_act", {**defines, "MIXED(X)": listed},
+                    (round_up(width, group), span.batch), (group, 1),
+                    (
+                        Parameters(), -1 if op.bias is None else op.bias.offset,
+                        column("codes", codes, "int32"),
+                        column("steepness", function.steepness, dtype),
+                        column("limits", limits, dtype),
+                        op.sums, op.sums.stride, op.y, op.y.stride, width,
+                    ),
+                ),
+            )
+        if isinstance(op, Softmax):
+            return (
+                Launch(
+                    "generic.cl", "softmax", defines,
+                    (round_up(span.batch, group),), (group,),
+                    (op.x, op.x.stride, op.y, op.y.stride, op.y.width, span.batch),
+                ),
+            )
+        raise NotImplementedError(f"no generic kernel for {type(op).__name__}")
+
+
+def row_entries(
+    storage: Storage,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    """Return starts [n_out + 1], slots and columns [entries] of the live entries."""
+    entries = storage.entries()
+    slots = np.flatnonzero(entries.live)
+    slots = slots[np.argsort(entries.rows[slots], kind="stable")]
+    counts = np.bincount(entries.rows[slots], minlength=storage.n_out)
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    columns = entries.columns[slots]
+    return starts.astype(np.int32), slots.astype(np.int32), columns.astype(np.int32)
