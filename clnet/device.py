@@ -364,8 +364,7 @@ def device_table(devices: Iterable[Device]) -> str:
     listed = tuple(devices)
     rows = [
         (
-            d.index,
-            d.name,
+            f"{d.index} {d.name}",
             d.type,
             d.compute_units,
             _binary(d.global_memory),
@@ -375,9 +374,9 @@ def device_table(devices: Iterable[Device]) -> str:
         )
         for d in listed
     ]
-    headers = ("", "name", "type", "units", "memory", "local", "fp64", "missing")
+    headers = ("device", "type", "units", "memory", "local", "fp64", "missing")
     # With these widths the widest sizes still fit 80 columns.
-    widths = (5, 20, 6, None, None, None, None, 10)
+    widths = (23, 6, None, None, None, None, 10)
     table = tabulate(rows, headers, maxcolwidths=widths, disable_numparse=True)
     return "\n".join([str(table), *(line for d in listed for line in _remarks(d))])
 
