@@ -1,1 +1,180 @@
 """Files of networks and of data, chosen by suffix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clnet.checks import as_numbers
+from clnet.errors import FormatError, InputError, unknown
+from clnet.formats import fann, fann_data, safetensors, table
+from clnet.formats.files import as_path
+from clnet.network import DTYPES, Network
+
+NETWORK_SUFFIXES = (".net", ".safetensors")
+FANN_DATA_SUFFIXES = (".train", ".test", ".data")
+DATA_SUFFIXES = (
+    *FANN_DATA_SUFFIXES,
+    *(f"{suffix}.gz" for suffix in FANN_DATA_SUFFIXES),
+    ".npz",
+    ".csv",
+)
+
+
+def load(path: str | PathLike[str], *, dtype: str | None = None) -> Network:
+    """Return the network of a file.
+
+    Parameters
+    ----------
+    path : str or path
+        ``.net``: FANN's network files; ``.safetensors``: clnet's own.
+    dtype : {"float32", "float64"} or None
+        Type of the numbers of a ``.net`` file, which does not say it; None: float32.
+
+    Raises
+    ------
+    FormatError
+        If the file is missing, unreadable, truncated, foreign, not supported, or has
+        an unknown suffix.
+    InputError
+        If dtype is unknown, or given for a file that says its own.
+    """
+    file = as_path(path)
+    suffix = _suffix(file, NETWORK_SUFFIXES, "networks")
+    _check_dtype(dtype)
+    if suffix == ".net":
+        return fann.load(file, dtype)
+    if dtype is not None:
+        raise InputError(f"dtype is for .net files: {file} says its own")
+    return safetensors.load(file)
+
+
+def save(network: Network, path: str | PathLike[str]) -> None:
+    """Write a network to a file, whole or not at all.
+
+    Parameters
+    ----------
+    network : Network
+        What to write.
+    path : str or path
+        ``.net``: FANN's network files; ``.safetensors``: clnet's own.
+
+    Raises
+    ------
+    FormatError
+        If the format cannot hold the network, the file cannot be written, or has an
+        unknown suffix.
+    """
+    if not isinstance(network, Network):
+        raise InputError(f"a network must be a clnet.Network, not {network!r}")
+    file = as_path(path)
+    suffix = _suffix(file, NETWORK_SUFFIXES, "networks")
+    (fann if suffix == ".net" else safetensors).save(network, file)
+
+
+def load_data(
+    path: str | PathLike[str], *, dtype: str | None = None, outputs: int | None = None
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the inputs and targets of a file.
+
+    Parameters
+    ----------
+    path : str or path
+        ``.train``, ``.test``, ``.data``, each also with ``.gz`` behind: FANN's data
+        files; ``.npz``: arrays x and t; ``.csv``: a table.
+    dtype : {"float32", "float64"} or None
+        Type of the arrays; None: float32, or for ``.npz`` what holds its arrays.
+    outputs : int or None
+        For ``.csv``: how many of the last columns are targets; None: the columns named
+        ``t``, ``t`` with a number, or ``target…``.
+
+    Returns
+    -------
+    x : ndarray, shape [samples, n_in]
+        Inputs.
+    t : ndarray, shape [samples, n_out]
+        Targets; no column if the file has none.
+
+    Raises
+    ------
+    FormatError
+        If the file is missing, unreadable, truncated, foreign, or has an unknown
+        suffix; with the line where there is one.
+    InputError
+        If dtype is unknown, or outputs is wrong or given for another suffix.
+    """
+    file = as_path(path)
+    suffix = _suffix(file, DATA_SUFFIXES, "data")
+    _check_dtype(dtype)
+    if outputs is not None and (not isinstance(outputs, int) or outputs < 0):
+        raise InputError(f"outputs must be a whole number or None, not {outputs!r}")
+    if suffix == ".csv":
+        return table.load_csv(file, dtype, outputs)
+    if outputs is not None:
+        raise InputError(f"outputs= is for .csv files: {file} says its own")
+    return (table.load_npz if suffix == ".npz" else fann_data.load)(file, dtype)
+
+
+def save_data(path: str | PathLike[str], x: ArrayLike, t: ArrayLike) -> None:
+    """Write inputs and targets to a file, whole or not at all.
+
+    Parameters
+    ----------
+    path : str or path
+        A name with a suffix that `load_data` knows.
+    x, t : array_like, shape [samples, n_in] and [samples, n_out]
+        Inputs and targets; every number is read back unchanged.
+
+    Raises
+    ------
+    FormatError
+        If the file cannot be written or has an unknown suffix.
+    InputError
+        If the arrays do not have the shapes above.
+    """
+    file = as_path(path)
+    suffix = _suffix(file, DATA_SUFFIXES, "data")
+    inputs, targets = (
+        as_numbers(what, array, _float_type(array))
+        for what, array in (("x", x), ("t", t))
+    )
+    shapes = f"x is {[*inputs.shape]} and t is {[*targets.shape]}"
+    if inputs.ndim != 2 or targets.ndim != 2 or len(inputs) != len(targets):
+        raise InputError(f"{shapes}, expected [samples, n_in] and [samples, n_out]")
+    if 0 in inputs.shape:
+        raise InputError(f"{shapes}, expected at least one sample and one input")
+    writers = {".npz": table.save_npz, ".csv": table.save_csv}
+    writers.get(suffix, fann_data.save)(file, inputs, targets)
+
+
+def _suffix(path: Path, known: Iterable[str], what: str) -> str:
+    """Return the known suffix that a name ends in, or raise FormatError."""
+    for suffix in known:
+        if path.name.lower().endswith(suffix):
+            return suffix
+    other = "clnet.load_data reads data" if what == "networks" else (
+        "clnet.load reads networks")
+    hint = f"; {other}" if path.name.lower().endswith(
+        DATA_SUFFIXES if what == "networks" else NETWORK_SUFFIXES) else ""
+    raise FormatError(
+        f"{path} has no suffix of {what}: known are {', '.join(known)}{hint}"
+    )
+
+
+def _check_dtype(dtype: str | None) -> None:
+    if dtype is not None and dtype not in DTYPES:
+        raise unknown("dtype", dtype, DTYPES)
+
+
+def _float_type(array: ArrayLike) -> str:
+    """Return the smallest of our types that holds an array's numbers exactly."""
+    try:
+        small = np.result_type(np.asarray(array), np.float32) == np.float32
+    except (TypeError, ValueError):  # no numbers: as_numbers says so
+        return "float64"
+    return "float32" if small else "float64"

@@ -1,0 +1,449 @@
+"""FANN's network files, ``.net``: read in versions 2.1, 2.0 and 1.1, written in 2.1.
+
+Layered, fully connected networks of floating-point numbers; FANN's other kinds are
+refused. What FANN wrote is written again byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.activations import (
+    ACTIVATIONS,
+    SOFTMAX,
+    Activation,
+    activation,
+    fann_activation,
+)
+from clnet.errors import FormatError
+from clnet.formats.fann_parameters import (
+    HEADER,
+    OPTIONAL,
+    SCALES,
+    FannParameters,
+    Kind,
+    Scaling,
+)
+from clnet.formats.files import read, write
+from clnet.formats.numbers import Items, Text
+from clnet.network import Dense, Network
+from clnet.storage import DenseStorage
+
+__all__ = ["FannParameters", "Scaling", "load", "save"]
+
+Array = NDArray[Any]
+
+_VERSIONS = ("FANN_FLO_2.1", "FANN_FLO_2.0", "FANN_FLO_1.1")
+_NEURONS = "neurons (num_inputs, activation_function, activation_steepness)"
+_CONNECTIONS = "connections (connected_to_neuron, weight)"
+_FUNCTION_NUMBERS = [str(row.fann) for row in ACTIVATIONS.values()
+                     if row.fann is not None]
+
+
+def load(path: Path, dtype: str | None = None) -> Network:
+    """Return the network of a ``.net`` file.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    dtype : {"float32", "float64"} or None
+        Type of the numbers, which the file does not say; None: float32, as FANN's
+        usual build reads them.
+
+    Returns
+    -------
+    Network
+        With ``fann_compatible`` set, and the training parameters and scaling in
+        ``fann``.
+
+    Raises
+    ------
+    FormatError
+        If the file is unreadable, truncated, wrong, or of a kind that is not
+        supported; with the line and what was expected.
+    """
+    text = Text(path, read(path))
+    version = _version(text)
+    read_version = _read_1_1 if version == "FANN_FLO_1.1" else _read_2
+    return read_version(text, version, dtype or "float32")
+
+
+def save(network: Network, path: Path) -> None:
+    """Write a network as FANN_FLO_2.1.
+
+    Training parameters that the network does not carry get FANN's defaults. FANN clips
+    every sum, and a network read from the file does so too.
+
+    Raises
+    ------
+    FormatError
+        If FANN cannot express the network (which layer, and why), or the file cannot
+        be written.
+    """
+    neurons = [
+        _fann_neurons(network, number, path) for number in range(len(network.layers))
+    ]
+    write(path, _text_2_1(network, neurons))
+
+
+# --- reading -------------------------------------------------------------------------
+
+
+def _version(text: Text) -> str:
+    """Step over the first line and return the version."""
+    line = text.text.split(b"\n", 1)[0]
+    for version in _VERSIONS:
+        if text.text.startswith(f"{version}\n".encode()):
+            text.at = len(version) + 1
+            return version
+    if line.startswith(b"FANN_FIX_"):
+        raise text.unsupported("a fixed-point network", "floating-point ones")
+    raise text.error(f"{_VERSIONS[0]} (or 2.0, 1.1) alone in the first line", at=0)
+
+
+def _read_2(text: Text, version: str, dtype: str) -> Network:
+    """Return the network of a file of version 2.0 or 2.1."""
+    header: dict[str, Any] = {}
+    for key, kind in HEADER:
+        value = _value(text, key, kind)
+        _check_structure(text, key, value)
+        if value is not None:
+            header[key] = value
+    del header["connection_rate"], header["network_type"]
+    text.key("layer_sizes")
+    sizes = _sizes(text, header.pop("num_layers"))
+    scaling = _scaling(text, sizes) if version == "FANN_FLO_2.1" else None
+    text.key(_NEURONS)
+    neurons = _neurons(text, sizes, dtype)
+    text.key(_CONNECTIONS)
+    matrices = _connections(text, sizes, Items("(n,n)"), dtype)
+    fann = FannParameters(**header, scaling=scaling)
+    return _network(sizes, neurons, matrices, fann, dtype)
+
+
+def _read_1_1(text: Text, _: str, dtype: str) -> Network:
+    """Return the network of a file of version 1.1, which has no keys."""
+    depth = text.whole("num_layers")
+    learning_rate = text.real("learning_rate")
+    for key, kind in HEADER:
+        if key in ("connection_rate", "network_type"):
+            _check_structure(text, key, _unkeyed(text, key, kind))
+    which = ("hidden", "output")
+    functions = [_function(text, f"activation of the {name} neurons") for name in which]
+    steepness = [_steepness(text, f"steepness of the {name} neurons") for name in which]
+    sizes = _sizes(text, depth)
+    counts = Items("n")
+    start, stop = text.at, text.find(b"(")
+    found = text.items(
+        counts, sum(sizes), stop, "number of connections", "(source weight)", dtype
+    )
+    _check_incoming(text, counts, start, found[:, 0], sizes)
+    hidden, output = (
+        _layer([row], [s]) for row, s in zip(functions, steepness, strict=True)
+    )
+    neurons = [hidden] * (depth - 2) + [output]
+    matrices = _connections(text, sizes, Items("(nn)"), dtype)
+    fann = FannParameters(learning_rate=learning_rate)
+    return _network(sizes, neurons, matrices, fann, dtype)
+
+
+def _value(text: Text, key: str, kind: Kind) -> Any:
+    """Step over an entry and return its value; None: it may be missing, and is."""
+    if kind in ("activations", "e list"):
+        text.key(f"{key}_count")
+        count = text.whole(f"{key}_count")
+        text.key(key)
+        return tuple(
+            _function(text, f"{key} {number} of {count}").name
+            if kind == "activations"
+            else text.real(f"{key} {number} of {count}")
+            for number in range(1, count + 1)
+        )
+    if key in OPTIONAL and not text.has(key):
+        return None
+    if key not in OPTIONAL:
+        text.key(key)
+    return _unkeyed(text, key, kind)
+
+
+def _unkeyed(text: Text, key: str, kind: Kind) -> Any:
+    if kind in ("f", "e"):
+        return text.real(key)
+    if kind == "u":
+        return text.whole(key)
+    return kind[text.choice(key, [str(number) for number in range(len(kind))])]
+
+
+def _function(text: Text, what: str) -> Activation:
+    number = _FUNCTION_NUMBERS[text.choice(what, _FUNCTION_NUMBERS)]
+    return fann_activation(int(number))
+
+
+def _steepness(text: Text, what: str) -> float:
+    start = text.at
+    value = text.real(what)
+    if not np.isfinite(value):
+        raise text.error(f"{what}, a finite number", start)
+    return value
+
+
+def _check_structure(text: Text, key: str, value: Any) -> None:
+    if key == "connection_rate" and not value >= 1:
+        raise text.unsupported(
+            f"a sparse network (connection_rate {value:g})", "fully connected ones"
+        )
+    if key == "network_type" and value != "layered":
+        raise text.unsupported(f"a {value} network", "layered ones")
+
+
+def _sizes(text: Text, depth: int) -> list[int]:
+    """Step over the layers' sizes, bias neurons included, and return them."""
+    if depth < 2:
+        raise text.error(f"num_layers of at least 2, not {depth}")
+    sizes: list[int] = []
+    for number in range(1, depth + 1):
+        start = text.at
+        sizes.append(text.whole(f"size {number} of {depth} layers"))
+        if sizes[-1] < 2:
+            raise text.error("a layer of at least one neuron and the bias", start)
+    return sizes
+
+
+def _scaling(text: Text, sizes: Sequence[int]) -> Scaling | None:
+    text.key("scale_included")
+    if not text.choice("scale_included", ["0", "1"]):
+        return None
+    rows: dict[str, tuple[float, ...]] = {}
+    for name in SCALES:
+        key = f"scale_{name}"
+        text.key(key)
+        n = (sizes[0] if name.endswith("_in") else sizes[-1]) - 1
+        rows[name] = tuple(text.real(f"{key} {i} of {n}") for i in range(1, n + 1))
+    return Scaling(**rows)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A layer's activations and our steepnesses: one, or one a neuron."""
+
+    names: tuple[str, ...]
+    steepness: tuple[float, ...]
+
+    def dense(self, n_out: int) -> Dense:
+        """Return the layer, with what is equal for all neurons said once."""
+        return Dense(
+            n_out,
+            self.names[0] if len(set(self.names)) == 1 else self.names,
+            self.steepness[0] if len(set(self.steepness)) == 1 else self.steepness,
+            initialiser="fann",
+        )
+
+
+def _layer(rows: Sequence[Activation], steepness: Sequence[float]) -> _Layer:
+    """Return a layer from FANN's steepnesses."""
+    return _Layer(
+        tuple(row.name for row in rows),
+        tuple(row.fann_factor * s for row, s in zip(rows, steepness, strict=True)),
+    )
+
+
+def _neurons(text: Text, sizes: Sequence[int], dtype: str) -> list[_Layer]:
+    """Step over the neurons and return those of each layer after the input."""
+    items = Items("(n,n,n)")
+    start, stop = text.at, text.find(f"{_CONNECTIONS}=".encode())
+    what = "neuron (num_inputs, activation_function, activation_steepness)"
+    rows = text.items(items, sum(sizes), stop, what, f"{_CONNECTIONS}=…", dtype)
+    _check_incoming(text, items, start, rows[:, 0], sizes)
+    known = np.isin(rows[:, 1], [int(number) for number in _FUNCTION_NUMBERS])
+    wrong = np.flatnonzero(~known | ~np.isfinite(rows[:, 2]))
+    if wrong.size:
+        at = items.offset(text.text, start, wrong[0])
+        raise text.error(
+            f"neuron {wrong[0]} with an activation from {_FUNCTION_NUMBERS[0]} to "
+            f"{_FUNCTION_NUMBERS[-1]} and a finite steepness", at
+        )
+    layers: list[_Layer] = []
+    end = sizes[0]
+    for size in sizes[1:]:
+        layer = rows[end : end + size - 1]  # without the bias neuron
+        functions = [fann_activation(int(number)) for number in layer[:, 1]]
+        layers.append(_layer(functions, layer[:, 2].tolist()))
+        end += size
+    return layers
+
+
+def _check_incoming(
+    text: Text, items: Items, start: int, found: Array, sizes: Sequence[int]
+) -> None:
+    """Check each neuron's number of connections, one an item of the list at start."""
+    expected = np.zeros(sum(sizes))
+    end = sizes[0]
+    for before, size in pairwise(sizes):
+        expected[end : end + size - 1] = before
+        end += size
+    wrong = np.flatnonzero(found != expected)
+    if wrong.size:
+        raise text.error(
+            f"{expected[wrong[0]]:.0f} connections into neuron {wrong[0]}, which a "
+            "fully connected network has",
+            items.offset(text.text, start, wrong[0]),
+        )
+
+
+def _connections(
+    text: Text, sizes: Sequence[int], items: Items, dtype: str
+) -> list[Array]:
+    """Step over the connections and return [n_out, n_in + 1] a layer, biases last."""
+    shapes = [(after - 1, before) for before, after in pairwise(sizes)]
+    start, stop = text.at, len(text.text)
+    count = sum(rows * columns for rows, columns in shapes)
+    pairs = text.items(
+        items, count, stop, "connection (source, weight)", "the end of the file", dtype
+    )
+    matrices: list[Array] = []
+    end = first = 0
+    for rows, columns in shapes:
+        layer = pairs[end : end + rows * columns].reshape(rows, columns, 2)
+        expected = first + np.arange(columns)
+        wrong = np.flatnonzero(layer[:, :, 0] != expected)
+        if wrong.size:
+            number = end + int(wrong[0])
+            raise text.error(
+                f"connection {number + 1} of {count} from neuron "
+                f"{expected[wrong[0] % columns]}, as in a fully connected network",
+                items.offset(text.text, start, number),
+            )
+        matrices.append(layer[:, :, 1])
+        end += rows * columns
+        first += columns
+    return matrices
+
+
+def _network(
+    sizes: Sequence[int],
+    neurons: Sequence[_Layer],
+    matrices: Sequence[Array],
+    fann: FannParameters,
+    dtype: str,
+) -> Network:
+    layers = [
+        layer.dense(size - 1) for layer, size in zip(neurons, sizes[1:], strict=True)
+    ]
+    network = Network(
+        sizes[0] - 1, layers, dtype=dtype, fann_compatible=True, fann=fann
+    )
+    for number, matrix in enumerate(matrices):
+        network.set_layer(number, matrix[:, :-1], matrix[:, -1])
+    return network
+
+
+# --- writing -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _FannNeurons:
+    """A layer's functions and steepnesses in FANN's terms, one a neuron."""
+
+    numbers: Sequence[int]
+    steepness: Sequence[float]
+
+
+def _fann_neurons(network: Network, number: int, path: Path) -> _FannNeurons:
+    """Return a layer in FANN's terms, or raise FormatError."""
+
+    def refused(why: str) -> FormatError:
+        return FormatError(f"cannot write {path}: layer {number} {why}")
+
+    layer, storage = network.layers[number], network.storages[number]
+    if not isinstance(storage, DenseStorage):
+        raise refused(f"is {storage.name}, and only dense layers are supported yet")
+    if not layer.bias:
+        raise refused("has no bias, and every neuron of FANN has one")
+    names = (layer.activation,) if isinstance(layer.activation, str) else (
+        layer.activation)
+    rows = [None if name == SOFTMAX else activation(name) for name in names]
+    numbers = [row.fann for row in rows if row is not None and row.fann is not None]
+    missing = [name for name, row in zip(names, rows, strict=True)
+               if row is None or row.fann is None]
+    if missing:
+        raise refused(f"has the activation {missing[0]!r}, which FANN does not have")
+    factors = [row.fann_factor for row in rows if row is not None]
+    steepness = np.broadcast_to(layer.steepness, storage.n_out) / np.asarray(factors)
+    largest = np.abs(steepness).max()
+    if largest > np.finfo(network.dtype).max:
+        raise refused(f"has steepness {largest:g}, beyond {network.dtype}")
+    n = storage.n_out // len(numbers)
+    return _FannNeurons(numbers * n, steepness.tolist())
+
+
+def _text_2_1(network: Network, neurons: Sequence[_FannNeurons]) -> Iterator[bytes]:
+    """Yield the file's bytes in FANN's own layout."""
+    real = np.dtype(network.dtype).type
+    fann = network.fann or FannParameters()
+    sizes = [n + 1 for n in network.sizes]
+    structure = {
+        "num_layers": len(sizes),
+        "connection_rate": 1.0,
+        "network_type": "layered",
+    }
+    lines = [_VERSIONS[0]]
+    for key, kind in HEADER:
+        value = structure[key] if key in structure else getattr(fann, key)
+        lines += _entry(key, kind, value, real)
+    lines.append("layer_sizes=" + "".join(f"{size} " for size in sizes))
+    lines.append(f"scale_included={int(fann.scaling is not None)}")
+    if fann.scaling is not None:
+        for name in SCALES:
+            values = getattr(fann.scaling, name)
+            lines.append(f"scale_{name}=" + "".join(f"{_f(v)} " for v in values))
+    yield ("\n".join(lines) + "\n").encode()
+    yield f"{_NEURONS}=".encode()
+    yield (f"(0, 0, {0:.20e}) " * sizes[0]).encode()
+    for before, layer in zip(sizes[:-1], neurons, strict=True):
+        yield "".join(
+            f"({before}, {number}, {real(steepness):.20e}) "
+            for number, steepness in zip(layer.numbers, layer.steepness, strict=True)
+        ).encode()
+        # FANN gives the bias the function that was set for the whole layer.
+        whole = layer.numbers[0] if len(set(layer.numbers)) == 1 else 0
+        yield f"(0, {whole}, {0:.20e}) ".encode()
+    yield f"\n{_CONNECTIONS}=".encode()
+    first = 0
+    for number, size in enumerate(sizes[:-1]):
+        row = "".join(f"({first + source}, %.20e) " for source in range(size))
+        weights, biases = network.weights(number), network.biases(number)
+        for values in np.column_stack([weights, biases]):
+            yield (row % tuple(values.tolist())).encode()
+        first += size
+    yield b"\n"
+
+
+def _entry(key: str, kind: Kind, value: Any, real: Any) -> list[str]:
+    """Return the lines of an entry of the header."""
+    if kind == "activations":
+        numbers = [activation(name).fann for name in value]
+        return [f"{key}_count={len(numbers)}",
+                f"{key}=" + "".join(f"{number} " for number in numbers)]
+    if kind == "e list":
+        return [f"{key}_count={len(value)}",
+                f"{key}=" + "".join(f"{real(v):.20e} " for v in value)]
+    if kind == "f":
+        return [f"{key}={_f(value)}"]
+    if kind == "e":
+        return [f"{key}={real(value):.20e}"]
+    return [f"{key}={value if kind == 'u' else kind.index(value)}"]
+
+
+def _f(value: float) -> str:
+    """Return FANN's six decimals, or more where six would lose the binary32 value."""
+    rounded = np.float32(value)
+    six = f"{rounded:f}"
+    return six if np.isnan(rounded) or np.float32(six) == rounded else str(rounded)

@@ -1,0 +1,117 @@
+"""FANN's data files: ``.train``, ``.test`` and ``.data``, gzipped with ``.gz`` behind.
+
+The first line counts samples, inputs and outputs; then come, sample by sample, the
+inputs and the outputs, separated by any white space.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import FormatError
+from clnet.formats.files import read, write
+from clnet.formats.numbers import Items, Text, shortest
+
+Array = NDArray[Any]
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def load(path: Path, dtype: str | None = None) -> tuple[Array, Array]:
+    """Return inputs [samples, n_in] and targets [samples, n_out] of a data file.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    dtype : {"float32", "float64"} or None
+        Type of the numbers, which the file does not say; None: float32.
+
+    Raises
+    ------
+    FormatError
+        If the file is unreadable, holds anything but numbers, or fewer or more of them
+        than it announces; with the line.
+    """
+    number_type = dtype or "float32"
+    text = Text(path, _unzipped(path, read(path)))
+    samples, n_in, n_out = (
+        text.whole(f"number of {what}") for what in ("samples", "inputs", "outputs")
+    )
+    announced = (
+        f"{samples} samples of {n_in} inputs and {n_out} outputs, as it announces"
+    )
+    if samples == 0 or n_in == 0:
+        raise FormatError(
+            f"{path}, line 1: found {samples} samples of {n_in} inputs, expected at "
+            "least 1 of each"
+        )
+    items, width = Items("n"), n_in + n_out
+    start = text.at
+    values, bad = items.parse(text.text, start, len(text.text), number_type)
+    if len(values) > samples * width:
+        at = items.offset(text.text, start, samples * width)
+        raise text.error(f"the end of the file after {announced}", at)
+    if bad is not None:
+        raise text.error(f"a number within {number_type}", bad)
+    if len(values) < samples * width:
+        sample, column = divmod(len(values), width)
+        # A line of inputs and one of outputs a sample, as FANN counts.
+        line = 2 + 2 * sample + (column >= n_in)
+        raise FormatError(
+            f"{path}, line {line}: the file ends after {len(values)} numbers, expected "
+            f"{samples * width}: {announced}"
+        )
+    rows = values.reshape(samples, width).astype(number_type)
+    return np.ascontiguousarray(rows[:, :n_in]), np.ascontiguousarray(rows[:, n_in:])
+
+
+def save(path: Path, x: Array, t: Array) -> None:
+    """Write inputs [samples, n_in] and targets [samples, n_out].
+
+    Numbers get as many digits as they need to be read back unchanged; FANN's own writer
+    keeps six decimals.
+
+    Raises
+    ------
+    FormatError
+        If the file cannot be written.
+    """
+    lines = _lines(x, t)
+    if path.suffix.lower() == ".gz":
+        lines = iter([gzip.compress(b"".join(lines), mtime=0)])
+    write(path, lines)
+
+
+def _lines(x: Array, t: Array) -> Iterator[bytes]:
+    yield f"{len(x)} {x.shape[1]} {t.shape[1]}\n".encode()
+    for inputs, targets in zip(x, t, strict=True):
+        for row in (inputs, targets):
+            yield ("".join(f"{number} " for number in shortest(row)) + "\n").encode()
+
+
+def _unzipped(path: Path, content: bytes) -> bytes:
+    zipped = content.startswith(_GZIP_MAGIC)
+    if path.suffix.lower() != ".gz":
+        if zipped:
+            raise FormatError(
+                f"{path} is gzipped, expected text: a gzipped file's name ends in .gz"
+            )
+        return content
+    if not zipped:
+        raise FormatError(f"{path} is not gzipped, expected gzip by its name")
+    try:
+        return gzip.decompress(content)
+    except EOFError:
+        raise FormatError(
+            f"{path} is truncated: its gzip stream ends early, at byte {len(content)}"
+        ) from None
+    except (OSError, zlib.error) as error:
+        raise FormatError(f"{path} is damaged, expected gzip: {error}") from None

@@ -1,0 +1,329 @@
+"""Numbers and lists of them as text: fast with NumPy, exact about what is wrong."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import FormatError
+
+Array = NDArray[np.float64]
+
+# What C's strtod reads, without nan's optional parentheses.
+_NUMBER = (
+    rb"[-+]?(?:0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)(?:[pP][-+]?\d+)?"
+    rb"|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+    rb"|(?i:inf(?:inity)?|nan))"
+)
+_IS_NUMBER = re.compile(_NUMBER)
+_SPACE = re.compile(rb"\s")
+_NOT_SPACE = re.compile(rb"\S")
+_WORD = re.compile(rb"\s*(\S*)")
+_CLOSED = re.compile(rb"\)")
+_TOKEN = 1  # stands for a number in an item's shape
+_PUNCTUATION = b"(,)"
+_TO_SPACE = bytes.maketrans(_PUNCTUATION, b" " * len(_PUNCTUATION))
+_EXCERPT = 30  # bytes of the text that an error shows
+_BLOCK = 1 << 24  # bytes parsed at a time, so that temporary arrays stay small
+
+
+def _kinds() -> NDArray[np.uint8]:
+    table = np.full(256, _TOKEN, np.uint8)
+    table[list(b" \t\n\v\f\r")] = 0
+    table[list(_PUNCTUATION)] = list(_PUNCTUATION)
+    return table
+
+
+_KINDS = _kinds()
+
+
+def to_number(token: bytes) -> float | None:
+    """Return a number as C's strtod reads it, or None if the token is not one.
+
+    A finite number too large for float64 is None too.
+    """
+    if not _IS_NUMBER.fullmatch(token):
+        return None
+    hexadecimal = b"x" in token or b"X" in token
+    try:
+        value = float.fromhex(token.decode()) if hexadecimal else float(token)
+    except OverflowError:
+        return None
+    return None if np.isinf(value) and not token.lstrip(b"+-")[:1].isalpha() else value
+
+
+@dataclass(frozen=True)
+class Items:
+    """The shape of a list's items: numbers between punctuation, white space anywhere.
+
+    Attributes
+    ----------
+    shape : str
+        ``"n"`` stands for a number: ``"n"``, ``"(n,n)"``, ``"(nn)"``.
+    """
+
+    shape: str
+
+    @property
+    def width(self) -> int:
+        """Numbers an item."""
+        return self.shape.count("n")
+
+    def parse(
+        self, text: bytes, start: int, stop: int, dtype: str
+    ) -> tuple[Array, int | None]:
+        """Return the items of text[start:stop], up to the first that is none.
+
+        Parameters
+        ----------
+        text : bytes
+            What holds the list.
+        start, stop : int
+            Where in it.
+        dtype : {"float32", "float64"}
+            Type whose range the numbers must not exceed.
+
+        Returns
+        -------
+        items : ndarray of float64, shape [items, width]
+            The numbers.
+        bad : int or None
+            Offset of the first thing that is not an item, or holds a finite number
+            beyond the dtype's range; None: there is none.
+        """
+        found = [np.zeros((0, self.width))]
+        while start < stop:
+            end = self._boundary(text, min(start + _BLOCK, stop), stop)
+            block = text[start:end]
+            values = self._fast(block, dtype)
+            if values is None:
+                values, bad = self._slow(block, dtype)
+                if bad is not None:
+                    return np.concatenate([*found, values]), start + bad
+            found.append(values)
+            start = end
+        return np.concatenate(found), None
+
+    def offset(self, text: bytes, start: int, number: int) -> int:
+        """Return where item `number`, from 0, of the list at text[start:] begins."""
+        end = start
+        for _ in range(number):
+            match = self._pattern.match(text, end)
+            if match is None:
+                break
+            end = match.end()
+        return skip_space(text, end)
+
+    def _boundary(self, text: bytes, at: int, stop: int) -> int:
+        """Return the first offset from `at` on where an item may end."""
+        if at == stop:
+            return stop
+        match = (_CLOSED if self.shape.endswith(")") else _SPACE).search(text, at, stop)
+        return match.end() if match else stop
+
+    def _fast(self, block: bytes, dtype: str) -> Array | None:
+        """Parse with NumPy; None unless every item is plain and finite or NaN."""
+        kinds = _KINDS[np.frombuffer(block, np.uint8)]
+        events = kinds != 0
+        events[1:] &= (kinds[1:] != _TOKEN) | (kinds[:-1] != _TOKEN)
+        sequence = kinds[events]
+        shape = np.frombuffer(self.shape.replace("n", chr(_TOKEN)).encode(), np.uint8)
+        if sequence.size % shape.size:
+            return None
+        if (sequence.reshape(-1, shape.size) != shape).any():
+            return None
+        count = sequence.size // shape.size * self.width
+        if count == 0:
+            return np.zeros((0, self.width))
+        with warnings.catch_warnings():
+            # What is not a number is a warning in older and an error in newer NumPy.
+            warnings.simplefilter("error", DeprecationWarning)
+            try:
+                values = np.fromstring(block.translate(_TO_SPACE), np.float64, sep=" ")
+            except (DeprecationWarning, ValueError):
+                return None
+        # As many numbers as tokens: each token was read to its end.
+        if values.size != count or (np.abs(values) > np.finfo(dtype).max).any():
+            return None
+        return values.reshape(-1, self.width)
+
+    def _slow(self, block: bytes, dtype: str) -> tuple[Array, int | None]:
+        """Parse item by item, up to the first bad one."""
+        rows: list[list[float]] = []
+        bad, end = None, 0
+        while (at := skip_space(block, end)) < len(block):
+            match = self._pattern.match(block, at)
+            tokens = match.groups() if match else (b"",)
+            numbers = [to_number(token) for token in tokens]
+            row = [x for x in numbers if x is not None and holds(dtype, x)]
+            if match is None or len(row) < self.width:
+                bad = at
+                break
+            rows.append(row)
+            end = match.end()
+        return np.asarray(rows, np.float64).reshape(-1, self.width), bad
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[bytes]:
+        number = rb"(" + _NUMBER + rb")"
+        if self.shape == "n":
+            return re.compile(rb"\s*" + number + rb"(?!\S)")
+        # Two numbers without punctuation between them need white space there.
+        parts = self.shape.replace("nn", "n n").split(" ")
+        spaced = [rb"\s*".join(number if c == "n" else re.escape(c.encode())
+                               for c in part) for part in parts]
+        return re.compile(rb"\s*" + rb"\s+".join(spaced))
+
+
+def holds(dtype: str, value: float) -> bool:
+    """Return whether a number is not finite or within a type's range."""
+    return not np.isfinite(value) or abs(value) <= float(np.finfo(dtype).max)
+
+
+def skip_space(text: bytes, at: int) -> int:
+    """Return the first offset from `at` on that holds no white space."""
+    match = _NOT_SPACE.search(text, at)
+    return match.start() if match else len(text)
+
+
+class Text:
+    """A file's text and a place in it; errors name file, line, found and expected.
+
+    Parameters
+    ----------
+    path : Path
+        The file, for the errors.
+    text : bytes
+        Its content.
+    """
+
+    def __init__(self, path: Path, text: bytes) -> None:
+        self.path = path
+        self.text = text
+        self.at = 0
+
+    def error(self, expected: str, at: int | None = None) -> FormatError:
+        """Return the error for what stands at an offset, by default at the place."""
+        offset = skip_space(self.text, self.at if at is None else at)
+        rest = self.text[offset : offset + _EXCERPT].split(b"\n")[0].rstrip()
+        found = repr(rest.decode("utf-8", "replace")) if rest else "the end of the file"
+        return FormatError(
+            f"{self.path}, line {self.line(offset)}: found {found}, expected {expected}"
+        )
+
+    def unsupported(self, what: str, supported: str) -> FormatError:
+        """Return the error for what stands just before the place."""
+        return FormatError(
+            f"{self.path}, line {self.line(max(self.at - 1, 0))}: {what} is not "
+            f"supported yet, only {supported}"
+        )
+
+    def line(self, offset: int) -> int:
+        """Return the line, from 1, of an offset; at the end, the last that is used."""
+        if not self.text[offset : offset + 1]:
+            offset = len(self.text.rstrip())
+        return self.text.count(b"\n", 0, offset) + 1
+
+    def find(self, what: bytes) -> int:
+        """Return the offset where something comes next, or the end."""
+        found = self.text.find(what, self.at)
+        return len(self.text) if found < 0 else found
+
+    def has(self, key: str) -> bool:
+        """Step over ``key=`` and return True if that comes next."""
+        start = skip_space(self.text, self.at)
+        if not self.text.startswith(f"{key}=".encode(), start):
+            return False
+        self.at = start + len(key) + 1
+        return True
+
+    def key(self, key: str) -> None:
+        """Step over ``key=``, or raise FormatError."""
+        if not self.has(key):
+            raise self.error(f"{key}=…")
+
+    def whole(self, what: str) -> int:
+        """Step over a whole number below 2**32 and return it."""
+        token = self._token()
+        if not token.isdigit() or len(token) > 10 or int(token) >= 2**32:
+            raise self.error(f"{what}, a whole number")
+        self._step(token)
+        return int(token)
+
+    def real(self, what: str) -> float:
+        """Step over a real number and return it."""
+        token = self._token()
+        value = to_number(token)
+        if value is None or not holds("float32", value):
+            raise self.error(f"{what}, a number in float32")
+        self._step(token)
+        return value
+
+    def choice(self, what: str, known: Sequence[str]) -> int:
+        """Step over one of the known words and return which."""
+        token = self._token()
+        if token.decode("latin-1") not in known:
+            raise self.error(f"{what}, one of {', '.join(known)}")
+        self._step(token)
+        return known.index(token.decode("latin-1"))
+
+    def items(
+        self, items: Items, count: int, stop: int, what: str, then: str, dtype: str
+    ) -> Array:
+        """Step over a list of exactly `count` items up to `stop` and return it.
+
+        Parameters
+        ----------
+        items : Items
+            Their shape.
+        count, stop : int
+            How many there are, and the offset where they end.
+        what, then : str
+            What an item is and what follows the list, for the errors.
+        dtype : {"float32", "float64"}
+            Type whose range the numbers must not exceed.
+
+        Returns
+        -------
+        ndarray of float64, shape [count, items.width]
+            The numbers, none of them beyond the dtype's range.
+        """
+        start = self.at
+        found, bad = items.parse(self.text, start, stop, dtype)
+        if len(found) < count:
+            raise self.error(
+                f"{what}, number {len(found) + 1} of {count}, within {dtype}",
+                stop if bad is None else bad,
+            )
+        if len(found) > count or bad is not None:
+            at = items.offset(self.text, start, count)
+            raise self.error(f"{then} after {count} times {what}", at)
+        self.at = stop
+        return found
+
+    def _token(self) -> bytes:
+        """Return the next word."""
+        match = _WORD.match(self.text, self.at)
+        return match[1] if match else b""
+
+    def _step(self, token: bytes) -> None:
+        self.at = skip_space(self.text, self.at) + len(token)
+
+
+def shortest(values: NDArray[Any]) -> Sequence[str]:
+    """Return each number's shortest text that reads back as the same number.
+
+    Whole numbers have no point.
+    """
+    return [
+        text[:-2] if text.endswith(".0") else text
+        for text in values.astype("U32").ravel().tolist()
+    ]

@@ -1,0 +1,241 @@
+"""Data as arrays, ``.npz``, and as a table, ``.csv``.
+
+A ``.npz`` file holds the arrays ``x`` [samples, n_in] and ``t`` [samples, n_out]; where
+there are no targets ``t`` may be missing.
+
+A ``.csv`` file holds one sample a line, numbers between commas, with or without a line
+of names. Its targets are the last `outputs` columns; where `outputs` is not given, the
+columns named ``t``, ``t`` with a number, or anything that begins with ``target``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import FormatError
+from clnet.formats.files import check_readable, read, write
+from clnet.formats.numbers import holds, shortest, to_number
+
+Array = NDArray[Any]
+
+_TARGET = re.compile(r"t\d*|target.*", re.IGNORECASE)
+
+
+def load_npz(path: Path, dtype: str | None = None) -> tuple[Array, Array]:
+    """Return inputs [samples, n_in] and targets [samples, n_out] of a ``.npz`` file.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    dtype : {"float32", "float64"} or None
+        None: float32 where that holds the arrays' type, else float64.
+
+    Raises
+    ------
+    FormatError
+        If the file is unreadable, damaged, or does not hold the arrays.
+    """
+    check_readable(path)
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except Exception as error:  # a damaged archive raises nearly anything
+        raise FormatError(
+            f"{path} is damaged or no .npz file of plain arrays: {error}"
+        ) from None
+    x = arrays.pop("x", None)
+    t = arrays.pop("t", None)
+    if x is None or arrays:
+        names = sorted([*arrays, *(["t"] if t is not None else [])])
+        raise FormatError(
+            f"{path} holds the arrays {', '.join(names) or 'none'}, expected x and t"
+        )
+    if t is None:
+        t = np.zeros((len(x) if x.ndim else 0, 0), np.float32)
+    for name, array in (("x", x), ("t", t)):
+        if array.dtype.kind not in "biuf" or array.ndim != 2:
+            raise FormatError(
+                f"{path}: {name} is {array.dtype} {list(array.shape)}, expected "
+                "numbers [samples, columns]"
+            )
+    if len(x) != len(t) or 0 in x.shape:
+        raise FormatError(
+            f"{path}: x is {list(x.shape)} and t is {list(t.shape)}, expected as many "
+            "samples, at least 1, and at least 1 input"
+        )
+    small = np.result_type(x, t, np.float32) == np.float32
+    number_type = dtype or ("float32" if small else "float64")
+    return _narrowed(path, "x", x, number_type), _narrowed(path, "t", t, number_type)
+
+
+def save_npz(path: Path, x: Array, t: Array) -> None:
+    """Write the arrays x [samples, n_in] and t [samples, n_out].
+
+    Raises
+    ------
+    FormatError
+        If the file cannot be written.
+    """
+    buffer = io.BytesIO()
+    np.savez(buffer, x=x, t=t)
+    write(path, [buffer.getvalue()])
+
+
+def load_csv(
+    path: Path, dtype: str | None = None, outputs: int | None = None
+) -> tuple[Array, Array]:
+    """Return inputs [samples, n_in] and targets [samples, n_out] of a ``.csv`` file.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    dtype : {"float32", "float64"} or None
+        Type of the numbers, which the file does not say; None: float32.
+    outputs : int or None
+        How many of the last columns are targets, 0 for none; None: the names say it.
+
+    Raises
+    ------
+    FormatError
+        If the file is unreadable or no table of numbers, with the line; or if nothing
+        says which columns are targets.
+    """
+    try:
+        text = read(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FormatError(
+            f"{path} is not text: byte {error.start} is not UTF-8"
+        ) from None
+    number_type = dtype or "float32"
+    names = _names(path, text)
+    values = _values(path, text, names is not None, number_type)
+    targets = _targets(path, names, values.shape[1], outputs)
+    rows = values.astype(number_type)
+    return np.ascontiguousarray(rows[:, ~targets]), np.ascontiguousarray(
+        rows[:, targets]
+    )
+
+
+def save_csv(path: Path, x: Array, t: Array) -> None:
+    """Write a table with the names x0, x1, … and t0, t1, … above.
+
+    Raises
+    ------
+    FormatError
+        If the file cannot be written.
+    """
+    write(path, _lines(x, t))
+
+
+def _lines(x: Array, t: Array) -> Iterator[bytes]:
+    names = [f"x{i}" for i in range(x.shape[1])] + [f"t{i}" for i in range(t.shape[1])]
+    yield (",".join(names) + "\n").encode()
+    for inputs, targets in zip(x, t, strict=True):
+        yield (",".join([*shortest(inputs), *shortest(targets)]) + "\n").encode()
+
+
+def _narrowed(path: Path, name: str, values: Array, dtype: str) -> Array:
+    """Return an array in a dtype, or raise FormatError if it exceeds its range."""
+    with np.errstate(over="ignore"):
+        narrow = np.ascontiguousarray(values, dtype)
+    if (np.isinf(narrow) & ~np.isinf(values)).any():
+        raise FormatError(f"{path}: {name} holds numbers beyond {dtype}'s range")
+    return narrow
+
+
+def _names(path: Path, text: str) -> list[str] | None:
+    """Return the names of the columns, or None where the first line is numbers."""
+    first = next(iter(_cells(path, text)), None)
+    if first is None:
+        raise FormatError(f"{path} holds no line, expected numbers between commas")
+    line, cells = first
+    numbers = [to_number(cell.encode()) for cell in cells]
+    if not any(number is None for number in numbers):
+        return None
+    if not all(number is None for number in numbers):
+        raise FormatError(
+            f"{path}, line {line}: found names and numbers, expected either"
+        )
+    return cells
+
+
+def _cells(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of each line that holds something, and its cells."""
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        for row in rows:
+            if len(row) > 1 or any(cell.strip() for cell in row):
+                yield rows.line_num, [cell.strip() for cell in row]
+    except csv.Error as error:
+        raise FormatError(f"{path}, line {rows.line_num}: {error}") from None
+
+
+def _values(path: Path, text: str, named: bool, dtype: str) -> NDArray[np.float64]:
+    """Return the numbers [samples, columns] below the names."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a file without samples is a warning
+        try:
+            values = np.loadtxt(
+                io.StringIO(text, newline=""), delimiter=",", comments=None,
+                skiprows=int(named), ndmin=2, quotechar='"',
+            )
+            if not (np.abs(values) > np.finfo(dtype).max).any():
+                return values
+        except (ValueError, UserWarning):
+            pass  # below, line by line, it shows what is wrong, if anything is
+    rows: list[list[float]] = []
+    width = None
+    for line, cells in _cells(path, text):
+        width = width or len(cells)
+        if len(cells) != width:
+            raise FormatError(
+                f"{path}, line {line}: found {len(cells)} cells, expected {width} as "
+                "in the lines above"
+            )
+        if named:
+            named = False
+            continue
+        numbers = [to_number(cell.encode()) for cell in cells]
+        for cell, number in zip(cells, numbers, strict=True):
+            if number is None or not holds(dtype, number):
+                raise FormatError(
+                    f"{path}, line {line}: found {cell[:30]!r}, expected a number "
+                    f"within {dtype}"
+                )
+        rows.append([number for number in numbers if number is not None])
+    if not rows:
+        raise FormatError(f"{path} holds names alone, expected at least one sample")
+    return np.asarray(rows, np.float64)
+
+
+def _targets(
+    path: Path, names: Sequence[str] | None, n: int, outputs: int | None
+) -> NDArray[np.bool_]:
+    """Return for each of n columns whether it is a target."""
+    if outputs is not None:
+        if not 0 <= outputs < n:
+            raise FormatError(
+                f"{path} has {n} columns, expected more than the {outputs} outputs "
+                "asked for"
+            )
+        return np.arange(n) >= n - outputs
+    targets = np.array([bool(_TARGET.fullmatch(name)) for name in names or [""] * n])
+    if not targets.any():
+        raise FormatError(
+            f"{path} names no targets (t0, t1, …): say how many of its last columns "
+            "are targets with outputs=, 0 for none"
+        )
+    if targets.all():
+        raise FormatError(f"{path} names only targets, expected at least one input")
+    return targets
