@@ -296,7 +296,7 @@ class Executable:
         self._scratch: dict[tuple[int, str], Memory] = {}
         self._uses: dict[str, list[tuple[Any, int]]] = {}
         self._actions: list[Action] = []
-        self._last: Device | None = None  # place whose queue may still be busy
+        self._busy: list[Device] = []  # places whose queues may still be busy
         fresh_on_host = set() if on_device else {value.name for value in inputs}
         fresh_on_device = {value.name for value in inputs} if on_device else set()
         if not on_device:
@@ -367,7 +367,7 @@ class Executable:
             on_host |= written
             on_device -= written
             return
-        if self._last is not None and self._last != step.place:
+        if self._busy and self._busy != [step.place]:
             self._wait()
         for value in step.span.inputs:
             if value.name not in on_device:
@@ -375,10 +375,12 @@ class Executable:
                 on_device.add(value.name)
         launches = step.variant.launches(step.span, step.config, step.place)
         for launch in launches:
-            action = self._bound(number, launch, step.place)
+            place = launch.place or step.place
+            action = self._bound(number, launch, place)
             if action is not None:
                 self._actions.append(action)
-        self._last = step.place
+                if place not in self._busy:
+                    self._busy.append(place)
         on_device |= written
         on_host -= written
 
@@ -430,10 +432,11 @@ class Executable:
             )
 
     def _wait(self) -> None:
-        """Append the wait for the place that ran last."""
-        if self._last is not None:
-            self._actions.append(self.session.queues[self._last].finish)
-            self._last = None
+        """Append the wait for the places that ran since the last one."""
+        # The one enqueued last first: a companion in the calling thread is done.
+        for place in reversed(self._busy):
+            self._actions.append(self.session.queues[place].finish)
+        self._busy = []
 
     def _bound(self, number: int, launch: Launch, place: Device) -> Action | None:
         """Return the enqueueing of a launch; None for a repacking, which is stored."""

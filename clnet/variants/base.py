@@ -6,6 +6,7 @@ launch geometry is written once, in the variant.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -13,7 +14,7 @@ from typing import Any, Literal, Protocol
 from numpy.typing import NDArray
 
 from clnet.device import Device
-from clnet.ops import Apply, BiasAct, LayerOps, Span, Value
+from clnet.ops import VALUE_ALIGNMENT, Apply, BiasAct, LayerOps, Span, Value
 from clnet.storage import DenseStorage
 
 Config = Mapping[str, int]
@@ -112,6 +113,9 @@ class Launch:
         In the kernel's order.
     repack : bool
         True: runs only when the parameters have changed, before all others.
+    place : Device or None
+        A companion of the step's device that runs it; None: the device itself.
+        Launches of one step on different places run side by side.
     """
 
     source: str
@@ -121,6 +125,7 @@ class Launch:
     local_size: tuple[int, ...]
     arguments: tuple[Argument, ...]
     repack: bool = False
+    place: Device | None = None
 
 
 @dataclass(frozen=True)
@@ -223,7 +228,14 @@ def kernel_function(name: str) -> str:
 
 def number(value: float, span: Span) -> str:
     """Return a constant of the span's type as OpenCL text."""
+    if math.isinf(value):
+        return "INFINITY" if value > 0 else "-INFINITY"
     return repr(float(value)) + ("" if span.dtype == "float64" else "f")
+
+
+def padded(value: Value) -> int:
+    """Return 1 where rows of a value can be read as whole vectors of 4, else 0."""
+    return int(value.stride % VALUE_ALIGNMENT == 0)
 
 
 def unsupported_dtype(span: Span, device: Device) -> str | None:

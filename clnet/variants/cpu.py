@@ -1,0 +1,186 @@
+"""cpu: a chain of dense layers in one launch, in the shape that CPU cores like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.device import Device
+from clnet.ops import LayerOps, Nonlinearity, Span, round_up
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Launch,
+    Packed,
+    Parameters,
+    Reach,
+    Scratch,
+    Table,
+    kernel_function,
+    number,
+    refuse_unless_dense_layers,
+    span_bytes,
+    span_flops,
+)
+
+PANEL = 16  # outputs a panel, as in cpu.cl
+BLOCK = 96  # samples a task at most
+PATIENCE = 1 << 14  # looks at another worker's task; some tens of microseconds
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """Workers that stay from the first layer to the last (``cpu.cl``).
+
+    Config: ``workers``, the threads that share the work; ``group``, panels of 16
+    neurons a task; ``caller``, 1 where one of the workers is the calling thread
+    itself, through the device's serial companion: it starts at once, and the others
+    join when they have woken.
+    """
+
+    name: str = "cpu"
+    reach: Reach = "run"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse other devices, other types, and what no chain of dense layers is."""
+        if device.type != "cpu":
+            return f"it is shaped for CPU cores, and {device.name} is none"
+        if span.dtype != "float32":
+            return "it computes in float32 only"
+        return refuse_unless_dense_layers(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Tasks small enough to share, large enough to be worth a claim."""
+        workers = 1 if device.serial else device.compute_units
+        caller = int(workers > 1 and _serial_companion(device) is not None)
+        return tuple(
+            {"workers": workers, "group": group, "caller": here}
+            for here in range(caller, -1, -1)
+            for group in (4, 8, 2)
+        )
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """One pass over the weights a block of samples, values in cache."""
+        layers = _layers(span)
+        again = -(-span.batch // BLOCK) - 1
+        weights = sum(4 * _packed_size(layer) for layer in layers)
+        moved = span_bytes(span) + again * weights
+        scratch = weights + 4 * _inner_size(span)
+        return Cost(span_flops(span), moved, 1, scratch, config["workers"])
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the repackings of the layers, and the one launch."""
+        layers = _layers(span)
+        functions = list(dict.fromkeys(layer.act.nonlinearity for layer in layers))
+        block = min(BLOCK, span.batch)
+        defines: dict[str, int | str] = {
+            "FUNCTIONS(X)": " ".join(
+                f"X({code}, {_function(function, span)})"
+                for code, function in enumerate(functions)
+            ),
+            "WORKERS": config["workers"],
+            "BATCH": span.batch,
+            "BLOCK": block,
+            "GROUP": config["group"],
+            "PATIENCE": PATIENCE,
+        }
+        starts = np.cumsum([0, *(_packed_size(layer) for layer in layers)])
+        key = f"cpu panels of {[layer.apply.weights.offset for layer in layers]}"
+        packed = Packed(key, 4 * int(starts[-1]))
+        tasks = max(
+            -(-layer.n_out // (PANEL * config["group"])) for layer in layers
+        ) * -(-span.batch // block)
+        x, y = layers[0].apply.x, layers[-1].act.y
+        table = Table(
+            f"cpu layers of {key}, {functions}, batch {span.batch}",
+            lambda: _table(span, layers, functions, starts),
+        )
+        state = 4 * (2 + len(layers) * (1 + tasks))
+        run = Launch(
+            "cpu.cl", "cpu", defines, (config["workers"] - config["caller"],), (1,),
+            (
+                table, len(layers), packed, x, x.stride,
+                Scratch("inner", 4 * _inner_size(span)), y,
+                Scratch("state", state), tasks,
+            ),
+        )
+        runs = [run]
+        if config["caller"]:
+            here = _serial_companion(device)
+            runs.append(replace(run, global_size=(1,), place=here))
+        repacks = tuple(
+            Launch(
+                "cpu.cl", "pack", defines,
+                (-(-layer.n_out // PANEL), layer.n_in + 1), (1, 1),
+                (
+                    Parameters(), layer.apply.weights.offset,
+                    layer.apply.storage.stride,  # type: ignore[attr-defined]
+                    -1 if layer.act.bias is None else layer.act.bias.offset,
+                    layer.n_in, layer.n_out, packed, int(start),
+                ),
+                repack=True,
+            )
+            for layer, start in zip(layers, starts, strict=False)
+        )
+        return (*repacks, *runs)
+
+
+def _serial_companion(device: Device) -> Device | None:
+    """Return the companion that runs kernels in the calling thread, if there is one."""
+    return next((place for place in device.companions if place.serial), None)
+
+
+def _layers(span: Span) -> tuple[LayerOps, ...]:
+    assert span.layers is not None
+    return span.layers
+
+
+def _function(function: Nonlinearity, span: Span) -> str:
+    limit = (function.limits or (float("inf"),))[0]
+    return ", ".join(
+        (
+            kernel_function(function.names[0]),
+            number(function.steepness[0], span),
+            "INFINITY" if limit == float("inf") else number(limit, span),
+        )
+    )
+
+
+def _packed_size(layer: LayerOps) -> int:
+    """Floats of a layer's panels."""
+    return round_up(layer.n_out, PANEL) * (layer.n_in + 1)
+
+
+def _inner_size(span: Span) -> int:
+    """Floats of all values between the layers, rows padded to whole panels."""
+    return span.batch * sum(
+        round_up(layer.n_out, PANEL) for layer in _layers(span)[:-1]
+    )
+
+
+def _table(
+    span: Span,
+    layers: tuple[LayerOps, ...],
+    functions: list[Nonlinearity],
+    starts: NDArray[np.int64],
+) -> NDArray[np.int32]:
+    """Return the kernel's table of layers, one row of six a layer."""
+    rows = []
+    out = 0
+    for layer, start in zip(layers, starts, strict=False):
+        stride = round_up(layer.n_out, PANEL)
+        last = layer is layers[-1]
+        rows.append(
+            (
+                layer.n_in, layer.n_out, start,
+                functions.index(layer.act.nonlinearity), 0 if last else out,
+                layer.act.y.stride if last else stride,
+            )
+        )
+        out += span.batch * stride
+    return np.array(rows, np.int32)

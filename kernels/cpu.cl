@@ -1,0 +1,263 @@
+// cpu: a chain of dense layers in one launch, in the shape that CPU cores like.
+//
+// A work-group is one work-item, and one worker: a thread that stays with the network
+// from the first layer to the last. Every layer is cut into tasks, a block of samples
+// times a group of panels; workers claim tasks from a counter, so that a worker that
+// arrives late, or never, only makes the others do more.
+//
+//            panel 0     panel 1           group of GROUP panels = one task
+//           +--16--+    +--16--+
+//   bias    |......|    |......|           W is packed as [panel][1 + n_in][16] and read
+//   input 0 |......|    |......|           as one stream; the bias is the first row.
+//   input 1 |......|    |......|           ROWS samples x PANELS panels are held in
+//      :    |  :   |    |  :   |           registers for the whole of n_in.
+//
+// A layer must be complete before the next one starts. A worker that finds no task left
+// waits for the tasks that others hold; if one takes too long (its thread was put
+// aside), the waiting worker computes that task again: both write the same values, to
+// memory that no later layer reuses, so that no wait is without a bound and none fails.
+// Nothing here needs two work-groups to run at the same time.
+//
+// Register rule (AVX2, 16 registers): ROWS * 2 * PANELS sums, 2 weights, 1 input.
+//
+// FUNCTIONS(X)  the activations that occur, X(code, act_NAME, steepness, limit) …
+// WORKERS       work-groups in the launch; 1 leaves out all waiting
+// BATCH         samples, at least 1
+// BLOCK         samples a task at most; a multiple of 6 if BATCH is above 6
+// GROUP         panels a task, at least 1
+// PATIENCE      looks at a task that another worker holds before it is done again
+#define REAL float
+#define WIDTH 8
+#include "activations.h"
+#if !defined(FUNCTIONS) || !defined(WORKERS) || !defined(BATCH) || !defined(BLOCK) \
+    || !defined(GROUP) || !defined(PATIENCE)
+#error "cpu.cl needs FUNCTIONS, WORKERS, BATCH, BLOCK, GROUP and PATIENCE"
+#endif
+
+#define PANEL 16  // outputs a panel: two float8, one cache line
+
+// A row of the table of layers (clnet/variants/cpu.py writes it).
+typedef struct {
+    int n_in, n_out;
+    int packed;    // where the layer's panels start, in float
+    int function;  // code of its activation
+    int out;       // where its values start in `inner`; unused for the last layer
+    int ldo;       // from one sample to the next
+} Layer;
+
+inline float8 apply_function(const int code, const float8 sum)
+{
+    float8 v;
+    switch (code) {
+#define CASE(number, function, steepness, limit)                       \
+    case number:                                                       \
+        v = sum * CONST(steepness);                                    \
+        v = v < CONST(-(limit)) ? CONST(-(limit)) : v;                 \
+        v = v > CONST(limit) ? CONST(limit) : v;                       \
+        return function(v);
+        FUNCTIONS(CASE)
+    }
+    return sum;
+}
+
+typedef float8 __attribute__((aligned(4))) float8_unaligned;
+
+// Store 8 outputs of one sample, of which only `live` exist.
+inline void store(__global float *y, const float8 v, const int live)
+{
+    if (live >= 8) {
+        *(__global float8_unaligned *)y = v;
+    } else {
+        float part[8] __attribute__((aligned(32)));
+        *(float8 *)part = v;
+        for (int j = 0; j < live; ++j) y[j] = part[j];
+    }
+}
+
+// Register tiles: NAME(...) computes ROWS samples x PANELS panels, all sums in named
+// registers for the whole of n_in (arrays of sums would be spilled to the stack).
+//
+// w     the first panel's bias row; the next panel starts `panel_size` floats on
+// x     the first sample, the next `ldx` on; likewise y and ldy
+// live  outputs that exist from the first panel on
+//
+//                 w0 w1 (panel 0)   w0 w1 (panel 1)
+//     x of row 0  low00 high00      low01 high01
+//     x of row 1  low10 high10      low11 high11
+#define TILE_ARGUMENTS                                                             \
+    __global const float *w, const int panel_size, const int n_in,                 \
+    __global const float *x, const int ldx, __global float *y, const int ldy,      \
+    const int function, const int live
+#define PANEL_POINTER(p)                                                           \
+    __global const float8 *w##p = (__global const float8 *)(w + p * panel_size);
+#define ROW_POINTER(r) __global const float *x##r = x + r * ldx;
+#define START(r, p) float8 low##r##p = w##p[0], high##r##p = w##p[1];
+#define READ_WEIGHTS(p) const float8 a##p = w##p[2 * i + 2], b##p = w##p[2 * i + 3];
+#define READ_INPUT(r) const float8 v##r = (float8)x##r[i];
+#define MULTIPLY_ADD(r, p) low##r##p += a##p * v##r; high##r##p += b##p * v##r;
+#define FINISH(r, p)                                                               \
+    store(y + r * ldy + p * PANEL, apply_function(function, low##r##p),            \
+          live - p * PANEL);                                                       \
+    store(y + r * ldy + p * PANEL + 8, apply_function(function, high##r##p),       \
+          live - p * PANEL - 8);
+#define DEFINE_TILE(NAME, ROWS, PANELS, PAIRS)                                     \
+    inline void NAME(TILE_ARGUMENTS)                                               \
+    {                                                                              \
+        PANELS(PANEL_POINTER)                                                      \
+        ROWS(ROW_POINTER)                                                          \
+        PAIRS(START)                                                               \
+        for (int i = 0; i < n_in; ++i) {                                           \
+            PANELS(READ_WEIGHTS)                                                   \
+            ROWS(READ_INPUT)                                                       \
+            PAIRS(MULTIPLY_ADD)                                                    \
+        }                                                                          \
+        PAIRS(FINISH)                                                              \
+    }
+#define TO_1(X) X(0)
+#define TO_2(X) X(0) X(1)
+#define TO_3(X) TO_2(X) X(2)
+#define TO_4(X) TO_3(X) X(3)
+#define TO_5(X) TO_4(X) X(4)
+#define TO_6(X) TO_5(X) X(5)
+#define BY_1_1(X) X(0, 0)
+#define BY_1_4(X) X(0, 0) X(0, 1) X(0, 2) X(0, 3)
+#define BY_2_2(X) X(0, 0) X(0, 1) X(1, 0) X(1, 1)
+#define BY_2_1(X) X(0, 0) X(1, 0)
+#define BY_3_1(X) BY_2_1(X) X(2, 0)
+#define BY_4_1(X) BY_3_1(X) X(3, 0)
+#define BY_5_1(X) BY_4_1(X) X(4, 0)
+#define BY_6_1(X) BY_5_1(X) X(5, 0)
+
+DEFINE_TILE(tile_1_1, TO_1, TO_1, BY_1_1)
+DEFINE_TILE(tile_1_4, TO_1, TO_4, BY_1_4)
+#if BATCH > 1
+DEFINE_TILE(tile_2_1, TO_2, TO_1, BY_2_1)
+DEFINE_TILE(tile_2_2, TO_2, TO_2, BY_2_2)
+DEFINE_TILE(tile_3_1, TO_3, TO_1, BY_3_1)
+DEFINE_TILE(tile_4_1, TO_4, TO_1, BY_4_1)
+DEFINE_TILE(tile_5_1, TO_5, TO_1, BY_5_1)
+DEFINE_TILE(tile_6_1, TO_6, TO_1, BY_6_1)
+#endif
+
+// One task: samples [0, rows) times panels [0, panels).
+inline void task(__global const float *w, const int n_in, const int panels,
+                 __global const float *x, const int ldx, const int rows,
+                 __global float *y, const int ldy, const int function, const int live)
+{
+    const int panel_size = (n_in + 1) * PANEL;
+#define TILE(NAME)                                                                 \
+    NAME(w + p * panel_size, panel_size, n_in, x + row * ldx, ldx,                 \
+         y + row * ldy + p * PANEL, ldy, function, live - p * PANEL)
+#define WHILE(n, NAME)                                                             \
+    for (; row + n <= rows; row += n)                                              \
+        for (int p = 0; p < panels; ++p) TILE(NAME);
+    int row = 0;
+#if BATCH > 1
+    WHILE(6, tile_6_1)
+    WHILE(5, tile_5_1)
+    WHILE(4, tile_4_1)
+    WHILE(3, tile_3_1)
+    for (; row + 2 <= rows; row += 2) {
+        int p = 0;
+        for (; p + 2 <= panels; p += 2) TILE(tile_2_2);
+        for (; p < panels; ++p) TILE(tile_2_1);
+    }
+#endif
+    for (; row < rows; ++row) {
+        int p = 0;
+        for (; p + 4 <= panels; p += 4) TILE(tile_1_4);
+        for (; p < panels; ++p) TILE(tile_1_1);
+    }
+}
+
+#define BLOCKS ((BATCH + BLOCK - 1) / BLOCK)
+
+inline void layer_task(__global const Layer *layer, const int number,
+                       __global const float *packed, __global const float *x,
+                       const int ldx, __global float *y)
+{
+    const int block = number % BLOCKS, first = number / BLOCKS * GROUP;
+    const int panels = (layer->n_out + PANEL - 1) / PANEL;
+    const int row = block * BLOCK;
+    task(packed + layer->packed + (size_t)first * (layer->n_in + 1) * PANEL,
+         layer->n_in, min(GROUP, panels - first), x + (size_t)row * ldx, ldx,
+         min(BLOCK, BATCH - row), y + (size_t)row * layer->ldo + first * PANEL,
+         layer->ldo, layer->function, layer->n_out - first * PANEL);
+}
+
+// y = the output of the last of `count` layers for x [BATCH, ldx]
+//
+// layers  [count]           table of layers
+// packed  [..]              panels of every layer, biases first
+// inner   [..]              values between the layers
+// state   [1 + 1 + count + count * tasks]   zero at first: the number of the call,
+//         workers that have left, then for each layer the tasks claimed, then for each
+//         layer and task the call that has done it
+// index map: work-group = worker
+__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
+cpu(__global const Layer *layers, const int count, __global const float *packed,
+    __global const float *x, const int ldx, __global float *inner, __global float *y,
+    __global int *state, const int tasks)
+{
+#if WORKERS > 1
+    volatile __global int *call = state, *left = state + 1, *claimed = state + 2;
+    volatile __global int *done = claimed + count;
+    const int this_call = *call + 1;
+#endif
+    __global const float *values = x;
+    int ldv = ldx;
+    for (int l = 0; l < count; ++l) {
+        __global const Layer *layer = layers + l;
+        __global float *out = l == count - 1 ? y : inner + layer->out;
+        const int groups = (layer->n_out + PANEL * GROUP - 1) / (PANEL * GROUP);
+        const int here = groups * BLOCKS;
+#if WORKERS > 1
+        volatile __global int *done_here = done + l * tasks;
+        for (int t = atomic_inc(claimed + l); t < here; t = atomic_inc(claimed + l)) {
+            layer_task(layer, t, packed, values, ldv, out);
+            mem_fence(CLK_GLOBAL_MEM_FENCE);
+            atomic_xchg(done_here + t, this_call);
+        }
+        for (int t = 0; t < here; ++t) {
+            int looks = 0;
+            while (done_here[t] != this_call && looks < PATIENCE) ++looks;
+            if (done_here[t] != this_call)
+                layer_task(layer, t, packed, values, ldv, out);
+        }
+        atomic_add(claimed + l, 0);  // later loads must not move before the waits
+#else
+        for (int t = 0; t < here; ++t) layer_task(layer, t, packed, values, ldv, out);
+#endif
+        values = out;
+        ldv = layer->ldo;
+    }
+#if WORKERS > 1
+    if (atomic_inc(left) == WORKERS - 1) {  // the last one out resets
+        for (int l = 0; l < count; ++l) claimed[l] = 0;
+        *left = 0;
+        *call = this_call;
+    }
+#endif
+}
+
+// packed = A of one dense layer in panels, its bias first; rows past n_out are zero.
+//
+// parameters  A [n_out, stride] at `weights`, bias [n_out] at `bias` (-1: none)
+// packed      [panels][1 + n_in][16] at `start`
+// index map: work-item (panel, row of the panel)
+__kernel void pack(__global const float *parameters, const int weights, const int stride,
+                   const int bias, const int n_in, const int n_out,
+                   __global float *packed, const int start)
+{
+    const int panel = get_global_id(0), row = get_global_id(1);
+    __global float *out = packed + start + ((size_t)panel * (n_in + 1) + row) * PANEL;
+    for (int j = 0; j < PANEL; ++j) {
+        const int neuron = panel * PANEL + j;
+        float value = 0;
+        if (neuron < n_out && row > 0)
+            value = parameters[weights + (size_t)neuron * stride + row - 1];
+        else if (neuron < n_out && bias >= 0)
+            value = parameters[bias + neuron];
+        out[j] = value;
+    }
+}
