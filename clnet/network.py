@@ -376,6 +376,17 @@ class Network:
 
         return compile_network(self, device, batch, tune=tune, variants=variants)
 
+    def plan_for(self, device: Device, batch: int) -> Plan:
+        """Return the plan that `predict` uses for a batch size; a few are kept."""
+        from clnet.planner import PLANS, compile_network
+
+        key = (device, batch)
+        if key not in self._plans:
+            if len(self._plans) >= PLANS:
+                del self._plans[next(iter(self._plans))]
+            self._plans[key] = compile_network(self, device, batch)
+        return self._plans[key]
+
     def predict(
         self, x: ArrayLike, device: str | Device | None = None
     ) -> NDArray[Any]:
@@ -406,13 +417,20 @@ class Network:
         self, x: ArrayLike, t: ArrayLike, device: str | Device | None = None
     ) -> Evaluation:
         """Return how far the outputs for x [batch, n_in] are from t [batch, n_out]."""
+        return self.compare(self.predict(x, device), t)
+
+    def compare(self, y: ArrayLike, t: ArrayLike) -> Evaluation:
+        """Return how far this network's outputs y [batch, n_out] are from t, likewise.
+
+        With the bit-fail limit, and for a FANN network the halved errors, of `fann`.
+        """
         names = self._layers[-1].activation
         limit = BIT_FAIL_LIMIT if self._fann is None else self._fann.bit_fail_limit
         halved = [
             self._fann_compatible and name != SOFTMAX and activation(name).symmetric
             for name in ([names] if isinstance(names, str) else names)
         ]
-        return evaluate(self.predict(x, device), t, halved, limit)
+        return evaluate(y, t, halved, limit)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the network to a file, by its suffix, whole or not at all."""

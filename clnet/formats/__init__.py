@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,7 +44,7 @@ def load(path: str | PathLike[str], *, dtype: str | None = None) -> Network:
         If dtype is unknown, or given for a file that says its own.
     """
     file = as_path(path)
-    suffix = _suffix(file, NETWORK_SUFFIXES, "networks")
+    suffix = suffix_of(file, NETWORK_SUFFIXES, "networks")
     _check_dtype(dtype)
     if suffix == ".net":
         return fann.load(file, dtype)
@@ -73,7 +72,7 @@ def save(network: Network, path: str | PathLike[str]) -> None:
     if not isinstance(network, Network):
         raise InputError(f"a network must be a clnet.Network, not {network!r}")
     file = as_path(path)
-    suffix = _suffix(file, NETWORK_SUFFIXES, "networks")
+    suffix = suffix_of(file, NETWORK_SUFFIXES, "networks")
     (fann if suffix == ".net" else safetensors).save(network, file)
 
 
@@ -109,7 +108,7 @@ def load_data(
         If dtype is unknown, or outputs is wrong or given for another suffix.
     """
     file = as_path(path)
-    suffix = _suffix(file, DATA_SUFFIXES, "data")
+    suffix = suffix_of(file, DATA_SUFFIXES, "data")
     _check_dtype(dtype)
     if outputs is not None and (not isinstance(outputs, int) or outputs < 0):
         raise InputError(f"outputs must be a whole number or None, not {outputs!r}")
@@ -138,7 +137,7 @@ def save_data(path: str | PathLike[str], x: ArrayLike, t: ArrayLike) -> None:
         If the arrays do not have the shapes above.
     """
     file = as_path(path)
-    suffix = _suffix(file, DATA_SUFFIXES, "data")
+    suffix = suffix_of(file, DATA_SUFFIXES, "data")
     inputs, targets = (
         as_numbers(what, array, _float_type(array))
         for what, array in (("x", x), ("t", t))
@@ -152,17 +151,31 @@ def save_data(path: str | PathLike[str], x: ArrayLike, t: ArrayLike) -> None:
     writers.get(suffix, fann_data.save)(file, inputs, targets)
 
 
-def _suffix(path: Path, known: Iterable[str], what: str) -> str:
-    """Return the known suffix that a name ends in, or raise FormatError."""
+def suffix_of(
+    path: str | PathLike[str], known: Iterable[str], what: str
+) -> str:
+    """Return the known suffix that a file's name ends in.
+
+    Parameters
+    ----------
+    path : str or path
+        The name; its case does not matter.
+    known : iterable of str
+        Suffixes, as `NETWORK_SUFFIXES` and `DATA_SUFFIXES`.
+    what : str
+        What files with these suffixes hold, for the error.
+
+    Raises
+    ------
+    FormatError
+        If it ends in none of them.
+    """
+    name = as_path(path).name.lower()
     for suffix in known:
-        if path.name.lower().endswith(suffix):
+        if name.endswith(suffix):
             return suffix
-    other = "clnet.load_data reads data" if what == "networks" else (
-        "clnet.load reads networks")
-    hint = f"; {other}" if path.name.lower().endswith(
-        DATA_SUFFIXES if what == "networks" else NETWORK_SUFFIXES) else ""
     raise FormatError(
-        f"{path} has no suffix of {what}: known are {', '.join(known)}{hint}"
+        f"{path} has no suffix of a file of {what}: known are {', '.join(known)}"
     )
 
 

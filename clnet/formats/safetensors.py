@@ -1,8 +1,8 @@
 """clnet's own network files, ``.safetensors``: no code in them, exact to the bit.
 
 Tensors are named and shaped as in the state dict of a PyTorch ``Sequential`` in which
-linear and activation modules alternate, an identity counting as one: layer k, from 0, has
-its weights [n_out, n_in] under ``"{2k}.weight"`` and its biases [n_out] under
+linear and activation modules alternate, an identity counting as one: layer k, from 0,
+has its weights [n_out, n_in] under ``"{2k}.weight"`` and its biases [n_out] under
 ``"{2k}.bias"``. The network's description stands in the metadata, as JSON under
 ``"clnet"``.
 """

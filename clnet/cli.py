@@ -1,0 +1,396 @@
+"""The command line, ``clnet``.
+
+Exit status: 0 done, 1 the doctor found something, 2 bad input with one sentence on
+stderr, 130 interrupted, 141 the reader of the output went away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from clnet.summary import WIDTH
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from clnet.runtime import Plan
+
+LARGEST_BATCH = 4096  # samples a call, where --batch is not given
+TUNED_BATCHES = "1,32"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str or None
+        The arguments; None: those of the process.
+    """
+    from clnet.errors import ClnetError
+
+    try:
+        arguments = _parser().parse_args(argv)
+        status: int = arguments.run(arguments)
+        sys.stdout.flush()
+        return status
+    except ClnetError as error:
+        print(f"clnet: {error}", file=sys.stderr)
+        return 2
+    except MemoryError as error:
+        print(f"clnet: not enough memory: {error or 'for the data'}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("clnet: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit; let it succeed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line and whose help fits `WIDTH`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
+                prog, max_help_position=24, width=WIDTH
+            ),
+            **options,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2 and one line."""
+        self.exit(2, f"clnet: {message} (see {self.prog} --help)\n")
+
+
+def _parser() -> _Parser:
+    from clnet import __version__
+    from clnet.formats import DATA_SUFFIXES, NETWORK_SUFFIXES
+    from clnet.network import DTYPES
+
+    networks, data = ", ".join(NETWORK_SUFFIXES), ", ".join(DATA_SUFFIXES)
+    parser = _Parser(
+        prog="clnet",
+        description="Feed-forward neural networks, run on any OpenCL device.",
+        epilog=textwrap.dedent(f"""\
+            Files are known by their suffix.
+              networks  {networks}
+              data      {data}
+
+            Where a command takes --device, give "cpu", "gpu", part of a name or a
+            platform ("nvidia", "pocl"), an index as in "0:1"; without it,
+            $CLNET_DEVICE, else the best there is. "clnet devices" lists them.
+
+            A first run:
+              clnet devices
+              clnet predict mushroom.net mushroom.test.gz
+            """),
+    )
+    parser.add_argument("--version", action="version", version=f"clnet {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    parser.set_defaults(run=lambda _: _no_command(parser, commands.choices))
+
+    def command(name: str, run: Any, short: str, text: str, example: str) -> _Parser:
+        sub: _Parser = commands.add_parser(
+            name,
+            help=short,
+            description=textwrap.fill(text, WIDTH),
+            epilog=f"example:\n  {example}",
+        )
+        sub.set_defaults(run=run)
+        return sub
+
+    def on_device(sub: _Parser) -> None:
+        sub.add_argument(
+            "--device",
+            metavar="NAME",
+            help='"cpu", "gpu", part of a name, an index; default: the best',
+        )
+
+    def with_outputs(sub: _Parser) -> None:
+        sub.add_argument(
+            "--outputs",
+            type=_whole,
+            metavar="N",
+            help="for .csv: its last N columns are targets; default: those that its "
+            "first line names t, t0, t1, … or target…",
+        )
+
+    command(
+        "devices", _devices, "list the OpenCL devices, best first",
+        "List the OpenCL devices of this machine, best first, with what is to be known "
+        "of each. The first is what other commands take when --device is not given.",
+        "clnet devices",
+    )
+    command(
+        "doctor", _doctor, "examine the OpenCL set-up",
+        "Examine the OpenCL set-up: the files that name drivers, caches, and a kernel "
+        "on every device. Names what is wrong, and the cure.",
+        "clnet doctor",
+    )
+    sub = command(
+        "info", _info, "show what a network or data file holds",
+        "Show what a file holds: of a network its layers and FANN's training "
+        "parameters where it has them; of data its samples, columns and ranges.",
+        "clnet info mushroom.net",
+    )
+    sub.add_argument("file", metavar="FILE", help="a network or data file")
+    with_outputs(sub)
+
+    sub = command(
+        "predict", _predict, "run a network on data",
+        "Run a network on the inputs of a data file and say how far its outputs are "
+        "from the targets, where there are any: the mean squared error, how many "
+        "outputs miss by FANN's bit-fail limit or more, and the share of samples whose "
+        "largest output is the right one.",
+        "clnet predict mushroom.net mushroom.test.gz --out answers.csv",
+    )
+    sub.add_argument("network", metavar="NET", help=f"a network: {networks}")
+    sub.add_argument("data", metavar="DATA", help="a data file")
+    sub.add_argument(
+        "--out", metavar="FILE",
+        help="write the inputs and, in place of targets, the outputs to a data file",
+    )
+    on_device(sub)
+    sub.add_argument(
+        "--batch", type=_count, metavar="N",
+        help=f"samples a call; default: all, at most {LARGEST_BATCH}",
+    )
+    sub.add_argument(
+        "--scale", action="store_true",
+        help="scale inputs and descale outputs with what the .net file carries",
+    )
+    with_outputs(sub)
+
+    sub = command(
+        "convert", _convert, "write a network or data in another format",
+        "Read a network or data file and write it in the format of another suffix. The "
+        "new file is written whole or not at all.",
+        "clnet convert mushroom.net mushroom.safetensors",
+    )
+    sub.add_argument("source", metavar="A", help="the file to read")
+    sub.add_argument("target", metavar="B", help="the file to write")
+    sub.add_argument(
+        "--dtype", choices=DTYPES,
+        help="type of the numbers, for files that do not say it; default: float32 for "
+        ".net, float64 for data",
+    )
+    with_outputs(sub)
+
+    sub = command(
+        "explain", _explain, "show how a network would be run, and why",
+        "Show which kernels would run a network on a device, what the others would "
+        "have taken, and why some cannot run there.",
+        "clnet explain mushroom.net --device gpu --batch 32",
+    )
+    sub.add_argument("network", metavar="NET", help=f"a network: {networks}")
+    on_device(sub)
+    sub.add_argument(
+        "--batch", type=_count, default=1, metavar="N",
+        help="samples a call; default: %(default)s",
+    )
+    sub.add_argument(
+        "--tune", action="store_true", help="measure every candidate first"
+    )
+
+    sub = command(
+        "tune", _tune, "measure all ways to run a network, and remember",
+        "Measure all ways to run a network on a device, for each batch size, and "
+        "remember the times: later runs choose by them.",
+        "clnet tune mushroom.net --batch 1,32,1024",
+    )
+    sub.add_argument("network", metavar="NET", help=f"a network: {networks}")
+    on_device(sub)
+    sub.add_argument(
+        "--batch", type=_counts, default=TUNED_BATCHES, metavar="N,N",
+        help="samples a call, several with commas; default: %(default)s",
+    )
+    return parser
+
+
+def _no_command(parser: _Parser, known: Iterable[str]) -> NoReturn:
+    parser.error(f"a command is required: {', '.join(known)}")
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}, expected a whole number of at least 1"
+        )
+    return int(text)
+
+
+def _counts(text: str) -> list[int]:
+    return [_count(part) for part in text.split(",")]
+
+
+def _devices(_: argparse.Namespace) -> int:
+    from clnet.device import device_table, devices
+
+    print(device_table(devices()))
+    return 0
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    from clnet.doctor import report
+
+    return report()
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    from clnet import load, load_data
+    from clnet.summary import data_text, network_text
+
+    if _is_network(arguments.file):
+        _no_outputs(arguments)
+        print(network_text(load(arguments.file)))
+    else:
+        print(data_text(*load_data(arguments.file, outputs=arguments.outputs)))
+    return 0
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    from clnet import InputError, load, load_data
+    from clnet.formats import DATA_SUFFIXES, save_data, suffix_of
+    from clnet.summary import pairs
+
+    if arguments.out is not None:  # before the work, not after
+        suffix_of(arguments.out, DATA_SUFFIXES, "data")
+    network = load(arguments.network)
+    x, t = load_data(arguments.data, dtype=network.dtype, outputs=arguments.outputs)
+    scaling = None if network.fann is None else network.fann.scaling
+    if arguments.scale and scaling is None:
+        raise InputError(
+            f"{arguments.network} carries no scaling parameters: leave out --scale"
+        )
+    if x.shape[1] != network.n_in or t.shape[1] not in (0, network.n_out):
+        raise InputError(
+            f"{arguments.data} has {x.shape[1]} inputs and {t.shape[1]} outputs, "
+            f"expected {network.n_in} and {network.n_out} as {arguments.network}"
+        )
+    batch = arguments.batch or min(len(x), LARGEST_BATCH)
+    plan = network.compile(arguments.device, batch)
+    if arguments.scale and scaling is not None:
+        y = scaling.descale_output(run_in_batches(plan, scaling.scale_input(x)))
+    else:
+        y = run_in_batches(plan, x)
+    if arguments.out is not None:
+        save_data(arguments.out, x, y)
+    rows: list[tuple[str, object]] = [
+            ("device", f"{plan.device.index} {plan.device.name}"),
+            ("samples", len(x)),
+    ]
+    if t.size:
+        result = network.compare(y, t)
+        rows += [("MSE", f"{result.mse:.9f}"),
+                 ("bit fail", f"{result.bit_fail} of {t.size}"),
+                 ("accuracy", f"{result.accuracy:.6f}")]
+    else:
+        rows.append(("targets", "none in the data"))
+    if arguments.out is not None:
+        rows.append(("written", arguments.out))
+    if scaling is not None and not arguments.scale:
+        rows.append(("note", f"{arguments.network} carries scaling parameters, not "
+                             "used: see --scale"))
+    print(pairs(rows))
+    return 0
+
+
+def _convert(arguments: argparse.Namespace) -> int:
+    from clnet import FormatError, load, load_data
+    from clnet.formats import save_data
+
+    source, target, dtype = arguments.source, arguments.target, arguments.dtype
+    if _is_network(source) != _is_network(target):
+        raise FormatError(
+            f"{source} and {target} are of two kinds, expected two networks or two "
+            "files of data"
+        )
+    if _is_network(source):
+        _no_outputs(arguments)
+        network = load(source, dtype=dtype)
+        network.save(target)
+        print(f"wrote {target}: {network!r}")
+        if target.lower().endswith(".net") and not network.fann_compatible:
+            print(textwrap.fill(
+                "note: FANN clips every neuron's sum, a linear output at 150 / "
+                "steepness; this network did not.", WIDTH))
+        return 0
+    text = not source.lower().endswith(".npz")  # decimals, best kept in float64
+    x, t = load_data(
+        source, dtype=dtype or ("float64" if text else None), outputs=arguments.outputs
+    )
+    save_data(target, x, t)
+    print(f"wrote {target}: {len(x)} samples, {x.shape[1]} inputs, "
+          f"{t.shape[1]} outputs")
+    return 0
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from clnet import load
+
+    tune = True if arguments.tune else None
+    network = load(arguments.network)
+    print(network.compile(arguments.device, arguments.batch, tune=tune).explain())
+    return 0
+
+
+def _tune(arguments: argparse.Namespace) -> int:
+    from clnet import load
+
+    network = load(arguments.network)
+    for batch in arguments.batch:
+        print(network.compile(arguments.device, batch, tune=True).explain())
+    return 0
+
+
+def _is_network(path: str) -> bool:
+    """Return whether a name is a network's; if it is no file's of ours, raise."""
+    from clnet.formats import DATA_SUFFIXES, NETWORK_SUFFIXES, suffix_of
+
+    suffixes = (*NETWORK_SUFFIXES, *DATA_SUFFIXES)
+    return suffix_of(path, suffixes, "networks or data") in NETWORK_SUFFIXES
+
+
+def _no_outputs(arguments: argparse.Namespace) -> None:
+    from clnet import InputError
+
+    if arguments.outputs is not None:
+        raise InputError("--outputs is for .csv files, not for networks")
+
+
+def run_in_batches(plan: Plan, x: NDArray[Any]) -> NDArray[Any]:
+    """Return the outputs [samples, n_out] for x [samples, n_in], a batch at a time.
+
+    Long work shows its progress on stderr, where that is a terminal.
+    """
+    import numpy as np
+    from tqdm import tqdm
+
+    network, batch = plan.network, plan.batch
+    y = np.empty((len(x), network.n_out), network.dtype)
+    with tqdm(
+        total=len(x), unit=" samples", disable=not sys.stderr.isatty(), delay=1,
+        ncols=WIDTH, leave=False,
+    ) as progress:
+        for start in range(0, len(x), batch):
+            chunk = x[start : start + batch]
+            n = len(chunk)
+            if n < batch:  # the last one: filled up, so that one plan does it all
+                chunk = np.pad(chunk, ((0, batch - n), (0, 0)), mode="edge")
+            y[start : start + n] = plan(chunk)[:n]
+            progress.update(n)
+    return y

@@ -1,0 +1,95 @@
+"""What networks and data are, in text for people, at most `WIDTH` columns wide."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tabulate import tabulate
+
+from clnet.formats.fann import FannParameters, Scaling
+from clnet.network import Network
+
+WIDTH = 80
+
+
+def network_text(network: Network) -> str:
+    """Return what a network is: sizes, layers, FANN's parameters where it has them."""
+    rows = []
+    for number, (layer, storage) in enumerate(
+        zip(network.layers, network.storages, strict=True)
+    ):
+        count = int(storage.entries().live.sum()) + storage.n_out * layer.bias
+        rows.append((
+            number, storage.n_out, _one(layer.activation), _one(layer.steepness),
+            storage.name, "yes" if layer.bias else "no", count,
+            count * network.parameters.itemsize,
+        ))
+    headers = (
+        "#", "size", "activation", "steepness", "storage", "bias", "params", "bytes"
+    )
+    head: list[tuple[str, object]] = [
+        ("network", "-".join(str(n) for n in network.sizes)),
+        ("dtype", network.dtype),
+        ("parameters", sum(row[-2] for row in rows)),
+        ("bytes", sum(row[-1] for row in rows)),
+        ("FANN's clip", "yes" if network.fann_compatible else "no"),
+    ]
+    # With these widths layers of millions of parameters still fit.
+    widths = (None, None, 16)
+    table = tabulate(rows, headers, maxcolwidths=widths, disable_numparse=True)
+    parts = [pairs(head), str(table)]
+    if network.fann is not None:
+        parts.append("FANN's parameters\n" + pairs(_parameters(network.fann)))
+    return "\n\n".join(parts)
+
+
+def _one(value: str | float | tuple[Any, ...]) -> str:
+    """Return a layer's activation or steepness in a few letters."""
+    if isinstance(value, tuple):
+        return "mixed"
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _parameters(fann: FannParameters) -> list[tuple[str, object]]:
+    rows: list[tuple[str, object]] = []
+    for field in dataclasses.fields(fann):
+        value = getattr(fann, field.name)
+        if isinstance(value, Scaling):
+            value = f"{len(value.mean_in)} inputs, {len(value.mean_out)} outputs"
+        values = value if isinstance(value, tuple) else (value,)
+        texts = [f"{v:g}" if isinstance(v, float) else str(v) for v in values]
+        rows.append((field.name, " ".join(texts)))
+    return rows
+
+
+def data_text(x: NDArray[Any], t: NDArray[Any]) -> str:
+    """Return what inputs [samples, n_in] and targets [samples, n_out] are."""
+    def column_text(values: NDArray[Any]) -> str:
+        if not values.size:
+            return "0"
+        finite = values[np.isfinite(values)]
+        text = f"{values.shape[1]}"
+        if finite.size:
+            text += f", from {finite.min():g} to {finite.max():g}"
+        other = values.size - finite.size
+        return text + (f", {other} values infinite or NaN" if other else "")
+
+    return pairs([("samples", len(x)), ("inputs", column_text(x)),
+                   ("outputs", column_text(t))])
+
+
+def pairs(rows: Sequence[tuple[str, object]]) -> str:
+    """Return names and values in two columns, wrapped."""
+    width = max(len(name) for name, _ in rows) + 2
+    return "\n".join(
+        textwrap.fill(
+            f"{name:{width}}{value}", WIDTH, subsequent_indent=" " * width,
+            break_on_hyphens=False, break_long_words=False,
+        )
+        for name, value in rows
+    )
