@@ -57,3 +57,7 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
     return InputError(
         f"unknown {kind} {name!r}: {hint}known are {', '.join(names) or 'none'}"
     )
+
+
+class ClnetWarning(UserWarning):
+    """Something did not work out that does not change any result."""

@@ -227,9 +227,10 @@ class ParameterStore:
             self.tables[table.key] = memory
         return self.tables[table.key]
 
-    def has(self, packed: Packed) -> bool:
-        """Return whether a repacked buffer exists already."""
-        return packed.key in self._packed
+    @property
+    def packed_keys(self) -> frozenset[str]:
+        """The repacked buffers that exist already."""
+        return frozenset(self._packed)
 
     def packed(self, packed: Packed) -> Memory:
         """Return a repacked buffer."""
@@ -329,6 +330,12 @@ class Executable:
         array = self._host[name]
         return array if array.base is None else array.copy()
 
+    def load(self, value: Value, array: Array) -> None:
+        """Write an array [batch, width] into the device's memory of a value."""
+        rows = np.zeros((self.batch, value.stride), self.dtype)
+        rows[:, : value.width] = array
+        self._memory(value).write(self.session, rows)
+
     def bind(self, name: str, buffer: Any) -> None:
         """Let kernels read or write a caller's buffer as the named value."""
         for kernel, index in self._uses[name]:
@@ -374,7 +381,12 @@ class Executable:
                 self._upload(value)
                 on_device.add(value.name)
         launches = step.variant.launches(step.span, step.config, step.place)
+        filled = self.store.packed_keys
         for launch in launches:
+            if launch.repack and filled.issuperset(
+                a.key for a in launch.arguments if isinstance(a, Packed)
+            ):
+                continue  # another step's launches fill it
             place = launch.place or step.place
             action = self._bound(number, launch, place)
             if action is not None:
@@ -442,10 +454,6 @@ class Executable:
         """Return the enqueueing of a launch; None for a repacking, which is stored."""
         import pyopencl as cl
 
-        if launch.repack:
-            packed = [a for a in launch.arguments if isinstance(a, Packed)]
-            if all(self.store.has(argument) for argument in packed):
-                return None
         kernel = self.session.kernel(launch, place)
         for index, argument in enumerate(launch.arguments):
             kernel.set_arg(index, self._resolved(number, argument))

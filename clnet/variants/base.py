@@ -144,6 +144,8 @@ class Cost:
         Bytes of scratch and packed buffers.
     compute_units : int
         Compute units that the launches keep busy at most.
+    efficiency : float
+        Share of such a unit's rate that the kernel's shape can hope for; an estimate.
     """
 
     flops: int
@@ -151,6 +153,7 @@ class Cost:
     launches: int
     scratch: int
     compute_units: int
+    efficiency: float = 1.0
 
 
 class Variant(Protocol):

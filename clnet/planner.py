@@ -1,0 +1,520 @@
+"""The planner: the cheapest cover of a network's program by variants.
+
+Every op must be computed by some variant; a variant computes a contiguous span. So a
+plan is a path over the cuts between ops, its edges spans computed by a variant in a
+configuration at a place (a device's queue, or the host), and the planner takes the
+shortest. Edges are measured times from the tuning store, or measured now; only where
+nothing may be measured do modelled times stand in, and then for all edges: a measured
+time is never ranked against a modelled one.
+
+Alone measured, spans find their weights in cache more often than in a network. So the
+best paths are also measured whole, host arrays to host arrays, and the best of those is
+taken.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clnet.checks import as_numbers, check_count
+from clnet.device import Device
+from clnet.device import device as find_device
+from clnet.errors import ClnetWarning, DeviceError, InputError, unknown
+from clnet.explain import explanation
+from clnet.ops import Program, Span
+from clnet.program import source_hash
+from clnet.runtime import Plan, Session, Step, session
+from clnet.tuning.measure import WrongResultError, measure, representative
+from clnet.tuning.store import Store, Timing
+from clnet.variants import VARIANTS, Variant
+from clnet.variants.base import Config
+
+if TYPE_CHECKING:
+    from clnet.network import Network
+
+# What a compute unit does at best, for the model only: flops and bytes a second.
+RATES = {"cpu": (5e10, 2e10), "gpu": (4e11, 3e10)}
+PROSPECT = 5.0  # a span is measured unless the model gives it this many times the best
+COVERS = 4  # whole covers that are measured against each other
+CHUNK = 8192  # samples a call of `predict`, at most
+PLANS = 16  # plans that a network keeps for `predict`
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to compute one span.
+
+    Attributes
+    ----------
+    start, stop : int
+        The span's ops in the program.
+    step : Step
+        How; its span has the batch asked for.
+    modelled : float
+        Seconds by the cost model.
+    timing : Timing or None
+        Measured, if it is.
+    fault : str or None
+        Why it cannot be used after all: it failed, or computed something else.
+    """
+
+    start: int
+    stop: int
+    step: Step
+    modelled: float
+    timing: Timing | None = None
+    fault: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The measured time, else the modelled one."""
+        return self.modelled if self.timing is None else self.timing.seconds
+
+    @property
+    def hand_over(self) -> float:
+        """Seconds until the host sees the step's end, beyond the step's own time."""
+        place = self.step.place
+        if place is None:
+            return 0.0
+        if self.timing is None:
+            return place.launch_cost
+        return max(0.0, self.timing.latency - self.timing.seconds)
+
+
+@dataclass(frozen=True)
+class Cover:
+    """Candidates that compute the whole program, in order.
+
+    Attributes
+    ----------
+    candidates : tuple of Candidate
+        One after the other.
+    added : float
+        Sum of their times and hand-overs.
+    timing : Timing or None
+        Measured whole, host arrays in and out, if it is.
+    """
+
+    candidates: tuple[Candidate, ...]
+    added: float
+    timing: Timing | None = None
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of the candidates."""
+        return tuple(candidate.step for candidate in self.candidates)
+
+    @property
+    def seconds(self) -> float:
+        """The whole measured time, else the sum."""
+        return self.added if self.timing is None else self.timing.seconds
+
+
+@dataclass
+class Survey:
+    """What the planner saw, for `explain`.
+
+    Attributes
+    ----------
+    candidates : list of Candidate
+        All that were eligible.
+    refusals : dict of (variant name, sentence) to list of (start, stop)
+        Why the others were not.
+    covers : list of Cover
+        Those compared in the end, best first.
+    """
+
+    candidates: list[Candidate] = field(default_factory=list)
+    refusals: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)
+    covers: list[Cover] = field(default_factory=list)
+
+
+def compile_network(
+    network: Network,
+    device: str | Device | None,
+    batch: int,
+    *,
+    tune: bool | None = None,
+    variants: Sequence[str] | None = None,
+) -> Plan:
+    """Return the best plan for a network on a device; see `Network.compile`."""
+    check_count("batch", batch)
+    if tune not in (None, True, False):
+        raise InputError(f"tune must be None, True or False, not {tune!r}")
+    where = find_device(device)
+    return _Planner(network, where, int(batch), tune, _named(variants)).plan()
+
+
+def predict(
+    network: Network, x: ArrayLike, device: str | Device | None
+) -> NDArray[Any]:
+    """Return the outputs for any number of samples; see `Network.predict`."""
+    array = as_numbers("x", x, network.dtype)
+    rows = array[np.newaxis] if array.ndim == 1 else array
+    if rows.ndim != 2 or rows.shape[1] != network.n_in:
+        raise InputError(
+            f"x has shape {list(array.shape)}, expected [batch, {network.n_in}] or "
+            f"[{network.n_in}]"
+        )
+    if len(rows) == 0:
+        raise InputError("x has no sample: give at least one")
+    where = find_device(device)
+    parts = []
+    for start in range(0, len(rows), CHUNK):
+        chunk = rows[start : start + CHUNK]
+        parts.append(network.plan_for(where, len(chunk))(chunk))
+    y = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return y[0] if array.ndim == 1 else y
+
+
+def _named(names: Sequence[str] | None) -> tuple[Variant, ...]:
+    if names is None:
+        return VARIANTS
+    if isinstance(names, str):
+        raise InputError(f"variants must be a list of names, as [{names!r}]")
+    known = {variant.name: variant for variant in VARIANTS}
+    for name in names:
+        if name not in known:
+            raise unknown("variant", name, known)
+    return tuple(known[name] for name in names)
+
+
+@cache
+def _store(device: Device) -> Store:
+    return Store(device)
+
+
+class _Planner:
+    """The planning of one network for one device and batch."""
+
+    def __init__(
+        self,
+        network: Network,
+        device: Device,
+        batch: int,
+        tune: bool | None,
+        variants: tuple[Variant, ...],
+    ) -> None:
+        self.network = network
+        self.device = device
+        self.batch = batch
+        self.tune = tune
+        self.variants = variants
+        self.program: Program = network.program
+        self.survey = Survey()
+        self._times: dict[tuple[str, str], Timing | str] = {}
+
+    @property
+    def session(self) -> Session:
+        return session(self.device)
+
+    def plan(self) -> Plan:
+        """Return the plan, or raise DeviceError if no cover exists."""
+        candidates = self._candidates()
+        if self.tune is not False:
+            candidates = self._measured(candidates)
+        else:
+            candidates = [self._remembered(c) for c in candidates]
+        self.survey.candidates = candidates
+        covers = self._covers(candidates)
+        if not covers:
+            raise DeviceError(self._no_cover())
+        self.survey.covers = covers
+        chosen = covers[0]
+
+        def device_steps() -> tuple[Step, ...]:
+            here = [c for c in candidates if c.step.place == self.device]
+            cover = self._shortest(here)
+            if cover is None:
+                raise DeviceError(
+                    f"no variant computes this network on {self.device.name} alone, "
+                    "as device arrays need: pass host arrays"
+                )
+            return cover.steps
+
+        text = explanation(self.network, self.device, self.batch, self.survey)
+        return Plan(
+            self.network, self.device, self.batch, chosen.steps, device_steps, text
+        )
+
+    def _spans(self, variant: Variant) -> Iterable[tuple[int, int]]:
+        """Return the spans that a variant may compute, as pairs of op numbers."""
+        n = len(self.program.ops)
+        if variant.reach == "op":
+            return [(i, i + 1) for i in range(n)]
+        layers = [i for i in range(n - 1) if self._span(i, i + 2).layers is not None]
+        single = [(i, i + 2) for i in layers]
+        if variant.reach == "layer":
+            return single
+        # A run: each layer alone, and the longest chains that it does not refuse.
+        runs = list(single)
+        place = self.device
+        start = 0
+        while start < n:
+            stop = start
+            while stop + 2 <= n and self._runs(variant, start, stop + 2, place):
+                stop += 2
+            if stop - start > 2:
+                runs.append((start, stop))
+            start = max(stop, start + 1)
+        return runs
+
+    def _runs(self, variant: Variant, start: int, stop: int, place: Device) -> bool:
+        span = self._span(start, stop)
+        return span.layers is not None and variant.refuse(span, place) is None
+
+    def _span(self, start: int, stop: int, batch: int | None = None) -> Span:
+        return self.program.span(start, stop, batch or self.batch)
+
+    def _candidates(self) -> list[Candidate]:
+        """Return every eligible candidate; refusals go to the survey."""
+        found = []
+        for variant in self.variants:
+            host = variant.name == "host"
+            for start, stop in self._spans(variant):
+                span = self._span(start, stop)
+                for place in (self.device,) if host else self.device.places:
+                    sentence = variant.refuse(span, place)
+                    if sentence is not None:
+                        where = self.survey.refusals.setdefault(
+                            (variant.name, sentence), []
+                        )
+                        if (start, stop) not in where:
+                            where.append((start, stop))
+                        continue
+                    for config in self._configs(variant, span, place):
+                        step = Step(span, variant, config, None if host else place)
+                        seconds = self._model(step, place)
+                        found.append(Candidate(start, stop, step, seconds))
+        return found
+
+    def _configs(
+        self, variant: Variant, span: Span, place: Device
+    ) -> Iterable[Config]:
+        """Return the configurations to consider: all remembered, or all to measure."""
+        space = list(variant.space(span, place))
+        if self.tune is True:
+            return space
+        known = [
+            config for config in space
+            if self._lookup(Step(span, variant, config, place)) is not None
+        ]
+        return known if len(known) > 1 else [*space[:1], *(c for c in known if c != space[0])]
+
+    def _model(self, step: Step, place: Device) -> float:
+        cost = step.variant.cost(step.span, step.config, place)
+        flops, bytes_ = RATES["cpu" if place.type == "cpu" else "gpu"]
+        units = max(1, cost.compute_units) * cost.efficiency
+        busy = max(cost.flops / (flops * units), cost.bytes / (bytes_ * units))
+        return busy + cost.launches * place.launch_cost
+
+    def _key(self, step: Step) -> str:
+        """Return the store's key of a step: everything but device and span."""
+        place = "host" if step.place is None else (
+            "calling thread" if step.place.serial else "device"
+        )
+        config = ",".join(f"{k}={v}" for k, v in sorted(step.config.items()))
+        launches = () if step.place is None else step.variant.launches(
+            step.span, step.config, step.place
+        )
+        sources = sorted({launch.source for launch in launches})
+        hashes = ",".join(f"{source}:{source_hash(source)}" for source in sources)
+        return f"{step.variant.name}({config}) {place} {hashes}".strip()
+
+    def _measuring_span(self, start: int, stop: int) -> Span:
+        return self._span(start, stop, representative(self.batch))
+
+    def _lookup(self, step: Step) -> Timing | None:
+        span = Span(
+            step.span.ops, representative(self.batch), step.span.dtype,
+            step.span.outputs,
+        )
+        return _store(self.device).get(span.signature, self._key(step))
+
+    def _remembered(self, candidate: Candidate) -> Candidate:
+        return _with(candidate, self._lookup(candidate.step))
+
+    def _measured(self, candidates: list[Candidate]) -> list[Candidate]:
+        """Return the candidates with times, measuring those that have prospects.
+
+        The host's come last: NumPy's threads spin for a while after they have worked.
+        """
+        best: dict[tuple[int, int], float] = {}
+        for candidate in candidates:
+            key = (candidate.start, candidate.stop)
+            best[key] = min(best.get(key, np.inf), candidate.modelled)
+        order = sorted(
+            range(len(candidates)), key=lambda i: candidates[i].step.place is None
+        )
+        result = list(candidates)
+        for i in order:
+            candidate = self._remembered(candidates[i])
+            if candidate.timing is None and (
+                self.tune is True
+                or candidate.modelled
+                <= PROSPECT * best[candidate.start, candidate.stop]
+            ):
+                candidate = self._measure(candidate)
+            result[i] = candidate
+        return result
+
+    def _measure(self, candidate: Candidate) -> Candidate:
+        step = candidate.step
+        span = self._measuring_span(candidate.start, candidate.stop)
+        key = (span.signature, self._key(step))
+        if key not in self._times:
+            trial = Step(span, step.variant, step.config, step.place)
+            try:
+                timing = measure(
+                    self.session, self.network, [trial], span.inputs, span.outputs,
+                    on_device=step.place is not None,
+                )
+            except (DeviceError, WrongResultError) as error:
+                warnings.warn(
+                    f"{step.variant.name} is left out: {error}", ClnetWarning,
+                    stacklevel=2,
+                )
+                self._times[key] = str(error)
+            else:
+                self._times[key] = timing
+                _store(self.device).put(*key, timing)
+        found = self._times[key]
+        if isinstance(found, str):
+            return Candidate(
+                candidate.start, candidate.stop, step, candidate.modelled, None, found
+            )
+        return _with(candidate, found)
+
+    def _covers(self, candidates: Sequence[Candidate]) -> list[Cover]:
+        """Return the covers to compare, best first: measured whole if that is allowed.
+
+        The shortest path, the shortest on each place alone, and the shortest through
+        each run.
+        """
+        groups: list[Sequence[Candidate]] = [candidates]
+        places = dict.fromkeys(c.step.place for c in candidates)
+        groups += [[c for c in candidates if c.step.place == p] for p in places]
+        # A run may be worth more whole than its span alone tells.
+        long = sorted(
+            (c for c in candidates if c.stop - c.start > 2), key=lambda c: c.seconds
+        )
+        for run in long[:COVERS]:
+            outside = [
+                c for c in candidates if c.stop <= run.start or c.start >= run.stop
+            ]
+            groups.append([run, *outside])
+        covers: list[Cover] = []
+        for group in groups:
+            cover = self._shortest(group)
+            if cover is not None and all(cover.steps != other.steps for other in covers):
+                covers.append(cover)
+        ranked = sorted(covers, key=lambda cover: cover.seconds)[:COVERS]
+        if self.tune is not False and len(ranked) > 1:
+            # The host's own cover is measured last, as above.
+            ranked.sort(key=lambda cover: any(s.place is None for s in cover.steps))
+            ranked = [self._measured_whole(cover) for cover in ranked]
+        elif len(ranked) > 1:
+            whole = [self._remembered_whole(cover) for cover in ranked]
+            if all(cover.timing is not None for cover in whole):
+                ranked = whole
+        return sorted(ranked, key=lambda cover: cover.seconds)
+
+    def _whole_key(self, cover: Cover) -> tuple[str, str]:
+        n = len(self.program.ops)
+        span = self._measuring_span(0, n)
+        parts = [
+            f"{c.start}-{c.stop} {self._key(c.step)}" for c in cover.candidates
+        ]
+        return f"host to host {span.signature}", "; ".join(parts)
+
+    def _remembered_whole(self, cover: Cover) -> Cover:
+        timing = _store(self.device).get(*self._whole_key(cover))
+        return Cover(cover.candidates, cover.added, timing)
+
+    def _measured_whole(self, cover: Cover) -> Cover:
+        known = self._remembered_whole(cover)
+        if known.timing is not None:
+            return known
+        steps = [
+            Step(
+                self._measuring_span(c.start, c.stop), c.step.variant, c.step.config,
+                c.step.place,
+            )
+            for c in cover.candidates
+        ]
+        timing = measure(
+            self.session, self.network, steps, [self.program.input],
+            [self.program.output], on_device=False,
+        )
+        _store(self.device).put(*self._whole_key(cover), timing)
+        return Cover(cover.candidates, cover.added, timing)
+
+    def _shortest(self, candidates: Iterable[Candidate]) -> Cover | None:
+        """Return the shortest cover by candidates, or None if there is none.
+
+        By measured times alone, if these make a cover; else by modelled ones alone.
+        """
+        usable = [c for c in candidates if c.fault is None]
+        measured = [c for c in usable if c.timing is not None]
+        cover = _shortest_path(len(self.program.ops), measured)
+        if cover is not None:
+            return cover
+        modelled = [
+            Candidate(c.start, c.stop, c.step, c.modelled) for c in usable
+        ]
+        return _shortest_path(len(self.program.ops), modelled)
+
+    def _no_cover(self) -> str:
+        reasons = "; ".join(
+            f"{name}: {sentence}" for name, sentence in self.survey.refusals
+        )
+        faults = "; ".join(
+            f"{c.step.variant.name}: {c.fault}"
+            for c in self.survey.candidates if c.fault
+        )
+        return (
+            f"no chosen variant computes all of this network on {self.device.name}: "
+            f"{'; '.join(text for text in (reasons, faults) if text)}"
+        )
+
+
+def _with(candidate: Candidate, timing: Timing | None) -> Candidate:
+    return Candidate(
+        candidate.start, candidate.stop, candidate.step, candidate.modelled, timing
+    )
+
+
+def _shortest_path(n: int, candidates: Sequence[Candidate]) -> Cover | None:
+    """Return the shortest path from cut 0 to cut n, hand-overs between places included.
+
+    A node is a cut and the candidate that ends there; leaving a place for another, or
+    for the host at the end, costs its hand-over.
+    """
+    best: dict[int, list[tuple[float, tuple[Candidate, ...]]]] = {0: [(0.0, ())]}
+    ordered = sorted(candidates, key=lambda c: (c.stop, c.start))
+    for candidate in ordered:
+        for added, path in best.get(candidate.start, []):
+            seconds = added + candidate.seconds
+            if path and path[-1].step.place != candidate.step.place:
+                seconds += path[-1].hand_over
+            best.setdefault(candidate.stop, []).append((seconds, (*path, candidate)))
+        # Of the paths that end here at one place only the shortest can go on.
+        kept: dict[Device | None, tuple[float, tuple[Candidate, ...]]] = {}
+        for entry in best.get(candidate.stop, []):
+            place = entry[1][-1].step.place
+            cost = entry[0] + entry[1][-1].hand_over
+            if place not in kept or cost < kept[place][0] + kept[place][1][-1].hand_over:
+                kept[place] = entry
+        best[candidate.stop] = list(kept.values())
+    ends = best.get(n, [])
+    if n == 0 or not ends:
+        return None
+    seconds, path = min(ends, key=lambda entry: entry[0] + entry[1][-1].hand_over)
+    return Cover(path, seconds + path[-1].hand_over)

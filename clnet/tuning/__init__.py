@@ -1,0 +1,1 @@
+"""Times of variants on devices: measured once (`measure`), remembered (`store`)."""

@@ -1,0 +1,166 @@
+"""Measuring: run steps on random inputs, check the result, take the time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from clnet.errors import ClnetError, DeviceError
+from clnet.network import Network
+from clnet.ops import BiasAct, Value
+from clnet.reference import run_ops
+from clnet.runtime import Executable, Session, Step
+from clnet.tuning.store import Timing
+
+CHECKED_SAMPLES = 8  # samples compared with the oracle
+TOLERANCE = {"float32": 1e-4, "float64": 1e-12}  # of the result's norm
+ROUNDS = 5
+ROUND_SECONDS = 4e-3  # a round repeats until it lasts this long
+LONGEST_SECONDS = 0.25  # what takes longer alone is not repeated
+
+
+class WrongResultError(ClnetError):
+    """A kernel computed something else than the oracle."""
+
+
+def measure(
+    session: Session,
+    network: Network,
+    steps: Sequence[Step],
+    inputs: Sequence[Value],
+    outputs: Sequence[Value],
+    *,
+    on_device: bool,
+) -> Timing:
+    """Return how long steps take, after checking what they compute.
+
+    Parameters
+    ----------
+    session, network, steps, inputs, outputs
+        As for `Executable`.
+    on_device : bool
+        True: values start and stay in device memory. False: host arrays in and out.
+
+    Raises
+    ------
+    WrongResultError
+        If the result is not the oracle's.
+    DeviceError
+        If it does not build or run.
+    """
+    check(session, network, steps, inputs, outputs)
+    executable = Executable(session, network, steps, inputs, outputs, on_device)
+    for value in inputs:
+        values = _random((executable.batch, value.width))
+        if on_device:
+            executable.load(value, values)
+        else:
+            executable.x[value.name][...] = values
+
+    def finish() -> None:
+        for queue in session.queues.values():
+            queue.finish()
+
+    try:
+        executable.run()
+        finish()
+        return timing(executable.run, finish)
+    except session.errors as error:
+        raise DeviceError(f"{session.device.name} failed: {error}") from error
+
+
+def timing(run: Callable[[], object], finish: Callable[[], object]) -> Timing:
+    """Return the times of `run` back to back, and of one `run` and `finish`."""
+    start = time.perf_counter()
+    run()
+    finish()
+    alone = time.perf_counter() - start
+    if alone > LONGEST_SECONDS:
+        return Timing(alone, alone, 0.0)
+    repeats = max(1, min(1000, int(ROUND_SECONDS / max(alone, 1e-7))))
+    rounds: list[float] = []
+    singles: list[float] = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        for _ in range(repeats):
+            run()
+        finish()
+        rounds.append((time.perf_counter() - start) / repeats)
+        start = time.perf_counter()
+        run()
+        finish()
+        singles.append(time.perf_counter() - start)
+    low, median, high = statistics.quantiles(rounds, n=4)
+    return Timing(median, statistics.median(singles), (high - low) / median)
+
+
+def check(
+    session: Session,
+    network: Network,
+    steps: Sequence[Step],
+    inputs: Sequence[Value],
+    outputs: Sequence[Value],
+) -> None:
+    """Compare the first samples of steps on random inputs with the float64 oracle.
+
+    Raises
+    ------
+    WrongResultError, DeviceError
+        If they differ, or the device fails.
+    """
+    executable = Executable(session, network, steps, inputs, outputs)
+    for array in executable.x.values():
+        array[...] = _random(array.shape)
+    try:
+        executable.run()
+    except session.errors as error:
+        raise DeviceError(f"{session.device.name} failed: {error}") from error
+    exact = {
+        name: array[:CHECKED_SAMPLES].astype(np.float64)
+        for name, array in executable.x.items()
+    }
+    ops = [op for step in steps for op in step.span.ops]
+    run_ops(ops, exact, network.parameters.astype(np.float64))
+    if _jumps(steps):
+        return
+    for value in outputs:
+        found = executable.result(value.name)[:CHECKED_SAMPLES]
+        expected = exact[value.name]
+        finite = np.isfinite(expected)
+        error = float(np.linalg.norm((found - expected)[finite]))
+        limit = TOLERANCE[executable.dtype] * float(
+            np.linalg.norm(expected[finite]) + np.sqrt(finite.sum())
+        )
+        if not error <= limit:
+            names = sorted({step.variant.name for step in steps})
+            raise WrongResultError(
+                f"{', '.join(names)} differs from the oracle by {error:.2g} in norm, "
+                f"at most {limit:.2g} was expected"
+            )
+
+
+def _jumps(steps: Sequence[Step]) -> bool:
+    """Return whether an activation jumps: rounding may then change a result wholly."""
+    return any(
+        "threshold" in name or "stepwise" in name
+        for step in steps for op in step.span.ops if isinstance(op, BiasAct)
+        for name in op.nonlinearity.names
+    )
+
+
+def _random(shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(0).uniform(-1, 1, shape)
+
+
+def representative(batch: int) -> int:
+    """Return the batch that stands for `batch` in the tuning store.
+
+    The next power of two: times of one batch size serve all up to it, so that a
+    program that meets many sizes is not measured for each.
+    """
+    return 1 << (batch - 1).bit_length()
+
+

@@ -1,0 +1,172 @@
+"""The tuning store: measured times, remembered between processes.
+
+One small JSON file a device and span, in the user's cache directory. A file is written
+whole or not at all, and each measurement is saved at once, so that nothing is lost when
+a process is killed, and two processes can only make each other measure again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from clnet.device import Device
+from clnet.errors import ClnetWarning, FormatError
+from clnet.formats.files import write
+
+FORMAT = 1  # of the files; others are set aside
+
+
+def cache_directory() -> Path:
+    """Return where clnet remembers: ``$CLNET_CACHE_DIR``, else the user's cache."""
+    chosen = os.environ.get("CLNET_CACHE_DIR")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("clnet"))
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long something takes.
+
+    Attributes
+    ----------
+    seconds : float
+        Median time of one run among many, back to back.
+    latency : float
+        Median time of one run alone, until the host has seen it finish.
+    spread : float
+        Middle half of the rounds' times, as a share of the median.
+    """
+
+    seconds: float
+    latency: float
+    spread: float
+
+
+class Store:
+    """Remembered times of one device.
+
+    Parameters
+    ----------
+    device : Device
+        Name, driver and platform version together are the key: another driver
+        measures anew.
+    directory : Path, optional
+        Instead of `cache_directory`.
+    """
+
+    def __init__(self, device: Device, directory: Path | None = None) -> None:
+        self._identity = {
+            "name": device.name,
+            "platform": device.platform,
+            "platform_version": device.platform_version,
+            "driver": device.driver,
+            "compute_units": device.compute_units,
+        }
+        name = _digest(self._identity)
+        self.directory = (directory or cache_directory()) / "times" / name
+        self._spans: dict[str, dict[str, dict[str, Any]]] = {}
+        self._writable = True
+
+    def get(self, span: str, key: str) -> Timing | None:
+        """Return the remembered time of `key` for a span's signature, or None.
+
+        Parameters
+        ----------
+        span : str
+            `Span.signature`.
+        key : str
+            What computes it: variant, config, place, hash of the kernel's source.
+        """
+        entry = self._load(span).get(key)
+        if entry is None:
+            return None
+        return Timing(entry["seconds"], entry["latency"], entry["spread"])
+
+    def put(self, span: str, key: str, timing: Timing) -> None:
+        """Remember a time, at once.
+
+        Warns
+        -----
+        ClnetWarning
+            Once, if the directory cannot be written: times then last for this process.
+        """
+        # Another process may have added some since.
+        known = self._read(span) if self._writable else self._load(span)
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        entries = {**known, key: {**asdict(timing), "date": now}}
+        self._spans[span] = entries
+        if not self._writable:
+            return
+        text = json.dumps(
+            {"format": FORMAT, "device": self._identity, "span": span,
+             "times": entries},
+            indent=1, sort_keys=True,
+        )
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            write(self._path(span), [text.encode()])
+        except (OSError, FormatError) as error:
+            self._writable = False
+            warnings.warn(
+                f"measured times are not remembered: {error}; set CLNET_CACHE_DIR to "
+                "a folder that can be written",
+                ClnetWarning, stacklevel=2,
+            )
+
+    def _path(self, span: str) -> Path:
+        return self.directory / f"{_digest(span)}.json"
+
+    def _load(self, span: str) -> dict[str, dict[str, Any]]:
+        if span not in self._spans:
+            self._spans[span] = self._read(span)
+        return self._spans[span]
+
+    def _read(self, span: str) -> dict[str, dict[str, Any]]:
+        path = self._path(span)
+        try:
+            data = json.loads(path.read_bytes())
+            if data["format"] != FORMAT or data["span"] != span:
+                raise ValueError("it is of another format or span")
+            entries = dict(data["times"])
+            for entry in entries.values():
+                if not all(entry[name] >= 0 for name in Timing.__annotations__):
+                    raise ValueError("it holds an impossible time")
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            warnings.warn(
+                f"measured times in {path} cannot be read: {error.strerror}",
+                ClnetWarning, stacklevel=2,
+            )
+            return {}
+        except (ValueError, KeyError, TypeError) as error:
+            self._set_aside(path, error)
+            return {}
+        return entries
+
+    def _set_aside(self, path: Path, reason: Exception) -> None:
+        aside = path.with_suffix(".damaged")
+        try:
+            os.replace(path, aside)
+            where = f"it was set aside as {aside.name}"
+        except OSError:
+            where = "it is ignored"
+        warnings.warn(
+            f"measured times in {path} are damaged ({reason}); {where} and they will "
+            "be measured again",
+            ClnetWarning, stacklevel=2,
+        )
+
+
+def _digest(content: str | Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
