@@ -32,7 +32,7 @@ from clnet.formats.fann_parameters import (
     Scaling,
 )
 from clnet.formats.files import read, write
-from clnet.formats.numbers import Items, Text
+from clnet.formats.numbers import Items, Text, infinite
 from clnet.network import Dense, Network
 from clnet.storage import DenseStorage
 
@@ -377,9 +377,8 @@ def _fann_neurons(network: Network, number: int, path: Path) -> _FannNeurons:
         raise refused(f"has the activation {missing[0]!r}, which FANN does not have")
     factors = [row.fann_factor for row in rows if row is not None]
     steepness = np.broadcast_to(layer.steepness, storage.n_out) / np.asarray(factors)
-    largest = np.abs(steepness).max()
-    if largest > np.finfo(network.dtype).max:
-        raise refused(f"has steepness {largest:g}, beyond {network.dtype}")
+    if infinite(steepness, network.dtype).any():
+        raise refused(f"has a steepness beyond {network.dtype}'s range")
     n = storage.n_out // len(numbers)
     return _FannNeurons(numbers * n, steepness.tolist())
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from clnet.errors import FormatError
 
@@ -151,7 +151,7 @@ class Items:
             except (DeprecationWarning, ValueError):
                 return None
         # As many numbers as tokens: each token was read to its end.
-        if values.size != count or (np.abs(values) > np.finfo(dtype).max).any():
+        if values.size != count or infinite(values, dtype).any():
             return None
         return values.reshape(-1, self.width)
 
@@ -183,9 +183,16 @@ class Items:
         return re.compile(rb"\s*" + rb"\s+".join(spaced))
 
 
+def infinite(values: ArrayLike, dtype: str) -> NDArray[np.bool_]:
+    """Return which numbers are infinite in a type."""
+    with np.errstate(over="ignore"):
+        narrow: NDArray[np.floating[Any]] = np.asarray(values).astype(dtype)
+    return np.isinf(narrow)
+
+
 def holds(dtype: str, value: float) -> bool:
     """Return whether a number is not finite or within a type's range."""
-    return not np.isfinite(value) or abs(value) <= float(np.finfo(dtype).max)
+    return bool(np.isinf(value) or not infinite(value, dtype))
 
 
 def skip_space(text: bytes, at: int) -> int:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from clnet.errors import FormatError
 from clnet.formats.files import check_readable, read, write
-from clnet.formats.numbers import holds, shortest, to_number
+from clnet.formats.numbers import holds, infinite, shortest, to_number
 
 Array = NDArray[Any]
 
@@ -147,11 +147,9 @@ def _lines(x: Array, t: Array) -> Iterator[bytes]:
 
 def _narrowed(path: Path, name: str, values: Array, dtype: str) -> Array:
     """Return an array in a dtype, or raise FormatError if it exceeds its range."""
-    with np.errstate(over="ignore"):
-        narrow = np.ascontiguousarray(values, dtype)
-    if (np.isinf(narrow) & ~np.isinf(values)).any():
+    if (infinite(values, dtype) & ~np.isinf(values)).any():
         raise FormatError(f"{path}: {name} holds numbers beyond {dtype}'s range")
-    return narrow
+    return np.ascontiguousarray(values, dtype)
 
 
 def _names(path: Path, text: str) -> list[str] | None:
@@ -190,7 +188,7 @@ def _values(path: Path, text: str, named: bool, dtype: str) -> NDArray[np.float6
                 io.StringIO(text, newline=""), delimiter=",", comments=None,
                 skiprows=int(named), ndmin=2, quotechar='"',
             )
-            if not (np.abs(values) > np.finfo(dtype).max).any():
+            if not infinite(values, dtype).any():
                 return values
         except (ValueError, UserWarning):
             pass  # below, line by line, it shows what is wrong, if anything is

@@ -1,0 +1,247 @@
+"""The reader, the writer, numbers as text, and the choice by suffix."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import clnet
+from clnet.errors import FormatError, InputError
+from clnet.formats import numbers, save, save_data
+from clnet.formats.files import as_path, read, write
+
+NUMBER_TEXTS = ["1", "-0.5", "+2", "1e2", ".5", "5.", "1E-3", "0x10", "0x1.8p3", "nan",
+                "-nan", "inf", "-Infinity", "1e-400"]
+NO_NUMBERS = ["", "x", "1,5", "1_0", "1.2.3", "1-2", "0x", "e5", "--1", "1e", "nano",
+              "1\0", "1e400", "0x1p9999", "½"]
+
+
+@pytest.fixture
+def denied(monkeypatch):
+    """Makes opening any file for reading fail, as for another user's file."""
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+
+
+def test_read_names_what_is_wrong(tmp_path):
+    missing = tmp_path / "no.net"
+    with pytest.raises(FormatError, match=r"no\.net: there is no .*no\.net"):
+        read(missing)
+    with pytest.raises(FormatError, match="is a directory"):
+        read(tmp_path)
+    empty = tmp_path / "empty.net"
+    empty.touch()
+    with pytest.raises(FormatError, match=r"empty\.net is empty"):
+        read(empty)
+
+
+def test_read_of_a_file_that_may_not_be_read(tmp_path, denied):
+    with pytest.raises(FormatError, match="permission denied"):
+        read(tmp_path / "x.net")
+
+
+@pytest.mark.parametrize("path", [3, None, b"x.net", "a\0b.net"])
+def test_a_path_is_text(path):
+    with pytest.raises(InputError, match="a file name must be"):
+        as_path(path)
+
+
+def test_write_then_read(tmp_path):
+    path = tmp_path / "file"
+    write(path, [b"one ", b"two"])
+    assert read(path) == b"one two"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_write_takes_the_users_mask_and_keeps_permissions(tmp_path):
+    path = tmp_path / "file"
+    before = os.umask(0o027)
+    try:
+        write(path, [b"x"])
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    path.chmod(0o604)
+    write(path, [b"y"])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o604
+    assert path.read_bytes() == b"y"
+
+
+def test_write_follows_a_symbolic_link(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_bytes(b"old")
+    link.symlink_to(target)
+    write(link, [b"new"])
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, InputError, RuntimeError])
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, error):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def parts():
+        yield b"half of it"
+        raise error
+
+    with pytest.raises(error):
+        write(path, parts())
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_write_interrupted_at_the_last_moment(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write(path, [b"new"])
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_write_names_what_is_wrong(tmp_path, monkeypatch):
+    with pytest.raises(FormatError, match=r"cannot write .*: there is no .*nowhere"):
+        write(tmp_path / "nowhere" / "file", [b"x"])
+    with pytest.raises(FormatError, match="not a regular file"):
+        write(tmp_path, [b"x"])
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(FormatError, match="no space left on device"):
+        write(tmp_path / "file", [b"x"])
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", NUMBER_TEXTS)
+@pytest.mark.parametrize("around", ["{}", " {}\n", "1 {} 2", "\t{}\r\n\v\f"])
+def test_numbers_as_strtod_reads_them(text, around):
+    whole = around.format(text).encode()
+    values, bad = numbers.Items("n").parse(whole, 0, len(whole), "float64")
+    assert bad is None
+    expected = float.fromhex(text) if "x" in text else float(text)
+    assert np.array_equal(
+        values[len(values) // 2], np.array([expected]), equal_nan=True
+    )
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS)
+def test_what_is_no_number(text):
+    whole = f"1 2 {text} 3".encode()
+    values, bad = numbers.Items("n").parse(whole, 0, len(whole), "float64")
+    assert numbers.to_number(text.encode()) is None
+    if text:
+        assert (len(values), bad) == (2, 4)
+
+
+@pytest.mark.parametrize("shape", ["(n,n)", "(n,n,n)", "(nn)"])
+@pytest.mark.parametrize("bad", ["(1)", "(1,2,3,4)", "1,2", "(1,,2)", "((1,2)", "(1 2",
+                                 "(12)", "(a,1)", ")(", "(1,2))"])
+def test_lists_with_a_bad_item(shape, bad):
+    items = numbers.Items(shape)
+    good = shape.replace("nn", "1 2").replace("n", "1")
+    text = f"{good} {good}\n{bad} {good}".encode()
+    values, at = items.parse(text, 0, len(text), "float32")
+    assert (len(values), at) in ((2, len(f"{good} {good}\n")),
+                                 (3, len(f"{good} {good}\n") + len(bad) - 1))
+
+
+def test_lists_longer_than_a_block(monkeypatch):
+    monkeypatch.setattr(numbers, "_BLOCK", 7)
+    pairs = np.arange(200).reshape(-1, 2)
+    text = " ".join(f"({a}, {b})" for a, b in pairs).encode()
+    values, bad = numbers.Items("(n,n)").parse(text, 0, len(text), "float32")
+    assert bad is None
+    assert np.array_equal(values, pairs)
+    text = " ".join(map(str, pairs.ravel())).encode()
+    values, bad = numbers.Items("n").parse(text, 0, len(text), "float32")
+    assert bad is None
+    assert np.array_equal(values[:, 0], pairs.ravel())
+    assert numbers.Items("n").offset(text, 0, 3) == text.index(b"3")
+
+
+def test_numbers_beyond_a_type():
+    text = b"1 2e39 3"
+    assert numbers.Items("n").parse(text, 0, len(text), "float64")[1] is None
+    assert numbers.Items("n").parse(text, 0, len(text), "float32")[1] == 2
+
+
+@given(st.lists(st.floats(width=32)), st.lists(st.floats()))
+def test_shortest_text_is_exact(small, large):
+    for values in (np.array(small, np.float32), np.array(large, np.float64)):
+        texts = numbers.shortest(values)
+        assert not any(text.endswith(".0") for text in texts)
+        back = np.array([float(text) for text in texts], values.dtype)
+        assert np.array_equal(back, values, equal_nan=True)
+
+
+@given(st.binary(max_size=60))
+def test_no_text_breaks_the_parser(text):
+    for shape in ("n", "(n,n)", "(nn)"):
+        values, bad = numbers.Items(shape).parse(text, 0, len(text), "float32")
+        assert bad is None or 0 <= bad < len(text)
+        assert values.dtype == np.float64
+
+
+@pytest.mark.parametrize("name", ["net", "net.txt", "net.gz", "a.npz", "x.net.gz", ""])
+def test_networks_with_an_unknown_suffix(name, tmp_path):
+    for action in (clnet.load, clnet.Network(1, [clnet.Dense(1)]).save):
+        with pytest.raises(FormatError, match=r"known are \.net, \.safetensors"):
+            action(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["data", "x.txt", "x.net", "x.csv.gz", "x.gz"])
+def test_data_with_an_unknown_suffix(name, tmp_path):
+    with pytest.raises(FormatError, match=r"known are \.train, .*\.csv"):
+        clnet.load_data(tmp_path / name)
+    with pytest.raises(FormatError, match=r"known are \.train, .*\.csv"):
+        save_data(tmp_path / name, [[1]], [[1]])
+
+
+def test_a_suffix_in_capitals(tmp_path):
+    save_data(tmp_path / "X.CSV", [[1, 2]], [[3]])
+    x, t = clnet.load_data(str(tmp_path / "X.CSV"))
+    assert (x.tolist(), t.tolist()) == ([[1, 2]], [[3]])
+
+
+def test_arguments_that_make_no_sense(tmp_path):
+    with pytest.raises(InputError, match=r"clnet\.Network"):
+        save("a network", tmp_path / "x.net")
+    with pytest.raises(InputError, match="did you mean 'float32'"):
+        clnet.load(tmp_path / "x.net", dtype="float23")
+    with pytest.raises(InputError, match="unknown dtype"):
+        clnet.load_data(tmp_path / "x.data", dtype="int8")
+    with pytest.raises(InputError, match=r"dtype is for \.net files"):
+        clnet.load(tmp_path / "x.safetensors", dtype="float32")
+    with pytest.raises(InputError, match=r"outputs= is for \.csv files"):
+        clnet.load_data(tmp_path / "x.data", outputs=1)
+    for outputs in (-1, "1", 1.0):
+        with pytest.raises(InputError, match="outputs must be a whole number"):
+            clnet.load_data(tmp_path / "x.csv", outputs=outputs)
+
+
+@pytest.mark.parametrize(("x", "t"), [
+    ([1, 2], [[1], [2]]), ([[1], [2]], [1, 2]), ([[1], [2]], [[1]]),
+    (np.zeros((0, 2)), np.zeros((0, 1))), (np.zeros((2, 0)), np.zeros((2, 1))),
+    ([["a"]], [[1]]), ([[1], [1, 2]], [[1], [2]]), ([[1j]], [[1]]),
+])
+def test_data_of_a_wrong_shape_or_type(x, t, tmp_path):
+    with pytest.raises(InputError):
+        save_data(tmp_path / "x.data", x, t)
+    assert not any(tmp_path.iterdir())
