@@ -186,8 +186,8 @@ class Items:
 def infinite(values: ArrayLike, dtype: str) -> NDArray[np.bool_]:
     """Return which numbers are infinite in a type."""
     with np.errstate(over="ignore"):
-        narrow: NDArray[np.floating[Any]] = np.asarray(values).astype(dtype)
-    return np.isinf(narrow)
+        found: NDArray[np.bool_] = np.isinf(np.asarray(values).astype(dtype))
+    return found
 
 
 def holds(dtype: str, value: float) -> bool:
@@ -307,12 +307,12 @@ class Text:
         found, bad = items.parse(self.text, start, stop, dtype)
         if len(found) < count:
             raise self.error(
-                f"{what}, number {len(found) + 1} of {count}, within {dtype}",
+                f"item {len(found) + 1} of {count}, a {what}, within {dtype}",
                 stop if bad is None else bad,
             )
         if len(found) > count or bad is not None:
             at = items.offset(self.text, start, count)
-            raise self.error(f"{then} after {count} times {what}", at)
+            raise self.error(f"{then} after {count} items, each a {what}", at)
         self.at = stop
         return found
 

@@ -47,8 +47,9 @@ def load_npz(path: Path, dtype: str | None = None) -> tuple[Array, Array]:
     """
     check_readable(path)
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            # What is no array comes as bytes.
+            arrays = {name: np.asarray(archive[name]) for name in archive.files}
     except Exception as error:  # a damaged archive raises nearly anything
         raise FormatError(
             f"{path} is damaged or no .npz file of plain arrays: {error}"
@@ -118,9 +119,9 @@ def load_csv(
             f"{path} is not text: byte {error.start} is not UTF-8"
         ) from None
     number_type = dtype or "float32"
-    names = _names(path, text)
-    values = _values(path, text, names is not None, number_type)
-    targets = _targets(path, names, values.shape[1], outputs)
+    first, named = _first_row(path, text)
+    values = _values(path, text, len(first), named, number_type)
+    targets = _targets(path, first if named else [], len(first), outputs)
     rows = values.astype(number_type)
     return np.ascontiguousarray(rows[:, ~targets]), np.ascontiguousarray(
         rows[:, targets]
@@ -152,20 +153,17 @@ def _narrowed(path: Path, name: str, values: Array, dtype: str) -> Array:
     return np.ascontiguousarray(values, dtype)
 
 
-def _names(path: Path, text: str) -> list[str] | None:
-    """Return the names of the columns, or None where the first line is numbers."""
-    first = next(iter(_cells(path, text)), None)
-    if first is None:
+def _first_row(path: Path, text: str) -> tuple[list[str], bool]:
+    """Return the cells of the first line, and whether they are names."""
+    line, cells = next(_cells(path, text), (0, []))
+    if not cells:
         raise FormatError(f"{path} holds no line, expected numbers between commas")
-    line, cells = first
-    numbers = [to_number(cell.encode()) for cell in cells]
-    if not any(number is None for number in numbers):
-        return None
-    if not all(number is None for number in numbers):
+    named = [to_number(cell.encode()) is None for cell in cells]
+    if any(named) and not all(named):
         raise FormatError(
             f"{path}, line {line}: found names and numbers, expected either"
         )
-    return cells
+    return cells, all(named)
 
 
 def _cells(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
@@ -179,8 +177,10 @@ def _cells(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
         raise FormatError(f"{path}, line {rows.line_num}: {error}") from None
 
 
-def _values(path: Path, text: str, named: bool, dtype: str) -> NDArray[np.float64]:
-    """Return the numbers [samples, columns] below the names."""
+def _values(
+    path: Path, text: str, width: int, named: bool, dtype: str
+) -> NDArray[np.float64]:
+    """Return the numbers [samples, width], below the names if there are any."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a file without samples is a warning
         try:
@@ -188,18 +188,16 @@ def _values(path: Path, text: str, named: bool, dtype: str) -> NDArray[np.float6
                 io.StringIO(text, newline=""), delimiter=",", comments=None,
                 skiprows=int(named), ndmin=2, quotechar='"',
             )
-            if not infinite(values, dtype).any():
+            if values.shape[1] == width and not infinite(values, dtype).any():
                 return values
         except (ValueError, UserWarning):
             pass  # below, line by line, it shows what is wrong, if anything is
     rows: list[list[float]] = []
-    width = None
     for line, cells in _cells(path, text):
-        width = width or len(cells)
         if len(cells) != width:
             raise FormatError(
                 f"{path}, line {line}: found {len(cells)} cells, expected {width} as "
-                "in the lines above"
+                "in the first line"
             )
         if named:
             named = False
@@ -218,7 +216,7 @@ def _values(path: Path, text: str, named: bool, dtype: str) -> NDArray[np.float6
 
 
 def _targets(
-    path: Path, names: Sequence[str] | None, n: int, outputs: int | None
+    path: Path, names: Sequence[str], n: int, outputs: int | None
 ) -> NDArray[np.bool_]:
     """Return for each of n columns whether it is a target."""
     if outputs is not None:
@@ -228,7 +226,7 @@ def _targets(
                 "asked for"
             )
         return np.arange(n) >= n - outputs
-    targets = np.array([bool(_TARGET.fullmatch(name)) for name in names or [""] * n])
+    targets = np.array([bool(_TARGET.fullmatch(name)) for name in names])
     if not targets.any():
         raise FormatError(
             f"{path} names no targets (t0, t1, …): say how many of its last columns "

@@ -1,0 +1,183 @@
+"""Data in ``.npz`` and ``.csv`` files; their round trips are in test_fann_data."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+
+from clnet import FormatError, load_data
+from clnet.formats import save_data
+
+
+@pytest.fixture
+def csv(tmp_path):
+    """A function that reads a text as a table."""
+
+    def read(text, **options):
+        path = tmp_path / "file.csv"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return load_data(path, **options)
+
+    return read
+
+
+@pytest.fixture
+def npz(tmp_path):
+    """A function that reads arrays, or bytes, as an archive."""
+
+    def read(content=None, **arrays):
+        path = tmp_path / "file.npz"
+        if content is None:
+            np.savez(path, **arrays)
+        else:
+            path.write_bytes(content)
+        return load_data(path)
+
+    return read
+
+
+def values(pair):
+    return tuple(array.tolist() for array in pair)
+
+
+@pytest.mark.parametrize("text", [
+    "x0,x1,t0\n1,2,3\n4,5,6\n", "a,b,t\n1,2,3\n4,5,6", "a,b,T\r\n1,2,3\r\n4,5,6\r\n",
+    "a , b , Target value\n 1 , 2 , 3 \n4,5,6\n\n", '"a","b, c","t"\n"1",2,3\n4,5,6\n',
+    "\ufeffa,b,t1\n1,2,3\n4,5,6\n", "\n\na,b,t\n\n1,2,3\n   \n4,5,6\n",
+    "a,b,t\n0x1,2,3\n4e0,5.,+6\n",
+])
+def test_names_say_which_columns_are_targets(csv, text):
+    assert values(csv(text)) == ([[1, 2], [4, 5]], [[3], [6]])
+
+
+def test_targets_need_not_be_last(csv):
+    assert values(csv("t0,width,t1,temperature\n1,2,3,4\n")) == ([[2, 4]], [[1, 3]])
+
+
+def test_outputs_say_it_too(csv):
+    text = "1,2,3\n4,5,6\n"
+    assert values(csv(text, outputs=1)) == ([[1, 2], [4, 5]], [[3], [6]])
+    assert values(csv("t,b,c\n" + text, outputs=2)) == ([[1], [4]], [[2, 3], [5, 6]])
+    x, t = csv(text, outputs=0)
+    assert (x.shape, t.shape) == ((2, 3), (2, 0))
+    assert (x.dtype, t.dtype) == (np.float32, np.float32)
+
+
+def test_one_column_and_special_numbers(csv):
+    x, _ = csv("nan\n-inf\n1e-300\n", outputs=0, dtype="float64")
+    assert np.isnan(x[0, 0])
+    assert x[1:].ravel().tolist() == [-np.inf, 1e-300]
+
+
+@pytest.mark.parametrize(("text", "options", "message"), [
+    ("1,2,3\n", {}, "names no targets"),
+    ("a,b,c\n1,2,3\n", {}, "names no targets"),
+    ("t0,t1\n1,2\n", {}, "names only targets"),
+    ("1,2,3\n", {"outputs": 3}, "has 3 columns, expected more than the 3 outputs"),
+    ("a,t\n", {}, "holds names alone"),
+    ("\n \n", {}, "holds no line"),
+    ("a,2,t\n1,2,3\n", {}, "line 1: found names and numbers"),
+    ("1,2,three\n4,5,6\n", {"outputs": 1}, "line 1: found names and numbers"),
+    ("a,t\n1,2\n3\n", {}, "line 3: found 1 cells, expected 2"),
+    ("a,t\n1,2\n3,4,5\n", {}, "line 3: found 3 cells, expected 2"),
+    ("a,b,t\n1,2\n", {}, "line 2: found 2 cells, expected 3"),
+    ("a,t\n1,2\n\n3,x\n", {}, "line 4: found 'x', expected a number within float32"),
+    ("a,t\n1,2\n3,\n", {}, "line 3: found '', expected a number"),
+    ("a,t\n1,2\n,\n", {}, "line 3: found '', expected a number"),
+    ("a,t\n1,1_0\n", {}, "line 2: found '1_0', expected a number"),
+    ("a,t\n1,1e39\n", {}, "line 2: found '1e39', expected a number within float32"),
+    ("a,t\n1,1e400\n", {"dtype": "float64"}, "line 2: found '1e400'"),
+    ("a,t\n# no comments\n1,2\n", {}, "line 2: found 1 cells"),
+    ("a;t\n1;2\n", {}, "line 2: found '1;2', expected a number"),
+    ('a,t\n"1,2\n', {}, "line 2: unexpected end of data"),
+    (b"a,t\n1,\xff\n", {}, "is not text: byte 6 is not UTF-8"),
+])
+def test_bad_tables(csv, text, options, message):
+    with pytest.raises(FormatError, match=message) as caught:
+        csv(text, **options)
+    assert "file.csv" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_table_cut_at_any_line(csv):
+    text = "x0,t0\n" + "".join(f"{n},{n}\n" for n in range(5))
+    lines = text.splitlines(keepends=True)
+    for n in range(1, len(lines)):
+        cut = "".join(lines[:n]) + lines[n].split(",", maxsplit=1)[0]
+        with pytest.raises(FormatError, match=f"line {n + 1}: found 1 cells"):
+            csv(cut)
+
+
+def test_the_layout_of_a_table(tmp_path):
+    save_data(tmp_path / "x.csv", [[1, 0.1]], [[-3]])
+    assert (tmp_path / "x.csv").read_text() == "x0,x1,t0\n1,0.1,-3\n"
+
+
+# --- .npz ----------------------------------------------------------------------------
+
+
+def test_arrays(npz):
+    x, t = npz(x=np.float64([[1, 2], [3, 4]]), t=np.float32([[5], [6]]))
+    assert values((x, t)) == ([[1, 2], [3, 4]], [[5], [6]])
+    assert (x.dtype, t.dtype) == (np.float64, np.float64)
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [
+    (np.uint8, "float32"), (np.float16, "float32"), (np.float32, "float32"),
+    (bool, "float32"), (np.int32, "float64"), (np.int64, "float64"),
+])
+def test_the_smallest_type_that_holds_the_arrays(npz, dtype, expected):
+    x, t = npz(x=np.ones((2, 1), dtype))
+    assert (x.dtype, x.tolist(), t.shape) == (expected, [[1], [1]], (2, 0))
+
+
+def test_a_type_asked_for(tmp_path):
+    save_data(tmp_path / "x.npz", [[1e300]], [[1]])
+    x, _ = load_data(tmp_path / "x.npz", dtype="float64")
+    assert x.tolist() == [[1e300]]
+    with pytest.raises(FormatError, match="x holds numbers beyond float32's range"):
+        load_data(tmp_path / "x.npz", dtype="float32")
+
+
+@pytest.mark.parametrize(("arrays", "message"), [
+    ({"a": [[1]]}, "holds the arrays a, expected x and t"),
+    ({"t": [[1]]}, "holds the arrays t, expected x and t"),
+    ({"x": [[1]], "t": [[1]], "y": [[1]]}, "holds the arrays t, y, expected"),
+    ({}, "holds the arrays none, expected x and t"),
+    ({"x": [1], "t": [1]}, r"x is int64 \[1\], expected numbers \[samples, columns\]"),
+    ({"x": 1.0}, r"x is float64 \[\], expected"),
+    ({"x": [[1]], "t": [1]}, r"t is int64 \[1\], expected"),
+    ({"x": [["a"]]}, r"x is <U1 \[1, 1\], expected numbers"),
+    ({"x": [[1j]]}, "x is complex128"),
+    ({"x": [[1]], "t": [[1], [2]]}, "expected as many samples"),
+    ({"x": np.zeros((0, 2))}, "at least 1"),
+    ({"x": np.zeros((2, 0))}, "at least 1 input"),
+    ({"x": np.array([[{}]], object)}, "is damaged or no .npz file of plain arrays"),
+])
+def test_wrong_arrays(npz, arrays, message):
+    with pytest.raises(FormatError, match=message) as caught:
+        npz(**arrays)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_archive_cut_or_damaged_anywhere(npz):
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, x=np.ones((30, 2)), t=np.ones((30, 1)))
+    content = buffer.getvalue()
+    for end in range(1, len(content)):
+        with pytest.raises(FormatError, match=r"file\.npz"):
+            npz(content[:end])
+
+
+def test_foreign_files(npz):
+    plain = io.BytesIO()
+    np.save(plain, np.ones((2, 2)))
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("x.npy", "not an array")
+    for content in (b"1 2 3\n", plain.getvalue(), packed.getvalue(), b"\x80\x04."):
+        with pytest.raises(FormatError, match=r"file\.npz"):
+            npz(content)
