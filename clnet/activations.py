@@ -103,7 +103,7 @@ def _steps(abscissae: tuple[float, ...], heights: tuple[float, ...]) -> Any:
     low, high = round(heights[0]), round(heights[-1])
 
     def value(v: Array) -> Array:
-        y = np.interp(v, abscissae, heights)
+        y: Array = np.interp(v, abscissae, heights)
         y = np.where(v < abscissae[0], low, np.where(v >= abscissae[-1], high, y))
         return np.asarray(np.where(np.isnan(v), v, y), dtype=v.dtype)
 

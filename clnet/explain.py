@@ -85,10 +85,11 @@ def _row(candidate: Candidate) -> tuple[str, ...]:
 def _table(rows: list[tuple[str, ...]]) -> str:
     headers = ("ops", "variant", "config", "place", "time", "")
     widths = (9, 11, 22, 14, 9, 8)
-    return tabulate(
+    text: str = tabulate(
         _collapsed(rows), headers, tablefmt="plain", maxcolwidths=list(widths),
         disable_numparse=True, stralign="left",
     )
+    return text
 
 
 def _collapsed(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:

@@ -306,7 +306,7 @@ class _Planner:
             config for config in space
             if self._lookup(Step(span, variant, config, place)) is not None
         ]
-        return known if len(known) > 1 else [*space[:1], *(c for c in known if c != space[0])]
+        return [*space[:1], *(config for config in known if config != space[0])]
 
     def _model(self, step: Step, place: Device) -> float:
         cost = step.variant.cost(step.span, step.config, place)
@@ -413,7 +413,8 @@ class _Planner:
         covers: list[Cover] = []
         for group in groups:
             cover = self._shortest(group)
-            if cover is not None and all(cover.steps != other.steps for other in covers):
+            known = [other.steps for other in covers]
+            if cover is not None and cover.steps not in known:
                 covers.append(cover)
         ranked = sorted(covers, key=lambda cover: cover.seconds)[:COVERS]
         if self.tune is not False and len(ranked) > 1:
@@ -509,12 +510,17 @@ def _shortest_path(n: int, candidates: Sequence[Candidate]) -> Cover | None:
         kept: dict[Device | None, tuple[float, tuple[Candidate, ...]]] = {}
         for entry in best.get(candidate.stop, []):
             place = entry[1][-1].step.place
-            cost = entry[0] + entry[1][-1].hand_over
-            if place not in kept or cost < kept[place][0] + kept[place][1][-1].hand_over:
+            if place not in kept or _arrival(entry) < _arrival(kept[place]):
                 kept[place] = entry
         best[candidate.stop] = list(kept.values())
     ends = best.get(n, [])
     if n == 0 or not ends:
         return None
-    seconds, path = min(ends, key=lambda entry: entry[0] + entry[1][-1].hand_over)
-    return Cover(path, seconds + path[-1].hand_over)
+    shortest = min(ends, key=_arrival)
+    return Cover(shortest[1], _arrival(shortest))
+
+
+def _arrival(entry: tuple[float, tuple[Candidate, ...]]) -> float:
+    """Return when the host sees the end of a path: its time and last hand-over."""
+    seconds, path = entry
+    return seconds + path[-1].hand_over

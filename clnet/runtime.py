@@ -23,6 +23,7 @@ from clnet.ops import Span, Value
 from clnet.program import build, source_text
 from clnet.reference import run_ops
 from clnet.variants.base import (
+    Alarm,
     Argument,
     Config,
     Launch,
@@ -186,6 +187,16 @@ class Memory:
                 is_blocking=True,
             )
 
+    def first(self, session: Session) -> int:
+        """Return the first byte."""
+        import pyopencl as cl
+
+        if self.array is not None:
+            return int(self.array[0])
+        found = np.empty(1, np.uint8)
+        cl.enqueue_copy(session.queue, found, self.argument, is_blocking=True)
+        return int(found[0])
+
     def view(self, dtype: str, batch: int, value: Value) -> Array:
         """Return the host's view [batch, width] of a value in shared memory."""
         assert self.array is not None
@@ -196,6 +207,20 @@ class Memory:
 
 def _released(session: Session, size: int) -> None:
     session.allocated -= size
+
+
+class PackedMemory(Memory):
+    """A buffer of repacked parameters, and the launches that fill it.
+
+    Attributes
+    ----------
+    refill : list of callable
+        Enqueue the launches.
+    """
+
+    def __init__(self, session: Session, size: int) -> None:
+        super().__init__(session, size)
+        self.refill: list[Action] = []
 
 
 class ParameterStore:
@@ -214,45 +239,80 @@ class ParameterStore:
         self.memory = Memory(session, network.parameters.nbytes)
         self.host: Array = network.parameters
         self.version = -1
-        self.tables: dict[str, Memory] = {}
-        self._packed: dict[str, Memory] = {}
-        self._repacks: list[Action] = []
+        # Executables hold what they use; what none uses any more goes.
+        self._tables: weakref.WeakValueDictionary[str, Memory] = (
+            weakref.WeakValueDictionary()
+        )
+        self._packed: weakref.WeakValueDictionary[str, PackedMemory] = (
+            weakref.WeakValueDictionary()
+        )
 
     def table(self, table: Table) -> Memory:
         """Return the buffer of a constant array, uploaded at its first use."""
-        if table.key not in self.tables:
+        memory = self._tables.get(table.key)
+        if memory is None:
             values = table.make()
-            memory = Memory(self._session, values.nbytes)
+            memory = self._tables[table.key] = Memory(self._session, values.nbytes)
             memory.write(self._session, values)
-            self.tables[table.key] = memory
-        return self.tables[table.key]
+        return memory
 
     @property
     def packed_keys(self) -> frozenset[str]:
         """The repacked buffers that exist already."""
         return frozenset(self._packed)
 
-    def packed(self, packed: Packed) -> Memory:
-        """Return a repacked buffer."""
-        if packed.key not in self._packed:
-            self._packed[packed.key] = Memory(self._session, packed.size)
-        return self._packed[packed.key]
-
-    def add_repack(self, action: Action) -> None:
-        """Run an action now at the next refresh, and at every later one."""
-        self._repacks.append(action)
-        self.version = -1
+    def packed(self, packed: Packed) -> PackedMemory:
+        """Return a repacked buffer, made at its first use."""
+        memory = self._packed.get(packed.key)
+        if memory is None:
+            memory = PackedMemory(self._session, packed.size)
+            self._packed[packed.key] = memory
+            self.version = -1
+        return memory
 
     def refresh(self, network: Network) -> None:
         """Upload the parameters if they are not the network's present ones."""
         if self.version != network.version:
             self.host = network.parameters
             self.memory.write(self._session, self.host)
-            for action in self._repacks:
-                action()
+            for memory in list(self._packed.values()):
+                for action in memory.refill:
+                    action()
             for queue in self._session.queues.values():
                 queue.finish()
             self.version = network.version
+
+
+class _Standby:
+    """A launch that runs beside calls, on a queue of its own.
+
+    The memory that it uses must not go before it has ended: the executable's end waits
+    for it.
+    """
+
+    def __init__(
+        self, session: Session, place: Device, kernel: Any, launch: Launch
+    ) -> None:
+        import pyopencl as cl
+
+        self._queue = cl.CommandQueue(session.context, place.handle)
+        self._enqueue = partial(
+            cl.enqueue_nd_range_kernel, self._queue, kernel, launch.global_size,
+            launch.local_size,
+        )
+        self._complete = cl.command_execution_status.COMPLETE
+        self._event: Any = None
+
+    def start(self) -> None:
+        """Start it unless it is still running."""
+        event = self._event
+        if event is None or event.command_execution_status == self._complete:
+            self._event = self._enqueue()
+            self._queue.flush()
+
+    def finish(self) -> None:
+        """Wait for its end."""
+        self._queue.finish()
 
 
 class Executable:
@@ -296,6 +356,9 @@ class Executable:
         self._host: dict[str, Array] = {}
         self._scratch: dict[tuple[int, str], Memory] = {}
         self._uses: dict[str, list[tuple[Any, int]]] = {}
+        self._kept: list[Memory] = []  # shared with other executables
+        self._alarm: Memory | None = None
+        self._standbys: list[_Standby] = []
         self._actions: list[Action] = []
         self._busy: list[Device] = []  # places whose queues may still be busy
         fresh_on_host = set() if on_device else {value.name for value in inputs}
@@ -324,6 +387,10 @@ class Executable:
             self.store.refresh(self.network)
         for action in self._actions:
             action()
+        if self._alarm is not None and self._alarm.first(self.session):
+            for standby in self._standbys:
+                standby.finish()
+            self._alarm.write(self.session, np.zeros(1, np.int32))
 
     def result(self, name: str) -> Array:
         """Return an output of the last run as an array of the caller's own."""
@@ -391,7 +458,7 @@ class Executable:
             action = self._bound(number, launch, place)
             if action is not None:
                 self._actions.append(action)
-                if place not in self._busy:
+                if place not in self._busy and not launch.standby:
                     self._busy.append(place)
         on_device |= written
         on_host -= written
@@ -459,12 +526,19 @@ class Executable:
             kernel.set_arg(index, self._resolved(number, argument))
             if isinstance(argument, Value):
                 self._uses.setdefault(argument.name, []).append((kernel, index))
+        if launch.standby:
+            standby = _Standby(self.session, place, kernel, launch)
+            self._standbys.append(standby)
+            weakref.finalize(self, standby.finish)
+            return standby.start
         action = partial(
             cl.enqueue_nd_range_kernel, self.session.queues[place], kernel,
             launch.global_size, launch.local_size,
         )
         if launch.repack:
-            self.store.add_repack(action)
+            for argument in launch.arguments:
+                if isinstance(argument, Packed):
+                    self.store.packed(argument).refill.append(action)
             return None
         return action
 
@@ -478,14 +552,20 @@ class Executable:
         if isinstance(argument, Parameters):
             return self.store.memory.argument
         if isinstance(argument, Packed):
-            return self.store.packed(argument).argument
+            self._kept.append(self.store.packed(argument))
+            return self._kept[-1].argument
         if isinstance(argument, Table):
-            return self.store.table(argument).argument
+            self._kept.append(self.store.table(argument))
+            return self._kept[-1].argument
         if isinstance(argument, Scratch):
             key = (number, argument.name)
             if key not in self._scratch:
                 self._scratch[key] = Memory(self.session, argument.size)
             return self._scratch[key].argument
+        if isinstance(argument, Alarm):
+            if self._alarm is None:
+                self._alarm = Memory(self.session, np.dtype(np.int32).itemsize)
+            return self._alarm.argument
         if isinstance(argument, Local):
             return cl.LocalMemory(argument.size)
         raise TypeError(f"{argument!r} is no argument of a launch")

@@ -26,12 +26,13 @@
 // BLOCK         samples a task at most; a multiple of 6 if BATCH is above 6
 // GROUP         panels a task, at least 1
 // PATIENCE      looks at a task that another worker holds before it is done again
+// LINGER        looks for another call before a helper leaves
 #define REAL float
 #define WIDTH 8
 #include "activations.h"
 #if !defined(FUNCTIONS) || !defined(WORKERS) || !defined(BATCH) || !defined(BLOCK) \
-    || !defined(GROUP) || !defined(PATIENCE)
-#error "cpu.cl needs FUNCTIONS, WORKERS, BATCH, BLOCK, GROUP and PATIENCE"
+    || !defined(GROUP) || !defined(PATIENCE) || !defined(LINGER)
+#error "cpu.cl needs FUNCTIONS, WORKERS, BATCH, BLOCK, GROUP, PATIENCE and LINGER"
 #endif
 
 #define PANEL 16  // outputs a panel: two float8, one cache line
@@ -185,25 +186,23 @@ inline void layer_task(__global const Layer *layer, const int number,
          layer->ldo, layer->function, layer->n_out - first * PANEL);
 }
 
-// y = the output of the last of `count` layers for x [BATCH, ldx]
+#define SHARED_ARGUMENTS                                                           \
+    __global const Layer *layers, const int count, __global const float *packed,   \
+    __global const float *x, const int ldx, __global float *inner,                 \
+    __global float *y, const int tasks
+#define SHARED layers, count, packed, x, ldx, inner, y, tasks
+
+// Work on one call until every task of every layer is done.
 //
-// layers  [count]           table of layers
-// packed  [..]              panels of every layer, biases first
-// inner   [..]              values between the layers
-// state   [1 + 1 + count + count * tasks]   zero at first: the number of the call,
-//         workers that have left, then for each layer the tasks claimed, then for each
-//         layer and task the call that has done it
-// index map: work-group = worker
-__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
-cpu(__global const Layer *layers, const int count, __global const float *packed,
-    __global const float *x, const int ldx, __global float *inner, __global float *y,
-    __global int *state, const int tasks)
+// layers  [count]         table of layers
+// packed  [..]            panels of every layer, biases first
+// x       [BATCH, ldx]    y: the output of the last layer
+// inner   [..]            values between the layers
+// claimed [count]         tasks of each layer that workers have taken
+// done    [count, tasks]  the call that has done a task of a layer
+inline void work(SHARED_ARGUMENTS, volatile __global int *claimed,
+                 volatile __global int *done, const int this_call)
 {
-#if WORKERS > 1
-    volatile __global int *call = state, *left = state + 1, *claimed = state + 2;
-    volatile __global int *done = claimed + count;
-    const int this_call = *call + 1;
-#endif
     __global const float *values = x;
     int ldv = ldx;
     for (int l = 0; l < count; ++l) {
@@ -212,16 +211,15 @@ cpu(__global const Layer *layers, const int count, __global const float *packed,
         const int groups = (layer->n_out + PANEL * GROUP - 1) / (PANEL * GROUP);
         const int here = groups * BLOCKS;
 #if WORKERS > 1
-        volatile __global int *done_here = done + l * tasks;
         for (int t = atomic_inc(claimed + l); t < here; t = atomic_inc(claimed + l)) {
             layer_task(layer, t, packed, values, ldv, out);
-            mem_fence(CLK_GLOBAL_MEM_FENCE);
-            atomic_xchg(done_here + t, this_call);
+            atomic_xchg(done + l * tasks + t, this_call);
         }
         for (int t = 0; t < here; ++t) {
+            volatile __global int *task_done = done + l * tasks + t;
             int looks = 0;
-            while (done_here[t] != this_call && looks < PATIENCE) ++looks;
-            if (done_here[t] != this_call)
+            while (*task_done != this_call && looks < PATIENCE) ++looks;
+            if (*task_done != this_call)
                 layer_task(layer, t, packed, values, ldv, out);
         }
         atomic_add(claimed + l, 0);  // later loads must not move before the waits
@@ -231,14 +229,77 @@ cpu(__global const Layer *layers, const int count, __global const float *packed,
         values = out;
         ldv = layer->ldo;
     }
+}
+
+// The workers of one call, all in one launch.
+//
+// state  zero at first: [0] the call before, [1] workers that have left, [2 …] unused,
+//        [STATE …] claimed, done
+// index map: work-group = worker
+#define STATE 8
+__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
+workers(SHARED_ARGUMENTS, volatile __global int *state)
+{
 #if WORKERS > 1
-    if (atomic_inc(left) == WORKERS - 1) {  // the last one out resets
+    volatile __global int *claimed = state + STATE;
+    const int this_call = state[0] + 1;
+    work(SHARED, claimed, claimed + count, this_call);
+    if (atomic_inc(state + 1) == WORKERS - 1) {  // the last one out resets
         for (int l = 0; l < count; ++l) claimed[l] = 0;
-        *left = 0;
-        *call = this_call;
+        state[1] = 0;
+        state[0] = this_call;
     }
+#else
+    work(SHARED, state, state, 0);
 #endif
 }
+
+#if WORKERS > 1
+// The calling thread as the first worker, while `helpers` stand by on other threads.
+//
+//   lead     open call n ---- work ---- close, wait until none is inside
+//   helper      ...see n, enter ---- work ---- leave, stay for the next call...
+//
+// A helper enters before it looks again whether the call is still open, and the lead
+// closes before it looks whether a helper is inside: so none is left inside unseen.
+// While the call is closed nobody but the lead touches anything.
+//
+// state  as for `workers`, but [2] the open call or 0, [3] helpers inside
+// alarm  [1]  set when a helper did not leave in time: the host then waits for it
+__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
+lead(SHARED_ARGUMENTS, volatile __global int *state, volatile __global int *alarm)
+{
+    volatile __global int *claimed = state + STATE;
+    const int next = state[0] + 1, this_call = next ? next : 1;
+    state[0] = this_call;
+    for (int l = 0; l < count; ++l) claimed[l] = 0;
+    atomic_xchg(state + 2, this_call);
+    work(SHARED, claimed, claimed + count, this_call);
+    atomic_xchg(state + 2, 0);
+    int looks = 0;
+    while (atomic_add(state + 3, 0) && looks < PATIENCE) ++looks;
+    if (looks == PATIENCE) *alarm = 1;
+}
+
+// Workers that join the open call, and stay for LINGER looks after it for the next.
+__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
+helpers(SHARED_ARGUMENTS, volatile __global int *state)
+{
+    volatile __global int *claimed = state + STATE;
+    int last = 0;
+    for (int looks = 0; looks < LINGER; ++looks) {
+        const int call = state[2];
+        if (call == 0 || call == last) continue;
+        atomic_inc(state + 3);
+        if (atomic_add(state + 2, 0) == call) {
+            work(SHARED, claimed, claimed + count, call);
+            last = call;
+        }
+        atomic_dec(state + 3);
+        looks = 0;
+    }
+}
+#endif
 
 // packed = A of one dense layer in panels, its bias first; rows past n_out are zero.
 //

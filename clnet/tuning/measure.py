@@ -130,14 +130,14 @@ def check(
         found = executable.result(value.name)[:CHECKED_SAMPLES]
         expected = exact[value.name]
         finite = np.isfinite(expected)
-        error = float(np.linalg.norm((found - expected)[finite]))
+        distance = float(np.linalg.norm((found - expected)[finite]))
         limit = TOLERANCE[executable.dtype] * float(
             np.linalg.norm(expected[finite]) + np.sqrt(finite.sum())
         )
-        if not error <= limit:
+        if not distance <= limit:
             names = sorted({step.variant.name for step in steps})
             raise WrongResultError(
-                f"{', '.join(names)} differs from the oracle by {error:.2g} in norm, "
+                f"{', '.join(names)} differs from the oracle by {distance:.2g} in norm, "
                 f"at most {limit:.2g} was expected"
             )
 

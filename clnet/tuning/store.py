@@ -156,7 +156,7 @@ class Store:
     def _set_aside(self, path: Path, reason: Exception) -> None:
         aside = path.with_suffix(".damaged")
         try:
-            os.replace(path, aside)
+            path.replace(aside)
             where = f"it was set aside as {aside.name}"
         except OSError:
             where = "it is ignored"

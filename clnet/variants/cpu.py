@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from clnet.device import Device
 from clnet.ops import LayerOps, Nonlinearity, Span, round_up
 from clnet.variants.base import (
+    Alarm,
     Config,
     Cost,
     Launch,
@@ -28,7 +29,9 @@ from clnet.variants.base import (
 
 PANEL = 16  # outputs a panel, as in cpu.cl
 BLOCK = 96  # samples a task at most
-PATIENCE = 1 << 14  # looks at another worker's task; some tens of microseconds
+PATIENCE = 1 << 16  # looks at another worker's task; some hundred microseconds
+LINGER = 1 << 18  # looks for another call; likewise
+STATE = 8  # words of the state before its counters, as in cpu.cl
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,8 @@ class Cpu:
 
     Config: ``workers``, the threads that share the work; ``group``, panels of 16
     neurons a task; ``caller``, 1 where one of the workers is the calling thread
-    itself, through the device's serial companion: it starts at once, and the others
-    join when they have woken.
+    itself, through the device's serial companion: it starts at once, the others join
+    when they have woken, and stay awake for a moment for the next call.
     """
 
     name: str = "cpu"
@@ -88,6 +91,7 @@ class Cpu:
             "BLOCK": block,
             "GROUP": config["group"],
             "PATIENCE": PATIENCE,
+            "LINGER": LINGER,
         }
         starts = np.cumsum([0, *(_packed_size(layer) for layer in layers)])
         key = f"cpu panels of {[layer.apply.weights.offset for layer in layers]}"
@@ -100,19 +104,25 @@ class Cpu:
             f"cpu layers of {key}, {functions}, batch {span.batch}",
             lambda: _table(span, layers, functions, starts),
         )
-        state = 4 * (2 + len(layers) * (1 + tasks))
-        run = Launch(
-            "cpu.cl", "cpu", defines, (config["workers"] - config["caller"],), (1,),
-            (
-                table, len(layers), packed, x, x.stride,
-                Scratch("inner", 4 * _inner_size(span)), y,
-                Scratch("state", state), tasks,
-            ),
+        shared = (
+            table, len(layers), packed, x, x.stride,
+            Scratch("inner", 4 * _inner_size(span)), y, tasks,
+            Scratch("state", 4 * (STATE + len(layers) * (1 + tasks))),
         )
-        runs = [run]
+        workers = Launch(
+            "cpu.cl", "workers", defines, (config["workers"],), (1,), shared
+        )
+        runs: tuple[Launch, ...] = (workers,)
         if config["caller"]:
-            here = _serial_companion(device)
-            runs.append(replace(run, global_size=(1,), place=here))
+            helpers = replace(
+                workers, kernel="helpers", global_size=(config["workers"] - 1,),
+                standby=True,
+            )
+            lead = replace(
+                workers, kernel="lead", global_size=(1,), arguments=(*shared, Alarm()),
+                place=_serial_companion(device),
+            )
+            runs = (helpers, lead)
         repacks = tuple(
             Launch(
                 "cpu.cl", "pack", defines,

@@ -14,6 +14,7 @@ from clnet.variants.base import (
     Parameters,
     Reach,
     Scratch,
+    gpu_shape,
     item_size,
     refuse_unless_dense_layers,
     span_bytes,
@@ -69,6 +70,7 @@ class Fused:
             launches=1,
             scratch=_scratch(span),
             compute_units=1,
+            efficiency=gpu_shape(device),
         )
 
     def launches(

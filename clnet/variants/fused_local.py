@@ -14,6 +14,7 @@ from clnet.variants.base import (
     Launch,
     Parameters,
     Reach,
+    gpu_shape,
     item_size,
     refuse_unless_dense_layers,
     span_bytes,
@@ -96,6 +97,7 @@ class FusedLocal:
             launches=1,
             scratch=0,
             compute_units=min(device.compute_units, tiles),
+            efficiency=gpu_shape(device),
         )
 
     def launches(

@@ -13,6 +13,7 @@ from clnet.variants.base import (
     Launch,
     Reach,
     dense_layer,
+    gpu_shape,
     item_size,
     layer_defines,
     padded,
@@ -95,6 +96,7 @@ class Gemm:
             launches=1,
             scratch=0,
             compute_units=min(device.compute_units, down * across),
+            efficiency=gpu_shape(device),
         )
 
     def launches(

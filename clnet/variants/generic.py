@@ -19,6 +19,7 @@ from clnet.variants.base import (
     Parameters,
     Reach,
     Table,
+    gpu_shape,
     kernel_function,
     real,
     span_bytes,
@@ -50,7 +51,8 @@ class Generic:
         reads = span_bytes(span)
         if isinstance(op, Apply):
             reads += op.storage.size * span.batch * 16
-        return Cost(span_flops(span), reads, 1, 0, device.compute_units)
+        return Cost(span_flops(span), reads, 1, 0, device.compute_units,
+                    gpu_shape(device))
 
     def launches(
         self, span: Span, config: Config, device: Device

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from clnet.device import Device
-from clnet.ops import Span, round_up
+from clnet.ops import Span
 from clnet.variants.base import (
     Config,
     Cost,
     Launch,
     Reach,
     dense_layer,
+    gpu_shape,
     item_size,
     layer_defines,
     refuse_unless_dense_layers,
@@ -22,7 +23,7 @@ from clnet.variants.base import (
 )
 
 GROUPS = (64, 128, 256)  # work-items
-STAGES = (1024, 256, 4096)  # values
+STAGES = (256, 1024, 4096)  # values
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,12 @@ class Local:
         return refuse_unless_dense_layers(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Stages that hold the whole input, or less where it comes in parts."""
+        """Stages, from the least that holds the whole input down."""
         layer = dense_layer(span)
-        needed = round_up(layer.n_in, 4)
         most = device.local_memory // item_size(span) // 4 * 4
-        stages = list(dict.fromkeys(min(stage, needed, most) for stage in STAGES))
+        stages = list(dict.fromkeys(min(stage, most) for stage in STAGES))
+        shorter = [stage for stage in stages if stage < layer.n_in]
+        stages = [*stages[len(shorter) :][:1], *reversed(shorter)]
         groups = list(dict.fromkeys(min(g, device.largest_group) for g in GROUPS))
         if device.simd_width == 1:  # nothing is gained by any of them there
             stages, groups = stages[:1], groups[:1]
@@ -62,6 +64,7 @@ class Local:
             launches=1,
             scratch=0,
             compute_units=min(device.compute_units, blocks * span.batch),
+            efficiency=gpu_shape(device),
         )
 
     def launches(

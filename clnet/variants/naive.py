@@ -13,6 +13,7 @@ from clnet.variants.base import (
     Launch,
     Reach,
     dense_layer,
+    gpu_shape,
     layer_defines,
     refuse_unless_dense_layers,
     span_bytes,
@@ -44,7 +45,8 @@ class Naive:
         again = 4 * layer.n_in * layer.n_out * (span.batch - 1)
         groups = -(-layer.n_out // GROUP) * span.batch
         units = min(device.compute_units, groups)
-        return Cost(span_flops(span), span_bytes(span) + again, 1, 0, units)
+        return Cost(span_flops(span), span_bytes(span) + again, 1, 0, units,
+                    gpu_shape(device))
 
     def launches(
         self, span: Span, config: Config, device: Device

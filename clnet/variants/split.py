@@ -13,6 +13,7 @@ from clnet.variants.base import (
     Launch,
     Reach,
     dense_layer,
+    gpu_shape,
     item_size,
     layer_defines,
     padded,
@@ -84,6 +85,7 @@ class Split:
             launches=1,
             scratch=0,
             compute_units=min(device.compute_units, tiles * blocks),
+            efficiency=gpu_shape(device),
         )
 
     def launches(
