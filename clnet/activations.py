@@ -158,7 +158,7 @@ def _one(v: Array, *_: Array) -> Array:
 
 
 def _threshold(v: Array) -> Array:
-    return np.where(v < 0, v.dtype.type(0), v.dtype.type(1))
+    return np.asarray(~(v < 0), dtype=v.dtype)  # NaN gives 1, as in FANN
 
 
 def _inside(low: float, high: float) -> Callable[[Array, Array], Array]:

@@ -295,7 +295,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     ]
     if t.size:
         result = network.compare(y, t)
-        rows += [("MSE", f"{result.mse:.9f}"),
+        rows += [("MSE", f"{result.mse:.4g}"),
                  ("bit fail", f"{result.bit_fail} of {t.size}"),
                  ("accuracy", f"{result.accuracy:.6f}")]
     else:

@@ -145,7 +145,7 @@ void gemm(__global const REAL *parameters, const int weights, const int stride,
         barrier(CLK_LOCAL_MEM_FENCE);  // also: all have done with the other side
         fetch_x(x_held, x, ldx, samples, first + TILE_K / 4, vectors, n_in);
         fetch_a(a_held, a, stride, neurons, first + TILE_K / 4, vectors);
-#pragma unroll
+#pragma unroll 8
         for (int k = 0; k < TILE_K; ++k) {
             __local const VEC *x_row = (__local const VEC *)(x_tile + k * PITCH_M);
             __local const VEC *a_row = (__local const VEC *)(a_tile + k * PITCH_N);

@@ -39,9 +39,9 @@ class Timing:
     Attributes
     ----------
     seconds : float
-        Median time of one run among many, back to back.
+        Time of one run among many, back to back.
     latency : float
-        Median time of one run alone, until the host has seen it finish.
+        Time of one run alone, until the host has seen it finish.
     spread : float
         Middle half of the rounds' times, as a share of the median.
     """

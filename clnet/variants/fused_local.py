@@ -48,7 +48,7 @@ class FusedLocal:
         """Refuse also layers whose values do not fit in local memory."""
         refusal = refuse_unless_dense_layers(span, device)
         if refusal is None and not self._configs(span, device):
-            needed = _local_bytes({"items": 1, "group": 1, "tile": 1}, span)
+            needed = _widest(span) * item_size(span)
             refusal = (
                 f"it keeps two neighbouring layers' values in local memory, {needed} "
                 f"bytes and room to add in, and {device.name} has {device.local_memory}"
