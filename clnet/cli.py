@@ -43,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"clnet: {error}", file=sys.stderr)
         return 2
     except MemoryError as error:
-        print(f"clnet: not enough memory: {error or 'for the data'}", file=sys.stderr)
+        why = str(error) or "the files' content does not fit"
+        print(f"clnet: not enough memory: {why}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("clnet: interrupted", file=sys.stderr)

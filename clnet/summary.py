@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tabulate import tabulate
 
+from clnet.activations import SOFTMAX, activation
 from clnet.formats.fann import FannParameters, Scaling
 from clnet.network import Network
 
-WIDTH = 80
+WIDTH = 80  # columns of everything that is printed
 
 
 def network_text(network: Network) -> str:
@@ -39,10 +39,7 @@ def network_text(network: Network) -> str:
         ("bytes", sum(row[-1] for row in rows)),
         ("FANN's clip", "yes" if network.fann_compatible else "no"),
     ]
-    # With these widths layers of millions of parameters still fit.
-    widths = (None, None, 16)
-    table = tabulate(rows, headers, maxcolwidths=widths, disable_numparse=True)
-    parts = [pairs(head), str(table)]
+    parts = [pairs(head), _columns([headers, *rows])]
     if network.fann is not None:
         parts.append("FANN's parameters\n" + pairs(_parameters(network.fann)))
     return "\n\n".join(parts)
@@ -52,7 +49,23 @@ def _one(value: str | float | tuple[Any, ...]) -> str:
     """Return a layer's activation or steepness in a few letters."""
     if isinstance(value, tuple):
         return "mixed"
-    return value if isinstance(value, str) else f"{value:g}"
+    if isinstance(value, str):
+        return value if value == SOFTMAX else activation(value).name
+    return f"{value:.3g}"
+
+
+def _columns(rows: Sequence[Sequence[object]]) -> str:
+    """Return rows as columns, numbers to the right, two spaces between."""
+    columns = zip(*rows, strict=True)
+    widths = [max(len(str(cell)) for cell in column) for column in columns]
+    numbers = [isinstance(cell, int) for cell in rows[-1]]
+    return "\n".join(
+        "  ".join(
+            f"{cell:>{width}}" if number else f"{cell:{width}}"
+            for cell, width, number in zip(row, widths, numbers, strict=True)
+        )
+        for row in rows
+    )
 
 
 def _parameters(fann: FannParameters) -> list[tuple[str, object]]:
