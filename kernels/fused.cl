@@ -50,12 +50,12 @@ void fused(__global const REAL *parameters, __global const REAL *x, const int ld
                 layer == LAYERS - 1 ? y + (size_t)sample * ldy : target;
             for (int first = 0; first < written_by(layer); first += TEAMS) {
                 const int j = first + team;
-                REAL sum[TILE] = {0};
-                if (j < n_out)
-                    team_multiply(sum, (__global const VEC *)(weights + (size_t)j * stride),
-                                  stride / 4, source, 0, 1, stride, item);
+                const bool live = j < n_out;
+                REAL sum[TILE];
+                team_multiply(sum, (__global const VEC *)(weights + (size_t)j * stride),
+                              live ? stride / 4 : 0, source, 0, 1, stride, item);
                 team_add(sum, partial);
-                if (item == 0 && j < n_out) {
+                if (item == 0 && live) {
                     if (bias_of[layer] >= 0) sum[0] += parameters[bias_of[layer] + j];
                     out[j] = chain_activate(layer, sum[0]);
                 } else if (item == 0 && j < written_by(layer)) {

@@ -62,13 +62,12 @@ void fused_local(__global const REAL *parameters, __global const REAL *x, const 
         __local REAL *target = values + (last ? 0 : at_of[layer + 1]);
         for (int first = 0; first < ldt; first += TEAMS) {
             const int j = first + team;
-            REAL sums[TILE] = {0};
-            if (j < n_out)
-                team_multiply(sums, (__global const VEC *)(weights + (size_t)j * stride),
-                              stride / 4, source, stride, TILE, stride, item);
+            const bool live = j < n_out;
+            REAL sums[TILE];
+            team_multiply(sums, (__global const VEC *)(weights + (size_t)j * stride),
+                          live ? stride / 4 : 0, source, stride, TILE, stride, item);
             team_add(sums, partial);
             if (item == 0 && j < ldt) {
-                const bool live = j < n_out;
                 const REAL bias = live && bias_of[layer] >= 0
                                       ? parameters[bias_of[layer] + j] : (REAL)0;
 #pragma unroll

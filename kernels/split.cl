@@ -36,13 +36,13 @@ void split(__global const REAL *parameters, const int weights, const int stride,
     const int j = get_group_id(1) * TEAMS + get_local_id(0) / ITEMS;
     x += sample * ldx;
     y += sample * ldy;
-    REAL sums[TILE] = {0};
-    if (j < n_out)
-        team_multiply(sums,
-                      (__global const VEC *)(parameters + weights + (size_t)j * stride),
-                      stride / 4, x, ldx, samples, n_in, item);
+    const bool live = j < n_out;
+    REAL sums[TILE];
+    team_multiply(sums,
+                  (__global const VEC *)(parameters + weights + (size_t)j * stride),
+                  live ? stride / 4 : 0, x, ldx, samples, n_in, item);
     team_add(sums, partial);
-    if (item == 0 && j < n_out) {
+    if (item == 0 && live) {
         const REAL start = HAS_BIAS ? parameters[bias + j] : (REAL)0;
 #pragma unroll
         for (int t = 0; t < TILE; ++t)

@@ -25,9 +25,9 @@
 #define TEAMS (GROUP / ITEMS)
 #define PARTIALS (ITEMS > 1 ? TILE * GROUP : 1)  // values of local memory for the sums
 
-// sums[t] += this work-item's share of  row . x[t]
+// sums[t] = this work-item's share of  row . x[t]
 //
-// row      [vectors]      a row of A
+// row      [vectors]      a row of A; none is read where `vectors` is 0
 // x        [TILE, ldx]    of which `samples` rows exist: row 0 stands for the others
 // n_in     values in a row of x
 // item     the work-item's number in its team
@@ -35,6 +35,8 @@ inline void team_multiply(REAL *sums, __global const VEC *row, const int vectors
                           X_SPACE const REAL *x, const int ldx, const int samples,
                           const int n_in, const int item)
 {
+    // Not an initialiser: PoCL 3.0 runs one only once for a loop around this.
+    for (int t = 0; t < TILE; ++t) sums[t] = 0;
     for (int first = item; first < vectors; first += UNROLL * ITEMS) {
         VEC a[UNROLL];
 #pragma unroll

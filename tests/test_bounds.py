@@ -1,0 +1,78 @@
+"""The bounds of the tests notice a kernel that leaves out one product, and no less."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from bounds import ACTIVATION_ERRORS, JUMPS, slope, span_bound, sum_error
+from numpy.lib.stride_tricks import sliding_window_view
+
+from clnet import reference
+from clnet.activations import ACTIVATIONS
+from clnet.network import Network
+
+
+def test_every_activation_has_its_errors():
+    assert list(ACTIVATION_ERRORS) == list(ACTIVATIONS)
+    assert set(JUMPS) < set(ACTIVATIONS)
+
+
+@pytest.mark.parametrize("reach", [1, 50, 500])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_no_difference_quotient_exceeds_the_slope(name, reach):
+    step = 0.001
+    v = np.arange(-8, 8, step)
+    quotients = np.abs(np.diff(ACTIVATIONS[name].value(v)) / step)
+    for point in JUMPS.get(name, ((), 0))[0]:
+        quotients[np.abs(v[1:] - point) < 0.01] = 0
+    steepest = sliding_window_view(quotients, 2 * reach).max(axis=1)
+    middle = v[reach : reach + steepest.size]
+    allowed = slope(name, middle, np.full(middle.shape, reach * step))
+    assert (steepest <= allowed + 1e-6).all()
+
+
+@pytest.mark.parametrize("n", [1, 10, 1000, 100_000])
+def test_sums_in_float32_stay_within_their_bound(n):
+    rng = np.random.default_rng(n)
+    a = rng.standard_normal((50, n)).astype(np.float32)
+    exact = a.astype(np.float64).sum(axis=1)
+    for sums in (a.cumsum(axis=1)[:, -1], a.sum(axis=1)):
+        error = np.abs(sums - exact) / np.abs(a).sum(axis=1)
+        assert error.max() <= sum_error(n, "float32")
+
+
+@pytest.mark.parametrize("activation", ["identity", "sigmoid", "tanh", "gelu", "sin"])
+@pytest.mark.parametrize(
+    "sizes", [(7, 5), (129, 30), (1000, 20), (4000, 8), (50, 60, 7), (30, 200, 31, 4)]
+)
+def test_a_weight_left_out_is_noticed(activation, sizes):
+    """Nine of ten weights, left out alone, move a result past its bound."""
+    network = Network.mlp(sizes, activation, seed=1)
+    span = network.program.span(0, len(network.program.ops), 3)
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((3, sizes[0]))
+    exact, bounds = span_bound(span, {"x": x}, network.parameters)
+    output = network.program.output.name
+    noticed = []
+    live = np.flatnonzero(network._live[: network.layout.weights[0].size])
+    for slot in rng.choice(live, 40):
+        parameters = network.parameters.astype(np.float64)
+        parameters[slot] = 0
+        wrong = reference.run(network.program, x, parameters)
+        noticed.append((np.abs(wrong - exact[output]) > bounds[output]).any())
+    assert np.mean(noticed) >= 0.9
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_bias_left_out_is_noticed(dtype):
+    network = Network.mlp([300, 20], "tanh", seed=1, dtype=dtype)
+    parameters = np.array(network.parameters)
+    slot = network.layout.biases[0]
+    parameters[slot.offset : slot.offset + slot.size] = 0.01
+    span = network.program.span(0, 2, 3)
+    x = np.random.default_rng(2).standard_normal((3, 300))
+    exact, bounds = span_bound(span, {"x": x}, parameters)
+    without = reference.run(
+        network.program, x, network.parameters.astype(np.float64)
+    )
+    assert (np.abs(without - exact["y1"]) > bounds["y1"]).all()
