@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Action = Callable[[], Any]
 ALIGNMENT = 64  # bytes; a cache line, and the widest vector
+NANOSECOND = 1e-9  # seconds; the unit of OpenCL's clocks
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,21 @@ class Step:
     place: Device | None
 
 
+class DeviceTime(NamedTuple):
+    """How long the commands of one run took, by the device's clock.
+
+    Attributes
+    ----------
+    span : float
+        Seconds from the first command's start to the last one's end.
+    busy : float
+        Seconds of the commands alone, what lies between them left out.
+    """
+
+    span: float
+    busy: float
+
+
 class Session:
     """One context of a device and its companions, with a queue for each place.
 
@@ -80,6 +96,7 @@ class Session:
         import pyopencl as cl
 
         self.device = device
+        self.profiling = profiling
         self.errors: tuple[type[Exception], ...] = (cl.Error, MemoryError)
         properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
         try:
@@ -387,7 +404,39 @@ class Executable:
             self.store.refresh(self.network)
         for action in self._actions:
             action()
-        if self._alarm is not None and self._alarm.first(self.session):
+        if self._alarm is not None:
+            self._heed_alarm()
+
+    def timed_run(self) -> DeviceTime:
+        """Compute as `run` does, and return how long the device took by its own clock.
+
+        Raises
+        ------
+        InputError
+            If the session does not record times, or no step runs on the device.
+        DeviceError
+            If the device fails.
+        """
+        if not self.session.profiling:
+            raise InputError("timed_run needs a session made with profiling=True")
+        if self.store.version != self.network.version:
+            self.store.refresh(self.network)
+        made = [action() for action in self._actions]
+        if self._alarm is not None:
+            self._heed_alarm()
+        for queue in self.session.queues.values():
+            queue.finish()
+        times = [event.profile for event in made if event is not None]
+        if not times:
+            raise InputError("timed_run needs a step that runs on the device")
+        span = max(time.end for time in times) - min(time.start for time in times)
+        busy = sum(time.end - time.start for time in times)
+        return DeviceTime(NANOSECOND * span, NANOSECOND * busy)
+
+    def _heed_alarm(self) -> None:
+        """Wait for the standby launches if a kernel's wait for them hit its bound."""
+        assert self._alarm is not None
+        if self._alarm.first(self.session):
             for standby in self._standbys:
                 standby.finish()
             self._alarm.write(self.session, np.zeros(1, np.int32))
