@@ -38,6 +38,19 @@ def device():
 
 
 @pytest.fixture
+def unmeasured(device, monkeypatch):
+    """The device, with plans made from the cost model: quick."""
+    compiled = Network.compile
+
+    def compile_network(self, device=None, batch=1, *, tune=None):
+        assert not tune
+        return compiled(self, device, batch, tune=False)
+
+    monkeypatch.setattr(Network, "compile", compile_network)
+    return device
+
+
+@pytest.fixture
 def files(tmp_path):
     """A folder with a small network and data in every format, and broken files."""
     network = Network(3, [Dense(4, "tanh"), Dense(2, "sigmoid")], seed=0,
@@ -103,8 +116,8 @@ def test_the_mushroom_network_on_its_test_data(clnet_command, device, fann_datas
     "d.csv --outputs 2", "d.data --device cpu",
 ])
 @pytest.mark.parametrize("net", ["a.net", "a.safetensors"])
-def test_predict(clnet_command, device, files, net, options):
-    if "cpu" in options and device.type != "cpu":
+def test_predict(clnet_command, unmeasured, files, net, options):
+    if "cpu" in options and unmeasured.type != "cpu":
         pytest.skip("the CPU is not the device of choice here")
     out = ok(clnet_command(f"predict {net} {options} --out out.npz"))
     network = clnet.load(net)
@@ -119,14 +132,14 @@ def test_predict(clnet_command, device, files, net, options):
     assert float(shown["MSE"]) == pytest.approx(network.compare(y, t).mse, rel=1e-3)
 
 
-def test_predict_without_targets(clnet_command, device, files):
+def test_predict_without_targets(clnet_command, unmeasured, files):
     out = ok(clnet_command("predict a.net bare.csv --outputs 0 --out y.csv"))
     assert "targets  none in the data" in out
     assert "MSE" not in out
     assert clnet.load_data("y.csv")[1].shape == (2, 2)
 
 
-def test_predict_with_scaling(clnet_command, device, files):
+def test_predict_with_scaling(clnet_command, unmeasured, files):
     scaling = Scaling([4] * 3, [2] * 3, [-1] * 3, [1] * 3, [7], [3], [-1], [1])
     network = Network(3, [Dense(1)], seed=0, fann=FannParameters(scaling=scaling),
                       fann_compatible=True)
@@ -140,7 +153,7 @@ def test_predict_with_scaling(clnet_command, device, files):
     assert "scaling parameters, not used: see --scale" in " ".join(out.split())
 
 
-def test_progress_is_for_terminals_alone(clnet_command, device, monkeypatch):
+def test_progress_is_for_terminals_alone(clnet_command, unmeasured, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     status, out, _ = clnet_command("predict a.net d.data --batch 1")
     assert (status, fields(out)["samples"]) == (0, "10")
@@ -211,7 +224,7 @@ def test_convert_keeps_every_digit(clnet_command, files):
     assert clnet.load_data("p.csv", dtype="float64")[0][0, 0] == 0.12345678901234567
 
 
-def test_explain(clnet_command, device):
+def test_explain(clnet_command, unmeasured):
     out = ok(clnet_command("explain a.net --batch 2"))
     assert "3-4-2" in out
     assert "chosen" in out

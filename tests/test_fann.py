@@ -376,6 +376,23 @@ def test_files_of_version_1_1_that_are_wrong(parsed, old, new, message):
     assert message in refusal(parsed, OLD.replace(old, new, 1))
 
 
+@pytest.mark.parametrize("old", [False, True])
+def test_a_damaged_file_is_read_or_refused(parsed, text, old):
+    content = OLD if old else text
+
+    @given(st.integers(0, len(content) - 1),
+           st.text(alphabet="\0 \n(),-.=019aexn½", max_size=3), st.integers(0, 4))
+    def check(at, inserted, removed):
+        try:
+            network = parsed(content[:at] + inserted + content[at + removed:])
+        except FormatError as error:
+            assert "line " in str(error) or "empty" in str(error)
+        else:
+            assert network.n_in >= 1
+
+    check()
+
+
 def test_a_bad_weight_far_inside_a_large_file(parsed, text, monkeypatch):
     from clnet.formats import numbers
 
@@ -399,6 +416,13 @@ def test_a_bad_weight_far_inside_a_large_file(parsed, text, monkeypatch):
 def test_what_fann_cannot_express(tmp_path, layers, message):
     with pytest.raises(FormatError, match=message):
         Network(2, layers).save(tmp_path / "x.net")
+    assert not any(tmp_path.iterdir())
+
+
+def test_scaling_of_another_network(tmp_path):
+    network = Network.mlp([3, 1], "tanh", fann=FannParameters(scaling=SCALING))
+    with pytest.raises(FormatError, match="scaling is for 2 inputs and 1 outputs"):
+        network.save(tmp_path / "x.net")
     assert not any(tmp_path.iterdir())
 
 

@@ -226,3 +226,17 @@ def test_wrong_descriptions(path, describe, message):
 def test_a_description_that_is_none(path, text):
     rewrite(path, metadata={"clnet": text})
     assert "a description that is not clnet's" in refusal(path)
+
+
+def test_a_damaged_file_is_read_or_refused(path):
+    content = path.read_bytes()
+
+    @given(st.integers(0, len(content) - 1), st.integers(0, 255))
+    def check(at, byte):
+        path.write_bytes(content[:at] + bytes([byte]) + content[at + 1 :])
+        try:
+            assert clnet.load(path).n_in >= 1
+        except FormatError as error:
+            assert "x.safetensors" in str(error)
+
+    check()

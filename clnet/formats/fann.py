@@ -91,6 +91,14 @@ def save(network: Network, path: Path) -> None:
     neurons = [
         _fann_neurons(network, number, path) for number in range(len(network.layers))
     ]
+    scaling = None if network.fann is None else network.fann.scaling
+    if scaling is not None:
+        found = (len(scaling.mean_in), len(scaling.mean_out))
+        if found != (network.n_in, network.n_out):
+            raise FormatError(
+                f"cannot write {path}: the scaling is for {found[0]} inputs and "
+                f"{found[1]} outputs, expected {network.n_in} and {network.n_out}"
+            )
     write(path, _text_2_1(network, neurons))
 
 
