@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
 from clnet.device import Device
+from clnet.ops import Apply, Program
 
 if TYPE_CHECKING:
     from clnet.network import Network
     from clnet.planner import Candidate, Cover, Survey
 
 WIDTH = 80  # columns
+PARTS = {"Apply": "sums", "BiasAct": "act", "Softmax": "softmax"}
 
 
 def explanation(
@@ -37,7 +40,7 @@ def explanation(
             f"{'measured host to host' if chosen.timing else _basis(chosen)}.",
             WIDTH, break_on_hyphens=False, break_long_words=True,
         ),
-        "chosen\n" + _table([_row(c) for c in chosen.candidates]),
+        "chosen\n" + _table(network.program, chosen.candidates),
     ]
     if len(survey.covers) > 1:
         rows = [
@@ -50,15 +53,12 @@ def explanation(
         key=lambda c: (c.start, c.stop, c.timing is None, c.seconds),
     )
     if losers:
-        parts.append("spans that lost\n" + _table([_row(c) for c in losers]))
-    faults = dict.fromkeys(
-        (c.step.variant.name, c.fault) for c in survey.candidates if c.fault
-    )
+        parts.append("spans that lost\n" + _table(network.program, losers))
     refusals = [
-        f"{name} ({_spans(spans)}): {sentence}"
+        f"{name} ({_named(network.program, spans)}): {sentence}"
         for (name, sentence), spans in survey.refusals.items()
     ]
-    refusals += [f"{name}: failed: {fault}" for name, fault in faults]
+    refusals += survey.failures
     if refusals:
         lines = [
             textwrap.fill(line, WIDTH, initial_indent="  ", subsequent_indent="    ")
@@ -71,40 +71,50 @@ def explanation(
 def _row(candidate: Candidate) -> tuple[str, ...]:
     step = candidate.step
     config = " ".join(f"{name}={value}" for name, value in step.config.items())
-    if step.place is None:
-        place = "host"
-    else:
-        place = "calling thread" if step.place.serial else "device"
     how = "measured" if candidate.timing else "modelled"
     return (
-        _ops(candidate.start, candidate.stop), step.variant.name, config, place,
-        _seconds(candidate.seconds), how,
+        step.variant.name, config, _place(candidate), _seconds(candidate.seconds), how
     )
 
 
-def _table(rows: list[tuple[str, ...]]) -> str:
-    headers = ("ops", "variant", "config", "place", "time", "")
-    widths = (9, 11, 22, 14, 9, 8)
+def _place(candidate: Candidate) -> str:
+    place = candidate.step.place
+    if place is None:
+        return "host"
+    return "calling thread" if place.serial else "device"
+
+
+def _table(program: Program, candidates: Iterable[Candidate]) -> str:
+    """Return a table of candidates; equal ones of several layers share a row."""
+    rows: dict[tuple[str, ...], list[tuple[int, int]]] = {}
+    for c in candidates:
+        kind = _kind(program, c.start, c.stop)
+        rows.setdefault((kind, *_row(c)), []).append((c.start, c.stop))
     text: str = tabulate(
-        _collapsed(rows), headers, tablefmt="plain", maxcolwidths=list(widths),
-        disable_numparse=True, stralign="left",
+        [(_named(program, spans), *row[1:]) for row, spans in rows.items()],
+        ("layers", "variant", "config", "place", "time", ""),
+        tablefmt="plain", maxcolwidths=[14, 11, 20, 14, 8, 8], disable_numparse=True,
     )
     return text
 
 
-def _collapsed(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Merge rows that differ only in their ops (equal layers)."""
-    merged: dict[tuple[str, ...], list[str]] = {}
-    for row in rows:
-        merged.setdefault(row[1:], []).append(row[0])
-    return [(_joined(ops), *rest) for rest, ops in merged.items()]
+def _kind(program: Program, start: int, stop: int) -> str:
+    """Return which ops a span has, so that only equal spans are listed together."""
+    return " ".join(type(op).__name__ for op in program.ops[start:stop])
 
 
-def _joined(ops: list[str]) -> str:
-    if len(ops) == 1:
-        return ops[0]
-    first, last = ops[0].split("-")[0], ops[-1].split("-")[-1]
-    return f"{len(ops)} in {first}-{last}"
+def _named(program: Program, spans: Sequence[tuple[int, int]]) -> str:
+    """Return spans in words: their layers, counted from 1, and what of them."""
+    layer_of: list[int] = []
+    for op in program.ops:
+        before = layer_of[-1] if layer_of else 0
+        layer_of.append(before + (isinstance(op, Apply) and not op.accumulate))
+    first, last = layer_of[spans[0][0]], layer_of[spans[-1][1] - 1]
+    kinds = {_kind(program, start, stop) for start, stop in spans}
+    part = f" {PARTS[kinds.pop()]}" if len(kinds) == 1 and kinds <= PARTS.keys() else ""
+    if len(spans) > 1 and len(spans) != last - first + 1:
+        return f"{len(spans)} in {first}-{last}{part}"
+    return (str(first) if first == last else f"{first}-{last}") + part
 
 
 def _plain(rows: list[tuple[str, str]]) -> str:
@@ -115,28 +125,18 @@ def _plain(rows: list[tuple[str, str]]) -> str:
 
 
 def _summary(cover: Cover) -> str:
-    runs: list[str] = []
+    texts = []
     for candidate in cover.candidates:
-        row = _row(candidate)
-        text = f"{row[1]} on {row[3]}" if row[3] != row[1] else row[1]
-        text += f" ({row[2]})" if row[2] else ""
-        if not runs or runs[-1] != text:
-            runs.append(text)
-    return ", ".join(dict.fromkeys(runs))
+        variant, config, place, *_ = _row(candidate)
+        text = variant if place == variant else f"{variant} on {place}"
+        texts.append(text + (f" ({config})" if config else ""))
+    parts = [f"{texts.count(text)} x {text}" for text in dict.fromkeys(texts)]
+    return ", ".join(part.removeprefix("1 x ") for part in parts)
 
 
 def _basis(cover: Cover) -> str:
     measured = all(c.timing for c in cover.candidates)
     return "the sum of measured spans" if measured else "modelled, nothing measured"
-
-
-def _ops(start: int, stop: int) -> str:
-    return f"{start + 1}" if stop == start + 1 else f"{start + 1}-{stop}"
-
-
-def _spans(spans: list[tuple[int, int]]) -> str:
-    first = min(start for start, _ in spans)
-    return "ops " + _ops(first, max(stop for _, stop in spans))
 
 
 def _seconds(seconds: float) -> str:

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from clnet.checks import as_numbers, check_count
 from clnet.device import Device
 from clnet.device import device as find_device
-from clnet.errors import ClnetWarning, DeviceError, InputError, unknown
+from clnet.errors import ClnetError, ClnetWarning, DeviceError, InputError, unknown
 from clnet.explain import explanation
 from clnet.ops import Program, Span
 from clnet.program import source_hash
@@ -34,7 +34,7 @@ from clnet.runtime import Plan, Session, Step, session
 from clnet.tuning.measure import WrongResultError, measure, representative
 from clnet.tuning.store import Store, Timing
 from clnet.variants import VARIANTS, Variant
-from clnet.variants.base import Config
+from clnet.variants.base import Config, Cost
 
 if TYPE_CHECKING:
     from clnet.network import Network
@@ -97,7 +97,7 @@ class Cover:
     candidates : tuple of Candidate
         One after the other.
     added : float
-        Sum of their times and hand-overs.
+        Sum of their times and of the hand-overs where the place changes.
     timing : Timing or None
         Measured whole, host arrays in and out, if it is.
     """
@@ -105,6 +105,11 @@ class Cover:
     candidates: tuple[Candidate, ...]
     added: float
     timing: Timing | None = None
+
+    @property
+    def measured(self) -> bool:
+        """Whether all its candidates are measured."""
+        return all(candidate.timing is not None for candidate in self.candidates)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -127,12 +132,15 @@ class Survey:
         All that were eligible.
     refusals : dict of (variant name, sentence) to list of (start, stop)
         Why the others were not.
+    failures : list of str
+        What was eligible and failed, a sentence each.
     covers : list of Cover
         Those compared in the end, best first.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
     refusals: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
     covers: list[Cover] = field(default_factory=list)
 
 
@@ -146,7 +154,7 @@ def compile_network(
 ) -> Plan:
     """Return the best plan for a network on a device; see `Network.compile`."""
     check_count("batch", batch)
-    if tune not in (None, True, False):
+    if tune is not None and not isinstance(tune, bool):
         raise InputError(f"tune must be None, True or False, not {tune!r}")
     where = find_device(device)
     return _Planner(network, where, int(batch), tune, _named(variants)).plan()
@@ -177,13 +185,16 @@ def predict(
 def _named(names: Sequence[str] | None) -> tuple[Variant, ...]:
     if names is None:
         return VARIANTS
-    if isinstance(names, str):
-        raise InputError(f"variants must be a list of names, as [{names!r}]")
     known = {variant.name: variant for variant in VARIANTS}
-    for name in names:
-        if name not in known:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InputError(f"variants must be a list of names, not {names!r}")
+    chosen = list(names)
+    if not chosen:
+        raise InputError(f"variants is empty: name some of {', '.join(known)}")
+    for name in chosen:
+        if not isinstance(name, str) or name not in known:
             raise unknown("variant", name, known)
-    return tuple(known[name] for name in names)
+    return tuple(variant for variant in VARIANTS if variant.name in chosen)
 
 
 @cache
@@ -274,12 +285,17 @@ class _Planner:
         return self.program.span(start, stop, batch or self.batch)
 
     def _candidates(self) -> list[Candidate]:
-        """Return every eligible candidate; refusals go to the survey."""
+        """Return every eligible candidate; refusals go to the survey.
+
+        Configurations and modelled times are those of the batch that is measured, so
+        that all batches it stands for have the same candidates.
+        """
         found = []
         for variant in self.variants:
             host = variant.name == "host"
             for start, stop in self._spans(variant):
                 span = self._span(start, stop)
+                priced = self._measuring_span(start, stop)
                 for place in (self.device,) if host else self.device.places:
                     sentence = variant.refuse(span, place)
                     if sentence is not None:
@@ -289,9 +305,10 @@ class _Planner:
                         if (start, stop) not in where:
                             where.append((start, stop))
                         continue
-                    for config in self._configs(variant, span, place):
+                    for config in self._configs(variant, priced, place):
                         step = Step(span, variant, config, None if host else place)
-                        seconds = self._model(step, place)
+                        cost = variant.cost(priced, config, place)
+                        seconds = _modelled(cost, place)
                         found.append(Candidate(start, stop, step, seconds))
         return found
 
@@ -307,13 +324,6 @@ class _Planner:
             if self._lookup(Step(span, variant, config, place)) is not None
         ]
         return [*space[:1], *(config for config in known if config != space[0])]
-
-    def _model(self, step: Step, place: Device) -> float:
-        cost = step.variant.cost(step.span, step.config, place)
-        flops, bytes_ = RATES["cpu" if place.type == "cpu" else "gpu"]
-        units = max(1, cost.compute_units) * cost.efficiency
-        busy = max(cost.flops / (flops * units), cost.bytes / (bytes_ * units))
-        return busy + cost.launches * place.launch_cost
 
     def _key(self, step: Step) -> str:
         """Return the store's key of a step: everything but device and span."""
@@ -377,10 +387,7 @@ class _Planner:
                     on_device=step.place is not None,
                 )
             except (DeviceError, WrongResultError) as error:
-                warnings.warn(
-                    f"{step.variant.name} is left out: {error}", ClnetWarning,
-                    stacklevel=2,
-                )
+                self._leave_out(step.variant.name, error)
                 self._times[key] = str(error)
             else:
                 self._times[key] = timing
@@ -391,6 +398,13 @@ class _Planner:
                 candidate.start, candidate.stop, step, candidate.modelled, None, found
             )
         return _with(candidate, found)
+
+    def _leave_out(self, what: str, error: ClnetError) -> None:
+        """Tell the user, and `explain`, of what failed although it was eligible."""
+        sentence = f"{what}: failed: {error}"
+        if sentence not in self.survey.failures:
+            self.survey.failures.append(sentence)
+            warnings.warn(f"{what} is left out: {error}", ClnetWarning, stacklevel=2)
 
     def _covers(self, candidates: Sequence[Candidate]) -> list[Cover]:
         """Return the covers to compare, best first: measured whole if that is allowed.
@@ -403,7 +417,8 @@ class _Planner:
         groups += [[c for c in candidates if c.step.place == p] for p in places]
         # A run may be worth more whole than its span alone tells.
         long = sorted(
-            (c for c in candidates if c.stop - c.start > 2), key=lambda c: c.seconds
+            (c for c in candidates if c.stop - c.start > 2 and c.fault is None),
+            key=lambda c: (c.timing is None, c.seconds),
         )
         for run in long[:COVERS]:
             outside = [
@@ -416,15 +431,18 @@ class _Planner:
             known = [other.steps for other in covers]
             if cover is not None and cover.steps not in known:
                 covers.append(cover)
+        if self.tune is False:  # what is modelled will not be measured, and cannot win
+            covers = [cover for cover in covers if cover.measured] or covers
         ranked = sorted(covers, key=lambda cover: cover.seconds)[:COVERS]
         if self.tune is not False and len(ranked) > 1:
             # The host's own cover is measured last, as above.
             ranked.sort(key=lambda cover: any(s.place is None for s in cover.steps))
-            ranked = [self._measured_whole(cover) for cover in ranked]
+            whole = [self._measured_whole(cover) for cover in ranked]
+            ranked = [cover for cover in whole if cover is not None]
         elif len(ranked) > 1:
-            whole = [self._remembered_whole(cover) for cover in ranked]
-            if all(cover.timing is not None for cover in whole):
-                ranked = whole
+            remembered = [self._remembered_whole(cover) for cover in ranked]
+            if all(cover.timing is not None for cover in remembered):
+                ranked = remembered
         return sorted(ranked, key=lambda cover: cover.seconds)
 
     def _whole_key(self, cover: Cover) -> tuple[str, str]:
@@ -439,7 +457,8 @@ class _Planner:
         timing = _store(self.device).get(*self._whole_key(cover))
         return Cover(cover.candidates, cover.added, timing)
 
-    def _measured_whole(self, cover: Cover) -> Cover:
+    def _measured_whole(self, cover: Cover) -> Cover | None:
+        """Return the cover with its whole time, or None if it fails."""
         known = self._remembered_whole(cover)
         if known.timing is not None:
             return known
@@ -450,10 +469,15 @@ class _Planner:
             )
             for c in cover.candidates
         ]
-        timing = measure(
-            self.session, self.network, steps, [self.program.input],
-            [self.program.output], on_device=False,
-        )
+        try:
+            timing = measure(
+                self.session, self.network, steps, [self.program.input],
+                [self.program.output], on_device=False,
+            )
+        except (DeviceError, WrongResultError) as error:
+            names = dict.fromkeys(step.variant.name for step in steps)
+            self._leave_out(f"{' with '.join(names)}, all ops", error)
+            return None
         _store(self.device).put(*self._whole_key(cover), timing)
         return Cover(cover.candidates, cover.added, timing)
 
@@ -473,17 +497,21 @@ class _Planner:
         return _shortest_path(len(self.program.ops), modelled)
 
     def _no_cover(self) -> str:
-        reasons = "; ".join(
-            f"{name}: {sentence}" for name, sentence in self.survey.refusals
-        )
-        faults = "; ".join(
-            f"{c.step.variant.name}: {c.fault}"
-            for c in self.survey.candidates if c.fault
-        )
+        refusals = [f"{name}: {text}" for name, text in self.survey.refusals]
+        reasons = [*refusals, *self.survey.failures]
+        names = ", ".join(variant.name for variant in self.variants)
         return (
-            f"no chosen variant computes all of this network on {self.device.name}: "
-            f"{'; '.join(text for text in (reasons, faults) if text)}"
+            f"no cover of this network on {self.device.name} by {names}: "
+            f"{'; '.join(reasons)}"
         )
+
+
+def _modelled(cost: Cost, place: Device) -> float:
+    """Return the seconds that the model gives for a cost on a place."""
+    flops, bytes_ = RATES["cpu" if place.type == "cpu" else "gpu"]
+    units = max(1, cost.compute_units) * cost.efficiency
+    busy = max(cost.flops / (flops * units), cost.bytes / (bytes_ * units))
+    return busy + cost.launches * place.launch_cost
 
 
 def _with(candidate: Candidate, timing: Timing | None) -> Candidate:
@@ -492,35 +520,59 @@ def _with(candidate: Candidate, timing: Timing | None) -> Candidate:
     )
 
 
-def _shortest_path(n: int, candidates: Sequence[Candidate]) -> Cover | None:
+@dataclass(frozen=True)
+class _Path:
+    """Candidates from cut 0 on, and the sum of their times and hand-overs so far."""
+
+    candidates: tuple[Candidate, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def place(self) -> Device | None:
+        """Where it ends."""
+        return self.candidates[-1].step.place if self.candidates else None
+
+    @property
+    def handed_over(self) -> float:
+        """The sum until the host has seen its end."""
+        hand_over = self.candidates[-1].hand_over if self.candidates else 0.0
+        return self.seconds + hand_over
+
+    def then(self, candidate: Candidate) -> _Path:
+        """Return the path with one more candidate."""
+        stays = self.place == candidate.step.place
+        before = self.seconds if stays else self.handed_over
+        return _Path((*self.candidates, candidate), before + candidate.seconds)
+
+
+def _shortest_path(n: int, candidates: Iterable[Candidate]) -> Cover | None:
     """Return the shortest path from cut 0 to cut n, hand-overs between places included.
 
-    A node is a cut and the candidate that ends there; leaving a place for another, or
-    for the host at the end, costs its hand-over.
+    Leaving a place for another, or for the host at the end, costs the hand-over of the
+    candidate that ends there. So of the paths to a cut that end at one place two may
+    go on: the shortest, if the place stays, and the shortest handed over.
     """
-    best: dict[int, list[tuple[float, tuple[Candidate, ...]]]] = {0: [(0.0, ())]}
-    ordered = sorted(candidates, key=lambda c: (c.stop, c.start))
-    for candidate in ordered:
-        for added, path in best.get(candidate.start, []):
-            seconds = added + candidate.seconds
-            if path and path[-1].step.place != candidate.step.place:
-                seconds += path[-1].hand_over
-            best.setdefault(candidate.stop, []).append((seconds, (*path, candidate)))
-        # Of the paths that end here at one place only the shortest can go on.
-        kept: dict[Device | None, tuple[float, tuple[Candidate, ...]]] = {}
-        for entry in best.get(candidate.stop, []):
-            place = entry[1][-1].step.place
-            if place not in kept or _arrival(entry) < _arrival(kept[place]):
-                kept[place] = entry
-        best[candidate.stop] = list(kept.values())
-    ends = best.get(n, [])
-    if n == 0 or not ends:
+    paths: dict[int, list[_Path]] = {0: [_Path()]}
+    for candidate in sorted(candidates, key=lambda c: (c.stop, c.start)):
+        before = paths.get(candidate.start, [])
+        here = paths.get(candidate.stop, [])
+        paths[candidate.stop] = list(
+            _useful([*here, *(path.then(candidate) for path in before)])
+        )
+    best = min(paths.get(n, []), key=lambda p: p.handed_over, default=None)
+    if best is None or not best.candidates:
         return None
-    shortest = min(ends, key=_arrival)
-    return Cover(shortest[1], _arrival(shortest))
+    return Cover(best.candidates, best.handed_over)
 
 
-def _arrival(entry: tuple[float, tuple[Candidate, ...]]) -> float:
-    """Return when the host sees the end of a path: its time and last hand-over."""
-    seconds, path = entry
-    return seconds + path[-1].hand_over
+def _useful(paths: Iterable[_Path]) -> Iterable[_Path]:
+    """Yield for each place the paths that may go on: one, or two."""
+    by_place: dict[Device | None, list[_Path]] = {}
+    for path in paths:
+        by_place.setdefault(path.place, []).append(path)
+    for same in by_place.values():
+        staying = min(same, key=lambda path: path.seconds)
+        leaving = min(same, key=lambda path: path.handed_over)
+        yield staying
+        if leaving is not staying:
+            yield leaving
