@@ -698,11 +698,13 @@ class Plan:
         InputError, DeviceError
             If a shape, type or context is wrong, or the device fails.
         """
-        if not isinstance(x, np.ndarray) and hasattr(x, "queue"):
-            return self._call_on_device(x, out)
-        if out is not None:
-            raise InputError("out is for device arrays; a host array's result is new")
-        if not isinstance(x, np.ndarray) or x.dtype != self._dtype:
+        if type(x) is not np.ndarray or x.dtype is not self._dtype or out is not None:
+            if hasattr(x, "queue"):
+                return self._call_on_device(x, out)
+            if out is not None:
+                raise InputError(
+                    "out is for device arrays; a host array's result is new"
+                )
             x = as_numbers("x", x, self._dtype.name)
         rank = x.ndim
         if x.shape != self._shape:
