@@ -1,0 +1,728 @@
+"""The planner: shortest paths, measured against modelled, what is left out and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from bounds import span_bound
+from hypothesis import given
+from hypothesis import strategies as st
+
+import clnet
+from clnet import planner
+from clnet.device import Device
+from clnet.errors import BuildError, ClnetWarning, DeviceError, InputError
+from clnet.network import Dense, Network
+from clnet.planner import Candidate, _Planner, _shortest_path
+from clnet.runtime import Step
+from clnet.tuning.measure import WrongResultError
+from clnet.tuning.store import Timing
+from clnet.variants import VARIANTS
+from clnet.variants.generic import Generic
+from clnet.variants.host import Host
+from clnet.variants.local import Local
+from clnet.variants.naive import Naive
+
+NETWORK = Network.mlp([5, 7, 6, 3], seed=1)
+OPS = len(NETWORK.program.ops)
+CPU = clnet.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def own_store(tmp_path, monkeypatch):
+    """Every test starts with nothing remembered."""
+    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
+    planner._store.cache_clear()
+    yield
+    planner._store.cache_clear()
+
+
+def assert_right(network, x, y):
+    program = network.program
+    span = program.span(0, len(program.ops), len(x))
+    exact, bound = span_bound(span, {program.input.name: x}, network.parameters)
+    name = program.output.name
+    assert (np.abs(y - exact[name]) <= bound[name]).all()
+
+
+def inputs(network, batch, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.uniform(-1, 1, (batch, network.n_in)).astype(network.dtype)
+
+
+# Shortest paths -------------------------------------------------------------------
+
+A, B = Device("a"), Device("b")
+
+
+def candidate(start, stop, place, seconds, extra=0.0):
+    step = Step(None, Host(), {}, place)
+    return Candidate(start, stop, step, 0.0, Timing(seconds, seconds + extra, 0.0))
+
+
+def length(path):
+    """The length of a path, as the words say it."""
+    total = 0.0
+    for here, after in itertools.zip_longest(path, path[1:]):
+        total += here.seconds
+        next_place = after.step.place if after else None
+        if next_place != here.step.place:
+            total += here.hand_over
+    return total
+
+
+def all_paths(candidates, start, n):
+    if start == n:
+        yield ()
+    for c in candidates:
+        if c.start == start:
+            for rest in all_paths(candidates, c.stop, n):
+                yield (c, *rest)
+
+
+@st.composite
+def problems(draw):
+    n = draw(st.integers(1, 5))
+    spans = [(i, j) for i in range(n) for j in range(i + 1, min(n, i + 3) + 1)]
+    return n, draw(
+        st.lists(
+            st.builds(
+                lambda span, *rest: candidate(*span, *rest), st.sampled_from(spans),
+                st.sampled_from([None, A, B]), st.integers(0, 20), st.integers(0, 20),
+            ),
+            max_size=12,
+        )
+    )
+
+
+@given(problems())
+def test_no_path_is_shorter_than_the_shortest(problem):
+    n, candidates = problem
+    lengths = [length(path) for path in all_paths(candidates, 0, n)]
+    found = _shortest_path(n, candidates)
+    if not lengths:
+        assert found is None
+        return
+    assert found.added == length(found.candidates) == min(lengths)
+    cuts = [0, *(c.stop for c in found.candidates)]
+    assert cuts == [*(c.start for c in found.candidates), n]
+
+
+def test_changing_the_place_costs_the_hand_over():
+    near = [candidate(0, 1, A, 10), candidate(1, 2, A, 10)]
+    assert _shortest_path(2, [*near, candidate(1, 2, B, 4, 5)]).added == 19
+    slow_to_leave = [candidate(0, 1, A, 10, 8), candidate(1, 2, A, 10)]
+    cover = _shortest_path(2, [*slow_to_leave, candidate(1, 2, B, 4, 5)])
+    assert [c.step.place for c in cover.candidates] == [A, A]
+
+
+def test_the_slower_arrival_may_be_the_better_way_on():
+    """What is handed over late is no worse for a step at the same place."""
+    late, soon = candidate(0, 1, A, 9, 5), candidate(0, 1, A, 10)
+    on = candidate(1, 2, A, 1)
+    assert _shortest_path(2, [soon, late, on]).candidates == (late, on)
+    assert _shortest_path(1, [soon, late]).candidates == (soon,)
+
+
+def test_leaving_the_host_costs_nothing_and_nothing_covers_nothing():
+    host, device = candidate(0, 1, None, 3, 100), candidate(1, 2, A, 4, 2)
+    assert _shortest_path(2, [host, device]).added == 9
+    assert _shortest_path(0, []) is None
+    assert _shortest_path(2, [host]) is None
+
+
+# With faked times -----------------------------------------------------------------
+
+
+class Lab:
+    """Stands for measuring and for plans: times by rule, and a list of what was asked.
+
+    `rule` takes the steps and returns seconds, or an exception to raise.
+    """
+
+    def __init__(self, monkeypatch):
+        self.rule = lambda steps: 1e-3
+        self.asked = []
+        monkeypatch.setattr(planner, "session", lambda device: None)
+        monkeypatch.setattr(planner, "measure", self.measure)
+        monkeypatch.setattr(
+            planner, "Plan", lambda network, device, batch, steps, device_steps, text:
+            SimpleNamespace(steps=steps, device_steps=device_steps, text=text),
+        )
+
+    def measure(self, session, network, steps, inputs, outputs, *, on_device):
+        assert {step.span.batch for step in steps} == {steps[0].span.batch}
+        self.asked.append(tuple(steps))
+        found = self.rule(steps)
+        if isinstance(found, Exception):
+            raise found
+        return Timing(found, found, 0.0)
+
+    def plan(self, network=NETWORK, device=CPU, batch=1, tune=None, variants=None):
+        chosen = planner._named(variants)
+        return _Planner(network, device, batch, tune, chosen).plan()
+
+
+@pytest.fixture
+def lab(monkeypatch):
+    return Lab(monkeypatch)
+
+
+def by_name(seconds, otherwise=1e-3):
+    """Seconds by the variants' names, an op or layer or run alike."""
+    return lambda steps: sum(seconds.get(s.variant.name, otherwise) for s in steps)
+
+
+def names(plan):
+    return [step.variant.name for step in plan.steps]
+
+
+GPU = Device("gpu", compute_units=100, local_memory=48 << 10, simd_width=32, fp64=True)
+
+
+@pytest.mark.parametrize("name", ["naive", "local", "split", "gemm"])
+def test_the_fastest_layers_are_chosen(lab, name):
+    lab.rule = by_name({name: 1e-6})
+    plan = lab.plan(device=GPU, tune=True)
+    assert names(plan) == [name] * 3
+    assert {step.place for step in plan.steps} == {GPU}
+
+
+@pytest.mark.parametrize("name", ["fused", "fused_local"])
+def test_a_run_is_chosen_where_it_is_fastest(lab, name):
+    lab.rule = by_name({name: 1e-6})
+    plan = lab.plan(device=GPU)
+    assert names(plan) == [name]
+    assert len(plan.steps[0].span.ops) == OPS
+
+
+def test_the_host_wins_where_it_is_fastest(lab):
+    lab.rule = by_name({"host": 1e-7})
+    plan = lab.plan(device=GPU, tune=True)
+    assert names(plan) == ["host"] * OPS
+    assert {step.place for step in plan.steps} == {None}
+
+
+def test_each_layer_gets_what_is_best_for_it(lab):
+    """A wide layer on the device, small ones on the host."""
+    network = Network.mlp([4, 300, 300, 4], seed=0)
+
+    def rule(steps):
+        total = 0.0
+        for step in steps:
+            wide = max(value.width for op in step.span.ops for value in op.writes)
+            on_host = step.place is None
+            total += 1e-6 * (wide * wide if on_host else 2000) * len(step.span.ops)
+        return total
+
+    lab.rule = rule
+    plan = lab.plan(network, GPU, tune=True, variants=["naive", "host"])
+    assert names(plan) == ["naive", "naive", "host", "host"]
+
+
+def test_companions_are_places_too(lab):
+    lab.rule = lambda steps: 1e-6 if steps[0].place in CPU.companions else 1e-3
+    plan = lab.plan(variants=["naive", "host"], tune=True)
+    assert {step.place for step in plan.steps} == {CPU.companions[0]}
+
+
+def test_device_arrays_take_the_device_alone(lab):
+    lab.rule = lambda steps: 1e-3 if steps[0].place == CPU else 1e-6
+    plan = lab.plan(variants=["naive", "host"], tune=True)
+    assert CPU not in {step.place for step in plan.steps}
+    assert {step.place for step in plan.device_steps()} == {CPU}
+
+
+def test_softmax_stands_between_runs(lab):
+    network = Network(
+        4, [Dense(8, "tanh"), Dense(5, "softmax"), Dense(6, "relu"), Dense(2)], seed=0
+    )
+    lab.rule = by_name({"fused": 1e-6, "generic": 1e-5})
+    plan = lab.plan(network, GPU, tune=True)
+    assert names(plan) == ["fused", "generic", "fused"]
+    assert [len(step.span.ops) for step in plan.steps] == [4, 1, 4]
+
+
+def test_what_was_measured_is_not_measured_again(lab):
+    first = lab.plan()
+    assert lab.asked
+    lab.asked.clear()
+    planner._store.cache_clear()  # as in another process
+    again = lab.plan()
+    assert lab.asked == []
+    assert [s.config for s in again.steps] == [s.config for s in first.steps]
+    assert again.text == first.text
+
+
+def test_a_batch_serves_all_down_to_half_of_it(lab):
+    lab.plan(batch=8)
+    lab.asked.clear()
+    for batch in (5, 6, 7, 8):
+        lab.plan(batch=batch)
+    assert lab.asked == []
+    lab.plan(batch=9)
+    assert {step.span.batch for steps in lab.asked for step in steps} == {16}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"driver": "2"}, {"name": "other"}, {"platform_version": "9"},
+        {"compute_units": 3},
+    ],
+)
+def test_another_device_or_driver_is_measured_anew(lab, change):
+    lab.plan(device=GPU)
+    lab.asked.clear()
+    lab.plan(device=dataclasses.replace(GPU, index="1:7", notes=("a note",)))
+    assert lab.asked == []
+    lab.plan(device=dataclasses.replace(GPU, **change))
+    assert lab.asked
+
+
+def test_another_kernel_source_is_measured_anew(lab, monkeypatch):
+    lab.plan(device=GPU, variants=["naive", "local"])
+    lab.asked.clear()
+    monkeypatch.setattr(
+        planner, "source_hash", lambda source: "new" if source == "naive.cl" else source
+    )
+    planner._store(GPU)._spans.clear()
+    lab.plan(device=GPU, variants=["naive", "local"])
+    assert "naive" in {step.variant.name for step in lab.asked[0]}
+
+
+def test_another_network_is_measured_anew_and_an_equal_one_is_not(lab):
+    lab.plan()
+    lab.asked.clear()
+    lab.plan(Network.mlp([5, 7, 6, 3], seed=2))
+    assert lab.asked == []
+    lab.plan(Network.mlp([5, 7, 6, 4], seed=2))
+    assert lab.asked
+
+
+def test_without_tuning_nothing_is_measured(lab):
+    plan = lab.plan(tune=False)
+    assert lab.asked == []
+    assert "modelled, nothing measured" in " ".join(plan.text.split())
+
+
+def test_without_tuning_the_remembered_times_count(lab):
+    lab.rule = by_name({"local": 1e-7})
+    lab.plan(device=GPU, tune=True)
+    lab.asked.clear()
+    assert names(lab.plan(device=GPU, tune=False)) == ["local"] * 3
+    assert lab.asked == []
+
+
+def test_tuning_asks_the_whole_space_and_else_the_likely_ones(lab):
+    gemm = next(variant for variant in VARIANTS if variant.name == "gemm")
+    network = Network.mlp([30, 70, 20], seed=1)
+    space = list(gemm.space(network.program.span(0, 2, 64), GPU))
+    assert len(space) > 1
+
+    def configs():
+        return [
+            steps[0].config for steps in lab.asked
+            if len(steps) == 1 and steps[0].span.outputs[0].width == 70
+        ]
+
+    lab.plan(network, GPU, 64, variants=["gemm"])
+    assert configs() == space[:1]
+    lab.plan(network, GPU, 64, variants=["gemm"], tune=True)
+    assert configs() == space  # the first one was remembered
+
+
+def test_equal_layers_are_measured_once(lab):
+    lab.plan(Network.mlp([8] * 12, seed=0), GPU, variants=["naive"])
+    assert len(lab.asked) == 1
+
+
+def test_the_remembered_best_configuration_is_taken_without_tuning(lab):
+    lab.rule = lambda steps: sum(
+        1e-6 if step.config["tile_m"] == 16 else 1e-3 for step in steps
+    )
+    lab.plan(device=GPU, batch=16, variants=["gemm"], tune=True)
+    plan = lab.plan(device=GPU, batch=16, variants=["gemm"])
+    assert {step.config["tile_m"] for step in plan.steps} == {16}
+
+
+def remember(device, variant, seconds, spans):
+    """Put times of a variant's spans into the store, as another process might."""
+    ask = _Planner(NETWORK, device, 1, False, (variant,))
+    for found in ask._candidates():
+        if (found.start, found.stop) in spans:
+            span = ask._measuring_span(found.start, found.stop)
+            planner._store(device).put(
+                span.signature, ask._key(found.step), Timing(seconds, seconds, 0)
+            )
+
+
+LAYERS = [(0, 2), (2, 4), (4, 6)]
+
+
+def test_a_measured_time_is_never_ranked_against_a_modelled_one(lab):
+    """A second, but measured: no model of microseconds may beat it."""
+    remember(GPU, Naive(), 1.0, LAYERS)
+    plan = lab.plan(device=GPU, tune=False)
+    assert names(plan) == ["naive"] * 3
+    assert "the sum of measured spans" in plan.text
+
+
+def test_measured_times_that_make_no_cover_do_not_count(lab):
+    def plan():
+        return lab.plan(device=GPU, tune=False, variants=["naive", "local"])
+
+    modelled = names(plan())
+    slower = Naive() if modelled[0] == "local" else Local()
+    remember(GPU, slower, 1e-9, LAYERS[:2])
+    assert names(plan()) == modelled
+
+
+THREE = ("naive", "local", "split")
+
+
+@given(st.sets(st.tuples(st.sampled_from(LAYERS), st.sampled_from(THREE))))
+def test_no_cover_mixes_measured_and_modelled(known):
+    variants = tuple(variant for variant in VARIANTS if variant.name in THREE)
+    ask = _Planner(NETWORK, GPU, 1, False, variants)
+    candidates = [
+        dataclasses.replace(c, timing=Timing(1e-3, 1e-3, 0))
+        if ((c.start, c.stop), c.step.variant.name) in known else c
+        for c in ask._candidates()
+    ]
+    covers = ask._covers(candidates)
+    measured = {tuple(c.timing is not None for c in x.candidates) for x in covers}
+    complete = {span for span, _ in known} == set(LAYERS)
+    assert measured == {(complete,) * 3}
+
+
+# What fails is left out -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BuildError("kernel naive.cl does not build on gpu: expected ;", "log", "text"),
+        WrongResultError("naive differs from the oracle by 3"),
+        DeviceError("gpu has no room for 7 bytes: 5 are left"),
+    ],
+)
+def test_what_fails_is_left_out_and_told(lab, error):
+    lab.rule = lambda steps: (
+        error if any(s.variant.name == "naive" for s in steps) else 1e-3
+    )
+    with pytest.warns(ClnetWarning, match="^naive is left out: ") as told:
+        plan = lab.plan(device=GPU, variants=["naive", "local"])
+    assert names(plan) == ["local"] * 3
+    assert len(told) == 1
+    assert f"naive: failed: {error}".replace("\n", " ") in " ".join(plan.text.split())
+
+
+def test_what_failed_is_not_remembered(lab):
+    lab.rule = lambda steps: DeviceError("busy")
+    with pytest.warns(ClnetWarning), pytest.raises(DeviceError):
+        lab.plan(device=GPU, variants=["naive"])
+    lab.rule = lambda steps: 1e-3
+    assert names(lab.plan(device=GPU, variants=["naive"])) == ["naive"] * 3
+
+
+def test_a_cover_that_fails_whole_is_left_out(lab):
+
+    def rule(steps):
+        if len(steps) == 1 and steps[0].variant.name == "naive":
+            return 1e-9
+        whole = sum(len(step.span.ops) for step in steps) == OPS
+        if whole and len(steps) > 1 and steps[0].variant.name == "naive":
+            return WrongResultError("naive differs")
+        return 1e-3
+
+    lab.rule = rule
+    with pytest.warns(ClnetWarning, match="naive, all ops is left out: naive differs"):
+        plan = lab.plan(device=GPU, variants=["naive", "fused"])
+    assert names(plan) == ["fused"]
+    assert "naive, all ops: failed: naive differs" in plan.text
+
+
+def test_where_everything_fails_the_reasons_are_told(lab):
+    lab.rule = lambda steps: DeviceError(f"{steps[0].variant.name} is broken")
+    with pytest.warns(ClnetWarning), pytest.raises(DeviceError) as caught:
+        lab.plan(device=GPU, variants=["naive", "host", "cpu"])
+    sentence = str(caught.value)
+    assert sentence.startswith("no cover of this network on gpu by naive, cpu, host: ")
+    for part in (
+        "cpu: it is shaped for CPU cores, and gpu is none",
+        "naive: failed: naive is broken", "host: failed: host is broken",
+    ):
+        assert part in sentence
+
+
+def test_a_restriction_that_cannot_cover_is_an_error_with_its_reasons(lab):
+    softmax = Network(4, [Dense(5, "softmax")], seed=0)
+    with pytest.raises(DeviceError, match="no cover of this network on gpu by naive"):
+        lab.plan(softmax, GPU, variants=["naive"])
+    double = Network.mlp([4, 5], seed=0, dtype="float64")
+    with pytest.raises(DeviceError, match="cpu: it computes in float32 only"):
+        lab.plan(double, CPU, variants=["cpu"])
+    single = dataclasses.replace(GPU, fp64=False)
+    with pytest.raises(DeviceError, match="generic: gpu has no float64"):
+        lab.plan(double, single, variants=["generic"])
+    mixed = Network(4, [Dense(2, ["tanh", "relu"])], seed=0)
+    with pytest.raises(DeviceError, match="naive: it applies one activation a layer"):
+        lab.plan(mixed, GPU, variants=["naive"])
+
+
+def test_host_covers_what_a_device_lacks(lab):
+    single = dataclasses.replace(GPU, fp64=False)
+    plan = lab.plan(Network.mlp([4, 5], seed=0, dtype="float64"), single)
+    assert names(plan) == ["host", "host"]
+    assert "gpu has no float64" in plan.text
+    with pytest.raises(DeviceError, match=r"on gpu alone, as device arrays need"):
+        plan.device_steps()
+
+
+# On PoCL --------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Broken(Naive):
+    """Naive, with something wrong in its launches."""
+
+    name: str = "broken"
+    change: dict = dataclasses.field(default_factory=dict, hash=False)
+
+    def launches(self, span, config, device):
+        (launch,) = super().launches(span, config, device)
+        change = dict(self.change)
+        defines = {**launch.defines, **change.pop("defines", {})}
+        return (dataclasses.replace(launch, defines=defines, **change),)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"defines": {"ACTIVATION": "act_relu"}}, "differs from the oracle by"),
+        ({"defines": {"HAS_BIAS": "no such name ("}}, "does not build on"),
+        ({"kernel": "no_such_kernel"}, "INVALID_KERNEL_NAME"),
+        ({"arguments": ()}, "INVALID_KERNEL_ARGS"),
+        ({"local_size": (1 << 20, 1), "global_size": (1 << 20, 1)},
+         "INVALID_WORK_GROUP_SIZE"),
+    ],
+    ids=["wrong", "unbuilt", "unnamed", "unbound", "too large"],
+)
+def test_a_broken_variant_is_left_out_and_the_plan_works(
+    monkeypatch, change, sentence
+):
+    network = Network.mlp([5, 7, 3], "tanh", seed=1)
+    network.parameters = network.parameters + np.float32(0.1)
+    monkeypatch.setattr(planner, "VARIANTS", (Broken(change=change), Naive()))
+    with pytest.warns(ClnetWarning, match="^broken(, all ops)? is left out: ") as told:
+        plan = network.compile(CPU, 2)
+    assert all(sentence in str(warning.message) for warning in told)
+    assert names(plan) == ["naive", "naive"]
+    assert "broken: failed: " in plan.explain()
+    x = inputs(network, 2)
+    assert_right(network, x, plan(x))
+
+
+def test_what_does_not_build_says_so_without_tuning(monkeypatch):
+    broken = Broken(change={"defines": {"HAS_BIAS": "no such name ("}})
+    monkeypatch.setattr(planner, "VARIANTS", (broken,))
+    with pytest.raises(BuildError, match=r"kernel naive.cl does not build") as caught:
+        NETWORK.compile(CPU, tune=False)
+    assert "no such name" in caught.value.source
+    assert "error" in caught.value.log
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [Dense(9, "sigmoid", steepness=1e5)] * 3,
+        [Dense(9, "sin_symmetric", steepness=300.0)] * 4,
+        [Dense(9, "threshold"), Dense(9, "threshold_symmetric"), Dense(3)],
+        [Dense(9, "tanh_stepwise", steepness=50.0)] * 2,
+    ],
+    ids=["steep", "waves", "steps", "pieces"],
+)
+def test_networks_that_magnify_roundings_are_measured_all_the_same(
+    monkeypatch, layers
+):
+    """Right kernels then differ from the oracle, and from each other."""
+    monkeypatch.setattr(planner, "VARIANTS", (Naive(), Generic(), Host()))
+    network = Network(30, layers, seed=3)
+    plan = network.compile(CPU, 17)  # a warning would be an error
+    assert "failed" not in plan.explain()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e38, -1e38])
+def test_networks_that_overflow_are_measured_all_the_same(monkeypatch, value):
+    monkeypatch.setattr(planner, "VARIANTS", (Naive(), Generic()))
+    network = Network.mlp([8, 9, 9, 3], ["identity", "identity", "sigmoid"], seed=3)
+    network.parameters = np.full(network.parameters.shape, value)
+    plan = network.compile(CPU, 2)
+    assert "failed" not in plan.explain()
+    assert plan(inputs(network, 2)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("tune", [None, True, False])
+def test_plans_are_right_however_they_are_tuned(monkeypatch, tune):
+    monkeypatch.setattr(planner, "VARIANTS", (Naive(), Generic(), Host()))
+    plan = NETWORK.compile("cpu", 3, tune=tune)
+    x = inputs(NETWORK, 3)
+    assert_right(NETWORK, x, plan(x))
+
+
+def test_only_the_variants_that_were_named_are_used():
+    for name in ("naive", "generic", "host"):
+        plan = NETWORK.compile(CPU, variants=[name], tune=False)
+        assert set(names(plan)) == {name}
+        x = inputs(NETWORK, 1)
+        assert_right(NETWORK, x, plan(x))
+
+
+def test_compiling_twice_measures_once_on_a_real_device(monkeypatch):
+    monkeypatch.setattr(planner, "VARIANTS", (Naive(), Host()))
+    asked = []
+    real = planner.measure
+    monkeypatch.setattr(
+        planner, "measure", lambda *a, **k: asked.append(a) or real(*a, **k)
+    )
+    NETWORK.compile(CPU, 2)
+    assert asked
+    asked.clear()
+    planner._store.cache_clear()
+    NETWORK.compile(CPU, 2)
+    assert asked == []
+
+
+# Bad arguments --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [0, -1, 1.5, "1", None, True, [1]])
+def test_a_batch_is_a_whole_number(batch):
+    with pytest.raises(InputError, match="batch must be a whole number of at least 1"):
+        NETWORK.compile(CPU, batch)
+
+
+@pytest.mark.parametrize("tune", [0, 1, "yes", [], np.array([True, False])])
+def test_tune_is_none_true_or_false(tune):
+    with pytest.raises(InputError, match="tune must be None, True or False, not"):
+        NETWORK.compile(CPU, tune=tune)
+
+
+@pytest.mark.parametrize(
+    ("variants", "sentence"),
+    [
+        (["naive", "naiv"], "unknown variant 'naiv': did you mean 'naive'?"),
+        (["gem"], "did you mean 'gemm'?"),
+        (["quick"], "unknown variant 'quick': known are cpu, fused"),
+        ([3], "unknown variant 3"),
+        ([["naive"]], "unknown variant"),
+        ("naive", "variants must be a list of names, not 'naive'"),
+        (3, "variants must be a list of names, not 3"),
+        ([], "variants is empty: name some of naive"),
+    ],
+)
+def test_variants_are_named(variants, sentence):
+    with pytest.raises(InputError, match=sentence.replace("?", r"\?")):
+        NETWORK.compile(CPU, variants=variants)
+
+
+def test_a_device_that_is_not_there_is_an_error():
+    with pytest.raises(DeviceError, match="no device matches 'no such'"):
+        NETWORK.compile("no such")
+
+
+# predict --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(planner, "VARIANTS", (Naive(), Host()))
+    monkeypatch.setattr(planner, "CHUNK", 4)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 4, 5, 7, 8, 9, 13])
+def test_predict_takes_any_number_of_samples(small_chunks, batch):
+    network = Network.mlp([5, 7, 3], seed=1)
+    x = inputs(network, batch)
+    assert_right(network, x, network.predict(x, CPU))
+    assert {plan.batch for plan in network._plans.values()} <= {4, batch % 4, batch}
+
+
+def test_predict_keeps_the_rank(small_chunks):
+    network = Network.mlp([5, 7, 3], seed=1)
+    x = inputs(network, 3)
+    y = network.predict(x, CPU)
+    assert y.shape == (3, 3)
+    one = network.predict(x[0], CPU)
+    assert one.shape == (3,)
+    assert_right(network, x[:1], one[np.newaxis])
+    assert network.predict(x[:1], CPU).shape == (1, 3)
+    assert network.predict(x.tolist(), CPU).shape == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("x", "sentence"),
+    [
+        (np.zeros((0, 5)), "x has no sample"),
+        (np.zeros((2, 4)), r"x has shape \[2, 4\], expected \[batch, 5\] or \[5\]"),
+        (np.zeros(4), r"x has shape \[4\], expected"),
+        (np.zeros((1, 1, 5)), r"x has shape \[1, 1, 5\], expected"),
+        (0.0, r"x has shape \[\], expected"),
+        ([[1, 2], [3]], "x must be a rectangular array of numbers"),
+        (["a"] * 5, "numbers"),
+        (np.zeros((2, 5), complex), "numbers"),
+        (None, "numbers"),
+    ],
+)
+def test_predict_says_what_is_wrong_with_x(x, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Network.mlp([5, 3], seed=1).predict(x, CPU)
+
+
+def test_predict_takes_replaced_parameters(small_chunks):
+    network = Network.mlp([5, 3], seed=1)
+    x = inputs(network, 6)
+    before = network.predict(x, CPU)
+    network.parameters = network.parameters * 2
+    assert_right(network, x, network.predict(x, CPU))
+    network.parameters = network.parameters / 2
+    np.testing.assert_array_equal(network.predict(x, CPU), before)
+
+
+def test_a_few_plans_are_kept(small_chunks, monkeypatch):
+    monkeypatch.setattr(planner, "PLANS", 2)
+    network = Network.mlp([5, 3], seed=1)
+    x = inputs(network, 3)
+    for batch in (1, 2, 3, 1, 2):
+        assert_right(network, x[:batch], network.predict(x[:batch], CPU))
+        assert len(network._plans) <= 2
+    kept = set(map(id, network._plans.values()))
+    network.predict(x[:2], CPU)
+    assert set(map(id, network._plans.values())) == kept
+
+
+def test_threads_may_predict_at_once(small_chunks, monkeypatch):
+    monkeypatch.setattr(planner, "PLANS", 2)
+    network = Network.mlp([5, 7, 3], seed=1)
+    wrong = []
+
+    def work(seed):
+        try:
+            for batch in (1, 2, 3, 4, 6):
+                x = inputs(network, batch, seed)
+                assert_right(network, x, network.predict(x, CPU))
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
