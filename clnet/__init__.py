@@ -1,8 +1,15 @@
 """Feed-forward neural networks, run on any OpenCL device."""
 
 from clnet.device import Device, device, devices
-from clnet.errors import BuildError, ClnetError, DeviceError, FormatError, InputError
-from clnet.formats import load, load_data
+from clnet.errors import (
+    BuildError,
+    ClnetError,
+    ClnetWarning,
+    DeviceError,
+    FormatError,
+    InputError,
+)
+from clnet.formats import load, load_data, save_data
 from clnet.network import Dense, Network
 
 __version__ = "0.1.0"
@@ -10,6 +17,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BuildError",
     "ClnetError",
+    "ClnetWarning",
     "Dense",
     "Device",
     "DeviceError",
@@ -20,4 +28,5 @@ __all__ = [
     "devices",
     "load",
     "load_data",
+    "save_data",
 ]

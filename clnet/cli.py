@@ -32,9 +32,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv : sequence of str or None
         The arguments; None: those of the process.
     """
-    from clnet.errors import ClnetError
+    import warnings
+
+    from clnet.errors import ClnetError, ClnetWarning
+
+    show = warnings.showwarning
+
+    def one_line(message: Any, category: type[Warning], *where: Any) -> None:
+        if issubclass(category, ClnetWarning):
+            print(f"clnet: warning: {message}", file=sys.stderr)
+        else:
+            show(message, category, *where)
 
     try:
+        warnings.showwarning = one_line
         arguments = _parser().parse_args(argv)
         status: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -53,6 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Python flushes stdout once more at exit; let it succeed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    finally:
+        warnings.showwarning = show
 
 
 class _Parser(argparse.ArgumentParser):

@@ -20,45 +20,51 @@
 //
 // Register rule (AVX2, 16 registers): ROWS * 2 * PANELS sums, 2 weights, 1 input.
 //
-// FUNCTIONS(X)  the activations that occur, X(code, act_NAME, steepness, limit) …
-// WORKERS       work-groups in the launch; 1 leaves out all waiting
-// BATCH         samples, at least 1
-// BLOCK         samples a task at most; a multiple of 6 if BATCH is above 6
-// GROUP         panels a task, at least 1
+// Sizes are arguments, so that one program serves every network of a kind.
+//
+// FUNCTIONS(X)  the activations, X(code, act_NAME) …
+// MANY          1: batches above one sample; 0: leaves out the taller tiles
 // PATIENCE      looks at a task that another worker holds before it is done again
 // LINGER        looks for another call before a helper leaves
 #define REAL float
 #define WIDTH 8
 #include "activations.h"
-#if !defined(FUNCTIONS) || !defined(WORKERS) || !defined(BATCH) || !defined(BLOCK) \
-    || !defined(GROUP) || !defined(PATIENCE) || !defined(LINGER)
-#error "cpu.cl needs FUNCTIONS, WORKERS, BATCH, BLOCK, GROUP, PATIENCE and LINGER"
+#if !defined(FUNCTIONS) || !defined(MANY) || !defined(PATIENCE) || !defined(LINGER)
+#error "cpu.cl needs FUNCTIONS, MANY, PATIENCE and LINGER"
 #endif
 
 #define PANEL 16  // outputs a panel: two float8, one cache line
 
-// A row of the table of layers (clnet/variants/cpu.py writes it).
+// A row of the table of layers (LAYER of clnet/variants/cpu.py).
 typedef struct {
     int n_in, n_out;
     int packed;    // where the layer's panels start, in float
-    int function;  // code of its activation
     int out;       // where its values start in `inner`; unused for the last layer
     int ldo;       // from one sample to the next
+    int function;  // code of its activation
+    float steepness, limit;
 } Layer;
 
-inline float8 apply_function(const int code, const float8 sum)
+// How a call is cut: `blocks` of at most `block` samples times groups of `group` panels.
+typedef struct {
+    int batch, block, blocks, group;
+} Cut;
+
+// Not inlined: the tiles below would each get a copy of all functions.
+__attribute__((noinline)) float8 apply_function(__global const Layer *layer,
+                                                const float8 sum)
 {
-    float8 v;
-    switch (code) {
-#define CASE(number, function, steepness, limit)                       \
-    case number:                                                       \
-        v = sum * CONST(steepness);                                    \
-        v = v < CONST(-(limit)) ? CONST(-(limit)) : v;                 \
-        v = v > CONST(limit) ? CONST(limit) : v;                       \
+    float8 v = sum * (float8)layer->steepness;
+    const float8 limit = (float8)layer->limit;
+    v = v < -limit ? -limit : v;
+    v = v > limit ? limit : v;
+    switch (layer->function) {
+#define CASE(number, function)                                                     \
+    case number:                                                                   \
         return function(v);
         FUNCTIONS(CASE)
     }
-    return sum;
+    return v;
 }
 
 typedef float8 __attribute__((aligned(4))) float8_unaligned;
@@ -88,7 +94,7 @@ inline void store(__global float *y, const float8 v, const int live)
 #define TILE_ARGUMENTS                                                             \
     __global const float *w, const int panel_size, const int n_in,                 \
     __global const float *x, const int ldx, __global float *y, const int ldy,      \
-    const int function, const int live
+    __global const Layer *layer, const int live
 #define PANEL_POINTER(p)                                                           \
     __global const float8 *w##p = (__global const float8 *)(w + p * panel_size);
 #define ROW_POINTER(r) __global const float *x##r = x + r * ldx;
@@ -97,9 +103,9 @@ inline void store(__global float *y, const float8 v, const int live)
 #define READ_INPUT(r) const float8 v##r = (float8)x##r[i];
 #define MULTIPLY_ADD(r, p) low##r##p += a##p * v##r; high##r##p += b##p * v##r;
 #define FINISH(r, p)                                                               \
-    store(y + r * ldy + p * PANEL, apply_function(function, low##r##p),            \
+    store(y + r * ldy + p * PANEL, apply_function(layer, low##r##p),            \
           live - p * PANEL);                                                       \
-    store(y + r * ldy + p * PANEL + 8, apply_function(function, high##r##p),       \
+    store(y + r * ldy + p * PANEL + 8, apply_function(layer, high##r##p),       \
           live - p * PANEL - 8);
 // A tall tile reads one stream of weights so slowly that the hardware does not fetch it
 // far enough ahead: rows of a panel are asked for AHEAD rows early. (With four streams,
@@ -143,7 +149,7 @@ inline void store(__global float *y, const float8 v, const int live)
 
 DEFINE_TILE(tile_1_1, TO_1, TO_1, BY_1_1, DO_NOT_FETCH)
 DEFINE_TILE(tile_1_4, TO_1, TO_4, BY_1_4, DO_NOT_FETCH)
-#if BATCH > 1
+#if MANY
 DEFINE_TILE(tile_2_1, TO_2, TO_1, BY_2_1, DO_NOT_FETCH)
 DEFINE_TILE(tile_2_2, TO_2, TO_2, BY_2_2, DO_NOT_FETCH)
 DEFINE_TILE(tile_3_1, TO_3, TO_1, BY_3_1, FETCH_AHEAD)
@@ -155,17 +161,18 @@ DEFINE_TILE(tile_6_1, TO_6, TO_1, BY_6_1, FETCH_AHEAD)
 // One task: samples [0, rows) times panels [0, panels).
 inline void task(__global const float *w, const int n_in, const int panels,
                  __global const float *x, const int ldx, const int rows,
-                 __global float *y, const int ldy, const int function, const int live)
+                 __global float *y, const int ldy, __global const Layer *layer,
+                 const int live)
 {
     const int panel_size = (n_in + 1) * PANEL;
 #define TILE(NAME)                                                                 \
     NAME(w + p * panel_size, panel_size, n_in, x + row * ldx, ldx,                 \
-         y + row * ldy + p * PANEL, ldy, function, live - p * PANEL)
+         y + row * ldy + p * PANEL, ldy, layer, live - p * PANEL)
 #define WHILE(n, NAME)                                                             \
     for (; row + n <= rows; row += n)                                              \
         for (int p = 0; p < panels; ++p) TILE(NAME);
     int row = 0;
-#if BATCH > 1
+#if MANY
     WHILE(6, tile_6_1)
     WHILE(5, tile_5_1)
     WHILE(4, tile_4_1)
@@ -183,26 +190,26 @@ inline void task(__global const float *w, const int n_in, const int panels,
     }
 }
 
-#define BLOCKS ((BATCH + BLOCK - 1) / BLOCK)
-
-inline void layer_task(__global const Layer *layer, const int number,
+inline void layer_task(__global const Layer *layer, const int number, const Cut cut,
                        __global const float *packed, __global const float *x,
                        const int ldx, __global float *y)
 {
-    const int block = number % BLOCKS, first = number / BLOCKS * GROUP;
+    const int block = number % cut.blocks, first = number / cut.blocks * cut.group;
     const int panels = (layer->n_out + PANEL - 1) / PANEL;
-    const int row = block * BLOCK;
+    const int row = block * cut.block;
     task(packed + layer->packed + (size_t)first * (layer->n_in + 1) * PANEL,
-         layer->n_in, min(GROUP, panels - first), x + (size_t)row * ldx, ldx,
-         min(BLOCK, BATCH - row), y + (size_t)row * layer->ldo + first * PANEL,
-         layer->ldo, layer->function, layer->n_out - first * PANEL);
+         layer->n_in, min(cut.group, panels - first), x + (size_t)row * ldx, ldx,
+         min(cut.block, cut.batch - row), y + (size_t)row * layer->ldo + first * PANEL,
+         layer->ldo, layer, layer->n_out - first * PANEL);
 }
 
 #define SHARED_ARGUMENTS                                                           \
     __global const Layer *layers, const int count, __global const float *packed,   \
     __global const float *x, const int ldx, __global float *inner,                 \
-    __global float *y, const int tasks
-#define SHARED layers, count, packed, x, ldx, inner, y, tasks
+    __global float *y, const int tasks, const int batch, const int block,          \
+    const int group, const int many_workers
+#define SHARED                                                                     \
+    layers, count, packed, x, ldx, inner, y, tasks, batch, block, group, many_workers
 
 // Work on one call until every task of every layer is done.
 //
@@ -210,21 +217,30 @@ inline void layer_task(__global const Layer *layer, const int number,
 // packed  [..]            panels of every layer, biases first
 // x       [BATCH, ldx]    y: the output of the last layer
 // inner   [..]            values between the layers
+// tasks                   tasks of a layer at most
+// many_workers            0: there is one worker, which neither claims nor waits
 // claimed [count]         tasks of each layer that workers have taken
 // done    [count, tasks]  the call that has done a task of a layer
 inline void work(SHARED_ARGUMENTS, volatile __global int *claimed,
                  volatile __global int *done, const int this_call)
 {
+    const Cut cut = {batch, block, (batch + block - 1) / block, group};
     __global const float *values = x;
     int ldv = ldx;
     for (int l = 0; l < count; ++l) {
         __global const Layer *layer = layers + l;
         __global float *out = l == count - 1 ? y : inner + layer->out;
-        const int groups = (layer->n_out + PANEL * GROUP - 1) / (PANEL * GROUP);
-        const int here = groups * BLOCKS;
-#if WORKERS > 1
+        const int panels = (layer->n_out + PANEL - 1) / PANEL;
+        const int here = (panels + group - 1) / group * cut.blocks;
+        if (!many_workers) {
+            for (int t = 0; t < here; ++t)
+                layer_task(layer, t, cut, packed, values, ldv, out);
+            values = out;
+            ldv = layer->ldo;
+            continue;
+        }
         for (int t = atomic_inc(claimed + l); t < here; t = atomic_inc(claimed + l)) {
-            layer_task(layer, t, packed, values, ldv, out);
+            layer_task(layer, t, cut, packed, values, ldv, out);
             atomic_xchg(done + l * tasks + t, this_call);
         }
         for (int t = 0; t < here; ++t) {
@@ -232,12 +248,9 @@ inline void work(SHARED_ARGUMENTS, volatile __global int *claimed,
             int looks = 0;
             while (*task_done != this_call && looks < PATIENCE) ++looks;
             if (*task_done != this_call)
-                layer_task(layer, t, packed, values, ldv, out);
+                layer_task(layer, t, cut, packed, values, ldv, out);
         }
         atomic_add(claimed + l, 0);  // later loads must not move before the waits
-#else
-        for (int t = 0; t < here; ++t) layer_task(layer, t, packed, values, ldv, out);
-#endif
         values = out;
         ldv = layer->ldo;
     }
@@ -252,21 +265,16 @@ inline void work(SHARED_ARGUMENTS, volatile __global int *claimed,
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 workers(SHARED_ARGUMENTS, volatile __global int *state)
 {
-#if WORKERS > 1
     volatile __global int *claimed = state + STATE;
     const int this_call = state[0] + 1;
     work(SHARED, claimed, claimed + count, this_call);
-    if (atomic_inc(state + 1) == WORKERS - 1) {  // the last one out resets
-        for (int l = 0; l < count; ++l) claimed[l] = 0;
+    if (many_workers && atomic_inc(state + 1) == (int)get_global_size(0) - 1) {
+        for (int l = 0; l < count; ++l) claimed[l] = 0;  // the last one out resets
         state[1] = 0;
         state[0] = this_call;
     }
-#else
-    work(SHARED, state, state, 0);
-#endif
 }
 
-#if WORKERS > 1
 // The calling thread as the first worker, while `helpers` stand by on other threads.
 //
 //   lead     open call n ---- work ---- close, wait until none is inside
@@ -311,7 +319,6 @@ helpers(SHARED_ARGUMENTS, volatile __global int *state)
         looks = 0;
     }
 }
-#endif
 
 // packed = A of one dense layer in panels, its bias first; rows past n_out are zero.
 //

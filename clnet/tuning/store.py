@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,9 @@ class Timing:
     spread: float
 
 
+_TIMES = tuple(field.name for field in fields(Timing))
+
+
 class Store:
     """Remembered times of one device.
 
@@ -74,7 +78,7 @@ class Store:
         name = _digest(self._identity)
         self.directory = (directory or cache_directory()) / "times" / name
         self._spans: dict[str, dict[str, dict[str, Any]]] = {}
-        self._writable = True
+        self._readable = self._writable = True
 
     def get(self, span: str, key: str) -> Timing | None:
         """Return the remembered time of `key` for a span's signature, or None.
@@ -89,7 +93,7 @@ class Store:
         entry = self._load(span).get(key)
         if entry is None:
             return None
-        return Timing(entry["seconds"], entry["latency"], entry["spread"])
+        return Timing(*(float(entry[name]) for name in _TIMES))
 
     def put(self, span: str, key: str, timing: Timing) -> None:
         """Remember a time, at once.
@@ -116,10 +120,9 @@ class Store:
             write(self._path(span), [text.encode()])
         except (OSError, FormatError) as error:
             self._writable = False
-            warnings.warn(
+            _warn(
                 f"measured times are not remembered: {error}; set CLNET_CACHE_DIR to "
-                "a folder that can be written",
-                ClnetWarning, stacklevel=2,
+                "a folder that can be written"
             )
 
     def _path(self, span: str) -> Path:
@@ -138,33 +141,38 @@ class Store:
                 raise ValueError("it is of another format or span")
             entries = dict(data["times"])
             for entry in entries.values():
-                if not all(entry[name] >= 0 for name in Timing.__annotations__):
+                if not all(0 <= entry[name] < math.inf for name in _TIMES):
                     raise ValueError("it holds an impossible time")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError as error:
-            warnings.warn(
-                f"measured times in {path} cannot be read: {error.strerror}",
-                ClnetWarning, stacklevel=2,
-            )
+            if self._readable:
+                self._readable = False
+                _warn(f"measured times cannot be read: {error}")
             return {}
-        except (ValueError, KeyError, TypeError) as error:
-            self._set_aside(path, error)
+        except KeyError as error:
+            self._set_aside(path, f"it has no {error}")
+            return {}
+        except (ValueError, TypeError, RecursionError) as error:
+            self._set_aside(path, str(error))
             return {}
         return entries
 
-    def _set_aside(self, path: Path, reason: Exception) -> None:
+    def _set_aside(self, path: Path, reason: str) -> None:
         aside = path.with_suffix(".damaged")
         try:
             path.replace(aside)
             where = f"it was set aside as {aside.name}"
         except OSError:
             where = "it is ignored"
-        warnings.warn(
+        _warn(
             f"measured times in {path} are damaged ({reason}); {where} and they will "
-            "be measured again",
-            ClnetWarning, stacklevel=2,
+            "be measured again"
         )
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, ClnetWarning, stacklevel=3)
 
 
 def _digest(content: str | Mapping[str, Any]) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.activations import ACTIVATIONS
 from clnet.device import Device
-from clnet.ops import LayerOps, Nonlinearity, Span, round_up
+from clnet.ops import LayerOps, Span, round_up
 from clnet.variants.base import (
     Alarm,
     Config,
@@ -21,7 +23,6 @@ from clnet.variants.base import (
     Scratch,
     Table,
     kernel_function,
-    number,
     refuse_unless_dense_layers,
     span_bytes,
     span_flops,
@@ -31,6 +32,10 @@ PANEL = 16  # outputs a panel, as in cpu.cl
 BLOCK = 96  # samples a task at most
 PATIENCE = 1 << 16  # looks at another worker's task; some hundred microseconds
 LINGER = 1 << 18  # looks for another call; likewise
+LAYER = np.dtype(  # a row of cpu.cl's table of layers
+    [(name, np.int32) for name in ("n_in", "n_out", "packed", "out", "ldo", "function")]
+    + [(name, np.float32) for name in ("steepness", "limit")]
+)
 STATE = 8  # words of the state before its counters, as in cpu.cl
 
 
@@ -79,47 +84,41 @@ class Cpu:
     ) -> tuple[Launch, ...]:
         """Return the repackings of the layers, and the one launch."""
         layers = _layers(span)
-        functions = list(dict.fromkeys(layer.act.nonlinearity for layer in layers))
+        workers, group = config["workers"], config["group"]
         block = min(BLOCK, span.batch)
         defines: dict[str, int | str] = {
             "FUNCTIONS(X)": " ".join(
-                f"X({code}, {_function(function, span)})"
-                for code, function in enumerate(functions)
+                f"X({code}, {kernel_function(name)})"
+                for code, name in enumerate(ACTIVATIONS)
             ),
-            "WORKERS": config["workers"],
-            "BATCH": span.batch,
-            "BLOCK": block,
-            "GROUP": config["group"],
+            "MANY": int(span.batch > 1),
             "PATIENCE": PATIENCE,
             "LINGER": LINGER,
         }
         starts = np.cumsum([0, *(_packed_size(layer) for layer in layers)])
         key = f"cpu panels of {[layer.apply.weights.offset for layer in layers]}"
         packed = Packed(key, 4 * int(starts[-1]))
-        tasks = max(
-            -(-layer.n_out // (PANEL * config["group"])) for layer in layers
-        ) * -(-span.batch // block)
+        tasks = max(-(-layer.n_out // (PANEL * group)) for layer in layers)
+        tasks *= -(-span.batch // block)
         x, y = layers[0].apply.x, layers[-1].act.y
-        table = Table(
-            f"cpu layers of {key}, {functions}, batch {span.batch}",
-            lambda: _table(span, layers, functions, starts),
-        )
         shared = (
-            table, len(layers), packed, x, x.stride,
-            Scratch("inner", 4 * _inner_size(span)), y, tasks,
+            Table(
+                f"cpu layers of {key}, batch {span.batch}",
+                lambda: _table(span, layers, starts),
+            ),
+            len(layers), packed, x, x.stride,
+            Scratch("inner", 4 * _inner_size(span)), y, tasks, span.batch, block,
+            group, int(workers > 1),
             Scratch("state", 4 * (STATE + len(layers) * (1 + tasks))),
         )
-        workers = Launch(
-            "cpu.cl", "workers", defines, (config["workers"],), (1,), shared
-        )
-        runs: tuple[Launch, ...] = (workers,)
+        launch = Launch("cpu.cl", "workers", defines, (workers,), (1,), shared)
+        runs: tuple[Launch, ...] = (launch,)
         if config["caller"]:
             helpers = replace(
-                workers, kernel="helpers", global_size=(config["workers"] - 1,),
-                standby=True,
+                launch, kernel="helpers", global_size=(workers - 1,), standby=True
             )
             lead = replace(
-                workers, kernel="lead", global_size=(1,), arguments=(*shared, Alarm()),
+                launch, kernel="lead", global_size=(1,), arguments=(*shared, Alarm()),
                 place=_serial_companion(device),
             )
             runs = (helpers, lead)
@@ -150,17 +149,6 @@ def _layers(span: Span) -> tuple[LayerOps, ...]:
     return span.layers
 
 
-def _function(function: Nonlinearity, span: Span) -> str:
-    limit = (function.limits or (float("inf"),))[0]
-    return ", ".join(
-        (
-            kernel_function(function.names[0]),
-            number(function.steepness[0], span),
-            "INFINITY" if limit == float("inf") else number(limit, span),
-        )
-    )
-
-
 def _packed_size(layer: LayerOps) -> int:
     """Floats of a layer's panels."""
     return round_up(layer.n_out, PANEL) * (layer.n_in + 1)
@@ -174,23 +162,21 @@ def _inner_size(span: Span) -> int:
 
 
 def _table(
-    span: Span,
-    layers: tuple[LayerOps, ...],
-    functions: list[Nonlinearity],
-    starts: NDArray[np.int64],
-) -> NDArray[np.int32]:
-    """Return the kernel's table of layers, one row of six a layer."""
-    rows = []
+    span: Span, layers: tuple[LayerOps, ...], starts: NDArray[np.int64]
+) -> NDArray[Any]:
+    """Return the kernel's table of layers."""
+    rows = np.zeros(len(layers), LAYER)
+    names = list(ACTIVATIONS)
     out = 0
-    for layer, start in zip(layers, starts, strict=False):
+    for row, layer, start in zip(rows, layers, starts, strict=False):
         stride = round_up(layer.n_out, PANEL)
         last = layer is layers[-1]
-        rows.append(
-            (
-                layer.n_in, layer.n_out, start,
-                functions.index(layer.act.nonlinearity), 0 if last else out,
-                layer.act.y.stride if last else stride,
-            )
-        )
+        function = layer.act.nonlinearity
+        row["n_in"], row["n_out"], row["packed"] = layer.n_in, layer.n_out, start
+        row["out"] = 0 if last else out
+        row["ldo"] = layer.act.y.stride if last else stride
+        row["function"] = names.index(function.names[0])
+        row["steepness"] = function.steepness[0]
+        row["limit"] = (function.limits or (np.inf,))[0]
         out += span.batch * stride
-    return np.array(rows, np.int32)
+    return rows
