@@ -36,16 +36,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from clnet.errors import ClnetError, ClnetWarning
 
-    show = warnings.showwarning
+    usual = warnings.formatwarning
 
-    def one_line(message: Any, category: type[Warning], *where: Any) -> None:
+    def one_line(message: Any, category: type[Warning], *where: Any) -> str:
         if issubclass(category, ClnetWarning):
-            print(f"clnet: warning: {message}", file=sys.stderr)
-        else:
-            show(message, category, *where)
+            return f"clnet: warning: {message}\n"
+        return usual(message, category, *where)
 
     try:
-        warnings.showwarning = one_line
+        warnings.formatwarning = one_line
         arguments = _parser().parse_args(argv)
         status: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -65,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     finally:
-        warnings.showwarning = show
+        warnings.formatwarning = usual
 
 
 class _Parser(argparse.ArgumentParser):
