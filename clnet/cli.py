@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return usual(message, category, *where)
 
     try:
-        warnings.formatwarning = one_line
+        warnings.formatwarning = one_line  # type: ignore[assignment]  # fewer names
         arguments = _parser().parse_args(argv)
         status: int = arguments.run(arguments)
         sys.stdout.flush()
