@@ -225,6 +225,45 @@ def _parser() -> _Parser:
         "--batch", type=_counts, default=TUNED_BATCHES, metavar="N,N",
         help="samples a call, several with commas; default: %(default)s",
     )
+
+    sub = command(
+        "bench", _bench, "measure a study's networks, our kernels and others",
+        "Measure the cases of a study: our kernels, what clnet would choose, and what "
+        "one would use instead, each checked before it is timed. Rows are appended to "
+        "a CSV file as they are measured. Without a study: list them.",
+        "clnet bench feedforward --quick",
+    )
+    sub.add_argument("study", metavar="STUDY", nargs="?", help="which; default: list")
+    on_device(sub)
+    effort = sub.add_mutually_exclusive_group()
+    for name, text in (
+        ("quick", "fewer cases and rounds: two minutes on two cores"),
+        ("full", "also what takes long, and more rounds"),
+    ):
+        effort.add_argument(
+            f"--{name}", dest="effort", action="store_const", const=name,
+            default="normal", help=text,
+        )
+    sub.add_argument(
+        "--out", metavar="DIR", help="folder of the CSV file; default: "
+        "benchmarks/results in the working directory",
+    )
+    sub.add_argument(
+        "--batch", type=_counts, metavar="N,N", help="samples a call, instead of the "
+        "study's",
+    )
+    for name, text in (
+        ("table", "only these tables"),
+        ("case", 'only these cases, as in "config-*"'),
+        ("variants", 'only these of ours, or "none"'),
+        ("peers", 'only these of others, or "none"'),
+        ("basis", "what to time: wall, stream, device, busy"),
+    ):
+        sub.add_argument(f"--{name}", type=_names, metavar="A,B", help=text)
+    sub.add_argument(
+        "--tune", action="store_true",
+        help="measure all configurations of our kernels first",
+    )
     return parser
 
 
@@ -248,6 +287,10 @@ def _count(text: str) -> int:
 
 def _counts(text: str) -> list[int]:
     return [_count(part) for part in text.split(",")]
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
 
 
 def _devices(_: argparse.Namespace) -> int:
@@ -368,6 +411,24 @@ def _tune(arguments: argparse.Namespace) -> int:
     for batch in arguments.batch:
         print(network.compile(arguments.device, batch, tune=True).explain())
     return 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from clnet.bench import benchmarks
+
+    command = benchmarks("command")
+    if arguments.study is None:
+        print(command.list_studies())
+        return 0
+    options = command.Options(
+        effort=arguments.effort, batches=arguments.batch, tables=arguments.table,
+        cases=arguments.case, variants=arguments.variants, peers=arguments.peers,
+        bases=arguments.basis, tune=arguments.tune,
+    )
+    status: int = command.run(
+        arguments.study, arguments.device, arguments.out, options
+    )
+    return status
 
 
 def _is_network(path: str) -> bool:

@@ -1,0 +1,340 @@
+"""Candidates: what can be measured, and our own among them.
+
+A candidate is told apart from what it prepares: the first is a name in a study, the
+second holds a device's memory for one case.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, groupby, islice
+from typing import Protocol
+
+from clnet.device import Device
+from clnet.errors import ClnetError, DeviceError
+from clnet.ops import Span
+from clnet.runtime import DeviceTime, Executable, Plan, Step, session
+from clnet.tuning.measure import WrongResultError, measure
+from clnet.variants import VARIANTS
+from clnet.variants.base import Config, Variant
+
+from .cases import Array, Case
+from .versions import blas_threads
+
+# What a time is of; a candidate offers some of these.
+BASES = {
+    "wall": "host array in, host array out, by the host's clock",
+    "stream": "data on the device, runs back to back, by the host's clock",
+    "device": "first kernel's start to the last one's end, by the device's clock",
+    "busy": "the kernels alone, by the device's clock",
+}
+
+Timer = Callable[[int], float]
+"""Runs so many times, and returns the seconds of one run."""
+
+
+class RefusedError(ClnetError):
+    """A variant cannot run here; the message is its sentence."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A candidate made ready for one case.
+
+    Attributes
+    ----------
+    call : callable
+        Host array [batch, n_in] in, host array [batch, n_out] out.
+    timers : mapping of str to callable
+        For each of `BASES` but ``"wall"`` that it offers, what makes the timer.
+    config : str
+        What was chosen or tuned, for people.
+    threads : int or None
+        Of the host's cores that it uses; None: of no account, or unknown.
+    spins : bool
+        Whether its threads go on spinning after a call, as those of a BLAS do.
+    """
+
+    call: Callable[[Array], Array]
+    timers: Mapping[str, Callable[[], Timer]] = field(default_factory=dict)
+    config: str = ""
+    threads: int | None = None
+    spins: bool = False
+
+
+class Candidate(Protocol):
+    """Something to measure."""
+
+    @property
+    def name(self) -> str:
+        """Stable: benchmark row, and what the command line calls it."""
+        ...
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds that `prepare` may take; None: as long as it likes."""
+        ...
+
+    def missing(self) -> str | None:
+        """Return None if it is installed, else what is not, in one sentence."""
+        ...
+
+    def prepare(self, case: Case, device: Device) -> Prepared:
+        """Return it ready for a case; any exception becomes a row that says so."""
+        ...
+
+
+def wall(call: Callable[[Array], Array], inputs: Sequence[Array]) -> Timer:
+    """Return the timer of a call on sets of inputs in turn."""
+
+    def timer(repeats: int) -> float:
+        start = time.perf_counter()
+        for x in islice(cycle(inputs), repeats):
+            call(x)
+        return (time.perf_counter() - start) / repeats
+
+    return timer
+
+
+@dataclass(frozen=True)
+class ByVariant:
+    """One variant for all of the network, each span as long as the variant's reach.
+
+    Attributes
+    ----------
+    variant : Variant
+        Which.
+    pinned : mapping of str to int
+        Parts of the configuration that are given; of what is left the first counts.
+    one_core : bool
+        Whether it runs in the calling thread, on the device's serial companion.
+    tune : bool
+        Whether all configurations are measured, and the fastest taken.
+    label : str
+        Of the row; empty: the variant's name.
+    """
+
+    variant: Variant
+    pinned: Config = field(default_factory=dict)
+    one_core: bool = False
+    tune: bool = False
+    label: str = ""
+    patience: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The label, or the variant's name."""
+        return self.label or self.variant.name
+
+    def missing(self) -> str | None:
+        """Return None: it is ours."""
+        return None
+
+    def prepare(self, case: Case, device: Device) -> Prepared:
+        """Return its plan."""
+        return _prepared(case, device, self.steps(case, device))
+
+    def steps(self, case: Case, device: Device) -> tuple[Step, ...]:
+        """Return the steps of a plan.
+
+        Raises
+        ------
+        RefusedError
+            If it cannot compute the network here.
+        """
+        place = _serial(device) if self.one_core else device
+        program = case.network.program
+        n = len(program.ops)
+        length = {"op": 1, "layer": 2, "run": n}[self.variant.reach]
+        steps = []
+        configs: dict[str, Config] = {}
+        for start in range(0, n, length):
+            span = program.span(start, min(start + length, n), case.batch)
+            sentence = self.variant.refuse(span, place)
+            if sentence is not None:
+                raise RefusedError(sentence)
+            if span.signature not in configs:
+                configs[span.signature] = self._config(case, device, span, place)
+            on_host = self.variant.name == "host"
+            steps.append(
+                Step(
+                    span, self.variant, configs[span.signature],
+                    None if on_host else place,
+                )
+            )
+        return tuple(steps)
+
+    def _config(
+        self, case: Case, device: Device, span: Span, place: Device
+    ) -> Config:
+        space = [
+            config for config in self.variant.space(span, place)
+            if self.pinned.items() <= config.items()
+        ]
+        if not space:
+            raise RefusedError(
+                f"{self.variant.name} has no configuration with "
+                f"{_config_text(self.pinned)} here"
+            )
+        if not self.tune or len(space) == 1:
+            return space[0]
+        times: list[tuple[float, int]] = []
+        faults = []
+        for number, config in enumerate(space):
+            step = Step(span, self.variant, config, place)
+            try:
+                timing = measure(
+                    session(device), case.network, [step], span.inputs, span.outputs,
+                    on_device=True,
+                )
+            except (DeviceError, WrongResultError) as error:
+                faults.append(str(error))
+            else:
+                times.append((timing.seconds, number))
+        if not times:
+            raise RefusedError(faults[0])
+        return space[min(times)[1]]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The network as `Network.compile` plans it: what a user gets.
+
+    Attributes
+    ----------
+    tune : bool
+        Whether the whole tuning space is measured first.
+    """
+
+    tune: bool = False
+    name: str = "planned"
+    patience: float | None = None
+
+    def missing(self) -> str | None:
+        """Return None: it is ours."""
+        return None
+
+    def prepare(self, case: Case, device: Device) -> Prepared:
+        """Plan for host arrays; on the other bases, for data on the device."""
+        tune = True if self.tune else None
+        plan = case.network.compile(device, case.batch, tune=tune)
+        if all(step.place is not None for step in plan.steps):
+            return _prepared(case, device, plan.steps)
+        # The host takes part, which only host arrays allow.
+        names = [variant.name for variant in VARIANTS if variant.name != "host"]
+
+        def steps() -> tuple[Step, ...]:
+            return case.network.compile(
+                device, case.batch, tune=tune, variants=names
+            ).steps
+
+        return Prepared(
+            plan, _timers(case, device, steps), steps_text(plan.steps),
+            _threads(plan.steps), spins=True,
+        )
+
+
+def variant(name: str) -> Variant:
+    """Return the variant of a name."""
+    return next(variant for variant in VARIANTS if variant.name == name)
+
+
+def _serial(device: Device) -> Device:
+    for place in device.places:
+        if place.serial:
+            return place
+    raise RefusedError(f"{device.name} has no place that runs in the calling thread")
+
+
+def _prepared(case: Case, device: Device, steps: tuple[Step, ...]) -> Prepared:
+    on_host = any(step.place is None for step in steps)
+    plan = Plan(case.network, device, case.batch, steps, lambda: steps, "")
+    timers = {} if on_host else _timers(case, device, lambda: steps)
+    return Prepared(
+        plan, timers, steps_text(steps), _threads(steps), spins=on_host
+    )
+
+
+def _timers(
+    case: Case, device: Device, steps: Callable[[], tuple[Step, ...]]
+) -> dict[str, Callable[[], Timer]]:
+    """Return what makes the timers of steps that run on the device alone."""
+    return {
+        "stream": lambda: _stream(case, device, steps()),
+        "device": lambda: _clock(case, device, steps(), lambda time: time.span),
+        "busy": lambda: _clock(case, device, steps(), lambda time: time.busy),
+    }
+
+
+def _executable(
+    case: Case, device: Device, steps: tuple[Step, ...], profiling: bool
+) -> Executable:
+    program = case.network.program
+    return Executable(
+        session(device, profiling), case.network, steps, [program.input],
+        [program.output], on_device=True,
+    )
+
+
+def _stream(case: Case, device: Device, steps: tuple[Step, ...]) -> Timer:
+    executable = _executable(case, device, steps, profiling=False)
+    executable.load(case.network.program.input, case.inputs[0])
+    queues = list(executable.session.queues.values())
+
+    def timer(repeats: int) -> float:
+        start = time.perf_counter()
+        for _ in range(repeats):
+            executable.run()
+        for queue in queues:
+            queue.finish()
+        return (time.perf_counter() - start) / repeats
+
+    return timer
+
+
+def _clock(
+    case: Case,
+    device: Device,
+    steps: tuple[Step, ...],
+    read: Callable[[DeviceTime], float],
+) -> Timer:
+    executable = _executable(case, device, steps, profiling=True)
+    x = case.network.program.input
+
+    def timer(repeats: int) -> float:
+        times = []
+        for values in islice(cycle(case.inputs), repeats):
+            executable.load(x, values)
+            times.append(read(executable.timed_run()))
+        return statistics.median(times)
+
+    return timer
+
+
+def steps_text(steps: Sequence[Step]) -> str:
+    """Return steps in a few words; equal neighbours once, with their number."""
+
+    def text(step: Step) -> str:
+        config = _config_text(step.config)
+        if step.place is not None and step.place.serial:
+            config = f"{config} calling thread".strip()
+        return f"{step.variant.name}({config})" if config else step.variant.name
+
+    runs = [(name, len(list(run))) for name, run in groupby(steps, text)]
+    return ", ".join(f"{n} {name}" if n > 1 else name for name, n in runs)
+
+
+def _config_text(config: Config) -> str:
+    return " ".join(f"{name}={value}" for name, value in config.items())
+
+
+def _threads(steps: Sequence[Step]) -> int | None:
+    """Return the host's threads that steps use."""
+    known = [
+        blas_threads() if step.place is None else step.place.compute_units
+        for step in steps if step.place is None or step.place.type == "cpu"
+    ]
+    return max((n for n in known if n is not None), default=None)

@@ -1,0 +1,162 @@
+"""Cases: what is computed, described once for tests, candidates and peers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet import reference
+from clnet.errors import unknown
+from clnet.network import Network
+from clnet.ops import Span
+from clnet.variants.base import span_bytes, span_flops
+
+Array = NDArray[Any]
+
+SETS = (2, 8)  # sets of inputs: at least, and at most
+SETS_BYTES = 1 << 26  # of all sets, where that leaves the least
+CHECKED_SAMPLES = 8  # of a set
+# Weights are Glorot's times this, the inverse of the activation's slope at 0: else ten
+# layers of sigmoids forget their input, and a check of the output would check little.
+GAIN = {"sigmoid": 4.0}
+BIAS = 0.1  # biases are drawn from ± this
+# Of the error's norm, relative to the result's, by PyTorch's names of precision.
+TOLERANCE = {
+    ("float64", "highest"): 1e-12,
+    ("float32", "highest"): 1e-4,
+    ("float32", "high"): 1e-2,
+    ("float32", "medium"): 5e-2,
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """Samples of one set of inputs, and their outputs by the float64 oracle.
+
+    Attributes
+    ----------
+    inputs : int
+        Number of the set.
+    rows : ndarray of int, shape [n]
+        Samples of the set.
+    expected : ndarray of float64, shape [n, n_out]
+        Their outputs.
+    """
+
+    inputs: int
+    rows: NDArray[np.int64]
+    expected: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fully connected network, a batch, and data.
+
+    Attributes
+    ----------
+    name : str
+        For people, files and ``--case``.
+    sizes : tuple of int
+        Inputs, then neurons of each layer.
+    activation : str
+        Of all layers.
+    batch : int
+        Samples a call.
+    dtype : str
+        Of parameters, inputs and outputs.
+    precision : {"highest", "high", "medium"}
+        What arithmetic may be used, in PyTorch's sense.
+    seed : int
+        Of parameters and inputs.
+
+    Raises
+    ------
+    InputError
+        If there is no tolerance for the precision in the dtype, or, as the network is
+        made, if a size or name is wrong.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    activation: str = "sigmoid"
+    batch: int = 1
+    dtype: str = "float32"
+    precision: str = "highest"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.dtype, self.precision) not in TOLERANCE:
+            known = [" ".join(pair) for pair in TOLERANCE]
+            raise unknown("precision", f"{self.dtype} {self.precision}", known)
+
+    @property
+    def network(self) -> Network:
+        """The network; cases that differ in the batch only share it."""
+        return _network(self.sizes, self.activation, self.dtype, self.seed)
+
+    @property
+    def span(self) -> Span:
+        """The whole program."""
+        program = self.network.program
+        return program.span(0, len(program.ops), self.batch)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that must be read and written: parameters, inputs and outputs once."""
+        return span_bytes(self.span)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations, a multiply-add being two."""
+        return span_flops(self.span)
+
+    @property
+    def tolerance(self) -> float:
+        """The largest relative error of a result, in norm."""
+        return TOLERANCE[self.dtype, self.precision]
+
+    @cached_property
+    def inputs(self) -> tuple[Array, ...]:
+        """Sets of inputs [batch, n_in] in ±1: measured in turn, as if each were new."""
+        rng = np.random.default_rng(self.seed)
+        shape = (self.batch, self.sizes[0])
+        size = int(np.prod(shape)) * np.dtype(self.dtype).itemsize
+        least, most = SETS
+        n = max(least, min(most, SETS_BYTES // size))
+        return tuple(rng.uniform(-1, 1, shape).astype(self.dtype) for _ in range(n))
+
+    @cached_property
+    def checks(self) -> tuple[Check, ...]:
+        """Samples of the first and the last set, the first and last sample among them.
+
+        Two sets, so that a result that does not follow its input is noticed.
+        """
+        parameters = self.network.parameters.astype(np.float64)
+        rows = np.unique(
+            np.linspace(0, self.batch - 1, CHECKED_SAMPLES).astype(np.int64)
+        )
+        found = []
+        for number in (0, len(self.inputs) - 1):
+            x = self.inputs[number][rows].astype(np.float64)
+            expected = reference.run(self.network.program, x, parameters)
+            found.append(Check(number, rows, expected))
+        return tuple(found)
+
+
+@lru_cache(maxsize=1)  # the largest take hundreds of megabytes
+def _network(
+    sizes: tuple[int, ...], activation: str, dtype: str, seed: int
+) -> Network:
+    network = Network.mlp(sizes, activation, seed=seed, dtype=dtype)
+    parameters = network.parameters * np.dtype(dtype).type(GAIN.get(activation, 1.0))
+    rng = np.random.default_rng(seed)
+    for slot in network.layout.biases:
+        assert slot is not None
+        biases = rng.uniform(-BIAS, BIAS, slot.size)
+        parameters[slot.offset : slot.offset + slot.size] = biases
+    network.parameters = parameters
+    return network

@@ -1,0 +1,240 @@
+"""``clnet bench``: choose a study's trials, run them, show and keep the rows."""
+
+from __future__ import annotations
+
+import fnmatch
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, cast
+
+from tqdm import tqdm
+
+from clnet.device import Device
+from clnet.device import device as find_device
+from clnet.errors import InputError, unknown
+from clnet.summary import WIDTH, pairs
+
+from . import feedforward
+from .candidates import BASES
+from .frame import Bench, Trial
+from .peers import PEERS
+from .records import Results, Row
+from .report import number
+from .rounds import EFFORTS
+
+RESULTS = Path("benchmarks", "results")  # from where the command is run
+NOBODY = "none"
+
+
+class Study(Protocol):
+    """What a study's module offers."""
+
+    ABOUT: str
+
+    def trials(
+        self, device: Device, effort: str, batches: Sequence[int] | None, tune: bool
+    ) -> tuple[Trial, ...]:
+        """Return what is measured on a device, in order."""
+        ...
+
+    def report(self, rows: Sequence[Row]) -> str:
+        """Return rows as tables."""
+        ...
+
+
+STUDIES: dict[str, Study] = {"feedforward": cast(Study, feedforward)}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What of a study is run, and how. None: what the study has unasked.
+
+    Attributes
+    ----------
+    effort : str
+        Of `rounds.EFFORTS`.
+    batches : sequence of int or None
+        Samples a call.
+    tables, cases : sequence of str or None
+        Names, with ``*`` and ``?``.
+    variants, peers : sequence of str or None
+        Names of candidates, ours and others; ``["none"]``: nobody.
+    bases : sequence of str or None
+        Of `candidates.BASES`.
+    tune : bool
+        Whether our variants' configurations are all measured first.
+    """
+
+    effort: str = "normal"
+    batches: Sequence[int] | None = None
+    tables: Sequence[str] | None = None
+    cases: Sequence[str] | None = None
+    variants: Sequence[str] | None = None
+    peers: Sequence[str] | None = None
+    bases: Sequence[str] | None = None
+    tune: bool = False
+
+
+def list_studies() -> str:
+    """Return the studies and what they are about, a line each."""
+    return pairs([(name, study.ABOUT) for name, study in STUDIES.items()])
+
+
+def run(name: str, device: str | None, out: str | None, options: Options) -> int:
+    """Run a study; return the exit status.
+
+    Rows are kept as they are measured, so that an interruption loses none.
+
+    Parameters
+    ----------
+    name : str
+        Of `STUDIES`.
+    device : str or None
+        As for `clnet.device`.
+    out : str or None
+        The folder of the CSV file; None: `RESULTS`.
+    options : Options
+        What of the study.
+
+    Raises
+    ------
+    InputError, DeviceError, FormatError
+        If a name is unknown, there is no such device, or the file cannot be written.
+    """
+    if name not in STUDIES:
+        raise unknown("study", name, STUDIES)
+    study = STUDIES[name]
+    where = find_device(device)
+    effort = EFFORTS[options.effort]
+    bases = options.bases or (["wall"] if where.type == "cpu" else list(BASES)[:3])
+    for basis in bases:
+        if basis not in BASES:
+            raise unknown("basis", basis, BASES)
+    trials = select(
+        study.trials(where, effort.name, options.batches, options.tune), options
+    )
+    folder = RESULTS if out is None else Path(out)
+    results = Results(folder, name, where)
+    rows: list[Row] = []
+    progress = _Progress(len(trials))
+
+    def keep(row: Row) -> None:
+        results.add(row)
+        rows.append(row)
+        progress.result(row)
+
+    bench = Bench(name, where, effort, bases, keep, progress.say)
+    try:
+        for trial in trials:
+            progress.start(trial)
+            bench.run(trial)
+            progress.advance()
+    finally:
+        progress.close()
+        if rows:
+            print(study.report(rows))
+        print(f"\n{len(rows)} rows in {results.path}", flush=True)
+    return 0
+
+
+def select(trials: Sequence[Trial], options: Options) -> tuple[Trial, ...]:
+    """Return the trials, and in them the candidates, that the options ask for.
+
+    Raises
+    ------
+    InputError
+        If a name fits nothing.
+    """
+    _check_names("table", options.tables, {trial.table for trial in trials})
+    _check_names("case", options.cases, {trial.case.name for trial in trials})
+    peers = {peer.name for peer in PEERS}
+    there = {c.name for trial in trials for c in trial.candidates}
+    _check_names("variant", options.variants, {*(there - peers), NOBODY})
+    _check_names("peer", options.peers, {*(there & peers), NOBODY})
+    found = []
+    for trial in trials:
+        if not (
+            _fits(trial.table, options.tables) and _fits(trial.case.name, options.cases)
+        ):
+            continue
+        chosen = []
+        for candidate in trial.candidates:
+            asked = options.peers if candidate.name in peers else options.variants
+            if asked is None:
+                unasked = candidate.name not in trial.on_demand
+                wanted = unasked or options.effort == "full"
+            else:
+                wanted = _fits(candidate.name, asked)
+            if wanted:
+                chosen.append(candidate)
+        if chosen:
+            found.append(replace(trial, candidates=tuple(chosen)))
+    if not found:
+        raise InputError("nothing is left to measure: ask for less at once")
+    return tuple(found)
+
+
+def _fits(name: str, patterns: Sequence[str] | None) -> bool:
+    return patterns is None or any(fnmatch.fnmatchcase(name, p) for p in patterns)
+
+
+def _check_names(
+    kind: str, patterns: Sequence[str] | None, known: Iterable[str]
+) -> None:
+    names = sorted(known)
+    for pattern in patterns or ():
+        if not fnmatch.filter(names, pattern):
+            raise unknown(kind, pattern, names)
+
+
+class _Progress:
+    """A bar on stderr, or plain lines where that is no terminal."""
+
+    def __init__(self, trials: int) -> None:
+        self._bar = tqdm(
+            total=trials, unit="case", ncols=WIDTH, leave=False,
+            disable=not sys.stderr.isatty(),
+        )
+        self._trials = trials
+        self._done = 0
+        self._title = ""
+
+    def start(self, trial: Trial) -> None:
+        """Name the trial that begins."""
+        self._title = f"{trial.table} {trial.case.name} batch {trial.case.batch}"
+        self._line(f"[{self._done + 1}/{self._trials}] {self._title}")
+
+    def say(self, text: str) -> None:
+        """Say what is being done."""
+        if self._bar.disable:
+            self._line(f"  {text}")
+        else:
+            self._bar.set_description_str(
+                textwrap.shorten(f"{self._title}: {text}", WIDTH // 2)
+            )
+
+    def result(self, row: Row) -> None:
+        """Show a row."""
+        if row.median is None:
+            self._line(f"  {row.candidate}: {row.status}: {row.reason}")
+        elif self._bar.disable:
+            time = number(1e6 * row.median)
+            self._line(f"  {row.basis} {row.candidate}: {time} us")
+
+    def advance(self) -> None:
+        """Count a trial as done."""
+        self._done += 1
+        self._bar.update()
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._bar.close()
+
+    def _line(self, text: str) -> None:
+        if self._bar.disable:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            self._bar.write(text, file=sys.stderr)

@@ -1,0 +1,131 @@
+"""The first study: fully connected networks, and its four optimisations, rung by rung.
+
+Its Table I gives six configurations, of 7 to 11 layers of neurons, the inputs counted;
+here each is run for one sample and for batches. Its Table II asks how many work-items
+a neuron should have (optimisation 2, here `split`). Beside them stand networks of
+eleven equal layers, small enough for the launches to count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from clnet.device import Device
+from clnet.variants.team import ITEMS
+
+from .candidates import ByVariant, Candidate, Planned, variant
+from .cases import Case
+from .frame import Trial
+from .peers import PEERS
+from .records import Row
+from .report import tables
+
+ABOUT = "fully connected networks: the first study's kernels, ours, and peers"
+CONFIGURATIONS = {
+    "config-1": (200, 400, *[500] * 7, 400, 100),
+    "config-2": (200, 500, *[750] * 7, 500, 100),
+    "config-3": (200, 500, *[1000] * 7, 500, 100),
+    "config-4": (200, 1000, *[2000] * 7, 1000, 100),
+    "config-5": (200, 1000, *[3000] * 7, 1000, 100),
+    "config-6": (200, 1000, *[4000] * 3, 1000, 100),
+}
+BATCHES = (1, 32, 1024)
+DEEP = {f"deep-{n}": (n,) * 12 for n in (32, 64, 256, 512)}  # inputs and eleven layers
+QUICK = ("config-1", "config-2", *DEEP)  # cases
+QUICK_BATCHES = (1, 32)
+# Multiply-adds a call up to which kernels shaped for GPUs are run on a CPU unasked.
+SMALL = 100_000
+# The first one measured is what the others are compared with.
+AGAINST = {"cpu": ("numpy", "torch"), "gpu": ("torch-graph", "torch-cuda", "numpy")}
+ONE_GROUP = "fused"  # keeps one compute unit busy, whatever the batch
+GPU_SHAPED = ("naive", "local", "split", "fused", "fused_local", "gemm")
+
+
+def trials(
+    device: Device, effort: str, batches: Sequence[int] | None, tune: bool
+) -> tuple[Trial, ...]:
+    """Return the study's trials on a device, those of one network together.
+
+    Parameters
+    ----------
+    device : Device
+        Where.
+    effort : str
+        ``"quick"`` leaves out cases.
+    batches : sequence of int or None
+        Instead of the study's.
+    tune : bool
+        Whether our variants' configurations are all measured first.
+    """
+    quick = effort == "quick"
+    found = []
+    for name, sizes in CONFIGURATIONS.items():
+        for batch in batches or (QUICK_BATCHES if quick else BATCHES):
+            case = Case(name, sizes, "sigmoid", batch)
+            found.append(_trial("configurations", case, device, tune))
+        found.append(_work_items(Case(name, sizes, "sigmoid"), device))
+    for name, sizes in DEEP.items():
+        for batch in batches or (1,):
+            case = Case(name, sizes, "tanh", batch)
+            found.append(_trial("deep", case, device, tune))
+    if quick:
+        found = [
+            trial for trial in found
+            if trial.case.name in QUICK and trial.table != "work_items"
+        ]
+    return tuple(found)
+
+
+def _trial(table: str, case: Case, device: Device, tune: bool) -> Trial:
+    cpu = device.type == "cpu"
+    ours: list[Candidate] = [
+        ByVariant(variant(name), tune=tune)
+        for name in GPU_SHAPED if name != "gemm" or case.batch > 1
+    ]
+    on_demand = {ONE_GROUP} if case.batch > 1 else set()
+    if cpu:
+        ours.append(ByVariant(variant("cpu"), tune=tune))
+        if any(place.serial for place in device.places):
+            ours.append(
+                ByVariant(variant("cpu"), one_core=True, tune=tune, label="cpu-1core")
+            )
+        if case.batch * _weights(case.sizes) > SMALL:
+            on_demand |= set(GPU_SHAPED)
+        peers = [peer for peer in PEERS if peer.name in ("numpy", "torch")]
+    else:
+        on_demand |= {"torch", "torch-compile"}
+        peers = list(PEERS)
+    ours += [Planned(tune), ByVariant(variant("host"))]
+    return Trial(
+        table, case, (*ours, *peers), frozenset(on_demand),
+        AGAINST["cpu" if cpu else "gpu"],
+    )
+
+
+def _work_items(case: Case, device: Device) -> Trial:
+    """Return Table II's line for a case: `split` with 1 to 256 work-items a neuron."""
+    split = variant("split")
+    candidates = tuple(
+        ByVariant(split, {"items": n}, label=f"split-{n}") for n in ITEMS
+    )
+    names = {candidate.name for candidate in candidates}
+    return Trial(
+        "work_items", case, candidates,
+        frozenset(names if device.type == "cpu" else ()), against=("split-1",),
+    )
+
+
+def _weights(sizes: Sequence[int]) -> int:
+    return sum(a * b for a, b in pairwise(sizes))
+
+
+def report(rows: Sequence[Row]) -> str:
+    """Return the study's tables."""
+    work_items = [row for row in rows if row.table == "work_items"]
+    others = [row for row in rows if row.table != "work_items"]
+    parts = [
+        tables(others),
+        tables(work_items, lambda row: row.candidate.removeprefix("split-")),
+    ]
+    return "\n\n".join(part for part in parts if part)

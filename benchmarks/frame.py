@@ -1,0 +1,321 @@
+"""The frame: prepare, check, measure in turn, and keep every row at once.
+
+A study gives trials: a case, and who computes it. Each candidate is prepared and its
+results are compared with the float64 oracle; what is missing, is refused, fails or is
+wrong becomes a row that says so. The others are then measured in turn (`rounds`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import re
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clnet.device import Device
+from clnet.errors import ClnetError
+
+from .candidates import Candidate, Prepared, RefusedError, wall
+from .cases import Array, Case
+from .floor import Floor, Machine
+from .records import Row
+from .rounds import Effort, Entry, interleave, quartiles
+from .versions import device_identity, now, versions
+
+REASON_LENGTH = 200  # letters
+
+
+class WrongError(ClnetError):
+    """A candidate's result is not the oracle's."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A case, and who computes it.
+
+    Attributes
+    ----------
+    table : str
+        Of the study; rows of one table are read together.
+    case : Case
+        What.
+    candidates : tuple of Candidate
+        Who.
+    on_demand : frozenset of str
+        Names of candidates that take long here: only run where they are asked for.
+    against : tuple of str
+        Names of peers; the first that is measured on a basis is the others' measure.
+    """
+
+    table: str
+    case: Case
+    candidates: tuple[Candidate, ...]
+    on_demand: frozenset[str] = frozenset()
+    against: tuple[str, ...] = ("numpy",)
+
+
+def check(case: Case, call: Callable[[Array], Array]) -> float:
+    """Return the largest relative error of a candidate's results, in norm.
+
+    Raises
+    ------
+    WrongError
+        If a result has another shape, is not finite, or is farther from the float64
+        oracle than the case's tolerance.
+    """
+    worst = 0.0
+    shape = (case.batch, case.sizes[-1])
+    for test in case.checks:
+        y = np.asarray(call(case.inputs[test.inputs]))
+        if y.shape != shape:
+            raise WrongError(f"the result has shape {list(y.shape)}, not {list(shape)}")
+        if not np.isfinite(y).all():
+            raise WrongError("the result is not finite everywhere")
+        distance = float(np.linalg.norm(y[test.rows] - test.expected))
+        worst = max(worst, distance / float(np.linalg.norm(test.expected)))
+    if worst > case.tolerance:
+        raise WrongError(
+            f"it differs from the oracle by {worst:.2g}, at most {case.tolerance:.2g} "
+            "was allowed"
+        )
+    return worst
+
+
+@contextlib.contextmanager
+def limit(seconds: float | None) -> Iterator[None]:
+    """Raise TimeoutError in the block when so many seconds are over.
+
+    Without effect where the system has no such timer, and outside the main thread.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if seconds is None or not main or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def ring(*_: Any) -> None:
+        raise TimeoutError(f"not ready after {seconds:g} s")
+
+    handler = signal.signal(signal.SIGALRM, ring)
+    start = time.monotonic()
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        if left:  # another's timer goes on
+            rest = max(left - (time.monotonic() - start), 1e-3)
+            signal.setitimer(signal.ITIMER_REAL, rest, interval)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A candidate that is ready, and right.
+
+    Attributes
+    ----------
+    candidate : Candidate
+        Who.
+    prepared : Prepared
+        Its memory and calls.
+    error : float
+        Of its results.
+    """
+
+    candidate: Candidate
+    prepared: Prepared
+    error: float
+
+
+class Bench:
+    """Runs trials on a device.
+
+    Parameters
+    ----------
+    study : str
+        Name of the study.
+    device : Device
+        Where.
+    effort : Effort
+        How long.
+    bases : sequence of str
+        What to time, of `candidates.BASES`.
+    keep : callable
+        Gets each row as soon as it is there.
+    say : callable
+        Gets a line on what is being done.
+    """
+
+    def __init__(
+        self,
+        study: str,
+        device: Device,
+        effort: Effort,
+        bases: Sequence[str],
+        keep: Callable[[Row], None],
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.device = device
+        self._study = study
+        self._effort = effort
+        self._bases = bases
+        self._keep = keep
+        self._say = say
+        self._machine = Machine(device)
+        self._environment: dict[str, Any] = {**device_identity(device), **versions()}
+
+    def run(self, trial: Trial) -> None:
+        """Measure a trial; rows measured before an interruption are kept too."""
+        contenders = []
+        for candidate in trial.candidates:
+            self._say(f"{candidate.name}: preparing")
+            contender = self._contender(trial, candidate)
+            if contender is not None:
+                contenders.append(contender)
+        try:
+            floor = self._floor(trial.case)
+            for basis in self._bases:
+                self._measure(trial, basis, contenders, floor)
+        finally:
+            # Plans and their actions refer to each other, and hold the device's memory.
+            contenders.clear()
+            gc.collect()
+
+    def _contender(self, trial: Trial, candidate: Candidate) -> Contender | None:
+        """Return a candidate ready and checked; or None, and a row says why."""
+        try:
+            with limit(candidate.patience):
+                missing = candidate.missing()
+                if missing is not None:
+                    self._no_time(trial, candidate, "missing", missing)
+                    return None
+                prepared = candidate.prepare(trial.case, self.device)
+                error = check(trial.case, prepared.call)
+        except RefusedError as refusal:
+            self._no_time(trial, candidate, "refused", str(refusal))
+        except WrongError as wrong:
+            self._no_time(trial, candidate, "wrong", str(wrong))
+        except Exception as fault:  # whatever a peer may raise
+            self._no_time(trial, candidate, "failed", sentence(fault))
+        else:
+            return Contender(candidate, prepared, error)
+        return None
+
+    def _floor(self, case: Case) -> Floor | None:
+        try:
+            return self._machine.floor(case)
+        except Exception as fault:  # the figures do without
+            self._say(f"no floor: {sentence(fault)}")
+            return None
+
+    def _measure(
+        self,
+        trial: Trial,
+        basis: str,
+        contenders: Sequence[Contender],
+        floor: Floor | None,
+    ) -> None:
+        entries: list[tuple[Contender, Entry]] = []
+        for contender in contenders:
+            prepared = contender.prepared
+            if basis == "wall":
+                timer = wall(prepared.call, trial.case.inputs)
+            elif basis in prepared.timers:
+                try:
+                    timer = prepared.timers[basis]()
+                except Exception as fault:  # as above
+                    self._no_time(
+                        trial, contender.candidate, "failed", sentence(fault), basis
+                    )
+                    continue
+            else:
+                continue
+            entries.append((contender, Entry(timer, prepared.spins)))
+        names = ", ".join(contender.candidate.name for contender, _ in entries)
+        self._say(f"{basis}: {names or 'nobody'}")
+        gc.collect()
+        gc.disable()  # as timeit does
+        try:
+            interleave([entry for _, entry in entries], self._effort)
+        finally:
+            gc.enable()
+            self._keep_times(trial, basis, entries, floor)
+
+    def _keep_times(
+        self,
+        trial: Trial,
+        basis: str,
+        entries: Sequence[tuple[Contender, Entry]],
+        floor: Floor | None,
+    ) -> None:
+        medians = {
+            contender.candidate.name: statistics.median(entry.samples)
+            for contender, entry in entries
+            if entry.samples and entry.fault is None
+        }
+        against = next((name for name in trial.against if name in medians), "")
+        for contender, entry in entries:
+            candidate, prepared = contender.candidate, contender.prepared
+            if entry.fault is not None:
+                self._no_time(
+                    trial, candidate, "failed", sentence(entry.fault), basis
+                )
+            if candidate.name not in medians:
+                continue
+            median = medians[candidate.name]
+            low, _, high = quartiles(entry.samples)
+            found = {
+                "config": prepared.config, "status": "measured", "basis": basis,
+                "median": median, "low": low, "high": high,
+                "rounds": len(entry.samples), "error": contender.error,
+                "threads": prepared.threads, "against": against,
+                "ratio": medians[against] / median if against else None,
+            }
+            if floor is not None:
+                found |= {
+                    "floor": floor.seconds, "bound": floor.bound,
+                    "over_floor": median / floor.seconds,
+                    "bandwidth": floor.bandwidth, "rate": floor.rate,
+                }
+            self._keep(self._row(trial, candidate, found))
+
+    def _no_time(
+        self, trial: Trial, candidate: Candidate, status: str, reason: str,
+        basis: str = "",
+    ) -> None:
+        found = {"status": status, "reason": reason, "basis": basis}
+        self._keep(self._row(trial, candidate, found))
+
+    def _row(self, trial: Trial, candidate: Candidate, found: dict[str, Any]) -> Row:
+        case = trial.case
+        empty: dict[str, Any] = {
+            "config": "", "reason": "", "median": None, "low": None, "high": None,
+            "rounds": 0, "error": None, "against": "", "ratio": None, "floor": None,
+            "bound": "", "over_floor": None, "bandwidth": None, "rate": None,
+            "threads": None,
+        }
+        return Row(
+            study=self._study, table=trial.table, case=case.name,
+            sizes="-".join(str(n) for n in case.sizes), activation=case.activation,
+            batch=case.batch, dtype=case.dtype, precision=case.precision,
+            seed=case.seed, candidate=candidate.name, effort=self._effort.name,
+            tolerance=case.tolerance, date=now(), **self._environment,
+            **{**empty, **found},
+        )
+
+
+def sentence(fault: BaseException) -> str:
+    """Return an exception in one line, without the folders of paths in it."""
+    text = str(fault).strip() or "no message"
+    line = re.sub(r"(?:/[\w.+-]+){2,}", lambda path: path[0].rpartition("/")[2],
+                  text.splitlines()[0])
+    name = "" if isinstance(fault, ClnetError) else f"{type(fault).__name__}: "
+    return (name + line)[:REASON_LENGTH]

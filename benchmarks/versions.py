@@ -1,0 +1,50 @@
+"""What else a figure depends on: versions, threads, dates. No host's name, no path."""
+
+from __future__ import annotations
+
+import platform
+from datetime import datetime, timezone
+from importlib import metadata
+
+import clnet
+from clnet.device import Device
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what is measured with; empty where not installed."""
+    found = {
+        name: _installed(name) for name in ("numpy", "pyopencl", "torch")
+    }
+    return {"clnet": clnet.__version__, **found, "python": platform.python_version()}
+
+
+def device_identity(device: Device) -> dict[str, str]:
+    """Return what tells a device and its driver apart from others."""
+    return {
+        "device": device.name,
+        "platform": device.platform,
+        "platform_version": device.platform_version,
+        "driver": device.driver,
+    }
+
+
+def now() -> str:
+    """Return the date and time, UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def blas_threads() -> int | None:
+    """Return the threads of NumPy's BLAS; None if threadpoolctl is not installed."""
+    try:
+        from threadpoolctl import threadpool_info
+    except ImportError:
+        return None
+    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    return max((int(pool["num_threads"]) for pool in pools), default=None)
+
+
+def _installed(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
