@@ -139,6 +139,7 @@ inline void store(__global float *y, const float8 v, const int live)
 #define TO_5(X) TO_4(X) X(4)
 #define TO_6(X) TO_5(X) X(5)
 #define BY_1_1(X) X(0, 0)
+#define BY_1_2(X) X(0, 0) X(0, 1)
 #define BY_1_4(X) X(0, 0) X(0, 1) X(0, 2) X(0, 3)
 #define BY_2_2(X) X(0, 0) X(0, 1) X(1, 0) X(1, 1)
 #define BY_2_1(X) X(0, 0) X(1, 0)
@@ -148,6 +149,7 @@ inline void store(__global float *y, const float8 v, const int live)
 #define BY_6_1(X) BY_5_1(X) X(5, 0)
 
 DEFINE_TILE(tile_1_1, TO_1, TO_1, BY_1_1, DO_NOT_FETCH)
+DEFINE_TILE(tile_1_2, TO_1, TO_2, BY_1_2, DO_NOT_FETCH)
 DEFINE_TILE(tile_1_4, TO_1, TO_4, BY_1_4, DO_NOT_FETCH)
 #if MANY
 DEFINE_TILE(tile_2_1, TO_2, TO_1, BY_2_1, DO_NOT_FETCH)
@@ -186,6 +188,7 @@ inline void task(__global const float *w, const int n_in, const int panels,
     for (; row < rows; ++row) {
         int p = 0;
         for (; p + 4 <= panels; p += 4) TILE(tile_1_4);
+        for (; p + 2 <= panels; p += 2) TILE(tile_1_2);
         for (; p < panels; ++p) TILE(tile_1_1);
     }
 }

@@ -30,6 +30,7 @@ from clnet.variants.base import (
 
 PANEL = 16  # outputs a panel, as in cpu.cl
 BLOCK = 96  # samples a task at most
+GROUPS = (4, 2, 1, 8)  # panels a task, the usually best first
 PATIENCE = 1 << 16  # looks at another worker's task; some hundred microseconds
 LINGER = 1 << 18  # looks for another call; likewise
 LAYER = np.dtype(  # a row of cpu.cl's table of layers
@@ -61,13 +62,22 @@ class Cpu:
         return refuse_unless_dense_layers(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Tasks small enough to share, large enough to be worth a claim."""
+        """Tasks small enough to share, large enough to be worth a claim.
+
+        First the largest group that leaves every worker two tasks of the widest layer.
+        """
         workers = 1 if device.serial else device.compute_units
         caller = int(workers > 1 and _serial_companion(device) is not None)
+        panels = -(-max(layer.n_out for layer in _layers(span)) // PANEL)
+        blocks = -(-span.batch // BLOCK)
+
+        def too_few(group: int) -> bool:
+            return workers > 1 and -(-panels // group) * blocks < 2 * workers
+
         return tuple(
             {"workers": workers, "group": group, "caller": here}
             for here in range(caller, -1, -1)
-            for group in (4, 8, 2)
+            for group in sorted(GROUPS, key=too_few)
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
