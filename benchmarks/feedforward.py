@@ -92,13 +92,12 @@ def _trial(table: str, case: Case, device: Device, tune: bool) -> Trial:
             )
         if case.batch * _weights(case.sizes) > SMALL:
             on_demand |= set(GPU_SHAPED)
-        peers = [peer for peer in PEERS if peer.name in ("numpy", "torch")]
+        on_demand |= {"torch-cuda", "torch-graph", "torch-compile"}
     else:
         on_demand |= {"torch", "torch-compile"}
-        peers = list(PEERS)
     ours += [Planned(tune), ByVariant(variant("host"))]
     return Trial(
-        table, case, (*ours, *peers), frozenset(on_demand),
+        table, case, (*ours, *PEERS), frozenset(on_demand),
         AGAINST["cpu" if cpu else "gpu"],
     )
 

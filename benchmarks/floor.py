@@ -9,6 +9,7 @@ multiply-adds, so matrix units can pass below it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -157,6 +158,31 @@ class Machine:
         arguments = (real(0.999), real(0.001), np.int32(steps), sums.argument)
         flops = 2 * width * chains * steps * items
         return flops / self._seconds(launch, arguments)
+
+    def delay(self, seconds: float) -> Callable[[], object]:
+        """Return what enqueues work, for one work-item, that lasts about so long.
+
+        On the queue of the profiling session.
+        """
+        import pyopencl as cl
+
+        width, chains, trial = 4, 1, STEPS[False]
+        launch = Launch(
+            "rate.cl", "multiply_add",
+            {"REAL": "float", "WIDTH": width, "CHAINS": chains}, (1,), (1,), (),
+        )
+        sums = Memory(self._session, width * np.dtype(np.float32).itemsize)
+        numbers = (np.float32(0.999), np.float32(0.001))
+        lasted = self._seconds(launch, (*numbers, np.int32(trial), sums.argument))
+        kernel = self._session.kernel(launch, self._device)
+        steps = math.ceil(trial * seconds / lasted)
+        kernel.set_args(*numbers, np.int32(steps), sums.argument)
+        queue = self._session.queue
+
+        def enqueue(kept: Memory = sums) -> object:
+            return cl.enqueue_nd_range_kernel(queue, kernel, (1,), (1,))
+
+        return enqueue
 
     @cached_property
     def _session(self) -> Any:

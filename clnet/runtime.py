@@ -407,8 +407,14 @@ class Executable:
         if self._alarm is not None:
             self._heed_alarm()
 
-    def timed_run(self) -> DeviceTime:
+    def timed_run(self, first: Action | None = None) -> DeviceTime:
         """Compute as `run` does, and return how long the device took by its own clock.
+
+        Parameters
+        ----------
+        first : callable, optional
+            Enqueues other work, not counted, that keeps the device busy until the host
+            has enqueued the run: else the device may wait for the host in between.
 
         Raises
         ------
@@ -421,6 +427,8 @@ class Executable:
             raise InputError("timed_run needs a session made with profiling=True")
         if self.store.version != self.network.version:
             self.store.refresh(self.network)
+        if first is not None:
+            first()
         made = [action() for action in self._actions]
         if self._alarm is not None:
             self._heed_alarm()
