@@ -182,9 +182,10 @@ _ROWS = (
                onnx="Tanh", aliases=("sigmoid_symmetric",)),
     Activation("tanh_stepwise", _TANH_STEPS, lambda v, y: 1 - y * y, "output", 6,
                symmetric=True, aliases=("sigmoid_symmetric_stepwise",)),
-    Activation("gaussian", lambda v: np.exp(-v * v), lambda v, y: -2 * v * y, "sum", 7),
+    Activation("gaussian", lambda v: np.exp(-v * v),
+               lambda v, y: -2 * v * np.exp(-v * v), "sum", 7),
     Activation("gaussian_symmetric", lambda v: 2 * np.exp(-v * v) - 1,
-               lambda v, y: -2 * v * (y + 1), "sum", 8, symmetric=True),
+               lambda v, y: -4 * v * np.exp(-v * v), "sum", 8, symmetric=True),
     # FANN lists this one and never implemented it: it answers 0.
     Activation("gaussian_stepwise", _zero, _zero, "sum", 9),
     Activation("elliot", lambda v: v / (2 * (1 + np.abs(v))) + v.dtype.type(0.5),
