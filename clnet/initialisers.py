@@ -63,6 +63,6 @@ def initialiser(name: str) -> Draw:
     InputError
         If there is none of that name.
     """
-    if name not in INITIALISERS:
+    if not isinstance(name, str) or name not in INITIALISERS:
         raise unknown("initialiser", name, INITIALISERS)
     return INITIALISERS[name]

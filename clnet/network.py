@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -90,21 +89,23 @@ class Dense:
     def __post_init__(self) -> None:
         check_count("n_out", self.n_out)
         initialiser(self.initialiser)
-        if not isinstance(self.activation, str):
-            object.__setattr__(self, "activation", tuple(self.activation))
-            self._one_each("activation", len(self.activation))
-        if not isinstance(self.steepness, (int, float, np.number)):
-            steep = tuple(float(s) for s in self.steepness)
-            object.__setattr__(self, "steepness", steep)
-            self._one_each("steepness", len(steep))
-        for number in np.atleast_1d(self.steepness):
-            if not math.isfinite(number):
-                raise InputError(f"a steepness must be finite, not {number}")
-        names = [self.activation] if isinstance(self.activation, str) else [
-            *self.activation]
-        for name in names:
-            if name != SOFTMAX or isinstance(self.activation, tuple):
+        names = self.activation
+        if isinstance(names, Iterable) and not isinstance(names, str):
+            names = tuple(names)
+            object.__setattr__(self, "activation", names)
+            self._one_each("activation", len(names))
+            if SOFTMAX in names:
+                raise InputError("softmax belongs to a whole layer, not to one neuron")
+            for name in names:
                 activation(name)
+        elif names != SOFTMAX:
+            activation(names)
+        steepness = as_numbers("steepness", self.steepness, "float64")
+        if not np.isfinite(steepness).all():
+            raise InputError(f"a steepness must be finite, not {self.steepness}")
+        if steepness.ndim:
+            object.__setattr__(self, "steepness", tuple(steepness.ravel().tolist()))
+            self._one_each("steepness", steepness.size)
 
     def _one_each(self, what: str, found: int) -> None:
         if found != self.n_out:
@@ -160,27 +161,29 @@ class Network:
         fann: FannParameters | None = None,
     ) -> None:
         check_count("n_in", n_in)
-        if not layers or isinstance(layers, str):
-            raise InputError("a network needs at least one layer, as clnet.Dense(10)")
+        layers = tuple(layers) if isinstance(layers, Iterable) else ()
+        if not layers:
+            raise InputError(
+                "a network needs a sequence of at least one layer, as [clnet.Dense(10)]"
+            )
         for layer in layers:
-            if not hasattr(layer, "storage"):
+            if isinstance(layer, type) or not hasattr(layer, "storage"):
                 raise InputError(
                     f"{layer!r} is not a layer: give layers as clnet.Dense(10)"
                 )
         if dtype not in DTYPES:
             raise unknown("dtype", dtype, DTYPES)
         self._n_in = int(n_in)
-        self._layers = tuple(layers)
+        self._layers = layers
         self._dtype = dtype
         self._fann_compatible = bool(fann_compatible)
         self._fann = fann
         self._version = 0
         self._plans: dict[tuple[Any, ...], Plan] = {}
         if parameters is None:
-            self._parameters = self._initial(np.random.default_rng(seed))
+            self._parameters = self._initial(_generator(seed))
         else:
-            self._parameters = np.zeros(self.layout.size, dtype)
-            self.parameters = np.asarray(parameters)
+            self.parameters = parameters
 
     @classmethod
     def mlp(
@@ -200,12 +203,16 @@ class Network:
         **options
             As for `Network`.
         """
+        sizes = list(sizes) if isinstance(sizes, Iterable) else []
         if len(sizes) < 2:
             raise InputError(
-                f"sizes must be inputs and at least one layer, not {list(sizes)}"
+                f"sizes must be inputs and at least one layer, not {sizes}"
             )
         n = len(sizes) - 1
-        names = [activation] * n if isinstance(activation, str) else list(activation)
+        if isinstance(activation, str) or not isinstance(activation, Iterable):
+            names = [activation] * n
+        else:
+            names = list(activation)
         if len(names) != n:
             raise InputError(
                 f"{len(names)} activations for {n} layers: give one, or one a layer"
@@ -448,8 +455,10 @@ class Network:
         return (self._n_in, *(storage.n_out for storage in self.storages))
 
     def _checked(self, layer: int) -> int:
-        if not 0 <= layer < len(self._layers):
-            raise InputError(f"layer {layer} of {len(self._layers)} does not exist")
+        if layer not in range(len(self._layers)) or not isinstance(
+            layer, (int, np.integer)
+        ):
+            raise InputError(f"layer {layer!r} of {len(self._layers)} does not exist")
         return layer
 
     @cached_property
@@ -476,3 +485,12 @@ class Network:
             if place is not None:
                 parameters[place.offset : place.offset + place.size] = biases
         return parameters
+
+
+def _generator(seed: int | None) -> np.random.Generator:
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"a seed must be a whole number of at least 0, or None, not {seed!r}"
+        ) from None
