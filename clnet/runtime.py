@@ -6,6 +6,7 @@ is made once, when the plan is; a call only copies in, enqueues, and copies out.
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -114,6 +115,18 @@ class Session:
             weakref.WeakKeyDictionary()
         )
 
+    @property
+    def free(self) -> int:
+        """Bytes that one more buffer may have."""
+        device = self.device
+        left = max(0, device.global_memory - self.allocated)
+        return min(device.largest_buffer, left)
+
+    def finish(self) -> None:
+        """Wait for all that was enqueued."""
+        for queue in self.queues.values():
+            queue.finish()
+
     def kernel(self, launch: Launch, place: Device) -> Any:
         """Return a new kernel object for a launch; programs are built once."""
         import pyopencl as cl
@@ -160,10 +173,11 @@ class Memory:
 
         size = max(size, 1)
         device = session.device
-        free = min(device.largest_buffer, device.global_memory - session.allocated)
-        if size > free:
+        if size > session.free:
+            gc.collect()  # a network and its plans refer to each other
+        if size > session.free:
             raise DeviceError(
-                f"{device.name} has no room for {size} bytes: {max(free, 0)} are left; "
+                f"{device.name} has no room for {size} bytes: {session.free} are left; "
                 "take a smaller batch or another device"
             )
         self.array: Array | None = None
@@ -249,6 +263,8 @@ class ParameterStore:
         The network's own array, as of `version`.
     version : int
         The network's version that the copy holds; -1: none yet.
+    lock : threading.RLock
+        Held while buffers are added or refilled.
     """
 
     def __init__(self, session: Session, network: Network) -> None:
@@ -256,6 +272,7 @@ class ParameterStore:
         self.memory = Memory(session, network.parameters.nbytes)
         self.host: Array = network.parameters
         self.version = -1
+        self.lock = threading.RLock()
         # Executables hold what they use; what none uses any more goes.
         self._tables: weakref.WeakValueDictionary[str, Memory] = (
             weakref.WeakValueDictionary()
@@ -273,11 +290,6 @@ class ParameterStore:
             memory.write(self._session, values)
         return memory
 
-    @property
-    def packed_keys(self) -> frozenset[str]:
-        """The repacked buffers that exist already."""
-        return frozenset(self._packed)
-
     def packed(self, packed: Packed) -> PackedMemory:
         """Return a repacked buffer, made at its first use."""
         memory = self._packed.get(packed.key)
@@ -289,15 +301,17 @@ class ParameterStore:
 
     def refresh(self, network: Network) -> None:
         """Upload the parameters if they are not the network's present ones."""
-        if self.version != network.version:
-            self.host = network.parameters
+        with self.lock:
+            if self.version == network.version:
+                return
+            self._session.finish()  # calls on device arrays may still be running
+            version, self.host = network.version, network.parameters
             self.memory.write(self._session, self.host)
             for memory in list(self._packed.values()):
                 for action in memory.refill:
                     action()
-            for queue in self._session.queues.values():
-                queue.finish()
-            self.version = network.version
+            self._session.finish()
+            self.version = version
 
 
 class _Standby:
@@ -373,6 +387,7 @@ class Executable:
         self._host: dict[str, Array] = {}
         self._scratch: dict[tuple[int, str], Memory] = {}
         self._uses: dict[str, list[tuple[Any, int]]] = {}
+        self._buffers: dict[str, Any] = {}
         self._kept: list[Memory] = []  # shared with other executables
         self._alarm: Memory | None = None
         self._standbys: list[_Standby] = []
@@ -383,9 +398,12 @@ class Executable:
         if not on_device:
             for value in inputs:
                 self.x[value.name] = self._host_array(value)
-        for number, step in enumerate(steps):
-            self._add(number, step, fresh_on_host, fresh_on_device)
+        with self.store.lock:
+            for number, step in enumerate(steps):
+                self._add(number, step, fresh_on_host, fresh_on_device)
         if on_device:
+            if self._busy != [session.device]:  # else the order of its queue suffices
+                self._wait()
             return
         for value in outputs:
             if value.name not in fresh_on_host:
@@ -393,7 +411,7 @@ class Executable:
         self._wait()
 
     def run(self) -> None:
-        """Compute the outputs from the inputs, and wait for them.
+        """Compute the outputs from the inputs, and wait for those on the host.
 
         Raises
         ------
@@ -432,8 +450,7 @@ class Executable:
         made = [action() for action in self._actions]
         if self._alarm is not None:
             self._heed_alarm()
-        for queue in self.session.queues.values():
-            queue.finish()
+        self.session.finish()
         times = [event.profile for event in made if event is not None]
         if not times:
             raise InputError("timed_run needs a step that runs on the device")
@@ -462,8 +479,13 @@ class Executable:
 
     def bind(self, name: str, buffer: Any) -> None:
         """Let kernels read or write a caller's buffer as the named value."""
+        if name in self._buffers and self._buffers[name] == buffer:
+            return
+        for standby in self._standbys:  # they know the buffer of an earlier call
+            standby.finish()
         for kernel, index in self._uses[name]:
             kernel.set_arg(index, buffer)
+        self._buffers[name] = buffer
 
     def _host_array(self, value: Value) -> Array:
         """Return the host's array [batch, width] of a value, made at first use."""
@@ -498,18 +520,24 @@ class Executable:
             on_host |= written
             on_device -= written
             return
-        if self._busy and self._busy != [step.place]:
+        launches = step.variant.launches(step.span, step.config, step.place)
+        # Only the order of one queue makes launches wait for each other.
+        queues = {launch.place or step.place for launch in launches}
+        if self._busy and {*self._busy, *queues} != {step.place}:
             self._wait()
         for value in step.span.inputs:
             if value.name not in on_device:
                 self._upload(value)
                 on_device.add(value.name)
-        launches = step.variant.launches(step.span, step.config, step.place)
-        filled = self.store.packed_keys
+        packed = {
+            argument: self.store.packed(argument)
+            for launch in launches for argument in launch.arguments
+            if isinstance(argument, Packed)
+        }
+        self._kept += packed.values()
+        filled = {argument for argument, memory in packed.items() if memory.refill}
         for launch in launches:
-            if launch.repack and filled.issuperset(
-                a.key for a in launch.arguments if isinstance(a, Packed)
-            ):
+            if launch.repack and filled.issuperset(packed.keys() & launch.arguments):
                 continue  # another step's launches fill it
             place = launch.place or step.place
             action = self._bound(number, launch, place)
@@ -536,11 +564,12 @@ class Executable:
             if value.name not in self.x:
                 self._actions.append(partial(self._copy_in, device_view, value.name))
             return
+        blocking = len(self.session.queues) > 1  # another place's may be the reader
         if value.name in self.x:
             host = self._host[value.name].base
             self._actions.append(
                 partial(cl.enqueue_copy, self.session.queue, memory.argument, host,
-                        is_blocking=False)
+                        is_blocking=blocking)
             )
             return
         rows = np.zeros((self.batch, value.stride), self.dtype)
@@ -549,7 +578,7 @@ class Executable:
         )
         self._actions.append(
             partial(cl.enqueue_copy, self.session.queue, memory.argument, rows,
-                    is_blocking=False)
+                    is_blocking=blocking)
         )
 
     def _copy_in(self, target: Array, name: str) -> None:
@@ -562,6 +591,8 @@ class Executable:
         memory = self._memory(value)
         array = self._host_array(value)
         if memory.array is None:
+            if self._busy != [self.session.device]:
+                self._wait()
             self._actions.append(
                 partial(cl.enqueue_copy, self.session.queue, array.base,
                         memory.argument, is_blocking=True)
@@ -609,8 +640,7 @@ class Executable:
         if isinstance(argument, Parameters):
             return self.store.memory.argument
         if isinstance(argument, Packed):
-            self._kept.append(self.store.packed(argument))
-            return self._kept[-1].argument
+            return self.store.packed(argument).argument
         if isinstance(argument, Table):
             self._kept.append(self.store.table(argument))
             return self._kept[-1].argument
@@ -739,29 +769,40 @@ class Plan:
         import pyopencl.array
 
         self._check_array("x", x, self._input.width)
+        if out is not None:
+            self._check_array("out", out, self._output.width)
+            if out.data == x.data:
+                raise InputError("out is x's own memory, expected another array")
         with self._lock:
             if self._on_device is None:
                 self._on_device = Executable(
                     self._session, self.network, self._device_steps(), [self._input],
                     [self._output], on_device=True,
                 )
-            if out is None:
-                out = pyopencl.array.empty(
-                    self.queue, (self.batch, self._output.width), self._dtype
-                )
-            else:
-                self._check_array("out", out, self._output.width)
-            self._on_device.bind(self._input.name, x.data)
-            self._on_device.bind(self._output.name, out.data)
             try:
-                if x.events:
-                    cl.wait_for_events(x.events)
+                if out is None:
+                    out = pyopencl.array.empty(
+                        self.queue, (self.batch, self._output.width), self._dtype
+                    )
+                self._on_device.bind(self._input.name, x.data)
+                self._on_device.bind(self._output.name, out.data)
+                if events := [*x.events, *out.events]:
+                    cl.wait_for_events(events)
                 self._on_device.run()
+                if out.queue != self.queue:  # whose order tells its readers nothing
+                    self.queue.finish()
             except self._session.errors as error:
                 raise failed(self.device, error) from error
         return out if x.ndim == 2 else out.reshape(self._output.width)
 
     def _check_array(self, what: str, array: Any, width: int) -> None:
+        import pyopencl.array
+
+        if not isinstance(array, pyopencl.array.Array):
+            raise InputError(
+                f"{what} is of type {type(array).__name__}, expected a device array "
+                "(pyopencl.array.Array)"
+            )
         shapes = [(self.batch, width)] + ([(width,)] if self.batch == 1 else [])
         if array.shape not in shapes or array.dtype != self._dtype:
             raise InputError(
