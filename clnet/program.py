@@ -91,7 +91,7 @@ def build(context: Any, device: Device, text: str, source: str) -> Any:
         return cl.Program(context, text).build(
             list(device.build_options), devices=[device.handle]
         )
-    except cl.RuntimeError as error:
+    except cl.Error as error:
         raise BuildError(
             f"kernel {source} does not build on {device.name}: "
             f"{_first_error(str(error))}",
