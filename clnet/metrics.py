@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from clnet.checks import as_numbers
 from clnet.errors import InputError
 
 BIT_FAIL_LIMIT = 0.35  # FANN's default
@@ -54,9 +55,15 @@ def evaluate(
     Raises
     ------
     InputError
-        If the shapes differ or there is no sample.
+        If they are no numbers, the shapes differ or there is no sample.
     """
-    outputs, targets = np.asarray(y, np.float64), np.asarray(t, np.float64)
+    outputs = as_numbers("outputs", y, "float64")
+    targets = as_numbers("targets", t, "float64")
+    if outputs.ndim not in (1, 2):
+        raise InputError(
+            f"outputs have shape {list(outputs.shape)}, expected [batch, n_out] or "
+            "[n_out]"
+        )
     if outputs.shape != targets.shape:
         raise InputError(
             f"targets have shape {list(targets.shape)}, expected {list(outputs.shape)}"
@@ -64,6 +71,10 @@ def evaluate(
     if outputs.size == 0:
         raise InputError("there is no sample to evaluate: give at least one")
     outputs, targets = np.atleast_2d(outputs), np.atleast_2d(targets)
+    if len(halved) not in (1, outputs.shape[1]):
+        raise InputError(
+            f"halved has {len(halved)} entries, expected 1 or {outputs.shape[1]}"
+        )
     error = (targets - outputs) * np.where(halved, 0.5, 1.0)
     if outputs.shape[1] == 1:
         middle = (targets.min() + targets.max()) / 2

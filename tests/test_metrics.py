@@ -1,0 +1,132 @@
+"""How far outputs are from targets, on hand-sized data and against plain NumPy."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from clnet.errors import InputError
+from clnet.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
+from clnet.network import Dense, Network
+
+
+def test_by_hand():
+    y = [[0.9, 0.1], [0.2, 0.3], [1.0, 0.0], [0.5, 0.0]]
+    t = [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 0.0]]
+    # Errors: .1 .1 | .2 .7 | 1 1 | .5 0; the last sample's largest target is its first.
+    found = evaluate(y, t)
+    assert found.mse == pytest.approx((0.01 + 0.01 + 0.04 + 0.49 + 2 + 0.25) / 8)
+    assert found.bit_fail == 4
+    assert found.accuracy == 3 / 4
+
+
+def test_what_is_right_is_right():
+    t = np.eye(3)
+    assert evaluate(t, t) == Evaluation(0.0, 0, 1.0)
+
+
+def test_one_output_is_right_on_the_targets_side_of_their_middle():
+    t = [[-1.0], [1.0], [1.0], [-1.0]]
+    y = [[-0.2], [0.1], [-0.1], [0.3]]
+    assert evaluate(y, t).accuracy == 0.5
+    t = [[0.0], [1.0], [1.0], [0.0]]
+    y = [[0.4], [0.6], [0.2], [0.7]]
+    assert evaluate(y, t).accuracy == 0.5
+
+
+def test_an_error_of_the_limit_counts_as_failed():
+    y = [[0.0, 0.0, 0.0, 0.0]]
+    t = [[0.25, -0.25, 0.2499, 1.0]]
+    assert evaluate(y, t, bit_fail_limit=0.25).bit_fail == 3
+    assert evaluate(y, t, bit_fail_limit=2).bit_fail == 0
+    assert BIT_FAIL_LIMIT == 0.35
+
+
+def test_halved_errors_are_fanns():
+    y, t = [[0.0, 0.0]], [[1.0, 1.0]]
+    assert evaluate(y, t, [True]) == Evaluation(0.25, 2, 1.0)
+    assert evaluate(y, t, [True, False]).mse == pytest.approx((0.25 + 1) / 2)
+    assert evaluate(y, t, (True,), 0.6).bit_fail == 0
+
+
+def test_one_sample_may_come_without_its_batch():
+    assert evaluate([0.0, 1.0], [0.0, 0.5]) == evaluate([[0.0, 1.0]], [[0.0, 0.5]])
+
+
+@given(
+    arrays=st.integers(1, 6).flatmap(
+        lambda n: st.integers(2, 4).flatmap(
+            lambda m: st.tuples(
+                *[hnp.arrays(np.float64, (n, m), elements=st.floats(-2, 2))] * 2
+            )
+        )
+    )
+)
+def test_as_numpy_says_it(arrays):
+    y, t = arrays
+    found = evaluate(y, t)
+    assert found.mse == pytest.approx(((y - t) ** 2).mean())
+    assert found.bit_fail == np.count_nonzero(abs(y - t) >= BIT_FAIL_LIMIT)
+    assert found.accuracy == np.mean(y.argmax(1) == t.argmax(1))
+    assert 0 <= found.bit_fail <= y.size
+
+
+def test_what_is_no_number_is_seen():
+    found = evaluate([[np.nan, 0.0]], [[1.0, 0.0]])
+    assert np.isnan(found.mse)
+    assert found.accuracy == 1.0  # NumPy counts NaN as the largest
+
+
+def test_an_evaluation_holds_plain_numbers_and_does_not_change():
+    found = evaluate(np.zeros((2, 2), np.float32), np.ones((2, 2), np.float32))
+    assert [type(value) for value in dataclasses.astuple(found)] == [float, int, float]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.mse = 0
+
+
+@pytest.mark.parametrize(
+    ("y", "t", "sentence"),
+    [
+        (np.zeros((2, 3)), np.zeros((3, 2)),
+         r"targets have shape \[3, 2\], expected \[2, 3\]"),
+        (np.zeros((2, 1)), np.zeros(2), r"targets have shape \[2\]"),
+        (np.zeros((0, 3)), np.zeros((0, 3)), "there is no sample to evaluate"),
+        (np.zeros(()), np.zeros(()), r"outputs have shape \[\], expected \[batch, n_o"),
+        (np.zeros((1, 1, 1)), np.zeros((1, 1, 1)), r"outputs have shape \[1, 1, 1\]"),
+        ([["a"]], [[1.0]], "numbers"),
+        ([[1.0]], [[None]], "numbers"),
+        ([[1.0], [2.0, 3.0]], [[1.0]], "outputs must be a rectangular array"),
+        ([[1j]], [[1.0]], "numbers"),
+    ],
+)
+def test_bad_input_is_told(y, t, sentence):
+    with pytest.raises(InputError, match=sentence):
+        evaluate(y, t)
+
+
+def test_halved_is_one_or_one_an_output():
+    with pytest.raises(InputError, match="halved has 2 entries, expected 1 or 3"):
+        evaluate(np.zeros((4, 3)), np.zeros((4, 3)), [True, False])
+
+
+# A network's own ------------------------------------------------------------------
+
+
+def test_a_fann_networks_symmetric_outputs_are_halved():
+    layers = [Dense(2, ["tanh", "sigmoid"])]
+    y, t = [[0.0, 0.0]], [[1.0, 1.0]]
+    assert Network(3, layers, fann_compatible=True).compare(y, t).mse == 0.625
+    assert Network(3, layers).compare(y, t).mse == 1.0
+
+
+def test_a_network_compares_what_it_predicts():
+    network = Network.mlp([4, 3], "tanh", seed=0)
+    x = np.random.default_rng(0).uniform(-1, 1, (5, 4)).astype(np.float32)
+    plan = network.compile("cpu", 5, tune=False, variants=["naive"])
+    t = np.eye(3)[[0, 1, 2, 0, 1]]
+    assert network.compare(plan(x), t) == evaluate(plan(x), t)
