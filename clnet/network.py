@@ -14,8 +14,9 @@ from clnet.activations import SOFTMAX, activation
 from clnet.checks import as_numbers, check_count
 from clnet.errors import InputError, unknown
 from clnet.initialisers import initialiser
+from clnet.lowering import layout, lower
 from clnet.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
-from clnet.ops import Layout, Program, layout, lower
+from clnet.ops import Layout, Program
 from clnet.storage import DenseStorage, Storage
 
 if TYPE_CHECKING:

@@ -1,23 +1,17 @@
-"""The program of a network: a flat sequence of ops, and how a network becomes one.
+"""The program of a network: a flat sequence of ops.
 
-Data flows one way: description (`network.Network`) → program of ops (here) → plan
-(`planner`) → launches (`variants`) → results (`runtime`). An op says *what* is
-computed; its meaning is given by NumPy in `reference`. Values are arrays
+Data flows one way: description (`network.Network`) → program of ops (here; made by
+`lowering`) → plan (`planner`) → launches (`variants`) → results (`runtime`). An op says
+*what* is computed; its meaning is given by NumPy in `reference`. Values are arrays
 ``[batch, width]``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from clnet.activations import FANN_SUM_LIMIT, SOFTMAX, activation
 from clnet.storage import Storage
-
-if TYPE_CHECKING:
-    from clnet.network import Network
 
 PARAMETER_ALIGNMENT = 32  # values; every array of the flat buffer starts on 128 bytes
 VALUE_ALIGNMENT = 4  # values; rows of inner values can be read as float4
@@ -204,29 +198,6 @@ class Layout:
     size: int
 
 
-def layout(storages: Iterable[Storage], bias_sizes: Iterable[int]) -> Layout:
-    """Lay out weights of every layer, then biases, each on an aligned offset.
-
-    Parameters
-    ----------
-    storages : iterable of Storage
-        One a layer.
-    bias_sizes : iterable of int
-        Bias values a layer; 0: none.
-    """
-    end = 0
-
-    def slot(size: int) -> Slot:
-        nonlocal end
-        here = Slot(end, size)
-        end = round_up(end + size, PARAMETER_ALIGNMENT)
-        return here
-
-    weights = tuple(slot(storage.size) for storage in storages)
-    biases = tuple(slot(size) if size else None for size in bias_sizes)
-    return Layout(weights, biases, end)
-
-
 @dataclass(frozen=True)
 class LayerOps:
     """The ops of one layer, ``y = f(A x + b)``, found in a span.
@@ -352,73 +323,3 @@ class Program:
         later = {value for op in self.ops[stop:] for value in op.reads} | {self.output}
         written = dict.fromkeys(value for op in ops for value in op.writes)
         return Span(ops, batch, self.dtype, tuple(v for v in written if v in later))
-
-
-def lower(network: Network) -> Program:
-    """Return the program of a network: two ops a layer, three with softmax.
-
-    Parameters
-    ----------
-    network : Network
-        The description; its parameters are not read.
-    """
-    ops: list[Op] = []
-
-    def value(name: str, width: int, inner: bool = True) -> Value:
-        stride = round_up(width, VALUE_ALIGNMENT) if inner else width
-        return Value(name, width, stride)
-
-    x = source = value("x", network.n_in, inner=False)
-    layers = list(
-        zip(network.layers, network.storages, network.layout.weights,
-            network.layout.biases, strict=True)
-    )
-    for number, (layer, storage, weights, bias) in enumerate(layers, start=1):
-        n_out, last = storage.n_out, number == len(layers)
-        softmax = layer.activation == SOFTMAX
-        sums = value(f"sums{number}", n_out)
-        y = value(f"y{number}", n_out, inner=not last)
-        acted = value(f"logits{number}", n_out) if softmax else y
-        ops.append(Apply(source, sums, storage, weights))
-        function = nonlinearity(
-            layer.activation, layer.steepness, network.fann_compatible
-        )
-        ops.append(BiasAct(sums, acted, bias, function))
-        if softmax:
-            ops.append(Softmax(acted, y))
-        source = y
-    return Program(tuple(ops), x, source, network.layout, network.dtype)
-
-
-def nonlinearity(
-    names: str | tuple[str, ...],
-    steepness: float | tuple[float, ...],
-    fann_compatible: bool,
-) -> Nonlinearity:
-    """Return what a layer's activation and steepness mean.
-
-    Parameters
-    ----------
-    names : str or tuple of str
-        One activation (`softmax` allowed: it acts as the identity here), or one a
-        neuron.
-    steepness : float or tuple of float
-        Likewise.
-    fann_compatible : bool
-        Whether sums are clipped as FANN does (reference: FANN's `fann_run`).
-    """
-    many = (names,) if isinstance(names, str) else names
-    rows = [activation("identity" if name == SOFTMAX else name) for name in many]
-    steep = steepness if isinstance(steepness, tuple) else (float(steepness),)
-    if max(len(rows), len(steep)) > 1:
-        n = max(len(rows), len(steep))
-        rows = rows * (n // len(rows))
-        steep = steep * (n // len(steep))
-    limits = None
-    if fann_compatible:
-        # FANN's v is ours over the factor, and FANN's steepness likewise.
-        limits = tuple(
-            abs(FANN_SUM_LIMIT * row.fann_factor**2 / s) if s else float("inf")
-            for row, s in zip(rows, steep, strict=True)
-        )
-    return Nonlinearity(tuple(row.name for row in rows), steep, limits)

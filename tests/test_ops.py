@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clnet.lowering import layout, nonlinearity
 from clnet.network import Dense, Network
 from clnet.ops import (
     PARAMETER_ALIGNMENT,
@@ -18,8 +19,6 @@ from clnet.ops import (
     Nonlinearity,
     Op,
     Softmax,
-    layout,
-    nonlinearity,
     round_up,
 )
 from clnet.storage import DenseStorage
