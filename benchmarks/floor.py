@@ -19,6 +19,7 @@ import numpy as np
 from clnet.device import Device
 from clnet.runtime import NANOSECOND, Memory, session
 from clnet.variants.base import Launch
+from clnet.variants.team import team_group
 
 from .cases import Case
 
@@ -106,7 +107,7 @@ class Machine:
         return self._rates[dtype]
 
     def _read_beside(self, size: int) -> float:
-        width, group = 4, min(GROUP, self._device.largest_group)
+        width, group = 4, team_group(GROUP, self._device)
         items = self._device.compute_units * ITEMS
         vector = width * np.dtype(np.float32).itemsize
         count = _whole(size / (items * vector))
@@ -144,7 +145,7 @@ class Machine:
         width, chains = (8, 12) if cpu else (4, 4)
         if dtype == "float64":
             width //= 2
-        group = 1 if cpu else min(GROUP, self._device.largest_group)
+        group = 1 if cpu else team_group(GROUP, self._device)
         items = self._device.compute_units * (TURNS if cpu else ITEMS)
         steps = STEPS[cpu]
         real = np.dtype(dtype).type
@@ -179,7 +180,8 @@ class Machine:
         kernel.set_args(*numbers, np.int32(steps), sums.argument)
         queue = self._session.queue
 
-        def enqueue(kept: Memory = sums) -> object:
+        # A kernel does not keep its arguments' memory alive: the default does.
+        def enqueue(_: Memory = sums) -> object:
             return cl.enqueue_nd_range_kernel(queue, kernel, (1,), (1,))
 
         return enqueue
