@@ -141,6 +141,7 @@ def _basis(cover: Cover) -> str:
 
 def _seconds(seconds: float) -> str:
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
+        text = f"{seconds / scale:.3g}"
+        if float(text) >= 1:
+            return f"{text} {unit}"
     return f"{seconds * 1e9:.3g} ns"
