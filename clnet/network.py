@@ -389,11 +389,12 @@ class Network:
         from clnet.planner import PLANS, compile_network
 
         key = (device, batch)
-        if key not in self._plans:
-            if len(self._plans) >= PLANS:
-                del self._plans[next(iter(self._plans))]
-            self._plans[key] = compile_network(self, device, batch)
-        return self._plans[key]
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = compile_network(self, device, batch)
+            for oldest in list(self._plans)[:-PLANS]:
+                self._plans.pop(oldest, None)  # another thread may have been first
+        return plan
 
     def predict(
         self, x: ArrayLike, device: str | Device | None = None

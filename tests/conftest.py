@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,3 +16,11 @@ def fann_datasets() -> Path:
     if not FANN_DATASETS.is_dir():
         pytest.skip(f"the FANN data sets are not at {FANN_DATASETS}")
     return FANN_DATASETS
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Read and write no measured times of the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CLNET_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import threading
 from types import SimpleNamespace
 
@@ -37,6 +38,7 @@ CPU = clnet.device("cpu")
 def own_store(tmp_path, monkeypatch):
     """Every test starts with nothing remembered."""
     monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(os, "fsync", lambda handle: None)  # which only takes time here
     planner._store.cache_clear()
     yield
     planner._store.cache_clear()
@@ -708,7 +710,7 @@ def test_a_few_plans_are_kept(small_chunks, monkeypatch):
 
 
 def test_threads_may_predict_at_once(small_chunks, monkeypatch):
-    monkeypatch.setattr(planner, "PLANS", 2)
+    monkeypatch.setattr(planner, "PLANS", 2)  # so that they take each other's away
     network = Network.mlp([5, 7, 3], seed=1)
     wrong = []
 
