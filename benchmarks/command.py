@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import sys
 import textwrap
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from tqdm import tqdm
 
 from clnet.device import Device
 from clnet.device import device as find_device
-from clnet.errors import InputError, unknown
+from clnet.errors import ClnetWarning, InputError, unknown
 from clnet.summary import WIDTH, pairs
 
 from . import feedforward
@@ -24,9 +25,11 @@ from .peers import PEERS
 from .records import Results, Row
 from .report import number
 from .rounds import EFFORTS
+from .versions import load
 
 RESULTS = Path("benchmarks", "results")  # from where the command is run
 NOBODY = "none"
+QUIET = 0.5  # cores; where others use more, times on the host mean little
 
 
 class Study(Protocol):
@@ -126,6 +129,13 @@ def run(name: str, device: str | None, out: str | None, options: Options) -> int
         rows.append(row)
         progress.result(row)
 
+    others = load()
+    if others is not None and others > QUIET:
+        warnings.warn(
+            f"other work kept {others:.1f} cores busy in the last minute: peers that "
+            "use all cores may look slow beyond measure",
+            ClnetWarning, stacklevel=2,
+        )
     bench = Bench(name, where, effort, bases, keep, progress.say)
     try:
         for trial in trials:

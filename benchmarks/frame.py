@@ -28,7 +28,7 @@ from .cases import Array, Case
 from .floor import Floor, Machine
 from .records import Row
 from .rounds import Effort, Entry, interleave, quartiles
-from .versions import device_identity, now, versions
+from .versions import device_identity, load, now, versions
 
 REASON_LENGTH = 200  # letters
 
@@ -170,7 +170,9 @@ class Bench:
         self._keep = keep
         self._say = say
         self._machine = Machine(device)
-        self._environment: dict[str, Any] = {**device_identity(device), **versions()}
+        self._environment: dict[str, Any] = {
+            **device_identity(device), **versions(), "load": load(),
+        }
 
     def run(self, trial: Trial) -> None:
         """Measure a trial; rows measured before an interruption are kept too."""

@@ -57,6 +57,8 @@ class Row:
         Measured bytes and operations a second behind the floor.
     threads : int or None
         Of the host's cores that the candidate uses.
+    load : float or None
+        Cores that other work kept busy in the minute before the study.
     device, platform, platform_version, driver : str
         The device of the run.
     clnet, numpy, pyopencl, torch, python : str
@@ -94,6 +96,7 @@ class Row:
     bandwidth: float | None
     rate: float | None
     threads: int | None
+    load: float | None
     device: str
     platform: str
     platform_version: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from datetime import datetime, timezone
 from importlib import metadata
@@ -26,6 +27,11 @@ def device_identity(device: Device) -> dict[str, str]:
         "platform_version": device.platform_version,
         "driver": device.driver,
     }
+
+
+def load() -> float | None:
+    """Return how many cores were busy over the last minute; None if unknown here."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def now() -> str:

@@ -15,6 +15,7 @@ from clnet import DeviceError, InputError
 from clnet.bench import benchmarks
 from clnet.cli import main
 from clnet.device import Device
+from clnet.errors import ClnetWarning
 from clnet.runtime import Executable, session
 from clnet.summary import WIDTH
 
@@ -266,6 +267,19 @@ def tiny_study(monkeypatch):
     monkeypatch.setattr(floor, "STEPS", {True: 1 << 8, False: 1 << 8})
     monkeypatch.setattr(command, "EFFORTS", {"normal": BRIEF})
     monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    monkeypatch.setattr(command, "load", lambda: 0.0)
+
+
+def test_a_machine_that_is_not_quiet_is_told(
+    tiny_study, device, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(command, "load", lambda: 1.7)
+    with pytest.warns(ClnetWarning, match=r"other work kept 1\.7 cores busy"):
+        main([
+            "bench", "feedforward", "--out", str(tmp_path), "--peers", "numpy",
+            "--variants", "none", "--batch", "1",
+        ])
+    assert "1 rows in" in capsys.readouterr().out
 
 
 def test_the_command_runs_a_study(tiny_study, device, tmp_path, capsys):

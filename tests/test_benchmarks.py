@@ -422,9 +422,9 @@ def test_the_schema():
         "study", "table", "case", "sizes", "activation", "batch", "dtype", "precision",
         "seed", "candidate", "config", "status", "reason", "basis", "median", "low",
         "high", "rounds", "effort", "error", "tolerance", "against", "ratio", "floor",
-        "bound", "over_floor", "bandwidth", "rate", "threads", "device", "platform",
-        "platform_version", "driver", "clnet", "numpy", "pyopencl", "torch", "python",
-        "date",
+        "bound", "over_floor", "bandwidth", "rate", "threads", "load", "device",
+        "platform", "platform_version", "driver", "clnet", "numpy", "pyopencl", "torch",
+        "python", "date",
     )
 
 
