@@ -146,10 +146,14 @@ class Session:
         return found
 
 
-@cache
 def session(device: Device, profiling: bool = False) -> Session:
     """Return the process's session of a device; contexts are slow to make."""
-    return Session(device, profiling)
+    with _one_at_a_time:
+        return _session(device, profiling)
+
+
+_session = cache(Session)
+_one_at_a_time = threading.Lock()
 
 
 class Memory:

@@ -686,6 +686,13 @@ def test_threads_may_call_plans_that_share_parameters():
     run_threads(*(lambda kind=kind: work(kind) for kind in kinds))
 
 
+def test_threads_get_one_session():
+    device = dataclasses.replace(CPU, index="7:7")
+    found = []
+    run_threads(*[lambda: found.append(session(device))] * 4)
+    assert len(set(map(id, found))) == 1
+
+
 def test_threads_may_mix_host_and_device_arrays(plan):
     def host():
         for seed in range(20):
