@@ -38,7 +38,7 @@ SHAPES = (
     (16, 32, 32, 4, 4),
     (8, 128, 32, 4, 4),
     (8, 64, 32, 4, 4),
-    (8, 32, 32, 4, 4),
+    (8, 64, 16, 4, 4),
 )
 CONFIGS = tuple(dict(zip(KEYS, shape, strict=True)) for shape in SHAPES)
 
@@ -67,20 +67,19 @@ class Gemm:
         return refusal
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Tiles that fit the device, and are not mostly empty."""
-        layer = dense_layer(span)
+        """Tiles that fit the device, and compute at most twice what they must."""
+
+        def covered(config: Config) -> int:
+            return _groups(span, config) * config["tile_m"] * config["tile_n"]
+
+        def idle(config: Config) -> tuple[int, bool]:
+            units = max(0, device.compute_units - _groups(span, config))
+            return units, covered(config) > 1.25 * least
+
         fitting = [config for config in CONFIGS if _fits(config, span, device)]
-        narrowest = min(config["tile_n"] for config in fitting)
-        shortest = min(config["tile_m"] for config in fitting)
-        found = [
-            config for config in fitting
-            if config["tile_m"] < max(2 * span.batch, shortest + 1)
-            and config["tile_n"] < max(2 * layer.n_out, narrowest + 1)
-        ]
-        # The largest tile that gives every compute unit a group comes first.
-        found.sort(
-            key=lambda config: max(0, device.compute_units - _groups(span, config))
-        )
+        least = min(map(covered, fitting))
+        found = [config for config in fitting if covered(config) <= 2 * least]
+        found.sort(key=idle)  # of equals, the larger tile stays first
         return tuple(found) if device.simd_width > 1 else tuple(found[:1])
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:

@@ -7,6 +7,7 @@ from clnet.ops import Span
 from clnet.variants.base import Config, item_size
 
 ITEMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # the study's table II
+SERIAL_GROUP = 64  # work-items where they run one after the other: more only costs
 MOST_UNROLLED = 8  # vectors; more would take the registers of a group of 256
 
 
@@ -40,6 +41,8 @@ def team_local_bytes(config: Config, span: Span) -> int:
 
 def team_group(most: int, device: Device) -> int:
     """Return the largest power of two that neither `most` nor the device exceeds."""
+    if device.simd_width == 1:
+        most = min(most, SERIAL_GROUP)
     return 1 << min(most, device.largest_group).bit_length() - 1
 
 
