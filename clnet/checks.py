@@ -30,5 +30,5 @@ def as_numbers(what: str, found: ArrayLike, dtype: str) -> NDArray[Any]:
     except ValueError:
         raise InputError(f"{what} must be a rectangular array of numbers") from None
     if array.dtype.kind not in "biuf":
-        raise InputError(f"{what} have dtype {array.dtype}, expected numbers")
+        raise InputError(f"{what}: found dtype {array.dtype}, expected numbers")
     return np.asarray(array, dtype)
