@@ -23,6 +23,8 @@ from clnet.errors import unknown
 Array = NDArray[Any]
 
 LEAK = 0.01  # slope of leaky_relu below zero, as in FANN and PyTorch
+FANN_SIGMOID_ENDS = (0.01, 0.99)  # FANN's derivatives clip y to these
+FANN_TANH_END = 0.98
 FANN_SUM_LIMIT = 150.0  # FANN clips steepness * sum to ±150 / steepness
 
 
@@ -39,7 +41,8 @@ class Activation:
     gradient : callable
         ``dy/dv = gradient(v, y)``; reads only the argument that `reads` names.
     reads : {"sum", "output"}
-        Whether the gradient is computed from ``v`` or from ``y``.
+        Whether the gradient is computed from ``v`` or from ``y``; a constant one
+        stands under ``"output"``, which is kept anyway.
     fann : int or None
         FANN's number of the function.
     fann_factor : float
@@ -48,6 +51,9 @@ class Activation:
         Whether FANN counts the output range as two wide and halves its errors.
     onnx : str or None
         The ONNX operator of the same meaning at steepness 1.
+    fann_gradient : callable or None
+        What FANN takes for the gradient, ``fann_gradient(at, steepness)`` with v or y
+        as `reads` says; None: the right one.
     aliases : tuple of str
         Other names by which the row is found.
     """
@@ -60,6 +66,7 @@ class Activation:
     fann_factor: float = 1.0
     symmetric: bool = False
     onnx: str | None = None
+    fann_gradient: Callable[[Array, Array], Array] | None = None
     aliases: tuple[str, ...] = ()
 
 
@@ -161,6 +168,26 @@ def _threshold(v: Array) -> Array:
     return np.asarray(~(v < 0), dtype=v.dtype)  # NaN gives 1, as in FANN
 
 
+# FANN's own derivatives: they never vanish where a sigmoid or a straight line ends;
+# steepness enters once more than it should in gaussians, sines and cosines.
+def _fann_sigmoid(y: Array, _: Array) -> Array:
+    y = np.clip(y, *(y.dtype.type(limit) for limit in FANN_SIGMOID_ENDS))
+    return np.asarray(y * (1 - y))
+
+
+def _fann_tanh(y: Array, _: Array) -> Array:
+    end = y.dtype.type(FANN_TANH_END)
+    y = np.clip(y, -end, end)
+    return np.asarray(1 - y * y)
+
+
+def _fann_gaussian(factor: float) -> Callable[[Array, Array], Array]:
+    def gradient(v: Array, steepness: Array) -> Array:
+        return np.asarray(v.dtype.type(-2 * factor) * v * np.exp(-v * v) * steepness)
+
+    return gradient
+
+
 def _inside(low: float, high: float) -> Callable[[Array, Array], Array]:
     def gradient(v: Array, _: Array) -> Array:
         return np.asarray((v > low) & (v < high), dtype=v.dtype)
@@ -169,44 +196,51 @@ def _inside(low: float, high: float) -> Callable[[Array, Array], Array]:
 
 
 _ROWS = (
-    Activation("identity", lambda v: v, _one, "sum", 0, onnx="Identity",
+    Activation("identity", lambda v: v, _one, "output", 0, onnx="Identity",
                aliases=("linear",)),
-    Activation("threshold", _threshold, _zero, "sum", 1),
-    Activation("threshold_symmetric", lambda v: 2 * _threshold(v) - 1, _zero, "sum", 2,
-               symmetric=True),
+    Activation("threshold", _threshold, _zero, "output", 1),
+    Activation("threshold_symmetric", lambda v: 2 * _threshold(v) - 1, _zero, "output",
+               2, symmetric=True),
     Activation("sigmoid", _sigmoid, lambda v, y: y * (1 - y), "output", 3,
-               fann_factor=2.0, onnx="Sigmoid"),
+               fann_factor=2.0, onnx="Sigmoid", fann_gradient=_fann_sigmoid),
     Activation("sigmoid_stepwise", _SIGMOID_STEPS, lambda v, y: y * (1 - y), "output",
-               4, fann_factor=2.0),
+               4, fann_factor=2.0, fann_gradient=_fann_sigmoid),
     Activation("tanh", np.tanh, lambda v, y: 1 - y * y, "output", 5, symmetric=True,
-               onnx="Tanh", aliases=("sigmoid_symmetric",)),
+               onnx="Tanh", fann_gradient=_fann_tanh, aliases=("sigmoid_symmetric",)),
     Activation("tanh_stepwise", _TANH_STEPS, lambda v, y: 1 - y * y, "output", 6,
-               symmetric=True, aliases=("sigmoid_symmetric_stepwise",)),
+               symmetric=True, fann_gradient=_fann_tanh,
+               aliases=("sigmoid_symmetric_stepwise",)),
     Activation("gaussian", lambda v: np.exp(-v * v),
-               lambda v, y: -2 * v * np.exp(-v * v), "sum", 7),
+               lambda v, y: -2 * v * np.exp(-v * v), "sum", 7,
+               fann_gradient=_fann_gaussian(1)),
     Activation("gaussian_symmetric", lambda v: 2 * np.exp(-v * v) - 1,
-               lambda v, y: -4 * v * np.exp(-v * v), "sum", 8, symmetric=True),
+               lambda v, y: -4 * v * np.exp(-v * v), "sum", 8, symmetric=True,
+               fann_gradient=_fann_gaussian(2)),
     # FANN lists this one and never implemented it: it answers 0.
-    Activation("gaussian_stepwise", _zero, _zero, "sum", 9),
+    Activation("gaussian_stepwise", _zero, _zero, "output", 9),
     Activation("elliot", lambda v: v / (2 * (1 + np.abs(v))) + v.dtype.type(0.5),
                lambda v, y: 1 / (2 * (1 + np.abs(v)) ** 2), "sum", 10),
     Activation("elliot_symmetric", lambda v: v / (1 + np.abs(v)),
                lambda v, y: 1 / (1 + np.abs(v)) ** 2, "sum", 11, symmetric=True,
                onnx="Softsign", aliases=("softsign",)),
-    Activation("linear_piece", lambda v: np.clip(v, 0, 1), _inside(0, 1), "sum", 12),
+    Activation("linear_piece", lambda v: np.clip(v, 0, 1), _inside(0, 1), "sum", 12,
+               fann_gradient=_one),
     Activation("linear_piece_symmetric", lambda v: np.clip(v, -1, 1), _inside(-1, 1),
-               "sum", 13, symmetric=True),
+               "sum", 13, symmetric=True, fann_gradient=_one),
     Activation("sin_symmetric", np.sin, lambda v, y: np.cos(v), "sum", 14,
-               symmetric=True, onnx="Sin"),
+               symmetric=True, onnx="Sin", fann_gradient=lambda v, s: np.cos(s * v)),
     Activation("cos_symmetric", np.cos, lambda v, y: -np.sin(v), "sum", 15,
-               symmetric=True, onnx="Cos"),
+               symmetric=True, onnx="Cos",
+               fann_gradient=lambda v, s: -np.sin(s * v)),
     Activation("sin", lambda v: np.sin(v) / 2 + v.dtype.type(0.5),
-               lambda v, y: np.cos(v) / 2, "sum", 16),
+               lambda v, y: np.cos(v) / 2, "sum", 16,
+               fann_gradient=lambda v, s: np.cos(s * v) / 2),
     Activation("cos", lambda v: np.cos(v) / 2 + v.dtype.type(0.5),
-               lambda v, y: -np.sin(v) / 2, "sum", 17),
+               lambda v, y: -np.sin(v) / 2, "sum", 17,
+               fann_gradient=lambda v, s: -np.sin(s * v) / 2),
     Activation("relu", lambda v: np.maximum(v, 0),
                lambda v, y: np.asarray(y > 0, dtype=y.dtype), "output", 18,
-               onnx="Relu", aliases=("linear_piece_rect",)),
+               onnx="Relu", fann_gradient=_one, aliases=("linear_piece_rect",)),
     Activation("leaky_relu", lambda v: np.where(v < 0, v * v.dtype.type(LEAK), v),
                lambda v, y: np.where(y < 0, y.dtype.type(LEAK), y.dtype.type(1)),
                "output", 19, onnx="LeakyRelu", aliases=("linear_piece_rect_leaky",)),

@@ -1,11 +1,21 @@
-"""How a network becomes its program of ops, and its parameters a flat buffer."""
+"""How a network becomes its programs, and its parameters a flat buffer.
+
+A program of inference (`lower`) and one of a training step (`lower_training`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from clnet.activations import FANN_SUM_LIMIT, SOFTMAX, activation
+from clnet.errors import InputError
+from clnet.losses import LossFunction
+from clnet.metrics import BIT_FAIL_LIMIT
 from clnet.ops import (
     PARAMETER_ALIGNMENT,
     VALUE_ALIGNMENT,
@@ -21,9 +31,22 @@ from clnet.ops import (
     round_up,
 )
 from clnet.storage import Storage
+from clnet.training_ops import (
+    RECORD,
+    ActGrad,
+    ApplyT,
+    BiasGrad,
+    Gather,
+    Loss,
+    Outer,
+    Tally,
+    Update,
+    gradient,
+)
 
 if TYPE_CHECKING:
     from clnet.network import Network
+    from clnet.optimisers import Optimiser
 
 
 def layout(storages: Iterable[Storage], bias_sizes: Iterable[int]) -> Layout:
@@ -49,6 +72,19 @@ def layout(storages: Iterable[Storage], bias_sizes: Iterable[int]) -> Layout:
     return Layout(weights, biases, end)
 
 
+def live_elements(
+    where: Layout, storages: Iterable[Storage]
+) -> NDArray[np.bool_]:
+    """Return which elements [size] of the flat buffer are no padding."""
+    live = np.zeros(where.size, bool)
+    for storage, slot in zip(storages, where.weights, strict=True):
+        live[slot.offset : slot.offset + slot.size] = storage.entries().live
+    for place in where.biases:
+        if place is not None:
+            live[place.offset : place.offset + place.size] = True
+    return live
+
+
 def lower(network: Network) -> Program:
     """Return the program of a network: two ops a layer, three with softmax.
 
@@ -57,32 +93,182 @@ def lower(network: Network) -> Program:
     network : Network
         The description; its parameters are not read.
     """
+    x = _value("x", network.n_in, inner=False)
     ops: list[Op] = []
+    y = x
+    last = len(network.layers)
+    for number in range(1, last + 1):
+        layer = network.layers[number - 1]
+        apply, act = _forward(network, number, y)
+        n_out = apply.storage.n_out
+        y = _value(f"y{number}", n_out, inner=number != last)
+        ops.append(apply)
+        if layer.activation == SOFTMAX:
+            ops += [act, Softmax(act.y, y)]
+        else:
+            ops.append(replace(act, y=y))
+    return Program(tuple(ops), (x,), (y,), network.layout, network.dtype)
 
-    def value(name: str, width: int, inner: bool = True) -> Value:
-        stride = round_up(width, VALUE_ALIGNMENT) if inner else width
-        return Value(name, width, stride)
 
-    x = source = value("x", network.n_in, inner=False)
-    layers = list(
-        zip(network.layers, network.storages, network.layout.weights,
-            network.layout.biases, strict=True)
+def lower_training(
+    network: Network,
+    loss: LossFunction,
+    optimiser: Optimiser | None,
+    *,
+    samples: int | None = None,
+    shuffled: bool = False,
+    weighted: bool = False,
+) -> Program:
+    """Return the program of one step of training.
+
+    Parameters
+    ----------
+    network : Network
+        The description; its parameters are not read.
+    loss : LossFunction
+        What is to become small.
+    optimiser : Optimiser or None
+        The rule of the last op; None: the gradients are the program's outputs.
+    samples : int or None
+        Rows of the data set that a batch is gathered from; None: the batch is all of
+        it, and is read where it lies.
+    shuffled : bool
+        Whether the batch is gathered in the epoch's random order.
+    weighted : bool
+        Whether samples have weights: a third input.
+
+    Returns
+    -------
+    Program
+        Inputs: x, targets, weights if there are some; outputs: the totals, and the
+        parameters or gradients.
+
+    Raises
+    ------
+    InputError
+        If the loss does not fit the last layer.
+    """
+    widths = {"x": network.n_in, "t": network.n_out}
+    if weighted:
+        widths["weight"] = 1
+    inputs = [_value(name, width, inner=False) for name, width in widths.items()]
+    x, t, *weight = inputs
+    ops: list[Op] = []
+    if samples is not None:
+        data = [replace(v, name=f"{v.name}s", rows=samples) for v in inputs]
+        ops.append(Gather(tuple(data), tuple(inputs), shuffled))
+        inputs = data
+    layers = list(range(1, len(network.layers) + 1))
+    forward: dict[int, tuple[Apply, BiasAct]] = {}
+    y = x
+    for number in layers:
+        forward[number] = apply, act = _forward(network, number, y)
+        if number == layers[-1]:
+            act = _fused(network, act, loss)
+            forward[number] = apply, act
+        elif network.layers[number - 1].activation == SOFTMAX:
+            raise InputError(
+                f"layer {number} is softmax, which trains as the last layer only"
+            )
+        ops += [apply, act]
+        y = act.y
+    dy = _value(f"dy{layers[-1]}", y.width)
+    record = Value("record", len(RECORD), len(RECORD))
+    totals = Value("totals", 2 * len(RECORD), 2 * len(RECORD), rows=1)
+    limit = BIT_FAIL_LIMIT if network.fann is None else network.fann.bit_fail_limit
+    halved = tuple(
+        symmetric and (network.fann_compatible or loss.fann)
+        for symmetric in _symmetric(network)
     )
-    for number, (layer, storage, weights, bias) in enumerate(layers, start=1):
-        n_out, last = storage.n_out, number == len(layers)
-        softmax = layer.activation == SOFTMAX
-        sums = value(f"sums{number}", n_out)
-        y = value(f"y{number}", n_out, inner=not last)
-        acted = value(f"logits{number}", n_out) if softmax else y
-        ops.append(Apply(source, sums, storage, weights))
-        function = nonlinearity(
-            layer.activation, layer.steepness, network.fann_compatible
+    ops += [
+        Loss(y, t, weight[0] if weight else None, dy, record, loss.name, halved, limit),
+        Tally(record, totals),
+    ]
+    gradients: list[Value] = []
+    slots: list[Slot] = []
+    for number in reversed(layers):
+        apply, act = forward[number]
+        ds = dy
+        if not act.nonlinearity.plain:
+            ds = replace(dy, name=f"ds{number}")
+            ops.append(_act_grad(act, apply.sums, dy, ds))
+        slot = apply.weights
+        gradients.append(gradient(f"dweights{number}", slot))
+        slots.append(slot)
+        ops.append(Outer(ds, apply.x, gradients[-1], apply.storage, slot))
+        if act.bias is not None:
+            gradients.append(gradient(f"dbias{number}", act.bias))
+            slots.append(act.bias)
+            ops.append(BiasGrad(ds, gradients[-1], act.bias))
+        if number > 1:
+            dy = _value(f"dy{number - 1}", apply.storage.n_in)
+            ops.append(ApplyT(ds, dy, apply.storage, slot))
+    outputs = tuple(gradients)
+    if optimiser is not None:
+        where = network.layout
+        parameters = Value("parameters", where.size, where.size, rows=1)
+        ops.append(
+            Update(tuple(gradients), tuple(slots), totals, parameters, optimiser, where,
+                   network.storages, network.n_out)
         )
-        ops.append(BiasAct(sums, acted, bias, function))
-        if softmax:
-            ops.append(Softmax(acted, y))
-        source = y
-    return Program(tuple(ops), x, source, network.layout, network.dtype)
+        outputs = (parameters,)
+    return Program(
+        tuple(ops), tuple(inputs), (totals, *outputs), network.layout, network.dtype
+    )
+
+
+def _value(name: str, width: int, inner: bool = True) -> Value:
+    return Value(name, width, round_up(width, VALUE_ALIGNMENT) if inner else width)
+
+
+def _forward(network: Network, number: int, x: Value) -> tuple[Apply, BiasAct]:
+    """Return the two ops of a layer, counted from 1, softmax left out."""
+    layer, storage = network.layers[number - 1], network.storages[number - 1]
+    where = network.layout
+    sums = _value(f"sums{number}", storage.n_out)
+    softmax = layer.activation == SOFTMAX
+    y = _value(f"{'logits' if softmax else 'y'}{number}", storage.n_out)
+    function = nonlinearity(layer.activation, layer.steepness, network.fann_compatible)
+    return (
+        Apply(x, sums, storage, where.weights[number - 1]),
+        BiasAct(sums, y, where.biases[number - 1], function),
+    )
+
+
+def _fused(network: Network, act: BiasAct, loss: LossFunction) -> BiasAct:
+    """Return the last layer's op without the activation that the loss contains."""
+    names = network.layers[-1].activation
+    found = set(act.nonlinearity.names) if names != SOFTMAX else {SOFTMAX}
+    if loss.fused is None and found == {SOFTMAX}:
+        raise InputError(
+            f"loss {loss.name} does not fit a last layer of softmax, expected "
+            "categorical_cross_entropy"
+        )
+    if loss.fused is None:
+        return act
+    if found != {loss.fused}:
+        raise InputError(
+            f"loss {loss.name} needs a last layer of {loss.fused}, found "
+            f"{', '.join(sorted(found))}"
+        )
+    plain = ("identity",) * len(act.nonlinearity.names)
+    logits = replace(act.y, name=f"logits{len(network.layers)}")
+    return replace(act, y=logits, nonlinearity=replace(act.nonlinearity, names=plain))
+
+
+def _symmetric(network: Network) -> tuple[bool, ...]:
+    """Return whether FANN halves errors of the outputs: one for all, or one each."""
+    names = network.layers[-1].activation
+    many = (names,) if isinstance(names, str) else names
+    return tuple(name != SOFTMAX and activation(name).symmetric for name in many)
+
+
+def _act_grad(act: BiasAct, sums: Value, dy: Value, ds: Value) -> ActGrad:
+    read = {activation(name).reads for name in act.nonlinearity.names}
+    return ActGrad(
+        dy, ds, act.y if "output" in read else None, sums if "sum" in read else None,
+        act.bias, act.nonlinearity,
+    )
 
 
 def nonlinearity(

@@ -14,7 +14,7 @@ from clnet.activations import SOFTMAX, activation
 from clnet.checks import as_numbers, check_count
 from clnet.errors import InputError, unknown
 from clnet.initialisers import initialiser
-from clnet.lowering import layout, lower
+from clnet.lowering import layout, live_elements, lower
 from clnet.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
 from clnet.ops import Layout, Program
 from clnet.storage import DenseStorage, Storage
@@ -465,13 +465,7 @@ class Network:
 
     @cached_property
     def _live(self) -> NDArray[np.bool_]:
-        live = np.zeros(self.layout.size, bool)
-        for storage, slot in zip(self.storages, self.layout.weights, strict=True):
-            live[slot.offset : slot.offset + slot.size] = storage.entries().live
-        for place in self.layout.biases:
-            if place is not None:
-                live[place.offset : place.offset + place.size] = True
-        return live
+        return live_elements(self.layout, self.storages)
 
     def _initial(self, rng: np.random.Generator) -> NDArray[Any]:
         parameters = np.zeros(self.layout.size, self._dtype)

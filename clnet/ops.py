@@ -24,7 +24,7 @@ def round_up(n: int, multiple: int) -> int:
 
 @dataclass(frozen=True)
 class Value:
-    """An array [batch, width] that ops read and write.
+    """An array [batch, width], or [rows, width], that ops read and write.
 
     Attributes
     ----------
@@ -36,11 +36,18 @@ class Value:
         Elements from one sample to the next. The input and the output of a program are
         contiguous; inner values have padded rows. The padding is zero from the start:
         a kernel may read it and must never write anything else there.
+    rows : int or None
+        Of an array that does not grow with the batch; None: one row a sample.
     """
 
     name: str
     width: int
     stride: int
+    rows: int | None = None
+
+    def height(self, batch: int) -> int:
+        """Return the rows of the array, for a batch of so many samples."""
+        return batch if self.rows is None else self.rows
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,16 @@ class Nonlinearity:
     def uniform(self) -> bool:
         """Whether all neurons have the same function, steepness and limit."""
         return len(self.names) == 1 and len(self.steepness) == 1
+
+    @property
+    def fann_compatible(self) -> bool:
+        """Whether sums are clipped, and derivatives taken, as FANN does."""
+        return self.limits is not None
+
+    @property
+    def plain(self) -> bool:
+        """Whether y is the sum itself."""
+        return self == Nonlinearity(("identity",))
 
     @property
     def signature(self) -> str:
@@ -302,8 +319,8 @@ class Program:
     Attributes
     ----------
     ops : tuple of Op
-        Every op reads only values written before it, or the input.
-    input, output : Value
+        Every op reads only values written before it, or an input.
+    inputs, outputs : tuple of Value
         What goes in and what comes out.
     layout : Layout
         The flat parameter buffer's.
@@ -312,14 +329,25 @@ class Program:
     """
 
     ops: tuple[Op, ...]
-    input: Value
-    output: Value
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
     layout: Layout
     dtype: str = field(default="float32")
+
+    @property
+    def input(self) -> Value:
+        """The first input."""
+        return self.inputs[0]
+
+    @property
+    def output(self) -> Value:
+        """The first output."""
+        return self.outputs[0]
 
     def span(self, start: int, stop: int, batch: int) -> Span:
         """Return ops start … stop-1 as a span."""
         ops = self.ops[start:stop]
-        later = {value for op in self.ops[stop:] for value in op.reads} | {self.output}
+        later = {value for op in self.ops[stop:] for value in op.reads}
+        later |= set(self.outputs)
         written = dict.fromkeys(value for op in ops for value in op.writes)
         return Span(ops, batch, self.dtype, tuple(v for v in written if v in later))

@@ -1,7 +1,9 @@
 """The NumPy meaning of every op: the oracle of the tests, and the host's arithmetic.
 
 Values are held in a dict from name to array [batch, width] in the span's dtype (the
-tests pass float64 arrays for the oracle).
+tests pass float64 arrays for the oracle). What is set from step to step of a training
+(`training_ops.SCALARS`, and the optimiser's ``state`` [slots, size]) stands in the same
+dict.
 """
 
 from __future__ import annotations
@@ -14,7 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.activations import activation
+from clnet.losses import loss_function, sigmoid, softmax
+from clnet.lowering import live_elements
 from clnet.ops import Apply, BiasAct, Nonlinearity, Op, Program, Slot, Softmax
+from clnet.optimisers import Moment
+from clnet.shuffling import permuted
+from clnet.training_ops import (
+    RECORD,
+    ActGrad,
+    ApplyT,
+    BiasGrad,
+    Gather,
+    Loss,
+    Outer,
+    Tally,
+    Update,
+)
 
 Array = NDArray[Any]
 Values = MutableMapping[str, Array]
@@ -68,19 +85,125 @@ def _bias_act(op: BiasAct, values: Values, parameters: Array) -> None:
 
 @run_op.register
 def _softmax(op: Softmax, values: Values, parameters: Array) -> None:
-    x = values[op.x.name]
-    exponentials = np.exp(x - x.max(axis=1, keepdims=True))
-    exponentials /= exponentials.sum(axis=1, keepdims=True)
-    values[op.y.name] = exponentials
+    values[op.y.name] = softmax(values[op.x.name])
+
+
+@run_op.register
+def _gather(op: Gather, values: Values, parameters: Array) -> None:
+    size = int(values["batch"])
+    rows: Array = (int(values["first"]) + np.arange(size)) % op.samples
+    if op.shuffled:
+        rows = permuted(rows, op.samples, values["key"])
+    for data, batch in zip(op.data, op.batch, strict=True):
+        values[batch.name] = values[data.name][rows]
+
+
+@run_op.register
+def _loss(op: Loss, values: Values, parameters: Array) -> None:
+    y, t = values[op.y.name], values[op.t.name]
+    row = loss_function(op.loss)
+    half = np.where(op.halved, 0.5, 1.0).astype(y.dtype)
+    each, slope = row.value(y, t, half), row.slope(y, t, half)
+    if row.mean:
+        slope = slope / y.dtype.type(op.y.width)
+    total = each.mean(axis=1) if row.mean else each.sum(axis=1)
+    if op.weight is not None:
+        weight = values[op.weight.name]
+        total, slope = total * weight[:, 0], slope * weight
+    outputs = {None: lambda z: z, "sigmoid": sigmoid, "softmax": softmax}[row.fused](y)
+    error = (t - outputs) * half
+    record = np.empty((len(y), len(RECORD)), y.dtype)
+    record[:, 0] = total
+    record[:, 1] = np.square(error).sum(axis=1)
+    record[:, 2] = (np.abs(error) >= y.dtype.type(op.bit_fail_limit)).sum(axis=1)
+    counted = np.arange(len(y))[:, np.newaxis] < values.get("samples", len(y))
+    values[op.dy.name] = np.where(counted, slope, y.dtype.type(0))
+    values[op.record.name] = np.where(counted, record, y.dtype.type(0))
+
+
+@run_op.register
+def _tally(op: Tally, values: Values, parameters: Array) -> None:
+    record = values[op.record.name]
+    sums = np.concatenate([record.sum(axis=0), np.zeros(len(RECORD), record.dtype)])
+    if not values.get("fresh", True):
+        sums = sums + values[op.totals.name][0]
+    values[op.totals.name] = sums[np.newaxis]
+
+
+@run_op.register
+def _act_grad(op: ActGrad, values: Values, parameters: Array) -> None:
+    dy = values[op.dy.name]
+    function = op.nonlinearity
+    width = dy.shape[1]
+    steepness = np.resize(np.asarray(function.steepness, dy.dtype), width)
+    y = None if op.y is None else values[op.y.name]
+    v = None
+    if op.sums is not None:
+        sums = values[op.sums.name]
+        if op.bias is not None:
+            sums = sums + _array(op.bias, parameters)
+        v = _argument(function, sums)
+    slope = np.empty_like(dy)
+    names = np.resize(np.asarray(function.names), width)
+    for name in set(function.names):
+        row, here = activation(name), names == name
+        kept = v if row.reads == "sum" else y
+        assert kept is not None
+        at = kept[:, here]
+        if function.fann_compatible and row.fann_gradient is not None:
+            slope[:, here] = row.fann_gradient(at, steepness[here])
+        else:
+            slope[:, here] = row.gradient(at, at)
+    values[op.ds.name] = dy * (slope * steepness)
+
+
+@run_op.register
+def _apply_t(op: ApplyT, values: Values, parameters: Array) -> None:
+    dx = values[op.ds.name] @ op.storage.matrix(_array(op.weights, parameters))
+    if op.accumulate:
+        dx += values[op.dx.name]
+    values[op.dx.name] = dx
+
+
+@run_op.register
+def _outer(op: Outer, values: Values, parameters: Array) -> None:
+    entries = op.storage.entries()
+    live = entries.live
+    full = values[op.ds.name].T @ values[op.x.name]
+    found = np.zeros((1, op.weights.size), full.dtype)
+    found[0, live] = full[entries.rows[live], entries.columns[live]]
+    values[op.gradient.name] = found
+
+
+@run_op.register
+def _bias_grad(op: BiasGrad, values: Values, parameters: Array) -> None:
+    values[op.gradient.name] = values[op.ds.name].sum(axis=0, keepdims=True)
+
+
+@run_op.register
+def _update(op: Update, values: Values, parameters: Array) -> None:
+    """Change parameters and state in place."""
+    live = live_elements(op.layout, op.storages)
+    flat = np.zeros(op.layout.size, parameters.dtype)
+    for value, slot in zip(op.gradients, op.slots, strict=True):
+        _array(slot, flat)[...] = values[value.name][0]
+    seen = int(values["first"]) + int(values["samples"])
+    moment = Moment(
+        rate=float(values["rate"]), samples=int(values["samples"]),
+        count=int(values["count"]),
+        mse=float(values[op.totals.name][0, 1]) / (seen * op.outputs),
+        seed=int(values["seed"]),
+    )
+    w, state = parameters[live], values["state"][:, live]
+    op.optimiser.step(w, flat[live], state, moment)
+    parameters[live] = w
+    values["state"][:, live] = state
+    values[op.parameters.name] = parameters[np.newaxis]
 
 
 def act(function: Nonlinearity, sums: Array) -> Array:
     """Return ``f(steepness * sums)`` [batch, width] for a layer's nonlinearity."""
-    steepness = np.asarray(function.steepness, sums.dtype)
-    v = sums if function.steepness == (1.0,) else sums * steepness
-    if function.limits is not None:
-        limits = np.asarray(function.limits, sums.dtype)
-        v = np.clip(v, -limits, limits)
+    v = _argument(function, sums)
     if len(function.names) == 1:
         return activation(function.names[0]).value(v)
     y = np.empty_like(v)
@@ -89,6 +212,16 @@ def act(function: Nonlinearity, sums: Array) -> Array:
         columns = names == name
         y[:, columns] = activation(name).value(v[:, columns])
     return y
+
+
+def _argument(function: Nonlinearity, sums: Array) -> Array:
+    """Return ``v = steepness * sums``, clipped where FANN clips it."""
+    steepness = np.asarray(function.steepness, sums.dtype)
+    v = sums if function.steepness == (1.0,) else sums * steepness
+    if function.limits is not None:
+        limits = np.asarray(function.limits, sums.dtype)
+        v = np.clip(v, -limits, limits)
+    return v
 
 
 def _array(slot: Slot, parameters: Array) -> Array:

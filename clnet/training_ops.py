@@ -1,0 +1,326 @@
+"""The ops of a training step beyond the forward ones: loss, backward, update.
+
+Gradients are those of the sum over samples of the samples' losses. They live in one
+flat buffer of the parameters' layout; each slot's is a value of its own, so that a span
+knows which are needed outside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clnet.ops import Layout, Nonlinearity, Op, Slot, Value
+from clnet.storage import Storage
+
+if TYPE_CHECKING:
+    from clnet.optimisers import Optimiser
+
+RECORD = ("loss", "squared error", "bit fails")
+"""What is counted of each sample, and added up over an epoch."""
+
+SCALARS = ("first", "samples", "fresh", "rate", "count", "seed", "key")
+"""What is set from step to step: the batch's first sample's number in the epoch's
+order, its samples, whether the totals start anew, the learning rate, the steps taken
+before, the seed of the optimiser's random numbers, the key of the epoch's order."""
+
+
+def gradient(name: str, slot: Slot) -> Value:
+    """Return the value that is the gradient of a slot of the parameters."""
+    return Value(name, slot.size, slot.size, rows=1)
+
+
+@dataclass(frozen=True)
+class Gather(Op):
+    """Row i of a batch is row ``order(first + i)`` of the data set.
+
+    ``first`` is set from step to step. Past the data set's end the order starts again:
+    the loss takes those rows for no samples.
+
+    Attributes
+    ----------
+    data, batch : tuple of Value
+        The data set's arrays, of equally many rows, and the batch's.
+    shuffled : bool
+        Whether the order is `shuffling.permuted` by a key set from epoch to epoch;
+        else it is the data set's own.
+    """
+
+    data: tuple[Value, ...]
+    batch: tuple[Value, ...]
+    shuffled: bool
+
+    @property
+    def samples(self) -> int:
+        """Rows of the data set."""
+        return self.data[0].height(0)
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """The data set."""
+        return self.data
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        """The batch."""
+        return self.batch
+
+    @property
+    def signature(self) -> str:
+        """The widths, and whether rows are shuffled."""
+        widths = ",".join(str(value.width) for value in self.data)
+        return f"{'shuffle' if self.shuffled else 'slice'}[{self.samples},{widths}]"
+
+
+@dataclass(frozen=True)
+class Loss(Op):
+    """The samples' losses, their derivatives, and the record of each sample.
+
+    Samples from the number ``samples`` on, which is set from step to step, count for
+    nothing.
+
+    Attributes
+    ----------
+    y : Value
+        The outputs; before sigmoid or softmax, if the loss is fused with it.
+    t : Value
+        Targets.
+    weight : Value or None
+        Factor [batch, 1] of each sample's loss; None: 1.
+    dy : Value
+        Derivative of the loss by `y`.
+    record : Value
+        Written, [batch, 3]: `RECORD`, the loss with the sample's weight, the others
+        without.
+    loss : str
+        A name of `losses`.
+    halved : tuple of bool
+        Outputs whose error is halved, as FANN does for symmetric activations: one for
+        all, or one an output.
+    bit_fail_limit : float
+        Errors of at least this size are bit fails.
+    """
+
+    y: Value
+    t: Value
+    weight: Value | None
+    dy: Value
+    record: Value
+    loss: str
+    halved: tuple[bool, ...]
+    bit_fail_limit: float
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """Outputs, targets, and weights if there are some."""
+        weight = () if self.weight is None else (self.weight,)
+        return (self.y, self.t, *weight)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        """Derivatives and records."""
+        return (self.dy, self.record)
+
+    @property
+    def signature(self) -> str:
+        """The loss's name, with the width."""
+        return f"{self.loss}[{self.y.width}]"
+
+
+@dataclass(frozen=True)
+class Tally(Op):
+    """Records summed over the batch, and added to those of the epoch so far.
+
+    Attributes
+    ----------
+    record : Value
+        One row a sample.
+    totals : Value
+        [1, 6]: the sums of `RECORD`, then what rounding took from each so far, which
+        keeps long epochs exact. Starts anew where ``fresh``, set from step to step.
+    """
+
+    record: Value
+    totals: Value
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """The records; the totals before the first step do not matter."""
+        return (self.record,)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        """The totals."""
+        return (self.totals,)
+
+    @property
+    def signature(self) -> str:
+        """The name: it depends on the batch alone."""
+        return "tally"
+
+
+@dataclass(frozen=True)
+class ActGrad(Op):
+    """``ds = dy * f'(v) * steepness``, with ``v = steepness * (sums + bias)``.
+
+    Attributes
+    ----------
+    dy, ds : Value
+        Derivatives of the loss by the layer's output, and by its sums.
+    y, sums : Value or None
+        What the derivatives of the layer's functions read; None: none reads it.
+    bias : Slot or None
+        The layer's biases.
+    nonlinearity : Nonlinearity
+        f; where it is FANN-compatible, so are its derivatives.
+    """
+
+    dy: Value
+    ds: Value
+    y: Value | None
+    sums: Value | None
+    bias: Slot | None
+    nonlinearity: Nonlinearity
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """The derivative by y, and what f' reads."""
+        return (self.dy, *(v for v in (self.y, self.sums) if v is not None))
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        """The derivative by the sums."""
+        return (self.ds,)
+
+    @property
+    def signature(self) -> str:
+        """The function's, with the width."""
+        return f"d{self.nonlinearity.signature}[{self.ds.width}]"
+
+
+@dataclass(frozen=True)
+class ApplyT(Op):
+    """``dx = ds A``: derivatives carried back through a layer's matrix.
+
+    Or ``dx += ds A`` if `accumulate`: a layer may have several readers.
+    """
+
+    ds: Value
+    dx: Value
+    storage: Storage
+    weights: Slot
+    accumulate: bool = False
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """The derivatives by the sums, and those so far if it accumulates."""
+        return (self.ds, self.dx) if self.accumulate else (self.ds,)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        """The derivative by the layer's input."""
+        return (self.dx,)
+
+    @property
+    def signature(self) -> str:
+        """The storage's, and whether it accumulates."""
+        return ("+=" if self.accumulate else "") + self.storage.signature + "ᵀ"
+
+
+@dataclass(frozen=True)
+class Outer(Op):
+    """The weights' gradient: at live entry (i, j), ``ds[:, i] · x[:, j]``."""
+
+    ds: Value
+    x: Value
+    gradient: Value
+    storage: Storage
+    weights: Slot
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """The derivatives by the sums, and the layer's input."""
+        return (self.ds, self.x)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        """The gradient, at the weights' place in the flat buffer."""
+        return (self.gradient,)
+
+    @property
+    def signature(self) -> str:
+        """The storage's."""
+        return f"outer-{self.storage.signature}"
+
+
+@dataclass(frozen=True)
+class BiasGrad(Op):
+    """The biases' gradient: ``ds`` summed over the batch."""
+
+    ds: Value
+    gradient: Value
+    bias: Slot
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """The derivatives by the sums."""
+        return (self.ds,)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        """The gradient, at the biases' place in the flat buffer."""
+        return (self.gradient,)
+
+    @property
+    def signature(self) -> str:
+        """The name, with the width."""
+        return f"dbias[{self.ds.width}]"
+
+
+@dataclass(frozen=True)
+class Update(Op):
+    """One step of an optimiser over the live elements of the flat buffer.
+
+    Attributes
+    ----------
+    gradients : tuple of Value
+        Those of all slots.
+    slots : tuple of Slot
+        Where each is.
+    totals : Value
+        The epoch's so far, for optimisers that read its error.
+    parameters : Value
+        Written: the flat buffer itself, [1, size].
+    optimiser : Optimiser
+        Its rule, and its constants.
+    layout : Layout
+        The flat buffer's.
+    storages : tuple of Storage
+        One a layer: they know which elements are live.
+    outputs : int
+        Outputs a sample: the epoch's error is averaged over them.
+    """
+
+    gradients: tuple[Value, ...]
+    slots: tuple[Slot, ...]
+    totals: Value
+    parameters: Value
+    optimiser: Optimiser
+    layout: Layout
+    storages: tuple[Storage, ...]
+    outputs: int
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """The gradients and the totals."""
+        return (*self.gradients, self.totals)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        """The parameters."""
+        return (self.parameters,)
+
+    @property
+    def signature(self) -> str:
+        """The rule's name, with the size."""
+        return f"{self.optimiser.name}[{self.layout.size}]"
