@@ -1,0 +1,42 @@
+"""Write ``parity8.net`` and ``parity8.data``: a network that tells odd from even.
+
+Of eight inputs of 0 or 1, hidden neuron k fires if at least k are 1, and the output
+adds what fires in turn: + - + - … is 1 where the number of ones is odd. No training is
+needed, so the files can be made anew at any time, and the network makes no mistake.
+
+    python examples/parity8.py [FOLDER]
+"""
+
+import sys
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+import clnet
+from clnet.formats import save_data
+
+BITS = 8
+STEEP = 20.0  # how decidedly a neuron fires
+
+
+def network() -> clnet.Network:
+    """Return the network, 8-8-1."""
+    counts = np.arange(1, BITS + 1)
+    signs = np.where(counts % 2, 1.0, -1.0)
+    net = clnet.Network.mlp([BITS, BITS, 1], "sigmoid", fann_compatible=True)
+    net.set_layer(0, np.full((BITS, BITS), STEEP), STEEP * (0.5 - counts))
+    net.set_layer(1, STEEP * signs[np.newaxis], [-STEEP / 2])
+    return net
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    """Return all patterns of the bits [256, 8], and whether each is odd [256, 1]."""
+    x = np.array(list(product((0.0, 1.0), repeat=BITS)))
+    return x, x.sum(axis=1, keepdims=True) % 2
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
+    network().save(folder / "parity8.net")
+    save_data(folder / "parity8.data", *data())

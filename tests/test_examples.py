@@ -1,0 +1,32 @@
+"""The examples are what their script makes, and do what they say."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+import clnet
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def test_the_files_are_those_of_the_script(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["parity8.py", str(tmp_path)])
+    runpy.run_path(str(EXAMPLES / "parity8.py"), run_name="__main__")
+    for name in ("parity8.net", "parity8.data"):
+        assert (tmp_path / name).read_bytes() == (EXAMPLES / name).read_bytes()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_parity_is_told_without_a_mistake(dtype):
+    net = clnet.load(EXAMPLES / "parity8.net", dtype=dtype)
+    x, t = clnet.load_data(EXAMPLES / "parity8.data", dtype=dtype)
+    assert len(x) == 256
+    plan = net.compile("cpu", len(x), tune=False, variants=["naive"])
+    found = net.compare(plan(x), t)
+    assert found.accuracy == 1
+    assert found.bit_fail == 0
+    assert found.mse < 1e-6
