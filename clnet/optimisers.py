@@ -101,9 +101,9 @@ class Optimiser:
 
     @property
     def constants(self) -> dict[str, float]:
-        """The kernel's macros; `learning_rate` is an argument."""
+        """The kernel's macros, numbers or truths; `learning_rate` is an argument."""
         return {
-            field.name.upper(): float(getattr(self, field.name))
+            field.name.upper(): getattr(self, field.name)
             for field in dataclasses.fields(self) if field.name != "learning_rate"
         }
 
@@ -318,7 +318,7 @@ class Adam(Optimiser):
             f"LOG_{name.upper()}": math.log(max(getattr(self, name), 1e-300))
             for name in ("beta1", "beta2")
         }
-        return {**super().constants, **logs, "DECOUPLED": float(self.decoupled)}
+        return {**super().constants, **logs, "DECOUPLED": self.decoupled}
 
     def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
         """``w -= rate m / (sqrt(v) + eps)`` with corrected moments m and v."""

@@ -15,7 +15,7 @@ taken.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from clnet.program import source_hash
 from clnet.runtime import Plan, Session, Step, session
 from clnet.tuning.measure import WrongResultError, measure, representative
 from clnet.tuning.store import Store, Timing
-from clnet.variants import VARIANTS, Variant
+from clnet.variants import TRAINING_VARIANTS, VARIANTS, Variant
 from clnet.variants.base import Config, Cost
 
 if TYPE_CHECKING:
@@ -197,6 +197,24 @@ def _named(names: Sequence[str] | None) -> tuple[Variant, ...]:
     return tuple(variant for variant in VARIANTS if variant.name in chosen)
 
 
+def plan_training(
+    network: Network, program: Program, device: Device, batch: int
+) -> tuple[Step, ...]:
+    """Return the cheapest steps for a program of training, all on one place.
+
+    Steps wait for each other by the order of that place's queue alone. Costs are
+    modelled.
+
+    Raises
+    ------
+    DeviceError
+        If no place computes the whole program.
+    """
+    return _Planner(
+        network, device, batch, False, TRAINING_VARIANTS, program
+    ).steps_in_one_queue()
+
+
 @cache
 def _store(device: Device) -> Store:
     return Store(device)
@@ -212,13 +230,14 @@ class _Planner:
         batch: int,
         tune: bool | None,
         variants: tuple[Variant, ...],
+        program: Program | None = None,
     ) -> None:
         self.network = network
         self.device = device
         self.batch = batch
         self.tune = tune
         self.variants = variants
-        self.program: Program = network.program
+        self.program: Program = program or network.program
         self.survey = Survey()
         self._times: dict[tuple[str, str], Timing | str] = {}
 
@@ -255,6 +274,19 @@ class _Planner:
             self.network, self.device, self.batch, chosen.steps, device_steps, text
         )
 
+    def steps_in_one_queue(self) -> tuple[Step, ...]:
+        """Return the cheapest modelled cover that one place's queue keeps in order."""
+        candidates = self._candidates(_in_one_queue)
+        covers = []
+        for place in self.device.places:
+            here = [c for c in candidates if c.step.place == place]
+            cover = _shortest_path(len(self.program.ops), here)
+            if cover is not None:
+                covers.append(cover)
+        if not covers:
+            raise DeviceError(self._no_cover())
+        return min(covers, key=lambda cover: cover.seconds).steps
+
     def _spans(self, variant: Variant) -> Iterable[tuple[int, int]]:
         """Return the spans that a variant may compute, as pairs of op numbers."""
         n = len(self.program.ops)
@@ -284,8 +316,10 @@ class _Planner:
     def _span(self, start: int, stop: int, batch: int | None = None) -> Span:
         return self.program.span(start, stop, batch or self.batch)
 
-    def _candidates(self) -> list[Candidate]:
-        """Return every eligible candidate; refusals go to the survey.
+    def _candidates(
+        self, allowed: Callable[[Step], bool] = lambda _: True
+    ) -> list[Candidate]:
+        """Return every eligible candidate allowed; refusals go to the survey.
 
         Configurations and modelled times are those of the batch that is measured, so
         that all batches it stands for have the same candidates.
@@ -305,7 +339,7 @@ class _Planner:
                         if (start, stop) not in where:
                             where.append((start, stop))
                         continue
-                    for config in self._configs(variant, priced, place):
+                    for config in self._configs(variant, priced, place, allowed):
                         step = Step(span, variant, config, None if host else place)
                         cost = variant.cost(priced, config, place)
                         seconds = _modelled(cost, place)
@@ -313,10 +347,17 @@ class _Planner:
         return found
 
     def _configs(
-        self, variant: Variant, span: Span, place: Device
+        self,
+        variant: Variant,
+        span: Span,
+        place: Device,
+        allowed: Callable[[Step], bool],
     ) -> Iterable[Config]:
         """Return the configurations to consider: all remembered, or all to measure."""
-        space = list(variant.space(span, place))
+        space = [
+            config for config in variant.space(span, place)
+            if allowed(Step(span, variant, config, place))
+        ]
         if self.tune is True:
             return space
         known = [
@@ -504,6 +545,15 @@ class _Planner:
             f"no cover of this network on {self.device.name} by {names}: "
             f"{'; '.join(reasons)}"
         )
+
+
+def _in_one_queue(step: Step) -> bool:
+    """Return whether all launches of a step are of its own place's queue."""
+    assert step.place is not None
+    launches = step.variant.launches(step.span, step.config, step.place)
+    return not any(
+        launch.standby or launch.place not in (None, step.place) for launch in launches
+    )
 
 
 def _modelled(cost: Cost, place: Device) -> float:

@@ -187,17 +187,16 @@ def _update(op: Update, values: Values, parameters: Array) -> None:
     flat = np.zeros(op.layout.size, parameters.dtype)
     for value, slot in zip(op.gradients, op.slots, strict=True):
         _array(slot, flat)[...] = values[value.name][0]
-    seen = int(values["first"]) + int(values["samples"])
     moment = Moment(
         rate=float(values["rate"]), samples=int(values["samples"]),
         count=int(values["count"]),
-        mse=float(values[op.totals.name][0, 1]) / (seen * op.outputs),
+        mse=float(values[op.totals.name][0, 1]) / (int(values["seen"]) * op.outputs),
         seed=int(values["seed"]),
     )
-    w, state = parameters[live], values["state"][:, live]
-    op.optimiser.step(w, flat[live], state, moment)
-    parameters[live] = w
-    values["state"][:, live] = state
+    w, state = parameters.copy(), values["state"].copy()
+    op.optimiser.step(w, flat, state, moment)
+    parameters[live] = w[live]
+    values["state"][:, live] = state[:, live]
     values[op.parameters.name] = parameters[np.newaxis]
 
 

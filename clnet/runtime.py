@@ -222,15 +222,20 @@ class Memory:
                 is_blocking=True,
             )
 
-    def first(self, session: Session) -> int:
-        """Return the first byte."""
+    def read(self, session: Session, count: int, dtype: str) -> Array:
+        """Return a copy of the buffer's first `count` numbers of a type."""
         import pyopencl as cl
 
+        found = np.empty(count, dtype)
         if self.array is not None:
-            return int(self.array[0])
-        found = np.empty(1, np.uint8)
-        cl.enqueue_copy(session.queue, found, self.argument, is_blocking=True)
-        return int(found[0])
+            found.view(np.uint8)[...] = self.array[: found.nbytes]
+        elif count:
+            cl.enqueue_copy(session.queue, found, self.argument, is_blocking=True)
+        return found
+
+    def first(self, session: Session) -> int:
+        """Return the first byte."""
+        return int(self.read(session, 1, "uint8")[0])
 
     def view(self, dtype: str, batch: int, value: Value) -> Array:
         """Return the host's view [batch, width] of a value in shared memory."""

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 RECORD = ("loss", "squared error", "bit fails")
 """What is counted of each sample, and added up over an epoch."""
 
-SCALARS = ("first", "samples", "fresh", "rate", "count", "seed", "key")
-"""What is set from step to step: the batch's first sample's number in the epoch's
-order, its samples, whether the totals start anew, the learning rate, the steps taken
-before, the seed of the optimiser's random numbers, the key of the epoch's order."""
+SCALARS = ("first", "samples", "seen", "fresh", "rate", "count", "seed", "key")
+"""What is set from step to step: the number of the batch's first sample in the epoch's
+order, its samples, those of the epoch so far with it, whether the totals start anew,
+the learning rate, the steps taken before, the seed of the optimiser's random numbers,
+the key of the epoch's order."""
 
 
 def gradient(name: str, slot: Slot) -> Value:

@@ -6,9 +6,11 @@ from clnet.variants.fused import Fused
 from clnet.variants.fused_local import FusedLocal
 from clnet.variants.gemm import Gemm
 from clnet.variants.generic import Generic
+from clnet.variants.generic_backward import GenericBackward
 from clnet.variants.host import Host
 from clnet.variants.local import Local
 from clnet.variants.naive import Naive
+from clnet.variants.optimisers import Optimisers
 from clnet.variants.split import Split
 
 VARIANTS: tuple[Variant, ...] = (
@@ -24,4 +26,11 @@ VARIANTS: tuple[Variant, ...] = (
 )
 """Every variant, in the order in which `explain` lists them."""
 
-__all__ = ["VARIANTS", "Variant"]
+TRAINING_VARIANTS: tuple[Variant, ...] = (
+    *(variant for variant in VARIANTS if variant.name != "host"),
+    GenericBackward(),
+    Optimisers(),
+)
+"""Those that may compute a training step: it stays on the device."""
+
+__all__ = ["TRAINING_VARIANTS", "VARIANTS", "Variant"]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from clnet.device import Device
 from clnet.ops import VALUE_ALIGNMENT, Apply, BiasAct, LayerOps, Span, Value
 from clnet.storage import DenseStorage
+from clnet.training_ops import ApplyT, Outer
 
 Config = Mapping[str, int]
 """One point of a variant's tuning space: named whole numbers."""
@@ -27,6 +28,32 @@ Reach = Literal["op", "layer", "run"]
 @dataclass(frozen=True)
 class Parameters:
     """Argument: the flat parameter buffer."""
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Argument: the flat gradient buffer, of the parameters' layout, zero at first."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Argument: the optimiser's state, [slots, size of the flat buffer]."""
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """Argument: a number that training sets from step to step.
+
+    Attributes
+    ----------
+    name : str
+        One of `training_ops.SCALARS`; the words of the key are ``key0``, ``key1`` …
+    kind : {"int", "uint", "real"}
+        Its OpenCL type; ``"real"``: the network's.
+    """
+
+    name: str
+    kind: Literal["int", "uint", "real"] = "int"
 
 
 @dataclass(frozen=True)
@@ -98,8 +125,11 @@ class Alarm:
     """
 
 
-Argument = Value | Parameters | Scratch | Packed | Table | Local | Alarm | int
-"""An argument of a kernel; whole numbers arrive as OpenCL's `int`."""
+Argument = (
+    Value | Parameters | Gradients | State | Scalar | Scratch | Packed | Table | Local
+    | Alarm | int | float
+)
+"""An argument of a kernel; whole numbers arrive as OpenCL's `int`, others as REAL."""
 
 
 @dataclass(frozen=True)
@@ -207,10 +237,10 @@ def span_flops(span: Span) -> int:
     """Return the floating-point operations of a span, whatever computes it."""
     flops = 0
     for op in span.ops:
-        if isinstance(op, Apply):
+        if isinstance(op, (Apply, ApplyT, Outer)):
             flops += 2 * op.storage.size * span.batch
         else:
-            flops += 4 * span.batch * sum(value.width for value in op.writes)
+            flops += 4 * sum(v.width * v.height(span.batch) for v in op.writes)
     return flops
 
 
@@ -236,8 +266,11 @@ def span_bytes(span: Span) -> int:
             numbers += op.weights.size
         elif isinstance(op, BiasAct) and op.bias is not None:
             numbers += op.bias.size
-    values = sum(value.width for value in (*span.inputs, *span.outputs))
-    return item_size(span) * (numbers + span.batch * values)
+    values = sum(
+        value.width * value.height(span.batch)
+        for value in (*span.inputs, *span.outputs)
+    )
+    return item_size(span) * (numbers + values)
 
 
 def real(span: Span) -> str:

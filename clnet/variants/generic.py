@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.device import Device
-from clnet.ops import Apply, BiasAct, Softmax, Span, round_up
+from clnet.ops import Apply, BiasAct, Nonlinearity, Softmax, Span, round_up
 from clnet.storage import Storage
 from clnet.variants.base import (
     Config,
@@ -38,7 +38,9 @@ class Generic:
     reach: Reach = "op"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse nothing but a type that the device lacks."""
+        """Refuse training's ops, and a type that the device lacks."""
+        if not isinstance(span.ops[0], (Apply, BiasAct, Softmax)):
+            return "it computes the forward ops, and this is none"
         return unsupported_dtype(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
@@ -79,31 +81,18 @@ class Generic:
                 ),
             )
         if isinstance(op, BiasAct):
-            function, width = op.nonlinearity, op.y.width
-            names = sorted(set(function.names))
-            codes = [names.index(name) for name in function.names]
-            limits = function.limits or (np.inf,)
+            width = op.y.width
             listed = " ".join(
-                f"X({code}, {kernel_function(name)})" for code, name in enumerate(names)
+                f"X({code}, {kernel_function(name)})"
+                for code, name in enumerate(occurring(op.nonlinearity))
             )
-            key = repr(function)
-            dtype = span.dtype
-
-            def column(what: str, values: Any, kind: str) -> Table:
-                return Table(
-                    f"{key} {width} {what}",
-                    lambda: np.resize(np.asarray(values, kind), width),
-                )
-
             return (
                 Launch(
                     "generic.cl", "bias_act", {**defines, "MIXED(X)": listed},
                     (round_up(width, group), span.batch), (group, 1),
                     (
                         Parameters(), -1 if op.bias is None else op.bias.offset,
-                        column("codes", codes, "int32"),
-                        column("steepness", function.steepness, dtype),
-                        column("limits", limits, dtype),
+                        *function_tables(op.nonlinearity, width, span.dtype),
                         op.sums, op.sums.stride, op.y, op.y.stride, width,
                     ),
                 ),
@@ -117,6 +106,31 @@ class Generic:
                 ),
             )
         raise NotImplementedError(f"no generic kernel for {type(op).__name__}")
+
+
+def occurring(function: Nonlinearity) -> list[str]:
+    """Return the activations that occur in a layer; their places are their codes."""
+    return sorted(set(function.names))
+
+
+def function_tables(
+    function: Nonlinearity, width: int, dtype: str
+) -> tuple[Table, Table, Table]:
+    """Return the tables [width] of codes, steepnesses and limits of a layer."""
+    names = occurring(function)
+    codes = [names.index(name) for name in function.names]
+
+    def column(what: str, values: Any, kind: str) -> Table:
+        return Table(
+            f"{function!r} {width} {what}",
+            lambda: np.resize(np.asarray(values, kind), width),
+        )
+
+    return (
+        column("codes", codes, "int32"),
+        column("steepness", function.steepness, dtype),
+        column("limits", function.limits or (np.inf,), dtype),
+    )
 
 
 def row_entries(

@@ -1,0 +1,280 @@
+"""generic_backward: training's ops of any kind, storage and activation, anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.activations import FANN_SIGMOID_ENDS, FANN_TANH_END, activation
+from clnet.device import Device
+from clnet.losses import (
+    FANN_TANH_ERROR,
+    FANN_TANH_LIMIT,
+    HUBER_DELTA,
+    loss_function,
+)
+from clnet.ops import Op, Span, round_up
+from clnet.shuffling import ROUNDS, half_bits
+from clnet.storage import Storage
+from clnet.training_ops import (
+    ActGrad,
+    ApplyT,
+    BiasGrad,
+    Gather,
+    Loss,
+    Outer,
+    Tally,
+)
+from clnet.variants.base import (
+    Argument,
+    Config,
+    Cost,
+    Gradients,
+    Launch,
+    Parameters,
+    Reach,
+    Scalar,
+    Scratch,
+    Table,
+    gpu_shape,
+    number,
+    real,
+    span_bytes,
+    span_flops,
+    unsupported_dtype,
+)
+from clnet.variants.generic import GROUP, function_tables, occurring
+from clnet.variants.team import team_group
+
+SOURCE = "generic_backward.cl"
+BLOCK = 64  # samples of a partial sum
+TALLY_GROUP = 256  # work-items that add up the records
+
+
+@dataclass(frozen=True)
+class GenericBackward:
+    """Kernels that read `Storage.entries()`, one work-item an element of the result."""
+
+    name: str = "generic_backward"
+    reach: Reach = "op"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse ops that are not training's, and a type that the device lacks."""
+        if type(span.ops[0]) not in _LAUNCHES:
+            return "it computes training's ops, and this is none"
+        return unsupported_dtype(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """There is nothing to tune."""
+        return ({},)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count the indices read with every value; no load is shared."""
+        (op,) = span.ops
+        reads = span_bytes(span)
+        if isinstance(op, (ApplyT, Outer)):
+            reads += op.storage.size * span.batch * 16
+        launches = 1
+        if isinstance(op, Gather):
+            launches = len(op.data) + op.shuffled
+        units = 1 if isinstance(op, Tally) else device.compute_units
+        return Cost(span_flops(span), reads, launches, 0, units, gpu_shape(device))
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the op's one launch; of a gathering one an array."""
+        (op,) = span.ops
+        return _LAUNCHES[type(op)](op, span, device)
+
+
+def _launch(
+    kernel: str, span: Span, device: Device, items: tuple[int, ...],
+    arguments: tuple[Argument, ...], **defines: int | str,
+) -> Launch:
+    group = min(GROUP, device.largest_group)
+    return Launch(
+        SOURCE, kernel, {"REAL": real(span), "BLOCK": BLOCK, **defines},
+        (round_up(items[0], group), *items[1:]), (group, *[1] * (len(items) - 1)),
+        arguments,
+    )
+
+
+def _act_grad(op: ActGrad, span: Span, device: Device) -> tuple[Launch, ...]:
+    function, width = op.nonlinearity, op.ds.width
+    listed = []
+    for code, name in enumerate(occurring(function)):
+        row = activation(name)
+        fann = function.fann_compatible and row.fann_gradient is not None
+        at = "v" if row.reads == "sum" else "y"
+        listed.append(f"X({code}, {'fann_' * fann}grad_{name}, {at})")
+    sums, y = op.sums or op.dy, op.y or op.dy
+    low, high = FANN_SIGMOID_ENDS
+    return (
+        _launch(
+            "act_grad", span, device, (width, span.batch),
+            (
+                Parameters(), -1 if op.bias is None else op.bias.offset,
+                *function_tables(function, width, span.dtype),
+                op.dy, op.dy.stride, sums, sums.stride, y, y.stride, op.ds,
+                op.ds.stride, width,
+            ),
+            READS_SUMS=int(op.sums is not None), READS_Y=int(op.y is not None),
+            FANN_SIGMOID_LOW=number(low, span), FANN_SIGMOID_HIGH=number(high, span),
+            FANN_TANH_END=number(FANN_TANH_END, span), **{"MIXED(X)": " ".join(listed)},
+        ),
+    )
+
+
+def _apply_t(op: ApplyT, span: Span, device: Device) -> tuple[Launch, ...]:
+    storage = op.storage
+    key = f"{storage.signature}@{op.weights.offset} by column"
+    return (
+        _launch(
+            "apply_t", span, device, (storage.n_in, span.batch),
+            (
+                Parameters(), op.weights.offset,
+                *_tables(key, column_entries, storage, ("starts", "slots", "rows")),
+                op.ds, op.ds.stride, op.dx, op.dx.stride, storage.n_in,
+                int(op.accumulate),
+            ),
+        ),
+    )
+
+
+def _outer(op: Outer, span: Span, device: Device) -> tuple[Launch, ...]:
+    storage = op.storage
+    entries = int(storage.entries().live.sum())
+    key = f"{storage.signature}@{op.weights.offset} by slot"
+    return (
+        _launch(
+            "outer", span, device, (entries,),
+            (
+                Gradients(), op.weights.offset,
+                *_tables(key, live_entries, storage, ("slots", "rows", "columns")),
+                op.ds, op.ds.stride, op.x, op.x.stride, entries, span.batch,
+            ),
+        ),
+    )
+
+
+def _bias_grad(op: BiasGrad, span: Span, device: Device) -> tuple[Launch, ...]:
+    return (
+        _launch(
+            "bias_grad", span, device, (op.ds.width,),
+            (Gradients(), op.bias.offset, op.ds, op.ds.stride, op.ds.width, span.batch),
+        ),
+    )
+
+
+def _loss(op: Loss, span: Span, device: Device) -> tuple[Launch, ...]:
+    row, width, dtype = loss_function(op.loss), op.y.width, span.dtype
+    halves = np.where(op.halved, 0.5, 1.0)
+    functions: dict[str, int | str] = {}
+    if row.fused != "softmax":
+        functions = {"LOSS": f"loss_{row.name}", "SLOPE": f"slope_{row.name}"}
+    return (
+        _launch(
+            "loss", span, device, (span.batch,),
+            (
+                op.y, op.y.stride, op.t, op.t.stride, op.weight or op.t,
+                Table(
+                    f"halves {op.halved} {width}",
+                    lambda: np.resize(halves.astype(dtype), width),
+                ),
+                op.dy, op.dy.stride, op.record, width, span.batch,
+                float(op.bit_fail_limit), Scalar("samples"),
+            ),
+            SIGMOID=int(row.fused == "sigmoid"), SOFTMAX=int(row.fused == "softmax"),
+            MEAN=int(row.mean), HAS_WEIGHT=int(op.weight is not None),
+            HUBER_DELTA=number(HUBER_DELTA, span),
+            FANN_TANH_LIMIT=number(FANN_TANH_LIMIT, span),
+            FANN_TANH_ERROR=number(FANN_TANH_ERROR, span), **functions,
+        ),
+    )
+
+
+def _tally(op: Tally, span: Span, device: Device) -> tuple[Launch, ...]:
+    group = team_group(TALLY_GROUP, device)
+    return (
+        Launch(
+            SOURCE, "tally", {"REAL": real(span), "BLOCK": BLOCK, "GROUP": group},
+            (group,), (group,), (op.record, op.totals, span.batch, Scalar("fresh")),
+        ),
+    )
+
+
+def _gather(op: Gather, span: Span, device: Device) -> tuple[Launch, ...]:
+    order = Scratch("order", 4 * span.batch if op.shuffled else 4)
+    shuffled = int(op.shuffled)
+    launches = []
+    if op.shuffled:
+        words = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
+        launches.append(
+            _launch(
+                "order", span, device, (span.batch,),
+                (order, span.batch, Scalar("first"), op.samples, half_bits(op.samples),
+                 *words),
+                SHUFFLED=shuffled,
+            )
+        )
+    for data, batch in zip(op.data, op.batch, strict=True):
+        launches.append(
+            _launch(
+                "gather", span, device, (data.width, span.batch),
+                (data, data.stride, batch, batch.stride, data.width, order,
+                 Scalar("first"), op.samples),
+                SHUFFLED=shuffled,
+            )
+        )
+    return tuple(launches)
+
+
+_LAUNCHES: dict[type[Op], Callable[..., tuple[Launch, ...]]] = {
+    ActGrad: _act_grad,
+    ApplyT: _apply_t,
+    BiasGrad: _bias_grad,
+    Gather: _gather,
+    Loss: _loss,
+    Outer: _outer,
+    Tally: _tally,
+}
+
+Columns = tuple[NDArray[np.int32], ...]
+
+
+def _tables(
+    key: str, make: Callable[[Storage], Columns], storage: Storage,
+    names: tuple[str, ...],
+) -> tuple[Table, ...]:
+    def column(i: int) -> NDArray[np.int32]:
+        return make(storage)[i]
+
+    return tuple(
+        Table(f"{key} {name}", partial(column, i)) for i, name in enumerate(names)
+    )
+
+
+def column_entries(storage: Storage) -> Columns:
+    """Return starts [n_in + 1], slots and rows [entries], the live ones by column."""
+    entries = storage.entries()
+    slots = np.flatnonzero(entries.live)
+    slots = slots[np.argsort(entries.columns[slots], kind="stable")]
+    counts = np.bincount(entries.columns[slots], minlength=storage.n_in)
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    return _int32(starts, slots, entries.rows[slots])
+
+
+def live_entries(storage: Storage) -> Columns:
+    """Return slots, rows and columns [entries] of the live entries, in their order."""
+    entries = storage.entries()
+    slots = np.flatnonzero(entries.live)
+    return _int32(slots, entries.rows[slots], entries.columns[slots])
+
+
+def _int32(*arrays: NDArray[np.int64]) -> Columns:
+    return tuple(array.astype(np.int32) for array in arrays)

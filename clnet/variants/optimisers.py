@@ -1,0 +1,106 @@
+"""optimisers: an optimiser's step over the flat buffer, one work-item an element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from clnet.device import Device
+from clnet.lowering import live_elements
+from clnet.ops import Span, round_up
+from clnet.optimisers import (
+    FANN_CLAMP,
+    QUICKPROP_LEAST_STEP,
+    RPROP_LEAST_STEP,
+    SARPROP_LEAST_STEP,
+)
+from clnet.training_ops import Update
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Gradients,
+    Launch,
+    Parameters,
+    Reach,
+    Scalar,
+    State,
+    Table,
+    item_size,
+    number,
+    real,
+    unsupported_dtype,
+)
+from clnet.variants.generic import GROUP
+
+LEAST = {
+    "rprop": RPROP_LEAST_STEP,
+    "quickprop": QUICKPROP_LEAST_STEP,
+    "sarprop": SARPROP_LEAST_STEP,
+}
+
+
+@dataclass(frozen=True)
+class Optimisers:
+    """Every rule of `clnet.optimisers` (``optimisers.cl``)."""
+
+    name: str = "optimisers"
+    reach: Reach = "op"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse what is no update, and a type that the device lacks."""
+        if not isinstance(span.ops[0], Update):
+            return "it updates parameters, and this op does not"
+        return unsupported_dtype(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """There is nothing to tune."""
+        return ({},)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Parameters and state are read and written, gradients read."""
+        op = _update(span)
+        arrays = 3 + 2 * op.optimiser.slots
+        size = op.layout.size
+        return Cost(20 * size, (item_size(span) * arrays + 1) * size, 1, 0,
+                    device.compute_units)
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the one launch."""
+        op = _update(span)
+        rule = op.optimiser
+        constants: dict[str, float] = {**rule.constants, "CLAMP": FANN_CLAMP}
+        if rule.name in LEAST:
+            constants["LEAST"] = LEAST[rule.name]
+        defines: dict[str, int | str] = {
+            "REAL": real(span), rule.name.upper(): 1,
+            **{
+                name: int(value) if isinstance(value, bool) else number(value, span)
+                for name, value in constants.items()
+            },
+        }
+        group = min(GROUP, device.largest_group)
+        size = op.layout.size
+        live = Table(
+            f"live elements of {size}",
+            lambda: live_elements(op.layout, op.storages).astype(np.uint8),
+        )
+        return (
+            Launch(
+                "optimisers.cl", rule.name, defines, (round_up(size, group),), (group,),
+                (
+                    Parameters(), Gradients(), live, State(), op.totals, size,
+                    op.outputs, Scalar("rate", "real"), Scalar("samples"),
+                    Scalar("seen"), Scalar("count"), Scalar("seed", "uint"),
+                ),
+            ),
+        )
+
+
+def _update(span: Span) -> Update:
+    (op,) = span.ops
+    assert isinstance(op, Update)
+    return op

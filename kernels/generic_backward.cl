@@ -1,0 +1,244 @@
+// generic_backward: the ops of a training step beyond the forward ones, for every storage
+// and every activation; right everywhere, fast nowhere.
+//
+// Sums over the batch are taken by one work-item, or one work-group, in an order that
+// depends on the sizes alone: the same device gives the same bits again. They are taken
+// in blocks of BLOCK samples, whose sums are then added: errors grow with the blocks.
+//
+// REAL   float or double
+// BLOCK  samples of a partial sum; usually 64
+// MIXED(X)  act_grad only: the derivatives that occur, as X(0, grad_tanh, y) X(1, …, v)
+// READS_SUMS, READS_Y  act_grad only: 1 where some derivative is by v, or by y
+// LOSS, SLOPE  loss only: the functions, as in losses.h; left out with SOFTMAX
+// SIGMOID, SOFTMAX, MEAN  loss only: 1 where the loss is fused with that activation;
+//        where it is the mean over outputs
+// HAS_WEIGHT  loss only: 1 where samples have weights
+// GROUP  tally only: work-items, a power of two
+// SHUFFLED    gather only: 1 where the order is random
+#define WIDTH 1
+#include "activations.h"
+#ifndef BLOCK
+#error "generic_backward.cl needs BLOCK"
+#endif
+
+#ifdef MIXED
+#include "gradients.h"
+// ds[b, j] = dy[b, j] * f_j'(v) * steepness[j]
+//
+// codes, steepness, limits [width]   the function of each neuron
+// bias: where the layer's biases start in `parameters`, or -1 without
+// sums, y: dy stands for the one that is not read
+// index map: work-item (j, b)
+__kernel void act_grad(__global const REAL *parameters, const int bias,
+                       __global const int *codes, __global const REAL *steepness,
+                       __global const REAL *limits, __global const REAL *dy,
+                       const int lddy, __global const REAL *sums, const int lds,
+                       __global const REAL *outputs, const int ldy, __global REAL *ds,
+                       const int ldds, const int width)
+{
+    const int j = get_global_id(0);
+    const size_t sample = get_global_id(1);
+    if (j >= width) return;
+    const REAL s = steepness[j];
+    REAL v = 0, y = 0, slope = 0;
+#if READS_SUMS
+    v = sums[sample * lds + j];
+    if (bias >= 0) v += parameters[bias + j];
+    v = clipped(v * s, -limits[j], limits[j]);
+#endif
+#if READS_Y
+    y = outputs[sample * ldy + j];
+#endif
+    switch (codes[j]) {
+#define CASE(code, function, at) case code: slope = function(at, s); break;
+        MIXED(CASE)
+    }
+    ds[sample * ldds + j] = dy[sample * lddy + j] * (slope * s);
+}
+#endif
+
+// dx[b, c] (+)= sum over the live entries of column c of A:  value * ds[b, row]
+//
+// starts [n_in + 1]           column c owns entries starts[c] … starts[c + 1] - 1
+// slots, rows [entries]       where an entry's value is; which sum it was part of
+// index map: work-item (c, b)
+__kernel void apply_t(__global const REAL *parameters, const int weights,
+                      __global const int *starts, __global const int *slots,
+                      __global const int *rows, __global const REAL *ds, const int ldds,
+                      __global REAL *dx, const int lddx, const int n_in,
+                      const int accumulate)
+{
+    const int column = get_global_id(0);
+    const size_t sample = get_global_id(1);
+    if (column >= n_in) return;
+    REAL sum = accumulate ? dx[sample * lddx + column] : (REAL)0;
+    for (int e = starts[column]; e < starts[column + 1]; ++e)
+        sum += parameters[weights + slots[e]] * ds[sample * ldds + rows[e]];
+    dx[sample * lddx + column] = sum;
+}
+
+// gradients[weights + slot] = sum over b:  ds[b, row] * x[b, column], at each live entry
+//
+// slots, rows, columns [entries]
+// index map: work-item = entry; neighbours are of one row, in neighbouring columns
+__kernel void outer(__global REAL *gradients, const int weights,
+                    __global const int *slots, __global const int *rows,
+                    __global const int *columns, __global const REAL *ds,
+                    const int ldds, __global const REAL *x, const int ldx,
+                    const int entries, const int batch)
+{
+    const int e = get_global_id(0);
+    if (e >= entries) return;
+    ds += rows[e];
+    x += columns[e];
+    REAL sum = 0;
+    for (int start = 0; start < batch; start += BLOCK) {
+        const int stop = min(start + BLOCK, batch);
+        REAL part = 0;
+        for (size_t b = start; b < stop; ++b) part += ds[b * ldds] * x[b * ldx];
+        sum += part;
+    }
+    gradients[weights + slots[e]] = sum;
+}
+
+// gradients[bias + j] = sum over b:  ds[b, j]
+// index map: work-item j
+__kernel void bias_grad(__global REAL *gradients, const int bias,
+                        __global const REAL *ds, const int ldds, const int width,
+                        const int batch)
+{
+    const int j = get_global_id(0);
+    if (j >= width) return;
+    REAL sum = 0;
+    for (int start = 0; start < batch; start += BLOCK) {
+        const int stop = min(start + BLOCK, batch);
+        REAL part = 0;
+        for (size_t b = start; b < stop; ++b) part += ds[b * ldds + j];
+        sum += part;
+    }
+    gradients[bias + j] = sum;
+}
+
+#ifdef MEAN
+#include "losses.h"
+// dy[b, j] = d loss / d y, and record[b] = loss, squared error, bit fails
+//
+// y [batch, ldy], t [batch, ldt], weight [batch] (anything without HAS_WEIGHT)
+// halves [width]: 0.5 where FANN halves the error, else 1
+// samples: those from this number on count for nothing
+// index map: work-item b
+__kernel void loss(__global const REAL *y, const int ldy, __global const REAL *t,
+                   const int ldt, __global const REAL *weight,
+                   __global const REAL *halves, __global REAL *dy, const int lddy,
+                   __global REAL *record, const int width, const int batch,
+                   const REAL bit_fail_limit, const int samples)
+{
+    const size_t b = get_global_id(0);
+    if (b >= batch) return;
+    y += b * ldy;
+    t += b * ldt;
+    dy += b * lddy;
+    record += b * 3;
+    if (b >= samples) {
+        for (int j = 0; j < width; ++j) dy[j] = 0;
+        for (int i = 0; i < 3; ++i) record[i] = 0;
+        return;
+    }
+    const REAL factor = HAS_WEIGHT ? weight[b] : (REAL)1;
+#if SOFTMAX
+    REAL top = y[0], total = 0, targets = 0;
+    for (int j = 1; j < width; ++j) top = y[j] > top ? y[j] : top;
+    for (int j = 0; j < width; ++j) {
+        total += exp(y[j] - top);
+        targets += t[j];
+    }
+    const REAL logarithm = log(total);
+#endif
+    REAL sum = 0, squares = 0, fails = 0;
+    for (int j = 0; j < width; ++j) {
+        REAL output = y[j], slope;
+#if SOFTMAX
+        output = exp(output - top) / total;
+        sum += t[j] * (logarithm - (y[j] - top));
+        slope = output * targets - t[j];
+#else
+        sum += LOSS(y[j], t[j], halves[j]);
+        slope = SLOPE(y[j], t[j], halves[j]);
+#endif
+#if SIGMOID
+        output = 1 / (1 + exp(-output));
+#endif
+        const REAL error = (t[j] - output) * halves[j];
+        squares += error * error;
+        fails += fabs(error) >= bit_fail_limit ? 1 : 0;
+        dy[j] = factor * (MEAN ? slope / width : slope);
+    }
+    record[0] = factor * (MEAN ? sum / width : sum);
+    record[1] = squares;
+    record[2] = fails;
+}
+#endif
+
+#ifdef GROUP
+// totals (+)= sum over b of record[b]; the last three of totals hold what rounding took
+// from the first three (Kahan, "Further remarks on reducing truncation errors", 1965)
+//
+// fresh: 1 where the totals start anew
+// index map: one group; work-item i adds samples i, i + GROUP, …, then a tree adds those
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
+void tally(__global const REAL *record, __global REAL *totals, const int batch,
+           const int fresh)
+{
+    __local REAL parts[3][GROUP];
+    const int i = get_local_id(0);
+    for (int k = 0; k < 3; ++k) {
+        REAL sum = 0;
+        for (size_t b = i; b < batch; b += GROUP) sum += record[b * 3 + k];
+        parts[k][i] = sum;
+    }
+    for (int step = GROUP / 2; step > 0; step /= 2) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (i < step)
+            for (int k = 0; k < 3; ++k) parts[k][i] += parts[k][i + step];
+    }
+    if (i == 0)
+        for (int k = 0; k < 3; ++k) {
+            const REAL before = fresh ? (REAL)0 : totals[k];
+            const REAL added = parts[k][0] + (fresh ? (REAL)0 : totals[3 + k]);
+            const REAL after = before + added;
+            totals[k] = after;
+            totals[3 + k] = added - (after - before);
+        }
+}
+#endif
+
+#ifdef SHUFFLED
+#include "shuffling.h"
+// batch[b, :] = data[row, :], row being number (first + b) of the epoch's order
+//
+// order [batch]: rows, from the kernel `order`; anything if not SHUFFLED
+// index map: work-item (j, b)
+__kernel void gather(__global const REAL *data, const int ldd, __global REAL *batch,
+                     const int ldb, const int width, __global const int *order,
+                     const int first, const int samples)
+{
+    const int j = get_global_id(0);
+    const size_t b = get_global_id(1);
+    if (j >= width) return;
+    const size_t row = SHUFFLED ? order[b] : (first + b) % samples;
+    batch[b * ldb + j] = data[row * ldd + j];
+}
+
+// order[b] = the row that is number (first + b) of the epoch's order
+// index map: work-item b
+__kernel void order(__global int *order, const int batch, const int first,
+                    const int samples, const int bits, const uint k0, const uint k1,
+                    const uint k2, const uint k3, const uint k4, const uint k5,
+                    const uint k6, const uint k7)
+{
+    const int b = get_global_id(0);
+    if (b >= batch) return;
+    const uint8 key = (uint8)(k0, k1, k2, k3, k4, k5, k6, k7);
+    order[b] = permuted((uint)(first + (long)b) % (uint)samples, samples, bits, key);
+}
+#endif

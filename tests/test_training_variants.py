@@ -1,0 +1,284 @@
+"""Training's ops on a device against the float64 oracle, a whole step at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from clnet import reference
+from clnet.activations import ACTIVATIONS
+from clnet.device import device
+from clnet.losses import LOSSES, loss_function
+from clnet.lowering import live_elements, lower_training
+from clnet.network import Dense, Network
+from clnet.ops import Apply, BiasAct, Softmax
+from clnet.optimisers import OPTIMISERS, SGD, AdamW, Incremental, RMSprop, Rprop
+from clnet.planner import plan_training
+from clnet.replay import Learnt, Replay
+from clnet.runtime import Step, session
+from clnet.shuffling import key
+from clnet.storage import Entries, entry_matrix
+from clnet.training_ops import Update
+from clnet.variants import TRAINING_VARIANTS
+from clnet.variants.generic import Generic
+from clnet.variants.generic_backward import GenericBackward
+from clnet.variants.optimisers import Optimisers
+
+DEVICE = device()
+SESSION = session(DEVICE)
+TOLERANCE = {"float32": 3e-5, "float64": 1e-12}
+JUMPING = ("threshold", "threshold_symmetric", "sigmoid_stepwise", "tanh_stepwise")
+
+
+def generic_steps(program, batch):
+    """Return the program by the generic variants alone."""
+    steps = []
+    for i, op in enumerate(program.ops):
+        forward = isinstance(op, (Apply, BiasAct, Softmax))
+        update = isinstance(op, Update)
+        backward = Optimisers() if update else GenericBackward()
+        variant = Generic() if forward else backward
+        span = program.span(i, i + 1, batch)
+        assert variant.refuse(span, DEVICE) is None
+        steps.append(Step(span, variant, {}, DEVICE))
+    return steps
+
+
+def state_of(rule, size, dtype="float64"):
+    slots = 0 if rule is None else rule.slots
+    state = np.zeros((slots, size), dtype)
+    if rule is not None:
+        state[...] = np.reshape(rule.initial, (slots, 1))
+    return state
+
+
+def run_both(network, program, batch, data, scalars, planned=False):
+    """Run steps on the device and by the oracle; return the Replay and the values."""
+    rule = program.ops[-1].optimiser if isinstance(program.ops[-1], Update) else None
+    size = network.layout.size
+    learnt = Learnt(
+        SESSION, network.parameters, state_of(rule, size, network.dtype)
+    )
+    steps = generic_steps(program, batch)
+    if planned:
+        steps = plan_training(network, program, DEVICE, batch)
+    replay = Replay(SESSION, steps, network.layout, learnt)
+    parameters = network.parameters.astype(np.float64)
+    values = {"batch": np.array(batch), "state": state_of(rule, size)}
+    for value in program.inputs:
+        replay.write(value, data[value.name])
+        values[value.name] = data[value.name].astype(network.dtype).astype(np.float64)
+    for numbers in scalars:
+        words = numbers.get("key", key(0, 0))
+        replay.set(
+            **{k: v for k, v in numbers.items() if k != "key"},
+            **{f"key{i}": int(word) for i, word in enumerate(words)},
+        )
+        replay.run()
+        values.update(numbers, key=words)
+        reference.run_ops(program.ops, values, parameters)
+    return replay, learnt, values, parameters
+
+
+def agree(found, expected, dtype):
+    size = max(1e-30, float(np.abs(expected).max(initial=0)))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE[dtype] * size)
+
+
+def check_gradients(
+    network, loss, batch, *, weighted=False, planned=False, samples=None
+):
+    program = lower_training(network, loss_function(loss), None, weighted=weighted)
+    rng = np.random.default_rng(4)
+    t = rng.uniform(0, 1, (batch, network.n_out))
+    if LOSSES[loss].fused == "softmax":
+        t /= t.sum(axis=1, keepdims=True)
+    data = {"x": rng.uniform(-1, 1, (batch, network.n_in)), "t": t,
+            "weight": rng.uniform(0, 2, (batch, 1))}
+    numbers = {"samples": samples or batch, "fresh": 1}
+    replay, _, values, _ = run_both(network, program, batch, data, [numbers], planned)
+    flat = replay.read_gradients()
+    dtype = network.dtype
+    for op in program.ops:
+        if hasattr(op, "gradient"):
+            slot = op.weights if hasattr(op, "weights") else op.bias
+            part = flat[slot.offset : slot.offset + slot.size]
+            agree(part, values[op.gradient.name][0], dtype)
+    assert not flat[~live_elements(network.layout, network.storages)].any()
+    totals = replay.read(program.output)[0]
+    agree((totals[:3] + totals[3:])[:2], values["totals"][0, :2], dtype)
+    assert totals[2] == values["totals"][0, 2]
+
+
+@pytest.mark.parametrize("name", [n for n in ACTIVATIONS if n not in JUMPING])
+def test_every_activation(name):
+    index = list(ACTIVATIONS).index(name)
+    dtype = "float64" if index % 5 == 4 and DEVICE.fp64 else "float32"
+    network = Network(
+        7, [Dense(9, name, 0.8, initialiser="uniform"), Dense(3, name, bias=False)],
+        seed=index, dtype=dtype, fann_compatible=index % 3 == 2,
+    )
+    check_gradients(network, "mse", 5)
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "tanh", "gaussian", "relu", "sin"])
+def test_derivatives_of_fann(name):
+    network = Network(
+        7, [Dense(9, name, 1.8), Dense(3, "tanh", 5)], seed=1, fann_compatible=True
+    )
+    check_gradients(network, "fann_tanh", 65)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("planned", [False, True])
+def test_every_loss(loss, planned):
+    last = LOSSES[loss].fused or "tanh"
+    network = Network(5, [Dense(6, "tanh"), Dense(3, last, initialiser="he")], seed=3)
+    check_gradients(network, loss, 67, weighted=True, planned=planned, samples=60)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 63, 64, 65, 129, 300])
+def test_batches(batch):
+    network = Network(33, [Dense(70, "tanh"), Dense(1, "sigmoid")], seed=batch)
+    check_gradients(network, "mse", batch, planned=batch % 2 == 0)
+
+
+def test_one_activation_a_neuron():
+    names = tuple(name for name in ACTIVATIONS if name not in JUMPING)
+    network = Network(4, [Dense(len(names), names, 0.5), Dense(2)], seed=3)
+    check_gradients(network, "huber", 11)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sparse:
+    """A storage that only the generic kernels know; every third slot is padding."""
+
+    n_out: int
+    n_in: int
+    name = "sparse"
+
+    @property
+    def size(self):
+        return 3 * self.n_out
+
+    @property
+    def signature(self):
+        return f"sparse[{self.n_out},{self.n_in}]"
+
+    def entries(self):
+        slots = np.arange(self.size)
+        return Entries(slots % self.n_out, (slots * 7) % self.n_in, slots % 3 < 2)
+
+    def matrix(self, values):
+        return entry_matrix(self, values)
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseLayer:
+    n_out: int
+    activation: str = "tanh"
+    steepness: float = 1.0
+    bias: bool = True
+    initialiser: str = "uniform"
+
+    def storage(self, n_in):
+        return Sparse(self.n_out, n_in)
+
+
+def test_a_storage_that_is_not_dense():
+    network = Network(11, [SparseLayer(8), SparseLayer(5)], seed=1)
+    check_gradients(network, "mse", 19)
+
+
+RULES = [
+    # Incremental's own rate is for one sample and diverges on twenty.
+    *(row() for row in OPTIMISERS.values() if row is not Incremental),
+    Incremental(0.01, 0.3),
+    SGD(0.1, 0.9, 0.01, True), AdamW(0.01, 0.5, 0.7), Rprop(delta_zero=0.01),
+    RMSprop(0.01, weight_decay=0.1, momentum=0.5, centered=True),
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_optimiser(rule, dtype):
+    if dtype == "float64" and not DEVICE.fp64:
+        pytest.skip("the device has no float64")
+    network = Network(5, [Dense(6, "tanh"), Dense(3)], seed=2, dtype=dtype)
+    program = lower_training(network, loss_function("mse"), rule)
+    rng = np.random.default_rng(0)
+    data = {"x": rng.uniform(-1, 1, (20, 5)), "t": rng.uniform(-1, 1, (20, 3))}
+    data["x"][:, 0] = 0
+    scalars = [
+        {"first": 0, "samples": 20, "seen": 20, "fresh": 1, "count": count, "seed": 9,
+         "rate": rule.rate}
+        for count in range(4)
+    ]
+    _, learnt, values, parameters = run_both(network, program, 20, data, scalars)
+    SESSION.finish()
+    found, state = learnt.values()
+    live = live_elements(network.layout, network.storages)
+    assert not found[~live].any()
+    assert (found[live] != network.parameters[live]).any()
+    # Adam and RMSprop divide by gradients near zero: roundings show as whole steps.
+    np.testing.assert_allclose(
+        found, parameters, rtol=0, atol={"float32": 2e-4, "float64": 1e-10}[dtype]
+    )
+    agree(state[:, live], values["state"][:, live], dtype)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("planned", [False, True])
+def test_batches_are_gathered(shuffled, planned):
+    """Two steps of an epoch of 23 samples in batches of 12: the last is not full."""
+    network = Network(5, [Dense(4, "tanh"), Dense(2)], seed=5)
+    program = lower_training(
+        network, loss_function("mse"), SGD(0.1), samples=23, shuffled=shuffled,
+        weighted=True,
+    )
+    rng = np.random.default_rng(1)
+    data = {"xs": rng.uniform(-1, 1, (23, 5)), "ts": rng.uniform(-1, 1, (23, 2)),
+            "weights": rng.uniform(0, 1, (23, 1))}
+    scalars = [
+        {"first": first, "samples": samples, "seen": first + samples, "rate": 0.1,
+         "fresh": int(first == 0), "count": first // 12, "seed": 0, "key": key(8, 3)}
+        for first, samples in ((0, 12), (12, 11))
+    ]
+    replay, learnt, values, parameters = run_both(
+        network, program, 12, data, scalars, planned
+    )
+    totals = replay.read(program.output)[0]
+    agree(totals[:2] + totals[3:5], values["totals"][0, :2], "float32")
+    agree(learnt.values()[0], parameters, "float32")
+    for name in ("x", "t", "weight"):
+        value = next(v for v in program.ops[0].writes if v.name == name)
+        np.testing.assert_array_equal(
+            replay.read(value), values[name].astype(np.float32)
+        )
+
+
+def test_the_same_bits_again():
+    network = Network(33, [Dense(70, "tanh"), Dense(3, "sigmoid")], seed=1)
+    rng = np.random.default_rng(1)
+    data = {"x": rng.uniform(-1, 1, (500, 33)), "t": rng.uniform(0, 1, (500, 3))}
+    program = lower_training(network, loss_function("mse"), Rprop())
+    scalars = [{"first": 0, "samples": 500, "seen": 500, "fresh": 1, "count": i,
+                "seed": 0, "rate": 0} for i in range(3)]
+    found = []
+    for _ in range(2):
+        _, learnt, *_ = run_both(network, program, 500, data, scalars, planned=True)
+        SESSION.finish()
+        found.append(learnt.values()[0])
+    np.testing.assert_array_equal(*found)
+
+
+def test_only_what_trains_is_refused_by_forward_variants():
+    network = Network(3, [Dense(2, "tanh")])
+    program = lower_training(network, loss_function("mse"), Rprop())
+    for number in range(2, len(program.ops)):
+        span = program.span(number, number + 1, 4)
+        eligible = [v.name for v in TRAINING_VARIANTS if v.refuse(span, DEVICE) is None]
+        assert len(eligible) == 1
+    assert all(variant.name != "host" for variant in TRAINING_VARIANTS)
