@@ -455,7 +455,7 @@ def test_scaling_by_hand():
 
 def test_scaling_of_wrong_arrays():
     for bad in ([1.0], [[1.0, 2, 3]], 1.0, [["a", "b"]], np.zeros((1, 1, 2))):
-        with pytest.raises(InputError, match="^inputs"):
+        with pytest.raises(InputError, match=r"^inputs"):
             SCALING.scale_input(bad)
     with pytest.raises(InputError, match="output 0 was scaled to one point"):
         Scaling([], [], [], [], [0], [1], [0], [0]).descale_output([1.0])
