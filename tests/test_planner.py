@@ -157,7 +157,7 @@ class Lab:
             SimpleNamespace(steps=steps, device_steps=device_steps, text=text),
         )
 
-    def measure(self, session, network, steps, inputs, outputs, *, on_device):
+    def measure(self, session, network, steps, inputs, outputs, *, on_device, alike=()):
         assert {step.span.batch for step in steps} == {steps[0].span.batch}
         self.asked.append(tuple(steps))
         found = self.rule(steps)
