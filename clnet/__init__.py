@@ -1,5 +1,7 @@
-"""Feed-forward neural networks, run on any OpenCL device."""
+"""Feed-forward neural networks, run and trained on any OpenCL device."""
 
+from clnet import optimisers
+from clnet.callbacks import Checkpoint, EarlyStopping
 from clnet.device import Device, device, devices
 from clnet.errors import (
     BuildError,
@@ -10,23 +12,29 @@ from clnet.errors import (
     InputError,
 )
 from clnet.formats import load, load_data, save_data
+from clnet.history import History, TrainingState
 from clnet.network import Dense, Network
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BuildError",
+    "Checkpoint",
     "ClnetError",
     "ClnetWarning",
     "Dense",
     "Device",
     "DeviceError",
+    "EarlyStopping",
     "FormatError",
+    "History",
     "InputError",
     "Network",
+    "TrainingState",
     "device",
     "devices",
     "load",
     "load_data",
+    "optimisers",
     "save_data",
 ]

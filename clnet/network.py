@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,8 +22,11 @@ from clnet.storage import DenseStorage, Storage
 if TYPE_CHECKING:
     from os import PathLike
 
+    from clnet.callbacks import Callback
     from clnet.device import Device
     from clnet.formats.fann import FannParameters
+    from clnet.history import History, TrainingState
+    from clnet.optimisers import Optimiser
     from clnet.runtime import Plan
 
 DTYPES = ("float32", "float64")
@@ -421,6 +424,101 @@ class Network:
         from clnet.planner import predict
 
         return predict(self, x, device)
+
+    def fit(
+        self,
+        x: ArrayLike,
+        t: ArrayLike,
+        *,
+        optimiser: str | Optimiser = "rprop",
+        loss: str | None = None,
+        epochs: int = 100,
+        batch_size: int | None = None,
+        shuffle: bool | None = None,
+        validation: tuple[ArrayLike, ArrayLike] | None = None,
+        sample_weight: ArrayLike | None = None,
+        callbacks: Iterable[Callback] = (),
+        seed: int | None = None,
+        device: str | Device | None = None,
+        desired_error: float | None = None,
+        stop: str | None = None,
+        schedule: Callable[[int], float] | None = None,
+        state: TrainingState | None = None,
+        progress: bool = False,
+    ) -> History:
+        """Train on samples, and return how it went.
+
+        The data set goes to the device once, parameters and the optimiser's state stay
+        there, and the host reads one record an epoch. Ctrl-C ends the training and
+        keeps what was learnt.
+
+        Parameters
+        ----------
+        x : array_like, shape [samples, n_in]
+            Inputs; converted to the network's dtype.
+        t : array_like, shape [samples, n_out]
+            Targets, likewise.
+        optimiser : str or Optimiser
+            A name of `clnet.optimisers`, with its default constants, or one of its
+            rows; ``"fann"``: by the training parameters that a ``.net`` file carried.
+        loss : str or None
+            A name of `clnet.losses`; None: categorical_cross_entropy for softmax, the
+            error function of a network read from FANN's files, else mse.
+        epochs : int
+            Passes over the data set at most.
+        batch_size : int or None
+            Samples a step; None: all, or the one sample of ``"incremental"``.
+        shuffle : bool or None
+            Whether each epoch has its own random order; None: yes, but for
+            ``"incremental"``. All samples at once have no order.
+        validation : (x, t) or None
+            Samples that are measured after each epoch.
+        sample_weight : array_like, shape [samples], or None
+            Factor of each sample's loss.
+        callbacks : iterable of callables
+            Called with the `Training` and its last `Epoch`; True stops. See
+            `clnet.callbacks`.
+        seed : int or None
+            Of the order of samples; None: drawn from the operating system.
+        device : str, Device or None
+            As for `clnet.device`.
+        desired_error : float or None
+            Stop when the training's error is at most this.
+        stop : {"mse", "bit_fail"} or None
+            Which error that is; None: what a ``.net`` file says, else the MSE.
+        schedule : callable or None
+            Factor of the learning rate for each epoch, counted from 0.
+        state : TrainingState or None
+            Go on from here, bit for bit as if there had been no interruption: the
+            `state` of an earlier `History`.
+        progress : bool
+            Whether to show a progress bar on stderr.
+
+        Returns
+        -------
+        History
+            The epochs, why it ended, and the state to go on from.
+
+        Raises
+        ------
+        InputError, DeviceError
+            If an argument is wrong, no such device exists, or memory does not suffice.
+
+        Warns
+        -----
+        ClnetWarning
+            If the loss is not finite: the training stops, and the last finite
+            parameters are kept.
+        """
+        from clnet.training import fit
+
+        return fit(
+            self, x, t, optimiser=optimiser, loss=loss, epochs=epochs,
+            batch_size=batch_size, shuffle=shuffle, validation=validation,
+            sample_weight=sample_weight, callbacks=callbacks, seed=seed, device=device,
+            desired_error=desired_error, stop=stop, schedule=schedule, state=state,
+            progress=progress,
+        )
 
     def evaluate(
         self, x: ArrayLike, t: ArrayLike, device: str | Device | None = None

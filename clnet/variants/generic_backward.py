@@ -41,6 +41,7 @@ from clnet.variants.base import (
     Scratch,
     Table,
     gpu_shape,
+    item_size,
     number,
     real,
     span_bytes,
@@ -79,7 +80,8 @@ class GenericBackward:
         if isinstance(op, (ApplyT, Outer)):
             reads += op.storage.size * span.batch * 16
         launches = 1
-        if isinstance(op, Gather):
+        if isinstance(op, Gather):  # of the data set it reads a batch
+            reads = 2 * item_size(span) * span.batch * sum(v.width for v in op.batch)
             launches = len(op.data) + op.shuffled
         units = 1 if isinstance(op, Tally) else device.compute_units
         return Cost(span_flops(span), reads, launches, 0, units, gpu_shape(device))

@@ -1,0 +1,231 @@
+"""What a training leaves: its epochs, why it ended, and what it needs to go on."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import ClnetError, FormatError
+from clnet.formats.files import as_path, read, write
+
+
+@dataclass(frozen=True)
+class Measures:
+    """How far outputs were from targets over one pass of a data set.
+
+    Attributes
+    ----------
+    loss : float
+        Mean over the samples.
+    mse : float
+        Mean of the squared errors over samples and outputs, with errors halved where
+        FANN halves them.
+    bit_fail : int
+        Number of errors of at least the bit-fail limit.
+    """
+
+    loss: float
+    mse: float
+    bit_fail: int
+
+    @property
+    def finite(self) -> bool:
+        """Whether nothing overflowed."""
+        return bool(np.isfinite(self.loss) and np.isfinite(self.mse))
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch of a training.
+
+    Attributes
+    ----------
+    number : int
+        From 1.
+    training : Measures
+        With the parameters in force when each sample was presented.
+    validation : Measures or None
+        After the epoch, of the validation set.
+    seconds : float
+        How long the epoch took.
+    """
+
+    number: int
+    training: Measures
+    validation: Measures | None
+    seconds: float
+
+    @property
+    def loss(self) -> float:
+        """The training's mean loss."""
+        return self.training.loss
+
+    @property
+    def mse(self) -> float:
+        """The training's mean squared error."""
+        return self.training.mse
+
+    @property
+    def bit_fail(self) -> int:
+        """The training's bit fails."""
+        return self.training.bit_fail
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """All that a training needs to go on as if it had never stopped.
+
+    Attributes
+    ----------
+    optimiser : str
+        The optimiser with its constants, as text.
+    epoch : int
+        Epochs done.
+    count : int
+        Steps done.
+    seed : int
+        Of the order of samples, and of the optimiser's random numbers.
+    parameters : ndarray, shape [size]
+        The flat buffer.
+    values : ndarray, shape [slots, size]
+        The optimiser's state.
+    """
+
+    optimiser: str
+    epoch: int
+    count: int
+    seed: int
+    parameters: NDArray[Any]
+    values: NDArray[Any]
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the state to an ``.npz`` file, whole or not at all."""
+        file = io.BytesIO()
+        np.savez(
+            file, optimiser=self.optimiser, epoch=self.epoch, count=self.count,
+            seed=np.uint64(self.seed), parameters=self.parameters, values=self.values,
+        )
+        write(as_path(path), [file.getvalue()])
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> TrainingState:
+        """Return the state of a file.
+
+        Raises
+        ------
+        FormatError
+            If the file is missing, damaged, or holds something else.
+        """
+        file = as_path(path)
+        try:
+            with np.load(io.BytesIO(read(file)), allow_pickle=False) as arrays:
+                return cls(
+                    str(arrays["optimiser"]), int(arrays["epoch"]),
+                    int(arrays["count"]), int(arrays["seed"]), arrays["parameters"],
+                    arrays["values"],
+                )
+        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            if isinstance(error, FormatError):
+                raise
+            raise FormatError(
+                f"{file} holds no state of a training ({error}), expected what "
+                "TrainingState.save writes"
+            ) from None
+
+
+@dataclass
+class History:
+    """The epochs of a training.
+
+    Attributes
+    ----------
+    epochs : list of Epoch
+        In order.
+    stopped : str
+        Why the training ended, one sentence.
+    state : TrainingState
+        What `fit` needs to go on.
+    """
+
+    state: TrainingState
+    epochs: list[Epoch] = field(default_factory=list)
+    stopped: str = ""
+
+    def __len__(self) -> int:
+        return len(self.epochs)
+
+    def __iter__(self) -> Iterator[Epoch]:
+        return iter(self.epochs)
+
+    def __getitem__(self, index: int) -> Epoch:
+        return self.epochs[index]
+
+    def __repr__(self) -> str:
+        if not self.epochs:
+            return "<History of no epoch>"
+        last = self.epochs[-1]
+        return f"<History of {len(self)} epochs, loss {last.loss:.4g}: {self.stopped}>"
+
+    @property
+    def loss(self) -> list[float]:
+        """The training's loss of each epoch."""
+        return [epoch.loss for epoch in self.epochs]
+
+    @property
+    def mse(self) -> list[float]:
+        """The training's mean squared error of each epoch."""
+        return [epoch.mse for epoch in self.epochs]
+
+    @property
+    def bit_fail(self) -> list[int]:
+        """The training's bit fails of each epoch."""
+        return [epoch.bit_fail for epoch in self.epochs]
+
+    @property
+    def validation_loss(self) -> list[float]:
+        """The validation's loss of each epoch; empty without a validation set."""
+        return [e.validation.loss for e in self.epochs if e.validation is not None]
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the learning curve.
+
+        Parameters
+        ----------
+        axes : matplotlib.axes.Axes, optional
+            Where; without it, in a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            Where it was drawn.
+
+        Raises
+        ------
+        ClnetError
+            If matplotlib is not installed.
+        """
+        if axes is None:
+            try:
+                from matplotlib.figure import Figure
+            except ImportError:
+                raise ClnetError(
+                    "a learning curve needs matplotlib: pip install matplotlib"
+                ) from None
+            axes = Figure(layout="constrained").subplots()
+        numbers = [epoch.number for epoch in self.epochs]
+        axes.plot(numbers, self.loss, label="training")
+        if self.validation_loss:
+            axes.plot(numbers, self.validation_loss, label="validation")
+            axes.legend()
+        if all(loss > 0 for loss in (*self.loss, *self.validation_loss)):
+            axes.set_yscale("log")
+        axes.set_xlabel("epoch")
+        axes.set_ylabel("loss")
+        return axes
