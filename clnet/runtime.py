@@ -207,7 +207,8 @@ class Memory:
                 f"{device.name} has no room for {size} bytes: {error}"
             ) from error
         session.allocated += size
-        self._release = weakref.finalize(self, _released, session, size)
+        shared = self.array is not None
+        self._release = weakref.finalize(self, _released, session, size, shared)
 
     def write(self, session: Session, values: Array) -> None:
         """Copy an array to the start of the buffer, and wait for it."""
@@ -245,7 +246,9 @@ class Memory:
         return rows[:, : value.width]
 
 
-def _released(session: Session, size: int) -> None:
+def _released(session: Session, size: int, shared: bool) -> None:
+    if shared:  # unlike a buffer, it goes even while commands use it
+        session.finish()
     session.allocated -= size
 
 

@@ -408,6 +408,18 @@ def test_replaced_parameters_count_for_device_arrays():
             network.parameters = network.parameters * np.float32(0.7)
 
 
+def test_a_plan_may_go_before_its_result_is_there():
+    """What it computes with must stay until it has been computed."""
+    network = Network.mlp([1500, 1500, 1500], "tanh", seed=1)
+    x = inputs(network, 8)
+    for _ in range(3):
+        plan = on_device(network, 8)
+        y = plan(cla.to_device(plan.queue, x))
+        del plan
+        gc.collect()
+        assert_right(network, x, y.get())
+
+
 def test_replacing_parameters_does_not_disturb_the_call_before():
     network = Network.mlp([1500, 1500], "tanh", seed=1)
     plan = on_device(network, 8)
