@@ -1,4 +1,4 @@
-// A chain of dense layers, each layer's output the next one's input, as constant tables.
+// A chain of dense layers, each one's output the next one's input, as constant tables.
 //
 // LAYERS        layers in the chain, at least 1
 // N_OUT         {n, …} neurons of each layer

@@ -1,9 +1,9 @@
 // fused: a chain of layers in one launch of one work-group, values in global memory.
 //
-// The first study's optimisation 3: a launch a layer costs more than a small layer does,
-// and inside a group a barrier is all that must stand between two layers. One group
-// keeps one compute unit busy, so this wins only where networks are small. Neurons are
-// computed by teams of work-items (team.h), samples one after the other.
+// The first study's optimisation 3: a launch a layer costs more than a small layer
+// does, and inside a group a barrier is all that must stand between two layers. One
+// group keeps one compute unit busy, so this wins only where networks are small.
+// Neurons are computed by teams of work-items (team.h), samples one after the other.
 //
 //   x -> | values 0 | -> layer 0 -> | values 1 | -> layer 1 -> | values 0 | -> … -> y
 //                           barrier                    barrier

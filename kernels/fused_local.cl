@@ -72,7 +72,8 @@ void fused_local(__global const REAL *parameters, __global const REAL *x, const 
                                       ? parameters[bias_of[layer] + j] : (REAL)0;
 #pragma unroll
                 for (int t = 0; t < TILE; ++t) {
-                    const REAL v = live ? chain_activate(layer, sums[t] + bias) : (REAL)0;
+                    const REAL v =
+                        live ? chain_activate(layer, sums[t] + bias) : (REAL)0;
                     if (!last) target[t * ldt + j] = v;
                     else if (t < samples) y[(size_t)t * ldy + j] = v;
                 }

@@ -18,8 +18,8 @@
 //
 // While slice s is computed from one side of local memory, slice s + 1 is under way
 // through registers into the other: one barrier a slice. A row of local memory is PITCH
-// = TILE + 4 values long, so that 16 rows x 2 vectors, which a warp of 32 turns at once,
-// fall on 32 different banks. Edges are filled with zeros.
+// = TILE + 4 values long, so that 16 rows x 2 vectors, which a warp of 32 turns at
+// once, fall on 32 different banks. Edges are filled with zeros.
 //
 // The scheme is the one of Volkov and Demmel, "Benchmarking GPUs to tune dense linear
 // algebra", 2008, with the double buffering that became usual after it.
@@ -79,7 +79,8 @@ inline void fetch_a(VEC *held, __global const REAL *a, const int stride,
         const int s = h * ITEMS + get_local_id(0);
         const int row = ROW_OF(s, TILE_N), v = first + VECTOR_OF(s, TILE_N);
         held[h] = s < VECTORS_N && row < neurons && v < vectors
-                      ? ((__global const VEC *)(a + (size_t)row * stride))[v] : (VEC)(0);
+                      ? ((__global const VEC *)(a + (size_t)row * stride))[v]
+                      : (VEC)(0);
     }
 }
 

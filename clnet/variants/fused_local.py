@@ -79,7 +79,8 @@ class FusedLocal:
                 some = some[:1]
             tiles = [tile for tile in TILES if tile < 2 * span.batch]
             # The largest tile that still gives every compute unit one comes first.
-            tiles.sort(key=lambda tile: -(-span.batch // tile) < device.compute_units)
+            units = device.compute_units
+            tiles.sort(key=lambda tile: max(0, units - -(-span.batch // tile)))
             found += [
                 {"items": n, "group": group, "tile": tile}
                 for tile in tiles for n in some
