@@ -145,7 +145,9 @@ class Batch(Optimiser):
 class Rprop(Optimiser):
     """FANN's iRPROP−: Igel and Hüsken, "Improving the Rprop learning algorithm", 2000.
 
-    As in FANN a weight whose slope is zero moves up by its step.
+    With `moves_at_zero` a weight whose slope is zero, or has just turned, moves up by
+    its step, as in FANN: without slopes, behind inputs that are always 0 or once all is
+    learnt, weights then run away.
     """
 
     name = "rprop"
@@ -155,6 +157,7 @@ class Rprop(Optimiser):
     delta_min: float = 0.0
     delta_max: float = 50.0
     delta_zero: float = 0.1
+    moves_at_zero: bool = False
 
     @property
     def initial(self) -> tuple[float, ...]:
@@ -173,10 +176,10 @@ class Rprop(Optimiser):
         )
         state[0] = np.where(same, grown, shrunk)
         slope = np.where(same, slope, _as(w, 0))
+        up = slope >= 0 if self.moves_at_zero else slope > 0
+        move = np.where(up, state[0], np.where(slope < 0, -state[0], _as(w, 0)))
         clamp = _as(w, FANN_CLAMP)
-        w[:] = np.where(
-            slope < 0, np.maximum(w - state[0], -clamp), np.minimum(w + state[0], clamp)
-        )
+        w[:] = np.clip(w + move, -clamp, clamp)
         state[1] = slope
 
 
@@ -404,13 +407,14 @@ def optimiser(chosen: str | Optimiser) -> Optimiser:
 def fann_optimiser(parameters: FannParameters) -> Optimiser:
     """Return the optimiser that FANN's training parameters describe."""
     p = parameters
-    steps = {"increase_factor": p.rprop_increase_factor,
+    steps: dict[str, Any] = {"increase_factor": p.rprop_increase_factor,
              "decrease_factor": p.rprop_decrease_factor, "delta_max": p.rprop_delta_max}
     rows: dict[str, Optimiser] = {
         "incremental": Incremental(p.learning_rate, p.learning_momentum),
         "batch": Batch(p.learning_rate),
         "rprop": Rprop(
-            delta_min=p.rprop_delta_min, delta_zero=p.rprop_delta_zero, **steps
+            delta_min=p.rprop_delta_min, delta_zero=p.rprop_delta_zero,
+            moves_at_zero=True, **steps,
         ),
         "quickprop": Quickprop(p.learning_rate, p.quickprop_decay, p.quickprop_mu),
         "sarprop": Sarprop(**steps),

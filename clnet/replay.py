@@ -6,7 +6,6 @@ and device unless `read` or `write` is called.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -105,8 +104,6 @@ class Replay:
         self._session = session
         self._place = place
         self.queue = session.queues[place]
-        # Shared memory must not go while kernels still use it.
-        weakref.finalize(self, self.queue.finish)
         self.batch = steps[0].span.batch
         self._dtype = np.dtype(steps[0].span.dtype)
         self._kinds: dict[str, Callable[[float], Any]] = {

@@ -61,7 +61,11 @@ STEP(rprop)
         step = fmax(step * (REAL)DECREASE_FACTOR, (REAL)DELTA_MIN);
         slope = 0;
     }
-    parameters[i] = slope < 0 ? fmax(w - step, -(REAL)CLAMP) : fmin(w + step, (REAL)CLAMP);
+    if (slope < 0)
+        w -= step;
+    else if (MOVES_AT_ZERO || slope > 0)
+        w += step;
+    parameters[i] = clamp(w, -(REAL)CLAMP, (REAL)CLAMP);
     STATE(0) = step;
     STATE(1) = slope;
 }

@@ -87,6 +87,21 @@ def test_batch():
 
 
 def test_rprop():
+    def step(w, g, s, count, i):
+        slope = -g
+        p = max(s.get("step", 0.1), 0.0001)
+        if s.get("previous", 0) * slope >= 0:
+            s["step"] = min(p * 1.2, 50)
+        else:
+            s["step"], slope = max(p * 0.5, 0), 0
+        s["previous"] = slope
+        move = math.copysign(s["step"], slope) if slope else 0
+        return min(max(w + move, -1500), 1500)
+
+    agree(Rprop(), step)
+
+
+def test_rprop_of_fann():
     """As section 9.3 of FANN's reference says, zero slopes move up included."""
     def step(w, g, s, count, i):
         slope = -g
@@ -98,8 +113,9 @@ def test_rprop():
         s["previous"] = slope
         return max(w - s["step"], -1500) if slope < 0 else min(w + s["step"], 1500)
 
-    agree(Rprop(), step)
-    first = run(Rprop())[0] - np.random.default_rng(1).uniform(-1, 1, N)
+    rule = Rprop(moves_at_zero=True)
+    agree(rule, step)
+    first = run(rule)[0] - np.random.default_rng(1).uniform(-1, 1, N)
     np.testing.assert_allclose(first[:3], 0.12)
 
 
@@ -234,6 +250,8 @@ def test_fann_parameters_name_their_optimiser():
 
     assert named("incremental", learning_momentum=0.25) == Incremental(0.7, 0.25)
     assert named("batch", learning_rate=0.5) == Batch(0.5)
-    assert named("rprop", rprop_delta_zero=0.5) == Rprop(delta_zero=0.5)
+    assert named("rprop", rprop_delta_zero=0.5) == Rprop(
+        delta_zero=0.5, moves_at_zero=True
+    )
     assert named("quickprop", quickprop_mu=2.0) == Quickprop(mu=2.0)
     assert named("sarprop", rprop_delta_max=9.0) == Sarprop(delta_max=9.0)

@@ -196,7 +196,8 @@ RULES = [
     # Incremental's own rate is for one sample and diverges on twenty.
     *(row() for row in OPTIMISERS.values() if row is not Incremental),
     Incremental(0.01, 0.3),
-    SGD(0.1, 0.9, 0.01, True), AdamW(0.01, 0.5, 0.7), Rprop(delta_zero=0.01),
+    SGD(0.1, 0.9, 0.01, True), AdamW(0.01, 0.5, 0.7),
+    Rprop(delta_zero=0.01, moves_at_zero=True),
     RMSprop(0.01, weight_decay=0.1, momentum=0.5, centered=True),
 ]
 
