@@ -84,14 +84,15 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> _Parser:
-    from clnet import __version__
+    from clnet import __version__, cli_train
     from clnet.formats import DATA_SUFFIXES, NETWORK_SUFFIXES
     from clnet.network import DTYPES
 
     networks, data = ", ".join(NETWORK_SUFFIXES), ", ".join(DATA_SUFFIXES)
     parser = _Parser(
         prog="clnet",
-        description="Feed-forward neural networks, run on any OpenCL device.",
+        description="Feed-forward neural networks, run and trained on any OpenCL "
+        "device.",
         epilog=textwrap.dedent(f"""\
             Files are known by their suffix.
               networks  {networks}
@@ -180,6 +181,17 @@ def _parser() -> _Parser:
         "--scale", action="store_true",
         help="scale inputs and descale outputs with what the .net file carries",
     )
+    with_outputs(sub)
+
+    sub = command(
+        "train", cli_train.run, "train a network on data",
+        "Train a network on the samples of a data file, all on the device, and say how "
+        "far its outputs are from the targets afterwards. Ctrl-C ends the training and "
+        "keeps what was learnt.",
+        "clnet train mushroom.train.gz --layers 125-32-2 --epochs 300 --save a.net",
+    )
+    cli_train.add_arguments(sub, _count)
+    on_device(sub)
     with_outputs(sub)
 
     sub = command(

@@ -282,7 +282,7 @@ def fit(
     """Train a network; see `Network.fit`."""
     check_count("epochs", epochs)
     data = _data_set(network, x, t, sample_weight)
-    rule = _rule(network, optimiser)
+    rule = rule_of(network, optimiser)
     batch = _batch(rule, batch_size, len(data))
     if shuffle is None:
         shuffle = rule.batch is None
@@ -407,7 +407,14 @@ def _data_set(
     )
 
 
-def _rule(network: Network, chosen: str | Optimiser) -> Optimiser:
+def rule_of(network: Network, chosen: str | Optimiser) -> Optimiser:
+    """Return the optimiser that a name or row stands for: ``"fann"`` by the network.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name, or the network carries no training parameters.
+    """
     if isinstance(chosen, str) and chosen == "fann":
         if network.fann is None:
             raise InputError(

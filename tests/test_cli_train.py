@@ -1,0 +1,128 @@
+"""``clnet train``: what it does, and one sentence for bad input."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from clnet import Network, load
+from clnet.cli import main
+from clnet.formats import save_data
+from clnet.summary import WIDTH
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, tmp_path_factory):
+    """Remembered times of these tests alone, and plans made from the cost model."""
+    folder = tmp_path_factory.getbasetemp() / "times"
+    monkeypatch.setenv("CLNET_CACHE_DIR", str(folder))
+
+    def plan_for(self, device, batch):
+        return self.compile(device, batch, tune=False)
+
+    monkeypatch.setattr(Network, "plan_for", plan_for)
+
+
+@pytest.fixture
+def data(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (80, 2))
+    t = (x[:, :1] * x[:, 1:] > 0).astype(float)
+    save_data(tmp_path / "a.train", x[:60], t[:60])
+    save_data(tmp_path / "a.test", x[60:], t[60:])
+    save_data(tmp_path / "bare.npz", x, np.zeros((80, 0)))
+    return tmp_path
+
+
+def test_a_network_from_sizes(data, capsys):
+    code = main([
+        "train", f"{data}/a.train", "--layers", "2-12-1", "--epochs", "60", "--seed",
+        "1", "--validation", f"{data}/a.test", "--save", f"{data}/a.safetensors",
+    ])
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    assert "epoch 50: loss " in out
+    assert "all 60 epochs are done" in out
+    assert "20 samples" in out
+    lines = [line for line in out.splitlines() if "written" not in line]
+    assert all(len(line) <= WIDTH for line in lines)
+    network = load(data / "a.safetensors")
+    assert network.sizes == (2, 12, 1)
+    other = Network.mlp([2, 12, 1], ["tanh", "sigmoid"], seed=1)
+    assert (network.parameters != other.parameters).any()
+
+
+def test_a_network_of_fann_brings_its_training(fann_datasets, tmp_path, capsys):
+    nets = fann_datasets / "nets"
+    out = tmp_path / "b.net"
+    main([
+        "train", str(fann_datasets / "mushroom.train.gz"), "--network",
+        str(nets / "mushroom.rprop.init.net"), "--epochs", "1", "--save", str(out),
+    ])
+    expected = load(nets / "mushroom.rprop.float.epoch1.net").parameters
+    np.testing.assert_allclose(load(out).parameters, expected, atol=1e-5)
+    assert "epoch 1: loss" in capsys.readouterr().out
+
+
+def test_a_learning_rate_and_batches(data, capsys):
+    code = main([
+        "train", f"{data}/a.train", "--layers", "2-4-1", "--optimiser", "adam",
+        "--rate", "0.01", "--batch-size", "16", "--epochs", "2", "--loss", "huber",
+        "--hidden", "relu", "--output", "identity", "--desired-error", "100",
+    ])
+    assert code == 0
+    assert "of epoch 1 is at most 100" in capsys.readouterr().out
+
+
+def test_digits(capsys, tmp_path):
+    pytest.importorskip("sklearn.datasets")
+    pytest.importorskip("matplotlib")
+    assert main(["train", "digits", "--plot", str(tmp_path / "curve.png")]) == 0
+    out = capsys.readouterr().out
+    assert float(out.rsplit("accuracy", 1)[1].split()[0]) >= 0.97
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["a.train"], "give either --layers, as in 125-32-2, or --network"),
+        (["a.train", "--layers", "2-1", "--network", "a.net"], "give either --layers"),
+        (["a.train", "--layers", "2-x"], "expected sizes as in 125-32-2"),
+        (["a.train", "--layers", "2"], "expected sizes as in 125-32-2"),
+        (["a.train", "--layers", "3-1"], "has 2 inputs and 1 outputs, the network 3"),
+        (["a.train", "--layers", "2-1", "--hidden", "x", "--output", "tan"],
+         "did you mean 'tanh'"),
+        (["a.train", "--layers", "2-1", "--optimiser", "adm"], "did you mean 'adam'"),
+        (["a.train", "--layers", "2-1", "--optimiser", "fann"], "carries none"),
+        (["a.train", "--layers", "2-1", "--rate", "1"], "rprop has no learning rate"),
+        (["a.train", "--layers", "2-1", "--save", "a.txt"], "a.txt"),
+        (["bare.npz", "--layers", "2-1"], "has no targets to train on"),
+        (["b.train", "--layers", "2-1"], "b.train"),
+        (["digits", "--outputs", "1"], "brings its own test set"),
+    ],
+)
+def test_bad_input(data, capsys, arguments, sentence, monkeypatch):
+    monkeypatch.chdir(data)
+    assert main(["train", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("clnet: ")
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+def test_digits_without_scikit_learn(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    assert main(["train", "digits"]) == 2
+    assert "pip install scikit-learn" in capsys.readouterr().err
+
+
+def test_pictures_of_other_kinds(data, capsys):
+    pytest.importorskip("matplotlib")
+    arguments = ["train", f"{data}/a.train", "--layers", "2-1", "--epochs", "1"]
+    assert main([*arguments, "--plot", f"{data}/a.xyz"]) == 2
+    assert "pictures are .png" in capsys.readouterr().err
+    assert not (data / "a.xyz").exists()
