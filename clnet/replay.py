@@ -20,7 +20,6 @@ from clnet.variants.base import (
     Argument,
     Gradients,
     Launch,
-    Local,
     Packed,
     Parameters,
     Scalar,
@@ -176,14 +175,10 @@ class Replay:
         )
 
     def _resolved(self, number: int, argument: Argument) -> Any:
-        import pyopencl as cl
-
         if isinstance(argument, int):
             return np.int32(argument)
         if isinstance(argument, float):
             return self._dtype.type(argument)
-        if isinstance(argument, Local):
-            return cl.LocalMemory(argument.size)
         if isinstance(argument, Parameters):
             return self._learnt.parameters.argument
         if isinstance(argument, State):

@@ -28,7 +28,6 @@ from clnet.variants.base import (
     Argument,
     Config,
     Launch,
-    Local,
     Packed,
     Parameters,
     Scratch,
@@ -643,8 +642,6 @@ class Executable:
         return action
 
     def _resolved(self, number: int, argument: Argument) -> Any:
-        import pyopencl as cl
-
         if isinstance(argument, int):
             return np.int32(argument)
         if isinstance(argument, Value):
@@ -665,8 +662,6 @@ class Executable:
             if self._alarm is None:
                 self._alarm = Memory(self.session, np.dtype(np.int32).itemsize)
             return self._alarm.argument
-        if isinstance(argument, Local):
-            return cl.LocalMemory(argument.size)
         raise TypeError(f"{argument!r} is no argument of a launch")
 
 

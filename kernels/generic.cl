@@ -13,15 +13,15 @@
 // slots      [entries]      where an entry's value is, counted from `weights`
 // columns    [entries]      which input it multiplies
 // x          [batch, ldx]   sums [batch, lds]
-// index map: work-item (r, b)
+// index map: work-item b * across + r, in one dimension: others may end at 65535
 __kernel void apply(__global const REAL *parameters, const int weights,
                     __global const int *starts, __global const int *slots,
                     __global const int *columns, __global const REAL *x, const int ldx,
                     __global REAL *sums, const int lds, const int n_out,
-                    const int accumulate)
+                    const int accumulate, const int across)
 {
-    const int row = get_global_id(0);
-    const size_t sample = get_global_id(1);
+    const int row = get_global_id(0) % across;
+    const size_t sample = get_global_id(0) / across;
     if (row >= n_out) return;
     REAL sum = accumulate ? sums[sample * lds + row] : (REAL)0;
     for (int e = starts[row]; e < starts[row + 1]; ++e)
@@ -34,14 +34,15 @@ __kernel void apply(__global const REAL *parameters, const int weights,
 //
 // codes, steepness, limits [width]   the function of each neuron
 // bias: where the layer's biases start in `parameters`, or -1 without
-// index map: work-item (j, b)
+// index map: work-item b * across + j
 __kernel void bias_act(__global const REAL *parameters, const int bias,
                        __global const int *codes, __global const REAL *steepness,
                        __global const REAL *limits, __global const REAL *sums,
-                       const int lds, __global REAL *y, const int ldy, const int width)
+                       const int lds, __global REAL *y, const int ldy, const int width,
+                       const int across)
 {
-    const int j = get_global_id(0);
-    const size_t sample = get_global_id(1);
+    const int j = get_global_id(0) % across;
+    const size_t sample = get_global_id(0) / across;
     if (j >= width) return;
     REAL v = sums[sample * lds + j];
     if (bias >= 0) v += parameters[bias + j];

@@ -105,19 +105,6 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Local:
-    """Argument: local memory.
-
-    Attributes
-    ----------
-    size : int
-        Bytes.
-    """
-
-    size: int
-
-
-@dataclass(frozen=True)
 class Alarm:
     """Argument: an `int`, 0 at first, that a kernel sets when a wait hit its bound.
 
@@ -126,7 +113,7 @@ class Alarm:
 
 
 Argument = (
-    Value | Parameters | Gradients | State | Scalar | Scratch | Packed | Table | Local
+    Value | Parameters | Gradients | State | Scalar | Scratch | Packed | Table
     | Alarm | int | float
 )
 """An argument of a kernel; whole numbers arrive as OpenCL's `int`, others as REAL."""

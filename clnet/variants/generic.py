@@ -69,14 +69,14 @@ class Generic:
             return (
                 Launch(
                     "generic.cl", "apply", defines,
-                    (round_up(storage.n_out, group), span.batch), (group, 1),
+                    (round_up(storage.n_out, group) * span.batch,), (group,),
                     (
                         Parameters(), op.weights.offset,
                         Table(f"{key} starts", lambda: row_entries(storage)[0]),
                         Table(f"{key} slots", lambda: row_entries(storage)[1]),
                         Table(f"{key} columns", lambda: row_entries(storage)[2]),
                         op.x, op.x.stride, op.sums, op.sums.stride, storage.n_out,
-                        int(op.accumulate),
+                        int(op.accumulate), round_up(storage.n_out, group),
                     ),
                 ),
             )
@@ -89,11 +89,12 @@ class Generic:
             return (
                 Launch(
                     "generic.cl", "bias_act", {**defines, "MIXED(X)": listed},
-                    (round_up(width, group), span.batch), (group, 1),
+                    (round_up(width, group) * span.batch,), (group,),
                     (
                         Parameters(), -1 if op.bias is None else op.bias.offset,
                         *function_tables(op.nonlinearity, width, span.dtype),
                         op.sums, op.sums.stride, op.y, op.y.stride, width,
+                        round_up(width, group),
                     ),
                 ),
             )

@@ -14,6 +14,7 @@ from clnet.variants.base import (
     Reach,
     dense_layer,
     gpu_shape,
+    item_size,
     layer_defines,
     refuse_unless_dense_layers,
     span_bytes,
@@ -42,7 +43,7 @@ class Naive:
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Rows are read anew for every sample."""
         layer = dense_layer(span)
-        again = 4 * layer.n_in * layer.n_out * (span.batch - 1)
+        again = item_size(span) * layer.n_in * layer.n_out * (span.batch - 1)
         groups = -(-layer.n_out // GROUP) * span.batch
         units = min(device.compute_units, groups)
         return Cost(span_flops(span), span_bytes(span) + again, 1, 0, units,
@@ -55,11 +56,12 @@ class Naive:
         layer = dense_layer(span)
         x, y = layer.apply.x, layer.act.y
         group = min(GROUP, device.largest_group)
+        across = round_up(layer.n_out, group)
         return (
             Launch(
                 "naive.cl", "naive", layer_defines(span, layer),
-                (round_up(layer.n_out, group), span.batch), (group, 1),
+                (across * span.batch,), (group,),
                 (*weights_and_bias(layer), x, x.stride, y, y.stride, layer.n_in,
-                 layer.n_out),
+                 layer.n_out, across),
             ),
         )
