@@ -14,6 +14,7 @@ taken.
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from clnet.device import Device
 from clnet.device import device as find_device
 from clnet.errors import ClnetError, ClnetWarning, DeviceError, InputError, unknown
 from clnet.explain import explanation
-from clnet.ops import Program, Span
+from clnet.ops import Program, Span, Value
 from clnet.program import source_hash
 from clnet.runtime import Plan, Session, Step, session
 from clnet.tuning.measure import WrongResultError, measure, representative
@@ -44,7 +45,9 @@ RATES = {"cpu": (5e10, 2e10), "gpu": (4e11, 3e10)}
 PROSPECT = 5.0  # a span is measured unless the model gives it this many times the best
 ALIKE = 8  # equal spans that are timed together, at most
 CLOSE = 1.3  # whole covers this near the best are measured again, to be sure
-AGAIN = 2  # so many times
+AGAIN = 3  # so many times
+SIMPLER = 1.05  # of covers this near the best the one of fewest steps is taken
+SPIN_SECONDS = 0.25  # how long a BLAS' threads may go on to spin after they worked
 COVERS = 4  # whole covers that are measured against each other
 CHUNK = 8192  # samples a call of `predict`, at most
 PLANS = 16  # plans that a network keeps for `predict`
@@ -243,6 +246,7 @@ class _Planner:
         self.program: Program = program or network.program
         self.survey = Survey()
         self._times: dict[tuple[str, str], Timing | str] = {}
+        self._host_worked = False
 
     @property
     def session(self) -> Session:
@@ -429,8 +433,8 @@ class _Planner:
                 for other in self._alike(span, candidate)
             )
             try:
-                timing = measure(
-                    self.session, self.network, [trial], span.inputs, span.outputs,
+                timing = self._timed(
+                    [trial], span.inputs, span.outputs,
                     on_device=step.place is not None, alike=alike,
                 )
             except (DeviceError, WrongResultError) as error:
@@ -445,6 +449,23 @@ class _Planner:
                 candidate.start, candidate.stop, step, candidate.modelled, None, found
             )
         return _with(candidate, found)
+
+    def _timed(
+        self, steps: Sequence[Step], inputs: Sequence[Value], outputs: Sequence[Value],
+        *, on_device: bool, alike: Sequence[Step] = (),
+    ) -> Timing:
+        """Measure steps, once the threads of the host's steps before have come to rest.
+
+        Those would take a core from the device, where that is the CPU.
+        """
+        host = any(step.place is None for step in steps)
+        if self._host_worked and not host:
+            time.sleep(SPIN_SECONDS)
+        self._host_worked = host
+        return measure(
+            self.session, self.network, steps, inputs, outputs, on_device=on_device,
+            alike=alike,
+        )
 
     def _alike(self, span: Span, candidate: Candidate) -> list[Span]:
         """Return a span, and the later ones of its kind that do not overlap."""
@@ -502,7 +523,10 @@ class _Planner:
             remembered = [self._remembered_whole(cover) for cover in ranked]
             if all(cover.timing is not None for cover in remembered):
                 ranked = remembered
-        return sorted(ranked, key=lambda cover: cover.seconds)
+        ranked.sort(key=lambda cover: cover.seconds)
+        near = [c for c in ranked if c.seconds <= SIMPLER * ranked[0].seconds]
+        simplest = min(near, key=lambda cover: len(cover.steps), default=None)
+        return sorted(ranked, key=lambda cover: cover is not simplest)
 
     def _whole_key(self, cover: Cover) -> tuple[str, str]:
         n = len(self.program.ops)
@@ -549,9 +573,8 @@ class _Planner:
             for c in cover.candidates
         ]
         try:
-            timing = measure(
-                self.session, self.network, steps, [self.program.input],
-                [self.program.output], on_device=False,
+            timing = self._timed(
+                steps, [self.program.input], [self.program.output], on_device=False
             )
         except (DeviceError, WrongResultError) as error:
             names = dict.fromkeys(step.variant.name for step in steps)
