@@ -11,6 +11,7 @@ from clnet.variants.host import Host
 from clnet.variants.local import Local
 from clnet.variants.naive import Naive
 from clnet.variants.optimisers import Optimisers
+from clnet.variants.outer import Outer
 from clnet.variants.split import Split
 
 VARIANTS: tuple[Variant, ...] = (
@@ -28,6 +29,7 @@ VARIANTS: tuple[Variant, ...] = (
 
 TRAINING_VARIANTS: tuple[Variant, ...] = (
     *(variant for variant in VARIANTS if variant.name != "host"),
+    Outer(),
     GenericBackward(),
     Optimisers(),
 )

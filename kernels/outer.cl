@@ -1,0 +1,89 @@
+// outer: the weights' gradient of a dense layer, by tiles in registers.
+//
+//     gradient[r, c] = sum over b of ds[b, r] * x[b, c]
+//
+// A work-item holds ROWS x VEC sums: of each sample it reads VEC values of x at once and
+// ROWS of ds. The batch is cut into parts, so that there are enough work-items; their
+// sums go to `partial` and are added afterwards in the order of the parts. So the same
+// sizes give the same bits again.
+//
+//            x[b, c … c + VEC - 1]
+//          +-----------------------+
+//   ds[b,  | . . . . . . . . . . . |   The last tile of columns starts early, so that it
+//   r …    | . . . . sums  . . . . |   reads no more than there is, and writes only what
+//   ROWS]  | . . . . . . . . . . . |   its neighbour does not.
+//          +-----------------------+
+//
+// REAL   float or double
+// VEC    columns of a work-item, at most n_in: 1, 2, 4 or 8; 8 on CPUs
+// ROWS   rows of a work-item: 1 to 8
+// BLOCK  samples of a partial sum, which keeps roundings small; usually 64
+#if !defined(REAL) || !defined(VEC) || !defined(ROWS) || !defined(BLOCK)
+#error "outer.cl needs REAL, VEC, ROWS and BLOCK"
+#endif
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#if VEC == 1
+#define VALS REAL
+#define LOAD(p) (*(p))
+#else
+#define VALS JOIN(REAL, VEC)
+#define LOAD(p) JOIN(vload, VEC)(0, p)
+#endif
+
+// target [parts, size]: the gradients from `weights` on, or `partial` from 0
+// stride: values from a row of A to the next; size: values of A
+// part: samples of a part
+// index map: work-item (columns' tile, rows' tile, part)
+__kernel void outer(__global REAL *target, const int weights, const int stride,
+                    const int size, __global const REAL *ds, const int ldds,
+                    __global const REAL *x, const int ldx, const int n_in,
+                    const int n_out, const int batch, const int part)
+{
+    const int own = get_global_id(0) * VEC;
+    const int row = get_global_id(1) * ROWS;
+    const int first = get_global_id(2) * part, end = min(first + part, batch);
+    if (own >= n_in) return;
+    const int column = min(own, n_in - VEC);
+    x += column;
+    VALS sums[ROWS];
+    int rows[ROWS];
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) {
+        sums[k] = (VALS)0;
+        rows[k] = min(row + k, n_out - 1);
+    }
+    for (int start = first; start < end; start += BLOCK) {
+        const int stop = min(start + BLOCK, end);
+        VALS block[ROWS];
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) block[k] = (VALS)0;
+        for (size_t b = start; b < stop; ++b) {
+            const VALS values = LOAD(x + b * ldx);
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) block[k] += ds[b * ldds + rows[k]] * values;
+        }
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) sums[k] += block[k];
+    }
+    target += weights + (size_t)get_global_id(2) * size;
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) {
+        __global REAL *out = target + (size_t)rows[k] * stride + column;
+        const REAL *each = (const REAL *)&sums[k];
+        if (row + k < n_out)
+            for (int i = own - column; i < VEC; ++i) out[i] = each[i];
+    }
+}
+
+// gradients[weights + i] = sum over parts of partial[part, i]
+// index map: work-item i
+__kernel void add_parts(__global REAL *gradients, const int weights,
+                        __global const REAL *partial, const int size, const int parts)
+{
+    const int i = get_global_id(0);
+    if (i >= size) return;
+    REAL sum = 0;
+    for (int p = 0; p < parts; ++p) sum += partial[(size_t)p * size + i];
+    gradients[weights + i] = sum;
+}
