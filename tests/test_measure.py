@@ -89,10 +89,11 @@ def test_wrong_results_do_not(defines, batch):
 
 
 def test_one_neuron_left_out_is_noticed():
-    network = Network.mlp([20, 1000], "tanh", seed=1)
+    network = Network.mlp([20, 1001, 3], "tanh", seed=1)
     steps, inputs, outputs = layer(network, Naive(), 8)
     (launch,) = Naive().launches(steps[0].span, {}, CPU)
-    arguments = (*launch.arguments[:-1], 999)
+    assert launch.arguments.count(1001) == 1  # the neurons; rows are padded
+    arguments = tuple(1000 if a == 1001 else a for a in launch.arguments)
     wrong = Changed(change={"arguments": arguments})
     with pytest.raises(WrongResultError):
         check(SESSION, network, [Step(steps[0].span, wrong, {}, CPU)], inputs, outputs)
