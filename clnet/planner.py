@@ -32,7 +32,12 @@ from clnet.explain import explanation
 from clnet.ops import Program, Span, Value
 from clnet.program import source_hash
 from clnet.runtime import Plan, Session, Step, session
-from clnet.tuning.measure import WrongResultError, measure, representative
+from clnet.tuning.measure import (
+    SPIN_SECONDS,
+    WrongResultError,
+    measure,
+    representative,
+)
 from clnet.tuning.store import Store, Timing
 from clnet.variants import TRAINING_VARIANTS, VARIANTS, Variant
 from clnet.variants.base import Config, Cost
@@ -47,7 +52,6 @@ ALIKE = 8  # equal spans that are timed together, at most
 CLOSE = 1.3  # whole covers this near the best are measured again, to be sure
 AGAIN = 3  # so many times
 SIMPLER = 1.05  # of covers this near the best the one of fewest steps is taken
-SPIN_SECONDS = 0.25  # how long a BLAS' threads may go on to spin after they worked
 COVERS = 4  # whole covers that are measured against each other
 CHUNK = 8192  # samples a call of `predict`, at most
 PLANS = 16  # plans that a network keeps for `predict`
