@@ -24,3 +24,13 @@ def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CLNET_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting() -> Iterator[None]:
+    """Plan without the pauses that only exact times need."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clnet.tuning.measure.WARM_UP_SECONDS", 0.0)
+        patch.setattr("clnet.tuning.measure.SPIN_SECONDS", 0.0)
+        patch.setattr("clnet.planner.SPIN_SECONDS", 0.0)
+        yield

@@ -116,12 +116,13 @@ def timing(run: Callable[[], object], finish: Callable[[], object]) -> Timing:
     Lower quartiles: what else the machine does only ever adds.
     """
     begin = time.perf_counter()
-    alone = 0.0
-    while time.perf_counter() < begin + WARM_UP_SECONDS:
+    while True:
         start = time.perf_counter()
         run()
         finish()
         alone = time.perf_counter() - start
+        if start + alone >= begin + WARM_UP_SECONDS:
+            break
     if alone > LONGEST_SECONDS:
         return Timing(alone, alone, 0.0)
     repeats = max(1, min(1000, int(ROUND_SECONDS / max(alone, 1e-7))))
