@@ -150,7 +150,8 @@ def test_single_ops_and_accumulated_sums_are_checked():
         (Changed(change={"kernel": "none"}), "INVALID_KERNEL_NAME"),
         (Changed(change={"arguments": ()}), "INVALID_KERNEL_ARGS"),
         (Changed(change={"arguments": (1,) * 40}), "clSetKernelArg failed"),
-        (Changed(change={"local_size": (1 << 20, 1)}), "INVALID_WORK_GROUP_SIZE"),
+        (Changed(change={"local_size": (1 << 20,), "global_size": (1 << 20,)}),
+         "INVALID_WORK_GROUP_SIZE"),
     ],
     ids=["unnamed", "unbound", "too many", "too large"],
 )
@@ -178,6 +179,7 @@ def test_too_little_memory_is_a_device_error():
 @pytest.mark.parametrize("on_device", [True, False])
 def test_a_measured_time_is_positive(monkeypatch, on_device):
     monkeypatch.setattr(measuring, "ROUND_SECONDS", 1e-5)
+    monkeypatch.setattr(measuring, "WARM_UP_SECONDS", 1e-5)
     found = measure(SESSION, NETWORK, *layer(NETWORK, Naive()), on_device=on_device)
     assert found.seconds > 0
     assert found.latency > 0
@@ -210,10 +212,11 @@ class Clock:
 
 def test_back_to_back_and_alone(monkeypatch):
     clock = Clock(monkeypatch)
-    found = timing(clock.taking(1e-4), clock.taking(3e-4))
-    assert found.latency == pytest.approx(4e-4)
-    repeats = int(measuring.ROUND_SECONDS / 4e-4)
-    assert found.seconds == pytest.approx(1e-4 + 3e-4 / repeats)
+    run, finish = 2.0**-13, 2.0**-12  # so that their sums are exact
+    found = timing(clock.taking(run), clock.taking(finish))
+    assert found.latency == pytest.approx(run + finish)
+    repeats = int(measuring.ROUND_SECONDS / (run + finish))
+    assert found.seconds == pytest.approx(run + finish / repeats)
     assert found.spread == pytest.approx(0)
 
 
@@ -225,6 +228,7 @@ def test_what_is_slow_runs_once(monkeypatch):
 
 
 def test_what_takes_no_time_is_repeated_a_bounded_number_of_times(monkeypatch):
+    monkeypatch.setattr(measuring, "WARM_UP_SECONDS", 0)
     clock = Clock(monkeypatch)
     run = clock.taking(1e-12)
     assert timing(run, lambda: None).seconds > 0

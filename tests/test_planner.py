@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import os
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,6 +22,7 @@ from clnet.errors import BuildError, ClnetWarning, DeviceError, InputError
 from clnet.network import Dense, Network
 from clnet.planner import Candidate, _Planner, _shortest_path
 from clnet.runtime import Step
+from clnet.tuning import measure as measuring
 from clnet.tuning.measure import WrongResultError
 from clnet.tuning.store import Timing
 from clnet.variants import VARIANTS
@@ -38,7 +40,10 @@ CPU = clnet.device("cpu")
 def own_store(tmp_path, monkeypatch):
     """Every test starts with nothing remembered."""
     monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(os, "fsync", lambda handle: None)  # which only takes time here
+    # What only takes time here:
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(measuring, "WARM_UP_SECONDS", 1e-4)
     planner._store.cache_clear()
     yield
     planner._store.cache_clear()
