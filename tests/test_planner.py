@@ -232,6 +232,29 @@ def test_each_layer_gets_what_is_best_for_it(lab):
     assert names(plan) == ["naive", "naive", "host", "host"]
 
 
+@pytest.mark.parametrize(("slower", "chosen"), [(1.04, "fused"), (1.2, "naive")])
+def test_of_near_equals_the_one_of_fewest_steps_is_taken(lab, slower, chosen):
+    def rule(steps):
+        ops = sum(len(step.span.ops) for step in steps)
+        return 1e-4 * ops * (slower if steps[0].variant.name == "fused" else 1)
+
+    lab.rule = rule
+    plan = lab.plan(device=GPU, variants=["naive", "fused"], tune=True)
+    assert set(names(plan)) == {chosen}
+
+
+def test_the_host_comes_to_rest_before_a_device_is_measured(lab, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: lab.asked.append(None))
+    lab.plan(device=GPU, variants=["naive", "host"], tune=True)
+    on_host = [
+        None if steps is None else any(step.place is None for step in steps)
+        for steps in lab.asked
+    ]
+    assert on_host.count(True) > 1
+    for before, after in itertools.pairwise(on_host):
+        assert (before, after) != (True, False)
+
+
 def test_companions_are_places_too(lab):
     lab.rule = lambda steps: 1e-6 if steps[0].place in CPU.companions else 1e-3
     plan = lab.plan(variants=["naive", "host"], tune=True)
