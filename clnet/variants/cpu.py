@@ -30,6 +30,7 @@ from clnet.variants.base import (
 
 PANEL = 16  # outputs a panel, as in cpu.cl
 BLOCK = 96  # samples a task at most
+LONG = 2e8  # flops; from about a millisecond on the caller's own start gains nothing
 GROUPS = (4, 2, 1, 8)  # panels a task, the usually best first
 PATIENCE = 1 << 16  # looks at another worker's task; some hundred microseconds
 LINGER = 1 << 18  # looks for another call; likewise
@@ -76,7 +77,7 @@ class Cpu:
 
         return tuple(
             {"workers": workers, "group": group, "caller": here}
-            for here in range(caller, -1, -1)
+            for here in sorted({caller, 0}, reverse=span_flops(span) < LONG)
             for group in sorted(GROUPS, key=too_few)
         )
 
