@@ -23,17 +23,21 @@
 // Sizes are arguments, so that one program serves every network of a kind.
 //
 // FUNCTIONS(X)  the activations, X(code, act_NAME) …
+// PANEL         outputs a panel: 16, two float8, one cache line
+// STATE         words of `state` before its counters: at least 4
 // MANY          1: batches above one sample; 0: leaves out the taller tiles
 // PATIENCE      looks at a task that another worker holds before it is done again
 // LINGER        looks for another call before a helper leaves
 #define REAL float
 #define WIDTH 8
 #include "activations.h"
-#if !defined(FUNCTIONS) || !defined(MANY) || !defined(PATIENCE) || !defined(LINGER)
-#error "cpu.cl needs FUNCTIONS, MANY, PATIENCE and LINGER"
+#if !defined(FUNCTIONS) || !defined(PANEL) || !defined(STATE) || !defined(MANY) \
+    || !defined(PATIENCE) || !defined(LINGER)
+#error "cpu.cl needs FUNCTIONS, PANEL, STATE, MANY, PATIENCE and LINGER"
 #endif
-
-#define PANEL 16  // outputs a panel: two float8, one cache line
+#if PANEL != 16
+#error "the tiles of cpu.cl hold a panel in two float8"
+#endif
 
 // A row of the table of layers (LAYER of clnet/variants/cpu.py).
 typedef struct {
@@ -264,7 +268,6 @@ inline void work(SHARED_ARGUMENTS, volatile __global int *claimed,
 // state  zero at first: [0] the call before, [1] workers that have left, [2 …] unused,
 //        [STATE …] claimed, done
 // index map: work-group = worker
-#define STATE 8
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 workers(SHARED_ARGUMENTS, volatile __global int *state)
 {

@@ -28,7 +28,7 @@ from clnet.variants.base import (
     span_flops,
 )
 
-PANEL = 16  # outputs a panel, as in cpu.cl
+PANEL = 16  # outputs a panel
 BLOCK = 96  # samples a task at most
 LONG = 2e8  # flops; from about a millisecond on the caller's own start gains nothing
 GROUPS = (4, 2, 1, 8)  # panels a task, the usually best first
@@ -38,7 +38,7 @@ LAYER = np.dtype(  # a row of cpu.cl's table of layers
     [(name, np.int32) for name in ("n_in", "n_out", "packed", "out", "ldo", "function")]
     + [(name, np.float32) for name in ("steepness", "limit")]
 )
-STATE = 8  # words of the state before its counters, as in cpu.cl
+STATE = 8  # words of the state before its counters
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,8 @@ class Cpu:
                 f"X({code}, {kernel_function(name)})"
                 for code, name in enumerate(ACTIVATIONS)
             ),
+            "PANEL": PANEL,
+            "STATE": STATE,
             "MANY": int(span.batch > 1),
             "PATIENCE": PATIENCE,
             "LINGER": LINGER,
