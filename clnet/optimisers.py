@@ -1,7 +1,7 @@
 """Optimisers, one frozen row of constants each; defaults are FANN's or PyTorch's.
 
-An optimiser is one elementwise kernel over the flat buffer (``kernels/optimisers.cl``,
-the function of the row's name); `step` is its meaning in NumPy. Gradients are those of
+An optimiser is one elementwise rule over the flat buffer (``kernels/optimisers.h``,
+under the row's name in capitals); `step` is its meaning in NumPy. Gradients are those of
 the *sum* over samples; where a rule wants the mean it divides by the step's samples.
 """
 

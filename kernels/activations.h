@@ -19,12 +19,15 @@
 #if WIDTH == 1
 #define VAL REAL
 #define INTS int
+#define UINTS uint
 #else
 #define VAL JOIN(REAL, WIDTH)
 #define INTS JOIN(int, WIDTH)
+#define UINTS JOIN(uint, WIDTH)
 #endif
 #define AS_VAL JOIN(as_, VAL)
 #define AS_INTS JOIN(as_, INTS)
+#define CONVERT_VAL JOIN(convert_, VAL)
 #define CONST(x) ((VAL)(REAL)(x))
 
 inline VAL absolute(VAL v) { return v < CONST(0) ? -v : v; }
@@ -74,10 +77,9 @@ inline VAL hyperbolic_tangent(VAL v)
     return y < CONST(-1.0f) ? CONST(-1.0f) : y;
 }
 
-// ln(1 + t) for 0 <= t <= 1: 2 artanh(t / (2 + t)) as its series.
-inline VAL log_one_plus(VAL t)
+// 2 artanh s for |s| <= 1/3: its series.
+inline VAL twice_artanh(VAL s)
 {
-    VAL s = t / (CONST(2.0f) + t);
     VAL u = s * s;
     VAL p = CONST(1.0f / 15);
     p = p * u + CONST(1.0f / 13);
@@ -88,6 +90,21 @@ inline VAL log_one_plus(VAL t)
     p = p * u + CONST(1.0f / 3);
     p = p * u + CONST(1.0f);
     return CONST(2.0f) * s * p;
+}
+
+// ln(1 + t) for -1/2 <= t <= 1.
+inline VAL log_one_plus(VAL t) { return twice_artanh(t / (CONST(2.0f) + t)); }
+
+// ln v for normal v > 0, to about 1e-7: v = 2^n m with m from about sqrt(1/2) to sqrt 2,
+// and ln m = 2 artanh((m - 1) / (m + 1)).
+inline VAL logarithm(VAL v)
+{
+    const INTS root = (INTS)0x3F3504F3;  // sqrt(1/2) as bits
+    INTS n = (AS_INTS(v) - root) >> (INTS)23;
+    VAL m = AS_VAL(AS_INTS(v) - (n << (INTS)23));
+    VAL count = CONVERT_VAL(n);
+    VAL low = twice_artanh((m - CONST(1.0f)) / (m + CONST(1.0f)));
+    return count * CONST(0.693359375f) + (low - count * CONST(2.12194440e-4f));
 }
 
 // erf v to 2e-7: Abramowitz and Stegun, formula 7.1.26.
@@ -114,6 +131,7 @@ inline VAL exponential_minus_one(VAL v)
 #define exponential exp
 #define hyperbolic_tangent tanh
 #define log_one_plus log1p
+#define logarithm log
 #define error_function erf
 #define exponential_minus_one expm1
 #endif

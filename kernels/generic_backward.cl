@@ -149,24 +149,24 @@ __kernel void loss(__global const REAL *y, const int ldy, __global const REAL *t
     REAL top = y[0], total = 0, targets = 0;
     for (int j = 1; j < width; ++j) top = y[j] > top ? y[j] : top;
     for (int j = 0; j < width; ++j) {
-        total += exp(y[j] - top);
+        total += exponential(y[j] - top);
         targets += t[j];
     }
-    const REAL logarithm = log(total);
+    const REAL log_total = logarithm(total);
 #endif
     REAL sum = 0, squares = 0, fails = 0;
     for (int j = 0; j < width; ++j) {
         REAL output = y[j], slope;
 #if SOFTMAX
-        output = exp(output - top) / total;
-        sum += t[j] * (logarithm - (y[j] - top));
+        output = exponential(output - top) / total;
+        sum += t[j] * (log_total - (y[j] - top));
         slope = output * targets - t[j];
 #else
         sum += LOSS(y[j], t[j], halves[j]);
         slope = SLOPE(y[j], t[j], halves[j]);
 #endif
 #if SIGMOID
-        output = 1 / (1 + exp(-output));
+        output = act_sigmoid(output);
 #endif
         const REAL error = (t[j] - output) * halves[j];
         squares += error * error;

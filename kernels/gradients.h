@@ -53,10 +53,10 @@ inline VAL grad_linear_piece_symmetric(VAL v, VAL s)
 {
     return v > CONST(-1) && v < CONST(1) ? CONST(1) : CONST(0);
 }
-inline VAL grad_sin_symmetric(VAL v, VAL s) { return cos(v); }
-inline VAL grad_cos_symmetric(VAL v, VAL s) { return -sin(v); }
-inline VAL grad_sin(VAL v, VAL s) { return cos(v) * CONST(0.5); }
-inline VAL grad_cos(VAL v, VAL s) { return sin(v) * CONST(-0.5); }
+inline VAL grad_sin_symmetric(VAL v, VAL s) { return cosine(v); }
+inline VAL grad_cos_symmetric(VAL v, VAL s) { return -sine(v); }
+inline VAL grad_sin(VAL v, VAL s) { return cosine(v) * CONST(0.5); }
+inline VAL grad_cos(VAL v, VAL s) { return sine(v) * CONST(-0.5); }
 inline VAL grad_gelu(VAL v, VAL s)
 {
     VAL below = CONST(0.5) * (CONST(1) + error_function(v * CONST(0.70710678118654752)));
@@ -89,8 +89,8 @@ inline VAL fann_grad_gaussian_symmetric(VAL v, VAL s)
 }
 inline VAL fann_grad_linear_piece(VAL v, VAL s) { return CONST(1); }
 inline VAL fann_grad_linear_piece_symmetric(VAL v, VAL s) { return CONST(1); }
-inline VAL fann_grad_sin_symmetric(VAL v, VAL s) { return cos(s * v); }
-inline VAL fann_grad_cos_symmetric(VAL v, VAL s) { return -sin(s * v); }
-inline VAL fann_grad_sin(VAL v, VAL s) { return cos(s * v) * CONST(0.5); }
-inline VAL fann_grad_cos(VAL v, VAL s) { return sin(s * v) * CONST(-0.5); }
+inline VAL fann_grad_sin_symmetric(VAL v, VAL s) { return cosine(s * v); }
+inline VAL fann_grad_cos_symmetric(VAL v, VAL s) { return -sine(s * v); }
+inline VAL fann_grad_sin(VAL v, VAL s) { return cosine(s * v) * CONST(0.5); }
+inline VAL fann_grad_cos(VAL v, VAL s) { return sine(s * v) * CONST(-0.5); }
 inline VAL fann_grad_relu(VAL y, VAL s) { return CONST(1); }

@@ -1,13 +1,16 @@
 // The order of samples and random numbers, as clnet/shuffling.py, which names the sources.
 
-inline uint mixed(uint x)
-{
-    x ^= x >> 16;
-    x *= 0x7FEB352Du;
-    x ^= x >> 15;
-    x *= 0x846CA68Bu;
-    return x ^ (x >> 16);
-}
+// NAME(x): a hash of whole numbers of type UINT.
+#define DEFINE_MIXED(NAME, UINT)                                                       \
+    inline UINT NAME(UINT x)                                                           \
+    {                                                                                  \
+        x ^= x >> (UINT)(16);                                                          \
+        x *= (UINT)(0x7FEB352Du);                                                      \
+        x ^= x >> (UINT)(15);                                                          \
+        x *= (UINT)(0x846CA68Bu);                                                      \
+        return x ^ (x >> (UINT)(16));                                                  \
+    }
+DEFINE_MIXED(mixed, uint)
 
 // Where number i of 0 … n-1 goes: a Feistel network of 2 * bits bits, one word of the key
 // a round; what falls beyond n is sent through again.
@@ -23,10 +26,4 @@ inline uint permuted(uint i, const uint n, const uint bits, const uint8 key)
         i = (left << bits) | right;
     } while (i >= n);
     return i;
-}
-
-// Number i of those of a step, in [0, 1).
-inline REAL uniform_number(const uint seed, const uint count, const uint i)
-{
-    return (REAL)(mixed(i ^ mixed(mixed(seed) ^ count)) >> 8) * (REAL)(1.0f / 16777216);
 }

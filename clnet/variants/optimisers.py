@@ -76,7 +76,7 @@ class Optimisers:
         if rule.name in LEAST:
             constants["LEAST"] = LEAST[rule.name]
         defines: dict[str, int | str] = {
-            "REAL": real(span), rule.name.upper(): 1,
+            "REAL": real(span), rule.name.upper(): 1, "SLOTS": rule.slots,
             **{
                 name: int(value) if isinstance(value, bool) else number(value, span)
                 for name, value in constants.items()
@@ -90,7 +90,7 @@ class Optimisers:
         )
         return (
             Launch(
-                "optimisers.cl", rule.name, defines, (round_up(size, group),), (group,),
+                "optimisers.cl", "update", defines, (round_up(size, group),), (group,),
                 (
                     Parameters(), Gradients(), live, State(), op.totals, size,
                     op.outputs, Scalar("rate", "real"), Scalar("samples"),
