@@ -26,6 +26,7 @@ from clnet.variants.base import (
     Scratch,
     State,
     Table,
+    in_order,
 )
 
 Array = NDArray[Any]
@@ -114,11 +115,16 @@ class Replay:
         self._uses: dict[str, list[tuple[Any, int, Any]]] = {}
         self._scalars: dict[str, float] = {}
         self._actions: list[Action] = []
+        self._on_write: list[Action] = []
+        self._stale = True  # what follows from the inputs alone
         for number, step in enumerate(steps):
             launches = step.variant.launches(step.span, step.config, place)
-            # What repacks parameters runs each time: they have changed.
-            for launch in sorted(launches, key=lambda launch: not launch.repack):
-                self._actions.append(self._bound(number, launch))
+            for launch in in_order(launches):
+                action = self._bound(number, launch)
+                if launch.when == "inputs":
+                    self._on_write.append(action)
+                else:  # a step has always changed the parameters
+                    self._actions.append(action)
 
     def set(self, **scalars: float) -> None:
         """Set what changes from step to step, by the names of `training_ops.SCALARS`.
@@ -133,6 +139,10 @@ class Replay:
 
     def run(self) -> None:
         """Enqueue one step."""
+        if self._stale:
+            for action in self._on_write:
+                action()
+            self._stale = False
         for action in self._actions:
             action()
 
@@ -141,6 +151,7 @@ class Replay:
         whole = np.zeros((len(rows), value.stride), self._dtype)
         whole[:, : value.width] = rows
         self._value(value).write(self._session, whole)
+        self._stale = True
 
     def read(self, value: Value) -> Array:
         """Wait for all steps, and return a value [rows, width]."""

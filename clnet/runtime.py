@@ -33,6 +33,7 @@ from clnet.variants.base import (
     Scratch,
     Table,
     Variant,
+    in_order,
 )
 
 if TYPE_CHECKING:
@@ -547,8 +548,10 @@ class Executable:
         }
         self._kept += packed.values()
         filled = {argument for argument, memory in packed.items() if memory.refill}
-        for launch in launches:
-            if launch.repack and filled.issuperset(packed.keys() & launch.arguments):
+        for launch in in_order(launches):
+            if launch.when == "parameters" and filled.issuperset(
+                packed.keys() & launch.arguments
+            ):
                 continue  # another step's launches fill it
             place = launch.place or step.place
             action = self._bound(number, launch, place)
@@ -634,7 +637,7 @@ class Executable:
             cl.enqueue_nd_range_kernel, self.session.queues[place], kernel,
             launch.global_size, launch.local_size,
         )
-        if launch.repack:
+        if launch.when == "parameters":
             for argument in launch.arguments:
                 if isinstance(argument, Packed):
                     self.store.packed(argument).refill.append(action)

@@ -456,7 +456,7 @@ def test_space_cost_and_launches_are_sane(variant, case, where):
             assert cost.bytes >= span.batch * span.outputs[0].width * 4
             assert 1 <= cost.compute_units <= where.compute_units
             launches = variant.launches(span, config, where)
-            calls = [launch for launch in launches if not launch.repack]
+            calls = [launch for launch in launches if launch.when == "call"]
             assert cost.launches == len(calls)
             scratch = {a for x in calls for a in x.arguments if isinstance(a, Scratch)}
             assert cost.scratch >= sum(a.size for a in scratch)

@@ -25,6 +25,10 @@ Reach = Literal["op", "layer", "run"]
 """How long a span may be: one op, one layer (`Apply` + `BiasAct`), several layers."""
 
 
+When = Literal["call", "parameters", "inputs"]
+"""What must have changed for a launch to run."""
+
+
 @dataclass(frozen=True)
 class Parameters:
     """Argument: the flat parameter buffer."""
@@ -136,8 +140,10 @@ class Launch:
         Work-items in all, and a group.
     arguments : tuple
         In the kernel's order.
-    repack : bool
-        True: runs only when the parameters have changed, before all others.
+    when : {"call", "parameters", "inputs"}
+        What must have changed for it to run, before those that always do: nothing, it
+        runs each call or step of training; the parameters; what was written as the
+        program's inputs (the data set of a training; of a call, its inputs).
     place : Device or None
         A companion of the step's device that runs it; None: the device itself.
         Launches of one step on different places run side by side.
@@ -152,9 +158,14 @@ class Launch:
     global_size: tuple[int, ...]
     local_size: tuple[int, ...]
     arguments: tuple[Argument, ...]
-    repack: bool = False
+    when: When = "call"
     place: Device | None = None
     standby: bool = False
+
+
+def in_order(launches: Iterable[Launch]) -> list[Launch]:
+    """Return launches with those first that run only when something has changed."""
+    return sorted(launches, key=lambda launch: launch.when == "call")
 
 
 @dataclass(frozen=True)

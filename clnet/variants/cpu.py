@@ -145,7 +145,7 @@ class Cpu:
                     -1 if layer.act.bias is None else layer.act.bias.offset,
                     layer.n_in, layer.n_out, packed, int(start),
                 ),
-                repack=True,
+                when="parameters",
             )
             for layer, start in zip(layers, starts, strict=False)
         )
