@@ -62,6 +62,10 @@ class Storage(Protocol):
         """Return A [n_out, n_in] for values [size]: a view where possible."""
         ...
 
+    def nbytes(self, item_size: int) -> int:
+        """Return the bytes of values, of item_size each, and of index arrays."""
+        ...
+
 
 def entry_matrix(storage: Storage, values: NDArray[Any]) -> NDArray[Any]:
     """Return A [n_out, n_in] by adding up the live entries of any storage."""

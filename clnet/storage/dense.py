@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.storage.base import Entries
+from clnet.storage.pattern import Pattern
 
 ROW_ALIGNMENT = 4  # values; rows can be read as float4
 
@@ -50,3 +51,45 @@ class DenseStorage:
     def matrix(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return A [n_out, n_in] as a view of values [size]."""
         return values.reshape(self.n_out, self.stride)[:, : self.n_in]
+
+    def nbytes(self, item_size: int) -> int:
+        """Return the bytes of the values, of item_size each: there are no indices."""
+        return self.size * item_size
+
+    @property
+    def study_words(self) -> int:
+        """Words of 32 bits by the usual formula: one an entry of A."""
+        return self.n_out * self.n_in
+
+
+@dataclass(frozen=True)
+class MaskedStorage(DenseStorage):
+    """A partially connected layer stored densely; the slots between are padding.
+
+    It runs on the kernels of `DenseStorage`, which multiply the zeros as well: where
+    there is no connection 0 · ∞ is NaN, and in the other formats nothing.
+
+    Attributes
+    ----------
+    pattern : Pattern
+        The live entries.
+    """
+
+    pattern: Pattern
+
+    @classmethod
+    def of(cls, pattern: Pattern) -> MaskedStorage:
+        """Return the storage of a pattern."""
+        return cls(pattern.n_out, pattern.n_in, pattern)
+
+    @property
+    def slots(self) -> NDArray[np.int64]:
+        """The value slot of each entry of the pattern [entries]."""
+        return self.pattern.rows * self.stride + self.pattern.columns
+
+    def entries(self) -> Entries:
+        """Return row, column and liveness of every value slot."""
+        entries = super().entries()
+        live = np.zeros(self.size, bool)
+        live[self.slots] = True
+        return Entries(entries.rows, entries.columns, live)

@@ -1,0 +1,196 @@
+"""Which connections a partially connected layer has."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clnet.checks import check_count
+from clnet.errors import InputError
+
+INDEX_LIMIT = 2**31 - 1  # entries: kernels count them in OpenCL's int
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """The live entries of A [n_out, n_in], sorted row by row.
+
+    Patterns of the same entries are equal.
+
+    Parameters
+    ----------
+    n_out, n_in : int
+        Rows and columns of A.
+    rows, columns : array_like of int, shape [entries]
+        Where the entries are: sorted by row, then by column, none twice.
+
+    Raises
+    ------
+    InputError
+        If there is no entry, or they are not as above.
+    """
+
+    n_out: int
+    n_in: int
+    rows: NDArray[np.int64] = field(repr=False)
+    columns: NDArray[np.int64] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        check_count("n_out", self.n_out)
+        check_count("n_in", self.n_in)
+        limits = {"rows": self.n_out, "columns": self.n_in}
+        for name, limit in limits.items():
+            found = _indices(name, getattr(self, name))
+            outside = np.flatnonzero((found < 0) | (found >= limit))
+            if outside.size:
+                raise InputError(
+                    f"entry {outside[0]} of a pattern has {name[:-1]} "
+                    f"{found[outside[0]]}, expected 0 to {limit - 1}"
+                )
+            found.flags.writeable = False
+            object.__setattr__(self, name, found)
+        if self.rows.shape != self.columns.shape:
+            raise InputError(
+                f"a pattern has {self.rows.size} rows and {self.columns.size} columns, "
+                "expected one of each for every entry"
+            )
+        if not 1 <= self.rows.size <= INDEX_LIMIT:
+            raise InputError(
+                f"a pattern has {self.rows.size} entries, expected 1 to {INDEX_LIMIT}"
+            )
+        steps = np.diff(self.rows * self.n_in + self.columns)
+        wrong = np.flatnonzero(steps <= 0)
+        if wrong.size:
+            at = wrong[0]
+            what = "duplicate" if steps[at] == 0 else "unsorted"
+            raise InputError(
+                f"{what} entries in a pattern: ({self.rows[at + 1]}, "
+                f"{self.columns[at + 1]}) follows ({self.rows[at]}, "
+                f"{self.columns[at]}), expected them row by row, each once"
+            )
+
+    @classmethod
+    def of(cls, matrix: Any) -> Pattern:
+        """Return the pattern of a mask, or of a scipy.sparse matrix.
+
+        Parameters
+        ----------
+        matrix : array_like of bool, or scipy.sparse matrix, shape [n_out, n_in]
+            True where there is a connection; of a sparse matrix what it stores, zeros
+            too. Its numbers do not matter.
+
+        Raises
+        ------
+        InputError
+            If it is neither, or has no entry.
+        """
+        if isinstance(matrix, Pattern):
+            return matrix
+        if hasattr(matrix, "tocoo"):
+            entries = matrix.tocoo()
+            flat = np.unique(
+                entries.row.astype(np.int64) * entries.shape[1] + entries.col
+            )
+            n_out, n_in = entries.shape
+        else:
+            mask = np.asarray(matrix)
+            if mask.ndim != 2 or mask.dtype != np.bool_:
+                raise InputError(
+                    "a pattern must be a boolean mask [n_out, n_in] or a scipy.sparse "
+                    f"matrix, found {mask.dtype} of shape {list(mask.shape)}"
+                )
+            n_out, n_in = mask.shape
+            flat = np.flatnonzero(mask)
+        rows, columns = np.divmod(flat, max(1, n_in))
+        return cls(n_out, n_in, rows, columns)
+
+    def __len__(self) -> int:
+        return self.rows.size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pattern) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @cached_property
+    def _identity(self) -> tuple[int, int, bytes]:
+        digest = hashlib.sha256(self.rows.tobytes())
+        digest.update(self.columns.tobytes())
+        return self.n_out, self.n_in, digest.digest()
+
+    @property
+    def density(self) -> float:
+        """Share of all n_out * n_in connections that there are."""
+        return len(self) / (self.n_out * self.n_in)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Entries of each row [n_out]."""
+        return np.bincount(self.rows, minlength=self.n_out)
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """Where each row starts among the entries, and where the last ends."""
+        return np.concatenate(([0], np.cumsum(self.lengths)))
+
+    @cached_property
+    def ranks(self) -> NDArray[np.int64]:
+        """Place of each entry within its row, from 0."""
+        return np.arange(len(self)) - self.starts[self.rows]
+
+    @property
+    def longest(self) -> int:
+        """Entries of the longest row."""
+        return int(self.lengths.max())
+
+    def mask(self) -> NDArray[np.bool_]:
+        """Return the matrix [n_out, n_in] that is True at the entries."""
+        mask = np.zeros((self.n_out, self.n_in), bool)
+        mask[self.rows, self.columns] = True
+        return mask
+
+    def where(self, kept: NDArray[np.bool_]) -> Pattern:
+        """Return the pattern of those entries for which kept [entries] is True."""
+        return Pattern(self.n_out, self.n_in, self.rows[kept], self.columns[kept])
+
+    def blocks(self, widths: Sequence[int]) -> tuple[Pattern | None, ...]:
+        """Return the pattern cut into blocks of columns; None: a block has no entry.
+
+        Parameters
+        ----------
+        widths : sequence of int
+            Columns of each block; their sum is n_in.
+        """
+        if len(widths) == 1:
+            return (self,)
+        found: list[Pattern | None] = []
+        start = 0
+        for width in widths:
+            here = (self.columns >= start) & (self.columns < start + width)
+            block = None
+            if here.any():
+                columns = self.columns[here] - start
+                block = Pattern(self.n_out, width, self.rows[here], columns)
+            found.append(block)
+            start += width
+        return tuple(found)
+
+
+def _indices(name: str, found: ArrayLike) -> NDArray[np.int64]:
+    try:
+        array = np.array(found)
+    except ValueError:
+        array = np.array(None)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InputError(
+            f"{name} of a pattern must be whole numbers in a row, found "
+            f"{array.dtype} of shape {list(array.shape)}"
+        )
+    return array.astype(np.int64)
