@@ -14,6 +14,7 @@ from clnet.errors import (
 from clnet.formats import load, load_data, save_data
 from clnet.history import History, TrainingState
 from clnet.network import Dense, Network
+from clnet.scaling import Scaling
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ __all__ = [
     "History",
     "InputError",
     "Network",
+    "Scaling",
     "TrainingState",
     "device",
     "devices",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,3 +33,33 @@ def as_numbers(what: str, found: ArrayLike, dtype: str) -> NDArray[Any]:
     if array.dtype.kind not in "biuf":
         raise InputError(f"{what}: found dtype {array.dtype}, expected numbers")
     return np.asarray(array, dtype)
+
+
+def as_real(what: str, found: object) -> float:
+    """Return `found` as a number that float32 holds, NaN and infinities included.
+
+    Raises
+    ------
+    InputError
+        If it is no number, or beyond float32's range.
+    """
+    if not isinstance(found, (int, float, np.number)) or isinstance(found, bool):
+        raise InputError(f"{what} must be a number, not {found!r}")
+    value = float(found)
+    with np.errstate(over="ignore"):
+        beyond = np.isinf(np.float32(value)) and not np.isinf(value)
+    if beyond:
+        raise InputError(f"{what} must be within float32's range, not {found!r}")
+    return value
+
+
+def as_list(what: str, found: object) -> list[Any]:
+    """Return `found` as a list, or raise InputError."""
+    if isinstance(found, str) or not isinstance(found, (Sequence, np.ndarray)):
+        raise InputError(f"{what} must be a list, not {found!r}")
+    return list(found)
+
+
+def as_reals(what: str, found: object) -> tuple[float, ...]:
+    """Return the numbers of a list, each as `as_real` does."""
+    return tuple(as_real(what, value) for value in as_list(what, found))

@@ -179,7 +179,7 @@ def _parser() -> _Parser:
     )
     sub.add_argument(
         "--scale", action="store_true",
-        help="scale inputs and descale outputs with what the .net file carries",
+        help="scale inputs and descale outputs with what the network carries",
     )
     with_outputs(sub)
 
@@ -339,7 +339,7 @@ def _predict(arguments: argparse.Namespace) -> int:
         suffix_of(arguments.out, DATA_SUFFIXES, "data")
     network = load(arguments.network)
     x, t = load_data(arguments.data, dtype=network.dtype, outputs=arguments.outputs)
-    scaling = None if network.fann is None else network.fann.scaling
+    scaling = network.scaling
     if arguments.scale and scaling is None:
         raise InputError(
             f"{arguments.network} carries no scaling parameters: leave out --scale"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import unknown
+from clnet.errors import InputError, unknown
 
 Draw = Callable[[np.random.Generator, float, float, int, int], tuple[Any, Any]]
 
@@ -55,14 +55,60 @@ INITIALISERS: dict[str, Draw] = {
 }
 
 
+WIDROW_NGUYEN = "widrow_nguyen"
+
+
+def widrow_nguyen(x: NDArray[Any], hidden: int) -> Draw:
+    """Return Nguyen and Widrow's initialiser as FANN has it.
+
+    "Improving the learning speed of 2-layer neural networks by choosing initial values
+    of the adaptive weights", 1990: hidden neurons share the inputs' range. FANN's
+    `fann_init_weights`: biases uniform within ±f, weights of all layers from 0 to f,
+    ``f = (0.7 hidden)^(1 / n_in) / (largest - smallest input)``.
+
+    Parameters
+    ----------
+    x : ndarray, shape [samples, n_in]
+        Inputs.
+    hidden : int
+        Hidden neurons of the network.
+
+    Raises
+    ------
+    InputError
+        If there is no hidden neuron, or the inputs have no range.
+    """
+    if hidden == 0:
+        raise InputError(
+            f"{WIDROW_NGUYEN} spreads hidden neurons, and this network has none"
+        )
+    span = float(x.max()) - float(x.min()) if x.size else 0.0
+    if not 0 < span < math.inf:
+        raise InputError(
+            f"{WIDROW_NGUYEN} needs inputs of a finite range, found one of {span}"
+        )
+    limit = (0.7 * hidden) ** (1 / x.shape[1]) / span
+
+    def draw(rng: np.random.Generator, fan_in: float, fan_out: float, n: int, b: int
+             ) -> tuple[Any, Any]:
+        return rng.uniform(0.0, limit, n), _uniform(limit, rng, b)
+
+    return draw
+
+
 def initialiser(name: str) -> Draw:
     """Return the initialiser of a name.
 
     Raises
     ------
     InputError
-        If there is none of that name.
+        If there is none of that name, or it needs data.
     """
+    if name == WIDROW_NGUYEN:
+        raise InputError(
+            f"{name} needs the inputs' range: "
+            f'call network.initialise("{name}", x) when there is a network'
+        )
     if not isinstance(name, str) or name not in INITIALISERS:
-        raise unknown("initialiser", name, INITIALISERS)
+        raise unknown("initialiser", name, [*INITIALISERS, WIDROW_NGUYEN])
     return INITIALISERS[name]

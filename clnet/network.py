@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,11 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from clnet.activations import SOFTMAX, activation
 from clnet.checks import as_numbers, check_count
-from clnet.errors import InputError, unknown
-from clnet.initialisers import initialiser
+from clnet.errors import ClnetWarning, InputError, unknown
+from clnet.initialisers import WIDROW_NGUYEN, Draw, initialiser, widrow_nguyen
 from clnet.lowering import layout, live_elements, lower
 from clnet.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
 from clnet.ops import Layout, Program
+from clnet.scaling import Scaling
 from clnet.storage import DenseStorage, Storage
 
 if TYPE_CHECKING:
@@ -145,7 +147,9 @@ class Network:
     parameters : array_like, shape [layout.size], optional
         The flat buffer, instead of initial values.
     fann : FannParameters or None
-        FANN's training parameters and scaling that a ``.net`` file carried.
+        FANN's training parameters that a ``.net`` file carried.
+    scaling : Scaling or None
+        How inputs and outputs are scaled where `scale` is asked for.
 
     Raises
     ------
@@ -163,6 +167,7 @@ class Network:
         fann_compatible: bool = False,
         parameters: ArrayLike | None = None,
         fann: FannParameters | None = None,
+        scaling: Scaling | None = None,
     ) -> None:
         check_count("n_in", n_in)
         layers = tuple(layers) if isinstance(layers, Iterable) else ()
@@ -182,10 +187,11 @@ class Network:
         self._dtype = dtype
         self._fann_compatible = bool(fann_compatible)
         self._fann = fann
+        self.scaling = scaling
         self._version = 0
         self._plans: dict[tuple[Any, ...], Plan] = {}
         if parameters is None:
-            self._parameters = self._initial(_generator(seed))
+            self._parameters = self._initial(None, seed)
         else:
             self.parameters = parameters
 
@@ -194,6 +200,7 @@ class Network:
         cls,
         sizes: Sequence[int],
         activation: str | Sequence[str] = "sigmoid",
+        initialiser: str = "glorot",
         **options: Any,
     ) -> Network:
         """Return a fully connected network.
@@ -204,6 +211,8 @@ class Network:
             Inputs, then neurons of each layer: ``[200, 400, 100]``.
         activation : str or sequence of str
             One for all layers, or one a layer.
+        initialiser : str
+            As for `Dense`.
         **options
             As for `Network`.
         """
@@ -221,7 +230,10 @@ class Network:
             raise InputError(
                 f"{len(names)} activations for {n} layers: give one, or one a layer"
             )
-        layers = [Dense(s, a) for s, a in zip(sizes[1:], names, strict=True)]
+        layers = [
+            Dense(s, a, initialiser=initialiser)
+            for s, a in zip(sizes[1:], names, strict=True)
+        ]
         return cls(sizes[0], layers, **options)
 
     @property
@@ -251,8 +263,26 @@ class Network:
 
     @property
     def fann(self) -> FannParameters | None:
-        """FANN's training parameters and scaling, where a ``.net`` file gave them."""
+        """FANN's training parameters, where a ``.net`` file gave them."""
         return self._fann
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """How inputs and outputs are scaled where ``scale=True``; may be replaced."""
+        return self._scaling
+
+    @scaling.setter
+    def scaling(self, scaling: Scaling | None) -> None:
+        if not (scaling is None or isinstance(scaling, Scaling)):
+            raise InputError(f"scaling must be a Scaling or None, not {scaling!r}")
+        if scaling is not None:
+            found = (len(scaling.mean_in), len(scaling.mean_out))
+            if found != (self.n_in, self.n_out):
+                raise InputError(
+                    f"the scaling is for {found[0]} inputs and {found[1]} outputs, "
+                    f"expected {self.n_in} and {self.n_out}"
+                )
+        self._scaling = scaling
 
     @cached_property
     def storages(self) -> tuple[Storage, ...]:
@@ -355,6 +385,47 @@ class Network:
                 new[place.offset : place.offset + place.size] = vector
         self.parameters = new
 
+    def initialise(
+        self,
+        name: str | None = None,
+        x: ArrayLike | None = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        """Draw weights and biases anew.
+
+        Parameters
+        ----------
+        name : str or None
+            A rule for all layers: as for `Dense`, or ``"widrow_nguyen"``, which reads
+            the inputs' range as FANN does; None: each layer's own.
+        x : array_like, shape [samples, n_in], or None
+            The inputs, scaled as they are trained on; for ``"widrow_nguyen"`` alone.
+        seed : int or None
+            None: drawn from the operating system.
+
+        Raises
+        ------
+        InputError
+            If there is no such rule, x is missing, not wanted, has a wrong shape or no
+            range, or the network has no hidden neuron to spread.
+        """
+        draw = None
+        if name == WIDROW_NGUYEN and x is None:
+            raise InputError(f"{name} reads the inputs' range: give x")
+        if name != WIDROW_NGUYEN and x is not None:
+            raise InputError(f"only {WIDROW_NGUYEN} reads the inputs: leave out x")
+        if x is not None:
+            inputs = as_numbers("x", x, "float64")
+            if inputs.ndim != 2 or inputs.shape[1] != self.n_in:
+                raise InputError(
+                    f"x has shape {list(inputs.shape)}, expected [samples, {self.n_in}]"
+                )
+            draw = widrow_nguyen(inputs, sum(self.sizes[1:-1]))
+        elif name is not None:
+            draw = initialiser(name)
+        self.parameters = self._initial(draw, seed)
+
     def compile(
         self,
         device: str | Device | None = None,
@@ -364,6 +435,8 @@ class Network:
         variants: Sequence[str] | None = None,
     ) -> Plan:
         """Return a plan that runs this network on a device for one batch size.
+
+        A plan knows nothing of `scaling`.
 
         Parameters
         ----------
@@ -400,7 +473,11 @@ class Network:
         return plan
 
     def predict(
-        self, x: ArrayLike, device: str | Device | None = None
+        self,
+        x: ArrayLike,
+        device: str | Device | None = None,
+        *,
+        scale: bool | None = None,
     ) -> NDArray[Any]:
         """Return the outputs for inputs.
 
@@ -410,6 +487,10 @@ class Network:
             Inputs; converted to the network's dtype.
         device : str, Device or None
             As for `clnet.device`.
+        scale : bool or None
+            True: scale the inputs and descale the outputs by the network's `scaling`;
+            False: as FANN, which never does; None: likewise, with a warning where
+            there is a scaling.
 
         Returns
         -------
@@ -419,11 +500,10 @@ class Network:
         Raises
         ------
         InputError, DeviceError
-            If the shape or type is wrong, or no such device exists.
+            If the shape or type is wrong, there is no scaling to use, or no such
+            device exists.
         """
-        from clnet.planner import predict
-
-        return predict(self, x, device)
+        return self._predicted(x, device, self._scaling_to_apply(scale))
 
     def fit(
         self,
@@ -445,6 +525,7 @@ class Network:
         schedule: Callable[[int], float] | None = None,
         state: TrainingState | None = None,
         progress: bool = False,
+        scale: bool | None = None,
     ) -> History:
         """Train on samples, and return how it went.
 
@@ -493,6 +574,9 @@ class Network:
             `state` of an earlier `History`.
         progress : bool
             Whether to show a progress bar on stderr.
+        scale : bool or None
+            True: scale inputs and targets, those of the validation too, by the
+            network's `scaling`; losses are of scaled ones. As for `predict`.
 
         Returns
         -------
@@ -517,14 +601,23 @@ class Network:
             batch_size=batch_size, shuffle=shuffle, validation=validation,
             sample_weight=sample_weight, callbacks=callbacks, seed=seed, device=device,
             desired_error=desired_error, stop=stop, schedule=schedule, state=state,
-            progress=progress,
+            progress=progress, scaling=self._scaling_to_apply(scale),
         )
 
     def evaluate(
-        self, x: ArrayLike, t: ArrayLike, device: str | Device | None = None
+        self,
+        x: ArrayLike,
+        t: ArrayLike,
+        device: str | Device | None = None,
+        *,
+        scale: bool | None = None,
     ) -> Evaluation:
-        """Return how far the outputs for x [batch, n_in] are from t [batch, n_out]."""
-        return self.compare(self.predict(x, device), t)
+        """Return how far the outputs for x [batch, n_in] are from t [batch, n_out].
+
+        With ``scale=True`` as for `predict`: errors are then in the data's own units.
+        """
+        scaling = self._scaling_to_apply(scale)
+        return self.compare(self._predicted(x, device, scaling), t)
 
     def compare(self, y: ArrayLike, t: ArrayLike) -> Evaluation:
         """Return how far this network's outputs y [batch, n_out] are from t, likewise.
@@ -554,6 +647,32 @@ class Network:
         """Inputs, then neurons of each layer."""
         return (self._n_in, *(storage.n_out for storage in self.storages))
 
+    def _scaling_to_apply(self, scale: bool | None) -> Scaling | None:
+        """Return the scaling if `scale` asks for it; warn if it leaves that open."""
+        if scale not in (True, False, None):
+            raise InputError(f"scale must be True, False or None, not {scale!r}")
+        if scale and self._scaling is None:
+            raise InputError(
+                "scale=True needs the network's scaling, and it has none: set it as in "
+                "network.scaling = clnet.Scaling.of(x, t)"
+            )
+        if scale is None and self._scaling is not None:
+            warnings.warn(
+                "the network carries a scaling that is not used: pass scale=True to "
+                "use it, or scale=False", ClnetWarning, stacklevel=3,
+            )
+        return self._scaling if scale else None
+
+    def _predicted(
+        self, x: ArrayLike, device: str | Device | None, scaling: Scaling | None
+    ) -> NDArray[Any]:
+        from clnet.planner import predict
+
+        if scaling is None:
+            return predict(self, x, device)
+        scaled = scaling.scale_input(as_numbers("x", x, "float64"))
+        return scaling.descale_output(predict(self, scaled, device))
+
     def _checked(self, layer: int) -> int:
         if layer not in range(len(self._layers)) or not isinstance(
             layer, (int, np.integer)
@@ -565,14 +684,17 @@ class Network:
     def _live(self) -> NDArray[np.bool_]:
         return live_elements(self.layout, self.storages)
 
-    def _initial(self, rng: np.random.Generator) -> NDArray[Any]:
+    def _initial(self, draw: Draw | None, seed: int | None) -> NDArray[Any]:
+        """Return parameters drawn by one rule; None: by each layer's own."""
+        rng = _generator(seed)
         parameters = np.zeros(self.layout.size, self._dtype)
         for number, layer in enumerate(self._layers):
             storage = self.storages[number]
             slot, place = self.layout.weights[number], self.layout.biases[number]
             live = storage.entries().live
             n = int(live.sum())
-            values, biases = initialiser(layer.initialiser)(
+            rule = draw or initialiser(layer.initialiser)
+            values, biases = rule(
                 rng, n / storage.n_out, n / storage.n_in, n, place.size if place else 0
             )
             parameters[slot.offset : slot.offset + slot.size][live] = values

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.activations import SOFTMAX, activation
-from clnet.formats.fann import FannParameters, Scaling
+from clnet.formats.fann import FannParameters
 from clnet.network import Network
 
 WIDTH = 80  # columns of everything that is printed
@@ -38,6 +38,7 @@ def network_text(network: Network) -> str:
         ("parameters", sum(row[-2] for row in rows)),
         ("bytes", sum(row[-1] for row in rows)),
         ("FANN's clip", "yes" if network.fann_compatible else "no"),
+        ("scaling", "no" if network.scaling is None else "carried: see --scale"),
     ]
     parts = [pairs(head), _columns([headers, *rows])]
     if network.fann is not None:
@@ -72,8 +73,6 @@ def _parameters(fann: FannParameters) -> list[tuple[str, object]]:
     rows: list[tuple[str, object]] = []
     for field in dataclasses.fields(fann):
         value = getattr(fann, field.name)
-        if isinstance(value, Scaling):
-            value = f"{len(value.mean_in)} inputs, {len(value.mean_out)} outputs"
         values = value if isinstance(value, tuple) else (value,)
         texts = [f"{v:g}" if isinstance(v, float) else str(v) for v in values]
         rows.append((field.name, " ".join(texts)))

@@ -35,6 +35,7 @@ from clnet.training_ops import RECORD, Tally
 
 if TYPE_CHECKING:
     from clnet.network import Network
+    from clnet.scaling import Scaling
 
 Array = NDArray[Any]
 Schedule = Callable[[int], float]
@@ -273,6 +274,7 @@ def fit(
     callbacks: Iterable[Callback],
     seed: int | None,
     device: str | Device | None,
+    scaling: Scaling | None,
     desired_error: float | None,
     stop: str | None,
     schedule: Schedule | None,
@@ -281,7 +283,7 @@ def fit(
 ) -> History:
     """Train a network; see `Network.fit`."""
     check_count("epochs", epochs)
-    data = _data_set(network, x, t, sample_weight)
+    data = _data_set(network, x, t, sample_weight, scaling=scaling)
     rule = rule_of(network, optimiser)
     batch = _batch(rule, batch_size, len(data))
     if shuffle is None:
@@ -291,7 +293,7 @@ def fit(
     if validation is not None:
         if not isinstance(validation, (tuple, list)) or len(validation) != 2:
             raise InputError("validation must be a pair (x, t)")
-        other = _data_set(network, *validation, what="validation ")
+        other = _data_set(network, *validation, what="validation ", scaling=scaling)
     reached = _reached(network, desired_error, stop)
     calls = list(callbacks)
     for callback in calls:
@@ -366,17 +368,25 @@ def _run(
 
 
 def _data_set(
+    scaling: Scaling | None = None,
     network: Network,
     x: ArrayLike,
     t: ArrayLike,
     weight: ArrayLike | None = None,
     what: str = "",
 ) -> DataSet:
-    """Return checked samples."""
-    arrays = {"x": as_numbers(f"{what}x", x, network.dtype),
-              "t": as_numbers(f"{what}t", t, network.dtype)}
+    """Return checked samples, scaled."""
+    dtype = network.dtype if scaling is None else "float64"
+    arrays = {"x": as_numbers(f"{what}x", x, dtype),
+              "t": as_numbers(f"{what}t", t, dtype)}
     widths = {"x": network.n_in, "t": network.n_out}
     for name, array in arrays.items():
+    if scaling is not None:
+        scaled = scaling.scale_input(arrays["x"]), scaling.scale_output(arrays["t"])
+        arrays = {
+            name: as_numbers(name, array, network.dtype)
+            for name, array in zip(arrays, scaled, strict=True)
+        }
         if array.ndim != 2 or array.shape[1] != widths[name]:
             raise InputError(
                 f"{what}{name} has shape {list(array.shape)}, expected "

@@ -15,7 +15,6 @@ from clnet import Dense, DeviceError, Network, cli
 from clnet.cli import main
 from clnet.errors import BuildError
 from clnet.formats import save_data
-from clnet.formats.fann import FannParameters, Scaling
 from clnet.reference import run
 from clnet.summary import WIDTH
 
@@ -140,9 +139,8 @@ def test_predict_without_targets(clnet_command, unmeasured, files):
 
 
 def test_predict_with_scaling(clnet_command, unmeasured, files):
-    scaling = Scaling([4] * 3, [2] * 3, [-1] * 3, [1] * 3, [7], [3], [-1], [1])
-    network = Network(3, [Dense(1)], seed=0, fann=FannParameters(scaling=scaling),
-                      fann_compatible=True)
+    scaling = clnet.Scaling([4] * 3, [2] * 3, [-1] * 3, [1] * 3, [7], [3], [-1], [1])
+    network = Network(3, [Dense(1)], seed=0, scaling=scaling, fann_compatible=True)
     network.save("s.net")
     x = np.arange(6.0).reshape(2, 3)
     y = run(network.program, (x - 4) / 2, network.parameters.astype("d")) * 3 + 7

@@ -185,6 +185,63 @@ def test_every_initialiser_has_its_statistics():
         initialiser("")
 
 
+def test_widrow_nguyen_as_fann_has_it():
+    """f = (0.7 H)^(1/I) / (high - low): biases within ±f, weights from 0 to f."""
+    network = Network.mlp([3, 40, 30, 2], "tanh", seed=1)
+    x = np.array([[-1.0, 0, 0], [0, 3, 1]])
+    network.initialise("widrow_nguyen", x, seed=4)
+    limit = (0.7 * 70) ** (1 / 3) / 4
+    for number in range(3):
+        weights = network.weights(number)
+        assert weights.min() >= 0
+        assert 0.9 * limit < weights.max() <= limit * (1 + 1e-6)
+    biases = np.concatenate([network.biases(number) for number in range(3)])
+    assert np.abs(biases).max() <= limit * (1 + 1e-6)
+    assert biases.min() < 0 < biases.max()
+    first = network.parameters
+    network.initialise("widrow_nguyen", x, seed=4)
+    assert np.array_equal(network.parameters, first)
+    network.initialise("widrow_nguyen", x, seed=5)
+    assert not np.array_equal(network.parameters, first)
+
+
+def test_initialising_anew():
+    network = Network.mlp([3, 4, 2], "tanh", seed=1)
+    version = network.version
+    network.initialise(seed=7)
+    assert np.array_equal(
+        network.parameters, Network.mlp([3, 4, 2], "tanh", seed=7).parameters
+    )
+    assert network.version > version
+    network.initialise("fann", seed=7)
+    other = Network.mlp([3, 4, 2], "tanh", initialiser="fann", seed=7)
+    assert np.array_equal(network.parameters, other.parameters)
+
+
+@pytest.mark.parametrize(("name", "x", "sentence"), [
+    ("widrow_nguyen", None, "reads the inputs' range: give x"),
+    ("he", [[1.0, 2, 3]], "leave out x"),
+    (None, [[1.0, 2, 3]], "leave out x"),
+    ("widrow", None, "did you mean 'widrow_nguyen'"),
+    ("widrow_nguyen", [[1.0, 2]], r"shape \[1, 2\], expected \[samples, 3\]"),
+    ("widrow_nguyen", [[1.0, 1, 1]], "inputs of a finite range, found one of 0"),
+    ("widrow_nguyen", [[1.0, np.nan, 1]], "a finite range"),
+    ("widrow_nguyen", np.zeros((0, 3)), "a finite range"),
+    ("widrow_nguyen", [["a", "b", "c"]], "expected numbers"),
+])
+def test_initialising_wrongly(name, x, sentence):
+    network = Network.mlp([3, 4, 2], "tanh", seed=1)
+    with pytest.raises(InputError, match=sentence):
+        network.initialise(name, x)
+
+
+def test_widrow_nguyen_needs_data_and_hidden_neurons():
+    with pytest.raises(InputError, match=r'call network.initialise\("widrow_nguyen"'):
+        Dense(3, initialiser="widrow_nguyen")
+    with pytest.raises(InputError, match="spreads hidden neurons"):
+        Network.mlp([3, 2], seed=1).initialise("widrow_nguyen", [[0.0, 1, 2]])
+
+
 # Parameters -------------------------------------------------------------------------
 
 

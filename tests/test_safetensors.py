@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -12,19 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import clnet
-from clnet import Dense, FormatError, Network
+from clnet import Dense, FormatError, Network, Scaling
 from clnet.activations import ACTIVATIONS, SOFTMAX
-from clnet.formats.fann import FannParameters, Scaling
+from clnet.formats.fann import FannParameters
 
 NAMES = list(ACTIVATIONS)
+SCALING = dataclasses.asdict(Scaling(*[[1.0]] * 8))
 REALS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
 @st.composite
 def fann_parameters(draw):
-    n = draw(st.integers(0, 2))
-    columns = st.lists(REALS, min_size=n, max_size=n)
-    scaling = Scaling(*[draw(columns) for _ in range(8)]) if n else None
     return FannParameters(
         learning_rate=draw(REALS),
         training_algorithm=draw(st.sampled_from(["batch", "quickprop"])),
@@ -32,8 +31,13 @@ def fann_parameters(draw):
         cascade_activation_functions=draw(
             st.lists(st.sampled_from(["relu", "tanh"]), max_size=3)),
         bit_fail_limit=draw(REALS),
-        scaling=scaling,
     )
+
+
+@st.composite
+def scalings(draw, n_in, n_out):
+    sides = [st.lists(REALS, min_size=n, max_size=n) for n in (n_in, n_out)]
+    return Scaling(*[draw(side) for side in sides for _ in range(4)])
 
 
 @st.composite
@@ -60,6 +64,7 @@ def networks(draw):
     bits = np.random.default_rng(seed).integers(0, 256, size, np.uint8)
     parameters = bits.view(network.dtype).copy()
     parameters[:: draw(st.integers(1, 9))] = np.nan
+    network.scaling = draw(st.none() | scalings(network.n_in, network.n_out))
     network.parameters = parameters
     return network
 
@@ -72,6 +77,7 @@ def test_round_trip_bit_for_bit(tmp_path):
         assert back.parameters.tobytes() == network.parameters.tobytes()
         assert back.layers == network.layers
         assert (back.n_in, back.dtype) == (network.n_in, network.dtype)
+        assert back.scaling == network.scaling
         assert (back.fann_compatible, back.fann) == (
             network.fann_compatible, network.fann)
         back.save(tmp_path / "y.safetensors")
@@ -205,7 +211,10 @@ def changed(**changes):
     (changed(dtype="float16"), "'0.weight' is float32 [3, 2], expected float16"),
     (changed(layers=[]), "holds the tensor '0.bias'"),
     (changed(layers=3), "TypeError"),
-    (changed(fann=3), "AttributeError"),
+    (changed(fann=3), "TypeError"),
+    (changed(scaling=3), "TypeError"),
+    (changed(scaling={"mean_in": [1]}), "TypeError"),
+    (changed(scaling=SCALING), "the scaling is for 1 inputs and 1 outputs"),
     (lambda d: d["layers"][0].update(type="sparse"), "KeyError: 'sparse'"),
     (lambda d: d["layers"][0].update(type=[]), "TypeError"),
     (lambda d: d["layers"][0].update(activation="rleu"), "did you mean 'relu'"),

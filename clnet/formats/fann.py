@@ -26,17 +26,16 @@ from clnet.errors import FormatError
 from clnet.formats.fann_parameters import (
     HEADER,
     OPTIONAL,
-    SCALES,
     FannParameters,
     Kind,
-    Scaling,
 )
 from clnet.formats.files import read, write
 from clnet.formats.numbers import Items, Text, infinite
 from clnet.network import Dense, Network
+from clnet.scaling import SCALES, Scaling
 from clnet.storage import DenseStorage
 
-__all__ = ["FannParameters", "Scaling", "load", "save"]
+__all__ = ["FannParameters", "load", "save"]
 
 Array = NDArray[Any]
 
@@ -61,8 +60,8 @@ def load(path: Path, dtype: str | None = None) -> Network:
     Returns
     -------
     Network
-        With ``fann_compatible`` set, and the training parameters and scaling in
-        ``fann``.
+        With ``fann_compatible`` set, the training parameters in ``fann``, and the
+        scaling in ``scaling``.
 
     Raises
     ------
@@ -91,14 +90,6 @@ def save(network: Network, path: Path) -> None:
     neurons = [
         _fann_neurons(network, number, path) for number in range(len(network.layers))
     ]
-    scaling = None if network.fann is None else network.fann.scaling
-    if scaling is not None:
-        found = (len(scaling.mean_in), len(scaling.mean_out))
-        if found != (network.n_in, network.n_out):
-            raise FormatError(
-                f"cannot write {path}: the scaling is for {found[0]} inputs and "
-                f"{found[1]} outputs, expected {network.n_in} and {network.n_out}"
-            )
     write(path, _text_2_1(network, neurons))
 
 
@@ -133,8 +124,8 @@ def _read_2(text: Text, version: str, dtype: str) -> Network:
     neurons = _neurons(text, sizes, dtype)
     text.key(_CONNECTIONS)
     matrices = _connections(text, sizes, Items("(n,n)"), dtype)
-    fann = FannParameters(**header, scaling=scaling)
-    return _network(sizes, neurons, matrices, fann, dtype)
+    fann = FannParameters(**header)
+    return _network(sizes, neurons, matrices, fann, scaling, dtype)
 
 
 def _read_1_1(text: Text, _: str, dtype: str) -> Network:
@@ -160,7 +151,7 @@ def _read_1_1(text: Text, _: str, dtype: str) -> Network:
     neurons = [hidden] * (depth - 2) + [output]
     matrices = _connections(text, sizes, Items("(nn)"), dtype)
     fann = FannParameters(learning_rate=learning_rate)
-    return _network(sizes, neurons, matrices, fann, dtype)
+    return _network(sizes, neurons, matrices, fann, None, dtype)
 
 
 def _value(text: Text, key: str, kind: Kind) -> Any:
@@ -340,13 +331,15 @@ def _network(
     neurons: Sequence[_Layer],
     matrices: Sequence[Array],
     fann: FannParameters,
+    scaling: Scaling | None,
     dtype: str,
 ) -> Network:
     layers = [
         layer.dense(size - 1) for layer, size in zip(neurons, sizes[1:], strict=True)
     ]
     network = Network(
-        sizes[0] - 1, layers, dtype=dtype, fann_compatible=True, fann=fann
+        sizes[0] - 1, layers, dtype=dtype, fann_compatible=True, fann=fann,
+        scaling=scaling,
     )
     for number, matrix in enumerate(matrices):
         network.set_layer(number, matrix[:, :-1], matrix[:, -1])
@@ -406,10 +399,11 @@ def _text_2_1(network: Network, neurons: Sequence[_FannNeurons]) -> Iterator[byt
         value = structure[key] if key in structure else getattr(fann, key)
         lines += _entry(key, kind, value, real)
     lines.append("layer_sizes=" + "".join(f"{size} " for size in sizes))
-    lines.append(f"scale_included={int(fann.scaling is not None)}")
-    if fann.scaling is not None:
+    scaling = network.scaling
+    lines.append(f"scale_included={int(scaling is not None)}")
+    if scaling is not None:
         for name in SCALES:
-            values = getattr(fann.scaling, name)
+            values = getattr(scaling, name)
             lines.append(f"scale_{name}=" + "".join(f"{_f(v)} " for v in values))
     yield ("\n".join(lines) + "\n").encode()
     yield f"{_NEURONS}=".encode()

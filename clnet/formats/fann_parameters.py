@@ -1,19 +1,16 @@
-"""What FANN's network files carry beside the network: training parameters, scaling."""
+"""FANN's training parameters, which its network files carry."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from clnet.activations import activation
-from clnet.checks import as_numbers
+from clnet.checks import as_list, as_real, as_reals
 from clnet.errors import InputError, unknown
-from clnet.formats.numbers import holds
 from clnet.metrics import BIT_FAIL_LIMIT
 
 Kind = str | tuple[str, ...]
@@ -65,110 +62,8 @@ OPTIONAL = ("cascade_min_out_epochs", "cascade_min_cand_epochs")
 
 
 @dataclass(frozen=True)
-class Scaling:
-    """FANN's per-column scaling of inputs and outputs; execution never applies it.
-
-    ``scaled = ((x - mean) / deviation + 1) * factor + new_min``, and the inverse.
-    Columns whose deviation is 0 are left alone.
-
-    Attributes
-    ----------
-    mean_in, deviation_in, new_min_in, factor_in : tuple of float, length n_in
-        The inputs' constants.
-    mean_out, deviation_out, new_min_out, factor_out : tuple of float, length n_out
-        The outputs'.
-
-    Raises
-    ------
-    InputError
-        If the four tuples of one side differ in length.
-    """
-
-    mean_in: tuple[float, ...]
-    deviation_in: tuple[float, ...]
-    new_min_in: tuple[float, ...]
-    factor_in: tuple[float, ...]
-    mean_out: tuple[float, ...]
-    deviation_out: tuple[float, ...]
-    new_min_out: tuple[float, ...]
-    factor_out: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        for name in SCALES:
-            values = _reals(name, getattr(self, name))
-            object.__setattr__(self, name, values)
-            expected = len(self.mean_in if name.endswith("_in") else self.mean_out)
-            if len(values) != expected:
-                raise InputError(
-                    f"{name} has {len(values)} entries, expected {expected}: one a "
-                    "column"
-                )
-
-    def scale_input(self, x: ArrayLike) -> NDArray[Any]:
-        """Return inputs [batch, n_in] or [n_in] as the network was trained on."""
-        return self._scale(x, "in")
-
-    def descale_input(self, x: ArrayLike) -> NDArray[Any]:
-        """Return the inverse of `scale_input`."""
-        return self._descale(x, "in")
-
-    def scale_output(self, y: ArrayLike) -> NDArray[Any]:
-        """Return targets [batch, n_out] or [n_out] as the network was trained on."""
-        return self._scale(y, "out")
-
-    def descale_output(self, y: ArrayLike) -> NDArray[Any]:
-        """Return the network's outputs [batch, n_out] or [n_out] in the data's range.
-
-        Raises
-        ------
-        InputError
-            If the number of columns is wrong, or a column was scaled to one point.
-        """
-        return self._descale(y, "out")
-
-    def _scale(self, x: ArrayLike, side: str) -> NDArray[Any]:
-        values, mean, deviation, new_min, factor = self._columns(x, side)
-        used = deviation != 0
-        divisor = np.where(used, deviation, 1)
-        scaled = ((values - mean) / divisor + 1) * factor + new_min
-        return np.where(used, scaled, values).astype(values.dtype)
-
-    def _descale(self, x: ArrayLike, side: str) -> NDArray[Any]:
-        values, mean, deviation, new_min, factor = self._columns(x, side)
-        used = deviation != 0
-        points = np.flatnonzero(used & (factor == 0))
-        if points.size:
-            raise InputError(
-                f"{side}put {points[0]} was scaled to one point (factor 0) and cannot "
-                "be descaled"
-            )
-        divisor = np.where(used, factor, 1)
-        descaled = ((values - new_min) / divisor - 1) * deviation + mean
-        return np.where(used, descaled, values).astype(values.dtype)
-
-    def _columns(self, x: ArrayLike, side: str) -> tuple[NDArray[Any], ...]:
-        """Return x as floats, and the four rows of constants in float64."""
-        given = np.asarray(x)
-        dtype = "float32" if given.dtype == np.float32 else "float64"
-        values = as_numbers(f"{side}puts", given, dtype)
-        constants = [
-            np.asarray(getattr(self, f"{name}_{side}"))
-            for name in ("mean", "deviation", "new_min", "factor")
-        ]
-        n = constants[0].size
-        if values.ndim not in (1, 2) or values.shape[-1] != n:
-            raise InputError(
-                f"{side}puts have shape {list(values.shape)}, expected [batch, {n}]"
-            )
-        return values, *constants
-
-
-SCALES = tuple(field.name for field in dataclasses.fields(Scaling))
-
-
-@dataclass(frozen=True)
 class FannParameters:
-    """FANN's training parameters, as a ``.net`` file holds them, and its scaling.
+    """FANN's training parameters, as a ``.net`` file holds them.
 
     Names, order and defaults are FANN's; enumerations and activations are by name.
     ``cascade_activation_steepnesses`` are FANN's steepnesses.
@@ -208,7 +103,6 @@ class FannParameters:
         "elliot_symmetric", "sin_symmetric", "cos_symmetric", "sin", "cos",
     )
     cascade_activation_steepnesses: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
-    scaling: Scaling | None = None
 
     def __post_init__(self) -> None:
         kinds = dict(HEADER)
@@ -216,8 +110,6 @@ class FannParameters:
             name, value = field.name, getattr(self, field.name)
             if name in kinds:
                 object.__setattr__(self, name, _checked(name, value, kinds[name]))
-        if not (self.scaling is None or isinstance(self.scaling, Scaling)):
-            raise InputError(f"scaling must be a Scaling or None, not {self.scaling!r}")
 
 
 def _checked(name: str, value: Any, kind: Kind) -> Any:
@@ -231,29 +123,11 @@ def _checked(name: str, value: Any, kind: Kind) -> Any:
             raise InputError(f"{name} must be a whole number, not {value!r}")
         return int(value)
     if kind == "activations":
-        rows = [activation(item) for item in _several(name, value)]
+        rows = [activation(item) for item in as_list(name, value)]
         for row in rows:
             if row.fann is None:
                 raise InputError(f"{name}: FANN has no activation {row.name!r}")
         return tuple(row.name for row in rows)
     if kind == "e list":
-        return _reals(name, value)
-    return _real(name, value)
-
-
-def _real(name: str, value: Any) -> float:
-    if not isinstance(value, (int, float, np.number)) or isinstance(value, bool):
-        raise InputError(f"{name} must be a number, not {value!r}")
-    if not holds("float32", float(value)):
-        raise InputError(f"{name} must be within float32's range, not {value!r}")
-    return float(value)
-
-
-def _reals(name: str, values: Any) -> tuple[float, ...]:
-    return tuple(_real(name, value) for value in _several(name, values))
-
-
-def _several(name: str, values: Any) -> Sequence[Any]:
-    if isinstance(values, str) or not isinstance(values, (Sequence, np.ndarray)):
-        raise InputError(f"{name} must be a list, not {values!r}")
-    return list(values)
+        return as_reals(name, value)
+    return as_real(name, value)

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from clnet.checks import check_count
 from clnet.errors import FormatError, InputError
-from clnet.formats.fann_parameters import FannParameters, Scaling
+from clnet.formats.fann_parameters import FannParameters
 from clnet.formats.files import check_readable, write
 from clnet.network import Dense, Network
+from clnet.scaling import Scaling
 
 Array = NDArray[Any]
 
@@ -57,14 +58,17 @@ def load(path: Path) -> Network:
         raise FormatError(f"{path} is no whole safetensors file: {error}") from None
     # Before the network, whose memory a wrong description could make huge.
     arrays = _arrays(path, n_in, layers, options["dtype"], tensors)
-    network = Network(n_in, layers, **options)
+    try:
+        network = Network(n_in, layers, **options)
+    except InputError as error:
+        raise FormatError(f"{path} describes no network: {error}") from None
     for number, layer in enumerate(arrays):
         network.set_layer(number, *layer)
     return network
 
 
 def save(network: Network, path: Path) -> None:
-    """Write a network, its description, and FANN's parameters where it has them.
+    """Write a network, its description, and FANN's parameters and scaling if any.
 
     Raises
     ------
@@ -83,7 +87,10 @@ def save(network: Network, path: Path) -> None:
         "n_in": network.n_in,
         **{name: getattr(network, name) for name in _OPTIONS},
         "layers": [_layer(path, layer) for layer in network.layers],
-        "fann": None if network.fann is None else dataclasses.asdict(network.fann),
+        **{
+            name: None if part is None else dataclasses.asdict(part)
+            for name, part in (("fann", network.fann), ("scaling", network.scaling))
+        },
     }
     metadata = {_KEY: json.dumps(description, default=lambda number: number.item())}
     write(path, [safetensors.numpy.save(tensors, metadata)])
@@ -112,12 +119,10 @@ def _described(path: Path, text: str) -> tuple[int, list[Dense], dict[str, Any]]
             raise FormatError(
                 f"{path} has a description of version {version!r}, expected {_VERSION}"
             )
-        fann = description.pop("fann")
-        if fann is not None:
-            scaling = fann.pop("scaling")
-            fann = FannParameters(
-                **fann, scaling=None if scaling is None else Scaling(**scaling)
-            )
+        parts: dict[str, Any] = {}
+        for name, kind in (("fann", FannParameters), ("scaling", Scaling)):
+            found = description.pop(name)
+            parts[name] = None if found is None else kind(**found)
         layers = [
             _LAYERS[layer.pop("type")](**layer) for layer in description.pop("layers")
         ]
@@ -133,7 +138,7 @@ def _described(path: Path, text: str) -> tuple[int, list[Dense], dict[str, Any]]
             f"{path} holds a description that is not clnet's: "
             f"{type(error).__name__}: {error}"
         ) from None
-    return n_in, layers, {**options, "fann": fann}
+    return n_in, layers, {**options, **parts}
 
 
 def _arrays(

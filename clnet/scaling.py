@@ -1,0 +1,176 @@
+"""FANN's scaling of inputs and outputs, which a network may carry."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clnet.checks import as_numbers, as_reals
+from clnet.errors import InputError
+
+_CONSTANTS = ("mean", "deviation", "new_min", "factor")
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """FANN's per-column scaling of inputs and outputs.
+
+    ``scaled = ((x - mean) / deviation + 1) * factor + new_min``, and the inverse.
+    Columns whose deviation is 0 are left alone.
+
+    Attributes
+    ----------
+    mean_in, deviation_in, new_min_in, factor_in : tuple of float, length n_in
+        The inputs' constants.
+    mean_out, deviation_out, new_min_out, factor_out : tuple of float, length n_out
+        The outputs'.
+
+    Raises
+    ------
+    InputError
+        If the four tuples of one side differ in length.
+    """
+
+    mean_in: tuple[float, ...]
+    deviation_in: tuple[float, ...]
+    new_min_in: tuple[float, ...]
+    factor_in: tuple[float, ...]
+    mean_out: tuple[float, ...]
+    deviation_out: tuple[float, ...]
+    new_min_out: tuple[float, ...]
+    factor_out: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for name in SCALES:
+            values = as_reals(name, getattr(self, name))
+            object.__setattr__(self, name, values)
+            expected = len(self.mean_in if name.endswith("_in") else self.mean_out)
+            if len(values) != expected:
+                raise InputError(
+                    f"{name} has {len(values)} entries, expected {expected}: one a "
+                    "column"
+                )
+
+    @classmethod
+    def of(
+        cls,
+        x: ArrayLike,
+        t: ArrayLike,
+        inputs: Sequence[float] | None = (-1.0, 1.0),
+        outputs: Sequence[float] | None = (-1.0, 1.0),
+    ) -> Scaling:
+        """Return the scaling for data, as FANN's `fann_set_scaling_params`.
+
+        What lies one standard deviation below and above a column's mean goes to the
+        ends of the new range: values beyond are not clipped.
+
+        Parameters
+        ----------
+        x, t : array_like, shape [samples, n_in] and [samples, n_out]
+            Inputs and targets.
+        inputs, outputs : (low, high) or None
+            The new ranges; None: those columns stay as they are, as classes should.
+
+        Raises
+        ------
+        InputError
+            If there is no sample, a number is not finite, or a range is not two rising
+            numbers.
+        """
+        sides: dict[str, tuple[float, ...]] = {}
+        for side, name, data, ends in (
+            ("in", "x", x, inputs), ("out", "t", t, outputs)
+        ):
+            columns = as_numbers(name, data, "float64")
+            if columns.ndim != 2 or len(columns) == 0:
+                raise InputError(
+                    f"{name} has shape {list(columns.shape)}, expected [samples, "
+                    "columns] of at least one sample"
+                )
+            if not np.isfinite(columns).all():
+                raise InputError(f"{name} holds numbers that are not finite")
+            n = columns.shape[1]
+            rows = np.tile([[0.0], [1.0], [-1.0], [1.0]], n)  # FANN's identity
+            if ends is not None:
+                low, high = _range(ends)
+                rows[0], rows[1] = columns.mean(axis=0), columns.std(axis=0)
+                rows[2], rows[3] = low, (high - low) / 2
+            for constant, values in zip(_CONSTANTS, rows, strict=True):
+                sides[f"{constant}_{side}"] = tuple(values.tolist())
+        return cls(**sides)
+
+    def scale_input(self, x: ArrayLike) -> NDArray[Any]:
+        """Return inputs [batch, n_in] or [n_in] as the network was trained on."""
+        return self._scale(x, "in")
+
+    def descale_input(self, x: ArrayLike) -> NDArray[Any]:
+        """Return the inverse of `scale_input`."""
+        return self._descale(x, "in")
+
+    def scale_output(self, y: ArrayLike) -> NDArray[Any]:
+        """Return targets [batch, n_out] or [n_out] as the network was trained on."""
+        return self._scale(y, "out")
+
+    def descale_output(self, y: ArrayLike) -> NDArray[Any]:
+        """Return the network's outputs [batch, n_out] or [n_out] in the data's range.
+
+        Raises
+        ------
+        InputError
+            If the number of columns is wrong, or a column was scaled to one point.
+        """
+        return self._descale(y, "out")
+
+    def _scale(self, x: ArrayLike, side: str) -> NDArray[Any]:
+        values, mean, deviation, new_min, factor = self._columns(x, side)
+        used = deviation != 0
+        divisor = np.where(used, deviation, 1)
+        scaled = ((values - mean) / divisor + 1) * factor + new_min
+        return np.where(used, scaled, values).astype(values.dtype)
+
+    def _descale(self, x: ArrayLike, side: str) -> NDArray[Any]:
+        values, mean, deviation, new_min, factor = self._columns(x, side)
+        used = deviation != 0
+        points = np.flatnonzero(used & (factor == 0))
+        if points.size:
+            raise InputError(
+                f"{side}put {points[0]} was scaled to one point (factor 0) and cannot "
+                "be descaled"
+            )
+        divisor = np.where(used, factor, 1)
+        descaled = ((values - new_min) / divisor - 1) * deviation + mean
+        return np.where(used, descaled, values).astype(values.dtype)
+
+    def _columns(self, x: ArrayLike, side: str) -> tuple[NDArray[Any], ...]:
+        """Return x as floats, and the four rows of constants in float64."""
+        given = np.asarray(x)
+        dtype = "float32" if given.dtype == np.float32 else "float64"
+        values = as_numbers(f"{side}puts", given, dtype)
+        constants = [
+            np.asarray(getattr(self, f"{name}_{side}"))
+            for name in _CONSTANTS
+        ]
+        n = constants[0].size
+        if values.ndim not in (1, 2) or values.shape[-1] != n:
+            raise InputError(
+                f"{side}puts have shape {list(values.shape)}, expected [batch, {n}]"
+            )
+        return values, *constants
+
+
+SCALES = tuple(field.name for field in dataclasses.fields(Scaling))
+
+
+def _range(ends: Sequence[float]) -> tuple[float, float]:
+    """Return both ends of a range, checked."""
+    values = as_reals("a range of scaling", ends)
+    if len(values) != 2 or not np.isfinite(values).all() or values[0] >= values[1]:
+        raise InputError(
+            f"a range of scaling must be two rising numbers, as (-1, 1), not {ends!r}"
+        )
+    return values[0], values[1]
