@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from itertools import cycle, groupby, islice
 from typing import Protocol
 
+from clnet.binding import Step
 from clnet.device import Device
 from clnet.errors import ClnetError, DeviceError
 from clnet.ops import Span
-from clnet.runtime import DeviceTime, Executable, Plan, Step, session
+from clnet.runtime import DeviceTime, Executable, Plan
+from clnet.session import session
 from clnet.tuning.measure import WrongResultError, measure
 from clnet.variants import VARIANTS
 from clnet.variants.base import Config, Variant
@@ -284,7 +286,7 @@ def _executable(
 
 def _stream(case: Case, device: Device, steps: tuple[Step, ...]) -> Timer:
     executable = _executable(case, device, steps, profiling=False)
-    executable.load(case.network.program.input, case.inputs[0])
+    executable.write(case.network.program.input, case.inputs[0])
     queues = list(executable.session.queues.values())
 
     def timer(repeats: int) -> float:
@@ -317,7 +319,7 @@ def _clock(
     def timer(repeats: int) -> float:
         times = []
         for values in islice(cycle(case.inputs), repeats):
-            executable.load(x, values)
+            executable.write(x, values)
             times.append(read(executable.timed_run(first)))
         return statistics.median(times)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from clnet.binding import Step
 from clnet.checks import as_numbers, check_count
 from clnet.device import Device
 from clnet.device import device as find_device
@@ -31,7 +32,8 @@ from clnet.errors import ClnetError, ClnetWarning, DeviceError, InputError, unkn
 from clnet.explain import explanation
 from clnet.ops import Program, Span, Value
 from clnet.program import source_hash
-from clnet.runtime import Plan, Session, Step, session
+from clnet.runtime import Plan
+from clnet.session import Session, session
 from clnet.tuning.measure import (
     SPIN_SECONDS,
     WrongResultError,
@@ -210,19 +212,14 @@ def _named(names: Sequence[str] | None) -> tuple[Variant, ...]:
 def plan_training(
     network: Network, program: Program, device: Device, batch: int
 ) -> tuple[Step, ...]:
-    """Return the cheapest steps for a program of training, all on one place.
-
-    Steps wait for each other by the order of that place's queue alone. Costs are
-    modelled.
+    """Return the cheapest steps for a program of training; costs are modelled.
 
     Raises
     ------
     DeviceError
-        If no place computes the whole program.
+        If no variants compute the whole program.
     """
-    return _Planner(
-        network, device, batch, False, TRAINING_VARIANTS, program
-    ).steps_in_one_queue()
+    return _Planner(network, device, batch, False, TRAINING_VARIANTS, program).steps()
 
 
 @cache
@@ -285,18 +282,12 @@ class _Planner:
             self.network, self.device, self.batch, chosen.steps, device_steps, text
         )
 
-    def steps_in_one_queue(self) -> tuple[Step, ...]:
-        """Return the cheapest modelled cover that one place's queue keeps in order."""
-        candidates = self._candidates(_in_one_queue)
-        covers = []
-        for place in self.device.places:
-            here = [c for c in candidates if c.step.place == place]
-            cover = _shortest_path(len(self.program.ops), here)
-            if cover is not None:
-                covers.append(cover)
-        if not covers:
+    def steps(self) -> tuple[Step, ...]:
+        """Return the cheapest modelled cover, or raise DeviceError if none exists."""
+        cover = self._shortest(self._candidates())
+        if cover is None:
             raise DeviceError(self._no_cover())
-        return min(covers, key=lambda cover: cover.seconds).steps
+        return cover.steps
 
     def _spans(self, variant: Variant) -> Iterable[tuple[int, int]]:
         """Return the spans that a variant may compute, as pairs of op numbers."""
@@ -327,10 +318,8 @@ class _Planner:
     def _span(self, start: int, stop: int, batch: int | None = None) -> Span:
         return self.program.span(start, stop, batch or self.batch)
 
-    def _candidates(
-        self, allowed: Callable[[Step], bool] = lambda _: True
-    ) -> list[Candidate]:
-        """Return every eligible candidate allowed; refusals go to the survey.
+    def _candidates(self) -> list[Candidate]:
+        """Return every eligible candidate; refusals go to the survey.
 
         Configurations and modelled times are those of the batch that is measured, so
         that all batches it stands for have the same candidates.
@@ -350,7 +339,7 @@ class _Planner:
                         if (start, stop) not in where:
                             where.append((start, stop))
                         continue
-                    for config in self._configs(variant, priced, place, allowed):
+                    for config in self._configs(variant, priced, place):
                         step = Step(span, variant, config, None if host else place)
                         cost = variant.cost(priced, config, place)
                         seconds = _modelled(cost, place)
@@ -358,17 +347,10 @@ class _Planner:
         return found
 
     def _configs(
-        self,
-        variant: Variant,
-        span: Span,
-        place: Device,
-        allowed: Callable[[Step], bool],
+        self, variant: Variant, span: Span, place: Device
     ) -> Iterable[Config]:
         """Return the configurations to consider: all remembered, or all to measure."""
-        space = [
-            config for config in variant.space(span, place)
-            if allowed(Step(span, variant, config, place))
-        ]
+        space = list(variant.space(span, place))
         if self.tune is True:
             return space
         known = [
@@ -609,15 +591,6 @@ class _Planner:
             f"no cover of this network on {self.device.name} by {names}: "
             f"{'; '.join(reasons)}"
         )
-
-
-def _in_one_queue(step: Step) -> bool:
-    """Return whether all launches of a step are of its own place's queue."""
-    assert step.place is not None
-    launches = step.variant.launches(step.span, step.config, step.place)
-    return not any(
-        launch.standby or launch.place not in (None, step.place) for launch in launches
-    )
 
 
 def _modelled(cost: Cost, place: Device) -> float:

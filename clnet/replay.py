@@ -6,27 +6,26 @@ and device unless `read` or `write` is called.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.binding import Binding, Step
+from clnet.memory import Action, Memory
 from clnet.ops import Layout, Value
-from clnet.runtime import Action, Memory, Session, Step
+from clnet.session import Session
 from clnet.variants.base import (
-    Alarm,
     Argument,
     Gradients,
     Launch,
     Packed,
     Parameters,
     Scalar,
-    Scratch,
     State,
     Table,
-    in_order,
+    phases,
 )
 
 Array = NDArray[Any]
@@ -59,14 +58,20 @@ class Learnt:
         if state.size:
             self.state.write(session, state)
 
-    def keep(self, queue: Any) -> None:
-        """Enqueue a copy of the parameters, on the device; the last two are kept."""
+    def keep(self) -> None:
+        """Copy the parameters, once all steps are done; the last two are kept."""
         import pyopencl as cl
 
         self._kept.reverse()
         newest, now = self._kept[0], self.parameters
-        options = {} if now.array is None else {"is_blocking": False}
-        cl.enqueue_copy(queue, newest.argument, now.argument, **options)
+        if newest.array is not None:
+            newest.array[:] = now.array
+        else:
+            copied = cl.enqueue_copy(
+                self._session.queue, newest.argument, now.argument
+            )
+            if len(self._session.queues) > 1:  # whose steps may be on another
+                copied.wait()
 
     def values(self) -> tuple[Array, Array]:
         """Return parameters [size] and state [slots, size]."""
@@ -81,8 +86,8 @@ class Learnt:
         ]
 
 
-class Replay:
-    """Steps of one place bound to buffers.
+class Replay(Binding):
+    """Steps of a training program, none of the host's, bound to memory.
 
     Parameters
     ----------
@@ -99,132 +104,132 @@ class Replay:
     def __init__(
         self, session: Session, steps: Sequence[Step], layout: Layout, learnt: Learnt
     ) -> None:
-        place = steps[0].place
-        assert place is not None
-        self._session = session
-        self._place = place
-        self.queue = session.queues[place]
-        self.batch = steps[0].span.batch
-        self._dtype = np.dtype(steps[0].span.dtype)
-        self._kinds: dict[str, Callable[[float], Any]] = {
-            "int": np.int32, "uint": np.uint32, "real": self._dtype.type,
-        }
+        super().__init__(session, steps)
         self._learnt = learnt
         self._layout = layout
-        self._memories: dict[tuple[str, Any], Memory] = {}
-        self._uses: dict[str, list[tuple[Any, int, Any]]] = {}
-        self._scalars: dict[str, float] = {}
-        self._actions: list[Action] = []
+        self._gradients: Memory | None = None
+        self._shared: dict[str, Memory] = {}  # tables and packed buffers
+        self._numbers: dict[str, float] = {}
         self._on_write: list[Action] = []
         self._stale = True  # what follows from the inputs alone
+        calls: list[Launch] = []
+        first: tuple[Launch, ...] = ()
         for number, step in enumerate(steps):
-            launches = step.variant.launches(step.span, step.config, place)
-            for launch in in_order(launches):
-                action = self._bound(number, launch)
-                if launch.when == "inputs":
-                    self._on_write.append(action)
-                else:  # a step has always changed the parameters
-                    self._actions.append(action)
+            assert step.place is not None
+            launches = step.variant.launches(step.span, step.config, step.place)
+            first = first or launches
+            for phase in phases(launches):
+                self._ready(step, phase)
+                for launch in phase:
+                    place = launch.place or step.place
+                    action = self._bound(number, launch, place)
+                    if launch.when == "inputs":
+                        self._on_write.append(action)
+                    else:  # a step has always changed the parameters
+                        self._append(action, launch, place)
+            calls += phases(launches)[1]
+        if self._alarm is not None:
+            self._wait()
+        else:
+            self._ready(steps[0], first)  # of the next run
+        self._many_at_once = all(
+            any(isinstance(a, Scalar) and a.name == "steps" for a in call.arguments)
+            for call in calls
+        )
+        self.set(steps=1)
 
     def set(self, **scalars: float) -> None:
         """Set what changes from step to step, by the names of `training_ops.SCALARS`.
 
         ``key``, a sequence, is set by its words ``key0``, ``key1`` …
         """
+        numbers = self._numbers
         for name, number in scalars.items():
-            if self._scalars.get(name) != number:
-                self._scalars[name] = number
-                for kernel, index, kind in self._uses.get(name, ()):
+            if numbers.get(name) != number:
+                numbers[name] = number
+                for kernel, index, kind in self._scalars.get(name, ()):
                     kernel.set_arg(index, kind(number))
 
     def run(self) -> None:
-        """Enqueue one step."""
+        """Enqueue the launches once: a step, or as many as the scalar says."""
         if self._stale:
             for action in self._on_write:
                 action()
+            if self._on_write:
+                self.session.finish()
             self._stale = False
         for action in self._actions:
             action()
+        if self._alarm is not None:
+            self._heed_alarm()
+
+    def run_pass(self, samples: int, count: int = 0) -> int:
+        """Enqueue steps, batch by batch, over the first samples of an epoch's order.
+
+        In one run, if all launches can do many steps at once; else in a run each.
+
+        Parameters
+        ----------
+        samples : int
+            How many.
+        count : int
+            Steps taken before.
+
+        Returns
+        -------
+        int
+            How many steps they make.
+        """
+        batch = self.batch
+        steps = -(-samples // batch)
+        together = steps if self._many_at_once else 1
+        for number in range(0, steps, together):
+            first = number * batch
+            here = min(batch, samples - first)
+            self.set(
+                first=first, samples=here, seen=first + here, fresh=number == 0,
+                count=count + number, steps=together,
+            )
+            self.run()
+        return steps
 
     def write(self, value: Value, rows: Array) -> None:
         """Fill a value by its rows [rows, width], and wait."""
-        whole = np.zeros((len(rows), value.stride), self._dtype)
-        whole[:, : value.width] = rows
-        self._value(value).write(self._session, whole)
+        super().write(value, rows)
         self._stale = True
 
     def read(self, value: Value) -> Array:
         """Wait for all steps, and return a value [rows, width]."""
-        self.queue.finish()
+        self.session.finish()
         rows = value.height(self.batch)
-        flat = self._value(value).read(
-            self._session, rows * value.stride, self._dtype.name
-        )
+        flat = self._value(value).read(self.session, rows * value.stride, self.dtype)
         return flat.reshape(rows, value.stride)[:, : value.width]
 
     def read_gradients(self) -> Array:
         """Wait for all steps, and return the flat gradient buffer [size]."""
-        self.queue.finish()
-        return self._gradient_memory().read(
-            self._session, self._layout.size, self._dtype.name
-        )
+        self.session.finish()
+        memory = self._memory(Gradients())
+        return memory.read(self.session, self._layout.size, self.dtype)
 
-    def _bound(self, number: int, launch: Launch) -> Action:
-        import pyopencl as cl
-
-        kernel = self._session.kernel(launch, self._place)
-        for index, argument in enumerate(launch.arguments):
-            if isinstance(argument, Scalar):
-                kind = self._kinds[argument.kind]
-                self._uses.setdefault(argument.name, []).append((kernel, index, kind))
-                kernel.set_arg(index, kind(0))
-            else:
-                kernel.set_arg(index, self._resolved(number, argument))
-        return partial(
-            cl.enqueue_nd_range_kernel, self.queue, kernel, launch.global_size,
-            launch.local_size,
-        )
-
-    def _resolved(self, number: int, argument: Argument) -> Any:
-        if isinstance(argument, int):
-            return np.int32(argument)
-        if isinstance(argument, float):
-            return self._dtype.type(argument)
+    def _memory(self, argument: Argument) -> Memory:
         if isinstance(argument, Parameters):
-            return self._learnt.parameters.argument
+            return self._learnt.parameters
         if isinstance(argument, State):
-            return self._learnt.state.argument
+            return self._learnt.state
         if isinstance(argument, Gradients):
-            return self._gradient_memory().argument
-        if isinstance(argument, Value):
-            return self._value(argument).argument
-        if isinstance(argument, Table):
-            return self._table(argument).argument
+            if self._gradients is None:
+                size = self._layout.size * np.dtype(self.dtype).itemsize
+                self._gradients = Memory(self.session, size)
+            return self._gradients
         if isinstance(argument, Packed):
-            return self._memory(("packed", argument.key), argument.size).argument
-        if isinstance(argument, Scratch):
-            key = f"scratch {argument.name}"
-            return self._memory((key, number), argument.size).argument
-        if isinstance(argument, Alarm):  # no helpers that could be late
-            return self._memory(("alarm", None), 4).argument
-        raise TypeError(f"{argument!r} is no argument of a launch")
-
-    def _table(self, table: Table) -> Memory:
-        key = ("table", table.key)
-        if key not in self._memories:
-            values = table.make()
-            self._memory(key, values.nbytes).write(self._session, values)
-        return self._memories[key]
-
-    def _value(self, value: Value) -> Memory:
-        size = value.height(self.batch) * value.stride * self._dtype.itemsize
-        return self._memory(("value", value.name), size)
-
-    def _gradient_memory(self) -> Memory:
-        size = self._layout.size * self._dtype.itemsize
-        return self._memory(("gradients", None), size)
-
-    def _memory(self, key: tuple[str, Any], size: int) -> Memory:
-        if key not in self._memories:
-            self._memories[key] = Memory(self._session, size)
-        return self._memories[key]
+            if argument.key not in self._shared:
+                self._shared[argument.key] = Memory(self.session, argument.size)
+            return self._shared[argument.key]
+        if isinstance(argument, Table):
+            if argument.key not in self._shared:
+                values = argument.make()
+                memory = Memory(self.session, values.nbytes)
+                memory.write(self.session, values)
+                self._shared[argument.key] = memory
+            return self._shared[argument.key]
+        return super()._memory(argument)

@@ -1,4 +1,4 @@
-"""Buffers, queues, and plans run to their results.
+"""Plans run to their results.
 
 Nothing here chooses: a plan's steps come from `clnet.planner`. Everything a call needs
 is made once, when the plan is; a call only copies in, enqueues, and copies out.
@@ -6,65 +6,29 @@ is made once, when the plan is; a call only copies in, enqueues, and copies out.
 
 from __future__ import annotations
 
-import gc
 import threading
-import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.binding import Binding, Step
 from clnet.checks import as_numbers
 from clnet.device import Device
-from clnet.errors import DeviceError, InputError
+from clnet.errors import InputError
+from clnet.memory import Action, Memory
 from clnet.ops import Span, Value
-from clnet.program import build, source_text
 from clnet.reference import run_ops
-from clnet.variants.base import (
-    Alarm,
-    Argument,
-    Config,
-    Launch,
-    Packed,
-    Parameters,
-    Scratch,
-    Table,
-    Variant,
-    in_order,
-)
+from clnet.session import Session, failed, session
+from clnet.variants.base import Argument, Packed, Parameters, Table, phases
 
 if TYPE_CHECKING:
     from clnet.network import Network
 
 Array = NDArray[Any]
-Action = Callable[[], Any]
-ALIGNMENT = 64  # bytes; a cache line, and the widest vector
 NANOSECOND = 1e-9  # seconds; the unit of OpenCL's clocks
-
-
-@dataclass(frozen=True)
-class Step:
-    """A span of a program, and how it is computed.
-
-    Attributes
-    ----------
-    span : Span
-        What.
-    variant : Variant
-        How.
-    config : mapping of str to int
-        The point of the variant's tuning space.
-    place : Device or None
-        Which of the device's places runs it; None: the host.
-    """
-
-    span: Span
-    variant: Variant
-    config: Config
-    place: Device | None
 
 
 class DeviceTime(NamedTuple):
@@ -82,283 +46,7 @@ class DeviceTime(NamedTuple):
     busy: float
 
 
-class Session:
-    """One context of a device and its companions, with a queue for each place.
-
-    Parameters
-    ----------
-    device : Device
-        As `clnet.device` gives it.
-    profiling : bool
-        Whether queues record the device's own times.
-    """
-
-    def __init__(self, device: Device, profiling: bool = False) -> None:
-        import pyopencl as cl
-
-        self.device = device
-        self.profiling = profiling
-        self.errors: tuple[type[Exception], ...] = (cl.Error, MemoryError)
-        properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
-        try:
-            self.context = cl.Context([place.handle for place in device.places])
-            self.queues = {
-                place: cl.CommandQueue(self.context, place.handle, properties)
-                for place in device.places
-            }
-        except cl.Error as error:
-            raise DeviceError(f"{device.name} gives no context: {error}") from error
-        self.queue = self.queues[device]
-        self.allocated = 0
-        self._programs: dict[tuple[str, Device], Any] = {}
-        self._stores: weakref.WeakKeyDictionary[Network, ParameterStore] = (
-            weakref.WeakKeyDictionary()
-        )
-
-    @property
-    def free(self) -> int:
-        """Bytes that one more buffer may have."""
-        device = self.device
-        left = max(0, device.global_memory - self.allocated)
-        return min(device.largest_buffer, left)
-
-    def finish(self) -> None:
-        """Wait for all that was enqueued."""
-        for queue in self.queues.values():
-            queue.finish()
-
-    def kernel(self, launch: Launch, place: Device) -> Any:
-        """Return a new kernel object for a launch; programs are built once."""
-        import pyopencl as cl
-
-        text = source_text(launch.source, launch.defines, place)
-        program = self._programs.get((text, place))
-        if program is None:
-            program = build(self.context, place, text, launch.source)
-            self._programs[text, place] = program
-        return cl.Kernel(program, launch.kernel)
-
-    def store(self, network: Network) -> ParameterStore:
-        """Return the device's copy of a network's parameters."""
-        found = self._stores.get(network)
-        if found is None:
-            found = self._stores[network] = ParameterStore(self, network)
-        return found
-
-
-def session(device: Device, profiling: bool = False) -> Session:
-    """Return the process's session of a device; contexts are slow to make."""
-    with _one_at_a_time:
-        return _session(device, profiling)
-
-
-_session = cache(Session)
-_one_at_a_time = threading.Lock()
-
-
-class Memory:
-    """A buffer of a session, zero at first.
-
-    Attributes
-    ----------
-    argument : object
-        What a kernel's `set_arg` takes.
-    array : ndarray of uint8 or None
-        The host's view of the same bytes, where the device shares memory.
-
-    Raises
-    ------
-    DeviceError
-        If the device has not enough memory.
-    """
-
-    def __init__(self, session: Session, size: int) -> None:
-        import pyopencl as cl
-
-        size = max(size, 1)
-        device = session.device
-        if size > session.free:
-            gc.collect()  # a network and its plans refer to each other
-        if size > session.free:
-            raise DeviceError(
-                f"{device.name} has no room for {size} bytes: {session.free} are left; "
-                "take a smaller batch or another device"
-            )
-        self.array: Array | None = None
-        try:
-            if device.fine_svm:
-                flags = cl.svm_mem_flags
-                self.array = cl.svm_empty(
-                    session.context,
-                    flags.READ_WRITE | flags.SVM_FINE_GRAIN_BUFFER,
-                    (size,), np.uint8, alignment=ALIGNMENT,
-                )
-                self.array[:] = 0
-                self.argument: Any = cl.SVM(self.array)
-            else:
-                self.argument = cl.Buffer(
-                    session.context, cl.mem_flags.READ_WRITE, size
-                )
-                cl.enqueue_fill_buffer(
-                    session.queue, self.argument, np.uint8(0), 0, size
-                ).wait()
-        except (cl.Error, MemoryError) as error:
-            raise DeviceError(
-                f"{device.name} has no room for {size} bytes: {error}"
-            ) from error
-        session.allocated += size
-        shared = self.array is not None
-        self._release = weakref.finalize(self, _released, session, size, shared)
-
-    def write(self, session: Session, values: Array) -> None:
-        """Copy an array to the start of the buffer, and wait for it."""
-        import pyopencl as cl
-
-        if self.array is not None:
-            flat = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
-            self.array[: flat.size] = flat
-        else:
-            cl.enqueue_copy(
-                session.queue, self.argument, np.ascontiguousarray(values),
-                is_blocking=True,
-            )
-
-    def read(self, session: Session, count: int, dtype: str) -> Array:
-        """Return a copy of the buffer's first `count` numbers of a type."""
-        import pyopencl as cl
-
-        found = np.empty(count, dtype)
-        if self.array is not None:
-            found.view(np.uint8)[...] = self.array[: found.nbytes]
-        elif count:
-            cl.enqueue_copy(session.queue, found, self.argument, is_blocking=True)
-        return found
-
-    def first(self, session: Session) -> int:
-        """Return the first byte."""
-        return int(self.read(session, 1, "uint8")[0])
-
-    def view(self, dtype: str, batch: int, value: Value) -> Array:
-        """Return the host's view [batch, width] of a value in shared memory."""
-        assert self.array is not None
-        size = batch * value.stride * np.dtype(dtype).itemsize
-        rows = self.array[:size].view(dtype).reshape(batch, value.stride)
-        return rows[:, : value.width]
-
-
-def _released(session: Session, size: int, shared: bool) -> None:
-    if shared:  # unlike a buffer, it goes even while commands use it
-        session.finish()
-    session.allocated -= size
-
-
-class PackedMemory(Memory):
-    """A buffer of repacked parameters, and the launches that fill it.
-
-    Attributes
-    ----------
-    refill : list of callable
-        Enqueue the launches.
-    """
-
-    def __init__(self, session: Session, size: int) -> None:
-        super().__init__(session, size)
-        self.refill: list[Action] = []
-
-
-class ParameterStore:
-    """The device's copy of a network's parameters, as they are and repacked.
-
-    Attributes
-    ----------
-    host : ndarray
-        The network's own array, as of `version`.
-    version : int
-        The network's version that the copy holds; -1: none yet.
-    lock : threading.RLock
-        Held while buffers are added or refilled.
-    """
-
-    def __init__(self, session: Session, network: Network) -> None:
-        self._session = session
-        self.memory = Memory(session, network.parameters.nbytes)
-        self.host: Array = network.parameters
-        self.version = -1
-        self.lock = threading.RLock()
-        # Executables hold what they use; what none uses any more goes.
-        self._tables: weakref.WeakValueDictionary[str, Memory] = (
-            weakref.WeakValueDictionary()
-        )
-        self._packed: weakref.WeakValueDictionary[str, PackedMemory] = (
-            weakref.WeakValueDictionary()
-        )
-
-    def table(self, table: Table) -> Memory:
-        """Return the buffer of a constant array, uploaded at its first use."""
-        memory = self._tables.get(table.key)
-        if memory is None:
-            values = table.make()
-            memory = self._tables[table.key] = Memory(self._session, values.nbytes)
-            memory.write(self._session, values)
-        return memory
-
-    def packed(self, packed: Packed) -> PackedMemory:
-        """Return a repacked buffer, made at its first use."""
-        memory = self._packed.get(packed.key)
-        if memory is None:
-            memory = PackedMemory(self._session, packed.size)
-            self._packed[packed.key] = memory
-            self.version = -1
-        return memory
-
-    def refresh(self, network: Network) -> None:
-        """Upload the parameters if they are not the network's present ones."""
-        with self.lock:
-            if self.version == network.version:
-                return
-            self._session.finish()  # calls on device arrays may still be running
-            version, self.host = network.version, network.parameters
-            self.memory.write(self._session, self.host)
-            for memory in list(self._packed.values()):
-                for action in memory.refill:
-                    action()
-            self._session.finish()
-            self.version = version
-
-
-class _Standby:
-    """A launch that runs beside calls, on a queue of its own.
-
-    The memory that it uses must not go before it has ended: the executable's end waits
-    for it.
-    """
-
-    def __init__(
-        self, session: Session, place: Device, kernel: Any, launch: Launch
-    ) -> None:
-        import pyopencl as cl
-
-        self._queue = cl.CommandQueue(session.context, place.handle)
-        self._enqueue = partial(
-            cl.enqueue_nd_range_kernel, self._queue, kernel, launch.global_size,
-            launch.local_size,
-        )
-        self._complete = cl.command_execution_status.COMPLETE
-        self._event: Any = None
-
-    def start(self) -> None:
-        """Start it unless it is still running."""
-        event = self._event
-        if event is None or event.command_execution_status == self._complete:
-            self._event = self._enqueue()
-            self._queue.flush()
-
-    def finish(self) -> None:
-        """Wait for its end."""
-        self._queue.finish()
-
-
-class Executable:
+class Executable(Binding):
     """Steps bound to buffers: what a plan runs, and what the tuner measures.
 
     Parameters
@@ -389,22 +77,13 @@ class Executable:
         outputs: Sequence[Value],
         on_device: bool = False,
     ) -> None:
-        self.session = session
+        super().__init__(session, steps)
         self.network = network
         self.store = session.store(network)
-        self.batch = steps[0].span.batch
-        self.dtype = steps[0].span.dtype
         self.x: dict[str, Array] = {}
-        self._memories: dict[str, Memory] = {}
         self._host: dict[str, Array] = {}
-        self._scratch: dict[tuple[int, str], Memory] = {}
-        self._uses: dict[str, list[tuple[Any, int]]] = {}
         self._buffers: dict[str, Any] = {}
         self._kept: list[Memory] = []  # shared with other executables
-        self._alarm: Memory | None = None
-        self._standbys: list[_Standby] = []
-        self._actions: list[Action] = []
-        self._busy: list[Device] = []  # places whose queues may still be busy
         fresh_on_host = set() if on_device else {value.name for value in inputs}
         fresh_on_device = {value.name for value in inputs} if on_device else set()
         if not on_device:
@@ -470,24 +149,10 @@ class Executable:
         busy = sum(time.end - time.start for time in times)
         return DeviceTime(NANOSECOND * span, NANOSECOND * busy)
 
-    def _heed_alarm(self) -> None:
-        """Wait for the standby launches if a kernel's wait for them hit its bound."""
-        assert self._alarm is not None
-        if self._alarm.first(self.session):
-            for standby in self._standbys:
-                standby.finish()
-            self._alarm.write(self.session, np.zeros(1, np.int32))
-
     def result(self, name: str) -> Array:
         """Return an output of the last run as an array of the caller's own."""
         array = self._host[name]
         return array if array.base is None else array.copy()
-
-    def load(self, value: Value, array: Array) -> None:
-        """Write an array [batch, width] into the device's memory of a value."""
-        rows = np.zeros((self.batch, value.stride), self.dtype)
-        rows[:, : value.width] = array
-        self._memory(value).write(self.session, rows)
 
     def bind(self, name: str, buffer: Any) -> None:
         """Let kernels read or write a caller's buffer as the named value."""
@@ -503,19 +168,13 @@ class Executable:
         """Return the host's array [batch, width] of a value, made at first use."""
         if value.name not in self._host:
             if self.session.device.fine_svm:
-                memory = self._memory(value)
+                memory = self._value(value)
                 array = memory.view(self.dtype, self.batch, value)
             else:
                 rows = np.zeros((self.batch, value.stride), self.dtype)
                 array = rows[:, : value.width]
             self._host[value.name] = array
         return self._host[value.name]
-
-    def _memory(self, value: Value) -> Memory:
-        if value.name not in self._memories:
-            size = self.batch * value.stride * np.dtype(self.dtype).itemsize
-            self._memories[value.name] = Memory(self.session, size)
-        return self._memories[value.name]
 
     def _add(
         self, number: int, step: Step, on_host: set[str], on_device: set[str]
@@ -533,10 +192,7 @@ class Executable:
             on_device -= written
             return
         launches = step.variant.launches(step.span, step.config, step.place)
-        # Only the order of one queue makes launches wait for each other.
-        queues = {launch.place or step.place for launch in launches}
-        if self._busy and {*self._busy, *queues} != {step.place}:
-            self._wait()
+        self._ready(step, launches)
         for value in step.span.inputs:
             if value.name not in on_device:
                 self._upload(value)
@@ -548,17 +204,19 @@ class Executable:
         }
         self._kept += packed.values()
         filled = {argument for argument, memory in packed.items() if memory.refill}
-        for launch in in_order(launches):
-            if launch.when == "parameters" and filled.issuperset(
-                packed.keys() & launch.arguments
-            ):
-                continue  # another step's launches fill it
-            place = launch.place or step.place
-            action = self._bound(number, launch, place)
-            if action is not None:
-                self._actions.append(action)
-                if place not in self._busy and not launch.standby:
-                    self._busy.append(place)
+        for phase in phases(launches):
+            self._ready(step, [one for one in phase if one.when != "parameters"])
+            for launch in phase:
+                fills = packed.keys() & launch.arguments
+                if launch.when == "parameters" and filled.issuperset(fills):
+                    continue  # another step's launches fill it
+                place = launch.place or step.place
+                action = self._bound(number, launch, place)
+                if launch.when == "parameters":
+                    for argument in fills:
+                        packed[argument].refill.append(action)
+                else:
+                    self._append(action, launch, place)
         on_device |= written
         on_host -= written
 
@@ -572,7 +230,7 @@ class Executable:
         """Append the copy of a value from the host to the device's memory."""
         import pyopencl as cl
 
-        memory = self._memory(value)
+        memory = self._value(value)
         if memory.array is not None:
             device_view = memory.view(self.dtype, self.batch, value)
             if value.name not in self.x:
@@ -602,7 +260,7 @@ class Executable:
         """Append the copy of a value from the device's memory to the host."""
         import pyopencl as cl
 
-        memory = self._memory(value)
+        memory = self._value(value)
         array = self._host_array(value)
         if memory.array is None:
             if self._busy != [self.session.device]:
@@ -612,60 +270,15 @@ class Executable:
                         memory.argument, is_blocking=True)
             )
 
-    def _wait(self) -> None:
-        """Append the wait for the places that ran since the last one."""
-        # The one enqueued last first: a companion in the calling thread is done.
-        for place in reversed(self._busy):
-            self._actions.append(self.session.queues[place].finish)
-        self._busy = []
-
-    def _bound(self, number: int, launch: Launch, place: Device) -> Action | None:
-        """Return the enqueueing of a launch; None for a repacking, which is stored."""
-        import pyopencl as cl
-
-        kernel = self.session.kernel(launch, place)
-        for index, argument in enumerate(launch.arguments):
-            kernel.set_arg(index, self._resolved(number, argument))
-            if isinstance(argument, Value):
-                self._uses.setdefault(argument.name, []).append((kernel, index))
-        if launch.standby:
-            standby = _Standby(self.session, place, kernel, launch)
-            self._standbys.append(standby)
-            weakref.finalize(self, standby.finish)
-            return standby.start
-        action = partial(
-            cl.enqueue_nd_range_kernel, self.session.queues[place], kernel,
-            launch.global_size, launch.local_size,
-        )
-        if launch.when == "parameters":
-            for argument in launch.arguments:
-                if isinstance(argument, Packed):
-                    self.store.packed(argument).refill.append(action)
-            return None
-        return action
-
-    def _resolved(self, number: int, argument: Argument) -> Any:
-        if isinstance(argument, int):
-            return np.int32(argument)
-        if isinstance(argument, Value):
-            return self._memory(argument).argument
+    def _memory(self, argument: Argument) -> Memory:
         if isinstance(argument, Parameters):
-            return self.store.memory.argument
+            return self.store.memory
         if isinstance(argument, Packed):
-            return self.store.packed(argument).argument
+            return self.store.packed(argument)
         if isinstance(argument, Table):
             self._kept.append(self.store.table(argument))
-            return self._kept[-1].argument
-        if isinstance(argument, Scratch):
-            key = (number, argument.name)
-            if key not in self._scratch:
-                self._scratch[key] = Memory(self.session, argument.size)
-            return self._scratch[key].argument
-        if isinstance(argument, Alarm):
-            if self._alarm is None:
-                self._alarm = Memory(self.session, np.dtype(np.int32).itemsize)
-            return self._alarm.argument
-        raise TypeError(f"{argument!r} is no argument of a launch")
+            return self._kept[-1]
+        return super()._memory(argument)
 
 
 class Plan:
@@ -829,8 +442,3 @@ class Plan:
                 f"{what} lives in another OpenCL context than the plan: make it on "
                 "plan.queue"
             )
-
-
-def failed(device: Device, error: BaseException) -> DeviceError:
-    """Return the error for a device that failed while it ran."""
-    return DeviceError(f"{device.name} failed while running: {error}")

@@ -29,7 +29,7 @@ from clnet.ops import Program
 from clnet.optimisers import Optimiser, fann_optimiser, optimiser
 from clnet.planner import plan_training
 from clnet.replay import Learnt, Replay
-from clnet.runtime import Session, failed, session
+from clnet.session import Session, failed, session
 from clnet.shuffling import key
 from clnet.training_ops import RECORD, Tally
 
@@ -104,11 +104,6 @@ class Pass:
         self.batch = batch
         for value, array in zip(program.inputs, data.arrays, strict=True):
             self._replay.write(value, array)
-
-    @property
-    def queue(self) -> Any:
-        """The queue that keeps the steps in order."""
-        return self._replay.queue
 
     def start(self, words: Sequence[int], rate: float, seed: int) -> None:
         """Set what holds for a whole epoch."""
@@ -202,7 +197,7 @@ class Training:
     def epoch(self, rate: float) -> Epoch:
         """Train one epoch at a learning rate."""
         start = time.perf_counter()
-        self._learnt.keep(self._training.queue)
+        self._learnt.keep()
         words = key(self._seed, self._epoch) if self._shuffled else ()
         self._training.start([int(word) for word in words], rate, self._seed)
         for first in range(0, self._n, self._batch):

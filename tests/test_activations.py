@@ -20,7 +20,7 @@ from clnet.activations import (
 from clnet.device import device
 from clnet.errors import InputError
 from clnet.program import build, kernel_text, source_text
-from clnet.runtime import session
+from clnet.session import session
 
 STEPWISE = {"sigmoid_stepwise": "sigmoid", "tanh_stepwise": "tanh"}
 

@@ -16,7 +16,8 @@ from clnet.bench import benchmarks
 from clnet.cli import main
 from clnet.device import Device
 from clnet.errors import ClnetWarning
-from clnet.runtime import Executable, session
+from clnet.runtime import Executable
+from clnet.session import session
 from clnet.summary import WIDTH
 
 candidates = benchmarks("candidates")
@@ -62,7 +63,7 @@ def test_timed_run_reads_the_devices_clock(device):
     executable = Executable(
         session(device, profiling=True), TINY.network, steps, *values, on_device=True
     )
-    executable.load(program.input, TINY.inputs[0])
+    executable.write(program.input, TINY.inputs[0])
     before = []
     time = executable.timed_run(lambda: before.append(1))
     assert 0 < time.busy <= time.span

@@ -12,8 +12,10 @@ import pytest
 from bounds import span_bound
 
 import clnet
+from clnet.binding import Step
 from clnet.network import Dense, Network
-from clnet.runtime import Executable, Step, session
+from clnet.runtime import Executable
+from clnet.session import session
 from clnet.variants import cpu
 from clnet.variants.cpu import STATE, Cpu
 

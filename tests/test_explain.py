@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from clnet import planner
+from clnet.binding import Step
 from clnet.device import Device
 from clnet.explain import WIDTH, explanation
 from clnet.network import Dense, Network
 from clnet.planner import Candidate, Cover, Survey
-from clnet.runtime import Step
 from clnet.tuning.store import Timing
 from clnet.variants.fused import Fused
 from clnet.variants.generic import Generic

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 import clnet
 from clnet import planner
+from clnet.binding import Step
 from clnet.device import Device
 from clnet.errors import BuildError, ClnetWarning, DeviceError, InputError
 from clnet.network import Dense, Network
 from clnet.planner import Candidate, _Planner, _shortest_path
-from clnet.runtime import Step
 from clnet.tuning import measure as measuring
 from clnet.tuning.measure import WrongResultError
 from clnet.tuning.store import Timing

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import clnet
-from clnet import program, runtime
+from clnet import program
+from clnet import session as sessions
 from clnet.activations import ACTIVATIONS, LEAK
 from clnet.device import Device
 from clnet.errors import BuildError, DeviceError
@@ -20,7 +21,7 @@ from clnet.program import (
     source_hash,
     source_text,
 )
-from clnet.runtime import session
+from clnet.session import session
 from clnet.variants import VARIANTS
 
 CPU = clnet.device("cpu")
@@ -188,9 +189,9 @@ def test_a_missing_macro_is_an_error(source):
 
 def test_programs_are_built_once(monkeypatch):
     built = []
-    real = runtime.build
+    real = sessions.build
     monkeypatch.setattr(
-        runtime, "build", lambda *parts: built.append(parts) or real(*parts)
+        sessions, "build", lambda *parts: built.append(parts) or real(*parts)
     )
     network = clnet.Network.mlp([3, 17, 17, 17], "elliot", seed=0)
     network.compile(CPU, tune=False, variants=["naive"])

@@ -18,7 +18,7 @@ from clnet.device import devices
 RACY = """
 import numpy as np, pyopencl as cl
 from clnet.device import device
-from clnet.runtime import session
+from clnet.session import session
 where = session(device())
 text = '''__kernel void shift(__global int *x) {
     const int i = get_local_id(0);

@@ -16,11 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import clnet
-from clnet import runtime
+from clnet import memory
+from clnet.binding import Step
 from clnet.errors import DeviceError, InputError
 from clnet.network import Dense, Network
 from clnet.ops import Apply
-from clnet.runtime import Executable, Plan, Step, session
+from clnet.runtime import Executable, Plan
+from clnet.session import session
 from clnet.variants.cpu import Cpu
 from clnet.variants.generic import Generic
 from clnet.variants.host import Host
@@ -306,7 +308,7 @@ def test_a_packed_buffer_that_goes_meanwhile_is_filled_again(monkeypatch):
     """The plan that filled it may be collected at any moment, as in a cycle."""
     network = Network.mlp([5, 40, 3], "tanh", seed=1)
     x = inputs(network, 2)
-    real = runtime.ParameterStore.packed
+    real = memory.ParameterStore.packed
 
     def collect_first(self, packed):
         gc.collect()
@@ -315,7 +317,7 @@ def test_a_packed_buffer_that_goes_meanwhile_is_filled_again(monkeypatch):
     gc.disable()
     try:
         cover(network, CPU, ["cpu", "host"], 2)(x)
-        monkeypatch.setattr(runtime.ParameterStore, "packed", collect_first)
+        monkeypatch.setattr(memory.ParameterStore, "packed", collect_first)
         plan = cover(network, CPU, ["cpu", "host"], 2)
     finally:
         gc.enable()
@@ -541,13 +543,13 @@ def test_a_second_call_allocates_nothing(device, kinds, monkeypatch):
     x = inputs(network, 2)
     plan(x)
     made = []
-    real = runtime.Memory.__init__
+    real = memory.Memory.__init__
 
     def count(self, *arguments):
         made.append(arguments)
         real(self, *arguments)
 
-    monkeypatch.setattr(runtime.Memory, "__init__", count)
+    monkeypatch.setattr(memory.Memory, "__init__", count)
     monkeypatch.setattr(cl, "Buffer", count)
     monkeypatch.setattr(cl, "Kernel", count)
     before = session(device).allocated

@@ -8,7 +8,8 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
-from clnet import reference, runtime, training
+from clnet import memory as memories
+from clnet import reference, training
 from clnet.callbacks import Checkpoint, EarlyStopping
 from clnet.device import device
 from clnet.errors import ClnetError, ClnetWarning, FormatError, InputError
@@ -121,7 +122,7 @@ class Transfers:
 
     def __init__(self, monkeypatch):
         self.bytes = []
-        memory, copy = runtime.Memory, cl.enqueue_copy
+        memory, copy = memories.Memory, cl.enqueue_copy
         read, write = memory.read, memory.write
         self.inside = False
 

@@ -9,6 +9,7 @@ import pytest
 
 from clnet import reference
 from clnet.activations import ACTIVATIONS
+from clnet.binding import Step
 from clnet.device import device
 from clnet.losses import LOSSES, loss_function
 from clnet.lowering import live_elements, lower_training
@@ -17,7 +18,7 @@ from clnet.ops import Apply, BiasAct, Softmax
 from clnet.optimisers import OPTIMISERS, SGD, AdamW, Incremental, RMSprop, Rprop
 from clnet.planner import plan_training
 from clnet.replay import Learnt, Replay
-from clnet.runtime import Step, session
+from clnet.session import session
 from clnet.shuffling import key
 from clnet.storage import Entries, entry_matrix
 from clnet.training_ops import Outer as OuterOp

@@ -17,10 +17,12 @@ import pytest
 from bounds import span_bound
 
 from clnet.activations import ACTIVATIONS
+from clnet.binding import Step
 from clnet.device import Device, device
 from clnet.network import Dense, Network
 from clnet.ops import Apply, Nonlinearity, Span, Value
-from clnet.runtime import Executable, Step, session
+from clnet.runtime import Executable
+from clnet.session import session
 from clnet.storage import DenseStorage, Entries, entry_matrix
 from clnet.variants import VARIANTS
 from clnet.variants.base import Cost, Scratch

@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.binding import Step
 from clnet.errors import ClnetError, DeviceError
 from clnet.network import Network
 from clnet.ops import Apply, Op, Value
 from clnet.reference import run_op
-from clnet.runtime import Executable, Session, Step
+from clnet.runtime import Executable
+from clnet.session import Session
 from clnet.tuning.store import Timing
 
 Array = NDArray[Any]
@@ -83,7 +85,7 @@ def measure(
         for value in given:
             values = _random((executable.batch, value.width))
             if on_device:
-                executable.load(value, values)
+                executable.write(value, values)
             else:
                 executable.x[value.name][...] = values
 

@@ -163,9 +163,13 @@ class Launch:
     standby: bool = False
 
 
-def in_order(launches: Iterable[Launch]) -> list[Launch]:
-    """Return launches with those first that run only when something has changed."""
-    return sorted(launches, key=lambda launch: launch.when == "call")
+def phases(launches: Iterable[Launch]) -> tuple[list[Launch], list[Launch]]:
+    """Return those that run only when something has changed, then the others."""
+    listed = list(launches)
+    return (
+        [launch for launch in listed if launch.when != "call"],
+        [launch for launch in listed if launch.when == "call"],
+    )
 
 
 @dataclass(frozen=True)

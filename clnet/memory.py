@@ -1,0 +1,194 @@
+"""Memory of a device: buffers, and its copy of a network's parameters."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import DeviceError
+from clnet.ops import Value
+from clnet.variants.base import Packed, Table
+
+if TYPE_CHECKING:
+    from clnet.network import Network
+    from clnet.session import Session
+
+Array = NDArray[Any]
+Action = Callable[[], Any]
+ALIGNMENT = 64  # bytes; a cache line, and the widest vector
+
+
+class Memory:
+    """A buffer of a session, zero at first.
+
+    Attributes
+    ----------
+    argument : object
+        What a kernel's `set_arg` takes.
+    array : ndarray of uint8 or None
+        The host's view of the same bytes, where the device shares memory.
+
+    Raises
+    ------
+    DeviceError
+        If the device has not enough memory.
+    """
+
+    def __init__(self, session: Session, size: int) -> None:
+        import pyopencl as cl
+
+        size = max(size, 1)
+        device = session.device
+        if size > session.free:
+            gc.collect()  # a network and its plans refer to each other
+        if size > session.free:
+            raise DeviceError(
+                f"{device.name} has no room for {size} bytes: {session.free} are left; "
+                "take a smaller batch or another device"
+            )
+        self.array: Array | None = None
+        try:
+            if device.fine_svm:
+                flags = cl.svm_mem_flags
+                self.array = cl.svm_empty(
+                    session.context,
+                    flags.READ_WRITE | flags.SVM_FINE_GRAIN_BUFFER,
+                    (size,), np.uint8, alignment=ALIGNMENT,
+                )
+                self.array[:] = 0
+                self.argument: Any = cl.SVM(self.array)
+            else:
+                self.argument = cl.Buffer(
+                    session.context, cl.mem_flags.READ_WRITE, size
+                )
+                cl.enqueue_fill_buffer(
+                    session.queue, self.argument, np.uint8(0), 0, size
+                ).wait()
+        except (cl.Error, MemoryError) as error:
+            raise DeviceError(
+                f"{device.name} has no room for {size} bytes: {error}"
+            ) from error
+        session.allocated += size
+        shared = self.array is not None
+        self._release = weakref.finalize(self, _released, session, size, shared)
+
+    def write(self, session: Session, values: Array) -> None:
+        """Copy an array to the start of the buffer, and wait for it."""
+        import pyopencl as cl
+
+        if self.array is not None:
+            flat = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+            self.array[: flat.size] = flat
+        else:
+            cl.enqueue_copy(
+                session.queue, self.argument, np.ascontiguousarray(values),
+                is_blocking=True,
+            )
+
+    def read(self, session: Session, count: int, dtype: str) -> Array:
+        """Return a copy of the buffer's first `count` numbers of a type."""
+        import pyopencl as cl
+
+        found = np.empty(count, dtype)
+        if self.array is not None:
+            found.view(np.uint8)[...] = self.array[: found.nbytes]
+        elif count:
+            cl.enqueue_copy(session.queue, found, self.argument, is_blocking=True)
+        return found
+
+    def first(self, session: Session) -> int:
+        """Return the first byte."""
+        return int(self.read(session, 1, "uint8")[0])
+
+    def view(self, dtype: str, batch: int, value: Value) -> Array:
+        """Return the host's view [batch, width] of a value in shared memory."""
+        assert self.array is not None
+        size = batch * value.stride * np.dtype(dtype).itemsize
+        rows = self.array[:size].view(dtype).reshape(batch, value.stride)
+        return rows[:, : value.width]
+
+
+def _released(session: Session, size: int, shared: bool) -> None:
+    if shared:  # unlike a buffer, it goes even while commands use it
+        session.finish()
+    session.allocated -= size
+
+
+class PackedMemory(Memory):
+    """A buffer of repacked parameters, and the launches that fill it.
+
+    Attributes
+    ----------
+    refill : list of callable
+        Enqueue the launches.
+    """
+
+    def __init__(self, session: Session, size: int) -> None:
+        super().__init__(session, size)
+        self.refill: list[Action] = []
+
+
+class ParameterStore:
+    """The device's copy of a network's parameters, as they are and repacked.
+
+    Attributes
+    ----------
+    host : ndarray
+        The network's own array, as of `version`.
+    version : int
+        The network's version that the copy holds; -1: none yet.
+    lock : threading.RLock
+        Held while buffers are added or refilled.
+    """
+
+    def __init__(self, session: Session, network: Network) -> None:
+        self._session = session
+        self.memory = Memory(session, network.parameters.nbytes)
+        self.host: Array = network.parameters
+        self.version = -1
+        self.lock = threading.RLock()
+        # Executables hold what they use; what none uses any more goes.
+        self._tables: weakref.WeakValueDictionary[str, Memory] = (
+            weakref.WeakValueDictionary()
+        )
+        self._packed: weakref.WeakValueDictionary[str, PackedMemory] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def table(self, table: Table) -> Memory:
+        """Return the buffer of a constant array, uploaded at its first use."""
+        memory = self._tables.get(table.key)
+        if memory is None:
+            values = table.make()
+            memory = self._tables[table.key] = Memory(self._session, values.nbytes)
+            memory.write(self._session, values)
+        return memory
+
+    def packed(self, packed: Packed) -> PackedMemory:
+        """Return a repacked buffer, made at its first use."""
+        memory = self._packed.get(packed.key)
+        if memory is None:
+            memory = PackedMemory(self._session, packed.size)
+            self._packed[packed.key] = memory
+            self.version = -1
+        return memory
+
+    def refresh(self, network: Network) -> None:
+        """Upload the parameters if they are not the network's present ones."""
+        with self.lock:
+            if self.version == network.version:
+                return
+            self._session.finish()  # calls on device arrays may still be running
+            version, self.host = network.version, network.parameters
+            self.memory.write(self._session, self.host)
+            for memory in list(self._packed.values()):
+                for action in memory.refill:
+                    action()
+            self._session.finish()
+            self.version = version
