@@ -269,12 +269,12 @@ def fit(
     callbacks: Iterable[Callback],
     seed: int | None,
     device: str | Device | None,
-    scaling: Scaling | None,
     desired_error: float | None,
     stop: str | None,
     schedule: Schedule | None,
     state: TrainingState | None,
     progress: bool,
+    scaling: Scaling | None,
 ) -> History:
     """Train a network; see `Network.fit`."""
     check_count("epochs", epochs)
@@ -363,12 +363,12 @@ def _run(
 
 
 def _data_set(
-    scaling: Scaling | None = None,
     network: Network,
     x: ArrayLike,
     t: ArrayLike,
     weight: ArrayLike | None = None,
     what: str = "",
+    scaling: Scaling | None = None,
 ) -> DataSet:
     """Return checked samples, scaled."""
     dtype = network.dtype if scaling is None else "float64"
@@ -376,17 +376,17 @@ def _data_set(
               "t": as_numbers(f"{what}t", t, dtype)}
     widths = {"x": network.n_in, "t": network.n_out}
     for name, array in arrays.items():
+        if array.ndim != 2 or array.shape[1] != widths[name]:
+            raise InputError(
+                f"{what}{name} has shape {list(array.shape)}, expected "
+                f"[samples, {widths[name]}]"
+            )
     if scaling is not None:
         scaled = scaling.scale_input(arrays["x"]), scaling.scale_output(arrays["t"])
         arrays = {
             name: as_numbers(name, array, network.dtype)
             for name, array in zip(arrays, scaled, strict=True)
         }
-        if array.ndim != 2 or array.shape[1] != widths[name]:
-            raise InputError(
-                f"{what}{name} has shape {list(array.shape)}, expected "
-                f"[samples, {widths[name]}]"
-            )
     n = len(arrays["x"])
     if n != len(arrays["t"]):
         raise InputError(f"{what}x has {n} samples and t {len(arrays['t'])}")
