@@ -6,6 +6,7 @@ import io
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import isfinite
 from os import PathLike
 from typing import Any
 
@@ -38,7 +39,7 @@ class Measures:
     @property
     def finite(self) -> bool:
         """Whether nothing overflowed."""
-        return bool(np.isfinite(self.loss) and np.isfinite(self.mse))
+        return isfinite(self.loss) and isfinite(self.mse)
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ class Replay(Binding):
             self._ready(steps[0], first)  # of the next run
         self._many_at_once = all(
             any(isinstance(a, Scalar) and a.name == "steps" for a in call.arguments)
-            for call in calls
+            for call in calls if not call.standby
         )
         self.set(steps=1)
 
@@ -147,8 +147,8 @@ class Replay(Binding):
         for name, number in scalars.items():
             if numbers.get(name) != number:
                 numbers[name] = number
-                for kernel, index, kind in self._scalars.get(name, ()):
-                    kernel.set_arg(index, kind(number))
+                for setting in self._scalars.get(name, ()):
+                    setting(number)
 
     def run(self) -> None:
         """Enqueue the launches once: a step, or as many as the scalar says."""
@@ -185,9 +185,10 @@ class Replay(Binding):
         together = steps if self._many_at_once else 1
         for number in range(0, steps, together):
             first = number * batch
-            here = min(batch, samples - first)
+            left = samples - first
             self.set(
-                first=first, samples=here, seen=first + here, fresh=number == 0,
+                first=first, samples=min(together * batch, left),
+                seen=first + min(batch, left), fresh=number == 0,
                 count=count + number, steps=together,
             )
             self.run()

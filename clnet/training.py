@@ -9,7 +9,10 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from math import isfinite
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,30 +104,39 @@ class Pass:
         self._replay = Replay(session, steps, network.layout, learnt)
         self._totals = program.output
         self._n, self._n_out = len(data), network.n_out
-        self.batch = batch
         for value, array in zip(program.inputs, data.arrays, strict=True):
             self._replay.write(value, array)
 
-    def start(self, words: Sequence[int], rate: float, seed: int) -> None:
-        """Set what holds for a whole epoch."""
+    def run(
+        self, words: Iterable[int] = (), rate: float = 0.0, seed: int = 0,
+        count: int = 0,
+    ) -> int:
+        """Enqueue an epoch, and return how many steps it has.
+
+        Parameters
+        ----------
+        words : iterable of int
+            The key of its order; empty: none is shuffled.
+        rate : float
+            The learning rate.
+        seed : int
+            Of the optimiser's random numbers.
+        count : int
+            Steps taken before.
+        """
         self._replay.set(rate=rate, seed=seed & 0xFFFFFFFF)
         self._replay.set(**{f"key{i}": int(word) for i, word in enumerate(words)})
-
-    def step(self, first: int, count: int) -> None:
-        """Enqueue the step whose batch starts at a sample of the epoch's order."""
-        samples = min(self.batch, self._n - first)
-        self._replay.set(
-            first=first, samples=samples, seen=first + samples, fresh=first == 0,
-            count=count,
-        )
-        self._replay.run()
+        return self._replay.run_pass(self._n, count)
 
     def measures(self) -> Measures:
         """Wait for the epoch's end, and return what it added up to."""
-        totals = self._replay.read(self._totals)[0].astype(np.float64)
-        loss, squares, fails = totals[: len(RECORD)] + totals[len(RECORD) :]
-        bit_fail = round(fails) if np.isfinite(fails) else self._n * self._n_out
-        return Measures(loss / self._n, squares / (self._n * self._n_out), bit_fail)
+        # As Python's floats: the sums are of the type's own precision, and what
+        # rounding took from them is added in float64.
+        totals: list[float] = self._replay.read(self._totals)[0].tolist()
+        loss, squares, fails = map(add, totals, totals[len(RECORD) :])
+        outputs = self._n * self._n_out
+        bit_fail = round(fails) if isfinite(fails) else outputs
+        return Measures(loss / self._n, squares / outputs, bit_fail)
 
 
 class Training:
@@ -156,14 +168,14 @@ class Training:
         self.history = History(state)
         self._rule = rule
         self._session = session(where)
-        self._data, self._batch, self._shuffled = data, batch, shuffled
+        self._shuffled = shuffled
         self._epoch, self._count, self._seed = state.epoch, state.count, state.seed
-        self._n = len(data)
+        n = len(data)
         self._learnt = Learnt(self._session, state.parameters, state.values)
         self._training = Pass(
             self._session, network,
             lower_training(
-                network, loss, rule, samples=self._n if batch < self._n else None,
+                network, loss, rule, samples=n if batch < n else None,
                 shuffled=shuffled, weighted=data.weight is not None,
             ),
             data, batch, self._learnt,
@@ -177,7 +189,6 @@ class Training:
                 self._session, network, _without_backward(program), validation, size,
                 self._learnt,
             )
-            self._validation_starts = range(0, len(validation), size)
 
     @property
     def parameters(self) -> Array:
@@ -199,10 +210,7 @@ class Training:
         start = time.perf_counter()
         self._learnt.keep()
         words = key(self._seed, self._epoch) if self._shuffled else ()
-        self._training.start([int(word) for word in words], rate, self._seed)
-        for first in range(0, self._n, self._batch):
-            self._training.step(first, self._count)
-            self._count += 1
+        self._count += self._training.run(words, rate, self._seed, self._count)
         measures = self._training.measures()
         self._epoch += 1
         validation = None if self._validation is None else self._validated()
@@ -213,8 +221,7 @@ class Training:
 
     def _validated(self) -> Measures:
         assert self._validation is not None
-        for first in self._validation_starts:
-            self._validation.step(first, 0)
+        self._validation.run()
         return self._validation.measures()
 
     def finish(self) -> None:
@@ -324,20 +331,19 @@ def _run(
     progress: bool,
 ) -> None:
     """Train epoch by epoch until something says stop; the history says what."""
-    from tqdm import tqdm
-
     history = training.history
     first = history.state.epoch
-    bar = tqdm(total=epochs, unit=" epochs", disable=not progress, dynamic_ncols=True)
+    numbers = range(first, first + epochs)
     try:
-        with bar:
-            for number in range(first, first + epochs):
+        with _bar(epochs) if progress else nullcontext() as bar:
+            for number in numbers:
                 rate = rule.rate
                 if schedule is not None:
                     rate *= float(schedule(number))
                 epoch = training.epoch(rate)
-                bar.update()
-                bar.set_postfix(loss=f"{epoch.loss:.4g}", refresh=False)
+                if bar is not None:
+                    bar.update()
+                    bar.set_postfix(loss=f"{epoch.loss:.4g}", refresh=False)
                 if not epoch.training.finite:
                     what = "mse" if np.isfinite(epoch.loss) else "loss"
                     history.stopped = (
@@ -346,12 +352,13 @@ def _run(
                         "kept, try a smaller learning rate"
                     )
                     return
-                stops = [callback(training, epoch) for callback in callbacks]
-                if any(stops):
-                    who = callbacks[[bool(s) for s in stops].index(True)]
-                    name = getattr(who, "__name__", type(who).__name__)
-                    history.stopped = f"{name} stopped after epoch {epoch.number}"
-                    return
+                if callbacks:
+                    stops = [callback(training, epoch) for callback in callbacks]
+                    if any(stops):
+                        who = callbacks[[bool(s) for s in stops].index(True)]
+                        name = getattr(who, "__name__", type(who).__name__)
+                        history.stopped = f"{name} stopped after epoch {epoch.number}"
+                        return
                 sentence = reached(epoch)
                 if sentence is not None:
                     history.stopped = sentence
@@ -360,6 +367,13 @@ def _run(
     except KeyboardInterrupt:
         done = len(history)
         history.stopped = f"interrupted after {done} epochs; what was learnt is kept"
+
+
+def _bar(epochs: int) -> Any:
+    """Return a progress bar on stderr."""
+    from tqdm import tqdm
+
+    return tqdm(total=epochs, unit=" epochs", dynamic_ncols=True)
 
 
 def _data_set(

@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 RECORD = ("loss", "squared error", "bit fails")
 """What is counted of each sample, and added up over an epoch."""
 
-SCALARS = ("first", "samples", "seen", "fresh", "rate", "count", "seed", "key")
+SCALARS = (
+    "first", "samples", "seen", "fresh", "rate", "count", "seed", "key", "steps",
+)
 """What is set from step to step: the number of the batch's first sample in the epoch's
 order, its samples, those of the epoch so far with it, whether the totals start anew,
 the learning rate, the steps taken before, the seed of the optimiser's random numbers,
-the key of the epoch's order."""
+the key of the epoch's order. A launch that takes ``steps`` does so many steps in a
+row, with ``samples`` in all, from the one on that the others describe."""
 
 
 def gradient(name: str, slot: Slot) -> Value:

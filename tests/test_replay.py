@@ -165,8 +165,8 @@ def test_a_pass_sets_what_changes_from_batch_to_batch():
     ]
 
 
-@pytest.mark.parametrize(("n", "samples"), [(10, 4), (3, 3), (4, 4)])
-def test_launches_that_can_do_a_whole_pass_at_once(n, samples):
+@pytest.mark.parametrize("n", [10, 3, 4])
+def test_launches_that_can_do_a_whole_pass_at_once(n):
     class Counting(Changed):
         def launches(self, span, config, device):
             first, *rest = super().launches(span, config, device)
@@ -179,6 +179,6 @@ def test_launches_that_can_do_a_whole_pass_at_once(n, samples):
     replay.run = lambda: seen.append(dict(replay._numbers))
     assert replay.run_pass(n, count=7) == -(-n // 4)
     assert seen == [
-        {"first": 0, "samples": samples, "seen": samples, "fresh": 1, "count": 7,
+        {"first": 0, "samples": n, "seen": min(n, 4), "fresh": 1, "count": 7,
          "steps": -(-n // 4)},
     ]

@@ -245,6 +245,17 @@ def test_states_of_something_else(tmp_path):
         net().fit(x, t, optimiser="adam", state=3)
 
 
+def test_without_progress_there_is_no_bar(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a bar")
+
+    monkeypatch.setattr("tqdm.tqdm", refuse)
+    x, t = spirals()
+    net().fit(x, t, epochs=1)
+    with pytest.raises(AssertionError, match="a bar"):
+        net().fit(x, t, epochs=1, progress=True)
+
+
 # Learning ---------------------------------------------------------------------------
 
 
