@@ -13,8 +13,10 @@ from clnet.errors import (
 )
 from clnet.formats import load, load_data, save_data
 from clnet.history import History, TrainingState
-from clnet.network import Dense, Network
+from clnet.layers import Dense, Sparse
+from clnet.network import Network
 from clnet.scaling import Scaling
+from clnet.storage import Pattern
 
 __version__ = "0.1.0"
 
@@ -31,7 +33,9 @@ __all__ = [
     "History",
     "InputError",
     "Network",
+    "Pattern",
     "Scaling",
+    "Sparse",
     "TrainingState",
     "device",
     "devices",

@@ -5,7 +5,7 @@ A program of inference (`lower`) and one of a training step (`lower_training`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -88,6 +88,8 @@ def live_elements(
 def lower(network: Network) -> Program:
     """Return the program of a network: two ops a layer, three with softmax.
 
+    A layer of several storages or sources has an `Apply` for each.
+
     Parameters
     ----------
     network : Network
@@ -95,19 +97,19 @@ def lower(network: Network) -> Program:
     """
     x = _value("x", network.n_in, inner=False)
     ops: list[Op] = []
-    y = x
+    ys = [x]
     last = len(network.layers)
     for number in range(1, last + 1):
         layer = network.layers[number - 1]
-        apply, act = _forward(network, number, y)
-        n_out = apply.storage.n_out
-        y = _value(f"y{number}", n_out, inner=number != last)
-        ops.append(apply)
+        applies, act = _forward(network, number, ys)
+        y = _value(f"y{number}", layer.n_out, inner=number != last)
+        ys.append(y)
+        ops += applies
         if layer.activation == SOFTMAX:
             ops += [act, Softmax(act.y, y)]
         else:
             ops.append(replace(act, y=y))
-    return Program(tuple(ops), (x,), (y,), network.layout, network.dtype)
+    return Program(tuple(ops), (x,), (ys[-1],), network.layout, network.dtype)
 
 
 def lower_training(
@@ -159,20 +161,22 @@ def lower_training(
         ops.append(Gather(tuple(data), tuple(inputs), shuffled))
         inputs = data
     layers = list(range(1, len(network.layers) + 1))
-    forward: dict[int, tuple[Apply, BiasAct]] = {}
-    y = x
+    forward: dict[int, tuple[list[Apply], BiasAct]] = {}
+    ys = [x]
     for number in layers:
-        forward[number] = apply, act = _forward(network, number, y)
+        forward[number] = applies, act = _forward(network, number, ys)
         if number == layers[-1]:
             act = _fused(network, act, loss)
-            forward[number] = apply, act
+            forward[number] = applies, act
         elif network.layers[number - 1].activation == SOFTMAX:
             raise InputError(
                 f"layer {number} is softmax, which trains as the last layer only"
             )
-        ops += [apply, act]
-        y = act.y
+        ops += [*applies, act]
+        ys.append(act.y)
+    y = ys[-1]
     dy = _value(f"dy{layers[-1]}", y.width)
+    derivatives = {y: dy}  # of the loss, by each output that has one so far
     record = Value("record", len(RECORD), len(RECORD))
     totals = Value("totals", 2 * len(RECORD), 2 * len(RECORD), rows=1)
     limit = BIT_FAIL_LIMIT if network.fann is None else network.fann.bit_fail_limit
@@ -187,22 +191,28 @@ def lower_training(
     gradients: list[Value] = []
     slots: list[Slot] = []
     for number in reversed(layers):
-        apply, act = forward[number]
-        ds = dy
+        applies, act = forward[number]
+        ds = dy = derivatives[act.y]
         if not act.nonlinearity.plain:
             ds = replace(dy, name=f"ds{number}")
-            ops.append(_act_grad(act, apply.sums, dy, ds))
-        slot = apply.weights
-        gradients.append(gradient(f"dweights{number}", slot))
-        slots.append(slot)
-        ops.append(Outer(ds, apply.x, gradients[-1], apply.storage, slot))
+            ops.append(_act_grad(act, act.sums, dy, ds))
+        for part, apply in enumerate(applies):
+            name = f"dweights{number}" + (f".{part}" if part else "")
+            gradients.append(gradient(name, apply.weights))
+            slots.append(apply.weights)
+            ops.append(
+                Outer(ds, apply.x, gradients[-1], apply.storage, apply.weights)
+            )
         if act.bias is not None:
             gradients.append(gradient(f"dbias{number}", act.bias))
             slots.append(act.bias)
             ops.append(BiasGrad(ds, gradients[-1], act.bias))
-        if number > 1:
-            dy = _value(f"dy{number - 1}", apply.storage.n_in)
-            ops.append(ApplyT(ds, dy, apply.storage, slot))
+        for apply in applies:
+            if apply.x != x:
+                more = apply.x in derivatives  # the output has several readers
+                dx = _value(f"d{apply.x.name}", apply.x.width)
+                derivatives[apply.x] = dx
+                ops.append(ApplyT(ds, dx, apply.storage, apply.weights, more))
     outputs = tuple(gradients)
     if optimiser is not None:
         where = network.layout
@@ -221,18 +231,24 @@ def _value(name: str, width: int, inner: bool = True) -> Value:
     return Value(name, width, round_up(width, VALUE_ALIGNMENT) if inner else width)
 
 
-def _forward(network: Network, number: int, x: Value) -> tuple[Apply, BiasAct]:
-    """Return the two ops of a layer, counted from 1, softmax left out."""
-    layer, storage = network.layers[number - 1], network.storages[number - 1]
-    where = network.layout
-    sums = _value(f"sums{number}", storage.n_out)
+def _forward(
+    network: Network, number: int, ys: Sequence[Value]
+) -> tuple[list[Apply], BiasAct]:
+    """Return the ops of a layer, counted from 1, softmax left out.
+
+    ys: the input, and the outputs of the layers before.
+    """
+    layer, matrix = network.layers[number - 1], network.matrices[number - 1]
+    sums = _value(f"sums{number}", layer.n_out)
     softmax = layer.activation == SOFTMAX
-    y = _value(f"{'logits' if softmax else 'y'}{number}", storage.n_out)
+    y = _value(f"{'logits' if softmax else 'y'}{number}", layer.n_out)
     function = nonlinearity(layer.activation, layer.steepness, network.fann_compatible)
-    return (
-        Apply(x, sums, storage, where.weights[number - 1]),
-        BiasAct(sums, y, where.biases[number - 1], function),
-    )
+    applies = [
+        Apply(ys[part.source], sums, part.storage, part.weights, accumulate=i > 0)
+        for i, part in enumerate(matrix.parts)
+    ]
+    bias = network.layout.biases[number - 1]
+    return applies, BiasAct(sums, y, bias, function)
 
 
 def _fused(network: Network, act: BiasAct, loss: LossFunction) -> BiasAct:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,11 +14,13 @@ from clnet.activations import SOFTMAX, activation
 from clnet.checks import as_numbers, check_count
 from clnet.errors import ClnetWarning, InputError, unknown
 from clnet.initialisers import WIDROW_NGUYEN, Draw, initialiser, widrow_nguyen
+from clnet.layers import Dense, Layer
 from clnet.lowering import layout, live_elements, lower
+from clnet.matrix import Matrix, Part
 from clnet.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
 from clnet.ops import Layout, Program
 from clnet.scaling import Scaling
-from clnet.storage import DenseStorage, Storage
+from clnet.storage import Storage
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -32,97 +33,6 @@ if TYPE_CHECKING:
     from clnet.runtime import Plan
 
 DTYPES = ("float32", "float64")
-
-
-class Layer(Protocol):
-    """What a network asks of a layer's description."""
-
-    @property
-    def activation(self) -> str | tuple[str, ...]:
-        """One activation, or one a neuron."""
-        ...
-
-    @property
-    def steepness(self) -> float | tuple[float, ...]:
-        """Factor of the sums before the activation: one, or one a neuron."""
-        ...
-
-    @property
-    def bias(self) -> bool:
-        """Whether neurons have a bias."""
-        ...
-
-    @property
-    def initialiser(self) -> str:
-        """Name of the rule for the initial weights and biases."""
-        ...
-
-    def storage(self, n_in: int) -> Storage:
-        """Return where the entries of the layer's matrix are, for n_in inputs."""
-        ...
-
-
-@dataclass(frozen=True)
-class Dense:
-    """A fully connected layer, ``y = f(steepness * (A x + b))``.
-
-    Parameters
-    ----------
-    n_out : int
-        Neurons, at least 1.
-    activation : str or sequence of str
-        A name of `clnet.activations`, or ``"softmax"``; or one name a neuron.
-    steepness : float or sequence of float
-        Finite; one, or one a neuron. FANN's steepness, but twice FANN's for its
-        sigmoid, ``1 / (1 + exp(-2 s x))``.
-    bias : bool
-        Whether neurons have a bias.
-    initialiser : str
-        ``"glorot"``, ``"he"``, ``"uniform"`` or ``"fann"``.
-
-    Raises
-    ------
-    InputError
-        If a size, name or number is not as above.
-    """
-
-    n_out: int
-    activation: str | tuple[str, ...] = "identity"
-    steepness: float | tuple[float, ...] = 1.0
-    bias: bool = True
-    initialiser: str = "glorot"
-
-    def __post_init__(self) -> None:
-        check_count("n_out", self.n_out)
-        initialiser(self.initialiser)
-        names = self.activation
-        if isinstance(names, Iterable) and not isinstance(names, str):
-            names = tuple(names)
-            object.__setattr__(self, "activation", names)
-            self._one_each("activation", len(names))
-            if SOFTMAX in names:
-                raise InputError("softmax belongs to a whole layer, not to one neuron")
-            for name in names:
-                activation(name)
-        elif names != SOFTMAX:
-            activation(names)
-        steepness = as_numbers("steepness", self.steepness, "float64")
-        if not np.isfinite(steepness).all():
-            raise InputError(f"a steepness must be finite, not {self.steepness}")
-        if steepness.ndim:
-            object.__setattr__(self, "steepness", tuple(steepness.ravel().tolist()))
-            self._one_each("steepness", steepness.size)
-
-    def _one_each(self, what: str, found: int) -> None:
-        if found != self.n_out:
-            raise InputError(
-                f"{what} has {found} entries for {self.n_out} neurons: give one, or "
-                "one a neuron"
-            )
-
-    def storage(self, n_in: int) -> DenseStorage:
-        """Return the dense storage for n_in inputs."""
-        return DenseStorage(self.n_out, n_in)
 
 
 class Network:
@@ -176,10 +86,11 @@ class Network:
                 "a network needs a sequence of at least one layer, as [clnet.Dense(10)]"
             )
         for layer in layers:
-            if isinstance(layer, type) or not hasattr(layer, "storage"):
+            if isinstance(layer, type) or not hasattr(layer, "blocks"):
                 raise InputError(
                     f"{layer!r} is not a layer: give layers as clnet.Dense(10)"
                 )
+        _check_sources([_sources(layers, i) for i in range(len(layers))])
         if dtype not in DTYPES:
             raise unknown("dtype", dtype, DTYPES)
         self._n_in = int(n_in)
@@ -244,7 +155,7 @@ class Network:
     @property
     def n_out(self) -> int:
         """Outputs."""
-        return self.storages[-1].n_out
+        return self.sizes[-1]
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -285,22 +196,44 @@ class Network:
         self._scaling = scaling
 
     @cached_property
-    def storages(self) -> tuple[Storage, ...]:
-        """One storage a layer."""
-        found: list[Storage] = []
-        n = self._n_in
-        for layer in self._layers:
-            found.append(layer.storage(n))
-            n = found[-1].n_out
+    def matrices(self) -> tuple[Matrix, ...]:
+        """The matrix of each layer."""
+        slots = iter(self.layout.weights)
+        return tuple(
+            Matrix(
+                layer.n_out,
+                sum(self.sizes[source] for source in _sources(self._layers, number)),
+                tuple(Part(*where, next(slots)) for where in self._stored[number]),
+            )
+            for number, layer in enumerate(self._layers)
+        )
+
+    @cached_property
+    def _stored(self) -> tuple[tuple[tuple[int, int, Storage], ...], ...]:
+        """Source, first column and storage of every part of every layer."""
+        item_size = np.dtype(self._dtype).itemsize
+        found = []
+        for number, layer in enumerate(self._layers):
+            sources = _sources(self._layers, number)
+            widths = [self.sizes[source] for source in sources]
+            firsts = np.cumsum([0, *widths[:-1]]).tolist()
+            blocks = layer.blocks(widths, item_size)
+            found.append(tuple(
+                (source, first, storage)
+                for source, first, block in zip(sources, firsts, blocks, strict=True)
+                for storage in block
+            ))
         return tuple(found)
+
+    @cached_property
+    def storages(self) -> tuple[Storage, ...]:
+        """The storages of all layers, one for each slot of weights."""
+        return tuple(storage for parts in self._stored for *_, storage in parts)
 
     @cached_property
     def layout(self) -> Layout:
         """Where weights and biases live in the flat buffer."""
-        biases = [
-            storage.n_out if layer.bias else 0
-            for layer, storage in zip(self._layers, self.storages, strict=True)
-        ]
+        biases = [layer.n_out if layer.bias else 0 for layer in self._layers]
         return layout(self.storages, biases)
 
     @cached_property
@@ -336,9 +269,7 @@ class Network:
 
     def weights(self, layer: int) -> NDArray[Any]:
         """Return the weights [n_out, n_in] of a layer, counted from 0, read-only."""
-        slot = self.layout.weights[self._checked(layer)]
-        values = self.parameters[slot.offset : slot.offset + slot.size]
-        matrix = self.storages[layer].matrix(values)
+        matrix = self.matrices[self._checked(layer)].dense(self.parameters)
         matrix.flags.writeable = False
         return matrix
 
@@ -352,26 +283,34 @@ class Network:
     def set_layer(
         self, layer: int, weights: ArrayLike, biases: ArrayLike | None = None
     ) -> None:
-        """Replace the weights [n_out, n_in], and biases [n_out], of one layer.
+        """Replace the weights, and biases [n_out], of one layer, counted from 0.
+
+        Weights are the matrix [n_out, n_in]; of a partially connected layer also its
+        live entries [entries], row by row.
 
         Raises
         ------
         InputError
-            If a shape is wrong, or biases are given for a layer that has none.
+            If a shape is wrong, biases are given for a layer that has none, or weights
+            where there is no connection.
         """
-        storage = self.storages[self._checked(layer)]
-        slot = self.layout.weights[layer]
-        matrix = as_numbers("weights", weights, self._dtype)
-        if matrix.shape != (storage.n_out, storage.n_in):
+        matrix = self.matrices[self._checked(layer)]
+        values = as_numbers("weights", weights, self._dtype)
+        live = not matrix.full and values.shape == (matrix.count,)
+        if not live and values.shape != (matrix.n_out, matrix.n_in):
             raise InputError(
-                f"weights of layer {layer} have shape {list(matrix.shape)}, expected "
-                f"[{storage.n_out}, {storage.n_in}]"
+                f"weights of layer {layer} have shape {list(values.shape)}, expected "
+                f"[{matrix.n_out}, {matrix.n_in}]"
             )
         new = self._parameters.copy()
-        entries = storage.entries()
-        live = entries.live
-        values = new[slot.offset : slot.offset + slot.size]
-        values[live] = matrix[entries.rows[live], entries.columns[live]]
+        rows, columns, places = matrix.entries()
+        new[places] = values if live else values[rows, columns]
+        outside = np.count_nonzero(values) - np.count_nonzero(new[places])
+        if outside:
+            raise InputError(
+                f"weights of layer {layer} have {outside} numbers where there is no "
+                "connection, expected 0"
+            )
         if biases is not None:
             place = self.layout.biases[layer]
             vector = as_numbers("biases", biases, self._dtype)
@@ -645,7 +584,7 @@ class Network:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Inputs, then neurons of each layer."""
-        return (self._n_in, *(storage.n_out for storage in self.storages))
+        return (self._n_in, *(layer.n_out for layer in self._layers))
 
     def _scaling_to_apply(self, scale: bool | None) -> Scaling | None:
         """Return the scaling if `scale` asks for it; warn if it leaves that open."""
@@ -689,15 +628,13 @@ class Network:
         rng = _generator(seed)
         parameters = np.zeros(self.layout.size, self._dtype)
         for number, layer in enumerate(self._layers):
-            storage = self.storages[number]
-            slot, place = self.layout.weights[number], self.layout.biases[number]
-            live = storage.entries().live
-            n = int(live.sum())
+            matrix, place = self.matrices[number], self.layout.biases[number]
+            places = matrix.entries().places
+            n = places.size
             rule = draw or initialiser(layer.initialiser)
-            values, biases = rule(
-                rng, n / storage.n_out, n / storage.n_in, n, place.size if place else 0
+            parameters[places], biases = rule(
+                rng, n / matrix.n_out, n / matrix.n_in, n, place.size if place else 0
             )
-            parameters[slot.offset : slot.offset + slot.size][live] = values
             if place is not None:
                 parameters[place.offset : place.offset + place.size] = biases
         return parameters
@@ -710,3 +647,24 @@ def _generator(seed: int | None) -> np.random.Generator:
         raise InputError(
             f"a seed must be a whole number of at least 0, or None, not {seed!r}"
         ) from None
+
+
+def _sources(layers: Sequence[Layer], number: int) -> tuple[int, ...]:
+    """Return what a layer, counted from 0, reads: 0 the input, k the k-th layer."""
+    sources = layers[number].sources
+    return (number,) if sources is None else sources
+
+
+def _check_sources(sources: Sequence[tuple[int, ...]]) -> None:
+    """Raise InputError unless layers read earlier ones, and each is read."""
+    for number, found in enumerate(sources):
+        if max(found) > number:
+            raise InputError(
+                f"layer {number} has the sources {found}, expected 0, the input, to "
+                f"{number}, the output of the layer before"
+            )
+    unread = set(range(1, len(sources))) - {s for found in sources for s in found}
+    if unread:
+        raise InputError(
+            f"the output of layer {min(unread) - 1} is in no later layer's sources"
+        )

@@ -20,14 +20,16 @@ WIDTH = 80  # columns of everything that is printed
 def network_text(network: Network) -> str:
     """Return what a network is: sizes, layers, FANN's parameters where it has them."""
     rows = []
-    for number, (layer, storage) in enumerate(
-        zip(network.layers, network.storages, strict=True)
+    item_size = network.parameters.itemsize
+    for number, (layer, matrix) in enumerate(
+        zip(network.layers, network.matrices, strict=True)
     ):
-        count = int(storage.entries().live.sum()) + storage.n_out * layer.bias
+        biases = layer.n_out * layer.bias
         rows.append((
-            number, storage.n_out, _one(layer.activation), _one(layer.steepness),
-            storage.name, "yes" if layer.bias else "no", count,
-            count * network.parameters.itemsize,
+            number, layer.n_out, _one(layer.activation), _one(layer.steepness),
+            matrix.format + ("" if matrix.full else f" {100 * matrix.density:.3g}%"),
+            "yes" if layer.bias else "no", matrix.count + biases,
+            matrix.nbytes(item_size) + biases * item_size,
         ))
     headers = (
         "#", "size", "activation", "steepness", "storage", "bias", "params", "bytes"

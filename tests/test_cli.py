@@ -163,7 +163,7 @@ def test_info_of_a_network(clnet_command, file):
     assert "network      3-4-2" in out
     assert "parameters   26" in out
     row = next(line.split() for line in out.splitlines() if "tanh" in line)
-    assert row == ["0", "4", "tanh", "1", "dense", "yes", "16", "64"]
+    assert row == ["0", "4", "tanh", "1", "dense", "yes", "16", "80"]
     assert ("learning_rate" in out) == (file == "a.net")
 
 

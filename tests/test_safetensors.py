@@ -215,7 +215,7 @@ def changed(**changes):
     (changed(scaling=3), "TypeError"),
     (changed(scaling={"mean_in": [1]}), "TypeError"),
     (changed(scaling=SCALING), "the scaling is for 1 inputs and 1 outputs"),
-    (lambda d: d["layers"][0].update(type="sparse"), "KeyError: 'sparse'"),
+    (lambda d: d["layers"][0].update(type="other"), "KeyError: 'other'"),
     (lambda d: d["layers"][0].update(type=[]), "TypeError"),
     (lambda d: d["layers"][0].update(activation="rleu"), "did you mean 'relu'"),
     (lambda d: d["layers"][0].update(activation=7), "unknown activation 7"),

@@ -223,9 +223,10 @@ class SparseLayer:
     steepness: float = 1.0
     bias: bool = True
     initialiser: str = "uniform"
+    sources: tuple[int, ...] | None = None
 
-    def storage(self, n_in):
-        return Sparse(self.n_out, n_in)
+    def blocks(self, widths, item_size):
+        return tuple((Sparse(self.n_out, width),) for width in widths)
 
 
 def test_a_storage_that_is_not_dense():

@@ -374,9 +374,10 @@ class ScatteredLayer:
     steepness: float = 1.0
     bias: bool = True
     initialiser: str = "uniform"
+    sources: tuple[int, ...] | None = None
 
-    def storage(self, n_in):
-        return Scattered(self.n_out, n_in)
+    def blocks(self, widths, item_size):
+        return tuple((Scattered(self.n_out, width),) for width in widths)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)

@@ -31,9 +31,9 @@ from clnet.formats.fann_parameters import (
 )
 from clnet.formats.files import read, write
 from clnet.formats.numbers import Items, Text, infinite
-from clnet.network import Dense, Network
+from clnet.layers import Dense
+from clnet.network import Network
 from clnet.scaling import SCALES, Scaling
-from clnet.storage import DenseStorage
 
 __all__ = ["FannParameters", "load", "save"]
 
@@ -363,9 +363,9 @@ def _fann_neurons(network: Network, number: int, path: Path) -> _FannNeurons:
     def refused(why: str) -> FormatError:
         return FormatError(f"cannot write {path}: layer {number} {why}")
 
-    layer, storage = network.layers[number], network.storages[number]
-    if not isinstance(storage, DenseStorage):
-        raise refused(f"is {storage.name}, and only dense layers are supported yet")
+    layer, matrix = network.layers[number], network.matrices[number]
+    if not matrix.full:
+        raise refused(f"is {matrix.format}, and only dense layers are supported yet")
     if not layer.bias:
         raise refused("has no bias, and every neuron of FANN has one")
     names = (layer.activation,) if isinstance(layer.activation, str) else (
@@ -377,10 +377,10 @@ def _fann_neurons(network: Network, number: int, path: Path) -> _FannNeurons:
     if missing:
         raise refused(f"has the activation {missing[0]!r}, which FANN does not have")
     factors = [row.fann_factor for row in rows if row is not None]
-    steepness = np.broadcast_to(layer.steepness, storage.n_out) / np.asarray(factors)
+    steepness = np.broadcast_to(layer.steepness, layer.n_out) / np.asarray(factors)
     if infinite(steepness, network.dtype).any():
         raise refused(f"has a steepness beyond {network.dtype}'s range")
-    n = storage.n_out // len(numbers)
+    n = layer.n_out // len(numbers)
     return _FannNeurons(numbers * n, steepness.tolist())
 
 

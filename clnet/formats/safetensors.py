@@ -3,14 +3,17 @@
 Tensors are named and shaped as in the state dict of a PyTorch ``Sequential`` in which
 linear and activation modules alternate, an identity counting as one: layer k, from 0,
 has its weights [n_out, n_in] under ``"{2k}.weight"`` and its biases [n_out] under
-``"{2k}.bias"``. The network's description stands in the metadata, as JSON under
-``"clnet"``.
+``"{2k}.bias"``. A partially connected layer has the weights [entries] of its live
+entries, row by row, and as in PyTorch's CSR tensors ``"{2k}.weight.crow_indices"``
+[n_out + 1] and ``"{2k}.weight.col_indices"`` [entries]. The network's description
+stands in the metadata, as JSON under ``"clnet"``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +26,17 @@ from clnet.checks import check_count
 from clnet.errors import FormatError, InputError
 from clnet.formats.fann_parameters import FannParameters
 from clnet.formats.files import check_readable, write
-from clnet.network import Dense, Network
+from clnet.layers import Dense, Layer, Sparse
+from clnet.network import Network
 from clnet.scaling import Scaling
+from clnet.storage import Pattern
 
 Array = NDArray[Any]
 
 _KEY = "clnet"
 _VERSION = 1
-_LAYERS = {"dense": Dense}
+_LAYERS: dict[str, type[Dense] | type[Sparse]] = {"dense": Dense, "sparse": Sparse}
+_DRAWN = ("density", "placement", "seed")  # what the pattern came from
 _OPTIONS = ("dtype", "fann_compatible")
 
 
@@ -52,10 +58,10 @@ def load(path: Path) -> Network:
                     f"{path} holds no description of a network, expected a file that "
                     "clnet wrote (metadata key 'clnet')"
                 )
-            n_in, layers, options = _described(path, metadata[_KEY])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError, TypeError, AttributeError) as error:
         raise FormatError(f"{path} is no whole safetensors file: {error}") from None
+    n_in, layers, options = _described(path, metadata[_KEY], tensors)
     # Before the network, whose memory a wrong description could make huge.
     arrays = _arrays(path, n_in, layers, options["dtype"], tensors)
     try:
@@ -77,10 +83,20 @@ def save(network: Network, path: Path) -> None:
         written.
     """
     tensors: dict[str, Array] = {}
-    for number in range(len(network.layers)):
+    for number, (layer, matrix) in enumerate(
+        zip(network.layers, network.matrices, strict=True)
+    ):
         weight, bias = _names(number)
-        tensors[weight] = np.ascontiguousarray(network.weights(number))
-        if network.layers[number].bias:
+        if isinstance(layer, Sparse):
+            rows, columns, places = matrix.entries()
+            starts = np.searchsorted(rows, np.arange(matrix.n_out + 1))
+            tensors[weight] = network.parameters[places]
+            for name, indices in zip(_index_names(number), (starts, columns),
+                                     strict=True):
+                tensors[name] = indices.astype(np.int32)
+        else:
+            tensors[weight] = np.ascontiguousarray(network.weights(number))
+        if layer.bias:
             tensors[bias] = np.ascontiguousarray(network.biases(number))
     description = {
         "version": _VERSION,
@@ -100,18 +116,32 @@ def _names(number: int) -> tuple[str, str]:
     return f"{2 * number}.weight", f"{2 * number}.bias"
 
 
+def _index_names(number: int) -> tuple[str, str]:
+    weight, _ = _names(number)
+    return f"{weight}.crow_indices", f"{weight}.col_indices"
+
+
 def _layer(path: Path, layer: Any) -> dict[str, Any]:
     for name, kind in _LAYERS.items():
         if isinstance(layer, kind):
-            return {"type": name, **dataclasses.asdict(layer)}
+            fields = {f.name: getattr(layer, f.name) for f in dataclasses.fields(kind)}
+            if kind is Sparse:
+                for field in ("pattern", *_DRAWN):
+                    del fields[field]
+            return {"type": name, **fields}
     raise FormatError(
         f"cannot write {path}: a layer is {type(layer).__name__}, expected one of "
         f"{', '.join(_LAYERS)}"
     )
 
 
-def _described(path: Path, text: str) -> tuple[int, list[Dense], dict[str, Any]]:
-    """Return the inputs, layers and options of `Network` that a description tells."""
+def _described(
+    path: Path, text: str, tensors: dict[str, Array]
+) -> tuple[int, list[Layer], dict[str, Any]]:
+    """Return the inputs, layers and options of `Network` that a description tells.
+
+    Takes the patterns of partially connected layers out of the tensors.
+    """
     try:
         description = json.loads(text)
         version = description.pop("version")
@@ -123,17 +153,25 @@ def _described(path: Path, text: str) -> tuple[int, list[Dense], dict[str, Any]]
         for name, kind in (("fann", FannParameters), ("scaling", Scaling)):
             found = description.pop(name)
             parts[name] = None if found is None else kind(**found)
-        layers = [
-            _LAYERS[layer.pop("type")](**layer) for layer in description.pop("layers")
-        ]
         n_in = description.pop("n_in")
         check_count("n_in", n_in)
+        layers: list[Layer] = []
+        for number, fields in enumerate(description.pop("layers")):
+            make = _LAYERS[fields.pop("type")]
+            if make is Sparse:
+                sizes = [n_in, *(layer.n_out for layer in layers)]
+                read = fields["sources"] or [number]
+                fields["pattern"] = _pattern(
+                    fields["n_out"], sum(sizes[source] for source in read),
+                    *(tensors.pop(name) for name in _index_names(number)),
+                )
+            layers.append(make(**fields))
         options = {name: description.pop(name) for name in _OPTIONS}
         if description:
             raise KeyError(f"unknown {min(description)}")
     except FormatError:
         raise
-    except (InputError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (InputError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise FormatError(
             f"{path} holds a description that is not clnet's: "
             f"{type(error).__name__}: {error}"
@@ -141,18 +179,32 @@ def _described(path: Path, text: str) -> tuple[int, list[Dense], dict[str, Any]]
     return n_in, layers, {**options, **parts}
 
 
+def _pattern(n_out: int, n_in: int, starts: Array, columns: Array) -> Pattern:
+    lengths = np.diff(starts)
+    whole = starts.shape == (n_out + 1,) and (lengths >= 0).all() and starts[0] == 0
+    if not whole or starts[-1] != columns.size:
+        raise ValueError(f"wrong crow_indices for {n_out} rows")
+    return Pattern(n_out, n_in, np.repeat(np.arange(n_out), lengths), columns)
+
+
 def _arrays(
-    path: Path, n_in: int, layers: list[Dense], dtype: str, tensors: dict[str, Array]
+    path: Path,
+    n_in: int,
+    layers: Sequence[Layer],
+    dtype: str,
+    tensors: dict[str, Array],
 ) -> list[list[Array]]:
     """Return weights and biases of every layer, if exactly those are the tensors."""
     arrays: list[list[Array]] = []
+    sizes = [n_in, *(layer.n_out for layer in layers)]
     for number, layer in enumerate(layers):
-        storage = layer.storage(n_in)
-        n_in = storage.n_out
         weight, bias = _names(number)
-        shapes = {weight: [storage.n_out, storage.n_in]}
+        read = layer.sources or (number,)
+        shapes = {weight: [layer.n_out, sum(sizes[source] for source in read)]}
+        if isinstance(layer, Sparse) and layer.pattern is not None:
+            shapes = {weight: [len(layer.pattern)]}
         if layer.bias:
-            shapes[bias] = [storage.n_out]
+            shapes[bias] = [layer.n_out]
         arrays.append([])
         for name, shape in shapes.items():
             tensor = tensors.pop(name, None)

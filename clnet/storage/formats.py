@@ -49,21 +49,24 @@ def check_format(name: object) -> None:
 
 
 def parts(
-    pattern: Pattern, name: str, item_size: int, memory_limit: int | None = None
-) -> Parts:
-    """Return the storages whose sum holds a pattern in a format.
+    blocks: Sequence[Pattern | None],
+    name: str,
+    item_size: int,
+    memory_limit: int | None = None,
+) -> tuple[Parts, ...]:
+    """Return for each block of a matrix the storages whose sum it is, in one format.
 
     Parameters
     ----------
-    pattern : Pattern
-        The entries.
+    blocks : sequence of Pattern or None
+        The entries of each; None: it has none.
     name : str
         One of `FORMATS`, or ``"auto"``: `USUAL`, or where the limit does not allow it
         the format of the fewest bytes.
     item_size : int
         Bytes of a value.
     memory_limit : int or None
-        Bytes of values and index arrays at most.
+        Bytes of values and index arrays of all blocks at most.
 
     Raises
     ------
@@ -71,21 +74,26 @@ def parts(
         If the format is unknown, or the limit too small.
     """
     check_format(name)
+
+    def held(form: str) -> tuple[Parts, ...]:
+        make = FORMATS[form]
+        return tuple(() if block is None else make(block) for block in blocks)
+
+    def size(found: tuple[Parts, ...]) -> int:
+        return sum(nbytes(storages, item_size) for storages in found)
+
     chosen = USUAL if name == AUTO else name
-    found = FORMATS[chosen](pattern)
-    if memory_limit is None or nbytes(found, item_size) <= memory_limit:
-        return found
+    if memory_limit is None or size(held(chosen)) <= memory_limit:
+        return held(chosen)
     if name == AUTO:
-        table = memory_table(pattern, item_size)
-        chosen = min(table, key=lambda row: row.nbytes).format
-        found = FORMATS[chosen](pattern)
-    needed = nbytes(found, item_size)
+        chosen = min(FORMATS, key=lambda form: size(held(form)))
+    needed = size(held(chosen))
     if needed > memory_limit:
         raise InputError(
-            f"{len(pattern)} entries of [{pattern.n_out}, {pattern.n_in}] need "
-            f"{needed} bytes as {chosen}, the memory limit is {memory_limit}"
+            f"the {sum(len(b) for b in blocks if b is not None)} connections of a "
+            f"layer need {needed} bytes as {chosen}, the memory limit is {memory_limit}"
         )
-    return found
+    return held(chosen)
 
 
 def nbytes(storages: Iterable[Storage], item_size: int) -> int:

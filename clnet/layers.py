@@ -1,0 +1,245 @@
+"""The layers' descriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from clnet.activations import SOFTMAX, activation
+from clnet.checks import as_numbers, check_count
+from clnet.errors import InputError
+from clnet.initialisers import initialiser
+from clnet.placement import placement
+from clnet.storage import DenseStorage, Pattern, Storage
+from clnet.storage.formats import AUTO, check_format, parts
+
+Blocks = tuple[tuple[Storage, ...], ...]
+"""For each source of a layer, the storages whose sum is its block of the matrix."""
+
+
+class Layer(Protocol):
+    """What a network asks of a layer's description."""
+
+    @property
+    def n_out(self) -> int:
+        """Neurons."""
+        ...
+
+    @property
+    def activation(self) -> str | tuple[str, ...]:
+        """One activation, or one a neuron."""
+        ...
+
+    @property
+    def steepness(self) -> float | tuple[float, ...]:
+        """Factor of the sums before the activation: one, or one a neuron."""
+        ...
+
+    @property
+    def bias(self) -> bool:
+        """Whether neurons have a bias."""
+        ...
+
+    @property
+    def initialiser(self) -> str:
+        """Name of the rule for the initial weights and biases."""
+        ...
+
+    @property
+    def sources(self) -> tuple[int, ...] | None:
+        """What the layer reads; None: its predecessor."""
+        ...
+
+    def blocks(self, widths: Sequence[int], item_size: int) -> Blocks:
+        """Return where the entries of the layer's matrix are.
+
+        Parameters
+        ----------
+        widths : sequence of int
+            Numbers that each of the sources has: the matrix is a row of blocks.
+        item_size : int
+            Bytes of a weight.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Neurons:
+    """What all layers have: neurons, ``y = f(steepness * (A x + b))``.
+
+    Parameters
+    ----------
+    n_out : int
+        Neurons, at least 1.
+    activation : str or sequence of str
+        A name of `clnet.activations`, or ``"softmax"``; or one name a neuron.
+    steepness : float or sequence of float
+        Finite; one, or one a neuron. FANN's steepness, but twice FANN's for its
+        sigmoid, ``1 / (1 + exp(-2 s x))``.
+    bias : bool
+        Whether neurons have a bias.
+    initialiser : str
+        A name of `clnet.initialisers`.
+    sources : sequence of int or None
+        What the layer reads, side by side: 0 is the network's input, k the output of
+        the k-th layer; increasing. None: its predecessor.
+
+    Raises
+    ------
+    InputError
+        If a size, name or number is not as above.
+    """
+
+    n_out: int
+    activation: str | tuple[str, ...] = "identity"
+    steepness: float | tuple[float, ...] = 1.0
+    bias: bool = True
+    initialiser: str = "glorot"
+    sources: tuple[int, ...] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_count("n_out", self.n_out)
+        initialiser(self.initialiser)
+        names = self.activation
+        if isinstance(names, Iterable) and not isinstance(names, str):
+            names = tuple(names)
+            object.__setattr__(self, "activation", names)
+            self._one_each("activation", len(names))
+            if SOFTMAX in names:
+                raise InputError("softmax belongs to a whole layer, not to one neuron")
+            for name in names:
+                activation(name)
+        elif names != SOFTMAX:
+            activation(names)
+        steepness = as_numbers("steepness", self.steepness, "float64")
+        if not np.isfinite(steepness).all():
+            raise InputError(f"a steepness must be finite, not {self.steepness}")
+        if steepness.ndim:
+            object.__setattr__(self, "steepness", tuple(steepness.ravel().tolist()))
+            self._one_each("steepness", steepness.size)
+        if self.sources is not None:
+            object.__setattr__(self, "sources", _sources(self.sources))
+
+    def _one_each(self, what: str, found: int) -> None:
+        if found != self.n_out:
+            raise InputError(
+                f"{what} has {found} entries for {self.n_out} neurons: give one, or "
+                "one a neuron"
+            )
+
+
+def _sources(found: object) -> tuple[int, ...]:
+    numbers = found if isinstance(found, Iterable) else ()
+    sources = tuple(
+        int(n) for n in numbers
+        if isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0
+    )
+    if sources != tuple(sorted(set(sources))) or not sources or sources != found:
+        raise InputError(
+            "sources must be whole numbers of at least 0, increasing, as in (0, 1), "
+            f"not {found!r}"
+        )
+    return sources
+
+
+@dataclass(frozen=True)
+class Dense(Neurons):
+    """A fully connected layer; parameters as for `Neurons`."""
+
+    def blocks(self, widths: Sequence[int], item_size: int) -> Blocks:
+        """Return one dense storage for each source."""
+        return tuple((DenseStorage(self.n_out, width),) for width in widths)
+
+
+@dataclass(frozen=True)
+class Sparse(Neurons):
+    """A partially connected layer.
+
+    Only the connections that there are have a weight, and a gradient; training never
+    makes new ones.
+
+    Parameters
+    ----------
+    n_out, activation, steepness, bias, initialiser, sources
+        As for `Neurons`.
+    density : float or None
+        Share of all connections, in (0, 1], that is placed at random (FANN's
+        connection rate).
+    pattern : Pattern, mask [n_out, n_in] of bool, or scipy.sparse matrix, or None
+        The connections themselves; of a sparse matrix the entries that it stores,
+        whatever their numbers. Either this or a density.
+    placement : str
+        How connections are placed: ``"uniform"``, all sets alike; ``"rows"``, equally
+        many a neuron; ``"fann"``, at least one for every neuron and every input.
+    seed : int
+        Seed of the placement: the same connections again.
+    format : str
+        How the matrix is stored: a name of `clnet.storage.FORMATS`, or ``"auto"``.
+    memory_limit : int or None
+        Bytes that weights and their index arrays may take.
+
+    Raises
+    ------
+    InputError
+        If an argument is not as above.
+    """
+
+    density: float | None = field(default=None, kw_only=True)
+    pattern: Pattern | None = field(default=None, kw_only=True)
+    placement: str = field(default="uniform", kw_only=True)
+    seed: int = field(default=0, kw_only=True)
+    format: str = field(default=AUTO, kw_only=True)
+    memory_limit: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        placement(self.placement)
+        check_format(self.format)
+        if self.memory_limit is not None:
+            check_count("memory_limit", self.memory_limit)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer)):
+            raise InputError(f"a seed must be a whole number, not {self.seed!r}")
+        if self.seed < 0:
+            raise InputError(f"a seed must be at least 0, not {self.seed}")
+        if (self.density is None) == (self.pattern is None):
+            raise InputError("a sparse layer needs either a density or a pattern")
+        if self.density is not None:
+            if isinstance(self.density, bool) or not isinstance(
+                self.density, (int, float, np.integer, np.floating)
+            ) or not 0 < self.density <= 1:
+                raise InputError(f"a density must be in (0, 1], not {self.density!r}")
+            return
+        pattern = Pattern.of(self.pattern)
+        if pattern.n_out != self.n_out:
+            raise InputError(
+                f"a pattern is [{pattern.n_out}, {pattern.n_in}] for {self.n_out} "
+                "neurons, expected a row for each"
+            )
+        object.__setattr__(self, "pattern", pattern)
+
+    def connections(self, n_in: int) -> Pattern:
+        """Return the connections with n_in inputs.
+
+        Raises
+        ------
+        InputError
+            If the pattern given is for another number of inputs.
+        """
+        if self.pattern is None:
+            assert self.density is not None
+            rng = np.random.default_rng(self.seed)
+            return placement(self.placement)(rng, self.n_out, n_in, self.density)
+        if self.pattern.n_in != n_in:
+            raise InputError(
+                f"a pattern is [{self.n_out}, {self.pattern.n_in}], expected "
+                f"[{self.n_out}, {n_in}] for {n_in} inputs"
+            )
+        return self.pattern
+
+    def blocks(self, widths: Sequence[int], item_size: int) -> Blocks:
+        """Return the storages of the format; raise InputError as `connections`."""
+        patterns = self.connections(sum(widths)).blocks(widths)
+        return parts(patterns, self.format, item_size, self.memory_limit)

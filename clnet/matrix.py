@@ -1,0 +1,132 @@
+"""A layer's matrix: the storages that it is made of, in the flat parameter buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.ops import Slot
+from clnet.storage import DenseStorage, MaskedStorage, Storage
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one `ops.Apply` multiplies.
+
+    Attributes
+    ----------
+    source : int
+        What it reads: 0 the network's input, k the output of the k-th layer.
+    column : int
+        Where in the layer's matrix its columns start.
+    storage : Storage
+        Where its entries are.
+    weights : Slot
+        Where their values are.
+    """
+
+    source: int
+    column: int
+    storage: Storage
+    weights: Slot
+
+    @property
+    def columns(self) -> slice:
+        """Its columns of the layer's matrix."""
+        return slice(self.column, self.column + self.storage.n_in)
+
+    def values(self, parameters: NDArray[Any]) -> NDArray[Any]:
+        """Return its values [size], a view of the flat buffer."""
+        return parameters[self.weights.offset : self.weights.offset + self.weights.size]
+
+
+class MatrixEntries(NamedTuple):
+    """The live entries of a matrix, row by row.
+
+    Attributes
+    ----------
+    rows, columns, places : ndarray of int64, shape [entries]
+        Where in the matrix, and where in the flat buffer.
+    """
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    places: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A layer's matrix A [n_out, n_in]: blocks for each source, each a sum of parts.
+
+    Attributes
+    ----------
+    n_out, n_in : int
+        Neurons, and numbers that they read: those of all sources, side by side.
+    parts : tuple of Part
+        At least one.
+    """
+
+    n_out: int
+    n_in: int
+    parts: tuple[Part, ...]
+
+    @property
+    def full(self) -> bool:
+        """Whether every entry is live, and stored densely."""
+        return all(
+            isinstance(part.storage, DenseStorage)
+            and not isinstance(part.storage, MaskedStorage)
+            for part in self.parts
+        )
+
+    @cached_property
+    def count(self) -> int:
+        """Live entries."""
+        if self.full:
+            return self.n_out * self.n_in
+        return sum(int(part.storage.entries().live.sum()) for part in self.parts)
+
+    @property
+    def density(self) -> float:
+        """Share of the entries that are live."""
+        return self.count / (self.n_out * self.n_in)
+
+    @property
+    def format(self) -> str:
+        """The storages' names; HYB and blocks of several sources have more than one."""
+        return "+".join(dict.fromkeys(part.storage.name for part in self.parts))
+
+    def nbytes(self, item_size: int) -> int:
+        """Return the bytes of values, of item_size each, and of index arrays."""
+        return sum(part.storage.nbytes(item_size) for part in self.parts)
+
+    def dense(self, parameters: NDArray[Any]) -> NDArray[Any]:
+        """Return A [n_out, n_in] for the flat buffer: a view where possible."""
+        first = self.parts[0]
+        if len(self.parts) == 1 and first.storage.n_in == self.n_in:
+            return first.storage.matrix(first.values(parameters))
+        matrix = np.zeros((self.n_out, self.n_in), parameters.dtype)
+        for part in self.parts:
+            matrix[:, part.columns] += part.storage.matrix(part.values(parameters))
+        return matrix
+
+    def entries(self) -> MatrixEntries:
+        """Return the live entries."""
+        found: list[Sequence[NDArray[np.int64]]] = []
+        for part in self.parts:
+            entries = part.storage.entries()
+            slots = np.flatnonzero(entries.live)
+            columns = entries.columns[slots] + part.column
+            found.append((entries.rows[slots], columns, slots + part.weights.offset))
+        if len(found) == 1 and isinstance(self.parts[0].storage, DenseStorage):
+            return MatrixEntries(*found[0])
+        rows, columns, places = (
+            np.concatenate(arrays) for arrays in zip(*found, strict=True)
+        )
+        order = np.lexsort((columns, rows))
+        return MatrixEntries(rows[order], columns[order], places[order])
