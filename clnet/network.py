@@ -324,6 +324,67 @@ class Network:
                 new[place.offset : place.offset + place.size] = vector
         self.parameters = new
 
+    def prune(
+        self,
+        *,
+        density: float | None = None,
+        threshold: float | None = None,
+        layers: Iterable[int] | None = None,
+        format: str = "auto",  # noqa: A002  as for `Sparse`
+    ) -> Network:
+        """Return a network of partially connected layers without the smallest weights.
+
+        What is left has its present weights, and can be trained on.
+
+        Parameters
+        ----------
+        density : float or None
+            Share of all connections of a layer, in (0, 1], of which the largest
+            weights are kept: at least one, and of a sparse layer no new ones.
+        threshold : float or None
+            Weights of a larger absolute value are kept. Either this or a density.
+        layers : iterable of int or None
+            Which, counted from 0; None: all.
+        format : str
+            As for `Sparse`.
+
+        Raises
+        ------
+        InputError
+            If an argument is not as above, or a layer would have no weight left.
+        """
+        from clnet.pruning import pruned
+
+        return pruned(self, density, threshold, layers, format)
+
+    def to_dense(self, layers: Iterable[int] | None = None) -> Network:
+        """Return the network with its layers, or some, fully connected: new weights 0.
+
+        Raises
+        ------
+        InputError
+            If there is no such layer.
+        """
+        from clnet.pruning import dense
+
+        return dense(self, layers)
+
+    def stored_as(
+        self, format: str, layers: Iterable[int] | None = None  # noqa: A002
+    ) -> Network:
+        """Return the network with its sparse layers, or some, in a format of `Sparse`.
+
+        Connections and weights stay the same, bit for bit.
+
+        Raises
+        ------
+        InputError
+            If there is no such format or layer.
+        """
+        from clnet.pruning import stored
+
+        return stored(self, format, layers)
+
     def initialise(
         self,
         name: str | None = None,

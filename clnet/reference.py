@@ -21,6 +21,7 @@ from clnet.lowering import live_elements
 from clnet.ops import Apply, BiasAct, Nonlinearity, Op, Program, Slot, Softmax
 from clnet.optimisers import Moment
 from clnet.shuffling import permuted
+from clnet.storage import DenseStorage, Storage
 from clnet.training_ops import (
     RECORD,
     ActGrad,
@@ -68,11 +69,32 @@ def run_op(op: Op, values: Values, parameters: Array) -> None:
 
 @run_op.register
 def _apply(op: Apply, values: Values, parameters: Array) -> None:
-    matrix = op.storage.matrix(_array(op.weights, parameters))
-    sums = values[op.x.name] @ matrix.T
+    weights = _array(op.weights, parameters)
+    sums = _product(values[op.x.name], op.storage, weights, transposed=False)
     if op.accumulate:
         sums += values[op.sums.name]
     values[op.sums.name] = sums
+
+
+def _product(x: Array, storage: Storage, weights: Array, transposed: bool) -> Array:
+    """Return ``A x`` sample by sample, or ``Aᵀ x``: x [batch, n_in], or [batch, n_out].
+
+    A dense storage multiplies all its entries, so that 0 · ∞ is NaN where a masked one
+    has no connection. The others multiply their live entries alone: BLAS, which knows
+    only whole matrices, serves where x is finite and the zeros between do not matter.
+    """
+    if isinstance(storage, DenseStorage) or np.isfinite(x).all():
+        matrix = storage.matrix(weights)
+        product: Array = x @ (matrix if transposed else matrix.T)
+        return product
+    entries = storage.entries()
+    live = entries.live
+    rows, columns = entries.rows[live], entries.columns[live]
+    if transposed:
+        rows, columns = columns, rows
+    sums = np.zeros((len(x), storage.n_in if transposed else storage.n_out), x.dtype)
+    np.add.at(sums, (slice(None), rows), x[:, columns] * weights[live])
+    return sums
 
 
 @run_op.register
@@ -159,7 +181,8 @@ def _act_grad(op: ActGrad, values: Values, parameters: Array) -> None:
 
 @run_op.register
 def _apply_t(op: ApplyT, values: Values, parameters: Array) -> None:
-    dx = values[op.ds.name] @ op.storage.matrix(_array(op.weights, parameters))
+    weights = _array(op.weights, parameters)
+    dx = _product(values[op.ds.name], op.storage, weights, transposed=True)
     if op.accumulate:
         dx += values[op.dx.name]
     values[op.dx.name] = dx

@@ -1,0 +1,123 @@
+"""Training: FANN's data sets by its rules, and mini-batches with Adam.
+
+The third study trained FANN's networks on a GPU function by function, and was 70 times
+slower than the serial library: every call copied to and fro. Its question is asked here
+of `Network.fit`, which leaves everything on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from clnet.device import Device
+from clnet.optimisers import Adam, Incremental, Rprop
+
+from .frame import Trial
+from .options import Options
+from .records import Row
+from .report import Layout, matrix, number, tables
+from .training_cases import BASES as BASES
+from .training_cases import EPOCHS, TrainingCase
+from .training_peers import Fitted, training_peers
+
+ABOUT = "training: FANN's rules and Adam, against FANN, NumPy, PyTorch, scikit-learn"
+DATA = Path("..", "shared", "datasets", "fann")  # where a checkout has them beside it
+FANN_SETS: Mapping[str, tuple[tuple[int, ...], int, str]] = {
+    "mushroom": ((125, 32, 2), 4062, "mushroom.train.gz"),
+    "robot": ((48, 96, 3), 374, "robot.train"),
+    "gene": ((120, 4, 2, 3), 1588, "gene.train"),
+}
+CHECKED = 5  # epochs of full batches that are compared with the oracle
+RATE = 0.1  # at FANN's 0.7 the last bits of float32 decide the course
+# Of each network: the batch, steps an epoch and timed epochs, on a CPU and else. Epochs
+# last long enough for their one wait not to count.
+ADAM: Mapping[tuple[int, ...], tuple[int, tuple[int, int], tuple[int, int]]] = {
+    (64, 100, 10): (32, (45, 45), (8, 8)),
+    (784, 128, 10): (128, (50, 50), (2, 8)),
+    (784, 1024, 1024, 10): (1024, (4, 16), (1, 4)),
+}
+LONG = 10_000_000  # multiply-adds a sample and step that scikit-learn is not run on
+OURS = Fitted()
+PEERS = frozenset(peer.name for peer in training_peers(None))
+CUDA = frozenset({"torch-cuda", "torch-graph", "torch-compile", "torch-compile-graph"})
+HOST = frozenset({"torch", "torch-cpu-compile"})
+
+
+def bases(device: Device) -> Sequence[str]:
+    """Return what is timed unasked: each case has one basis."""
+    return tuple(BASES)
+
+
+def trials(device: Device, options: Options) -> tuple[Trial, ...]:
+    """Return the study's trials on a device."""
+    cpu = device.type == "cpu"
+    folder = DATA if options.data is None else Path(options.data)
+    peers = training_peers(options.fann_library)
+    elsewhere = CUDA if cpu else HOST
+    found = []
+    for name, (sizes, samples, file) in FANN_SETS.items():
+        full = TrainingCase(
+            name, sizes, Rprop(), "mse", samples, samples, EPOCHS, f"{EPOCHS} epochs",
+            file=file, folder=folder, checked=CHECKED, initialiser="fann",
+        )
+        single = replace(
+            full, optimiser=Incremental(RATE), loss="fann_linear", batch=1, epochs=1,
+            basis="epoch", checked=1,
+        )
+        compiled = {peer.name for peer in peers if "compile" in peer.name}
+        rprop_peers = tuple(p for p in peers if p.name != "sklearn")
+        found.append(_trial("rprop", full, rprop_peers, elsewhere | compiled))
+        step_by_step = tuple(p for p in rprop_peers if p.name not in compiled)
+        slow = elsewhere | {"torch", "torch-cuda", "torch-graph"}
+        found.append(_trial("incremental", single, step_by_step, slow))
+    for sizes, (batch, steps, epochs) in ADAM.items():
+        case = TrainingCase(
+            "-".join(str(n) for n in sizes), sizes, Adam(), "categorical_cross_entropy",
+            batch * steps[not cpu], batch, epochs[not cpu], "step", hidden="relu",
+            output="softmax",
+        )
+        on_demand = set(elsewhere)
+        if cpu:
+            on_demand.add("torch-cpu-compile")
+        if case.parameters * case.batch > LONG:
+            on_demand.add("sklearn")
+        here = tuple(peer for peer in peers if peer.name != "fann")
+        found.append(_trial("adam", case, here, on_demand))
+    order = {"rprop": 0, "incremental": 1, "adam": 2}
+    found.sort(key=lambda trial: order[trial.table])
+    return tuple(found)
+
+
+def _trial(
+    table: str, case: TrainingCase, peers: Sequence[object], on_demand: set[str]
+) -> Trial:
+    return Trial(
+        table, case, (OURS, *peers), frozenset(on_demand),  # type: ignore[arg-type]
+        against=(OURS.name,),
+    )
+
+
+def report(rows: Sequence[Row]) -> str:
+    """Return the study's tables: times, times as long as ours took, steps a second."""
+    parts = [tables(rows, layout=LAYOUT)]
+    steps = [row for row in rows if row.basis == "step" and row.median is not None]
+    if steps:
+        parts.insert(0, "adam: steps a second\n\n" + matrix(steps, _steps_a_second))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _steps_a_second(row: Row) -> str:
+    assert row.median is not None
+    return number(1 / row.median)
+
+
+def _unit(row: Row) -> tuple[str, float]:
+    return ("microseconds", 1e6) if row.basis == "step" else ("milliseconds", 1e3)
+
+
+LAYOUT = Layout(
+    title=lambda row: f"{row.table}, {row.basis}", unit=_unit, meanings=BASES,
+    ratio=lambda ratio: 1 / ratio, ratio_text="times as long as {} took",
+)
