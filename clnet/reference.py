@@ -92,9 +92,9 @@ def _product(x: Array, storage: Storage, weights: Array, transposed: bool) -> Ar
     rows, columns = entries.rows[live], entries.columns[live]
     if transposed:
         rows, columns = columns, rows
-    sums = np.zeros((len(x), storage.n_in if transposed else storage.n_out), x.dtype)
-    np.add.at(sums, (slice(None), rows), x[:, columns] * weights[live])
-    return sums
+    sums = np.zeros((storage.n_in if transposed else storage.n_out, len(x)), x.dtype)
+    np.add.at(sums, rows, (x[:, columns] * weights[live]).T)
+    return sums.T
 
 
 @run_op.register

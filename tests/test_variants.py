@@ -390,7 +390,7 @@ def test_a_storage_that_nobody_knows_yet(variant, place):
     if variant.reach == "op":
         assert refusal is None
         for config in configs(variant, span, place):
-            # Where there is no entry the oracle's matrix has zeros: 0 * NaN.
+            # Where there is no entry the bounds' matrix has zeros: 0 * NaN.
             check(network, span, variant, config, place, 1, missing=1.0)
     else:
         assert "scattered" in refusal
