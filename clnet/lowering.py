@@ -30,6 +30,7 @@ from clnet.ops import (
     Value,
     round_up,
 )
+from clnet.regularisation import PLAIN, Regularisation
 from clnet.storage import Storage
 from clnet.training_ops import (
     RECORD,
@@ -37,6 +38,7 @@ from clnet.training_ops import (
     ApplyT,
     BiasGrad,
     Gather,
+    GradientNorm,
     Loss,
     Outer,
     Tally,
@@ -120,6 +122,7 @@ def lower_training(
     samples: int | None = None,
     shuffled: bool = False,
     weighted: bool = False,
+    regularisation: Regularisation = PLAIN,
 ) -> Program:
     """Return the program of one step of training.
 
@@ -138,6 +141,8 @@ def lower_training(
         Whether the batch is gathered in the epoch's random order.
     weighted : bool
         Whether samples have weights: a third input.
+    regularisation : Regularisation
+        What is done to gradients before the rule.
 
     Returns
     -------
@@ -217,9 +222,16 @@ def lower_training(
     if optimiser is not None:
         where = network.layout
         parameters = Value("parameters", where.size, where.size, rows=1)
+        norm = None
+        if regularisation.clip_norm is not None:
+            norm = Value("norm", 1, 1, rows=1)
+            ops.append(
+                GradientNorm(tuple(gradients), tuple(slots), norm, regularisation,
+                             where, network.storages)
+            )
         ops.append(
             Update(tuple(gradients), tuple(slots), totals, parameters, optimiser, where,
-                   network.storages, network.n_out)
+                   network.storages, network.n_out, regularisation, norm)
         )
         outputs = (parameters,)
     return Program(

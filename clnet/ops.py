@@ -214,6 +214,12 @@ class Layout:
     biases: tuple[Slot | None, ...]
     size: int
 
+    @property
+    def biases_start(self) -> int:
+        """Elements of the buffer before the first bias: weights and padding."""
+        end = max(slot.offset + slot.size for slot in self.weights)
+        return round_up(end, PARAMETER_ALIGNMENT)
+
 
 @dataclass(frozen=True)
 class LayerOps:

@@ -28,6 +28,7 @@ from clnet.training_ops import (
     ApplyT,
     BiasGrad,
     Gather,
+    GradientNorm,
     Loss,
     Outer,
     Tally,
@@ -204,12 +205,35 @@ def _bias_grad(op: BiasGrad, values: Values, parameters: Array) -> None:
 
 
 @run_op.register
-def _update(op: Update, values: Values, parameters: Array) -> None:
-    """Change parameters and state in place."""
+def _gradient_norm(op: GradientNorm, values: Values, parameters: Array) -> None:
     live = live_elements(op.layout, op.storages)
+    samples = int(values["samples"])
+    whole = _penalised(op, values, parameters)
+    norm = np.linalg.norm(whole[live] / whole.dtype.type(samples))
+    values[op.norm.name] = np.reshape(norm, (1, 1)).astype(whole.dtype)
+
+
+def _penalised(
+    op: GradientNorm | Update, values: Values, parameters: Array
+) -> Array:
+    """Return the flat gradient with the penalties' own."""
     flat = np.zeros(op.layout.size, parameters.dtype)
     for value, slot in zip(op.gradients, op.slots, strict=True):
         _array(slot, flat)[...] = values[value.name][0]
+    samples = int(values["samples"])
+    return op.regularisation.penalised(
+        parameters, flat, samples, op.layout.biases_start
+    )
+
+
+@run_op.register
+def _update(op: Update, values: Values, parameters: Array) -> None:
+    """Change parameters and state in place."""
+    live = live_elements(op.layout, op.storages)
+    norm = 0.0 if op.norm is None else float(values[op.norm.name][0, 0])
+    flat = op.regularisation.clipped(
+        _penalised(op, values, parameters), int(values["samples"]), norm
+    )
     moment = Moment(
         rate=float(values["rate"]), samples=int(values["samples"]),
         count=int(values["count"]),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clnet.ops import Layout, Nonlinearity, Op, Slot, Value
+from clnet.regularisation import PLAIN, Regularisation
 from clnet.storage import Storage
 
 if TYPE_CHECKING:
@@ -282,6 +283,49 @@ class BiasGrad(Op):
 
 
 @dataclass(frozen=True)
+class GradientNorm(Op):
+    """The Euclidean norm of the mean gradient, penalties of weights included.
+
+    Attributes
+    ----------
+    gradients : tuple of Value
+        Those of all slots.
+    slots : tuple of Slot
+        Where each is.
+    norm : Value
+        Written, [1, 1].
+    regularisation : Regularisation
+        The penalties.
+    layout : Layout
+        The flat buffer's.
+    storages : tuple of Storage
+        One a layer: they know which elements are live.
+    """
+
+    gradients: tuple[Value, ...]
+    slots: tuple[Slot, ...]
+    norm: Value
+    regularisation: Regularisation
+    layout: Layout
+    storages: tuple[Storage, ...]
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """The gradients."""
+        return self.gradients
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        """The norm."""
+        return (self.norm,)
+
+    @property
+    def signature(self) -> str:
+        """The name, with the size."""
+        return f"norm[{self.layout.size}]"
+
+
+@dataclass(frozen=True)
 class Update(Op):
     """One step of an optimiser over the live elements of the flat buffer.
 
@@ -303,6 +347,10 @@ class Update(Op):
         One a layer: they know which elements are live.
     outputs : int
         Outputs a sample: the epoch's error is averaged over them.
+    regularisation : Regularisation
+        What is done to the gradients before.
+    norm : Value or None
+        The gradient's, where it is clipped by its norm.
     """
 
     gradients: tuple[Value, ...]
@@ -313,11 +361,14 @@ class Update(Op):
     layout: Layout
     storages: tuple[Storage, ...]
     outputs: int
+    regularisation: Regularisation = PLAIN
+    norm: Value | None = None
 
     @property
     def reads(self) -> tuple[Value, ...]:
-        """The gradients and the totals."""
-        return (*self.gradients, self.totals)
+        """The gradients, the totals, and the norm if there is one."""
+        norm = () if self.norm is None else (self.norm,)
+        return (*self.gradients, self.totals, *norm)
 
     @property
     def writes(self) -> tuple[Value, ...]:

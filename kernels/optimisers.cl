@@ -11,19 +11,21 @@
 // live       [size]         0 for padding, which stays zero
 // state      [SLOTS, size]  the optimiser's, changed in place
 // totals     [6]            of the epoch so far; [1] and [4] add up to the squared error
+// norm       [1]            of the mean gradient; anything without CLIP_NORM
 // rate: of this step; samples: of this step; seen: of the epoch; outputs: of a sample;
 // count: steps taken before; seed: of random numbers
 // index map: work-item = element
 __kernel void update(__global REAL *parameters, __global const REAL *gradients,
                      __global const uchar *live, __global REAL *state,
-                     __global const REAL *totals, const int size, const int outputs,
-                     const REAL rate, const int samples, const int seen,
+                     __global const REAL *totals, __global const REAL *norm,
+                     const int size, const int outputs, const REAL rate, const int samples, const int seen,
                      const int count, const uint seed)
 {
     const int i = get_global_id(0);
     if (i >= size || !live[i]) return;
-    const Moment now = moment_of(rate, samples, totals[1] + totals[4], seen, outputs,
-                                 count, seed);
+    Moment now = moment_of(rate, samples, totals[1] + totals[4], seen, outputs, count,
+                           seed);
+    now.norm = norm[0];
     REAL kept[SLOTS + 1];  // at least one: there are no empty arrays
 #pragma unroll
     for (int slot = 0; slot < SLOTS; ++slot) kept[slot] = state[(size_t)slot * size + i];

@@ -7,9 +7,11 @@
 // SLOTS  values of state for each parameter
 // LEAST  the least step of RPROP and SARPROP, the least that counts for quickprop
 // CLAMP  FANN's largest weight
+// and, where gradients are penalised or clipped, those of regularisation.h
 #ifndef SLOTS
 #error "optimisers.h needs a rule, and its SLOTS"
 #endif
+#include "regularisation.h"
 #include "shuffling.h"
 
 // What a step knows beside gradients and state, and what follows from it.
@@ -20,6 +22,7 @@ typedef struct {
     REAL first, second;  // corrections of Adam's moments
     int count;           // steps taken before
     uint seed;           // of random numbers
+    REAL norm;           // of the mean gradient, where that is clipped
 } Moment;
 
 // error: squared errors of the epoch so far, of `seen` samples with `outputs` each
@@ -33,6 +36,7 @@ inline Moment moment_of(const REAL rate, const int samples, const REAL error,
     now.mse = error / ((REAL)seen * outputs);
     now.count = count;
     now.seed = seed;
+    now.norm = 0;
 #if defined(ADAM) || defined(ADAMW)
     // 1 - beta^(count + 1), exact also where beta is near 1.
     now.first = -expm1((count + (REAL)1) * (REAL)LOG_BETA1);
@@ -47,10 +51,10 @@ inline Moment moment_of(const REAL rate, const int samples, const REAL error,
 #define MORE(a, b) ((a) < (b) ? (b) : (a))
 #define CLAMPED(w) MORE(CONST(-(CLAMP)), LESS(w, CONST(CLAMP)))
 
-// The new value of parameters w with gradients g; `s` is their state, `element` the
+// A rule's new value of parameters w with gradients g; `s` is their state, `element` the
 // number of the first in the flat buffer.
 #define RULE                                                                         \
-    inline VAL stepped(VAL w, const VAL g, VAL *s, const Moment now, const uint element)
+    inline VAL ruled(VAL w, const VAL g, VAL *s, const Moment now, const uint element)
 
 #ifdef INCREMENTAL
 RULE
@@ -177,3 +181,10 @@ RULE
     return w - CONST(now.rate) * s[2];
 }
 #endif
+
+// The new value, with gradients penalised and clipped before.
+inline VAL stepped(const VAL w, const VAL g, VAL *s, const Moment now, const uint element)
+{
+    const VAL whole = penalised(w, g, now.samples, element);
+    return ruled(w, shortened(whole, now.samples, now.norm), s, now, element);
+}

@@ -17,15 +17,17 @@ from clnet.network import Dense, Network
 from clnet.ops import Apply, BiasAct, Softmax
 from clnet.optimisers import OPTIMISERS, SGD, AdamW, Incremental, RMSprop, Rprop
 from clnet.planner import plan_training
+from clnet.regularisation import Regularisation
 from clnet.replay import Learnt, Replay
 from clnet.session import session
 from clnet.shuffling import key
 from clnet.storage import Entries, entry_matrix
+from clnet.training_ops import GradientNorm, Update
 from clnet.training_ops import Outer as OuterOp
-from clnet.training_ops import Update
 from clnet.variants import TRAINING_VARIANTS
 from clnet.variants.generic import Generic
 from clnet.variants.generic_backward import GenericBackward
+from clnet.variants.gradient_norm import Norm
 from clnet.variants.optimisers import Optimisers
 from clnet.variants.outer import Outer
 
@@ -42,6 +44,7 @@ def generic_steps(program, batch):
         forward = isinstance(op, (Apply, BiasAct, Softmax))
         update = isinstance(op, Update)
         backward = Optimisers() if update else GenericBackward()
+        backward = Norm() if isinstance(op, GradientNorm) else backward
         variant = Generic() if forward else backward
         span = program.span(i, i + 1, batch)
         assert variant.refuse(span, DEVICE) is None
@@ -270,6 +273,36 @@ def test_every_optimiser(rule, dtype):
         found, parameters, rtol=0, atol={"float32": 2e-4, "float64": 1e-10}[dtype]
     )
     agree(state[:, live], values["state"][:, live], dtype)
+
+
+@pytest.mark.parametrize("options", [
+    {"l1": 0.01}, {"l2": 0.3}, {"clip_value": 0.05, "l1": 0.02},
+    {"clip_norm": 0.1, "l1": 0.02, "l2": 0.1}, {"clip_norm": 1e9},
+], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("planned", [False, True])
+def test_penalties_and_clipping(options, dtype, planned):
+    if dtype == "float64" and not DEVICE.fp64:
+        pytest.skip("the device has no float64")
+    network = Network(33, [Dense(70, "tanh"), Dense(3)], seed=2, dtype=dtype)
+    program = lower_training(
+        network, loss_function("mse"), SGD(0.5, 0.9),
+        regularisation=Regularisation(**options),
+    )
+    rng = np.random.default_rng(0)
+    data = {"x": rng.uniform(-1, 1, (20, 33)), "t": rng.uniform(-1, 1, (20, 3))}
+    scalars = [
+        {"first": 0, "samples": 20, "seen": 20, "fresh": 1, "count": count, "seed": 9,
+         "rate": 0.5} for count in range(3)
+    ]
+    replay, learnt, values, parameters = run_both(
+        network, program, 20, data, scalars, planned
+    )
+    SESSION.finish()
+    agree(learnt.values()[0], parameters, dtype)
+    norm = next((op.norm for op in program.ops if isinstance(op, GradientNorm)), None)
+    if norm is not None:
+        agree(replay.read(norm), values["norm"], dtype)
 
 
 @pytest.mark.parametrize("shuffled", [False, True])

@@ -7,6 +7,7 @@ from clnet.variants.fused_local import FusedLocal
 from clnet.variants.gemm import Gemm
 from clnet.variants.generic import Generic
 from clnet.variants.generic_backward import GenericBackward
+from clnet.variants.gradient_norm import Norm
 from clnet.variants.host import Host
 from clnet.variants.local import Local
 from clnet.variants.naive import Naive
@@ -31,6 +32,7 @@ TRAINING_VARIANTS: tuple[Variant, ...] = (
     *(variant for variant in VARIANTS if variant.name != "host"),
     Outer(),
     GenericBackward(),
+    Norm(),
     Optimisers(),
 )
 """Those that may compute a training step: it stays on the device."""

@@ -16,7 +16,7 @@ from clnet.optimisers import (
     RPROP_LEAST_STEP,
     SARPROP_LEAST_STEP,
 )
-from clnet.training_ops import Update
+from clnet.training_ops import GradientNorm, Update
 from clnet.variants.base import (
     Config,
     Cost,
@@ -71,33 +71,59 @@ class Optimisers:
     ) -> tuple[Launch, ...]:
         """Return the one launch."""
         op = _update(span)
-        rule = op.optimiser
-        constants: dict[str, float] = {**rule.constants, "CLAMP": FANN_CLAMP}
-        if rule.name in LEAST:
-            constants["LEAST"] = LEAST[rule.name]
-        defines: dict[str, int | str] = {
-            "REAL": real(span), rule.name.upper(): 1, "SLOTS": rule.slots,
-            **{
-                name: int(value) if isinstance(value, bool) else number(value, span)
-                for name, value in constants.items()
-            },
-        }
+        defines = {"REAL": real(span), **rule_defines(op, span)}
         group = min(GROUP, device.largest_group)
         size = op.layout.size
-        live = Table(
-            f"live elements of {size}",
-            lambda: live_elements(op.layout, op.storages).astype(np.uint8),
-        )
         return (
             Launch(
                 "optimisers.cl", "update", defines, (round_up(size, group),), (group,),
                 (
-                    Parameters(), Gradients(), live, State(), op.totals, size,
-                    op.outputs, Scalar("rate", "real"), Scalar("samples"),
-                    Scalar("seen"), Scalar("count"), Scalar("seed", "uint"),
+                    Parameters(), Gradients(), live_table(op), State(), op.totals,
+                    op.norm or op.totals, size, op.outputs, Scalar("rate", "real"),
+                    Scalar("samples"), Scalar("seen"), Scalar("count"),
+                    Scalar("seed", "uint"),
                 ),
             ),
         )
+
+
+def rule_defines(op: Update, span: Span) -> dict[str, int | str]:
+    """Return the macros of ``optimisers.h``."""
+    rule = op.optimiser
+    constants: dict[str, float] = {**rule.constants, "CLAMP": FANN_CLAMP}
+    if rule.name in LEAST:
+        constants["LEAST"] = LEAST[rule.name]
+    return {
+        rule.name.upper(): 1, "SLOTS": rule.slots,
+        **{
+            name: int(value) if isinstance(value, bool) else number(value, span)
+            for name, value in constants.items()
+        },
+        **regularisation_defines(op, span),
+    }
+
+
+def regularisation_defines(
+    op: Update | GradientNorm, span: Span
+) -> dict[str, int | str]:
+    """Return the macros of ``regularisation.h``: none where nothing is done."""
+    chosen, defines = op.regularisation, dict[str, int | str]()
+    if chosen.penalises:
+        defines["WEIGHTS"] = op.layout.biases_start
+        defines |= {"L1": number(chosen.l1, span), "L2": number(chosen.l2, span)}
+    for name in ("clip_value", "clip_norm"):
+        value = getattr(chosen, name)
+        if value is not None:
+            defines[name.upper()] = number(value, span)
+    return defines
+
+
+def live_table(op: Update | GradientNorm) -> Table:
+    """Return 1 for every element of the flat buffer that is no padding, else 0."""
+    return Table(
+        f"live elements of {op.layout.size}",
+        lambda: live_elements(op.layout, op.storages).astype(np.uint8),
+    )
 
 
 def _update(span: Span) -> Update:
