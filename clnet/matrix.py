@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ops import Slot
-from clnet.storage import DenseStorage, MaskedStorage, Storage
+from clnet.storage import DenseStorage, RowStorage, Storage
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,7 @@ class Matrix:
     @property
     def full(self) -> bool:
         """Whether every entry is live, and stored densely."""
-        return all(
-            isinstance(part.storage, DenseStorage)
-            and not isinstance(part.storage, MaskedStorage)
-            for part in self.parts
-        )
+        return all(isinstance(part.storage, DenseStorage) for part in self.parts)
 
     @cached_property
     def count(self) -> int:
@@ -123,7 +119,7 @@ class Matrix:
             slots = np.flatnonzero(entries.live)
             columns = entries.columns[slots] + part.column
             found.append((entries.rows[slots], columns, slots + part.weights.offset))
-        if len(found) == 1 and isinstance(self.parts[0].storage, DenseStorage):
+        if len(found) == 1 and isinstance(self.parts[0].storage, RowStorage):
             return MatrixEntries(*found[0])
         rows, columns, places = (
             np.concatenate(arrays) for arrays in zip(*found, strict=True)

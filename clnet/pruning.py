@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from clnet.checks import as_real
 from clnet.errors import InputError
 from clnet.layers import Dense, Layer, Neurons, Sparse
-from clnet.storage import DenseStorage, Pattern
+from clnet.storage import Pattern, RowStorage
 from clnet.storage.formats import check_format
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _weights_at(
 ) -> NDArray[Any]:
     """Return the weights of a layer at entries; 0 where it has none."""
     matrix = network.matrices[number]
-    if all(isinstance(part.storage, DenseStorage) for part in matrix.parts):
+    if all(isinstance(part.storage, RowStorage) for part in matrix.parts):
         values: NDArray[Any] = network.weights(number)[rows, columns]
         return values
     found = matrix.entries()

@@ -21,14 +21,13 @@ from clnet.lowering import live_elements
 from clnet.ops import Apply, BiasAct, Nonlinearity, Op, Program, Slot, Softmax
 from clnet.optimisers import Moment
 from clnet.shuffling import permuted
-from clnet.storage import DenseStorage, Storage
+from clnet.storage import RowStorage, Storage
 from clnet.training_ops import (
     RECORD,
     ActGrad,
     ApplyT,
     BiasGrad,
     Gather,
-    GradientNorm,
     Loss,
     Outer,
     Tally,
@@ -80,11 +79,11 @@ def _apply(op: Apply, values: Values, parameters: Array) -> None:
 def _product(x: Array, storage: Storage, weights: Array, transposed: bool) -> Array:
     """Return ``A x`` sample by sample, or ``Aᵀ x``: x [batch, n_in], or [batch, n_out].
 
-    A dense storage multiplies all its entries, so that 0 · ∞ is NaN where a masked one
+    Storages of whole rows multiply all of them, so that 0 · ∞ is NaN where a masked one
     has no connection. The others multiply their live entries alone: BLAS, which knows
     only whole matrices, serves where x is finite and the zeros between do not matter.
     """
-    if isinstance(storage, DenseStorage) or np.isfinite(x).all():
+    if isinstance(storage, RowStorage) or np.isfinite(x).all():
         matrix = storage.matrix(weights)
         product: Array = x @ (matrix if transposed else matrix.T)
         return product
@@ -205,35 +204,12 @@ def _bias_grad(op: BiasGrad, values: Values, parameters: Array) -> None:
 
 
 @run_op.register
-def _gradient_norm(op: GradientNorm, values: Values, parameters: Array) -> None:
-    live = live_elements(op.layout, op.storages)
-    samples = int(values["samples"])
-    whole = _penalised(op, values, parameters)
-    norm = np.linalg.norm(whole[live] / whole.dtype.type(samples))
-    values[op.norm.name] = np.reshape(norm, (1, 1)).astype(whole.dtype)
-
-
-def _penalised(
-    op: GradientNorm | Update, values: Values, parameters: Array
-) -> Array:
-    """Return the flat gradient with the penalties' own."""
-    flat = np.zeros(op.layout.size, parameters.dtype)
-    for value, slot in zip(op.gradients, op.slots, strict=True):
-        _array(slot, flat)[...] = values[value.name][0]
-    samples = int(values["samples"])
-    return op.regularisation.penalised(
-        parameters, flat, samples, op.layout.biases_start
-    )
-
-
-@run_op.register
 def _update(op: Update, values: Values, parameters: Array) -> None:
     """Change parameters and state in place."""
     live = live_elements(op.layout, op.storages)
-    norm = 0.0 if op.norm is None else float(values[op.norm.name][0, 0])
-    flat = op.regularisation.clipped(
-        _penalised(op, values, parameters), int(values["samples"]), norm
-    )
+    flat = np.zeros(op.layout.size, parameters.dtype)
+    for value, slot in zip(op.gradients, op.slots, strict=True):
+        _array(slot, flat)[...] = values[value.name][0]
     moment = Moment(
         rate=float(values["rate"]), samples=int(values["samples"]),
         count=int(values["count"]),

@@ -362,9 +362,9 @@ def test_parts_within_a_memory_limit():
     assert nbytes(found, 4) == min(small.values())
 
 
-def test_a_masked_storage_is_a_dense_one():
+def test_a_masked_storage_has_whole_rows():
     pattern = Pattern.of(MASKS["random"])
     storage = MaskedStorage.of(pattern)
-    assert storage.signature == "dense[37,37]"
+    assert storage.signature == "masked[37,37]"
     assert storage.study_words == 37 * 37
     assert storage.nbytes(8) == 37 * 40 * 8

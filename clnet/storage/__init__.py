@@ -6,7 +6,7 @@ A storage never holds values: they live in the network's flat parameter buffer.
 from clnet.storage.base import Entries, Storage, entry_matrix
 from clnet.storage.coo import CooStorage
 from clnet.storage.csr import CsrStorage
-from clnet.storage.dense import DenseStorage, MaskedStorage
+from clnet.storage.dense import DenseStorage, MaskedStorage, RowStorage
 from clnet.storage.dia import DiaStorage
 from clnet.storage.ell import EllStorage
 from clnet.storage.formats import FORMATS, Memory, converted, memory_table
@@ -17,6 +17,7 @@ from clnet.storage.sparse import SparseStorage
 
 __all__ = [
     "FORMATS", "CooStorage", "CsrStorage", "DenseStorage", "DiaStorage", "EllStorage",
-    "Entries", "MaskedStorage", "Memory", "Pattern", "SellStorage", "SparseStorage",
-    "Storage", "converted", "entry_matrix", "hyb", "hyb_width", "memory_table",
+    "Entries", "MaskedStorage", "Memory", "Pattern", "RowStorage", "SellStorage",
+    "SparseStorage", "Storage", "converted", "entry_matrix", "hyb", "hyb_width",
+    "memory_table",
 ]

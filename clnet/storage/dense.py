@@ -15,8 +15,10 @@ ROW_ALIGNMENT = 4  # values; rows can be read as float4
 
 
 @dataclass(frozen=True)
-class DenseStorage:
+class RowStorage:
     """A [n_out, n_in] in rows, each padded with zeros to a whole number of float4.
+
+    Kernels that only read A take it for dense, whatever is live.
 
     Attributes
     ----------
@@ -26,7 +28,7 @@ class DenseStorage:
 
     n_out: int
     n_in: int
-    name = "dense"
+    name = "rows"
 
     @property
     def stride(self) -> int:
@@ -41,7 +43,7 @@ class DenseStorage:
     @property
     def signature(self) -> str:
         """Text that is equal for storages that cost the same to compute with."""
-        return f"dense[{self.n_out},{self.n_in}]"
+        return f"{self.name}[{self.n_out},{self.n_in}]"
 
     def entries(self) -> Entries:
         """Return row, column and liveness of every value slot."""
@@ -63,11 +65,18 @@ class DenseStorage:
 
 
 @dataclass(frozen=True)
-class MaskedStorage(DenseStorage):
-    """A partially connected layer stored densely; the slots between are padding.
+class DenseStorage(RowStorage):
+    """Every entry of A is live."""
 
-    It runs on the kernels of `DenseStorage`, which multiply the zeros as well: where
-    there is no connection 0 · ∞ is NaN, and in the other formats nothing.
+    name = "dense"
+
+
+@dataclass(frozen=True)
+class MaskedStorage(RowStorage):
+    """A partially connected layer in whole rows; where it has no entry is padding.
+
+    Kernels multiply the zeros as well: where there is no connection 0 · ∞ is NaN, and
+    in the other formats nothing.
 
     Attributes
     ----------
@@ -76,6 +85,7 @@ class MaskedStorage(DenseStorage):
     """
 
     pattern: Pattern
+    name = "masked"
 
     @classmethod
     def of(cls, pattern: Pattern) -> MaskedStorage:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from clnet.device import Device
 from clnet.ops import VALUE_ALIGNMENT, Apply, BiasAct, LayerOps, Span, Value
-from clnet.storage import DenseStorage
+from clnet.storage import RowStorage
 from clnet.training_ops import ApplyT, Outer
 
 Config = Mapping[str, int]
@@ -309,7 +309,7 @@ def refuse_unless_dense_layers(span: Span, device: Device) -> str | None:
     if span.layers is None:
         return "it computes whole layers, and these ops are none"
     for layer in span.layers:
-        if not isinstance(layer.apply.storage, DenseStorage):
+        if not isinstance(layer.apply.storage, RowStorage):
             return f"it reads dense layers, not {layer.apply.storage.name}"
         if not layer.act.nonlinearity.uniform:
             return "it applies one activation a layer, and here neurons differ"
@@ -340,7 +340,7 @@ def layer_defines(span: Span, layer: LayerOps) -> dict[str, int | str]:
 def weights_and_bias(layer: LayerOps) -> tuple[Argument, ...]:
     """Return the arguments: parameters, offset of A, row stride, offset of the bias."""
     storage, bias = layer.apply.storage, layer.act.bias
-    assert isinstance(storage, DenseStorage)
+    assert isinstance(storage, RowStorage)
     return (
         Parameters(),
         layer.apply.weights.offset,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from clnet.ops import LayerOps, Span
-from clnet.storage import DenseStorage
+from clnet.storage import RowStorage
 from clnet.variants.base import kernel_function, number, real
 
 
@@ -19,7 +19,7 @@ def strides(span: Span) -> tuple[int, ...]:
     """Return the row stride of each layer's A: its inputs in whole vectors."""
     found = []
     for layer in chain(span):
-        assert isinstance(layer.apply.storage, DenseStorage)
+        assert isinstance(layer.apply.storage, RowStorage)
         found.append(layer.apply.storage.stride)
     return tuple(found)
 
