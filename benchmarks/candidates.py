@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, groupby, islice
-from typing import Protocol
+from typing import Any, Protocol
 
 from clnet.binding import Step
 from clnet.device import Device
@@ -23,7 +23,7 @@ from clnet.tuning.measure import WrongResultError, measure
 from clnet.variants import VARIANTS
 from clnet.variants.base import Config, Variant
 
-from .cases import Array, Case
+from .cases import Array, Case, check
 from .floor import Machine
 from .versions import blas_threads
 
@@ -51,10 +51,11 @@ class Prepared:
 
     Attributes
     ----------
-    call : callable
-        Host array [batch, n_in] in, host array [batch, n_out] out.
+    check : callable
+        Returns the relative error of its results; raises `WrongError` if that is more
+        than the case allows.
     timers : mapping of str to callable
-        For each of `BASES` but ``"wall"`` that it offers, what makes the timer.
+        For each of the study's bases that it offers, what makes the timer.
     config : str
         What was chosen or tuned, for people.
     threads : int or None
@@ -63,15 +64,15 @@ class Prepared:
         Whether its threads go on spinning after a call, as those of a BLAS do.
     """
 
-    call: Callable[[Array], Array]
-    timers: Mapping[str, Callable[[], Timer]] = field(default_factory=dict)
+    check: Callable[[], float]
+    timers: Mapping[str, Callable[[], Timer]]
     config: str = ""
     threads: int | None = None
     spins: bool = False
 
 
 class Candidate(Protocol):
-    """Something to measure."""
+    """Something to measure; each is for one kind of case."""
 
     @property
     def name(self) -> str:
@@ -87,9 +88,28 @@ class Candidate(Protocol):
         """Return None if it is installed, else what is not, in one sentence."""
         ...
 
-    def prepare(self, case: Case, device: Device) -> Prepared:
+    def prepare(self, case: Any, device: Device) -> Prepared:
         """Return it ready for a case; any exception becomes a row that says so."""
         ...
+
+
+def forward(
+    case: Case,
+    call: Callable[[Array], Array],
+    timers: Mapping[str, Callable[[], Timer]] | None = None,
+    config: str = "",
+    threads: int | None = None,
+    spins: bool = False,
+) -> Prepared:
+    """Return a feed-forward candidate: host array [batch, n_in] in, [batch, n_out] out.
+
+    Parameters are those of `Prepared`; the check and the timer ``"wall"`` are made.
+    """
+    return Prepared(
+        lambda: check(case, call),
+        {"wall": lambda: wall(call, case.inputs), **(timers or {})},
+        config, threads, spins,
+    )
 
 
 def wall(call: Callable[[Array], Array], inputs: Sequence[Array]) -> Timer:
@@ -236,8 +256,8 @@ class Planned:
                 device, case.batch, tune=tune, variants=names
             ).steps
 
-        return Prepared(
-            plan, _timers(case, device, steps), steps_text(plan.steps),
+        return forward(
+            case, plan, _timers(case, device, steps), steps_text(plan.steps),
             _threads(plan.steps), spins=True,
         )
 
@@ -258,8 +278,8 @@ def _prepared(case: Case, device: Device, steps: tuple[Step, ...]) -> Prepared:
     on_host = any(step.place is None for step in steps)
     plan = Plan(case.network, device, case.batch, steps, lambda: steps, "")
     timers = {} if on_host else _timers(case, device, lambda: steps)
-    return Prepared(
-        plan, timers, steps_text(steps), _threads(steps), spins=on_host
+    return forward(
+        case, plan, timers, steps_text(steps), _threads(steps), spins=on_host
     )
 
 

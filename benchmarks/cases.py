@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet import reference
-from clnet.errors import unknown
+from clnet.errors import ClnetError, unknown
 from clnet.network import Network
 from clnet.ops import Span
 from clnet.variants.base import span_bytes, span_flops
@@ -31,6 +32,73 @@ TOLERANCE = {
     ("float32", "high"): 1e-2,
     ("float32", "medium"): 5e-2,
 }
+
+
+class WrongError(ClnetError):
+    """A candidate's result is not the oracle's."""
+
+
+class Work(Protocol):
+    """What the frame must know of a case."""
+
+    @property
+    def name(self) -> str:
+        """For people, files and ``--case``."""
+        ...
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Inputs, then neurons of each layer."""
+        ...
+
+    @property
+    def activation(self) -> str:
+        """Of all layers, or a list."""
+        ...
+
+    @property
+    def batch(self) -> int:
+        """Samples a call or step."""
+        ...
+
+    @property
+    def dtype(self) -> str:
+        """Of parameters and data."""
+        ...
+
+    @property
+    def precision(self) -> str:
+        """What arithmetic may be used, in PyTorch's sense."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Of parameters and data."""
+        ...
+
+    @property
+    def tolerance(self) -> float:
+        """The largest relative error of a result."""
+        ...
+
+    @property
+    def bytes(self) -> float:
+        """Bytes that one run must read and write at least."""
+        ...
+
+    @property
+    def footprint(self) -> int:
+        """Bytes of all that is read: how large a cache would have to be."""
+        ...
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of one run, a multiply-add being two."""
+        ...
+
+    def missing(self) -> str | None:
+        """Return None if its data are there, else what is not, in one sentence."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -115,9 +183,17 @@ class Case:
         return span_flops(self.span)
 
     @property
+    def footprint(self) -> int:
+        """Bytes of all that is read; each is read once."""
+        return self.bytes
+
+    @property
     def tolerance(self) -> float:
         """The largest relative error of a result, in norm."""
         return TOLERANCE[self.dtype, self.precision]
+
+    def missing(self) -> None:
+        """Return None: the data are drawn here."""
 
     @cached_property
     def inputs(self) -> tuple[Array, ...]:
@@ -145,6 +221,33 @@ class Case:
             expected = reference.run(self.network.program, x, parameters)
             found.append(Check(number, rows, expected))
         return tuple(found)
+
+
+def check(case: Case, call: Callable[[Array], Array]) -> float:
+    """Return the largest relative error of a candidate's results, in norm.
+
+    Raises
+    ------
+    WrongError
+        If a result has another shape, is not finite, or is farther from the float64
+        oracle than the case's tolerance.
+    """
+    worst = 0.0
+    shape = (case.batch, case.sizes[-1])
+    for test in case.checks:
+        y = np.asarray(call(case.inputs[test.inputs]))
+        if y.shape != shape:
+            raise WrongError(f"the result has shape {list(y.shape)}, not {list(shape)}")
+        if not np.isfinite(y).all():
+            raise WrongError("the result is not finite everywhere")
+        distance = float(np.linalg.norm(y[test.rows] - test.expected))
+        worst = max(worst, distance / float(np.linalg.norm(test.expected)))
+    if worst > case.tolerance:
+        raise WrongError(
+            f"it differs from the oracle by {worst:.2g}, at most {case.tolerance:.2g} "
+            "was allowed"
+        )
+    return worst
 
 
 @lru_cache(maxsize=1)  # the largest take hundreds of megabytes

@@ -6,8 +6,8 @@ import fnmatch
 import sys
 import textwrap
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -18,10 +18,9 @@ from clnet.device import device as find_device
 from clnet.errors import ClnetWarning, InputError, unknown
 from clnet.summary import WIDTH, pairs
 
-from . import feedforward
-from .candidates import BASES
+from . import feedforward, training
 from .frame import Bench, Trial
-from .peers import PEERS
+from .options import Options
 from .records import Results, Row
 from .report import number
 from .rounds import EFFORTS
@@ -36,11 +35,15 @@ class Study(Protocol):
     """What a study's module offers."""
 
     ABOUT: str
+    BASES: Mapping[str, str]  # what a time can be of, and what that means
+    PEERS: frozenset[str]  # names of candidates that are not ours
 
-    def trials(
-        self, device: Device, effort: str, batches: Sequence[int] | None, tune: bool
-    ) -> tuple[Trial, ...]:
-        """Return what is measured on a device, in order."""
+    def bases(self, device: Device) -> Sequence[str]:
+        """Return what is timed on a device unasked, of `BASES`."""
+        ...
+
+    def trials(self, device: Device, options: Options) -> tuple[Trial, ...]:
+        """Return what can be measured on a device, in order."""
         ...
 
     def report(self, rows: Sequence[Row]) -> str:
@@ -48,37 +51,9 @@ class Study(Protocol):
         ...
 
 
-STUDIES: dict[str, Study] = {"feedforward": cast(Study, feedforward)}
-
-
-@dataclass(frozen=True)
-class Options:
-    """What of a study is run, and how. None: what the study has unasked.
-
-    Attributes
-    ----------
-    effort : str
-        Of `rounds.EFFORTS`.
-    batches : sequence of int or None
-        Samples a call.
-    tables, cases : sequence of str or None
-        Names, with ``*`` and ``?``.
-    variants, peers : sequence of str or None
-        Names of candidates, ours and others; ``["none"]``: nobody.
-    bases : sequence of str or None
-        Of `candidates.BASES`.
-    tune : bool
-        Whether our variants' configurations are all measured first.
-    """
-
-    effort: str = "normal"
-    batches: Sequence[int] | None = None
-    tables: Sequence[str] | None = None
-    cases: Sequence[str] | None = None
-    variants: Sequence[str] | None = None
-    peers: Sequence[str] | None = None
-    bases: Sequence[str] | None = None
-    tune: bool = False
+STUDIES: dict[str, Study] = {
+    "feedforward": cast(Study, feedforward), "training": cast(Study, training)
+}
 
 
 def list_studies() -> str:
@@ -112,13 +87,11 @@ def run(name: str, device: str | None, out: str | None, options: Options) -> int
     study = STUDIES[name]
     where = find_device(device)
     effort = EFFORTS[options.effort]
-    bases = options.bases or (["wall"] if where.type == "cpu" else list(BASES)[:3])
+    bases = options.bases or study.bases(where)
     for basis in bases:
-        if basis not in BASES:
-            raise unknown("basis", basis, BASES)
-    trials = select(
-        study.trials(where, effort.name, options.batches, options.tune), options
-    )
+        if basis not in study.BASES:
+            raise unknown("basis", basis, study.BASES)
+    trials = select(study.trials(where, options), options, study.PEERS)
     folder = RESULTS if out is None else Path(out)
     results = Results(folder, name, where)
     rows: list[Row] = []
@@ -150,8 +123,19 @@ def run(name: str, device: str | None, out: str | None, options: Options) -> int
     return 0
 
 
-def select(trials: Sequence[Trial], options: Options) -> tuple[Trial, ...]:
+def select(
+    trials: Sequence[Trial], options: Options, peers: frozenset[str]
+) -> tuple[Trial, ...]:
     """Return the trials, and in them the candidates, that the options ask for.
+
+    Parameters
+    ----------
+    trials : sequence of Trial
+        The study's.
+    options : Options
+        What is asked for.
+    peers : frozenset of str
+        Names of candidates that are not ours.
 
     Raises
     ------
@@ -160,7 +144,6 @@ def select(trials: Sequence[Trial], options: Options) -> tuple[Trial, ...]:
     """
     _check_names("table", options.tables, {trial.table for trial in trials})
     _check_names("case", options.cases, {trial.case.name for trial in trials})
-    peers = {peer.name for peer in PEERS}
     there = {c.name for trial in trials for c in trial.candidates}
     _check_names("variant", options.variants, {*(there - peers), NOBODY})
     _check_names("peer", options.peers, {*(there & peers), NOBODY})

@@ -14,10 +14,11 @@ from itertools import pairwise
 from clnet.device import Device
 from clnet.variants.team import ITEMS
 
-from .candidates import ByVariant, Candidate, Planned, variant
+from .candidates import BASES, ByVariant, Candidate, Planned, variant
 from .cases import Case
 from .frame import Trial
-from .peers import PEERS
+from .options import Options
+from .peers import PEERS as OTHERS
 from .records import Row
 from .report import tables
 
@@ -39,26 +40,27 @@ SMALL = 100_000
 # The first one measured is what the others are compared with.
 AGAINST = {"cpu": ("numpy", "torch"), "gpu": ("torch-graph", "torch-cuda", "numpy")}
 ONE_GROUP = "fused"  # keeps one compute unit busy, whatever the batch
+PEERS = frozenset(peer.name for peer in OTHERS)
 GPU_SHAPED = ("naive", "local", "split", "fused", "fused_local", "gemm")
 
 
-def trials(
-    device: Device, effort: str, batches: Sequence[int] | None, tune: bool
-) -> tuple[Trial, ...]:
+def bases(device: Device) -> Sequence[str]:
+    """Return what is timed unasked."""
+    return ("wall",) if device.type == "cpu" else tuple(BASES)[:3]
+
+
+def trials(device: Device, options: Options) -> tuple[Trial, ...]:
     """Return the study's trials on a device, those of one network together.
 
     Parameters
     ----------
     device : Device
         Where.
-    effort : str
-        ``"quick"`` leaves out cases.
-    batches : sequence of int or None
-        Instead of the study's.
-    tune : bool
-        Whether our variants' configurations are all measured first.
+    options : Options
+        Its effort (``"quick"`` leaves out cases), batches and tuning count here.
     """
-    quick = effort == "quick"
+    batches, tune = options.batches, options.tune
+    quick = options.effort == "quick"
     found = []
     for name, sizes in CONFIGURATIONS.items():
         for batch in batches or (QUICK_BATCHES if quick else BATCHES):
@@ -97,7 +99,7 @@ def _trial(table: str, case: Case, device: Device, tune: bool) -> Trial:
         on_demand |= {"torch", "torch-compile"}
     ours += [Planned(tune), ByVariant(variant("host"))]
     return Trial(
-        table, case, (*ours, *PEERS), frozenset(on_demand),
+        table, case, (*ours, *OTHERS), frozenset(on_demand),
         AGAINST["cpu" if cpu else "gpu"],
     )
 

@@ -23,7 +23,7 @@ from clnet.session import session
 from clnet.variants.base import Launch
 from clnet.variants.team import team_group
 
-from .cases import Case
+from .cases import Work
 
 LAUNCHES = 5  # the fastest counts: a floor must not be passed by accident
 UNROLL = 8  # loads under way
@@ -79,14 +79,15 @@ class Machine:
         self._bandwidths: dict[int, float] = {}
         self._rates: dict[str, float] = {}
 
-    def floor(self, case: Case) -> Floor:
+    def floor(self, case: Work) -> Floor:
         """Return the least time of a case.
 
         On a CPU, whose caches hold many a network, the bandwidth is that of an array of
         the case's size; on a GPU it is that of the device's memory.
         """
         return least(
-            case.bytes, case.flops, self.bandwidth(case.bytes), self.rate(case.dtype)
+            case.bytes, case.flops, self.bandwidth(case.footprint),
+            self.rate(case.dtype),
         )
 
     def bandwidth(self, size: int) -> float:

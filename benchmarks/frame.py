@@ -18,23 +18,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from clnet.device import Device
 from clnet.errors import ClnetError
 
-from .candidates import Candidate, Prepared, RefusedError, wall
-from .cases import Array, Case
+from .candidates import Candidate, Prepared, RefusedError
+from .cases import Work, WrongError
 from .floor import Floor, Machine
 from .records import Row
 from .rounds import Effort, Entry, interleave, quartiles
 from .versions import device_identity, load, now, versions
 
 REASON_LENGTH = 200  # letters
-
-
-class WrongError(ClnetError):
-    """A candidate's result is not the oracle's."""
+DATA = "data"  # the candidate of a row that tells that there are none
 
 
 @dataclass(frozen=True)
@@ -45,7 +40,7 @@ class Trial:
     ----------
     table : str
         Of the study; rows of one table are read together.
-    case : Case
+    case : Work
         What.
     candidates : tuple of Candidate
         Who.
@@ -56,37 +51,10 @@ class Trial:
     """
 
     table: str
-    case: Case
+    case: Work
     candidates: tuple[Candidate, ...]
     on_demand: frozenset[str] = frozenset()
     against: tuple[str, ...] = ("numpy",)
-
-
-def check(case: Case, call: Callable[[Array], Array]) -> float:
-    """Return the largest relative error of a candidate's results, in norm.
-
-    Raises
-    ------
-    WrongError
-        If a result has another shape, is not finite, or is farther from the float64
-        oracle than the case's tolerance.
-    """
-    worst = 0.0
-    shape = (case.batch, case.sizes[-1])
-    for test in case.checks:
-        y = np.asarray(call(case.inputs[test.inputs]))
-        if y.shape != shape:
-            raise WrongError(f"the result has shape {list(y.shape)}, not {list(shape)}")
-        if not np.isfinite(y).all():
-            raise WrongError("the result is not finite everywhere")
-        distance = float(np.linalg.norm(y[test.rows] - test.expected))
-        worst = max(worst, distance / float(np.linalg.norm(test.expected)))
-    if worst > case.tolerance:
-        raise WrongError(
-            f"it differs from the oracle by {worst:.2g}, at most {case.tolerance:.2g} "
-            "was allowed"
-        )
-    return worst
 
 
 @contextlib.contextmanager
@@ -176,6 +144,10 @@ class Bench:
 
     def run(self, trial: Trial) -> None:
         """Measure a trial; rows measured before an interruption are kept too."""
+        missing = trial.case.missing()
+        if missing is not None:
+            self._no_time(trial, DATA, "missing", missing)
+            return
         contenders = []
         for candidate in trial.candidates:
             self._say(f"{candidate.name}: preparing")
@@ -197,21 +169,21 @@ class Bench:
             with limit(candidate.patience):
                 missing = candidate.missing()
                 if missing is not None:
-                    self._no_time(trial, candidate, "missing", missing)
+                    self._no_time(trial, candidate.name, "missing", missing)
                     return None
                 prepared = candidate.prepare(trial.case, self.device)
-                error = check(trial.case, prepared.call)
+                error = prepared.check()
         except RefusedError as refusal:
-            self._no_time(trial, candidate, "refused", str(refusal))
+            self._no_time(trial, candidate.name, "refused", str(refusal))
         except WrongError as wrong:
-            self._no_time(trial, candidate, "wrong", str(wrong))
+            self._no_time(trial, candidate.name, "wrong", str(wrong))
         except Exception as fault:  # whatever a peer may raise
-            self._no_time(trial, candidate, "failed", sentence(fault))
+            self._no_time(trial, candidate.name, "failed", sentence(fault))
         else:
             return Contender(candidate, prepared, error)
         return None
 
-    def _floor(self, case: Case) -> Floor | None:
+    def _floor(self, case: Work) -> Floor | None:
         try:
             return self._machine.floor(case)
         except Exception as fault:  # the figures do without
@@ -228,21 +200,20 @@ class Bench:
         entries: list[tuple[Contender, Entry]] = []
         for contender in contenders:
             prepared = contender.prepared
-            if basis == "wall":
-                timer = wall(prepared.call, trial.case.inputs)
-            elif basis in prepared.timers:
-                try:
-                    timer = prepared.timers[basis]()
-                except Exception as fault:  # as above
-                    self._no_time(
-                        trial, contender.candidate, "failed", sentence(fault), basis
-                    )
-                    continue
-            else:
+            if basis not in prepared.timers:
+                continue
+            try:
+                timer = prepared.timers[basis]()
+            except Exception as fault:  # as above
+                self._no_time(
+                    trial, contender.candidate.name, "failed", sentence(fault), basis
+                )
                 continue
             entries.append((contender, Entry(timer, prepared.spins)))
+        if not entries:
+            return
         names = ", ".join(contender.candidate.name for contender, _ in entries)
-        self._say(f"{basis}: {names or 'nobody'}")
+        self._say(f"{basis}: {names}")
         gc.collect()
         gc.disable()  # as timeit does
         try:
@@ -268,7 +239,7 @@ class Bench:
             candidate, prepared = contender.candidate, contender.prepared
             if entry.fault is not None:
                 self._no_time(
-                    trial, candidate, "failed", sentence(entry.fault), basis
+                    trial, candidate.name, "failed", sentence(entry.fault), basis
                 )
             if candidate.name not in medians:
                 continue
@@ -287,16 +258,16 @@ class Bench:
                     "over_floor": median / floor.seconds,
                     "bandwidth": floor.bandwidth, "rate": floor.rate,
                 }
-            self._keep(self._row(trial, candidate, found))
+            self._keep(self._row(trial, candidate.name, found))
 
     def _no_time(
-        self, trial: Trial, candidate: Candidate, status: str, reason: str,
+        self, trial: Trial, candidate: str, status: str, reason: str,
         basis: str = "",
     ) -> None:
         found = {"status": status, "reason": reason, "basis": basis}
         self._keep(self._row(trial, candidate, found))
 
-    def _row(self, trial: Trial, candidate: Candidate, found: dict[str, Any]) -> Row:
+    def _row(self, trial: Trial, candidate: str, found: dict[str, Any]) -> Row:
         case = trial.case
         empty: dict[str, Any] = {
             "config": "", "reason": "", "median": None, "low": None, "high": None,
@@ -308,7 +279,7 @@ class Bench:
             study=self._study, table=trial.table, case=case.name,
             sizes="-".join(str(n) for n in case.sizes), activation=case.activation,
             batch=case.batch, dtype=case.dtype, precision=case.precision,
-            seed=case.seed, candidate=candidate.name, effort=self._effort.name,
+            seed=case.seed, candidate=candidate, effort=self._effort.name,
             tolerance=case.tolerance, date=now(), **self._environment,
             **{**empty, **found},
         )

@@ -13,7 +13,7 @@ import numpy as np
 from clnet.activations import activation
 from clnet.device import Device
 
-from .candidates import Candidate, Prepared, RefusedError, Timer
+from .candidates import Candidate, Prepared, RefusedError, Timer, forward
 from .cases import Array, Case
 from .versions import blas_threads
 
@@ -52,7 +52,7 @@ class NumPy:
                 x = f(x @ weights + biases)
             return x
 
-        return Prepared(call, threads=blas_threads(), spins=True)
+        return forward(case, call, threads=blas_threads(), spins=True)
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,7 @@ class Torch:
 
     def missing(self) -> str | None:
         """Return what is not installed, or that CUDA has no device."""
-        if find_spec("torch") is None:
-            return "torch is not installed"
-        import torch
-
-        if self.name != "torch" and not torch.cuda.is_available():
-            return "torch finds no CUDA device"
-        return None
+        return missing_torch(cuda=self.name != "torch")
 
     def prepare(self, case: Case, device: Device) -> Prepared:
         """Return the module, on the CPU or on CUDA's first device."""
@@ -93,13 +87,26 @@ class Torch:
                     y: Array = model(torch.from_numpy(x)).numpy()
                 return y
 
-            return Prepared(call, threads=torch.get_num_threads(), spins=True)
+            return forward(
+                case, call, threads=torch.get_num_threads(), spins=True
+            )
         model.to("cuda")
         if self.name == "torch-graph":
             return _graph(case, model)
         if self.name == "torch-compile":
             model = torch.compile(model, mode="max-autotune")
         return _eager(case, model)
+
+
+def missing_torch(cuda: bool) -> str | None:
+    """Return that PyTorch is not installed, or lacks the CUDA device it needs."""
+    if find_spec("torch") is None:
+        return "torch is not installed"
+    import torch
+
+    if cuda and not torch.cuda.is_available():
+        return "torch finds no CUDA device"
+    return None
 
 
 def _module(case: Case) -> Any:
@@ -143,7 +150,7 @@ def _eager(case: Case, model: Any) -> Prepared:
         with torch.inference_mode():
             model(x)
 
-    return Prepared(call, _cuda_timers(run))
+    return forward(case, call, _cuda_timers(run))
 
 
 def _graph(case: Case, model: Any) -> Prepared:
@@ -173,7 +180,7 @@ def _graph(case: Case, model: Any) -> Prepared:
         found: Array = host_y.copy()
         return found
 
-    return Prepared(call, _cuda_timers(graph.replay))
+    return forward(case, call, _cuda_timers(graph.replay))
 
 
 def _cuda_timers(run: Callable[[], None]) -> dict[str, Callable[[], Timer]]:

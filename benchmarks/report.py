@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from tabulate import tabulate
 
@@ -13,9 +14,45 @@ from .candidates import BASES
 from .records import Row
 
 Label = Callable[[Row], str]
+FLOOR = "(floor)"  # a column
 
 
-def tables(rows: Sequence[Row], label: Label = lambda row: row.candidate) -> str:
+@dataclass(frozen=True)
+class Layout:
+    """How rows become tables.
+
+    Attributes
+    ----------
+    title : callable
+        Of a row; rows of the same title share a table.
+    unit : callable
+        Of a row: the unit's name, and how many make a second.
+    meanings : mapping
+        What the time is of, for each basis.
+    ratio : callable
+        What is shown of a row's ratio.
+    ratio_text : str
+        What that is; ``{}`` stands for the peer.
+    """
+
+    title: Callable[[Row], str]
+    unit: Callable[[Row], tuple[str, float]]
+    meanings: Mapping[str, str]
+    ratio: Callable[[float], float] = lambda ratio: ratio
+    ratio_text: str = "times as fast as {}"
+
+
+CALLS = Layout(
+    title=lambda row: f"{row.table.replace('_', ' ')}, batch {row.batch}, {row.basis}",
+    unit=lambda row: ("microseconds", 1e6), meanings=BASES,
+)
+
+
+def tables(
+    rows: Sequence[Row],
+    label: Label = lambda row: row.candidate,
+    layout: Layout = CALLS,
+) -> str:
     """Return rows as tables: a line a case, a column a candidate, times and ratios.
 
     Parameters
@@ -24,39 +61,64 @@ def tables(rows: Sequence[Row], label: Label = lambda row: row.candidate) -> str
         Of any tables, batches and bases.
     label : callable
         Names a row's column.
+    layout : Layout
+        How.
     """
     parts = []
     measured = [row for row in rows if row.status == "measured"]
-    groups = dict.fromkeys((row.table, row.basis, row.batch) for row in measured)
-    for table, basis, batch in groups:
-        group = [
-            row for row in measured if (row.table, row.basis, row.batch)
-            == (table, basis, batch)
-        ]
-        heading = f"{table.replace('_', ' ')}, batch {batch}, {basis}: "
-        parts.append(_fill(f"{heading}microseconds ({BASES[basis]})"))
-        parts.append(_matrix(group, label, _microseconds, floor=True))
+    for title in dict.fromkeys(layout.title(row) for row in measured):
+        group = [row for row in measured if layout.title(row) == title]
+        unit, scale = layout.unit(group[0])
+        meaning = layout.meanings[group[0].basis]
+        parts.append(_fill(f"{title}: {unit} ({meaning})"))
+        times = {
+            id(row): number(scale * row.median) for row in group
+            if row.median is not None
+        }
+        floors = {
+            row.case: number(scale * row.floor) for row in group
+            if row.floor is not None
+        }
+        parts.append(matrix(group, lambda row, t=times: t[id(row)], label, floors))
         peers = list(dict.fromkeys(row.against for row in group if row.against))
         if peers:
-            parts.append(_fill(f"{heading}times as fast as {' or '.join(peers)}"))
-            parts.append(_matrix(group, label, _ratio, floor=False))
+            text = layout.ratio_text.format(" or ".join(peers))
+            parts.append(_fill(f"{title}: {text}"))
+            ratios = {
+                id(row): number(layout.ratio(row.ratio)) for row in group if row.ratio
+            }
+            parts.append(matrix(group, lambda row, r=ratios: r.get(id(row), ""), label))
     lines = _without_time(rows)
     if lines:
         parts.append("not measured\n" + "\n".join(lines))
     return "\n\n".join(parts)
 
 
-def _matrix(
-    rows: Sequence[Row], label: Label, cell: Callable[[Row], str], floor: bool
+def matrix(
+    rows: Sequence[Row],
+    cell: Callable[[Row], str],
+    label: Label = lambda row: row.candidate,
+    floors: Mapping[str, str] | None = None,
 ) -> str:
+    """Return a line a case and a column a candidate, in tables of at most `WIDTH`.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+        One for each cell.
+    cell : callable
+        A row's text.
+    label : callable
+        Names a row's column.
+    floors : mapping of str to str
+        A last column's texts, by case.
+    """
     cases = dict.fromkeys(row.case for row in rows)
     columns = list(dict.fromkeys(label(row) for row in rows))
     cells = {(row.case, label(row)): cell(row) for row in rows}
-    if floor and any(row.floor is not None for row in rows):
-        columns.append("(floor)")
-        for row in rows:
-            if row.floor is not None:
-                cells[row.case, "(floor)"] = number(1e6 * row.floor)
+    if floors:
+        columns.append(FLOOR)
+        cells |= {(case, FLOOR): text for case, text in floors.items()}
     tables = []
     while columns:
         taken = next(
@@ -82,15 +144,6 @@ def _table(
 
 def _width(table: str) -> int:
     return max(len(line) for line in table.splitlines())
-
-
-def _microseconds(row: Row) -> str:
-    assert row.median is not None
-    return number(1e6 * row.median)
-
-
-def _ratio(row: Row) -> str:
-    return "" if row.ratio is None else number(row.ratio)
 
 
 def number(value: float) -> str:

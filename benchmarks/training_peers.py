@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,9 +20,9 @@ from .candidates import Candidate, Prepared, RefusedError
 from .cases import Array
 from .peers import PATIENCE, WARM_RUNS, missing_torch
 from .training_cases import Clock, Trained, TrainingCase, trainer
+from .training_fann import Fann
+from .training_numpy import NumPyTraining
 from .versions import blas_threads
-
-FANN_LIBRARIES = ("floatfann", "fann")  # both are FANN's single-precision build
 
 
 @dataclass(frozen=True)
@@ -59,207 +55,6 @@ class Fitted:
 
         threads = device.compute_units if device.type == "cpu" else None
         return trainer(case, train, threads=threads)
-
-
-class _Layers:
-    """A network in NumPy: values and slopes preallocated, parameters in one array."""
-
-    def __init__(self, case: TrainingCase) -> None:
-        self.case = case
-        network = case.network()
-        dtype = np.dtype(case.dtype)
-        self.start = np.concatenate([
-            part.ravel() for i in range(len(case.sizes) - 1)
-            for part in (network.weights(i), network.biases(i))
-        ]).astype(dtype)
-        self.flat = self.start.copy()
-        self.slope = np.zeros_like(self.flat)
-        self._weights, self._biases = zip(*_parts(self.flat, case.sizes), strict=True)
-        self._dw, self._db = zip(*_parts(self.slope, case.sizes), strict=True)
-        batch = case.batch
-        self._y = [np.empty((batch, n), dtype) for n in case.sizes[1:]]
-        self._d = [np.empty((batch, n), dtype) for n in case.sizes[1:]]
-        self._spare = [np.empty((batch, n), dtype) for n in case.sizes[1:]]
-        self._ones = np.ones(batch, dtype)
-
-    def step(self, x: Array, t: Array) -> float:
-        """Fill the slopes of one batch; return its summed error."""
-        n = len(x)
-        values = [y[:n] for y in self._y]
-        before = x
-        for y, w, b in zip(values, self._weights, self._biases, strict=True):
-            np.matmul(before, w.T, out=y)
-            y += b
-            if y is not values[-1]:
-                _HIDDEN[self.case.hidden](y)
-            before = y
-        error, d = self._error(values[-1], t)
-        for i in reversed(range(len(values))):
-            previous = values[i - 1] if i else x
-            np.matmul(d.T, previous, out=self._dw[i])
-            np.dot(self._ones[:n], d, out=self._db[i])
-            if i:
-                d_before = self._d[i - 1][:n]
-                np.matmul(d, self._weights[i], out=d_before)
-                _BACK[self.case.hidden](d_before, values[i - 1], self._spare[i - 1][:n])
-                d = d_before
-        return error
-
-    def _error(self, y: Array, t: Array) -> tuple[float, Array]:
-        """Turn the last layer's sums into outputs; return error and slope."""
-        d, n = self._d[-1][: len(y)], len(y)
-        if self.case.output == "softmax":
-            y -= y.max(axis=1, keepdims=True)
-            np.exp(y, out=d)
-            sums = d.sum(axis=1, keepdims=True)
-            error = float(np.log(sums).sum()) - float(np.vdot(t, y))
-            d /= sums
-            d -= t
-            d *= d.dtype.type(1 / n)
-            return error, d
-        np.negative(y, out=y)
-        np.exp(y, out=y)
-        y += 1
-        np.reciprocal(y, out=y)
-        np.subtract(y, t, out=d)
-        error = float(np.vdot(d, d))
-        spare = self._spare[-1][:n]
-        np.subtract(1, y, out=spare)
-        spare *= y
-        d *= spare
-        return error, d
-
-
-def _parts(flat: Array, sizes: tuple[int, ...]) -> Iterator[tuple[Array, Array]]:
-    """Yield weights [n_out, n_in] and biases [n_out] of each layer as views."""
-    offset = 0
-    for n_in, n_out in pairwise(sizes):
-        middle = offset + n_in * n_out
-        yield flat[offset:middle].reshape(n_out, n_in), flat[middle : middle + n_out]
-        offset = middle + n_out
-
-
-def _tanh_back(d: Array, y: Array, spare: Array) -> None:
-    np.multiply(y, y, out=spare)
-    np.subtract(1, spare, out=spare)
-    d *= spare
-
-
-def _relu_back(d: Array, y: Array, spare: Array) -> None:
-    np.sign(y, out=spare)
-    d *= spare
-
-
-_HIDDEN: dict[str, Callable[[Array], Any]] = {
-    "tanh": lambda y: np.tanh(y, out=y), "relu": lambda y: np.maximum(y, 0, out=y)
-}
-_BACK: dict[str, Callable[[Array, Array, Array], None]] = {
-    "tanh": _tanh_back, "relu": _relu_back
-}
-
-
-def _rprop(rule: Rprop, layers: _Layers) -> Callable[[], None]:
-    flat, slope = layers.flat, layers.slope
-    delta = np.full_like(flat, rule.delta_zero)
-    previous, spare = np.zeros_like(flat), np.empty_like(flat)
-    turned = np.empty(flat.shape, bool)
-    factors = np.array([rule.increase_factor, rule.decrease_factor], flat.dtype)
-
-    def update() -> None:
-        np.multiply(previous, slope, out=spare)
-        np.less(spare, 0, out=turned)
-        np.maximum(delta, RPROP_LEAST_STEP, out=delta)
-        np.take(factors, turned.view(np.int8), out=spare, mode="clip")
-        np.multiply(delta, spare, out=delta)
-        np.minimum(delta, rule.delta_max, out=delta)
-        np.copyto(slope, 0, where=turned)
-        np.sign(slope, out=spare)
-        np.multiply(spare, delta, out=spare)
-        np.subtract(flat, spare, out=flat)
-        np.copyto(previous, slope)
-
-    return update
-
-
-def _incremental(rule: Incremental, layers: _Layers) -> Callable[[], None]:
-    flat, slope = layers.flat, layers.slope
-    rate = flat.dtype.type(rule.learning_rate)
-
-    def update() -> None:
-        np.multiply(slope, rate, out=slope)
-        np.subtract(flat, slope, out=flat)
-
-    return update
-
-
-def _adam(rule: Adam, layers: _Layers) -> Callable[[], None]:
-    flat, slope = layers.flat, layers.slope
-    first, second = np.zeros_like(flat), np.zeros_like(flat)
-    spare = np.empty_like(flat)
-    real = flat.dtype.type
-    count = 0
-
-    def update() -> None:
-        nonlocal count
-        count += 1
-        rate = rule.learning_rate / (1 - rule.beta1**count)
-        root = (1 - rule.beta2**count) ** 0.5
-        np.multiply(first, real(rule.beta1), out=first)
-        np.multiply(slope, real(1 - rule.beta1), out=spare)
-        np.add(first, spare, out=first)
-        np.multiply(second, real(rule.beta2), out=second)
-        np.multiply(slope, slope, out=spare)
-        np.multiply(spare, real(1 - rule.beta2), out=spare)
-        np.add(second, spare, out=second)
-        np.sqrt(second, out=spare)
-        np.multiply(spare, real(1 / root), out=spare)
-        np.add(spare, real(rule.eps), out=spare)
-        np.divide(first, spare, out=spare)
-        np.multiply(spare, real(rate), out=spare)
-        np.subtract(flat, spare, out=flat)
-
-    return update
-
-
-_UPDATES: dict[str, Callable[[Any, _Layers], Callable[[], None]]] = {
-    "rprop": _rprop, "incremental": _incremental, "adam": _adam
-}
-
-
-@dataclass(frozen=True)
-class NumPyTraining:
-    """The same rules in NumPy, in all threads of its BLAS, nothing allocated."""
-
-    name: str = "numpy"
-    patience: float | None = PATIENCE
-
-    def missing(self) -> str | None:
-        """Return None: clnet needs it."""
-        return None
-
-    def prepare(self, case: TrainingCase, device: Device) -> Prepared:
-        """Return the loop over epochs and batches."""
-        layers = _Layers(case)
-        x, t = case.data
-        starts = range(0, case.samples, case.batch)
-        batches = [(x[i : i + case.batch], t[i : i + case.batch]) for i in starts]
-        numbers = case.samples * (1 if case.by_loss else case.sizes[-1])
-
-        def train(epochs: int) -> Trained:
-            layers.flat[...] = layers.start
-            update = _UPDATES[case.optimiser.name](case.optimiser, layers)
-            clock = Clock()
-            errors = []
-            for _ in range(1 + epochs):
-                error = 0.0
-                for rows, targets in batches:
-                    error += layers.step(rows, targets)
-                    update()
-                errors.append(error / numbers)
-                clock()
-            return Trained(errors, clock.seconds)
-
-        return trainer(case, train, threads=blas_threads(), spins=True)
 
 
 @dataclass(frozen=True)
@@ -303,7 +98,7 @@ class TorchTraining:
                 torch._dynamo.reset()
             mode = "reduce-overhead" if place == "cuda" and not graph else "default"
             loss_of = torch.compile(loss_of, mode=mode, dynamic=False)
-        rule, rate = _torch_rule(case, learnt, graph)
+        rule, rate = torch_rule(case, learnt, graph)
         total = torch.zeros((), device=place)
         x, t = (torch.from_numpy(a).to(place) for a in _torch_data(case))
         batches = list(zip(x.split(case.batch), t.split(case.batch), strict=True))
@@ -401,7 +196,7 @@ def _torch_loss(case: TrainingCase, model: Any) -> Callable[[Any, Any], Any]:
     return lambda x, t: kind(model(x), t)
 
 
-def _torch_rule(
+def torch_rule(
     case: TrainingCase, learnt: list[Any], capturable: bool
 ) -> tuple[Any, float]:
     """Return the optimiser, and the rate that it begins with."""
@@ -485,7 +280,8 @@ class ScikitLearn:
                 batch_size=case.batch, learning_rate_init=rule.learning_rate,
                 beta_1=rule.beta1, beta_2=rule.beta2, epsilon=rule.eps, shuffle=False,
             )
-            model.partial_fit(x[:1], case.labels[:1], classes=classes)
+            some = slice(case.batch)
+            model.partial_fit(x[some], case.labels[some], classes=classes)
             for i, (w, b) in enumerate(
                 zip(model.coefs_, model.intercepts_, strict=True)
             ):
@@ -502,97 +298,6 @@ class ScikitLearn:
             case, train, config=f"scikit-learn {metadata.version('scikit-learn')}",
             threads=blas_threads(), spins=True,
         )
-
-
-@dataclass(frozen=True)
-class Fann:
-    """FANN's library, which trains on one core.
-
-    Attributes
-    ----------
-    library : str or None
-        Its file; None: where the system's libraries are.
-    """
-
-    library: str | None = None
-    name: str = "fann"
-    patience: float | None = PATIENCE
-
-    @property
-    def _file(self) -> str | None:
-        found = (ctypes.util.find_library(name) for name in FANN_LIBRARIES)
-        return self.library or next((file for file in found if file), None)
-
-    def missing(self) -> str | None:
-        """Return that there is no library."""
-        if self._file is None:
-            return "FANN's library is not installed: see --fann-library"
-        return None
-
-    def prepare(self, case: TrainingCase, device: Device) -> Prepared:
-        """Return `fann_train_epoch` on networks read from a file of ours."""
-        file = self._file
-        assert file is not None
-        fann = _bound(file)
-        network = case.network(fann=True)
-        with tempfile.TemporaryDirectory() as folder:
-            data = Path(folder, "data")
-            x, t = case.data
-            rows = np.concatenate([x, t], axis=1)
-            header = f"{case.samples} {case.sizes[0]} {case.sizes[-1]}"
-            np.savetxt(data, rows, fmt="%.9g", header=header, comments="")
-            samples = _Owned(
-                fann.fann_read_train_from_file(bytes(data)), fann.fann_destroy_train
-            )
-            net = Path(folder, "start.net")
-            network.save(net)
-            first = _Owned(fann.fann_create_from_file(bytes(net)), fann.fann_destroy)
-
-        def train(epochs: int) -> Trained:
-            learner = _Owned(fann.fann_copy(first.pointer), fann.fann_destroy)
-            clock = Clock()
-            errors = []
-            for _ in range(1 + epochs):
-                errors.append(fann.fann_train_epoch(learner.pointer, samples.pointer))
-                clock()
-            return Trained(errors, clock.seconds)
-
-        return trainer(
-            case, train, expected=lambda: case.fann_errors, config=Path(file).name,
-            threads=1,
-        )
-
-
-class _Owned:
-    """Something that FANN made, given back with the last reference."""
-
-    def __init__(self, pointer: int | None, give_back: Callable[[int], Any]) -> None:
-        if not pointer:
-            raise RefusedError("FANN could not make or read what it was asked to")
-        self.pointer = pointer
-        self._give_back = give_back
-
-    def __del__(self) -> None:
-        if hasattr(self, "pointer"):
-            self._give_back(self.pointer)
-
-
-def _bound(file: str) -> ctypes.CDLL:
-    """Return FANN's library with the types of what is called."""
-    library = ctypes.CDLL(file)
-    handle, text = ctypes.c_void_p, ctypes.c_char_p
-    types: dict[str, tuple[Any, list[Any]]] = {
-        "fann_create_from_file": (handle, [text]),
-        "fann_copy": (handle, [handle]),
-        "fann_destroy": (None, [handle]),
-        "fann_read_train_from_file": (handle, [text]),
-        "fann_destroy_train": (None, [handle]),
-        "fann_train_epoch": (ctypes.c_float, [handle, handle]),
-    }
-    for name, (result, arguments) in types.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
 
 
 def training_peers(library: str | None) -> tuple[Candidate, ...]:

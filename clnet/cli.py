@@ -273,6 +273,13 @@ def _parser() -> _Parser:
     ):
         sub.add_argument(f"--{name}", type=_names, metavar="A,B", help=text)
     sub.add_argument(
+        "--data", metavar="DIR", help="folder of the data sets that training reads",
+    )
+    sub.add_argument(
+        "--fann-library", metavar="FILE",
+        help="FANN's, for training; default: where the system's libraries are",
+    )
+    sub.add_argument(
         "--tune", action="store_true",
         help="measure all configurations of our kernels first",
     )
@@ -435,7 +442,8 @@ def _bench(arguments: argparse.Namespace) -> int:
     options = command.Options(
         effort=arguments.effort, batches=arguments.batch, tables=arguments.table,
         cases=arguments.case, variants=arguments.variants, peers=arguments.peers,
-        bases=arguments.basis, tune=arguments.tune,
+        bases=arguments.basis, tune=arguments.tune, data=arguments.data,
+        fann_library=arguments.fann_library,
     )
     status: int = command.run(
         arguments.study, arguments.device, arguments.out, options

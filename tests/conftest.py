@@ -34,3 +34,13 @@ def no_waiting() -> Iterator[None]:
         patch.setattr("clnet.tuning.measure.SPIN_SECONDS", 0.0)
         patch.setattr("clnet.planner.SPIN_SECONDS", 0.0)
         yield
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure without waiting for threads that spin."""
+    from clnet.bench import benchmarks
+
+    rounds = benchmarks("rounds")
+    monkeypatch.setattr(rounds, "SPIN_SECONDS", 0.0)
+    monkeypatch.setattr(rounds, "SETTLE_SECONDS", 0.0)

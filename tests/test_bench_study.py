@@ -7,14 +7,13 @@ import itertools
 import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
+from studies import BRIEF, CPU, GPU, TINY
 
 import clnet
 from clnet import DeviceError, InputError
 from clnet.bench import benchmarks
 from clnet.cli import main
-from clnet.device import Device
 from clnet.errors import ClnetWarning
 from clnet.runtime import Executable
 from clnet.session import session
@@ -31,16 +30,8 @@ rounds = benchmarks("rounds")
 versions = benchmarks("versions")
 
 Case = cases.Case
-TINY = Case("tiny", (5, 7, 3), "tanh", 2)
-BRIEF = rounds.Effort("quick", rounds=3, block=0.0)
-GPU = Device("faked", type="gpu", compute_units=132)
-
-
-@pytest.fixture(autouse=True)
-def hurried(monkeypatch):
-    """No waiting for threads that spin."""
-    monkeypatch.setattr(rounds, "SPIN_SECONDS", 0.0)
-    monkeypatch.setattr(rounds, "SETTLE_SECONDS", 0.0)
+Options = benchmarks("options").Options
+pytestmark = pytest.mark.usefixtures("hurried")
 
 
 @pytest.fixture
@@ -136,9 +127,7 @@ def test_numpy_computes_the_case(activation):
     case = replace(TINY, activation=activation)
     prepared = peers.NumPy().prepare(case, GPU)
     assert prepared.spins
-    y = prepared.call(case.inputs[0])
-    assert y.dtype == np.float32
-    assert frame.check(case, prepared.call) < case.tolerance
+    assert prepared.check() < case.tolerance
 
 
 def test_torch_is_missing_or_right(device):
@@ -192,27 +181,26 @@ def test_the_studys_configurations_are_the_papers():
     assert all(len(widths) == 12 for widths in feedforward.DEEP.values())
 
 
-@pytest.mark.parametrize("device", [GPU, Device("cpu", type="cpu")])
+@pytest.mark.parametrize("device", [GPU, CPU])
 def test_quick_is_less_and_full_is_more(device):
     counts = {}
     for effort in rounds.EFFORTS:
-        trials = feedforward.trials(device, effort, None, False)
-        chosen = command.select(trials, command.Options(effort=effort))
+        trials = feedforward.trials(device, Options(effort=effort))
+        chosen = command.select(trials, Options(effort=effort), feedforward.PEERS)
         counts[effort] = sum(len(trial.candidates) for trial in chosen)
     assert counts["quick"] < counts["normal"] < counts["full"]
 
 
 def test_kernels_shaped_for_gpus_run_on_a_cpu_where_it_is_small_or_asked_for():
-    cpu = Device("cpu", type="cpu")
-    trials = feedforward.trials(cpu, "normal", [1], False)
+    trials = feedforward.trials(CPU, Options(batches=[1]))
 
     def names(options, case):
         return {
-            c.name for t in command.select(trials, options)
+            c.name for t in command.select(trials, options, feedforward.PEERS)
             if t.case.name == case and t.table != "work_items" for c in t.candidates
         }
 
-    unasked = command.Options()
+    unasked = Options()
     assert "naive" in names(unasked, "deep-32")
     assert "naive" not in names(unasked, "config-1")
     assert "naive" in names(replace(unasked, effort="full"), "config-1")
@@ -222,9 +210,9 @@ def test_kernels_shaped_for_gpus_run_on_a_cpu_where_it_is_small_or_asked_for():
 
 
 def test_the_first_table_of_a_gpu_has_the_whole_ladder():
-    trials = feedforward.trials(GPU, "normal", [1], False)
-    options = command.Options(tables=["configurations"])
-    for trial in command.select(trials, options):
+    trials = feedforward.trials(GPU, Options(batches=[1]))
+    options = Options(tables=["configurations"])
+    for trial in command.select(trials, options, feedforward.PEERS):
         names = [candidate.name for candidate in trial.candidates]
         assert names[:6] == [
             "naive", "local", "split", "fused", "fused_local", "planned"
@@ -234,7 +222,7 @@ def test_the_first_table_of_a_gpu_has_the_whole_ladder():
 
 
 def test_table_two_is_split_with_1_to_256_items():
-    trials = feedforward.trials(GPU, "normal", None, False)
+    trials = feedforward.trials(GPU, Options())
     found = [trial for trial in trials if trial.table == "work_items"]
     assert len(found) == len(feedforward.CONFIGURATIONS)
     names = [candidate.name for candidate in found[0].candidates]
@@ -252,9 +240,9 @@ def test_table_two_is_split_with_1_to_256_items():
     ],
 )
 def test_names_that_fit_nothing_are_errors(options, sentence):
-    trials = feedforward.trials(GPU, "normal", None, False)
+    trials = feedforward.trials(GPU, Options())
     with pytest.raises(InputError, match=sentence):
-        command.select(trials, command.Options(**options))
+        command.select(trials, Options(**options), feedforward.PEERS)
 
 
 @pytest.fixture

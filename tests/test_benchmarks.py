@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from studies import BRIEF, GPU, TINY
 
 from clnet import DeviceError, FormatError, InputError, reference
 from clnet.bench import benchmarks
-from clnet.device import Device
 from clnet.errors import ClnetWarning
 from clnet.summary import WIDTH
 
@@ -28,17 +28,8 @@ records = benchmarks("records")
 report = benchmarks("report")
 rounds = benchmarks("rounds")
 
-Case, Prepared = cases.Case, candidates.Prepared
-TINY = Case("tiny", (5, 7, 3), "tanh", 2)
-BRIEF = rounds.Effort("quick", rounds=3, block=0.0)
-GPU = Device("faked", type="gpu", compute_units=132)
-
-
-@pytest.fixture(autouse=True)
-def hurried(monkeypatch):
-    """No waiting for threads that spin."""
-    monkeypatch.setattr(rounds, "SPIN_SECONDS", 0.0)
-    monkeypatch.setattr(rounds, "SETTLE_SECONDS", 0.0)
+Case = cases.Case
+pytestmark = pytest.mark.usefixtures("hurried")
 
 
 def oracle(case):
@@ -65,8 +56,8 @@ class Fake:
         return self.gone
 
     def prepare(self, case, device):
-        return Prepared(
-            self.change(oracle(case)), dict(self.timers), spins=self.spins
+        return candidates.forward(
+            case, self.change(oracle(case)), dict(self.timers), spins=self.spins
         )
 
 
