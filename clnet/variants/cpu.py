@@ -68,7 +68,7 @@ class Cpu:
         First the largest group that leaves every worker two tasks of the widest layer.
         """
         workers = 1 if device.serial else device.compute_units
-        caller = int(workers > 1 and _serial_companion(device) is not None)
+        caller = int(workers > 1 and serial_companion(device) is not None)
         panels = -(-max(layer.n_out for layer in _layers(span)) // PANEL)
         blocks = -(-span.batch // BLOCK)
 
@@ -132,7 +132,7 @@ class Cpu:
             )
             lead = replace(
                 launch, kernel="lead", global_size=(1,), arguments=(*shared, Alarm()),
-                place=_serial_companion(device),
+                place=serial_companion(device),
             )
             runs = (helpers, lead)
         repacks = tuple(
@@ -152,7 +152,7 @@ class Cpu:
         return (*repacks, *runs)
 
 
-def _serial_companion(device: Device) -> Device | None:
+def serial_companion(device: Device) -> Device | None:
     """Return the companion that runs kernels in the calling thread, if there is one."""
     return next((place for place in device.companions if place.serial), None)
 

@@ -1,0 +1,223 @@
+"""epoch: whole steps of training in one launch, in the shape that CPU cores like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from clnet.device import Device
+from clnet.ops import Span, Value, round_up
+from clnet.shuffling import ROUNDS, half_bits
+from clnet.variants.base import (
+    Alarm,
+    Argument,
+    Config,
+    Cost,
+    Gradients,
+    Launch,
+    Parameters,
+    Reach,
+    Scalar,
+    Scratch,
+    State,
+    Table,
+    span_flops,
+)
+from clnet.variants.cpu import LINGER, PATIENCE, serial_companion
+from clnet.variants.optimisers import live_table, rule_defines
+from clnet.variants.whole_step import (
+    WholeStep,
+    layer_table,
+    neuron_table,
+    refuse_unless_whole_step,
+    step_defines,
+    whole_step,
+)
+
+LANES = 8  # samples of a vector
+TILES = (384, 192, 96, 48)  # samples of a tile, the usually best first
+TASKS = 2  # of each worker, at least, so that none waits long for the last one
+MOST_TASKS = 8  # of each worker; more only make more gradients to be added
+SYNC = 16  # words of the synchronisation before those of the tasks
+LOOKS = 4e-9  # patience in looks a flop of a task: many times what the task takes
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Workers that take tiles of samples forward and back (``epoch.cl``).
+
+    Config: ``workers``, the threads that share a step; ``tile``, samples that are
+    taken through the network together; ``caller``, 1 where one of the workers is the
+    calling thread itself, as in `variants.cpu`.
+    """
+
+    name: str = "epoch"
+    reach: Reach = "program"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse other devices and types, and what is no chain of dense layers."""
+        if device.type != "cpu":
+            return f"it is shaped for CPU cores, and {device.name} is none"
+        if span.dtype != "float32":
+            return "it computes in float32 only"
+        return refuse_unless_whole_step(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Tiles that leave every worker some tasks first, then the others."""
+        workers = 1 if device.serial else device.compute_units
+        companion = workers > 1 and serial_companion(device) is not None
+        callers = (1, 0) if companion else (0,)
+        most = round_up(span.batch, LANES)
+        tiles = [tile for tile in TILES if tile < most] or [most]
+        if TILES[-1] < most <= TILES[0]:
+            tiles.insert(0, most)
+
+        def too_few(tile: int) -> bool:
+            return workers > 1 and -(-span.batch // tile) < TASKS * workers
+
+        return tuple(
+            {"workers": workers, "tile": tile, "caller": caller}
+            for caller in callers for tile in sorted(tiles, key=too_few)
+        )
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count samples once, gradients once a task; values stay in cache."""
+        step = _step(span)
+        shape = _Shape.of(step, span, config)
+        samples = span.batch * sum(value.width for value in step.data)
+        moved = samples + 3 * shape.tasks * shape.size
+        scratch = config["workers"] * shape.worker_size + 2 * shape.tasks * shape.apart
+        return Cost(
+            span_flops(span), 4 * moved, 1, 4 * scratch,
+            min(config["workers"], shape.tasks), 0.7,
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the turning of the data set, and the one launch of the steps."""
+        step = _step(span)
+        shape = _Shape.of(step, span, config)
+        workers, tile = config["workers"], config["tile"]
+        gather = step.gather
+        defines = {**step_defines(step, span), "SYNC": SYNC, "LINGER": LINGER}
+        live: Argument = Gradients()
+        if step.update is not None:
+            defines |= rule_defines(step.update, span)
+            live = live_table(step.update)
+        x, t, *weight = step.data
+        data: list[Argument] = [x, t, weight[0] if weight else t]
+        turns: list[Launch] = []
+        if gather is None:
+            data = [_turned(value, span, tile) for value in (x, t)]
+            data.append(_turned(weight[0], span, tile) if weight else data[1])
+            turns = [
+                Launch(
+                    "epoch.cl", "turn", defines,
+                    (round_up(span.batch, tile) // LANES,), (1,),
+                    (value, value.width, span.batch, turned, _rows(value), tile),
+                    when="inputs",
+                )
+                for value, turned in zip(step.data, data, strict=False)
+            ]
+        n = span.batch if gather is None else gather.samples
+        key = f"epoch {shape.layers.tobytes().hex()[:64]} tile {tile}"
+        shared: tuple[Argument, ...] = (
+            Table(f"{key} layers", lambda: shape.layers),
+            Table(f"{key} neurons of {step.loss.loss}", lambda: neuron_table(step)),
+            Parameters(), *data,
+            Scratch("memory", 4 * workers * shape.worker_size),
+            Scratch("task gradients", 4 * 2 * shape.tasks * shape.apart),
+            Scratch("sync", 4 * (SYNC + shape.tasks)),
+            len(step.layers), shape.size, n, span.batch, half_bits(n), tile,
+            shape.tiles, shape.tasks, *shape.places, float(step.loss.bit_fail_limit),
+        )
+        flops = span_flops(span) / shape.tasks
+        words = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
+        changing: tuple[Argument, ...] = (
+            Gradients(), State(), step.tally.totals, live, t.width,
+            int(PATIENCE + LOOKS * 1e9 * flops), Scalar("steps"), Scalar("first"),
+            Scalar("samples"), Scalar("seen"), Scalar("fresh"), Scalar("rate", "real"),
+            Scalar("count"), Scalar("seed", "uint"), *words,
+        )
+        if workers == 1:
+            runs: tuple[Launch, ...] = (
+                Launch("epoch.cl", "alone", defines, (1,), (1,), (*shared, *changing)),
+            )
+        elif config["caller"]:
+            runs = (
+                Launch("epoch.cl", "helpers", defines, (workers - 1,), (1,), shared,
+                       standby=True),
+                Launch("epoch.cl", "lead", defines, (1,), (1,),
+                       (*shared, *changing, Alarm()), place=serial_companion(device)),
+            )
+        else:
+            changing = tuple(1 if a == Scalar("steps") else a for a in changing)
+            runs = (
+                Launch("epoch.cl", "workers", defines, (workers,), (1,),
+                       (*shared, *changing)),
+            )
+        return (*turns, *runs)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """How a step is cut, and where things are in a worker's memory, in floats."""
+
+    tasks: int
+    tiles: int  # a task
+    layers: NDArray[Any]  # the kernel's table
+    places: tuple[int, ...]  # of x, t, weight, dx and gradient; the memory's size
+    size: int  # of the flat buffer
+
+    @property
+    def worker_size(self) -> int:
+        """Floats of a worker's memory."""
+        return self.places[-1]
+
+    @property
+    def apart(self) -> int:
+        """Floats from one task's gradients to the next's: its record lies between."""
+        return self.size + LANES
+
+    @classmethod
+    def of(cls, step: WholeStep, span: Span, config: Config) -> _Shape:
+        tile = config["tile"]
+        count = -(-span.batch // tile)
+        most = 1 if config["workers"] == 1 else MOST_TASKS * config["workers"]
+        tiles = -(-count // min(count, most))
+        end = 0
+
+        def place(size: int) -> int:
+            nonlocal end
+            here, end = end, end + round_up(size, LANES)
+            return here
+
+        rows = layer_table(step, place, tile, 4)
+        x, t, *_ = step.data
+        if step.gather is None:  # the turned data's own rows
+            places = [_rows(x), _rows(t), 1]
+        else:
+            places = [place(_rows(value) * tile) for value in (x, t)] + [place(tile)]
+        widest = max((layer.n_in for layer in step.layers[1:]), default=0)
+        places += [place(widest * tile), place(step.size), round_up(end, 16)]
+        return cls(-(-count // tiles), tiles, rows, tuple(places), step.size)
+
+
+def _step(span: Span) -> WholeStep:
+    step = whole_step(span)
+    assert step is not None
+    return step
+
+
+def _rows(value: Value) -> int:
+    """Return the rows of a turned array: whole blocks of 4."""
+    return round_up(value.width, 4)
+
+
+def _turned(value: Value, span: Span, tile: int) -> Scratch:
+    size = 4 * _rows(value) * round_up(span.batch, tile)
+    return Scratch(f"turned {value.name}", size)

@@ -1,0 +1,560 @@
+// epoch: whole steps of training in one launch, in the shape that CPU cores like.
+//
+// A step is cut into tasks, a few tiles of samples each. A task takes its samples
+// forward, to the loss, and back, all in the worker's own memory, and leaves the sum of
+// their gradients. One worker then adds the tasks' gradients, in the order of the tasks,
+// and updates the parameters: so the result does not depend on who computed what.
+//
+//   task 0   x --> values --> loss --> ds --> gradient 0 --+
+//   task 1   x --> values --> loss --> ds --> gradient 1 --+--> sum --> update
+//   task 2   x --> values --> loss --> ds --> gradient 2 --+
+//
+// A work-group is one work-item, and one worker. Lanes of vectors are samples (tiles.h).
+//
+// Sizes are arguments, so that one program serves every network of a kind.
+//
+// SYNC          words of `sync` before those that say which tasks are done: at least 16
+// LINGER        looks for another step before a helper leaves
+// and those of steps.h
+#define REAL float
+#define WIDTH 8
+#include "steps.h"
+#include "tiles.h"
+#if !defined(SYNC) || !defined(LINGER)
+#error "epoch.cl needs SYNC and LINGER"
+#endif
+
+// What all tasks of a launch know.
+typedef struct {
+    __global const Layer *layers;
+    __global const Neuron *neurons;
+    __global float *parameters;
+    __global const float *x, *t, *weight;
+    int count;       // layers
+    int size;        // of the parameters
+    int n, batch;    // samples of the data set, and of a step
+    int bits;        // of half a sample's number, for the order
+    int tile;        // samples of a tile at most: a multiple of 8
+    int tiles;       // tiles of a task at most
+    // Where things start in a worker's memory, and how large that is.
+    int x_place, t_place, weight_place, dx_place, gradient_place, worker_size;
+    float bit_fail_limit;
+} Net;
+
+// Which samples a step takes.
+typedef struct {
+    int first, samples;  // of the epoch's order
+    uint8 key;           // of that order
+} Step;
+
+inline int round_up_8(const int n) { return (n + 7) / 8 * 8; }
+
+// One row of `samples` sums becomes outputs; `kept` takes what the derivative reads.
+inline void activate_row(const Neuron neuron, const float bias, __global float *y,
+                         __global float *kept, const int samples)
+{
+    const float8 limit = (float8)(neuron.limit);
+#define EACH(function)                                                               \
+    for (int s = 0; s < samples; s += 8) {                                           \
+        float8 v = *(__global float8 *)(y + s) + (float8)(bias);                     \
+        v *= (float8)(neuron.steepness);                                             \
+        v = v < -limit ? -limit : v;                                                 \
+        v = v > limit ? limit : v;                                                   \
+        if (kept) *(__global float8 *)(kept + s) = v;                                \
+        *(__global float8 *)(y + s) = function(v);                                   \
+    }
+    switch (neuron.function) {
+#define CASE(code, function, gradient, reads)                                        \
+    case code: EACH(function) break;
+        FUNCTIONS(CASE)
+#undef CASE
+#undef EACH
+    }
+}
+
+// y[s] becomes dy[s] * f' * steepness, f' at y[s] or at sum[s].
+inline void differentiate_row(const Neuron neuron, __global const float *dy,
+                              __global float *y, __global const float *sum,
+                              const int samples)
+{
+    const float8 steepness = (float8)(neuron.steepness);
+#define EACH(gradient, reads)                                                        \
+    for (int s = 0; s < samples; s += 8) {                                           \
+        const float8 at = *(__global const float8 *)(reads(y, sum) + s);             \
+        const float8 slope = gradient(at, steepness) * steepness;                    \
+        *(__global float8 *)(y + s) = *(__global const float8 *)(dy + s) * slope;    \
+    }
+    switch (neuron.function) {
+#define CASE(code, function, gradient, reads)                                        \
+    case code: EACH(gradient, reads) break;
+        FUNCTIONS(CASE)
+#undef CASE
+#undef EACH
+    }
+}
+
+// to[i, s] = the samples' row s, value i, for i < width; rows[s] of the data set
+inline void turn_rows(__global const float *data, const int width, const int *rows,
+                      __global float *to, const int pitch)
+{
+    __global const float *r0 = data + (size_t)rows[0] * width;
+    __global const float *r1 = data + (size_t)rows[1] * width;
+    __global const float *r2 = data + (size_t)rows[2] * width;
+    __global const float *r3 = data + (size_t)rows[3] * width;
+    __global const float *r4 = data + (size_t)rows[4] * width;
+    __global const float *r5 = data + (size_t)rows[5] * width;
+    __global const float *r6 = data + (size_t)rows[6] * width;
+    __global const float *r7 = data + (size_t)rows[7] * width;
+    for (int i = 0; i < width; ++i)
+        *(__global float8 *)(to + (size_t)i * pitch) =
+            (float8)(r0[i], r1[i], r2[i], r3[i], r4[i], r5[i], r6[i], r7[i]);
+}
+
+// The data set's row that is number `i` of a step; past the step's samples any row.
+inline int row_of(const Net *net, const Step *step, const int i)
+{
+    int row = i < step->samples ? step->first + i : step->first;
+#if GATHERED == 2
+    row = permuted(row, net->n, net->bits, step->key);
+#endif
+    return row;
+}
+
+// Bring 8 * n samples, from number `start` of a step on, into a worker's memory.
+inline void gather(const Net *net, const Step *step, const int start, const int samples,
+                   __global float *own)
+{
+    for (int s = 0; s < samples; s += 8) {
+        int rows[8];
+        for (int k = 0; k < 8; ++k) rows[k] = row_of(net, step, start + s + k);
+        turn_rows(net->x, net->layers[0].n_in, rows, own + net->x_place + s, net->tile);
+        turn_rows(net->t, net->layers[net->count - 1].n_out, rows,
+                  own + net->t_place + s, net->tile);
+#if WEIGHTED
+        turn_rows(net->weight, 1, rows, own + net->weight_place + s, net->tile);
+#endif
+    }
+}
+
+// The outputs of a tile become the loss's derivatives by the outputs' sums. Samples
+// beyond `counted` count for nothing.
+inline void losses(const Net *net, __global float *own, __global const float *t,
+                   __global const float *weight, const int samples, const int counted,
+                   float *record)
+{
+    const int pitch = net->tile;
+    __global const Layer *last = net->layers + net->count - 1;
+    const int width = last->n_out;
+    __global float *y = own + last->values;
+    const float8 part = (float8)(MEAN ? 1.0f / width : 1.0f);
+    const float8 fail_limit = (float8)(net->bit_fail_limit);
+    float8 sum = (float8)(0.0f), squares = (float8)(0.0f), fails = (float8)(0.0f);
+    for (int s = 0; s < samples; s += 8) {
+        const int8 number = (int8)(s) + (int8)(0, 1, 2, 3, 4, 5, 6, 7);
+        const int8 counts = number < (int8)(counted);
+        float8 factor = (float8)(1.0f);
+#if WEIGHTED
+        factor = *(__global const float8 *)(weight + s);
+#endif
+        float8 here = (float8)(0.0f), square = (float8)(0.0f), fail = (float8)(0.0f);
+#if SOFTMAX
+        float8 top = *(__global const float8 *)(y + s);
+        float8 total = (float8)(0.0f), targets = (float8)(0.0f);
+        for (int j = 1; j < width; ++j) {
+            const float8 z = *(__global const float8 *)(y + j * pitch + s);
+            top = z > top ? z : top;
+        }
+        for (int j = 0; j < width; ++j) {
+            total += exponential(*(__global const float8 *)(y + j * pitch + s) - top);
+            targets += *(__global const float8 *)(t + j * pitch + s);
+        }
+        const float8 log_total = logarithm(total);
+#endif
+        for (int j = 0; j < width; ++j) {
+            const float8 z = *(__global const float8 *)(y + j * pitch + s);
+            const float8 target = *(__global const float8 *)(t + j * pitch + s);
+            const float8 share = (float8)(net->neurons[last->neuron + j].share);
+            float8 output = z, slope;
+#if SOFTMAX
+            output = exponential(z - top) / total;
+            here += target * (log_total - (z - top));
+            slope = output * targets - target;
+#else
+            here += LOSS(z, target, share);
+            slope = SLOPE(z, target, share);
+#endif
+#if SIGMOID
+            output = act_sigmoid(output);
+#endif
+            const float8 error = (target - output) * share;
+            square += error * error;
+            fail += absolute(error) >= fail_limit ? (float8)(1.0f) : (float8)(0.0f);
+#if BACKWARD
+            slope *= factor * part;
+            slope = counts ? slope : (float8)(0.0f);
+            __global const Neuron *neuron = net->neurons + last->neuron + j;
+            const float8 steepness = (float8)(neuron->steepness);
+            __global const float *kept = last->sums < 0 ? y : own + last->sums;
+            const float8 v = *(__global const float8 *)(kept + j * pitch + s);
+            switch (neuron->function) {
+#define CASE(code, function, gradient, reads)                                        \
+    case code: slope *= gradient(reads(z, v), steepness) * steepness; break;
+                FUNCTIONS(CASE)
+#undef CASE
+            }
+            *(__global float8 *)(y + j * pitch + s) = slope;
+#endif
+        }
+        sum += counts ? here * factor * part : (float8)(0.0f);
+        squares += counts ? square : (float8)(0.0f);
+        fails += counts ? fail : (float8)(0.0f);
+    }
+    record[0] += lane_sum(sum);
+    record[1] += lane_sum(squares);
+    record[2] += lane_sum(fails);
+}
+
+// The samples of one tile, forward and back; their gradients are added to `gradient`,
+// or start it anew.
+inline void tile(const Net *net, __global float *own, __global const float *x,
+                 __global const float *t, __global const float *weight,
+                 const int samples, const int counted, __global float *gradient,
+                 const int add, float *record)
+{
+    const int pitch = net->tile;
+    __global const float *in = x;
+    for (int l = 0; l < net->count; ++l) {
+        __global const Layer *layer = net->layers + l;
+        __global float *y = own + layer->values;
+        product(net->parameters + layer->weights, layer->stride, 1, in, layer->n_in, y,
+                layer->n_out, samples, pitch);
+        for (int j = 0; j < layer->n_out; ++j)
+            activate_row(net->neurons[layer->neuron + j],
+                         layer->bias < 0 ? 0.0f : net->parameters[layer->bias + j],
+                         y + j * pitch,
+                         layer->sums < 0 ? 0 : own + layer->sums + j * pitch, samples);
+        in = y;
+    }
+    losses(net, own, t, weight, samples, counted, record);
+#if BACKWARD
+    for (int l = net->count - 1; l >= 0; --l) {
+        __global const Layer *layer = net->layers + l;
+        __global const float *ds = own + layer->values;
+        __global const float *y = l ? own + layer[-1].values : x;
+        outer(ds, y, layer->n_out, samples, pitch, gradient + layer->weights,
+              layer->stride, add);
+        if (layer->bias >= 0) {
+            for (int j = 0; j < layer->n_out; ++j) {
+                float8 sum = (float8)(0.0f);
+                for (int s = 0; s < samples; s += 8)
+                    sum += *(__global const float8 *)(ds + j * pitch + s);
+                __global float *g = gradient + layer->bias + j;
+                *g = add ? *g + lane_sum(sum) : lane_sum(sum);
+            }
+        }
+        if (l) {
+            __global float *dx = own + net->dx_place;
+            product(net->parameters + layer->weights, 1, layer->stride, ds,
+                    layer->n_out, dx, layer->n_in, samples, pitch);
+            __global const Layer *below = layer - 1;
+            __global const float *sums = own + (below->sums < 0 ? 0 : below->sums);
+            for (int j = 0; j < layer->n_in; ++j)
+                differentiate_row(net->neurons[below->neuron + j], dx + j * pitch,
+                                  own + below->values + j * pitch, sums + j * pitch,
+                                  samples);
+        }
+    }
+#endif
+}
+
+#define APART (net->size + 8)  // from one task's gradients to the next's
+
+// One task of a step. `sum` takes its gradients as they grow, `found` what they are in
+// the end, and the record behind them: two workers that do one task write the same.
+inline void task(const Net *net, const Step *step, __global float *own, const int number,
+                 __global float *sum, __global float *found)
+{
+    const int begin = number * net->tiles * net->tile;
+    const int end = min(begin + net->tiles * net->tile, net->batch);
+    float record[RECORD];
+    for (int k = 0; k < RECORD; ++k) record[k] = 0;
+    for (int start = begin; start < end; start += net->tile) {
+        const int samples = min(net->tile, round_up_8(end - start));
+#if GATHERED
+        gather(net, step, start, samples, own);
+        __global const float *x = own + net->x_place, *t = own + net->t_place;
+        __global const float *weight = own + net->weight_place;
+#else
+        // The tiles that `turn` has made, of x_place, t_place and 1 values a sample.
+        __global const float *x = net->x + (size_t)start * net->x_place;
+        __global const float *t = net->t + (size_t)start * net->t_place;
+        __global const float *weight = net->weight + start;
+#endif
+        tile(net, own, x, t, weight, samples, step->samples - start, sum, start > begin,
+             record);
+    }
+#if BACKWARD
+    if (sum != found)
+        for (int i = 0; i < net->size; i += 8)
+            *(__global float8 *)(found + i) = *(__global const float8 *)(sum + i);
+#endif
+    for (int k = 0; k < RECORD; ++k) found[net->size + k] = record[k];
+}
+
+// The end of a step.
+typedef struct {
+    __global float *total;   // [size] the gradients of the whole step
+    __global float *state;   // [SLOTS, size] the optimiser's
+    __global float *totals;  // [6] of the epoch so far, and what rounding took from them
+    __global const uchar *live;  // [size] 0 for padding, which stays zero
+    int outputs;
+    float rate;
+    uint seed;
+} Ending;
+
+// The sum of a vector of gradients over the tasks, in their order.
+inline float8 gradient_of(__global const float *part, const int tasks, const int apart)
+{
+    float8 sum = *(__global const float8 *)part;
+    for (int t = 1; t < tasks; ++t)
+        sum += *(__global const float8 *)(part + (size_t)t * apart);
+    return sum;
+}
+
+inline int8 live_part(__global const uchar *live)
+{
+    return convert_int8(vload8(0, live)) != (int8)(0);
+}
+
+// Add the tasks' records and gradients [tasks, APART], and update the parameters.
+inline void finish(const Net *net, const Ending *ending, const int tasks,
+                   __global const float *gradients, const int samples, const int seen,
+                   const int fresh, const int count)
+{
+    float record[RECORD];
+    for (int k = 0; k < RECORD; ++k) {
+        record[k] = 0;
+        for (int t = 0; t < tasks; ++t)
+            record[k] += gradients[(size_t)t * APART + net->size + k];
+    }
+    add_to_totals(ending->totals, record, fresh);
+#if UPDATE
+    Moment now =
+        moment_of(ending->rate, samples, ending->totals[1] + ending->totals[4], seen,
+                  ending->outputs, count, ending->seed);
+#endif
+#if BACKWARD && (!UPDATE || defined(CLIP_NORM))
+    // The whole gradient must be there before its norm is, or is asked for.
+    float8 squares = (float8)(0.0f);
+    for (int i = 0; i < net->size; i += 8) {
+        const float8 sum = gradient_of(gradients + i, tasks, APART);
+        *(__global float8 *)(ending->total + i) = sum;
+#if UPDATE
+        const float8 w = *(__global const float8 *)(net->parameters + i);
+        const float8 g = penalised(w, sum, samples, i) / (float8)(samples);
+        squares += live_part(ending->live + i) ? g * g : (float8)(0.0f);
+#endif
+    }
+#if UPDATE
+    now.norm = sqrt(lane_sum(squares));
+#endif
+#endif
+#if UPDATE
+    for (int i = 0; i < net->size; i += 8) {
+#ifdef CLIP_NORM
+        const float8 sum = *(__global const float8 *)(ending->total + i);
+#else
+        const float8 sum = gradient_of(gradients + i, tasks, APART);
+#endif
+        __global float8 *w = (__global float8 *)(net->parameters + i);
+        const int8 live = live_part(ending->live + i);
+        __global float *state = ending->state + i;
+        float8 kept[SLOTS + 1];  // at least one: there are no empty arrays
+#pragma unroll
+        for (int k = 0; k < SLOTS; ++k)
+            kept[k] = *(__global const float8 *)(state + (size_t)k * net->size);
+        const float8 next = stepped(*w, sum, kept, now, i);
+        *w = live ? next : *w;
+#pragma unroll
+        for (int k = 0; k < SLOTS; ++k) {
+            __global float8 *at = (__global float8 *)(state + (size_t)k * net->size);
+            *at = live ? kept[k] : *at;
+        }
+    }
+#endif
+}
+
+// Arguments, in the order of clnet/variants/epoch.py:
+//
+// layers, neurons             the tables
+// x, t, weight                the data set [n, width]; not GATHERED: as `turn` left it
+// memory [workers, worker_size]
+// gradients [2 * tasks, APART]  room for each task, and for each that is done again
+// sync   zero at first: [0] the step before, [1] the open one or 0, [2] helpers inside,
+//        [3] tasks claimed, [4] workers that have left, [5, 6] Step, [8 … 15] its key,
+//        [SYNC …] for each task the step that has done it
+#define SHARED_ARGUMENTS                                                             \
+    __global const Layer *layers, __global const Neuron *neurons,                    \
+        __global float *parameters, __global const float *x,                         \
+        __global const float *t, __global const float *weight,                       \
+        __global float *memory, __global float *gradients,                           \
+        volatile __global int *sync, const int count_of_layers, const int size,      \
+        const int n, const int batch, const int bits, const int tile_size,           \
+        const int tiles, const int tasks, const int x_place, const int t_place,      \
+        const int weight_place, const int dx_place, const int gradient_place,        \
+        const int worker_size, const float bit_fail_limit
+// steps: to do, from the one described by the others on; samples: of all of them; seen:
+// of the epoch so far, with the first step's
+#define STEP_ARGUMENTS                                                               \
+    __global float *total, __global float *state, __global float *totals,            \
+        __global const uchar *live, const int outputs, const int patience,           \
+        const int steps, const int first, const int samples, const int seen,         \
+        const int fresh, const float rate, const int count, const uint seed,         \
+        const uint k0, const uint k1, const uint k2, const uint k3, const uint k4,   \
+        const uint k5, const uint k6, const uint k7
+#define SET_NET                                                                      \
+    const Net net = {layers, neurons, parameters, x, t, weight, count_of_layers,     \
+                     size, n, batch, bits, tile_size, tiles, x_place, t_place,       \
+                     weight_place, dx_place, gradient_place, worker_size,            \
+                     bit_fail_limit};
+#define SET_ENDING                                                                   \
+    const Ending ending = {total, state, totals, live, outputs, rate, seed};         \
+    const uint8 key = (uint8)(k0, k1, k2, k3, k4, k5, k6, k7);
+// Number i of the launch's steps.
+#define SAMPLES(i) min(batch, samples - (i) * batch)
+#define STEP(i) {first + (i) * batch, SAMPLES(i), key}
+#define FINISH(i, gradients)                                                         \
+    finish(&net, &ending, tasks, gradients, SAMPLES(i),                              \
+           seen - SAMPLES(0) + (i) * batch + SAMPLES(i), fresh && (i) == 0, count + (i))
+
+// All steps by one worker.
+__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
+alone(SHARED_ARGUMENTS, STEP_ARGUMENTS)
+{
+    SET_NET
+    SET_ENDING
+    for (int i = 0; i < steps; ++i) {
+        const Step step = STEP(i);
+        for (int number = 0; number < tasks; ++number) {
+            __global float *found = gradients + (size_t)number * (size + 8);
+            task(&net, &step, memory, number, found, found);
+        }
+        FINISH(i, gradients);
+    }
+}
+
+// Claim and do tasks until none is left.
+inline void work(const Net *net, const Step *step, __global float *own, const int tasks,
+                 __global float *gradients, volatile __global int *sync, const int id)
+{
+    for (int t = atomic_inc(sync + 3); t < tasks; t = atomic_inc(sync + 3)) {
+        task(net, step, own, t, own + net->gradient_place, gradients + (size_t)t * APART);
+        atomic_xchg(sync + SYNC + t, id);
+    }
+}
+
+// One step by all workers of a launch: the last one out finishes it.
+__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
+workers(SHARED_ARGUMENTS, STEP_ARGUMENTS)
+{
+    SET_NET
+    SET_ENDING
+    const Step step = STEP(0);
+    work(&net, &step, memory + get_global_id(0) * (size_t)worker_size, tasks, gradients,
+         sync, 1);
+    if (atomic_inc(sync + 4) == (int)get_global_size(0) - 1) {
+        FINISH(0, gradients);
+        sync[3] = sync[4] = 0;
+    }
+}
+
+// All steps by the calling thread as the first worker, while `helpers` stand by on other
+// threads (the protocol of cpu.cl).
+//
+//   lead     open step n ---- work ---- close, finish, wait until none is inside
+//   helper      ...see n, enter ---- work ---- leave, stay for the next step...
+//
+// A helper enters before it looks again whether the step is still open, and the lead
+// closes before it looks whether one is inside: so none is left inside unseen. A task
+// that a helper does not finish in time (its thread was put aside) is done again; the
+// helper then may still write to its place among the gradients, so that the lead works
+// elsewhere, and alone, until the host has waited for it.
+//
+// patience  looks at a task that another worker holds before it is done again
+// alarm [1] set when a helper did not leave in time: the host then waits for it
+__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
+lead(SHARED_ARGUMENTS, STEP_ARGUMENTS, volatile __global int *alarm)
+{
+    SET_NET
+    SET_ENDING
+    __global float *again = gradients + (size_t)tasks * (size + 8);
+    __global float *sum = memory + gradient_place;
+    int alone = 0;
+    for (int i = 0; i < steps; ++i) {
+        const Step step = STEP(i);
+        const int next = sync[0] + 1, id = next ? next : 1;
+        int late = alone;
+        if (!alone) {
+            sync[0] = id;
+            sync[3] = 0;
+            sync[5] = step.first;
+            sync[6] = step.samples;
+            vstore8(as_int8(key), 1, (__global int *)sync);
+            atomic_xchg(sync + 1, id);
+            work(&net, &step, memory, tasks, gradients, sync, id);
+            atomic_xchg(sync + 1, 0);
+            for (int number = 0; number < tasks; ++number) {
+                volatile __global int *done = sync + SYNC + number;
+                int looks = 0;
+                while (*done != id && looks < patience) ++looks;
+                late |= *done != id;
+            }
+            atomic_add(sync + 1, 0);  // later loads must not move before the waits
+        }
+        if (late) {
+            for (int number = 0; number < tasks; ++number)
+                task(&net, &step, memory, number, sum, again + (size_t)number * (size + 8));
+        }
+        FINISH(i, late ? again : gradients);
+        int looks = 0;
+        while (!alone && atomic_add(sync + 2, 0) && looks < patience) ++looks;
+        if (looks == patience) *alarm = alone = 1;
+    }
+}
+
+// Workers that join the open step, and stay for LINGER looks after it for the next.
+__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
+helpers(SHARED_ARGUMENTS)
+{
+    SET_NET
+    __global float *own = memory + (1 + get_global_id(0)) * (size_t)worker_size;
+    int last = 0;
+    for (int looks = 0; looks < LINGER; ++looks) {
+        const int id = sync[1];
+        if (id == 0 || id == last) continue;
+        atomic_inc(sync + 2);
+        if (atomic_add(sync + 1, 0) == id) {
+            const Step step = {sync[5], sync[6],
+                               as_uint8(vload8(1, (__global const int *)sync))};
+            work(&net, &step, own, tasks, gradients, sync, id);
+            last = id;
+        }
+        atomic_dec(sync + 2);
+        looks = 0;
+    }
+}
+
+// turned = tiles of all samples, [tile][rows][pitch]; zero where there is no sample.
+//
+// data [n, width]  pitch: samples of a tile; rows: width, rounded up to a multiple of 4
+// index map: work-item = 8 samples
+__kernel void turn(__global const float *data, const int width, const int n,
+                   __global float *turned, const int rows, const int pitch)
+{
+    const int first = get_global_id(0) * 8;
+    __global float *to = turned + (size_t)(first / pitch) * rows * pitch + first % pitch;
+    for (int k = 0; k < 8; ++k)
+        for (int i = 0; i < rows; ++i)
+            to[(size_t)i * pitch + k] =
+                i < width && first + k < n ? data[(size_t)(first + k) * width + i] : 0;
+}
