@@ -279,10 +279,17 @@ class Span:
 
     @cached_property
     def layers(self) -> tuple[LayerOps, ...] | None:
+        """The chain, or None if more than its last output is needed outside."""
+        chain = self.chain
+        alone = chain is not None and self.outputs == (chain[-1].act.y,)
+        return chain if alone else None
+
+    @cached_property
+    def chain(self) -> tuple[LayerOps, ...] | None:
         """The span as a chain of whole layers, or None if it is not one.
 
-        A chain: every layer is one plain `Apply` and one `BiasAct`, reads only its
-        predecessor's output, and only the last output is needed outside.
+        A chain: every layer is one plain `Apply` and one `BiasAct`, and reads only its
+        predecessor's output.
         """
         if len(self.ops) % 2 or not self.ops:
             return None
@@ -294,7 +301,7 @@ class Span:
             if apply.accumulate or act.sums != apply.sums or not follows:
                 return None
             chain.append(LayerOps(apply, act))
-        return tuple(chain) if self.outputs == (chain[-1].act.y,) else None
+        return tuple(chain)
 
     @cached_property
     def signature(self) -> str:

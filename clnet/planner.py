@@ -292,9 +292,12 @@ class _Planner:
     def _spans(self, variant: Variant) -> Iterable[tuple[int, int]]:
         """Return the spans that a variant may compute, as pairs of op numbers."""
         n = len(self.program.ops)
-        if variant.reach == "op":
-            return [(i, i + 1) for i in range(n)]
-        layers = [i for i in range(n - 1) if self._span(i, i + 2).layers is not None]
+        if variant.reach in ("op", "pair"):
+            longest = 2 if variant.reach == "pair" else 1
+            return [
+                (i, i + k) for k in range(1, longest + 1) for i in range(n - k + 1)
+            ]
+        layers = [i for i in range(n - 1) if self._span(i, i + 2).chain is not None]
         single = [(i, i + 2) for i in layers]
         if variant.reach == "layer":
             return single

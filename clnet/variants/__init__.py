@@ -5,6 +5,7 @@ from clnet.variants.cpu import Cpu
 from clnet.variants.fused import Fused
 from clnet.variants.fused_local import FusedLocal
 from clnet.variants.gemm import Gemm
+from clnet.variants.gemm_backward import GemmBackward
 from clnet.variants.generic import Generic
 from clnet.variants.generic_backward import GenericBackward
 from clnet.variants.gradient_norm import Norm
@@ -31,6 +32,7 @@ VARIANTS: tuple[Variant, ...] = (
 TRAINING_VARIANTS: tuple[Variant, ...] = (
     *(variant for variant in VARIANTS if variant.name != "host"),
     Outer(),
+    GemmBackward(),
     GenericBackward(),
     Norm(),
     Optimisers(),

@@ -21,8 +21,9 @@ from clnet.training_ops import ApplyT, Outer
 Config = Mapping[str, int]
 """One point of a variant's tuning space: named whole numbers."""
 
-Reach = Literal["op", "layer", "run"]
-"""How long a span may be: one op, one layer (`Apply` + `BiasAct`), several layers."""
+Reach = Literal["op", "pair", "layer", "run", "program"]
+"""How long a span may be: one op, one or two, one layer (`Apply` + `BiasAct`), several
+layers, or all ops of a program."""
 
 
 When = Literal["call", "parameters", "inputs"]
@@ -304,11 +305,15 @@ def unsupported_dtype(span: Span, device: Device) -> str | None:
     return None
 
 
-def refuse_unless_dense_layers(span: Span, device: Device) -> str | None:
+def refuse_unless_dense_layers(
+    span: Span, device: Device, *, keeps_sums: bool = False
+) -> str | None:
     """Return why the span is no chain of dense layers with one activation each."""
-    if span.layers is None:
+    if span.chain is None:
         return "it computes whole layers, and these ops are none"
-    for layer in span.layers:
+    if span.layers is None and not keeps_sums:
+        return "it keeps a last layer's output alone, and more is read later"
+    for layer in span.chain:
         if not isinstance(layer.apply.storage, RowStorage):
             return f"it reads dense layers, not {layer.apply.storage.name}"
         if not layer.act.nonlinearity.uniform:
@@ -318,8 +323,8 @@ def refuse_unless_dense_layers(span: Span, device: Device) -> str | None:
 
 def dense_layer(span: Span) -> LayerOps:
     """Return the one layer of a span that was not refused."""
-    assert span.layers is not None
-    (layer,) = span.layers
+    assert span.chain is not None
+    (layer,) = span.chain
     return layer
 
 

@@ -106,16 +106,29 @@ def _launch(
     )
 
 
+def gradient_function(name: str, fann_compatible: bool) -> tuple[str, bool]:
+    """Return an activation's derivative in ``gradients.h``, and whether by its sum."""
+    row = activation(name)
+    fann = fann_compatible and row.fann_gradient is not None
+    return f"{'fann_' * fann}grad_{name}", row.reads == "sum"
+
+
+def gradient_defines(span: Span) -> dict[str, int | str]:
+    """Return the macros of ``gradients.h``."""
+    low, high = FANN_SIGMOID_ENDS
+    return {
+        "FANN_SIGMOID_LOW": number(low, span), "FANN_SIGMOID_HIGH": number(high, span),
+        "FANN_TANH_END": number(FANN_TANH_END, span),
+    }
+
+
 def _act_grad(op: ActGrad, span: Span, device: Device) -> tuple[Launch, ...]:
     function, width = op.nonlinearity, op.ds.width
     listed = []
     for code, name in enumerate(occurring(function)):
-        row = activation(name)
-        fann = function.fann_compatible and row.fann_gradient is not None
-        at = "v" if row.reads == "sum" else "y"
-        listed.append(f"X({code}, {'fann_' * fann}grad_{name}, {at})")
+        gradient, by_sum = gradient_function(name, function.fann_compatible)
+        listed.append(f"X({code}, {gradient}, {'v' if by_sum else 'y'})")
     sums, y = op.sums or op.dy, op.y or op.dy
-    low, high = FANN_SIGMOID_ENDS
     return (
         _launch(
             "act_grad", span, device, (width, span.batch),
@@ -126,8 +139,7 @@ def _act_grad(op: ActGrad, span: Span, device: Device) -> tuple[Launch, ...]:
                 op.ds.stride, width,
             ),
             READS_SUMS=int(op.sums is not None), READS_Y=int(op.y is not None),
-            FANN_SIGMOID_LOW=number(low, span), FANN_SIGMOID_HIGH=number(high, span),
-            FANN_TANH_END=number(FANN_TANH_END, span), **{"MIXED(X)": " ".join(listed)},
+            **gradient_defines(span), **{"MIXED(X)": " ".join(listed)},
         ),
     )
 
