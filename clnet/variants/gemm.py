@@ -141,7 +141,7 @@ class Product:
         self, span: Span, config: Config, device: Device, *, launches: int = 1,
         scratch: int = 0,
     ) -> Cost:
-        """Count a for every tile of columns, b for every tile of rows, scratch twice."""
+        """Count operands for every tile that reads them, and scratch twice."""
         again = self.k * self.m * (-(-self.n // config["tile_n"]) - 1)
         again += self.k * self.n * (-(-self.m // config["tile_m"]) - 1)
         groups = self.groups(config) * config.get("parts", 1)

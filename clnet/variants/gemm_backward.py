@@ -148,8 +148,8 @@ def _apply_t(span: Span, config: Config) -> Launch:
     return Launch(
         SOURCE, "apply_t",
         {
-            "REAL": real(span), "OUTER": 0, "X_PADDED": 1, "HAS_BIAS": int(bias is not None),
-            **tile_defines(config), **defines,
+            "REAL": real(span), "OUTER": 0, "X_PADDED": 1,
+            "HAS_BIAS": int(bias is not None), **tile_defines(config), **defines,
         },
         _product(span).grid(config), (items(config), 1),
         (
