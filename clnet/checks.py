@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,8 +18,20 @@ def check_count(what: str, found: object) -> None:
         raise InputError(f"{what} must be a whole number of at least 1, not {found!r}")
 
 
+def is_sparse(found: object) -> TypeGuard[Any]:
+    """Return whether it is a matrix of scipy.sparse, which need not be installed."""
+    return hasattr(found, "tocsr") and hasattr(found, "toarray")
+
+
+def as_rows(matrix: Any) -> Any:
+    """Return a matrix of scipy.sparse in a form whose rows can be sliced."""
+    return matrix.tocsr() if matrix.ndim == 2 else matrix.toarray()
+
+
 def as_numbers(what: str, found: ArrayLike, dtype: str) -> NDArray[Any]:
     """Return `found` as an array of a dtype, or raise one sentence.
+
+    Matrices of scipy.sparse become dense.
 
     Raises
     ------
@@ -27,7 +39,7 @@ def as_numbers(what: str, found: ArrayLike, dtype: str) -> NDArray[Any]:
         If it is ragged, complex, or not made of numbers.
     """
     try:
-        array = np.asarray(found)
+        array = np.asarray(found.toarray() if is_sparse(found) else found)
     except ValueError:
         raise InputError(f"{what} must be a rectangular array of numbers") from None
     if array.dtype.kind not in "biuf":

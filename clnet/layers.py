@@ -132,12 +132,14 @@ class Neurons:
 
 
 def _sources(found: object) -> tuple[int, ...]:
-    numbers = found if isinstance(found, Iterable) else ()
+    numbers = list(found) if isinstance(found, Iterable) else []
     sources = tuple(
         int(n) for n in numbers
         if isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0
     )
-    if sources != tuple(sorted(set(sources))) or not sources or sources != found:
+    if not sources or len(sources) < len(numbers) or sources != tuple(
+        sorted(set(sources))
+    ):
         raise InputError(
             "sources must be whole numbers of at least 0, increasing, as in (0, 1), "
             f"not {found!r}"

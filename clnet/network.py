@@ -483,8 +483,9 @@ class Network:
 
         Parameters
         ----------
-        x : array_like, shape [batch, n_in] or [n_in]
-            Inputs; converted to the network's dtype.
+        x : array_like or scipy.sparse matrix, shape [batch, n_in] or [n_in]
+            Inputs; converted to the network's dtype. Sparse ones become dense, some
+            thousand samples at a time.
         device : str, Device or None
             As for `clnet.device`.
         scale : bool or None
@@ -535,8 +536,9 @@ class Network:
 
         Parameters
         ----------
-        x : array_like, shape [samples, n_in]
-            Inputs; converted to the network's dtype.
+        x : array_like or scipy.sparse matrix, shape [samples, n_in]
+            Inputs; converted to the network's dtype. Sparse ones become dense, all at
+            once: the device reads whole rows.
         t : array_like, shape [samples, n_out]
             Targets, likewise.
         optimiser : str or Optimiser

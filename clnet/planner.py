@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.binding import Step
-from clnet.checks import as_numbers, check_count
+from clnet.checks import as_numbers, as_rows, check_count, is_sparse
 from clnet.device import Device
 from clnet.device import device as find_device
 from clnet.errors import ClnetError, ClnetWarning, DeviceError, InputError, unknown
@@ -176,19 +176,20 @@ def predict(
     network: Network, x: ArrayLike, device: str | Device | None
 ) -> NDArray[Any]:
     """Return the outputs for any number of samples; see `Network.predict`."""
-    array = as_numbers("x", x, network.dtype)
+    # Sparse ones become dense a chunk at a time: they may be too large as a whole.
+    array = as_rows(x) if is_sparse(x) else as_numbers("x", x, network.dtype)
     rows = array[np.newaxis] if array.ndim == 1 else array
     if rows.ndim != 2 or rows.shape[1] != network.n_in:
         raise InputError(
             f"x has shape {list(array.shape)}, expected [batch, {network.n_in}] or "
             f"[{network.n_in}]"
         )
-    if len(rows) == 0:
+    if rows.shape[0] == 0:
         raise InputError("x has no sample: give at least one")
     where = find_device(device)
     parts = []
-    for start in range(0, len(rows), CHUNK):
-        chunk = rows[start : start + CHUNK]
+    for start in range(0, rows.shape[0], CHUNK):
+        chunk = as_numbers("x", rows[start : start + CHUNK], network.dtype)
         parts.append(network.plan_for(where, len(chunk))(chunk))
     y = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return y[0] if array.ndim == 1 else y
