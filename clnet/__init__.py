@@ -1,6 +1,6 @@
 """Feed-forward neural networks, run and trained on any OpenCL device."""
 
-from clnet import optimisers
+from clnet import optimisers, schedules
 from clnet.callbacks import Checkpoint, EarlyStopping
 from clnet.device import Device, device, devices
 from clnet.errors import (
@@ -43,4 +43,5 @@ __all__ = [
     "load_data",
     "optimisers",
     "save_data",
+    "schedules",
 ]

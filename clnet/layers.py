@@ -53,6 +53,11 @@ class Layer(Protocol):
         """What the layer reads; None: its predecessor."""
         ...
 
+    @property
+    def dropout(self) -> float:
+        """Fraction of the outputs that each step of training drops."""
+        ...
+
     def blocks(self, widths: Sequence[int], item_size: int) -> Blocks:
         """Return where the entries of the layer's matrix are.
 
@@ -86,6 +91,10 @@ class Neurons:
     sources : sequence of int or None
         What the layer reads, side by side: 0 is the network's input, k the output of
         the k-th layer; increasing. None: its predecessor.
+    dropout : float
+        Fraction of the outputs that each step of training drops, at least 0 and below
+        1; not for the last layer. The others are scaled so that means stay; nothing
+        changes outside training.
 
     Raises
     ------
@@ -99,6 +108,7 @@ class Neurons:
     bias: bool = True
     initialiser: str = "glorot"
     sources: tuple[int, ...] | None = field(default=None, kw_only=True)
+    dropout: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         check_count("n_out", self.n_out)
@@ -120,6 +130,13 @@ class Neurons:
         if steepness.ndim:
             object.__setattr__(self, "steepness", tuple(steepness.ravel().tolist()))
             self._one_each("steepness", steepness.size)
+        fraction = self.dropout
+        number = isinstance(fraction, (int, float, np.number))
+        if not number or isinstance(fraction, bool) or not 0 <= fraction < 1:
+            raise InputError(
+                f"dropout must be a number of at least 0 and below 1, not {fraction!r}"
+            )
+        object.__setattr__(self, "dropout", float(fraction))
         if self.sources is not None:
             object.__setattr__(self, "sources", _sources(self.sources))
 

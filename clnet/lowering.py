@@ -37,6 +37,7 @@ from clnet.training_ops import (
     ActGrad,
     ApplyT,
     BiasGrad,
+    Dropout,
     Gather,
     GradientNorm,
     Loss,
@@ -123,6 +124,7 @@ def lower_training(
     shuffled: bool = False,
     weighted: bool = False,
     regularisation: Regularisation = PLAIN,
+    dropout: bool = True,
 ) -> Program:
     """Return the program of one step of training.
 
@@ -143,6 +145,8 @@ def lower_training(
         Whether samples have weights: a third input.
     regularisation : Regularisation
         What is done to gradients before the rule.
+    dropout : bool
+        Whether layers drop outputs; False: to measure, not to train.
 
     Returns
     -------
@@ -179,6 +183,10 @@ def lower_training(
             )
         ops += [*applies, act]
         ys.append(act.y)
+        fraction = network.layers[number - 1].dropout
+        if fraction > 0 and dropout:
+            ys[-1] = replace(act.y, name=f"dropped{number}")
+            ops.append(Dropout(act.y, ys[-1], number, fraction))
     y = ys[-1]
     dy = _value(f"dy{layers[-1]}", y.width)
     derivatives = {y: dy}  # of the loss, by each output that has one so far
@@ -197,7 +205,11 @@ def lower_training(
     slots: list[Slot] = []
     for number in reversed(layers):
         applies, act = forward[number]
-        ds = dy = derivatives[act.y]
+        ds = dy = derivatives[ys[number]]
+        if ys[number] != act.y:
+            ds = dy = replace(dy, name=f"d{act.y.name}")
+            fraction = network.layers[number - 1].dropout
+            ops.append(Dropout(derivatives[ys[number]], dy, number, fraction))
         if not act.nonlinearity.plain:
             ds = replace(dy, name=f"ds{number}")
             ops.append(_act_grad(act, act.sums, dy, ds))

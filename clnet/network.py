@@ -19,6 +19,7 @@ from clnet.lowering import layout, live_elements, lower
 from clnet.matrix import Matrix, Part
 from clnet.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
 from clnet.ops import Layout, Program
+from clnet.regularisation import Regularisation
 from clnet.scaling import Scaling
 from clnet.storage import Storage
 
@@ -90,6 +91,10 @@ class Network:
                 raise InputError(
                     f"{layer!r} is not a layer: give layers as clnet.Dense(10)"
                 )
+        if layers[-1].dropout > 0:
+            raise InputError(
+                "the last layer has dropout, which is for layers that others read"
+            )
         _check_sources([_sources(layers, i) for i in range(len(layers))])
         if dtype not in DTYPES:
             raise unknown("dtype", dtype, DTYPES)
@@ -112,6 +117,7 @@ class Network:
         sizes: Sequence[int],
         activation: str | Sequence[str] = "sigmoid",
         initialiser: str = "glorot",
+        dropout: float = 0.0,
         **options: Any,
     ) -> Network:
         """Return a fully connected network.
@@ -124,6 +130,8 @@ class Network:
             One for all layers, or one a layer.
         initialiser : str
             As for `Dense`.
+        dropout : float
+            As for `Dense`, of all layers but the last.
         **options
             As for `Network`.
         """
@@ -142,8 +150,8 @@ class Network:
                 f"{len(names)} activations for {n} layers: give one, or one a layer"
             )
         layers = [
-            Dense(s, a, initialiser=initialiser)
-            for s, a in zip(sizes[1:], names, strict=True)
+            Dense(s, a, initialiser=initialiser, dropout=dropout if i < n else 0.0)
+            for i, (s, a) in enumerate(zip(sizes[1:], names, strict=True), start=1)
         ]
         return cls(sizes[0], layers, **options)
 
@@ -174,8 +182,15 @@ class Network:
 
     @property
     def fann(self) -> FannParameters | None:
-        """FANN's training parameters, where a ``.net`` file gave them."""
+        """FANN's training parameters: from a ``.net`` file, or of its algorithms.
+
+        `fit` with one of FANN's algorithms notes it here, for ``.net`` files.
+        """
         return self._fann
+
+    @fann.setter
+    def fann(self, fann: FannParameters | None) -> None:
+        self._fann = fann
 
     @property
     def scaling(self) -> Scaling | None:
@@ -523,7 +538,11 @@ class Network:
         device: str | Device | None = None,
         desired_error: float | None = None,
         stop: str | None = None,
-        schedule: Callable[[int], float] | None = None,
+        schedule: str | Callable[[int], float] | None = None,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
         state: TrainingState | None = None,
         progress: bool = False,
         scale: bool | None = None,
@@ -569,8 +588,15 @@ class Network:
             Stop when the training's error is at most this.
         stop : {"mse", "bit_fail"} or None
             Which error that is; None: what a ``.net`` file says, else the MSE.
-        schedule : callable or None
-            Factor of the learning rate for each epoch, counted from 0.
+        schedule : str, callable or None
+            Factor of the learning rate for each epoch, counted from 0: ``"step"``,
+            ``"exponential"``, ``"cosine"`` over these epochs, a row of
+            `clnet.schedules`, or a function of the epoch's number.
+        l1, l2 : float
+            Penalties of weights, biases left out: ``l1 * sum |w| + l2 * sum w^2`` is
+            added to the mean loss that is descended, not to the one that is reported.
+        clip_norm, clip_value : float or None
+            Bound of the mean gradient's Euclidean norm, or of each of its elements.
         state : TrainingState or None
             Go on from here, bit for bit as if there had been no interruption: the
             `state` of an earlier `History`.
@@ -602,7 +628,8 @@ class Network:
             self, x, t, optimiser=optimiser, loss=loss, epochs=epochs,
             batch_size=batch_size, shuffle=shuffle, validation=validation,
             sample_weight=sample_weight, callbacks=callbacks, seed=seed, device=device,
-            desired_error=desired_error, stop=stop, schedule=schedule, state=state,
+            desired_error=desired_error, stop=stop, schedule=schedule,
+            regularisation=Regularisation(l1, l2, clip_norm, clip_value), state=state,
             progress=progress, scaling=self._scaling_to_apply(scale),
         )
 

@@ -1,8 +1,9 @@
 """Optimisers, one frozen row of constants each; defaults are FANN's or PyTorch's.
 
 An optimiser is one elementwise rule over the flat buffer (``kernels/optimisers.h``,
-under the row's name in capitals); `step` is its meaning in NumPy. Gradients are those of
-the *sum* over samples; where a rule wants the mean it divides by the step's samples.
+under the row's name in capitals); `step` is its meaning in NumPy. Gradients are those
+of the *sum* over samples; where a rule wants the mean it divides by the samples of the
+step.
 """
 
 from __future__ import annotations
@@ -420,3 +421,25 @@ def fann_optimiser(parameters: FannParameters) -> Optimiser:
         "sarprop": Sarprop(**steps),
     }
     return rows[p.training_algorithm]
+
+
+def as_fann_parameters(rule: Optimiser) -> dict[str, Any]:
+    """Return the fields of FannParameters that tell of a rule; empty: FANN lacks it."""
+    fields = {
+        "incremental": {"learning_rate": "learning_rate",
+                        "momentum": "learning_momentum"},
+        "batch": {"learning_rate": "learning_rate"},
+        "rprop": {name: f"rprop_{name}" for name in (
+            "increase_factor", "decrease_factor", "delta_min", "delta_max",
+            "delta_zero")},
+        "quickprop": {"learning_rate": "learning_rate", "decay": "quickprop_decay",
+                      "mu": "quickprop_mu"},
+        "sarprop": {name: f"rprop_{name}" for name in (
+            "increase_factor", "decrease_factor", "delta_max")},
+    }.get(rule.name)
+    if fields is None:
+        return {}
+    return {
+        "training_algorithm": rule.name,
+        **{theirs: getattr(rule, ours) for ours, theirs in fields.items()},
+    }

@@ -20,14 +20,16 @@ from clnet.losses import loss_function, sigmoid, softmax
 from clnet.lowering import live_elements
 from clnet.ops import Apply, BiasAct, Nonlinearity, Op, Program, Slot, Softmax
 from clnet.optimisers import Moment
-from clnet.shuffling import permuted
+from clnet.shuffling import hashes, permuted
 from clnet.storage import RowStorage, Storage
 from clnet.training_ops import (
     RECORD,
     ActGrad,
     ApplyT,
     BiasGrad,
+    Dropout,
     Gather,
+    GradientNorm,
     Loss,
     Outer,
     Tally,
@@ -121,6 +123,14 @@ def _gather(op: Gather, values: Values, parameters: Array) -> None:
 
 
 @run_op.register
+def _dropout(op: Dropout, values: Values, parameters: Array) -> None:
+    x = values[op.x.name]
+    words = hashes(int(values["seed"]) ^ op.stream, int(values["count"]), x.size)
+    kept = words.reshape(x.shape) >= op.threshold
+    values[op.y.name] = np.where(kept, x * x.dtype.type(op.factor), x.dtype.type(0))
+
+
+@run_op.register
 def _loss(op: Loss, values: Values, parameters: Array) -> None:
     y, t = values[op.y.name], values[op.t.name]
     row = loss_function(op.loss)
@@ -204,12 +214,35 @@ def _bias_grad(op: BiasGrad, values: Values, parameters: Array) -> None:
 
 
 @run_op.register
-def _update(op: Update, values: Values, parameters: Array) -> None:
-    """Change parameters and state in place."""
+def _gradient_norm(op: GradientNorm, values: Values, parameters: Array) -> None:
     live = live_elements(op.layout, op.storages)
+    samples = int(values["samples"])
+    whole = _penalised(op, values, parameters)
+    norm = np.linalg.norm(whole[live] / whole.dtype.type(samples))
+    values[op.norm.name] = np.reshape(norm, (1, 1)).astype(whole.dtype)
+
+
+def _penalised(
+    op: GradientNorm | Update, values: Values, parameters: Array
+) -> Array:
+    """Return the flat gradient with the penalties' own."""
     flat = np.zeros(op.layout.size, parameters.dtype)
     for value, slot in zip(op.gradients, op.slots, strict=True):
         _array(slot, flat)[...] = values[value.name][0]
+    samples = int(values["samples"])
+    return op.regularisation.penalised(
+        parameters, flat, samples, op.layout.biases_start
+    )
+
+
+@run_op.register
+def _update(op: Update, values: Values, parameters: Array) -> None:
+    """Change parameters and state in place."""
+    live = live_elements(op.layout, op.storages)
+    norm = 0.0 if op.norm is None else float(values[op.norm.name][0, 0])
+    flat = op.regularisation.clipped(
+        _penalised(op, values, parameters), int(values["samples"]), norm
+    )
     moment = Moment(
         rate=float(values["rate"]), samples=int(values["samples"]),
         count=int(values["count"]),

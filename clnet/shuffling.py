@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+HASH_BITS = 24  # a float32 holds them
 ROUNDS = 8  # of the network, a word of the key each; fewer favour orders of few numbers
 
 
@@ -68,11 +69,19 @@ def permuted(
     return x
 
 
-def uniform(seed: int, count: int, n: int) -> NDArray[np.float64]:
-    """Return n numbers in [0, 1): hashes of seed, count and 0 … n-1."""
+def hashes(seed: int, count: int, n: int) -> NDArray[np.uint32]:
+    """Return n numbers of `HASH_BITS` bits: hashes of seed, count and 0 … n-1."""
     i = np.arange(n, dtype=np.uint32)
     start = np.asarray([seed & 0xFFFFFFFF], np.uint32)
     start = mixed(start) ^ np.uint32(count & 0xFFFFFFFF)
-    # The upper 24 bits: a float32 holds them.
-    words = mixed(i ^ mixed(start)) >> np.uint32(8)
-    return np.asarray(words * 2.0**-24, np.float64)
+    return mixed(i ^ mixed(start)) >> np.uint32(32 - HASH_BITS)
+
+
+def uniform(seed: int, count: int, n: int) -> NDArray[np.float64]:
+    """Return n numbers in [0, 1): hashes of seed, count and 0 … n-1."""
+    return np.asarray(hashes(seed, count, n) * 2.0**-HASH_BITS, np.float64)
+
+
+def stream(number: int) -> int:
+    """Return what is XORed to the seed for a sequence of hashes of its own."""
+    return int(mixed(np.asarray([number], np.uint32))[0])

@@ -24,24 +24,31 @@ from clnet.checks import as_numbers, check_count
 from clnet.device import Device
 from clnet.device import device as find_device
 from clnet.errors import ClnetWarning, InputError, unknown
-from clnet.formats.fann_parameters import STOP_FUNCTIONS
+from clnet.formats.fann_parameters import STOP_FUNCTIONS, FannParameters
 from clnet.history import Epoch, History, Measures, TrainingState
 from clnet.losses import LossFunction, loss_function
 from clnet.lowering import lower_training
 from clnet.ops import Program
-from clnet.optimisers import Optimiser, fann_optimiser, optimiser
+from clnet.optimisers import (
+    Optimiser,
+    as_fann_parameters,
+    fann_optimiser,
+    optimiser,
+)
 from clnet.planner import plan_training
 from clnet.replay import Learnt, Replay
+from clnet.schedules import Schedule
+from clnet.schedules import schedule as find_schedule
 from clnet.session import Session, failed, session
 from clnet.shuffling import key
 from clnet.training_ops import RECORD, Tally
 
 if TYPE_CHECKING:
     from clnet.network import Network
+    from clnet.regularisation import Regularisation
     from clnet.scaling import Scaling
 
 Array = NDArray[Any]
-Schedule = Callable[[int], float]
 
 CHUNK = 8192  # samples of a validation set that are computed at once
 SEEDS = 1 << 63
@@ -163,6 +170,7 @@ class Training:
         shuffled: bool,
         validation: DataSet | None,
         state: TrainingState,
+        regularisation: Regularisation,
     ) -> None:
         self.network = network
         self.history = History(state)
@@ -177,6 +185,7 @@ class Training:
             lower_training(
                 network, loss, rule, samples=n if batch < n else None,
                 shuffled=shuffled, weighted=data.weight is not None,
+                regularisation=regularisation,
             ),
             data, batch, self._learnt,
         )
@@ -184,7 +193,9 @@ class Training:
         if validation is not None:
             size = min(len(validation), CHUNK)
             samples = len(validation) if size < len(validation) else None
-            program = lower_training(network, loss, None, samples=samples)
+            program = lower_training(
+                network, loss, None, samples=samples, dropout=False
+            )
             self._validation = Pass(
                 self._session, network, _without_backward(program), validation, size,
                 self._learnt,
@@ -278,7 +289,8 @@ def fit(
     device: str | Device | None,
     desired_error: float | None,
     stop: str | None,
-    schedule: Schedule | None,
+    schedule: str | Schedule | None,
+    regularisation: Regularisation,
     state: TrainingState | None,
     progress: bool,
     scaling: Scaling | None,
@@ -306,18 +318,24 @@ def fit(
     begin = _begin(network, rule, seed) if state is None else _resumed(
         network, rule, seed, state
     )
+    if schedule is not None and not hasattr(rule, "learning_rate"):
+        raise InputError(f"{rule.name} has no learning rate: leave out the schedule")
+    rates = find_schedule(schedule, begin.epoch + epochs)
+    fann = _fann_of(network, rule, row, stop)
     memory = session(where)
     try:
         training = Training(
-            network, where, row, rule, data, batch, shuffled, other, begin
+            network, where, row, rule, data, batch, shuffled, other, begin,
+            regularisation,
         )
-        _run(training, rule, epochs, calls, reached, schedule, progress)
+        _run(training, rule, epochs, calls, reached, rates, progress)
         for callback in calls:
             if hasattr(callback, "end"):
                 callback.end(training)
         training.finish()
     except memory.errors as error:
         raise failed(where, error) from error
+    network.fann = fann
     return training.history
 
 
@@ -327,7 +345,7 @@ def _run(
     epochs: int,
     callbacks: Sequence[Callback],
     reached: Callable[[Epoch], str | None],
-    schedule: Schedule | None,
+    schedule: Schedule,
     progress: bool,
 ) -> None:
     """Train epoch by epoch until something says stop; the history says what."""
@@ -337,10 +355,7 @@ def _run(
     try:
         with _bar(epochs) if progress else nullcontext() as bar:
             for number in numbers:
-                rate = rule.rate
-                if schedule is not None:
-                    rate *= float(schedule(number))
-                epoch = training.epoch(rate)
+                epoch = training.epoch(rule.rate * schedule(number))
                 if bar is not None:
                     bar.update()
                     bar.set_postfix(loss=f"{epoch.loss:.4g}", refresh=False)
@@ -460,6 +475,21 @@ def _default_loss(network: Network, chosen: str | Optimiser) -> str:
         return f"fann_{network.fann.train_error_function}"
     softmax = network.layers[-1].activation == SOFTMAX
     return "categorical_cross_entropy" if softmax else "mse"
+
+
+def _fann_of(
+    network: Network, rule: Optimiser, loss: LossFunction, stop: str | None
+) -> FannParameters | None:
+    """Return FANN's parameters with the rule, if it is FANN's; else those there are."""
+    found = as_fann_parameters(rule)
+    if not found:
+        return network.fann
+    error = {"mse": "linear", "fann_linear": "linear", "fann_tanh": "tanh"}
+    if loss.name in error:
+        found["train_error_function"] = error[loss.name]
+    if stop is not None:
+        found["train_stop_function"] = stop
+    return replace(network.fann or FannParameters(), **found)
 
 
 def _reached(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from clnet.ops import Layout, Nonlinearity, Op, Slot, Value
 from clnet.regularisation import PLAIN, Regularisation
+from clnet.shuffling import HASH_BITS, stream
 from clnet.storage import Storage
 
 if TYPE_CHECKING:
@@ -75,6 +76,61 @@ class Gather(Op):
         """The widths, and whether rows are shuffled."""
         widths = ",".join(str(value.width) for value in self.data)
         return f"{'shuffle' if self.shuffled else 'slice'}[{self.samples},{widths}]"
+
+
+@dataclass(frozen=True)
+class Dropout(Op):
+    """``y = x * factor``, or 0 where dropped: outputs, or on the way back derivatives.
+
+    Srivastava et al., "Dropout: a simple way to prevent neural networks from
+    overfitting", 2014; scaled in training, so that inference needs no change. Which
+    are dropped is a hash of the seed, the step's count, the layer, the sample's number
+    in the batch, and the neuron.
+
+    Attributes
+    ----------
+    x, y : Value
+        Read, and written.
+    layer : int
+        Which layer's, counted from 1.
+    fraction : float
+        How many are dropped, at least 0 and below 1.
+    """
+
+    x: Value
+    y: Value
+    layer: int
+    fraction: float
+
+    @property
+    def threshold(self) -> int:
+        """Hashes below it drop."""
+        return round(self.fraction * (1 << HASH_BITS))
+
+    @property
+    def factor(self) -> float:
+        """What keeps the mean."""
+        return 1 / (1 - self.fraction)
+
+    @property
+    def stream(self) -> int:
+        """What is XORed to the seed for the layer's own hashes."""
+        return stream(self.layer)
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """What is dropped from."""
+        return (self.x,)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        """What is left."""
+        return (self.y,)
+
+    @property
+    def signature(self) -> str:
+        """The name, with the width."""
+        return f"dropout[{self.x.width}]"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from clnet.errors import InputError
+from clnet.formats import load
 from clnet.formats.fann_parameters import FannParameters
+from clnet.network import Network
 from clnet.optimisers import (
     OPTIMISERS,
     SGD,
@@ -255,3 +257,28 @@ def test_fann_parameters_name_their_optimiser():
     )
     assert named("quickprop", quickprop_mu=2.0) == Quickprop(mu=2.0)
     assert named("sarprop", rprop_delta_max=9.0) == Sarprop(delta_max=9.0)
+
+
+@pytest.mark.parametrize("rule", [
+    Incremental(0.3, 0.2), Batch(0.4), Rprop(1.3, 0.4, 1e-5, 40, 0.2, True),
+    Quickprop(0.6, -0.001, 1.5), Sarprop(1.3, 0.4, 30),
+], ids=lambda rule: rule.name)
+def test_fanns_parameters_tell_of_fanns_rules(rule, tmp_path):
+    """A training is noted in the network, and its .net file trains on by the same."""
+    network = Network.mlp([2, 3, 1], "tanh", seed=0)
+    x, t = np.eye(2), np.zeros((2, 1))
+    network.fit(x, t, optimiser=rule, epochs=1, loss="fann_linear", stop="bit_fail")
+    network.save(tmp_path / "a.net")
+    found = load(tmp_path / "a.net").fann
+    assert fann_optimiser(found) == rule
+    assert found.train_error_function == "linear"
+    assert found.train_stop_function == "bit_fail"
+
+
+def test_rules_that_fann_lacks_change_no_parameters(tmp_path):
+    network = Network.mlp([2, 3, 1], "tanh", seed=0)
+    network.fit(np.eye(2), np.zeros((2, 1)), optimiser="adam", epochs=1)
+    assert network.fann is None
+    network.fann = FannParameters(training_algorithm="batch", learning_rate=0.1)
+    network.fit(np.eye(2), np.zeros((2, 1)), optimiser="adam", epochs=1)
+    assert network.fann.training_algorithm == "batch"

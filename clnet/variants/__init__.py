@@ -2,6 +2,7 @@
 
 from clnet.variants.base import Variant
 from clnet.variants.cpu import Cpu
+from clnet.variants.dropout import Dropping
 from clnet.variants.fused import Fused
 from clnet.variants.fused_local import FusedLocal
 from clnet.variants.gemm import Gemm
@@ -34,6 +35,7 @@ TRAINING_VARIANTS: tuple[Variant, ...] = (
     Outer(),
     GemmBackward(),
     GenericBackward(),
+    Dropping(),
     Norm(),
     Optimisers(),
 )

@@ -1,0 +1,147 @@
+"""Learning-rate schedules: the factor of an optimiser's rate, epoch by epoch.
+
+A schedule is a callable of the epoch's number, counted from 0; these are frozen rows,
+of the field's usual three.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from clnet.checks import check_count
+from clnet.errors import InputError, unknown
+
+Schedule = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Step:
+    """``factor ** (epoch // every)``: the rate falls by steps.
+
+    Attributes
+    ----------
+    every : int
+        Epochs from one step to the next.
+    factor : float
+        Above 0.
+    """
+
+    every: int = 30
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_count("every", self.every)
+        _check_factor(self.factor)
+
+    def __call__(self, epoch: int) -> float:
+        """Return the factor of an epoch, counted from 0."""
+        return float(self.factor ** (epoch // self.every))
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """``factor ** epoch``.
+
+    Attributes
+    ----------
+    factor : float
+        Above 0.
+    """
+
+    factor: float = 0.97
+
+    def __post_init__(self) -> None:
+        _check_factor(self.factor)
+
+    def __call__(self, epoch: int) -> float:
+        """Return the factor of an epoch, counted from 0."""
+        return float(self.factor**epoch)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Half a cosine from 1 down to `final`, which it keeps.
+
+    Loshchilov and Hutter, "SGDR: stochastic gradient descent with warm restarts", 2017,
+    without restarts.
+
+    Attributes
+    ----------
+    epochs : int
+        How many it takes.
+    final : float
+        From 0 to 1.
+    """
+
+    epochs: int
+    final: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_count("epochs", self.epochs)
+        if not isinstance(self.final, (int, float)) or not 0 <= self.final <= 1:
+            raise InputError(f"final must be a number from 0 to 1, not {self.final!r}")
+
+    def __call__(self, epoch: int) -> float:
+        """Return the factor of an epoch, counted from 0."""
+        done = min(epoch / self.epochs, 1.0)
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * done)) / 2
+
+
+def _check_factor(factor: object) -> None:
+    if not isinstance(factor, (int, float)) or not 0 < factor < math.inf:
+        raise InputError(f"factor must be a number above 0, not {factor!r}")
+
+
+SCHEDULES: dict[str, Callable[[int], Schedule]] = {
+    "step": lambda _: Step(),
+    "exponential": lambda _: Exponential(),
+    "cosine": Cosine,
+}
+"""By name, for a training that ends after so many epochs."""
+
+
+def schedule(chosen: str | Schedule | None, last: int) -> Schedule:
+    """Return a schedule by its name, or as it is given; None: the rate stays.
+
+    Its factors are checked as they come.
+
+    Parameters
+    ----------
+    chosen : str, callable or None
+        A name of `SCHEDULES`, or a function of the epoch's number.
+    last : int
+        Epochs of the training, those before it was resumed included.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name, it cannot be called, or, when it is, returns no
+        finite number of at least 0.
+    """
+    if chosen is None:
+        return lambda epoch: 1.0
+    if isinstance(chosen, str):
+        if chosen not in SCHEDULES:
+            raise unknown("schedule", chosen, SCHEDULES)
+        return SCHEDULES[chosen](last)
+    if not callable(chosen) or isinstance(chosen, type):
+        raise InputError(
+            f"a schedule must be one of {', '.join(SCHEDULES)}, or a function of the "
+            f"epoch's number, not {chosen!r}"
+        )
+
+    def checked(epoch: int) -> float:
+        factor = chosen(epoch)
+        number = isinstance(factor, (int, float, np.number))
+        if not number or not 0 <= factor < math.inf:
+            raise InputError(
+                f"the schedule returned {factor!r} for epoch {epoch}, expected a "
+                "finite number of at least 0"
+            )
+        return float(factor)
+
+    return checked
