@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from clnet.tuning.measure import SPIN_SECONDS
+
 from .candidates import Timer
 
-# A BLAS's worker threads spin on for some 100 to 200 ms after a call, and take a core
-# from whoever comes next (measured with OpenBLAS 0.3.31; NOTES.md). So long is waited.
-SPIN_SECONDS = 0.25
 SETTLE_SECONDS = 0.005  # waited after all others, whose threads sleep sooner
 LEAST_ROUNDS = 3  # however long they take
 

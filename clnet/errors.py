@@ -22,6 +22,10 @@ class DeviceError(ClnetError, RuntimeError):
     """A device does not exist, ran out of memory, or failed while running."""
 
 
+class OutOfMemoryError(DeviceError):
+    """A device has not enough memory."""
+
+
 class BuildError(DeviceError):
     """A kernel did not build on a device.
 

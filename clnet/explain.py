@@ -9,18 +9,29 @@ from typing import TYPE_CHECKING
 from tabulate import tabulate
 
 from clnet.device import Device
-from clnet.ops import Apply, Program
+from clnet.ops import Apply, BiasAct, Program, Slot, Softmax
+from clnet.training_ops import ActGrad, ApplyT, BiasGrad, Outer
 
 if TYPE_CHECKING:
+    from clnet.cover import Candidate, Cover, Survey
     from clnet.network import Network
-    from clnet.planner import Candidate, Cover, Survey
 
 WIDTH = 80  # columns
-PARTS = {"Apply": "sums", "BiasAct": "act", "Softmax": "softmax"}
+PARTS = {
+    "Apply": "sums", "BiasAct": "act", "Softmax": "softmax", "ActGrad": "act'",
+    "ApplyT": "sums'", "Outer": "weights'", "BiasGrad": "bias'",
+}
+"""Ops of a layer, in words; a dash marks those of training's way back."""
+WHOLE = {
+    "Gather": "gather", "Loss": "loss", "Tally": "tally", "GradientNorm": "norm",
+    "Update": "update",
+}
+"""Ops of no layer."""
 
 
 def explanation(
-    network: Network, device: Device, batch: int, survey: Survey
+    network: Network, device: Device, batch: int, survey: Survey,
+    training: Program | None = None,
 ) -> str:
     """Return why a plan is what it is, in at most `WIDTH` columns.
 
@@ -30,17 +41,23 @@ def explanation(
         What was planned.
     survey : Survey
         What the planner saw.
+    training : Program or None
+        The program, if it is not the network's own but a step of training.
     """
+    program = training or network.program
+    run, basis = "a call", "measured host to host"
+    if training is not None:
+        run, basis = "a step of training", "measured whole"
     sizes = "-".join(str(n) for n in network.sizes)
     chosen = survey.covers[0]
     parts = [
         textwrap.fill(
             f"{sizes}, {network.dtype}, batch {batch}, on {device.name}: "
-            f"{_seconds(chosen.seconds)} a call, "
-            f"{'measured host to host' if chosen.timing else _basis(chosen)}.",
+            f"{_seconds(chosen.seconds)} {run}, "
+            f"{basis if chosen.timing else _basis(chosen)}.",
             WIDTH, break_on_hyphens=False, break_long_words=True,
         ),
-        "chosen\n" + _table(network.program, chosen.candidates),
+        "chosen\n" + _table(program, chosen.candidates),
     ]
     if len(survey.covers) > 1:
         rows = [
@@ -53,9 +70,9 @@ def explanation(
         key=lambda c: (c.start, c.stop, c.timing is None, c.seconds),
     )
     if losers:
-        parts.append("spans that lost\n" + _table(network.program, losers))
+        parts.append("spans that lost\n" + _table(program, losers))
     refusals = [
-        f"{name} ({_named(network.program, spans)}): {sentence}"
+        f"{name} ({_named(program, spans)}): {sentence}"
         for (name, sentence), spans in survey.refusals.items()
     ]
     refusals += survey.failures
@@ -105,16 +122,44 @@ def _kind(program: Program, start: int, stop: int) -> str:
 
 def _named(program: Program, spans: Sequence[tuple[int, int]]) -> str:
     """Return spans in words: their layers, counted from 1, and what of them."""
-    layer_of: list[int] = []
-    for op in program.ops:
-        before = layer_of[-1] if layer_of else 0
-        layer_of.append(before + (isinstance(op, Apply) and not op.accumulate))
-    first, last = layer_of[spans[0][0]], layer_of[spans[-1][1] - 1]
     kinds = {_kind(program, start, stop) for start, stop in spans}
-    part = f" {PARTS[kinds.pop()]}" if len(kinds) == 1 and kinds <= PARTS.keys() else ""
+    kind = kinds.pop() if len(kinds) == 1 else ""
+    if kind in WHOLE:
+        return WHOLE[kind]
+    layer_of = _layers(program)
+    found = [n for start, stop in spans for n in layer_of[start:stop] if n]
+    if not found:
+        return ""
+    first, last = min(found), max(found)
+    part = f" {PARTS[kind]}" if kind in PARTS else ""
     if len(spans) > 1 and len(spans) != last - first + 1:
         return f"{len(spans)} in {first}-{last}{part}"
     return (str(first) if first == last else f"{first}-{last}") + part
+
+
+def _layers(program: Program) -> list[int]:
+    """Return the layer that each op belongs to, counted from 1; 0: none."""
+    layer_of: dict[Slot, int] = {}
+    found: list[int] = []
+    for op in program.ops:
+        before = found[-1] if found else 0
+        slot = None
+        if isinstance(op, Apply):
+            slot = op.weights
+            layer_of[slot] = before + (not op.accumulate)
+        elif isinstance(op, (BiasAct, Softmax)):
+            found.append(before)
+            continue
+        elif isinstance(op, (Outer, ApplyT)):
+            slot = op.weights
+        found.append(0 if slot is None else layer_of[slot])
+    # A layer's derivatives come right before its weights' gradients, its biases' after.
+    for i, op in enumerate(program.ops):
+        if isinstance(op, ActGrad):
+            found[i] = found[i + 1]
+        elif isinstance(op, BiasGrad):
+            found[i] = found[i - 1]
+    return found
 
 
 def _plain(rows: list[tuple[str, str]]) -> str:

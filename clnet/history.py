@@ -153,11 +153,14 @@ class History:
         Why the training ended, one sentence.
     state : TrainingState
         What `fit` needs to go on.
+    plan : str
+        How a step was computed, and why: as `Plan.explain` tells it.
     """
 
     state: TrainingState
     epochs: list[Epoch] = field(default_factory=list)
     stopped: str = ""
+    plan: str = ""
 
     def __len__(self) -> int:
         return len(self.epochs)

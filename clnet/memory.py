@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import DeviceError
+from clnet.errors import OutOfMemoryError
 from clnet.ops import Value
 from clnet.variants.base import Packed, Table
 
@@ -36,7 +36,7 @@ class Memory:
 
     Raises
     ------
-    DeviceError
+    OutOfMemoryError
         If the device has not enough memory.
     """
 
@@ -48,7 +48,7 @@ class Memory:
         if size > session.free:
             gc.collect()  # a network and its plans refer to each other
         if size > session.free:
-            raise DeviceError(
+            raise OutOfMemoryError(
                 f"{device.name} has no room for {size} bytes: {session.free} are left; "
                 "take a smaller batch or another device"
             )
@@ -71,7 +71,7 @@ class Memory:
                     session.queue, self.argument, np.uint8(0), 0, size
                 ).wait()
         except (cl.Error, MemoryError) as error:
-            raise DeviceError(
+            raise OutOfMemoryError(
                 f"{device.name} has no room for {size} bytes: {error}"
             ) from error
         session.allocated += size

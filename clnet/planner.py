@@ -17,7 +17,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +25,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from clnet.binding import Step
 from clnet.checks import as_numbers, as_rows, check_count, is_sparse
+from clnet.cover import Candidate, Cover, Survey, shortest_path
 from clnet.device import Device
 from clnet.device import device as find_device
-from clnet.errors import ClnetError, ClnetWarning, DeviceError, InputError, unknown
+from clnet.errors import (
+    ClnetError,
+    ClnetWarning,
+    DeviceError,
+    InputError,
+    OutOfMemoryError,
+    unknown,
+)
 from clnet.explain import explanation
 from clnet.ops import Program, Span, Value
 from clnet.program import source_hash
@@ -41,8 +48,9 @@ from clnet.tuning.measure import (
     representative,
 )
 from clnet.tuning.store import Store, Timing
-from clnet.variants import TRAINING_VARIANTS, VARIANTS, Variant
+from clnet.variants import VARIANTS, Variant
 from clnet.variants.base import Config, Cost
+from clnet.variants.host import Host
 
 if TYPE_CHECKING:
     from clnet.network import Network
@@ -59,103 +67,6 @@ CHUNK = 8192  # samples a call of `predict`, at most
 PLANS = 16  # plans that a network keeps for `predict`
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """One way to compute one span.
-
-    Attributes
-    ----------
-    start, stop : int
-        The span's ops in the program.
-    step : Step
-        How; its span has the batch asked for.
-    modelled : float
-        Seconds by the cost model.
-    timing : Timing or None
-        Measured, if it is.
-    fault : str or None
-        Why it cannot be used after all: it failed, or computed something else.
-    """
-
-    start: int
-    stop: int
-    step: Step
-    modelled: float
-    timing: Timing | None = None
-    fault: str | None = None
-
-    @property
-    def seconds(self) -> float:
-        """The measured time, else the modelled one."""
-        return self.modelled if self.timing is None else self.timing.seconds
-
-    @property
-    def hand_over(self) -> float:
-        """Seconds until the host sees the step's end, beyond the step's own time."""
-        place = self.step.place
-        if place is None:
-            return 0.0
-        if self.timing is None:
-            return place.launch_cost
-        return max(0.0, self.timing.latency - self.timing.seconds)
-
-
-@dataclass(frozen=True)
-class Cover:
-    """Candidates that compute the whole program, in order.
-
-    Attributes
-    ----------
-    candidates : tuple of Candidate
-        One after the other.
-    added : float
-        Sum of their times and of the hand-overs where the place changes.
-    timing : Timing or None
-        Measured whole, host arrays in and out, if it is.
-    """
-
-    candidates: tuple[Candidate, ...]
-    added: float
-    timing: Timing | None = None
-
-    @property
-    def measured(self) -> bool:
-        """Whether all its candidates are measured."""
-        return all(candidate.timing is not None for candidate in self.candidates)
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """The steps of the candidates."""
-        return tuple(candidate.step for candidate in self.candidates)
-
-    @property
-    def seconds(self) -> float:
-        """The whole measured time, else the sum."""
-        return self.added if self.timing is None else self.timing.seconds
-
-
-@dataclass
-class Survey:
-    """What the planner saw, for `explain`.
-
-    Attributes
-    ----------
-    candidates : list of Candidate
-        All that were eligible.
-    refusals : dict of (variant name, sentence) to list of (start, stop)
-        Why the others were not.
-    failures : list of str
-        What was eligible and failed, a sentence each.
-    covers : list of Cover
-        Those compared in the end, best first.
-    """
-
-    candidates: list[Candidate] = field(default_factory=list)
-    refusals: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
-    covers: list[Cover] = field(default_factory=list)
-
-
 def compile_network(
     network: Network,
     device: str | Device | None,
@@ -169,7 +80,7 @@ def compile_network(
     if tune is not None and not isinstance(tune, bool):
         raise InputError(f"tune must be None, True or False, not {tune!r}")
     where = find_device(device)
-    return _Planner(network, where, int(batch), tune, _named(variants)).plan()
+    return Planner(network, where, int(batch), tune, _named(variants)).plan()
 
 
 def predict(
@@ -210,26 +121,24 @@ def _named(names: Sequence[str] | None) -> tuple[Variant, ...]:
     return tuple(variant for variant in VARIANTS if variant.name in chosen)
 
 
-def plan_training(
-    network: Network, program: Program, device: Device, batch: int
-) -> tuple[Step, ...]:
-    """Return the cheapest steps for a program of training; costs are modelled.
-
-    Raises
-    ------
-    DeviceError
-        If no variants compute the whole program.
-    """
-    return _Planner(network, device, batch, False, TRAINING_VARIANTS, program).steps()
-
-
 @cache
 def _store(device: Device) -> Store:
     return Store(device)
 
 
-class _Planner:
-    """The planning of one network for one device and batch."""
+class Planner:
+    """The planning of one network for one device and batch.
+
+    Attributes
+    ----------
+    whole : str
+        What the times of whole covers are of.
+    most : int or None
+        Of one span so many candidates are measured at most; None: all with prospects.
+    """
+
+    whole = "host to host"
+    most: int | None = None
 
     def __init__(
         self,
@@ -247,15 +156,51 @@ class _Planner:
         self.variants = variants
         self.program: Program = program or network.program
         self.survey = Survey()
+        self._measured_batch = representative(batch)
         self._times: dict[tuple[str, str], Timing | str] = {}
         self._host_worked = False
 
     @property
     def session(self) -> Session:
+        """The device's, made when it is first asked for."""
         return session(self.device)
 
     def plan(self) -> Plan:
         """Return the plan, or raise DeviceError if no cover exists."""
+        chosen = self._chosen()
+        survey = self.survey
+
+        def device_steps() -> tuple[Step, ...]:
+            here = [c for c in survey.candidates if c.step.place == self.device]
+            cover = self._shortest(here)
+            if cover is None:
+                raise DeviceError(
+                    f"no variant computes this network on {self.device.name} alone, "
+                    "as device arrays need: pass host arrays"
+                )
+            return cover.steps
+
+        text = explanation(self.network, self.device, self.batch, survey)
+        return Plan(
+            self.network, self.device, self.batch, chosen.steps, device_steps, text
+        )
+
+    def _chosen(self) -> Cover:
+        """Return the best cover; the survey then tells of the others.
+
+        Where the batch fits into memory and the one that is measured in its stead does
+        not, the batch itself is measured.
+        """
+        try:
+            return self._searched()
+        except OutOfMemoryError:
+            if self._measured_batch == self.batch:
+                raise
+        self._measured_batch = self.batch
+        self.survey = Survey()
+        return self._searched()
+
+    def _searched(self) -> Cover:
         candidates = self._candidates()
         if self.tune is not False:
             candidates = self._measured(candidates)
@@ -266,33 +211,13 @@ class _Planner:
         if not covers:
             raise DeviceError(self._no_cover())
         self.survey.covers = covers
-        chosen = covers[0]
-
-        def device_steps() -> tuple[Step, ...]:
-            here = [c for c in candidates if c.step.place == self.device]
-            cover = self._shortest(here)
-            if cover is None:
-                raise DeviceError(
-                    f"no variant computes this network on {self.device.name} alone, "
-                    "as device arrays need: pass host arrays"
-                )
-            return cover.steps
-
-        text = explanation(self.network, self.device, self.batch, self.survey)
-        return Plan(
-            self.network, self.device, self.batch, chosen.steps, device_steps, text
-        )
-
-    def steps(self) -> tuple[Step, ...]:
-        """Return the cheapest modelled cover, or raise DeviceError if none exists."""
-        cover = self._shortest(self._candidates())
-        if cover is None:
-            raise DeviceError(self._no_cover())
-        return cover.steps
+        return covers[0]
 
     def _spans(self, variant: Variant) -> Iterable[tuple[int, int]]:
         """Return the spans that a variant may compute, as pairs of op numbers."""
         n = len(self.program.ops)
+        if variant.reach == "program":
+            return [(0, n)]
         if variant.reach in ("op", "pair"):
             longest = 2 if variant.reach == "pair" else 1
             return [
@@ -330,20 +255,22 @@ class _Planner:
         """
         found = []
         for variant in self.variants:
-            host = variant.name == "host"
+            host = isinstance(variant, Host)
             for start, stop in self._spans(variant):
                 span = self._span(start, stop)
                 priced = self._measuring_span(start, stop)
                 for place in (self.device,) if host else self.device.places:
                     sentence = variant.refuse(span, place)
-                    if sentence is not None:
+                    configs = [] if sentence else self._configs(variant, priced, place)
+                    if not configs:
+                        sentence = sentence or "it has no configuration for this size"
                         where = self.survey.refusals.setdefault(
                             (variant.name, sentence), []
                         )
                         if (start, stop) not in where:
                             where.append((start, stop))
                         continue
-                    for config in self._configs(variant, priced, place):
+                    for config in configs:
                         step = Step(span, variant, config, None if host else place)
                         cost = variant.cost(priced, config, place)
                         seconds = _modelled(cost, place)
@@ -352,7 +279,7 @@ class _Planner:
 
     def _configs(
         self, variant: Variant, span: Span, place: Device
-    ) -> Iterable[Config]:
+    ) -> list[Config]:
         """Return the configurations to consider: all remembered, or all to measure."""
         space = list(variant.space(span, place))
         if self.tune is True:
@@ -377,12 +304,11 @@ class _Planner:
         return f"{step.variant.name}({config}) {place} {hashes}".strip()
 
     def _measuring_span(self, start: int, stop: int) -> Span:
-        return self._span(start, stop, representative(self.batch))
+        return self._span(start, stop, self._measured_batch)
 
     def _lookup(self, step: Step) -> Timing | None:
         span = Span(
-            step.span.ops, representative(self.batch), step.span.dtype,
-            step.span.outputs,
+            step.span.ops, self._measured_batch, step.span.dtype, step.span.outputs,
         )
         return _store(self.device).get(span.signature, self._key(step))
 
@@ -394,10 +320,13 @@ class _Planner:
 
         The host's come last: NumPy's threads spin for a while after they have worked.
         """
-        best: dict[tuple[int, int], float] = {}
-        for candidate in candidates:
-            key = (candidate.start, candidate.stop)
-            best[key] = min(best.get(key, np.inf), candidate.modelled)
+        rivals: dict[tuple[int, int], list[float]] = {}
+        for c in candidates:
+            rivals.setdefault((c.start, c.stop), []).append(c.modelled)
+        limits = {
+            span: min(PROSPECT * min(times), sorted(times)[: self.most][-1])
+            for span, times in rivals.items()
+        }
         order = sorted(
             range(len(candidates)), key=lambda i: candidates[i].step.place is None
         )
@@ -406,8 +335,7 @@ class _Planner:
             candidate = self._remembered(candidates[i])
             if candidate.timing is None and (
                 self.tune is True
-                or candidate.modelled
-                <= PROSPECT * best[candidate.start, candidate.stop]
+                or candidate.modelled <= limits[candidate.start, candidate.stop]
             ):
                 candidate = self._measure(candidate)
             result[i] = candidate
@@ -472,6 +400,9 @@ class _Planner:
 
     def _leave_out(self, what: str, error: ClnetError) -> None:
         """Tell the user, and `explain`, of what failed although it was eligible."""
+        too_large = isinstance(error, OutOfMemoryError)
+        if too_large and self._measured_batch != self.batch:
+            raise error
         sentence = f"{what}: failed: {error}"
         if sentence not in self.survey.failures:
             self.survey.failures.append(sentence)
@@ -524,7 +455,7 @@ class _Planner:
         parts = [
             f"{c.start}-{c.stop} {self._key(c.step)}" for c in cover.candidates
         ]
-        return f"host to host {span.signature}", "; ".join(parts)
+        return f"{self.whole} {span.signature}", "; ".join(parts)
 
     def _remembered_whole(self, cover: Cover) -> Cover:
         timing = _store(self.device).get(*self._whole_key(cover))
@@ -564,7 +495,7 @@ class _Planner:
         ]
         try:
             timing = self._timed(
-                steps, [self.program.input], [self.program.output], on_device=False
+                steps, self.program.inputs, self.program.outputs, on_device=False
             )
         except (DeviceError, WrongResultError) as error:
             names = dict.fromkeys(step.variant.name for step in steps)
@@ -579,13 +510,13 @@ class _Planner:
         """
         usable = [c for c in candidates if c.fault is None]
         measured = [c for c in usable if c.timing is not None]
-        cover = _shortest_path(len(self.program.ops), measured)
+        cover = shortest_path(len(self.program.ops), measured)
         if cover is not None:
             return cover
         modelled = [
             Candidate(c.start, c.stop, c.step, c.modelled) for c in usable
         ]
-        return _shortest_path(len(self.program.ops), modelled)
+        return shortest_path(len(self.program.ops), modelled)
 
     def _no_cover(self) -> str:
         refusals = [f"{name}: {text}" for name, text in self.survey.refusals]
@@ -609,61 +540,3 @@ def _with(candidate: Candidate, timing: Timing | None) -> Candidate:
     return Candidate(
         candidate.start, candidate.stop, candidate.step, candidate.modelled, timing
     )
-
-
-@dataclass(frozen=True)
-class _Path:
-    """Candidates from cut 0 on, and the sum of their times and hand-overs so far."""
-
-    candidates: tuple[Candidate, ...] = ()
-    seconds: float = 0.0
-
-    @property
-    def place(self) -> Device | None:
-        """Where it ends."""
-        return self.candidates[-1].step.place if self.candidates else None
-
-    @property
-    def handed_over(self) -> float:
-        """The sum until the host has seen its end."""
-        hand_over = self.candidates[-1].hand_over if self.candidates else 0.0
-        return self.seconds + hand_over
-
-    def then(self, candidate: Candidate) -> _Path:
-        """Return the path with one more candidate."""
-        stays = self.place == candidate.step.place
-        before = self.seconds if stays else self.handed_over
-        return _Path((*self.candidates, candidate), before + candidate.seconds)
-
-
-def _shortest_path(n: int, candidates: Iterable[Candidate]) -> Cover | None:
-    """Return the shortest path from cut 0 to cut n, hand-overs between places included.
-
-    Leaving a place for another, or for the host at the end, costs the hand-over of the
-    candidate that ends there. So of the paths to a cut that end at one place two may
-    go on: the shortest, if the place stays, and the shortest handed over.
-    """
-    paths: dict[int, list[_Path]] = {0: [_Path()]}
-    for candidate in sorted(candidates, key=lambda c: (c.stop, c.start)):
-        before = paths.get(candidate.start, [])
-        here = paths.get(candidate.stop, [])
-        paths[candidate.stop] = list(
-            _useful([*here, *(path.then(candidate) for path in before)])
-        )
-    best = min(paths.get(n, []), key=lambda p: p.handed_over, default=None)
-    if best is None or not best.candidates:
-        return None
-    return Cover(best.candidates, best.handed_over)
-
-
-def _useful(paths: Iterable[_Path]) -> Iterable[_Path]:
-    """Yield for each place the paths that may go on: one, or two."""
-    by_place: dict[Device | None, list[_Path]] = {}
-    for path in paths:
-        by_place.setdefault(path.place, []).append(path)
-    for same in by_place.values():
-        staying = min(same, key=lambda path: path.seconds)
-        leaving = min(same, key=lambda path: path.handed_over)
-        yield staying
-        if leaving is not staying:
-            yield leaving

@@ -99,6 +99,11 @@ class Replay(Binding):
         The flat buffer's.
     learnt : Learnt
         Parameters and state that the steps read and change.
+
+    Attributes
+    ----------
+    many_at_once : bool
+        Whether all launches can do many steps in a run.
     """
 
     def __init__(
@@ -132,7 +137,7 @@ class Replay(Binding):
             self._wait()
         else:
             self._ready(steps[0], first)  # of the next run
-        self._many_at_once = all(
+        self.many_at_once = all(
             any(isinstance(a, Scalar) and a.name == "steps" for a in call.arguments)
             for call in calls if not call.standby
         )
@@ -182,7 +187,7 @@ class Replay(Binding):
         """
         batch = self.batch
         steps = -(-samples // batch)
-        together = steps if self._many_at_once else 1
+        together = steps if self.many_at_once else 1
         for number in range(0, steps, together):
             first = number * batch
             left = samples - first
@@ -205,6 +210,10 @@ class Replay(Binding):
         rows = value.height(self.batch)
         flat = self._value(value).read(self.session, rows * value.stride, self.dtype)
         return flat.reshape(rows, value.stride)[:, : value.width]
+
+    def write_gradients(self, flat: Array) -> None:
+        """Fill the flat gradient buffer [size], and wait."""
+        self._memory(Gradients()).write(self.session, flat)
 
     def read_gradients(self) -> Array:
         """Wait for all steps, and return the flat gradient buffer [size]."""

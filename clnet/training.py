@@ -35,13 +35,13 @@ from clnet.optimisers import (
     fann_optimiser,
     optimiser,
 )
-from clnet.planner import plan_training
 from clnet.replay import Learnt, Replay
 from clnet.schedules import Schedule
 from clnet.schedules import schedule as find_schedule
 from clnet.session import Session, failed, session
 from clnet.shuffling import key
 from clnet.training_ops import RECORD, Tally
+from clnet.training_planner import plan_training
 
 if TYPE_CHECKING:
     from clnet.network import Network
@@ -96,6 +96,11 @@ class Pass:
         Samples a step.
     learnt : Learnt
         Parameters and state.
+
+    Attributes
+    ----------
+    plan : TrainingPlan
+        How a step is computed.
     """
 
     def __init__(
@@ -107,8 +112,8 @@ class Pass:
         batch: int,
         learnt: Learnt,
     ) -> None:
-        steps = plan_training(network, program, session.device, batch)
-        self._replay = Replay(session, steps, network.layout, learnt)
+        self.plan = plan_training(network, program, session.device, batch)
+        self._replay = Replay(session, self.plan.steps, network.layout, learnt)
         self._totals = program.output
         self._n, self._n_out = len(data), network.n_out
         for value, array in zip(program.inputs, data.arrays, strict=True):
@@ -189,6 +194,7 @@ class Training:
             ),
             data, batch, self._learnt,
         )
+        self.history.plan = self.explain()
         self._validation = None
         if validation is not None:
             size = min(len(validation), CHUNK)
@@ -211,6 +217,10 @@ class Training:
     def parameters(self, values: Array) -> None:
         self._session.finish()
         self._learnt.parameters.write(self._session, values)
+
+    def explain(self) -> str:
+        """Return how a step is computed, and why, as `Plan.explain` does."""
+        return self._training.plan.explain()
 
     def update_network(self) -> None:
         """Give the network the parameters as they are now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,17 @@ def no_waiting() -> Iterator[None]:
         patch.setattr("clnet.tuning.measure.WARM_UP_SECONDS", 0.0)
         patch.setattr("clnet.tuning.measure.SPIN_SECONDS", 0.0)
         patch.setattr("clnet.planner.SPIN_SECONDS", 0.0)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def modelled_training() -> Iterator[None]:
+    """Let `fit` rank modelled costs: to build and measure all takes too long here."""
+    from clnet import training
+    from clnet.training_planner import plan_training
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "plan_training", partial(plan_training, tune=False))
         yield
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from clnet import planner
 from clnet.binding import Step
+from clnet.cover import Candidate, Cover, Survey
 from clnet.device import Device
 from clnet.explain import WIDTH, explanation
 from clnet.network import Dense, Network
-from clnet.planner import Candidate, Cover, Survey
 from clnet.tuning.store import Timing
 from clnet.variants.fused import Fused
 from clnet.variants.generic import Generic
@@ -199,7 +199,7 @@ def test_real_surveys_of_any_device_fit(monkeypatch, tmp_path, sizes, batch):
         CPU, Device("gpu", compute_units=132, simd_width=32, local_memory=48 << 10),
         Device("tiny", local_memory=256, largest_group=1),
     ):
-        found = planner._Planner(network, device, batch, False, planner.VARIANTS).plan()
+        found = planner.Planner(network, device, batch, False, planner.VARIANTS).plan()
         assert all(len(line) <= WIDTH for line in found.splitlines())
         assert {"chosen", "spans that lost"} <= set(parts(found))
         assert ("refused" in parts(found)) == (device.type == "gpu")

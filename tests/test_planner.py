@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 import clnet
 from clnet import planner
 from clnet.binding import Step
+from clnet.cover import Candidate, shortest_path
 from clnet.device import Device
 from clnet.errors import BuildError, ClnetWarning, DeviceError, InputError
 from clnet.network import Dense, Network
-from clnet.planner import Candidate, _Planner, _shortest_path
+from clnet.planner import Planner
 from clnet.tuning import measure as measuring
 from clnet.tuning.measure import WrongResultError
 from clnet.tuning.store import Timing
@@ -111,7 +112,7 @@ def problems(draw):
 def test_no_path_is_shorter_than_the_shortest(problem):
     n, candidates = problem
     lengths = [length(path) for path in all_paths(candidates, 0, n)]
-    found = _shortest_path(n, candidates)
+    found = shortest_path(n, candidates)
     if not lengths:
         assert found is None
         return
@@ -122,9 +123,9 @@ def test_no_path_is_shorter_than_the_shortest(problem):
 
 def test_changing_the_place_costs_the_hand_over():
     near = [candidate(0, 1, A, 10), candidate(1, 2, A, 10)]
-    assert _shortest_path(2, [*near, candidate(1, 2, B, 4, 5)]).added == 19
+    assert shortest_path(2, [*near, candidate(1, 2, B, 4, 5)]).added == 19
     slow_to_leave = [candidate(0, 1, A, 10, 8), candidate(1, 2, A, 10)]
-    cover = _shortest_path(2, [*slow_to_leave, candidate(1, 2, B, 4, 5)])
+    cover = shortest_path(2, [*slow_to_leave, candidate(1, 2, B, 4, 5)])
     assert [c.step.place for c in cover.candidates] == [A, A]
 
 
@@ -132,15 +133,15 @@ def test_the_slower_arrival_may_be_the_better_way_on():
     """What is handed over late is no worse for a step at the same place."""
     late, soon = candidate(0, 1, A, 9, 5), candidate(0, 1, A, 10)
     on = candidate(1, 2, A, 1)
-    assert _shortest_path(2, [soon, late, on]).candidates == (late, on)
-    assert _shortest_path(1, [soon, late]).candidates == (soon,)
+    assert shortest_path(2, [soon, late, on]).candidates == (late, on)
+    assert shortest_path(1, [soon, late]).candidates == (soon,)
 
 
 def test_leaving_the_host_costs_nothing_and_nothing_covers_nothing():
     host, device = candidate(0, 1, None, 3, 100), candidate(1, 2, A, 4, 2)
-    assert _shortest_path(2, [host, device]).added == 9
-    assert _shortest_path(0, []) is None
-    assert _shortest_path(2, [host]) is None
+    assert shortest_path(2, [host, device]).added == 9
+    assert shortest_path(0, []) is None
+    assert shortest_path(2, [host]) is None
 
 
 # With faked times -----------------------------------------------------------------
@@ -172,7 +173,7 @@ class Lab:
 
     def plan(self, network=NETWORK, device=CPU, batch=1, tune=None, variants=None):
         chosen = planner._named(variants)
-        return _Planner(network, device, batch, tune, chosen).plan()
+        return Planner(network, device, batch, tune, chosen).plan()
 
 
 @pytest.fixture
@@ -383,7 +384,7 @@ def test_the_remembered_best_configuration_is_taken_without_tuning(lab):
 
 def remember(device, variant, seconds, spans):
     """Put times of a variant's spans into the store, as another process might."""
-    ask = _Planner(NETWORK, device, 1, False, (variant,))
+    ask = Planner(NETWORK, device, 1, False, (variant,))
     for found in ask._candidates():
         if (found.start, found.stop) in spans:
             span = ask._measuring_span(found.start, found.stop)
@@ -419,7 +420,7 @@ THREE = ("naive", "local", "split")
 @given(st.sets(st.tuples(st.sampled_from(LAYERS), st.sampled_from(THREE))))
 def test_no_cover_mixes_measured_and_modelled(known):
     variants = tuple(variant for variant in VARIANTS if variant.name in THREE)
-    ask = _Planner(NETWORK, GPU, 1, False, variants)
+    ask = Planner(NETWORK, GPU, 1, False, variants)
     candidates = [
         dataclasses.replace(c, timing=Timing(1e-3, 1e-3, 0))
         if ((c.start, c.stop), c.step.variant.name) in known else c

@@ -28,7 +28,9 @@ CHECKED_SAMPLES = 8  # samples compared with the oracle
 TOLERANCE = {"float32": 1e-5, "float64": 1e-13}  # relative; far above rounding
 DEVIATIONS = 10.0  # what one random deviation of the oracle's stands for
 LARGEST = 1e-6  # of the type's largest number; sums of such numbers may overflow
-SPIN_SECONDS = 0.25  # how long a BLAS' threads may go on to spin after they worked
+# A BLAS's worker threads spin on for some 100 to 200 ms after a call, and take a core
+# from whoever comes next (measured with OpenBLAS 0.3.31). So long is waited.
+SPIN_SECONDS = 0.25
 THREADED = 1 << 18  # multiply-adds of one product from which a BLAS takes threads
 WARM_UP_SECONDS = 0.03  # until clocks are up and threads are on cores of their own
 ROUNDS = 5
@@ -78,7 +80,7 @@ def measure(
     for step in alike:
         given.update(dict.fromkeys(v for v in step.span.inputs if v not in written))
         written.update(step.span.outputs)
-    with _faults(session):
+    with faults(session):
         executable = Executable(
             session, network, timed, tuple(given), timed[-1].span.outputs, on_device
         )
@@ -103,7 +105,7 @@ def measure(
 
 
 @contextlib.contextmanager
-def _faults(session: Session) -> Iterator[None]:
+def faults(session: Session) -> Iterator[None]:
     """Turn what OpenCL raises into a DeviceError; NumPy is silent on random inputs."""
     try:
         with np.errstate(all="ignore"):
@@ -112,20 +114,34 @@ def _faults(session: Session) -> Iterator[None]:
         raise DeviceError(f"{session.device.name} failed: {error}") from error
 
 
-def timing(run: Callable[[], object], finish: Callable[[], object]) -> Timing:
+def timing(
+    run: Callable[[], object],
+    finish: Callable[[], object],
+    warm_up: float | None = None,
+    longest: float | None = None,
+) -> Timing:
     """Return the times of `run` back to back, and of one `run` and `finish`.
 
     Lower quartiles: what else the machine does only ever adds.
+
+    Parameters
+    ----------
+    run, finish : callable
+        Enqueues what is timed, and waits for it.
+    warm_up, longest : float or None
+        Instead of `WARM_UP_SECONDS` and `LONGEST_SECONDS`.
     """
+    warm_up = WARM_UP_SECONDS if warm_up is None else warm_up
+    longest = LONGEST_SECONDS if longest is None else longest
     begin = time.perf_counter()
     while True:
         start = time.perf_counter()
         run()
         finish()
         alone = time.perf_counter() - start
-        if start + alone >= begin + WARM_UP_SECONDS:
+        if start + alone >= begin + warm_up:
             break
-    if alone > LONGEST_SECONDS:
+    if alone > longest:
         return Timing(alone, alone, 0.0)
     repeats = max(1, min(1000, int(ROUND_SECONDS / max(alone, 1e-7))))
     rounds: list[float] = []
@@ -168,7 +184,7 @@ def check(
     WrongResultError, DeviceError
         If they differ, or the device fails.
     """
-    with _faults(session):
+    with faults(session):
         executable = Executable(session, network, steps, inputs, outputs)
         for array in executable.x.values():
             array[...] = _random(array.shape)
@@ -182,21 +198,43 @@ def check(
     if oracle.largest > LARGEST * np.finfo(dtype).max:
         return anew
     for value in outputs:
-        expected, near = oracle.exact[value.name], oracle.moved[value.name]
-        finite = np.isfinite(expected + near)
-        found = executable.result(value.name)[:CHECKED_SAMPLES][finite]
-        expected, near = expected[finite], near[finite]
-        distance = float(np.linalg.norm(found - expected))
-        size = float(np.linalg.norm(expected) + np.sqrt(expected.size))
-        deviation = float(np.linalg.norm(near - expected))
-        limit = TOLERANCE[dtype] * size + DEVIATIONS * deviation
-        if not distance <= limit:
-            names = sorted({step.variant.name for step in steps})
-            raise WrongResultError(
-                f"{', '.join(names)} differs from the oracle by {distance:.2g} in "
-                f"norm, at most {limit:.2g} was expected"
-            )
+        found = executable.result(value.name)[:CHECKED_SAMPLES]
+        fault = difference(
+            found, oracle.exact[value.name], oracle.moved[value.name], dtype
+        )
+        if fault is not None:
+            raise WrongResultError(f"{names_of(steps)} {fault}")
     return anew
+
+
+def difference(found: Array, exact: Array, moved: Array, dtype: str) -> str | None:
+    """Return how a result differs from the oracle by more than rounding, or None.
+
+    Parameters
+    ----------
+    found, exact, moved : ndarray
+        The result, the oracle's, and the oracle's for values that differ by the
+        tolerance of the type.
+    dtype : str
+        The result's type.
+    """
+    finite = np.isfinite(exact + moved)
+    found, exact, moved = found[finite], exact[finite], moved[finite]
+    distance = float(np.linalg.norm(found - exact))
+    size = float(np.linalg.norm(exact) + np.sqrt(exact.size))
+    deviation = float(np.linalg.norm(moved - exact))
+    limit = TOLERANCE[dtype] * size + DEVIATIONS * deviation
+    if distance <= limit:
+        return None
+    return (
+        f"differs from the oracle by {distance:.2g} in norm, at most {limit:.2g} was "
+        "expected"
+    )
+
+
+def names_of(steps: Sequence[Step]) -> str:
+    """Return the names of the variants of steps."""
+    return ", ".join(sorted({step.variant.name for step in steps}))
 
 
 def _threads(steps: Sequence[Step]) -> bool:
@@ -236,7 +274,7 @@ def _oracle(
     with np.errstate(all="ignore"):
         for op in ops:
             for value in op.reads:
-                moved[value.name] = _moved(moved[value.name], TOLERANCE[dtype])
+                moved[value.name] = displaced(moved[value.name], TOLERANCE[dtype])
             # In float64, as the values are.
             run_op(op, exact, network.parameters)
             run_op(op, moved, network.parameters)
@@ -248,7 +286,7 @@ def _oracle(
     return found
 
 
-def _moved(values: Array, by: float) -> Array:
+def displaced(values: Array, by: float) -> Array:
     """Return values that differ by a share of themselves, up or down at random."""
     signs = np.random.default_rng(1).choice((-1.0, 1.0), values.shape)
     return np.asarray(values * (1 + by * signs))

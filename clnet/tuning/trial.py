@@ -1,0 +1,316 @@
+"""Trials of training: steps run on random data, checked against the oracle, and timed.
+
+Nothing of the network changes: parameters and state are copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.binding import Step
+from clnet.lowering import live_elements
+from clnet.network import Network
+from clnet.ops import Op, Program, Slot, Value
+from clnet.optimisers import Optimiser
+from clnet.reference import run_op
+from clnet.replay import Learnt, Replay
+from clnet.session import Session
+from clnet.shuffling import key
+from clnet.training_ops import BiasGrad, Gather, Outer, Update
+from clnet.tuning import measure
+from clnet.tuning.measure import (
+    LARGEST,
+    TOLERANCE,
+    WrongResultError,
+    difference,
+    displaced,
+    faults,
+    names_of,
+    timing,
+)
+from clnet.tuning.store import Timing
+from clnet.variants.base import span_flops
+
+Array = NDArray[Any]
+
+TRIES = 2  # data sets; rounding may flip a count or a sign in one
+CHECKED_FLOPS = 3e8  # a check; a larger batch is checked by a smaller one
+LEAST_CHECKED = 64  # samples, however much that is
+PASS = 64  # steps timed together, of launches that do many at once
+LONGEST_SECONDS = 0.05  # what takes longer is not repeated
+WARM_UP = 0.2  # share of an inference's: trials follow each other
+BLOCK = 1 << 16  # random numbers, repeated
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Where and on what steps of a training are tried.
+
+    Attributes
+    ----------
+    session : Session
+        Where.
+    network : Network
+        Whose parameters the trials start from.
+    program : Program
+        Of one step.
+    """
+
+    session: Session
+    network: Network
+    program: Program
+
+    def measure(self, steps: Sequence[Step], outputs: Sequence[Value]) -> Timing:
+        """Return how long one step of training takes, after checking its results.
+
+        Parameters
+        ----------
+        steps : sequence of Step
+            A part of the program, or all of it.
+        outputs : sequence of Value
+            What they compute that is needed outside.
+
+        Raises
+        ------
+        WrongResultError
+            If the results are not the oracle's.
+        DeviceError
+            If a launch does not build or run.
+        """
+        with faults(self.session):
+            self._check(steps, outputs)
+            batch = steps[0].span.batch
+            replay, _ = self._replay(steps, self._given(_ops(steps), batch, 0))
+            replay.set(rate=0.0)  # so that nothing grows
+            samples = min(self._samples(batch), batch * PASS)
+            if not replay.many_at_once:
+                samples = min(samples, batch)
+
+            def run() -> None:
+                replay.run_pass(samples)
+
+            run()
+            self.session.finish()
+            found = timing(
+                run, self.session.finish, WARM_UP * measure.WARM_UP_SECONDS,
+                LONGEST_SECONDS,
+            )
+        seconds = found.seconds / -(-samples // batch)
+        hand_over = max(0.0, found.latency - found.seconds)
+        return Timing(seconds, seconds + hand_over, found.spread)
+
+    def _check(self, steps: Sequence[Step], outputs: Sequence[Value]) -> None:
+        steps = _lighter(steps)
+        fault = None
+        for seed in range(TRIES):
+            fault = self._fault(steps, outputs, seed)
+            if fault is None:
+                return
+        raise WrongResultError(f"{names_of(steps)} {fault}")
+
+    def _fault(
+        self, steps: Sequence[Step], outputs: Sequence[Value], seed: int
+    ) -> str | None:
+        """Return how two steps of training differ from the oracle's, or None."""
+        batch, ops = steps[0].span.batch, _ops(steps)
+        given = self._given(ops, batch, seed)
+        replay, learnt = self._replay(steps, given)
+        for samples, count in self._passes(batch):
+            replay.run_pass(samples, count)
+        asked = (tuple(map(id, ops)), batch, seed)
+        if asked not in self._oracles:
+            self._oracles[asked] = self._oracle(ops, outputs, batch, given)
+        exact, moved, largest = self._oracles[asked]
+        if largest > LARGEST * np.finfo(self.program.dtype).max:
+            return None
+        self.session.finish()
+        flat = replay.read_gradients()
+        values, state = learnt.values()
+        results = {"parameters": values[self._live], "state": state[:, self._live]}
+        for value in outputs:
+            slot = self._slots.get(value.name)
+            if slot is not None:
+                results[value.name] = _part(flat, slot)
+            elif value.name not in results:
+                results[value.name] = replay.read(value)
+        for name, expected in exact.items():
+            fault = difference(
+                results[name], expected, moved[name], self.program.dtype
+            )
+            if fault is not None:
+                return fault
+        return None
+
+    def _replay(
+        self, steps: Sequence[Step], given: dict[str, Array]
+    ) -> tuple[Replay, Learnt]:
+        """Return steps bound to memory that holds what is given."""
+        learnt = Learnt(self.session, self.network.parameters.copy(), self._state)
+        replay = Replay(self.session, steps, self.program.layout, learnt)
+        flat = np.zeros(self.program.layout.size, self.program.dtype)
+        for value in _inputs(_ops(steps)):
+            slot = self._slots.get(value.name)
+            if slot is None:
+                replay.write(value, given[value.name])
+            else:
+                flat[slot.offset : slot.offset + slot.size] = given[value.name][0]
+        replay.write_gradients(flat)
+        words = {f"key{i}": int(word) for i, word in enumerate(key(0, 0))}
+        replay.set(rate=self._rate, seed=0, **words)
+        return replay, learnt
+
+    def _given(self, ops: Iterable[Op], batch: int, seed: int) -> dict[str, Array]:
+        """Return random inputs; of gradients nothing in padding."""
+        numbers = np.random.default_rng(seed).uniform(-1, 1, BLOCK)
+        numbers = numbers.astype(self.program.dtype)
+        given = {}
+        for i, value in enumerate(_inputs(ops)):
+            shape = (value.height(batch), value.width)
+            rows = np.resize(np.roll(numbers, 997 * i), shape)
+            slot = self._slots.get(value.name)
+            if slot is not None:
+                rows = rows * _part(self._live, slot)
+            elif value.rows == 1:  # sums and norms
+                rows = np.abs(rows)
+            given[value.name] = rows
+        return given
+
+    def _oracle(
+        self, ops: Sequence[Op], outputs: Sequence[Value], batch: int,
+        given: dict[str, Array],
+    ) -> tuple[dict[str, Array], dict[str, Array], float]:
+        """Return results in float64, those for displaced values, the largest value."""
+        sides: list[tuple[dict[str, Any], Array]] = []
+        for _ in range(2):
+            values: dict[str, Any] = {
+                "batch": batch, "rate": self._rate, "seed": 0, "key": key(0, 0),
+                "state": self._state.astype(np.float64), **given,
+            }
+            sides.append((values, self.network.parameters.astype(np.float64)))
+        largest = 0.0
+        tolerance = TOLERANCE[self.program.dtype]
+        for total, before in self._passes(batch):
+            for number, first in enumerate(range(0, total, batch)):
+                here = min(batch, total - first)
+                for values, _ in sides:
+                    values.update(
+                        first=first, samples=here, seen=first + here,
+                        fresh=number == 0, count=before + number,
+                    )
+                for op in ops:
+                    for (values, parameters), by in zip(
+                        sides, (0.0, tolerance), strict=True
+                    ):
+                        _run(op, values, parameters, by)
+                    sizes = [np.abs(sides[0][0][value.name]) for value in op.writes]
+                    for size in sizes:
+                        largest = np.fmax.reduce(size, axis=None, initial=largest)
+        found: list[dict[str, Array]] = []
+        for values, parameters in sides:
+            kept = {value.name: values[value.name] for value in outputs}
+            kept.pop("parameters", None)
+            if any(isinstance(op, Update) for op in ops):
+                kept["parameters"] = parameters[self._live]
+                kept["state"] = values["state"][:, self._live]
+            found.append(kept)
+        return found[0], found[1], float(largest)
+
+    def _passes(self, batch: int) -> list[tuple[int, int]]:
+        """Return samples and steps before of the passes that make two steps."""
+        samples = self._samples(batch)
+        if samples > batch:
+            return [(min(samples, 2 * batch), 0)]
+        return [(batch, 0), (batch, 1)]
+
+    def _samples(self, batch: int) -> int:
+        """Return the rows of the data set."""
+        first = self.program.ops[0]
+        return first.samples if isinstance(first, Gather) else batch
+
+    @cached_property
+    def _oracles(self) -> dict[Any, tuple[dict[str, Array], dict[str, Array], float]]:
+        return {}
+
+    @cached_property
+    def _slots(self) -> dict[str, Slot]:
+        """Where each gradient lies in the flat buffer."""
+        return {
+            op.gradient.name: op.weights if isinstance(op, Outer) else op.bias
+            for op in self.program.ops if isinstance(op, (Outer, BiasGrad))
+        }
+
+    @cached_property
+    def _live(self) -> NDArray[np.bool_]:
+        return live_elements(self.program.layout, self.network.storages)
+
+    @cached_property
+    def _rule(self) -> Optimiser | None:
+        last = self.program.ops[-1]
+        return last.optimiser if isinstance(last, Update) else None
+
+    @property
+    def _rate(self) -> float:
+        return 0.0 if self._rule is None else self._rule.rate
+
+    @cached_property
+    def _state(self) -> Array:
+        """The optimiser's state at first."""
+        rule = self._rule
+        slots = 0 if rule is None else rule.slots
+        state = np.zeros((slots, self.program.layout.size), self.program.dtype)
+        if rule is not None:
+            state[...] = np.reshape(rule.initial, (slots, 1))
+        return state
+
+
+def _ops(steps: Sequence[Step]) -> tuple[Op, ...]:
+    return tuple(op for step in steps for op in step.span.ops)
+
+
+def _inputs(ops: Iterable[Op]) -> tuple[Value, ...]:
+    """Return the values that are read before any op writes them."""
+    written: set[Value] = set()
+    found: dict[Value, None] = {}
+    for op in ops:
+        found.update(dict.fromkeys(v for v in op.reads if v not in written))
+        written.update(op.writes)
+    return tuple(found)
+
+
+def _lighter(steps: Sequence[Step]) -> Sequence[Step]:
+    """Return steps for a batch that the oracle computes in a moment."""
+    batch = steps[0].span.batch
+    flops = sum(span_flops(step.span) for step in steps)
+    samples = max(LEAST_CHECKED, int(batch * CHECKED_FLOPS / max(1, flops)))
+    if samples >= batch:
+        return steps
+    lighter = [replace(step, span=replace(step.span, batch=samples)) for step in steps]
+    refused = [
+        step.variant.refuse(step.span, step.place) for step in lighter
+        if step.place is not None
+    ]
+    return steps if any(refused) else lighter
+
+
+def _run(op: Op, values: dict[str, Any], parameters: Array, by: float) -> None:
+    """Run an op in float64, on values displaced by a share of themselves."""
+    if isinstance(op, Gather):  # the data set may be large
+        run_op(op, values, parameters)
+        for value in op.batch:
+            values[value.name] = values[value.name].astype(np.float64)
+        return
+    for value in op.reads:
+        rows = values[value.name].astype(np.float64)
+        values[value.name] = displaced(rows, by) if by else rows
+    run_op(op, values, parameters)
+
+
+def _part(flat: Array, slot: Slot) -> Array:
+    """Return a slot of a flat buffer, [1, size]."""
+    return flat[np.newaxis, slot.offset : slot.offset + slot.size]

@@ -1,0 +1,364 @@
+"""The planner of training: what is measured, checked, chosen and told."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from clnet import planner, training, training_planner
+from clnet.device import device
+from clnet.errors import ClnetWarning, DeviceError
+from clnet.explain import WIDTH
+from clnet.losses import LOSSES, loss_function
+from clnet.lowering import lower_training
+from clnet.network import Dense, Network
+from clnet.optimisers import OPTIMISERS, Rprop
+from clnet.session import session
+from clnet.training_ops import Update
+from clnet.training_planner import plan_training
+from clnet.tuning import measure as measuring
+from clnet.tuning import trial
+from clnet.tuning.measure import WrongResultError
+from clnet.tuning.store import Timing
+from clnet.tuning.trial import Trial
+from clnet.variants import TRAINING_VARIANTS
+from clnet.variants.base import Cost, Scalar
+from clnet.variants.generic import Generic
+from clnet.variants.generic_backward import GenericBackward
+from clnet.variants.optimisers import Optimisers
+
+DEVICE = device("cpu")
+PLAIN = (Generic(), GenericBackward(), Optimisers())
+
+
+@pytest.fixture(autouse=True)
+def own_store(tmp_path, monkeypatch):
+    """Every test starts with nothing remembered, and measures in a moment."""
+    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(measuring, "ROUND_SECONDS", 1e-5)
+    planner._store.cache_clear()
+    yield
+    planner._store.cache_clear()
+
+
+def net(last="sigmoid", **options):
+    return Network(4, [Dense(5, "tanh"), Dense(2, last)], seed=1, **options)
+
+
+def program_of(network, rule=None, loss="mse", **options):
+    return lower_training(network, loss_function(loss), rule, **options)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What is measured, and by rule how long it took."""
+    found = []
+
+    def measure(self, steps, outputs):
+        found.append(tuple(steps))
+        seconds = measure.rule(steps)
+        if isinstance(seconds, Exception):
+            raise seconds
+        return Timing(seconds, seconds, 0.0)
+
+    measure.rule = lambda steps: 1e-6 * len(steps)
+    monkeypatch.setattr(Trial, "measure", measure)
+    found_rule = measure
+
+    class Asked:
+        steps = found
+
+        def rule(self, rule):
+            found_rule.rule = rule
+
+    return Asked()
+
+
+# What is measured -------------------------------------------------------------------
+
+
+def test_the_batch_that_is_trained_is_measured_once(asked):
+    network = net()
+    program = program_of(network, Rprop())
+    first = plan_training(network, program, DEVICE, 20)
+    assert {step.span.batch for steps in asked.steps for step in steps} == {20}
+    assert any(len(steps) > 1 for steps in asked.steps)  # whole covers too
+    asked.steps.clear()
+    planner._store.cache_clear()  # as in another process
+    again = plan_training(network, program, DEVICE, 20)
+    assert asked.steps == []
+    assert [s.config for s in again.steps] == [s.config for s in first.steps]
+    assert [s.variant for s in again.steps] == [s.variant for s in first.steps]
+    assert again.explain() == first.explain()
+
+
+def test_a_few_candidates_of_a_span_are_measured(asked):
+    network = net()
+    plan_training(network, program_of(network, Rprop()), DEVICE, 20)
+    spans = [steps[0].span.signature for steps in asked.steps if len(steps) == 1]
+    assert max(spans.count(span) for span in spans) <= 2 * 3  # layers alike, places
+    asked.steps.clear()
+    plan_training(network, program_of(network, Rprop()), DEVICE, 20, tune=True)
+    assert len(asked.steps) > len(spans)
+
+
+def test_without_tuning_nothing_is_measured(asked):
+    network = net()
+    plan = plan_training(network, program_of(network, Rprop()), DEVICE, 20, tune=False)
+    assert asked.steps == []
+    assert "modelled, nothing measured" in " ".join(plan.explain().split())
+
+
+def test_the_fastest_place_is_taken(asked):
+    network = net()
+    for place in DEVICE.places:
+        planner._store.cache_clear()
+        asked.rule(lambda steps, place=place: sum(
+            1e-6 if step.place == place else 1e-3 for step in steps
+        ))
+        found = plan_training(
+            network, program_of(network, Rprop()), DEVICE, 20, tune=True, variants=PLAIN
+        )
+        assert {step.place for step in found.steps} == {place}
+        for file in planner._store(DEVICE).directory.glob("*.json"):
+            file.unlink()
+
+
+def test_variants_can_be_forced():
+    network = net()
+    program = program_of(network, Rprop())
+    plan = plan_training(network, program, DEVICE, 3, tune=False, variants=PLAIN)
+    assert {step.variant for step in plan.steps} == set(PLAIN)
+    with pytest.raises(DeviceError, match="no cover of this network"):
+        plan_training(network, program, DEVICE, 3, variants=PLAIN[:2])
+
+
+# On the device ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"samples": 50}, {"samples": 50, "shuffled": True, "weighted": True},
+], ids=str)
+def test_right_steps_pass_and_harm_nothing(options):
+    network = net()
+    before = network.parameters.copy()
+    program = program_of(network, Rprop(), **options)
+    plan = plan_training(network, program, DEVICE, 20, variants=PLAIN)
+    assert "failed" not in plan.explain()
+    assert "measured whole" in plan.explain()
+    np.testing.assert_array_equal(network.parameters, before)
+    assert network.version == 0
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_every_optimiser_passes(name):
+    network = net()
+    rule = OPTIMISERS[name]()
+    program = program_of(network, rule)
+    number = len(program.ops) - 1
+    span = program.span(number, number + 1, 1 if rule.batch else 20)
+    step = planner.Step(span, Optimisers(), {}, DEVICE)
+    found = Trial(session(DEVICE), network, program).measure([step], span.outputs)
+    assert found.seconds > 0
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_loss_passes(loss):
+    network = net(LOSSES[loss].fused or "tanh")
+    program = program_of(network, None, loss)
+    tried = Trial(session(DEVICE), network, program)
+    steps = plan_training(
+        network, program, DEVICE, 20, tune=False, variants=PLAIN
+    ).steps
+    assert tried.measure(steps, program.outputs).seconds > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Wrong(Optimisers):
+    """The rules, with another rate, gradient or order of arguments."""
+
+    name: str = "wrong"
+    change: tuple = ()
+
+    def launches(self, span, config, device):
+        (launch,) = super().launches(span, config, device)
+        defines = {**launch.defines, **dict(self.change)}
+        return (dataclasses.replace(launch, defines=defines),)
+
+
+@dataclasses.dataclass(frozen=True)
+class WrongBack(GenericBackward):
+    """Gradients that leave something out."""
+
+    name: str = "wrong_back"
+
+    def launches(self, span, config, device):
+        launches = super().launches(span, config, device)
+        return tuple(
+            dataclasses.replace(one, arguments=tuple(
+                span.batch - 1 if a == span.batch and isinstance(a, int) else a
+                for a in one.arguments
+            )) for one in launches
+        )
+
+
+@pytest.mark.parametrize(("variants", "name"), [
+    ((Wrong(change=(("INCREASE_FACTOR", "1.3f"),)),), "wrong"),
+    ((Wrong(change=(("LEAST", "nonsense("),)),), "wrong"),
+    ((WrongBack(),), "wrong_back"),
+], ids=["wrong", "unbuilt", "one left out"])
+def test_what_is_wrong_is_left_out_and_told(variants, name):
+    network = net()
+    program = program_of(network, Rprop())
+    with pytest.warns(ClnetWarning, match=f"^{name} is left out: "):
+        plan = plan_training(
+            network, program, DEVICE, 21, variants=(*variants, *PLAIN), tune=True
+        )
+    rightly = {"wrong": "optimisers", "wrong_back": "generic_backward"}[name]
+    assert rightly in {step.variant.name for step in plan.steps}
+    assert f"{name}: failed: " in " ".join(plan.explain().split())
+
+
+def test_a_wrong_whole_is_noticed():
+    network = net()
+    program = program_of(network, Rprop())
+    steps = plan_training(
+        network, program, DEVICE, 20, tune=False, variants=PLAIN
+    ).steps
+    last = dataclasses.replace(
+        steps[-1], variant=Wrong(change=(("INCREASE_FACTOR", "1.5f"),))
+    )
+    tried = Trial(session(DEVICE), network, program)
+    with pytest.raises(WrongResultError, match="wrong differs from the oracle by"):
+        tried.measure([*steps[:-1], last], program.outputs)
+
+
+def test_large_batches_are_checked_by_smaller_ones(monkeypatch):
+    monkeypatch.setattr(trial, "CHECKED_FLOPS", 1e3)
+    seen = []
+    real = trial.Trial._fault
+    monkeypatch.setattr(
+        trial.Trial, "_fault",
+        lambda self, steps, *rest: seen.append(steps[0].span.batch)
+        or real(self, steps, *rest),
+    )
+    network = net()
+    plan = plan_training(
+        network, program_of(network, Rprop()), DEVICE, 500, variants=PLAIN
+    )
+    assert min(seen) == trial.LEAST_CHECKED
+    assert max(seen) <= 500  # of ops that do not grow with the batch
+    assert "failed" not in plan.explain()
+
+
+# Whole programs ---------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Everything:
+    """A whole program by generic kernels, as one span."""
+
+    name: str = "everything"
+    reach: str = "program"
+
+    def refuse(self, span, device):
+        return None if isinstance(span.ops[-1], Update) else "it trains"
+
+    def space(self, span, device):
+        return ({"a": 1}, {"a": 2})
+
+    def cost(self, span, config, device):
+        return Cost(1, 1, 1, 0, 1)
+
+    def launches(self, span, config, device):
+        found = []
+        for op in span.ops:
+            part = dataclasses.replace(span, ops=(op,), outputs=op.writes)
+            for variant in PLAIN:
+                if variant.refuse(part, device) is None:
+                    found += variant.launches(part, {}, device)
+                    break
+        return tuple(found)
+
+
+def test_a_variant_may_compute_a_whole_program():
+    network = net()
+    program = program_of(network, Rprop())
+    plan = plan_training(
+        network, program, DEVICE, 20, tune=True, variants=(Everything(),)
+    )
+    (step,) = plan.steps
+    assert step.span.ops == program.ops
+    assert "failed" not in plan.explain()
+    assert "everything" in plan.explain()
+
+
+def test_many_steps_are_timed_together(monkeypatch):
+    """A step's time is its share of the pass."""
+    network = net()
+    program = program_of(network, Rprop(), samples=50)
+    span = program.span(0, len(program.ops), 8)
+    tried = Trial(session(DEVICE), network, program)
+    monkeypatch.setattr(Trial, "_check", lambda *parts: None)
+
+    class Counting(Everything):
+        def launches(self, span, config, device):
+            return tuple(
+                dataclasses.replace(one, when="inputs") if i else dataclasses.replace(
+                    one, arguments=(*one.arguments[:-1], Scalar("steps"))
+                )
+                for i, one in enumerate(super().launches(span, config, device))
+            )
+
+    seen = []
+    real = training.Replay.run_pass
+    monkeypatch.setattr(
+        training.Replay, "run_pass",
+        lambda self, *rest: seen.append(rest[0]) or real(self, *rest),
+    )
+    for variant, samples in ((Everything(), 8), (Counting(), 50)):
+        seen.clear()
+        step = planner.Step(span, variant, {}, DEVICE)
+        tried.measure([step], program.outputs)
+        assert set(seen) == {samples}
+
+
+# What is told -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [None, 8])
+def test_the_history_knows_the_plan(batch):
+    network = net()
+    rng = np.random.default_rng(0)
+    history = network.fit(
+        rng.uniform(-1, 1, (20, 4)), rng.uniform(0, 1, (20, 2)), epochs=1,
+        batch_size=batch, optimiser="adam",
+    )
+    assert all(len(line) <= WIDTH for line in history.plan.splitlines())
+    assert "a step of training" in " ".join(history.plan.split())
+    for words in ("loss", "tally", "2 weights'", "1 bias'", "2 sums'", "update"):
+        assert f"\n{words} " in history.plan
+    assert ("\ngather " in history.plan) == (batch == 8)
+
+
+def test_two_trainings_that_measure_are_bit_equal(monkeypatch):
+    monkeypatch.setattr(training, "plan_training", training_planner.plan_training)
+    monkeypatch.setattr(training_planner, "TRAINING_VARIANTS", PLAIN)
+    rng = np.random.default_rng(0)
+    x, t = rng.uniform(-1, 1, (20, 4)), rng.uniform(0, 1, (20, 2))
+    found = []
+    for _ in range(2):
+        network = net()
+        history = network.fit(x, t, epochs=3, validation=(x, t))
+        assert "measured" in history.plan
+        found.append(network.parameters)
+    np.testing.assert_array_equal(*found)
+
+
+def test_all_variants_of_training_are_asked():
+    network = net()
+    plan = plan_training(network, program_of(network, Rprop()), DEVICE, 20, tune=False)
+    assert len(TRAINING_VARIANTS) > len(PLAIN)
+    assert plan.steps
