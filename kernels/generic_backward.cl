@@ -14,7 +14,7 @@
 //        where it is the mean over outputs
 // HAS_WEIGHT  loss only: 1 where samples have weights
 // GROUP  tally only: work-items, a power of two
-// SHUFFLED    gather only: 1 where the order is random
+// SHUFFLED, ROWS  gather only: 1 where the order is random; rows of a group
 #define WIDTH 1
 #include "activations.h"
 #ifndef BLOCK
@@ -28,16 +28,16 @@
 // codes, steepness, limits [width]   the function of each neuron
 // bias: where the layer's biases start in `parameters`, or -1 without
 // sums, y: dy stands for the one that is not read
-// index map: work-item (j, b)
+// index map: work-item b * across + j, in one dimension: others may end at 65535
 __kernel void act_grad(__global const REAL *parameters, const int bias,
                        __global const int *codes, __global const REAL *steepness,
                        __global const REAL *limits, __global const REAL *dy,
                        const int lddy, __global const REAL *sums, const int lds,
                        __global const REAL *outputs, const int ldy, __global REAL *ds,
-                       const int ldds, const int width)
+                       const int ldds, const int width, const int across)
 {
-    const int j = get_global_id(0);
-    const size_t sample = get_global_id(1);
+    const int j = get_global_id(0) % across;
+    const size_t sample = get_global_id(0) / across;
     if (j >= width) return;
     const REAL s = steepness[j];
     REAL v = 0, y = 0, slope = 0;
@@ -61,15 +61,15 @@ __kernel void act_grad(__global const REAL *parameters, const int bias,
 //
 // starts [n_in + 1]           column c owns entries starts[c] … starts[c + 1] - 1
 // slots, rows [entries]       where an entry's value is; which sum it was part of
-// index map: work-item (c, b)
+// index map: work-item b * across + c
 __kernel void apply_t(__global const REAL *parameters, const int weights,
                       __global const int *starts, __global const int *slots,
                       __global const int *rows, __global const REAL *ds, const int ldds,
                       __global REAL *dx, const int lddx, const int n_in,
-                      const int accumulate)
+                      const int accumulate, const int across)
 {
-    const int column = get_global_id(0);
-    const size_t sample = get_global_id(1);
+    const int column = get_global_id(0) % across;
+    const size_t sample = get_global_id(0) / across;
     if (column >= n_in) return;
     REAL sum = accumulate ? dx[sample * lddx + column] : (REAL)0;
     for (int e = starts[column]; e < starts[column + 1]; ++e)
@@ -212,33 +212,47 @@ void tally(__global const REAL *record, __global REAL *totals, const int batch,
 }
 #endif
 
-#ifdef SHUFFLED
+#ifdef ROWS
 #include "shuffling.h"
-// batch[b, :] = data[row, :], row being number (first + b) of the epoch's order
-//
-// order [batch]: rows, from the kernel `order`; anything if not SHUFFLED
-// index map: work-item (j, b)
-__kernel void gather(__global const REAL *data, const int ldd, __global REAL *batch,
-                     const int ldb, const int width, __global const int *order,
-                     const int first, const int samples)
+// to[i, :] = data[rows[i], :], for `count` rows, by all work-items of a group
+inline void copy_rows(__global const REAL *data, const int ldd, __global REAL *to,
+                      const int ldt, const int width, __local const uint *rows,
+                      const int count)
 {
-    const int j = get_global_id(0);
-    const size_t b = get_global_id(1);
-    if (j >= width) return;
-    const size_t row = SHUFFLED ? order[b] : (first + b) % samples;
-    batch[b * ldb + j] = data[row * ldd + j];
+    for (int i = get_local_id(0); i < count * width; i += get_local_size(0)) {
+        const int row = i / width, j = i % width;
+        to[(size_t)row * ldt + j] = data[(size_t)rows[row] * ldd + j];
+    }
 }
 
-// order[b] = the row that is number (first + b) of the epoch's order
-// index map: work-item b
-__kernel void order(__global int *order, const int batch, const int first,
-                    const int samples, const int bits, const uint k0, const uint k1,
-                    const uint k2, const uint k3, const uint k4, const uint k5,
-                    const uint k6, const uint k7)
+// batch[b, :] = data[row, :], row being number (first + b) of the epoch's order, of x, of
+// targets and of weights; a width of 0: there are none
+//
+// index map: work-group = ROWS rows; each is found once
+__kernel void gather(__global const REAL *xs, const int ldxs, __global REAL *x,
+                     const int ldx, const int x_width, __global const REAL *ts,
+                     const int ldts, __global REAL *t, const int ldt, const int t_width,
+                     __global const REAL *ws, const int ldws, __global REAL *w,
+                     const int ldw, const int w_width, const int batch, const int first,
+                     const int samples, const int bits, const uint k0, const uint k1,
+                     const uint k2, const uint k3, const uint k4, const uint k5,
+                     const uint k6, const uint k7)
 {
-    const int b = get_global_id(0);
-    if (b >= batch) return;
-    const uint8 key = (uint8)(k0, k1, k2, k3, k4, k5, k6, k7);
-    order[b] = permuted((uint)(first + (long)b) % (uint)samples, samples, bits, key);
+    __local uint rows[ROWS];
+    const size_t start = (size_t)get_group_id(0) * ROWS;
+    const int count = min(ROWS, batch - (int)start);
+    for (int i = get_local_id(0); i < count; i += get_local_size(0)) {
+        const uint number = (first + start + i) % samples;
+#if SHUFFLED
+        const uint8 key = (uint8)(k0, k1, k2, k3, k4, k5, k6, k7);
+        rows[i] = permuted(number, samples, bits, key);
+#else
+        rows[i] = number;
+#endif
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    copy_rows(xs, ldxs, x + start * ldx, ldx, x_width, rows, count);
+    copy_rows(ts, ldts, t + start * ldt, ldt, t_width, rows, count);
+    copy_rows(ws, ldws, w + start * ldw, ldw, w_width, rows, count);
 }
 #endif

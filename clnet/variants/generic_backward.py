@@ -38,7 +38,6 @@ from clnet.variants.base import (
     Parameters,
     Reach,
     Scalar,
-    Scratch,
     Table,
     gpu_shape,
     item_size,
@@ -54,6 +53,10 @@ from clnet.variants.team import team_group
 SOURCE = "generic_backward.cl"
 BLOCK = 64  # samples of a partial sum
 TALLY_GROUP = 256  # work-items that add up the records
+ARRAYS = 3  # that are gathered at most: inputs, targets, weights
+GATHER_GROUP = 256  # work-items that copy rows
+GATHER_GROUPS = 4  # such groups that a compute unit wants
+MOST_ROWS = 64  # of a group
 
 
 @dataclass(frozen=True)
@@ -79,31 +82,32 @@ class GenericBackward:
         reads = span_bytes(span)
         if isinstance(op, (ApplyT, Outer)):
             reads += op.storage.size * span.batch * 16
-        launches = 1
         if isinstance(op, Gather):  # of the data set it reads a batch
             reads = 2 * item_size(span) * span.batch * sum(v.width for v in op.batch)
-            launches = len(op.data) + op.shuffled
         units = 1 if isinstance(op, Tally) else device.compute_units
-        return Cost(span_flops(span), reads, launches, 0, units, gpu_shape(device))
+        return Cost(span_flops(span), reads, 1, 0, units, gpu_shape(device))
 
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the op's one launch; of a gathering one an array."""
+        """Return the op's one launch."""
         (op,) = span.ops
         return _LAUNCHES[type(op)](op, span, device)
 
 
 def _launch(
-    kernel: str, span: Span, device: Device, items: tuple[int, ...],
+    kernel: str, span: Span, device: Device, items: int,
     arguments: tuple[Argument, ...], **defines: int | str,
 ) -> Launch:
-    group = min(GROUP, device.largest_group)
+    group = _group(device)
     return Launch(
         SOURCE, kernel, {"REAL": real(span), "BLOCK": BLOCK, **defines},
-        (round_up(items[0], group), *items[1:]), (group, *[1] * (len(items) - 1)),
-        arguments,
+        (round_up(items, group),), (group,), arguments,
     )
+
+
+def _group(device: Device) -> int:
+    return min(GROUP, device.largest_group)
 
 
 def gradient_function(name: str, fann_compatible: bool) -> tuple[str, bool]:
@@ -129,14 +133,15 @@ def _act_grad(op: ActGrad, span: Span, device: Device) -> tuple[Launch, ...]:
         gradient, by_sum = gradient_function(name, function.fann_compatible)
         listed.append(f"X({code}, {gradient}, {'v' if by_sum else 'y'})")
     sums, y = op.sums or op.dy, op.y or op.dy
+    across = round_up(width, _group(device))
     return (
         _launch(
-            "act_grad", span, device, (width, span.batch),
+            "act_grad", span, device, across * span.batch,
             (
                 Parameters(), -1 if op.bias is None else op.bias.offset,
                 *function_tables(function, width, span.dtype),
                 op.dy, op.dy.stride, sums, sums.stride, y, y.stride, op.ds,
-                op.ds.stride, width,
+                op.ds.stride, width, across,
             ),
             READS_SUMS=int(op.sums is not None), READS_Y=int(op.y is not None),
             **gradient_defines(span), **{"MIXED(X)": " ".join(listed)},
@@ -147,14 +152,15 @@ def _act_grad(op: ActGrad, span: Span, device: Device) -> tuple[Launch, ...]:
 def _apply_t(op: ApplyT, span: Span, device: Device) -> tuple[Launch, ...]:
     storage = op.storage
     key = f"{storage.signature}@{op.weights.offset} by column"
+    across = round_up(storage.n_in, _group(device))
     return (
         _launch(
-            "apply_t", span, device, (storage.n_in, span.batch),
+            "apply_t", span, device, across * span.batch,
             (
                 Parameters(), op.weights.offset,
                 *_tables(key, column_entries, storage, ("starts", "slots", "rows")),
                 op.ds, op.ds.stride, op.dx, op.dx.stride, storage.n_in,
-                int(op.accumulate),
+                int(op.accumulate), across,
             ),
         ),
     )
@@ -166,7 +172,7 @@ def _outer(op: Outer, span: Span, device: Device) -> tuple[Launch, ...]:
     key = f"{storage.signature}@{op.weights.offset} by slot"
     return (
         _launch(
-            "outer", span, device, (entries,),
+            "outer", span, device, entries,
             (
                 Gradients(), op.weights.offset,
                 *_tables(key, live_entries, storage, ("slots", "rows", "columns")),
@@ -179,7 +185,7 @@ def _outer(op: Outer, span: Span, device: Device) -> tuple[Launch, ...]:
 def _bias_grad(op: BiasGrad, span: Span, device: Device) -> tuple[Launch, ...]:
     return (
         _launch(
-            "bias_grad", span, device, (op.ds.width,),
+            "bias_grad", span, device, op.ds.width,
             (Gradients(), op.bias.offset, op.ds, op.ds.stride, op.ds.width, span.batch),
         ),
     )
@@ -193,7 +199,7 @@ def _loss(op: Loss, span: Span, device: Device) -> tuple[Launch, ...]:
         functions = {"LOSS": f"loss_{row.name}", "SLOPE": f"slope_{row.name}"}
     return (
         _launch(
-            "loss", span, device, (span.batch,),
+            "loss", span, device, span.batch,
             (
                 op.y, op.y.stride, op.t, op.t.stride, op.weight or op.t,
                 Table(
@@ -223,29 +229,29 @@ def _tally(op: Tally, span: Span, device: Device) -> tuple[Launch, ...]:
 
 
 def _gather(op: Gather, span: Span, device: Device) -> tuple[Launch, ...]:
-    order = Scratch("order", 4 * span.batch if op.shuffled else 4)
-    shuffled = int(op.shuffled)
-    launches = []
-    if op.shuffled:
-        words = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
-        launches.append(
-            _launch(
-                "order", span, device, (span.batch,),
-                (order, span.batch, Scalar("first"), op.samples, half_bits(op.samples),
-                 *words),
-                SHUFFLED=shuffled,
-            )
-        )
+    group = min(GATHER_GROUP, device.largest_group)
+    groups = GATHER_GROUPS * device.compute_units
+    rows = max(1, min(MOST_ROWS, span.batch // groups))
+    arrays: list[Argument] = []
     for data, batch in zip(op.data, op.batch, strict=True):
-        launches.append(
-            _launch(
-                "gather", span, device, (data.width, span.batch),
-                (data, data.stride, batch, batch.stride, data.width, order,
-                 Scalar("first"), op.samples),
-                SHUFFLED=shuffled,
-            )
-        )
-    return tuple(launches)
+        arrays += [data, data.stride, batch, batch.stride, data.width]
+    for _ in range(ARRAYS - len(op.data)):
+        arrays += [op.data[0], 0, op.batch[0], 0, 0]
+    words = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
+    return (
+        Launch(
+            SOURCE, "gather",
+            {
+                "REAL": real(span), "BLOCK": BLOCK, "ROWS": rows,
+                "SHUFFLED": int(op.shuffled),
+            },
+            (-(-span.batch // rows) * group,), (group,),
+            (
+                *arrays, span.batch, Scalar("first"), op.samples,
+                half_bits(op.samples), *words,
+            ),
+        ),
+    )
 
 
 _LAUNCHES: dict[type[Op], Callable[..., tuple[Launch, ...]]] = {
