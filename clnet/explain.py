@@ -23,7 +23,7 @@ PARTS = {
 }
 """Ops of a layer, in words; a dash marks those of training's way back."""
 WHOLE = {
-    "Gather": "gather", "Loss": "loss", "Tally": "tally", "GradientNorm": "norm",
+    "Gather": "gather", "Dropout": "dropout", "Loss": "loss", "Tally": "tally", "GradientNorm": "norm",
     "Update": "update",
 }
 """Ops of no layer."""

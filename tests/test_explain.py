@@ -6,12 +6,13 @@ import dataclasses
 
 import pytest
 
-from clnet import planner
+from clnet import explain, planner
 from clnet.binding import Step
 from clnet.cover import Candidate, Cover, Survey
 from clnet.device import Device
 from clnet.explain import WIDTH, explanation
 from clnet.network import Dense, Network
+from clnet.ops import Op
 from clnet.tuning.store import Timing
 from clnet.variants.fused import Fused
 from clnet.variants.generic import Generic
@@ -164,6 +165,15 @@ def test_what_failed_is_told_and_is_no_loser():
     )
     assert "spans that lost" not in found
     assert found["refused"] == "  fused: failed: kernel fused.cl does not build"
+
+
+def test_every_op_has_its_words():
+    def kinds(of):
+        for kind in of.__subclasses__():
+            yield kind.__name__
+            yield from kinds(kind)
+
+    assert set(kinds(Op)) == explain.PARTS.keys() | explain.WHOLE.keys()
 
 
 def test_long_names_and_sentences_are_wrapped():

@@ -20,7 +20,13 @@ from clnet import planner
 from clnet.binding import Step
 from clnet.cover import Candidate, shortest_path
 from clnet.device import Device
-from clnet.errors import BuildError, ClnetWarning, DeviceError, InputError
+from clnet.errors import (
+    BuildError,
+    ClnetWarning,
+    DeviceError,
+    InputError,
+    OutOfMemoryError,
+)
 from clnet.network import Dense, Network
 from clnet.planner import Planner
 from clnet.tuning import measure as measuring
@@ -505,6 +511,50 @@ def test_a_restriction_that_cannot_cover_is_an_error_with_its_reasons(lab):
     mixed = Network(4, [Dense(2, ["tanh", "relu"])], seed=0)
     with pytest.raises(DeviceError, match="naive: it applies one activation a layer"):
         lab.plan(mixed, GPU, variants=["naive"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Spaceless(Naive):
+    """Naive, with no configuration."""
+
+    name: str = "spaceless"
+
+    def space(self, span, device):
+        return ()
+
+
+def test_an_empty_space_is_a_refusal(lab, monkeypatch):
+    monkeypatch.setattr(planner, "VARIANTS", (Spaceless(), Naive()))
+    plan = lab.plan(device=GPU)
+    assert names(plan) == ["naive"] * 3
+    assert "spaceless (1-3): it has no configuration for this size" in plan.text
+
+
+def test_where_the_next_power_of_two_is_too_large_the_batch_is_measured(lab):
+    lab.rule = lambda steps: (
+        OutOfMemoryError("gpu has no room for 9 bytes: 8 are left")
+        if steps[0].span.batch > 700 and steps[0].variant.name == "local" else 1e-3
+    )
+    plan = lab.plan(device=GPU, batch=700, variants=["naive", "local"])
+    assert "failed" not in plan.text
+    assert {steps[0].span.batch for steps in lab.asked} == {700, 1024}
+    last = max(i for i, steps in enumerate(lab.asked) if steps[0].span.batch == 1024)
+    assert all(steps[0].span.batch == 700 for steps in lab.asked[last + 1 :])
+    assert {s.span.batch for s in plan.steps} == {700}
+    lab.asked.clear()
+    again = lab.plan(device=GPU, batch=700, variants=["naive", "local"])
+    assert [s.variant for s in again.steps] == [s.variant for s in plan.steps]
+    assert len(lab.asked) <= 1  # what does not fit is asked for again
+
+
+def test_what_does_not_fit_at_all_is_left_out(lab):
+    lab.rule = lambda steps: (
+        OutOfMemoryError("gpu has no room for 9 bytes: 8 are left")
+        if steps[0].variant.name == "local" else 1e-3
+    )
+    with pytest.warns(ClnetWarning, match="local is left out: gpu has no room"):
+        plan = lab.plan(device=GPU, batch=700, variants=["naive", "local"])
+    assert names(plan) == ["naive"] * 3
 
 
 def test_host_covers_what_a_device_lacks(lab):
