@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tabulate import tabulate
 
@@ -79,7 +80,7 @@ def tables(
             row.case: number(scale * row.floor) for row in group
             if row.floor is not None
         }
-        parts.append(matrix(group, lambda row, t=times: t[id(row)], label, floors))
+        parts.append(matrix(group, partial(_of, times), label, floors))
         peers = list(dict.fromkeys(row.against for row in group if row.against))
         if peers:
             text = layout.ratio_text.format(" or ".join(peers))
@@ -87,11 +88,15 @@ def tables(
             ratios = {
                 id(row): number(layout.ratio(row.ratio)) for row in group if row.ratio
             }
-            parts.append(matrix(group, lambda row, r=ratios: r.get(id(row), ""), label))
+            parts.append(matrix(group, partial(_of, ratios), label))
     lines = _without_time(rows)
     if lines:
         parts.append("not measured\n" + "\n".join(lines))
     return "\n\n".join(parts)
+
+
+def _of(texts: Mapping[int, str], row: Row) -> str:
+    return texts.get(id(row), "")
 
 
 def matrix(

@@ -7,13 +7,14 @@ of `Network.fit`, which leaves everything on the device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
 from clnet.device import Device
 from clnet.optimisers import Adam, Incremental, Rprop
 
+from .candidates import Candidate
 from .frame import Trial
 from .options import Options
 from .records import Row
@@ -38,11 +39,12 @@ ADAM: Mapping[tuple[int, ...], tuple[int, tuple[int, int], tuple[int, int]]] = {
     (784, 128, 10): (128, (50, 50), (2, 8)),
     (784, 1024, 1024, 10): (1024, (4, 16), (1, 4)),
 }
-LONG = 10_000_000  # multiply-adds a sample and step that scikit-learn is not run on
+LONG = 10_000_000  # multiply-adds a step beyond which scikit-learn is left out unasked
 OURS = Fitted()
 PEERS = frozenset(peer.name for peer in training_peers(None))
-CUDA = frozenset({"torch-cuda", "torch-graph", "torch-compile", "torch-compile-graph"})
 HOST = frozenset({"torch", "torch-cpu-compile"})
+CUDA = frozenset({"torch-cuda", "torch-graph", "torch-compile", "torch-compile-graph"})
+COMPILED = frozenset({"torch-cpu-compile", "torch-compile", "torch-compile-graph"})
 
 
 def bases(device: Device) -> Sequence[str]:
@@ -51,51 +53,61 @@ def bases(device: Device) -> Sequence[str]:
 
 
 def trials(device: Device, options: Options) -> tuple[Trial, ...]:
-    """Return the study's trials on a device."""
+    """Return the study's trials on a device.
+
+    Parameters
+    ----------
+    device : Device
+        Where.
+    options : Options
+        Its folder of data and FANN's library count here.
+    """
     cpu = device.type == "cpu"
     folder = DATA if options.data is None else Path(options.data)
     peers = training_peers(options.fann_library)
     elsewhere = CUDA if cpu else HOST
-    found = []
-    for name, (sizes, samples, file) in FANN_SETS.items():
-        full = TrainingCase(
+    full = [
+        TrainingCase(
             name, sizes, Rprop(), "mse", samples, samples, EPOCHS, f"{EPOCHS} epochs",
             file=file, folder=folder, checked=CHECKED, initialiser="fann",
         )
-        single = replace(
-            full, optimiser=Incremental(RATE), loss="fann_linear", batch=1, epochs=1,
+        for name, (sizes, samples, file) in FANN_SETS.items()
+    ]
+    single = [
+        replace(
+            case, optimiser=Incremental(RATE), loss="fann_linear", batch=1, epochs=1,
             basis="epoch", checked=1,
         )
-        compiled = {peer.name for peer in peers if "compile" in peer.name}
-        rprop_peers = tuple(p for p in peers if p.name != "sklearn")
-        found.append(_trial("rprop", full, rprop_peers, elsewhere | compiled))
-        step_by_step = tuple(p for p in rprop_peers if p.name not in compiled)
-        slow = elsewhere | {"torch", "torch-cuda", "torch-graph"}
-        found.append(_trial("incremental", single, step_by_step, slow))
-    for sizes, (batch, steps, epochs) in ADAM.items():
-        case = TrainingCase(
+        for case in full
+    ]
+    drawn = [
+        TrainingCase(
             "-".join(str(n) for n in sizes), sizes, Adam(), "categorical_cross_entropy",
             batch * steps[not cpu], batch, epochs[not cpu], "step", hidden="relu",
             output="softmax",
         )
-        on_demand = set(elsewhere)
-        if cpu:
-            on_demand.add("torch-cpu-compile")
-        if case.parameters * case.batch > LONG:
-            on_demand.add("sklearn")
-        here = tuple(peer for peer in peers if peer.name != "fann")
-        found.append(_trial("adam", case, here, on_demand))
-    order = {"rprop": 0, "incremental": 1, "adam": 2}
-    found.sort(key=lambda trial: order[trial.table])
-    return tuple(found)
+        for sizes, (batch, steps, epochs) in ADAM.items()
+    ]
+    by_fann = [peer for peer in peers if peer.name != "sklearn"]
+    by_adam = [peer for peer in peers if peer.name != "fann"]
+    return (
+        *(_trial("rprop", case, by_fann, elsewhere | COMPILED) for case in full),
+        *(_trial("incremental", case, by_fann, HOST | CUDA) for case in single),
+        *(_trial("adam", case, by_adam, elsewhere | _long(case)) for case in drawn),
+    )
+
+
+def _long(case: TrainingCase) -> Set[str]:
+    """Return who takes too long at a case of Adam to be measured unasked."""
+    large = case.parameters * case.batch > LONG
+    return {"torch-cpu-compile", *(["sklearn"] if large else [])}
 
 
 def _trial(
-    table: str, case: TrainingCase, peers: Sequence[object], on_demand: set[str]
+    table: str, case: TrainingCase, peers: Sequence[Candidate], on_demand: Set[str]
 ) -> Trial:
     return Trial(
-        table, case, (OURS, *peers), frozenset(on_demand),  # type: ignore[arg-type]
-        against=(OURS.name,),
+        table, case, (OURS, *peers), frozenset(on_demand), against=(OURS.name,)
     )
 
 

@@ -17,12 +17,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet import reference
+from clnet import Dense, Network, reference
 from clnet.formats import load_data
 from clnet.formats.fann_parameters import FannParameters
 from clnet.losses import loss_function
 from clnet.lowering import lower_training
-from clnet.network import Dense, Network
 from clnet.optimisers import Adam, Optimiser, Rprop
 
 from .candidates import Prepared, Timer
@@ -199,10 +198,14 @@ class TrainingCase:
             Dense(n, name, initialiser=self.initialiser)
             for n, name in zip((*hidden, last), names, strict=True)
         ]
-        parameters = FannParameters(
-            training_algorithm=self.optimiser.name, train_error_function="linear",
-            **({"learning_rate": self.optimiser.rate} if self.optimiser.rate else {}),
-        ) if fann else None
+        parameters = None
+        if fann:
+            rule = self.optimiser
+            parameters = FannParameters(
+                training_algorithm=rule.name, train_error_function="linear"
+            )
+            if rule.rate:
+                parameters = replace(parameters, learning_rate=rule.rate)
         return Network(
             self.sizes[0], layers, seed=self.seed, dtype=self.dtype,
             fann=parameters, fann_compatible=fann,
@@ -234,9 +237,9 @@ class TrainingCase:
         state = np.empty((rule.slots, parameters.size))
         state[...] = np.reshape(rule.initial, (rule.slots, 1))
         x, t = self.data
-        values = {
+        values: dict[str, Array] = {
             "xs": x.astype(np.float64), "ts": t.astype(np.float64), "state": state,
-            "seed": np.int64(self.seed), "rate": np.float64(rule.rate),
+            "seed": np.asarray(self.seed), "rate": np.asarray(rule.rate),
         }
         found = []
         for epoch in range(self.checked):
