@@ -22,6 +22,7 @@ from clnet.formats import load_data
 from clnet.formats.fann_parameters import FannParameters
 from clnet.losses import loss_function
 from clnet.lowering import lower_training
+from clnet.ops import Program
 from clnet.optimisers import Adam, Optimiser, Rprop
 
 from .candidates import Prepared, Timer
@@ -211,6 +212,13 @@ class TrainingCase:
             fann=parameters, fann_compatible=fann,
         )
 
+    def program(self, network: Network, rule: Optimiser) -> Program:
+        """Return the program of one step, as `fit` lowers it."""
+        return lower_training(
+            network, loss_function(self.loss), rule,
+            samples=self.samples if self.batch < self.samples else None,
+        )
+
     @cached_property
     def errors(self) -> list[float]:
         """The errors of the first epochs: loss of Adam, else mean squared errors."""
@@ -230,15 +238,15 @@ class TrainingCase:
         return isinstance(self.optimiser, Adam)
 
     def _oracle(self, network: Network, rule: Optimiser) -> list[float]:
-        program = lower_training(
-            network, loss_function(self.loss), rule, samples=self.samples
-        )
+        program = self.program(network, rule)
         parameters = network.parameters.astype(np.float64)
         state = np.empty((rule.slots, parameters.size))
         state[...] = np.reshape(rule.initial, (rule.slots, 1))
         x, t = self.data
+        data, targets = program.inputs
         values: dict[str, Array] = {
-            "xs": x.astype(np.float64), "ts": t.astype(np.float64), "state": state,
+            data.name: x.astype(np.float64), targets.name: t.astype(np.float64),
+            "state": state,
             "seed": np.asarray(self.seed), "rate": np.asarray(rule.rate),
         }
         found = []

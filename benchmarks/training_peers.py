@@ -15,8 +15,9 @@ from clnet.device import Device
 from clnet.history import Epoch
 from clnet.optimisers import RPROP_LEAST_STEP, Adam, Incremental, Rprop
 from clnet.training import Training
+from clnet.training_planner import plan_training
 
-from .candidates import Candidate, Prepared, RefusedError
+from .candidates import Candidate, Prepared, RefusedError, steps_text
 from .cases import Array
 from .peers import PATIENCE, WARM_RUNS, missing_torch
 from .training_cases import Clock, Trained, TrainingCase, trainer
@@ -53,8 +54,11 @@ class Fitted:
             )
             return Trained(history.loss if case.by_loss else history.mse, clock.seconds)
 
+        network = case.network()
+        program = case.program(network, case.optimiser)
+        plan = plan_training(network, program, device, case.batch)
         threads = device.compute_units if device.type == "cpu" else None
-        return trainer(case, train, threads=threads)
+        return trainer(case, train, config=steps_text(plan.steps), threads=threads)
 
 
 @dataclass(frozen=True)
