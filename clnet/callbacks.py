@@ -1,8 +1,9 @@
 """Callbacks of `Network.fit`: what happens after each epoch, and what may stop it.
 
 A callback is called with the running `Training` and the `Epoch` just done, and stops
-the training by returning True. If it has a method ``end``, that is called with the
-`Training` when it is over, before its parameters go to the network.
+the training by returning True. If it has a method ``start``, that is called with the
+`Training` before its first epoch; ``end``, when it is over, before its parameters go to
+the network.
 """
 
 from __future__ import annotations
@@ -41,8 +42,12 @@ def monitored(epoch: Epoch, name: str) -> float:
     if not name.startswith("validation_"):
         return float(getattr(epoch.training, name))
     if epoch.validation is None:
-        raise InputError(f"{name} needs a validation set: pass validation=(x, t)")
+        raise _no_validation(name)
     return float(getattr(epoch.validation, name.removeprefix("validation_")))
+
+
+def _no_validation(name: str) -> InputError:
+    return InputError(f"{name} needs a validation set: pass validation=(x, t)")
 
 
 class EarlyStopping:
@@ -74,10 +79,27 @@ class EarlyStopping:
         self.monitor = monitor
         self.patience = patience
         self.min_delta = min_delta
+        if not isinstance(min_delta, (int, float)) or not min_delta >= 0:
+            raise InputError(
+                f"min_delta must be a number of at least 0, not {min_delta!r}"
+            )
         self.restore_best = restore_best
         self.best = np.inf
         self.best_epoch = 0
         self._parameters: NDArray[Any] | None = None
+
+    def start(self, training: Training) -> None:
+        """Forget an earlier training.
+
+        Raises
+        ------
+        InputError
+            If what is monitored needs a validation set, and there is none.
+        """
+        if self.monitor.startswith("validation_") and not training.validates:
+            raise _no_validation(self.monitor)
+        self.best, self.best_epoch = np.inf, training.history.state.epoch
+        self._parameters = None
 
     def __call__(self, training: Training, epoch: Epoch) -> bool:
         """Return whether patience has run out."""

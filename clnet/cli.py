@@ -104,7 +104,7 @@ def _parser() -> _Parser:
 
             A first run:
               clnet devices
-              clnet predict mushroom.net mushroom.test.gz
+              clnet train digits
             """),
     )
     parser.add_argument("--version", action="version", version=f"clnet {__version__}")
@@ -188,7 +188,12 @@ def _parser() -> _Parser:
         "Train a network on the samples of a data file, all on the device, and say how "
         "far its outputs are from the targets afterwards. Ctrl-C ends the training and "
         "keeps what was learnt.",
-        "clnet train mushroom.train.gz --layers 125-32-2 --epochs 300 --save a.net",
+        "clnet train digits\n"
+        "  clnet train mushroom.train.gz --layers 125-32-2 --epochs 300 --save a.net\n"
+        "  clnet train prices.csv --outputs 1 --layers 8-16-1 --output identity \\\n"
+        "    --scale -1 1 --scale-outputs -1 1 --validation 0.2 --patience 20 \\\n"
+        "    --save prices.net --plot curve.png\n"
+        "  clnet predict prices.net new.csv --outputs 0 --scale --out answers.csv",
     )
     cli_train.add_arguments(sub, _count)
     on_device(sub)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.formats.fann_parameters import STOP_FUNCTIONS
+from clnet.history import figure
 from clnet.summary import pairs
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ DIGITS_RATE = 3e-3
 DIGITS_EPOCHS = 40
 DIGITS_BATCH = 32
 EPOCHS = 100
+PICTURES = (".png", ".svg", ".pdf")
 
 
 def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
@@ -41,85 +44,170 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
         "data", metavar="DATA",
         help=f'a data file; "{DIGITS}": scikit-learn\'s handwritten digits',
     )
-    sub.add_argument(
+    add = sub.add_argument_group("the network").add_argument
+    add(
         "--layers", metavar="N-N-N",
         help="inputs, neurons of each layer, as in 125-32-2",
     )
-    sub.add_argument(
+    add(
         "--network", metavar="NET",
         help="start from this network instead; a .net file also brings its training",
     )
-    sub.add_argument(
+    add(
         "--hidden", metavar="NAME", default="tanh",
         help="activation of the layers between; default: %(default)s",
     )
-    sub.add_argument(
+    add(
         "--output", metavar="NAME", default="sigmoid",
-        help="activation of the last layer; default: %(default)s",
+        help="activation of the last layer: sigmoid or softmax for classes, identity "
+        "for numbers; default: %(default)s",
     )
-    sub.add_argument(
+    add(
+        "--initialiser", metavar="NAME",
+        help="of weights: glorot, he (for relu), uniform, fann or widrow_nguyen; "
+        "default: glorot",
+    )
+    add(
+        "--scale", type=float, nargs=2, metavar=("LOW", "HIGH"),
+        help="scale each input: one standard deviation around its mean becomes this "
+        "range; kept with the network",
+    )
+    add(
+        "--scale-outputs", type=float, nargs=2, metavar=("LOW", "HIGH"),
+        help="scale the targets likewise: for numbers, not for classes",
+    )
+    add = sub.add_argument_group("how it is trained").add_argument
+    add(
         "--optimiser", metavar="NAME",
-        help="rprop, batch, quickprop, sarprop, incremental, sgd, adam, adamw, rmsprop "
-        "or fann, by what a .net file says; default: fann where there is one, else "
-        "rprop",
+        help="rprop (all samples at once; nothing to tune), batch, quickprop, sarprop, "
+        "incremental; adam, adamw, sgd, rmsprop (with --batch-size); fann, by what a "
+        ".net file says; default: fann where there is one, else rprop",
     )
-    sub.add_argument("--rate", type=float, metavar="R", help="learning rate")
-    sub.add_argument("--loss", metavar="NAME", help="default: by the last layer")
-    sub.add_argument(
-        "--epochs", type=count, metavar="N", help=f"default: {EPOCHS}",
+    add("--rate", type=float, metavar="R", help="learning rate")
+    add(
+        "--schedule", metavar="NAME",
+        help="lets the rate fall: step, exponential, cosine",
     )
-    sub.add_argument(
-        "--batch-size", type=count, metavar="N", help="samples a step; default: all",
+    add(
+        "--loss", metavar="NAME",
+        help="mse, mae, huber, binary_cross_entropy (output sigmoid), "
+        "categorical_cross_entropy (softmax), fann_linear, fann_tanh; default: by the "
+        "last layer",
     )
-    sub.add_argument(
-        "--desired-error", type=float, metavar="E", help="stop at this MSE"
+    add("--epochs", type=count, metavar="N", help=f"default: {EPOCHS}")
+    add("--batch-size", type=count, metavar="N", help="samples a step; default: all")
+    add("--desired-error", type=float, metavar="E", help="stop at this error")
+    add(
+        "--stop", metavar="NAME", choices=STOP_FUNCTIONS,
+        help="which error that is: mse or bit_fail; default: mse, or what a .net file "
+        "says",
     )
-    sub.add_argument(
-        "--validation", metavar="FILE", help="data that is measured after each epoch"
+    add("--seed", type=int, metavar="N", help="of weights, order and dropout")
+    add = sub.add_argument_group("against learning by heart").add_argument
+    add(
+        "--validation", metavar="FILE|P",
+        help="data that is measured after each epoch, or a share of DATA kept for "
+        "that, as 0.2",
     )
-    sub.add_argument("--seed", type=int, metavar="N", help="of weights and order")
-    sub.add_argument("--save", metavar="NET", help="write the network to a file")
-    sub.add_argument("--plot", metavar="FILE", help="draw the learning curve: .png …")
+    add(
+        "--patience", type=count, metavar="N",
+        help="stop when the validation's loss has not fallen for N epochs, and keep "
+        "the best parameters",
+    )
+    for name, what in (("--l1", "|w|"), ("--l2", "w^2")):
+        add(
+            name, type=float, default=0.0, metavar="R",
+            help=f"add this times the sum of {what} to the loss",
+        )
+    add(
+        "--dropout", type=float, default=0.0, metavar="P",
+        help="share of hidden outputs that each step leaves out",
+    )
+    add(
+        "--clip-norm", type=float, metavar="R",
+        help="shorten longer gradients to this length",
+    )
+    add(
+        "--clip-value", type=float, metavar="R",
+        help="bound each of the gradient's elements by this",
+    )
+    add = sub.add_argument_group("what comes out").add_argument
+    add("--save", metavar="NET", help="write the network to a file")
+    add("--plot", metavar="FILE", help="draw the learning curve: .png, .svg or .pdf")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and say how it went."""
+    from clnet.callbacks import Callback, EarlyStopping
     from clnet.device import device as find_device
-    from clnet.formats import NETWORK_SUFFIXES, suffix_of
+    from clnet.errors import InputError
 
-    if arguments.save is not None:  # before the work, not after
-        suffix_of(arguments.save, NETWORK_SUFFIXES, "networks")
+    _check_targets(arguments)
     digits = arguments.data == DIGITS
     training, test = _digits(arguments) if digits else _files(arguments)
     network = _network(arguments, training)
     where = find_device(arguments.device)
+    if arguments.patience is not None and test is None:
+        raise InputError("--patience watches the validation: give --validation")
+    callbacks: list[Callback] = [_Report()]
+    if arguments.patience is not None:
+        callbacks.append(EarlyStopping(patience=arguments.patience))
     history = network.fit(
         training.x, training.t, optimiser=_optimiser(arguments, network),
         loss=arguments.loss, epochs=arguments.epochs or EPOCHS,
         batch_size=arguments.batch_size, seed=arguments.seed, device=where,
-        desired_error=arguments.desired_error,
+        desired_error=arguments.desired_error, stop=arguments.stop,
         validation=None if test is None else (test.x, test.t),
-        callbacks=[_Report()], progress=sys.stderr.isatty(),
+        schedule=arguments.schedule, l1=arguments.l1, l2=arguments.l2,
+        clip_norm=arguments.clip_norm, clip_value=arguments.clip_value,
+        callbacks=callbacks, progress=sys.stderr.isatty(), scale=_scales(arguments),
     )
     if arguments.save is not None:
         network.save(arguments.save)
     if arguments.plot is not None:
         _plot(history, arguments.plot)
-    seconds = sum(epoch.seconds for epoch in history)
     rows: list[tuple[str, object]] = [
         ("device", f"{where.index} {where.name}"),
         ("network", "-".join(str(n) for n in network.sizes)),
         ("ended", history.stopped),
-        ("time", f"{seconds:.3g} s, {seconds / len(history) * 1e3:.3g} ms an epoch"),
     ]
-    rows += _result("training", network, training, where)
+    seconds = sum(epoch.seconds for epoch in history)
+    if len(history):
+        mean = seconds / len(history) * 1e3
+        rows.append(("time", f"{seconds:.3g} s, {mean:.3g} ms an epoch"))
+    scale = _scales(arguments)
+    rows += _result("training", network, training, where, scale)
     if test is not None:
-        rows += _result("test" if digits else "validation", network, test, where)
+        what = "test" if digits else "validation"
+        rows += _result(what, network, test, where, scale)
     for label, path in (("written", arguments.save), ("drawn", arguments.plot)):
         if path is not None:
             rows.append((label, path))
+    if network.scaling is not None and not scale:
+        rows.append(("note", f"{arguments.network} carries scaling parameters, not "
+                             "used: see --scale"))
     print(pairs(rows))
     return 0
+
+
+def _check_targets(arguments: argparse.Namespace) -> None:
+    """Refuse, before the work, what could not be written after it."""
+    from clnet.errors import FormatError, InputError
+    from clnet.formats import NETWORK_SUFFIXES, suffix_of
+    from clnet.formats.files import as_path
+
+    if arguments.save is not None:
+        suffix_of(arguments.save, NETWORK_SUFFIXES, "networks")
+    if arguments.plot is not None:
+        suffix = as_path(arguments.plot).suffix.lower()
+        if suffix not in PICTURES:
+            raise InputError(
+                f"{arguments.plot}: pictures are {', '.join(PICTURES)}, not {suffix!r}"
+            )
+        figure()  # which says so if it cannot be drawn
+    for path in (arguments.save, arguments.plot):
+        if path is not None and not as_path(path).absolute().parent.is_dir():
+            raise FormatError(f"{path} cannot be written: there is no such folder")
 
 
 class _Report:
@@ -135,18 +223,58 @@ class _Report:
 
 
 def _files(arguments: argparse.Namespace) -> tuple[DataSet, DataSet | None]:
+    """Return the samples to train on, and those to measure on."""
+    share = _share(arguments.validation)
+    data = _file(arguments, arguments.data)
+    if share is None:
+        other = arguments.validation
+        return data, None if other is None else _file(arguments, other)
+    kept = round(share * len(data))
+    if not 0 < kept < len(data):
+        from clnet.errors import InputError
+
+        raise InputError(
+            f"--validation {arguments.validation} of the {len(data)} samples of "
+            f"{arguments.data} leaves none to train or to measure on"
+        )
+    order = np.random.default_rng(arguments.seed).permutation(len(data))
+    return _part(data, order[kept:]), _part(data, order[:kept])
+
+
+def _share(text: str | None) -> float | None:
+    """Return a number from 0 to 1 that a text is; None: it names a file."""
+    try:
+        share = float(text or "")
+    except ValueError:
+        return None
+    if 0 < share < 1:
+        return share
+    from clnet.errors import InputError
+
+    raise InputError(f"--validation is {text}, expected a file or a share, as 0.2")
+
+
+def _part(data: DataSet, rows: NDArray[Any]) -> DataSet:
+    from clnet.training import DataSet
+
+    return DataSet(data.x[rows], data.t[rows])
+
+
+def _file(arguments: argparse.Namespace, path: str) -> DataSet:
     from clnet.errors import InputError
     from clnet.formats import load_data
     from clnet.training import DataSet
 
-    found: list[DataSet] = []
-    for path in (arguments.data, arguments.validation):
-        if path is not None:
-            x, t = load_data(path, dtype="float32", outputs=arguments.outputs)
-            if t.shape[1] == 0:
-                raise InputError(f"{path} has no targets to train on: see --outputs")
-            found.append(DataSet(x, t))
-    return found[0], found[1] if len(found) > 1 else None
+    dtype = "float64" if _scales(arguments) else "float32"  # scaled before rounded
+    x, t = load_data(path, dtype=dtype, outputs=arguments.outputs)
+    if t.shape[1] == 0:
+        raise InputError(f"{path} has no targets to train on: see --outputs")
+    return DataSet(x, t)
+
+
+def _scales(arguments: argparse.Namespace) -> bool:
+    """Return whether the command asks for scaling."""
+    return arguments.scale is not None or arguments.scale_outputs is not None
 
 
 def _digits(arguments: argparse.Namespace) -> tuple[DataSet, DataSet]:
@@ -160,7 +288,8 @@ def _digits(arguments: argparse.Namespace) -> tuple[DataSet, DataSet]:
         from sklearn.datasets import load_digits
     except ImportError:
         raise ClnetError(
-            f"{DIGITS} are scikit-learn's: pip install scikit-learn"
+            f"{DIGITS} are scikit-learn's, which is not there: pip install "
+            "scikit-learn, or with clnet: pip install 'clnet[demo]'"
         ) from None
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
@@ -182,12 +311,17 @@ def _digits(arguments: argparse.Namespace) -> tuple[DataSet, DataSet]:
 def _network(arguments: argparse.Namespace, data: DataSet) -> Network:
     from clnet.errors import InputError
     from clnet.formats import load
+    from clnet.initialisers import WIDROW_NGUYEN
     from clnet.network import Network
+    from clnet.scaling import Scaling
 
     if (arguments.network is None) == (arguments.layers is None):
         raise InputError("give either --layers, as in 125-32-2, or --network")
     if arguments.network is not None:
         network = load(arguments.network)
+        for option in ("initialiser", "dropout"):
+            if getattr(arguments, option):
+                raise InputError(f"--{option} is for --layers, not for --network")
     else:
         parts = arguments.layers.split("-")
         if len(parts) < 2 or not all(part.isdecimal() for part in parts):
@@ -196,12 +330,25 @@ def _network(arguments: argparse.Namespace, data: DataSet) -> Network:
             )
         sizes = [int(part) for part in parts]
         names = [arguments.hidden] * (len(sizes) - 2) + [arguments.output]
-        network = Network.mlp(sizes, names, seed=arguments.seed)
+        network = Network.mlp(
+            sizes, names, seed=arguments.seed, dropout=arguments.dropout
+        )
     columns = (data.x.shape[1], data.t.shape[1])
     if columns != (network.n_in, network.n_out):
         raise InputError(
             f"{arguments.data} has {columns[0]} inputs and {columns[1]} outputs, the "
             f"network {network.n_in} and {network.n_out}"
+        )
+    x = data.x
+    if _scales(arguments):
+        network.scaling = Scaling.of(
+            x, data.t, arguments.scale, arguments.scale_outputs
+        )
+        x = network.scaling.scale_input(x)
+    if arguments.initialiser is not None:
+        name = arguments.initialiser
+        network.initialise(
+            name, x if name == WIDROW_NGUYEN else None, seed=arguments.seed
         )
     return network
 
@@ -224,9 +371,9 @@ def _optimiser(arguments: argparse.Namespace, network: Network) -> Any:
 
 
 def _result(
-    what: str, network: Network, data: DataSet, where: Any
+    what: str, network: Network, data: DataSet, where: Any, scale: bool
 ) -> list[tuple[str, object]]:
-    found = network.evaluate(data.x, data.t, where)
+    found = network.evaluate(data.x, data.t, where, scale=scale)
     return [
         (what, f"{len(data)} samples"),
         ("  MSE", f"{found.mse:.4g}"),
@@ -239,14 +386,10 @@ def _plot(history: History, path: str) -> None:
     """Draw the learning curve to a file, whole or not at all."""
     import io
 
-    from clnet.errors import InputError
     from clnet.formats.files import as_path, write
 
     file = as_path(path)
-    figure = history.plot().figure
-    kind = file.suffix.removeprefix(".")
-    if kind not in figure.canvas.get_supported_filetypes():
-        raise InputError(f"{path}: pictures are .png, .svg or .pdf, not {kind!r}")
     picture = io.BytesIO()
-    figure.savefig(picture, format=kind)
+    kind = file.suffix.lower().removeprefix(".")
+    history.plot().figure.savefig(picture, format=kind, dpi=150)
     write(file, [picture.getvalue()])

@@ -216,20 +216,34 @@ class History:
             If matplotlib is not installed.
         """
         if axes is None:
-            try:
-                from matplotlib.figure import Figure
-            except ImportError:
-                raise ClnetError(
-                    "a learning curve needs matplotlib: pip install matplotlib"
-                ) from None
-            axes = Figure(layout="constrained").subplots()
+            axes = figure().subplots()
         numbers = [epoch.number for epoch in self.epochs]
-        axes.plot(numbers, self.loss, label="training")
+        curves = {"training": self.loss, "validation": self.validation_loss}
+        for label, losses in curves.items():
+            if losses:  # one epoch alone is a point, not a line
+                axes.plot(numbers, losses, "." if len(losses) == 1 else "", label=label)
         if self.validation_loss:
-            axes.plot(numbers, self.validation_loss, label="validation")
             axes.legend()
         if all(loss > 0 for loss in (*self.loss, *self.validation_loss)):
             axes.set_yscale("log")
         axes.set_xlabel("epoch")
         axes.set_ylabel("loss")
         return axes
+
+
+def figure() -> Any:
+    """Return a new matplotlib figure of no window.
+
+    Raises
+    ------
+    ClnetError
+        If matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ClnetError(
+            f"a learning curve needs matplotlib, which is not there ({error}): pip "
+            "install matplotlib, or with clnet: pip install 'clnet[demo]'"
+        ) from None
+    return Figure(layout="constrained")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from math import isfinite
 from operator import add
@@ -208,6 +208,11 @@ class Training:
             )
 
     @property
+    def validates(self) -> bool:
+        """Whether a validation set is measured after each epoch."""
+        return self._validation is not None
+
+    @property
     def parameters(self) -> Array:
         """The flat buffer as it is now, read from the device; assign to replace it."""
         self._session.finish()
@@ -328,9 +333,9 @@ def fit(
     begin = _begin(network, rule, seed) if state is None else _resumed(
         network, rule, seed, state
     )
+    rates = find_schedule(schedule, begin.epoch + epochs)
     if schedule is not None and not hasattr(rule, "learning_rate"):
         raise InputError(f"{rule.name} has no learning rate: leave out the schedule")
-    rates = find_schedule(schedule, begin.epoch + epochs)
     fann = _fann_of(network, rule, row, stop)
     memory = session(where)
     try:
@@ -338,7 +343,15 @@ def fit(
             network, where, row, rule, data, batch, shuffled, other, begin,
             regularisation,
         )
-        _run(training, rule, epochs, calls, reached, rates, progress)
+        for callback in calls:
+            if hasattr(callback, "start"):
+                callback.start(training)
+        try:
+            _run(training, rule, epochs, calls, reached, rates, progress)
+        except Exception:  # a callback's: what was learnt is not lost with it
+            with suppress(*memory.errors):
+                training.update_network()
+            raise
         for callback in calls:
             if hasattr(callback, "end"):
                 callback.end(training)

@@ -85,9 +85,82 @@ def test_digits(capsys, tmp_path):
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+def result(out, what, name):
+    """Return a figure of the last table."""
+    part = out.rsplit(f"\n{what} ", 1)[1]
+    return float(part.split(f"{name} ", 1)[1].split()[0])
+
+
+def test_numbers_with_scaling(tmp_path, capsys):
+    """Raw numbers in and out; the file keeps the scaling, and predict uses it."""
+    rng = np.random.default_rng(0)
+    x = rng.normal([1e6, 0.01], [1e3, 0.003], (80, 2))
+    t = 500 + 0.01 * x[:, :1] + 2000 * x[:, 1:]
+    save_data(tmp_path / "a.npz", x, t)
+    net = str(tmp_path / "a.net")
+    code = main([
+        "train", f"{tmp_path}/a.npz", "--layers", "2-6-1", "--output", "identity",
+        "--scale", "-1", "1", "--scale-outputs", "-1", "1", "--validation", "0.25",
+        "--initialiser", "widrow_nguyen", "--seed", "3", "--save", net,
+    ])
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    assert "20 samples" in out
+    assert "60 samples" in out
+    assert result(out, "validation", "MSE") < 0.05 * t.var()
+    assert main(["predict", net, f"{tmp_path}/a.npz", "--scale"]) == 0
+    assert float(capsys.readouterr().out.split("MSE")[1].split()[0]) < 0.05 * t.var()
+    again = ["train", f"{tmp_path}/a.npz", "--network", net, "--epochs", "1"]
+    assert main(again) == 0
+    assert "carries scaling parameters, not used" in capsys.readouterr().out
+
+
+def test_the_options_of_training(data, capsys):
+    code = main([
+        "train", f"{data}/a.train", "--layers", "2-8-1", "--optimiser", "sgd",
+        "--batch-size", "20", "--epochs", "30", "--schedule", "cosine", "--l1", "1e-4",
+        "--l2", "1e-4", "--clip-norm", "0.5", "--dropout", "0.1", "--initialiser", "he",
+        "--validation", f"{data}/a.test", "--patience", "1", "--seed", "0",
+        "--rate", "1e-9",
+    ])
+    assert code == 0
+    assert "EarlyStopping stopped after epoch" in capsys.readouterr().out
+
+
+def test_a_share_is_the_seeds(data, capsys):
+    outs = []
+    for seed in ("1", "1", "2"):
+        main(["train", f"{data}/a.train", "--layers", "2-4-1", "--epochs", "2",
+              "--validation", "0.5", "--seed", seed])
+        outs.append(result(capsys.readouterr().out, "validation", "MSE"))
+    assert outs[0] == outs[1] != outs[2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["a.train", "--layers", "2-1", "--validation", "1.5"], "or a share, as 0.2"),
+        (["a.train", "--layers", "2-1", "--validation", "0.001"], "leaves none to"),
+        (["a.train", "--layers", "2-1", "--validation", "b.test"], "b.test"),
+        (["a.train", "--layers", "2-1", "--patience", "3"],
+         "give --validation"),
+        (["a.train", "--layers", "2-1", "--schedule", "cos"], "did you mean 'cosine'"),
+        (["a.train", "--layers", "2-1", "--schedule", "step"],
+         "rprop has no learning rate"),
+        (["a.train", "--layers", "2-1", "--l2", "-1"], "l2 must be a number of at"),
+        (["a.train", "--layers", "2-4-1", "--dropout", "1"], "dropout must be a num"),
+        (["a.train", "--layers", "2-1", "--clip-norm", "1", "--clip-value", "1"],
+         "not both"),
+        (["a.train", "--layers", "2-1", "--scale", "1", "-1"], "two rising numbers"),
+        (["a.train", "--layers", "2-1", "--initialiser", "widrow_nguyen"],
+         "spreads hidden neurons"),
+        (["a.train", "--layers", "2-1", "--initialiser", "hee"], "did you mean 'he'"),
+        (["a.train", "--layers", "2-1", "--save", "no/such/a.net"],
+         "there is no such folder"),
+        (["a.train", "--network", "a.net", "--initialiser", "he"],
+         "--initialiser is for --layers"),
+        (["a.train", "--network", "a.net", "--dropout", "0.1"],
+         "--dropout is for --layers"),
         (["a.train"], "give either --layers, as in 125-32-2, or --network"),
         (["a.train", "--layers", "2-1", "--network", "a.net"], "give either --layers"),
         (["a.train", "--layers", "2-x"], "expected sizes as in 125-32-2"),
@@ -106,6 +179,7 @@ def test_digits(capsys, tmp_path):
 )
 def test_bad_input(data, capsys, arguments, sentence, monkeypatch):
     monkeypatch.chdir(data)
+    Network.mlp([2, 1], "sigmoid").save("a.net")
     assert main(["train", *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -417,6 +417,45 @@ def test_early_stopping_restores_the_best():
     np.testing.assert_array_equal(network.parameters, kept[best])
 
 
+def test_early_stopping_serves_another_training():
+    x, t = spirals()
+    stop = EarlyStopping(patience=2)
+    found = []
+    for _ in range(2):
+        network = net()
+        network.fit(x[:15], t[:15], epochs=60, optimiser=Adam(0.2), callbacks=[stop],
+                    validation=(x[60:], t[60:]))
+        found.append(network.parameters.tobytes())
+    assert found[0] == found[1]
+
+
+def test_a_validation_that_overflows():
+    """Training goes on; early stopping takes what is not finite for no improvement."""
+    x, t = spirals()
+    network = net("identity")
+    wide = np.full((4, 2), 1.0), np.full((4, 2), 1e30)
+    history = network.fit(
+        x, t, epochs=30, validation=wide, callbacks=[EarlyStopping(patience=4)]
+    )
+    assert len(history) == 4
+    assert not np.isfinite(history.validation_loss).any()
+    assert np.isfinite(network.parameters).all()
+
+
+def test_an_error_in_a_callback_loses_nothing():
+    x, t = spirals()
+
+    def fail(training, epoch):
+        if epoch.number == 3:
+            raise ZeroDivisionError
+
+    network, other = net(), net()
+    with pytest.raises(ZeroDivisionError):
+        network.fit(x, t, epochs=50, callbacks=[fail])
+    other.fit(x, t, epochs=3)
+    np.testing.assert_array_equal(network.parameters, other.parameters)
+
+
 def test_checkpoints(tmp_path):
     x, t = spirals()
     network = net()
@@ -493,6 +532,8 @@ X, T = spirals(10)
         ({"desired_error": -1}, "desired_error must be"),
         ({"stop": "msee"}, "did you mean 'mse'"),
         ({"callbacks": [EarlyStopping()]}, "needs a validation set"),
+        ({"l2": -1}, "l2 must be a number of at least 0"),
+        ({"clip_norm": 1, "clip_value": 1}, "not both"),
     ],
 )
 def test_bad_arguments(change, sentence):
@@ -506,6 +547,7 @@ def test_bad_arguments(change, sentence):
     "make",
     [
         lambda: EarlyStopping("los"), lambda: EarlyStopping(patience=0),
+        lambda: EarlyStopping(min_delta=-1), lambda: EarlyStopping(min_delta="a"),
         lambda: Checkpoint("a.txt"), lambda: Checkpoint("a.net", every=0),
     ],
 )
