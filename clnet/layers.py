@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -207,7 +207,7 @@ class Sparse(Neurons):
     """
 
     density: float | None = field(default=None, kw_only=True)
-    pattern: Pattern | None = field(default=None, kw_only=True)
+    pattern: Any = field(default=None, kw_only=True)  # a Pattern, once it is checked
     placement: str = field(default="uniform", kw_only=True)
     seed: int = field(default=0, kw_only=True)
     format: str = field(default=AUTO, kw_only=True)
@@ -251,12 +251,13 @@ class Sparse(Neurons):
             assert self.density is not None
             rng = np.random.default_rng(self.seed)
             return placement(self.placement)(rng, self.n_out, n_in, self.density)
-        if self.pattern.n_in != n_in:
+        pattern: Pattern = self.pattern
+        if pattern.n_in != n_in:
             raise InputError(
-                f"a pattern is [{self.n_out}, {self.pattern.n_in}], expected "
+                f"a pattern is [{self.n_out}, {pattern.n_in}], expected "
                 f"[{self.n_out}, {n_in}] for {n_in} inputs"
             )
-        return self.pattern
+        return pattern
 
     def blocks(self, widths: Sequence[int], item_size: int) -> Blocks:
         """Return the storages of the format; raise InputError as `connections`."""

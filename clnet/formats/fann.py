@@ -1,14 +1,14 @@
 """FANN's network files, ``.net``: read in versions 2.1, 2.0 and 1.1, written in 2.1.
 
-Layered, fully connected networks of floating-point numbers; FANN's other kinds are
-refused. What FANN wrote is written again byte for byte.
+Networks of floating-point numbers, layered, sparse or shortcut; fixed-point ones are
+refused. What FANN wrote is written again byte for byte, but for sparse networks: a
+neuron's connections are sorted then, and the connection rate is that of all layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,18 @@ from clnet.formats.fann_parameters import (
     FannParameters,
     Kind,
 )
+from clnet.formats.fann_structure import (
+    Connections,
+    Structure,
+    check_incoming,
+    connections_text,
+    incoming,
+    read_connections,
+    structure_of,
+)
 from clnet.formats.files import read, write
 from clnet.formats.numbers import Items, Text, infinite
-from clnet.layers import Dense
+from clnet.layers import Dense, Layer, Sparse
 from clnet.network import Network
 from clnet.scaling import SCALES, Scaling
 
@@ -87,10 +96,11 @@ def save(network: Network, path: Path) -> None:
         If FANN cannot express the network (which layer, and why), or the file cannot
         be written.
     """
+    structure = structure_of(network, path)
     neurons = [
         _fann_neurons(network, number, path) for number in range(len(network.layers))
     ]
-    write(path, _text_2_1(network, neurons))
+    write(path, _text_2_1(network, structure, neurons))
 
 
 # --- reading -------------------------------------------------------------------------
@@ -113,45 +123,46 @@ def _read_2(text: Text, version: str, dtype: str) -> Network:
     header: dict[str, Any] = {}
     for key, kind in HEADER:
         value = _value(text, key, kind)
-        _check_structure(text, key, value)
         if value is not None:
             header[key] = value
-    del header["connection_rate"], header["network_type"]
+        _check_kind(text, key, header)
     text.key("layer_sizes")
-    sizes = _sizes(text, header.pop("num_layers"))
-    scaling = _scaling(text, sizes) if version == "FANN_FLO_2.1" else None
+    structure = _structure(text, header)
+    scaling = _scaling(text, structure) if version == "FANN_FLO_2.1" else None
     text.key(_NEURONS)
-    neurons = _neurons(text, sizes, dtype)
+    neurons, incoming = _neurons(text, structure, dtype)
     text.key(_CONNECTIONS)
-    matrices = _connections(text, sizes, Items("(n,n)"), dtype)
+    layers = read_connections(text, structure, incoming, Items("(n,n)"), dtype)
     fann = FannParameters(**header)
-    return _network(sizes, neurons, matrices, fann, scaling, dtype)
+    return _network(structure, neurons, layers, fann, scaling, dtype)
 
 
 def _read_1_1(text: Text, _: str, dtype: str) -> Network:
     """Return the network of a file of version 1.1, which has no keys."""
-    depth = text.whole("num_layers")
+    header: dict[str, Any] = {"num_layers": text.whole("num_layers")}
     learning_rate = text.real("learning_rate")
     for key, kind in HEADER:
         if key in ("connection_rate", "network_type"):
-            _check_structure(text, key, _unkeyed(text, key, kind))
+            header[key] = _unkeyed(text, key, kind)
+            _check_kind(text, key, header)
     which = ("hidden", "output")
     functions = [_function(text, f"activation of the {name} neurons") for name in which]
     steepness = [_steepness(text, f"steepness of the {name} neurons") for name in which]
-    sizes = _sizes(text, depth)
+    structure = _structure(text, header)
     counts = Items("n")
     start, stop = text.at, text.find(b"(")
     found = text.items(
-        counts, sum(sizes), stop, "number of connections", "(source weight)", dtype
+        counts, sum(structure.sizes), stop, "number of connections", "(source weight)",
+        dtype,
     )
-    _check_incoming(text, counts, start, found[:, 0], sizes)
+    check_incoming(text, counts, start, found[:, 0], structure)
     hidden, output = (
         _layer([row], [s]) for row, s in zip(functions, steepness, strict=True)
     )
-    neurons = [hidden] * (depth - 2) + [output]
-    matrices = _connections(text, sizes, Items("(nn)"), dtype)
+    neurons = [hidden] * (len(structure.sizes) - 2) + [output]
+    layers = read_connections(text, structure, found[:, 0], Items("(nn)"), dtype)
     fann = FannParameters(learning_rate=learning_rate)
-    return _network(sizes, neurons, matrices, fann, None, dtype)
+    return _network(structure, neurons, layers, fann, None, dtype)
 
 
 def _value(text: Text, key: str, kind: Kind) -> Any:
@@ -194,29 +205,33 @@ def _steepness(text: Text, what: str) -> float:
     return value
 
 
-def _check_structure(text: Text, key: str, value: Any) -> None:
-    if key == "connection_rate" and not value >= 1:
-        raise text.unsupported(
-            f"a sparse network (connection_rate {value:g})", "fully connected ones"
-        )
-    if key == "network_type" and value != "layered":
-        raise text.unsupported(f"a {value} network", "layered ones")
+def _check_kind(text: Text, key: str, header: dict[str, Any]) -> None:
+    """Check what was just read into the header for kinds of networks there are not."""
+    rate = header.get("connection_rate", 1)
+    if key == "connection_rate" and not rate > 0:
+        raise text.unsupported(f"a connection_rate of {rate:g}", "rates above 0")
+    if key == "network_type" and header[key] == "shortcut" and rate < 1:
+        raise text.unsupported("a sparse shortcut network", "fully connected ones")
 
 
-def _sizes(text: Text, depth: int) -> list[int]:
-    """Step over the layers' sizes, bias neurons included, and return them."""
+def _structure(text: Text, header: dict[str, Any]) -> Structure:
+    """Step over the layers' sizes; return the structure, and take it off the header."""
+    depth = header.pop("num_layers")
+    rate, shortcut = header.pop("connection_rate"), header.pop("network_type")
     if depth < 2:
         raise text.error(f"num_layers of at least 2, not {depth}")
     sizes: list[int] = []
     for number in range(1, depth + 1):
         start = text.at
         sizes.append(text.whole(f"size {number} of {depth} layers"))
-        if sizes[-1] < 2:
-            raise text.error("a layer of at least one neuron and the bias", start)
-    return sizes
+        biased = number == 1 or shortcut != "shortcut"
+        if sizes[-1] < 1 + biased:
+            and_bias = " and the bias" if biased else ""
+            raise text.error(f"a layer of at least one neuron{and_bias}", start)
+    return Structure(tuple(sizes), shortcut == "shortcut", min(rate, 1.0))
 
 
-def _scaling(text: Text, sizes: Sequence[int]) -> Scaling | None:
+def _scaling(text: Text, structure: Structure) -> Scaling | None:
     text.key("scale_included")
     if not text.choice("scale_included", ["0", "1"]):
         return None
@@ -224,7 +239,7 @@ def _scaling(text: Text, sizes: Sequence[int]) -> Scaling | None:
     for name in SCALES:
         key = f"scale_{name}"
         text.key(key)
-        n = (sizes[0] if name.endswith("_in") else sizes[-1]) - 1
+        n = structure.widths[0 if name.endswith("_in") else -1]
         rows[name] = tuple(text.real(f"{key} {i} of {n}") for i in range(1, n + 1))
     return Scaling(**rows)
 
@@ -236,14 +251,22 @@ class _Layer:
     names: tuple[str, ...]
     steepness: tuple[float, ...]
 
-    def dense(self, n_out: int) -> Dense:
-        """Return the layer, with what is equal for all neurons said once."""
-        return Dense(
-            n_out,
-            self.names[0] if len(set(self.names)) == 1 else self.names,
-            self.steepness[0] if len(set(self.steepness)) == 1 else self.steepness,
-            initialiser="fann",
-        )
+    def layer(
+        self, there: NDArray[np.bool_], sources: tuple[int, ...] | None
+    ) -> Layer:
+        """Return the layer, with what is equal for all neurons said once.
+
+        there [n_out, n_in]: where there is a connection.
+        """
+        names, steep = self.names, self.steepness
+        neurons: dict[str, Any] = {
+            "n_out": len(there),
+            "activation": names[0] if len(set(names)) == 1 else names,
+            "steepness": steep[0] if len(set(steep)) == 1 else steep,
+            "initialiser": "fann",
+            "sources": sources,
+        }
+        return Dense(**neurons) if there.all() else Sparse(**neurons, pattern=there)
 
 
 def _layer(rows: Sequence[Activation], steepness: Sequence[float]) -> _Layer:
@@ -254,13 +277,16 @@ def _layer(rows: Sequence[Activation], steepness: Sequence[float]) -> _Layer:
     )
 
 
-def _neurons(text: Text, sizes: Sequence[int], dtype: str) -> list[_Layer]:
-    """Step over the neurons and return those of each layer after the input."""
+def _neurons(
+    text: Text, structure: Structure, dtype: str
+) -> tuple[list[_Layer], Array]:
+    """Step over the neurons; return the layers' after the input, and all in-degrees."""
     items = Items("(n,n,n)")
     start, stop = text.at, text.find(f"{_CONNECTIONS}=".encode())
     what = "neuron (num_inputs, activation_function, activation_steepness)"
-    rows = text.items(items, sum(sizes), stop, what, f"{_CONNECTIONS}=…", dtype)
-    _check_incoming(text, items, start, rows[:, 0], sizes)
+    count = sum(structure.sizes)
+    rows = text.items(items, count, stop, what, f"{_CONNECTIONS}=…", dtype)
+    check_incoming(text, items, start, rows[:, 0], structure)
     known = np.isin(rows[:, 1], [int(number) for number in _FUNCTION_NUMBERS])
     wrong = np.flatnonzero(~known | ~np.isfinite(rows[:, 2]))
     if wrong.size:
@@ -270,79 +296,34 @@ def _neurons(text: Text, sizes: Sequence[int], dtype: str) -> list[_Layer]:
             f"{_FUNCTION_NUMBERS[-1]} and a finite steepness", at
         )
     layers: list[_Layer] = []
-    end = sizes[0]
-    for size in sizes[1:]:
-        layer = rows[end : end + size - 1]  # without the bias neuron
+    for number in structure.layers:
+        first = structure.firsts[number]
+        layer = rows[first : first + structure.widths[number]]  # without the bias
         functions = [fann_activation(int(number)) for number in layer[:, 1]]
         layers.append(_layer(functions, layer[:, 2].tolist()))
-        end += size
-    return layers
-
-
-def _check_incoming(
-    text: Text, items: Items, start: int, found: Array, sizes: Sequence[int]
-) -> None:
-    """Check each neuron's number of connections, one an item of the list at start."""
-    expected = np.zeros(sum(sizes))
-    end = sizes[0]
-    for before, size in pairwise(sizes):
-        expected[end : end + size - 1] = before
-        end += size
-    wrong = np.flatnonzero(found != expected)
-    if wrong.size:
-        raise text.error(
-            f"{expected[wrong[0]]:.0f} connections into neuron {wrong[0]}, which a "
-            "fully connected network has",
-            items.offset(text.text, start, wrong[0]),
-        )
-
-
-def _connections(
-    text: Text, sizes: Sequence[int], items: Items, dtype: str
-) -> list[Array]:
-    """Step over the connections and return [n_out, n_in + 1] a layer, biases last."""
-    shapes = [(after - 1, before) for before, after in pairwise(sizes)]
-    start, stop = text.at, len(text.text)
-    count = sum(rows * columns for rows, columns in shapes)
-    pairs = text.items(
-        items, count, stop, "connection (source, weight)", "the end of the file", dtype
-    )
-    matrices: list[Array] = []
-    end = first = 0
-    for rows, columns in shapes:
-        layer = pairs[end : end + rows * columns].reshape(rows, columns, 2)
-        expected = first + np.arange(columns)
-        wrong = np.flatnonzero(layer[:, :, 0] != expected)
-        if wrong.size:
-            number = end + int(wrong[0])
-            raise text.error(
-                f"connection {number + 1} of {count} from neuron "
-                f"{expected[wrong[0] % columns]}, as in a fully connected network",
-                items.offset(text.text, start, number),
-            )
-        matrices.append(layer[:, :, 1])
-        end += rows * columns
-        first += columns
-    return matrices
+    return layers, rows[:, 0]
 
 
 def _network(
-    sizes: Sequence[int],
+    structure: Structure,
     neurons: Sequence[_Layer],
-    matrices: Sequence[Array],
+    connections: Sequence[Connections],
     fann: FannParameters,
     scaling: Scaling | None,
     dtype: str,
 ) -> Network:
     layers = [
-        layer.dense(size - 1) for layer, size in zip(neurons, sizes[1:], strict=True)
+        layer.layer(found.there[:, :-1], structure.sources(number))
+        for number, layer, found in zip(
+            structure.layers, neurons, connections, strict=True
+        )
     ]
     network = Network(
-        sizes[0] - 1, layers, dtype=dtype, fann_compatible=True, fann=fann,
+        structure.widths[0], layers, dtype=dtype, fann_compatible=True, fann=fann,
         scaling=scaling,
     )
-    for number, matrix in enumerate(matrices):
-        network.set_layer(number, matrix[:, :-1], matrix[:, -1])
+    for number, found in enumerate(connections):
+        network.set_layer(number, found.weights[:, :-1], found.weights[:, -1])
     return network
 
 
@@ -363,11 +344,7 @@ def _fann_neurons(network: Network, number: int, path: Path) -> _FannNeurons:
     def refused(why: str) -> FormatError:
         return FormatError(f"cannot write {path}: layer {number} {why}")
 
-    layer, matrix = network.layers[number], network.matrices[number]
-    if not matrix.full:
-        raise refused(f"is {matrix.format}, and only dense layers are supported yet")
-    if not layer.bias:
-        raise refused("has no bias, and every neuron of FANN has one")
+    layer = network.layers[number]
     names = (layer.activation,) if isinstance(layer.activation, str) else (
         layer.activation)
     rows = [None if name == SOFTMAX else activation(name) for name in names]
@@ -384,21 +361,22 @@ def _fann_neurons(network: Network, number: int, path: Path) -> _FannNeurons:
     return _FannNeurons(numbers * n, steepness.tolist())
 
 
-def _text_2_1(network: Network, neurons: Sequence[_FannNeurons]) -> Iterator[bytes]:
+def _text_2_1(
+    network: Network, structure: Structure, neurons: Sequence[_FannNeurons]
+) -> Iterator[bytes]:
     """Yield the file's bytes in FANN's own layout."""
     real = np.dtype(network.dtype).type
     fann = network.fann or FannParameters()
-    sizes = [n + 1 for n in network.sizes]
-    structure = {
-        "num_layers": len(sizes),
-        "connection_rate": 1.0,
-        "network_type": "layered",
+    told = {
+        "num_layers": len(structure.sizes),
+        "connection_rate": structure.rate,
+        "network_type": "shortcut" if structure.shortcut else "layered",
     }
     lines = [_VERSIONS[0]]
     for key, kind in HEADER:
-        value = structure[key] if key in structure else getattr(fann, key)
+        value = told[key] if key in told else getattr(fann, key)
         lines += _entry(key, kind, value, real)
-    lines.append("layer_sizes=" + "".join(f"{size} " for size in sizes))
+    lines.append("layer_sizes=" + "".join(f"{size} " for size in structure.sizes))
     scaling = network.scaling
     lines.append(f"scale_included={int(scaling is not None)}")
     if scaling is not None:
@@ -407,23 +385,21 @@ def _text_2_1(network: Network, neurons: Sequence[_FannNeurons]) -> Iterator[byt
             lines.append(f"scale_{name}=" + "".join(f"{_f(v)} " for v in values))
     yield ("\n".join(lines) + "\n").encode()
     yield f"{_NEURONS}=".encode()
-    yield (f"(0, 0, {0:.20e}) " * sizes[0]).encode()
-    for before, layer in zip(sizes[:-1], neurons, strict=True):
+    yield (f"(0, 0, {0:.20e}) " * structure.sizes[0]).encode()
+    for number, layer in zip(structure.layers, neurons, strict=True):
         yield "".join(
-            f"({before}, {number}, {real(steepness):.20e}) "
-            for number, steepness in zip(layer.numbers, layer.steepness, strict=True)
+            f"({count}, {function}, {real(steepness):.20e}) "
+            for count, function, steepness in zip(
+                incoming(network, structure, number), layer.numbers, layer.steepness,
+                strict=True,
+            )
         ).encode()
-        # FANN gives the bias the function that was set for the whole layer.
-        whole = layer.numbers[0] if len(set(layer.numbers)) == 1 else 0
-        yield f"(0, {whole}, {0:.20e}) ".encode()
+        if not structure.shortcut:
+            # FANN gives the bias the function that was set for the whole layer.
+            whole = layer.numbers[0] if len(set(layer.numbers)) == 1 else 0
+            yield f"(0, {whole}, {0:.20e}) ".encode()
     yield f"\n{_CONNECTIONS}=".encode()
-    first = 0
-    for number, size in enumerate(sizes[:-1]):
-        row = "".join(f"({first + source}, %.20e) " for source in range(size))
-        weights, biases = network.weights(number), network.biases(number)
-        for values in np.column_stack([weights, biases]):
-            yield (row % tuple(values.tolist())).encode()
-        first += size
+    yield from connections_text(network, structure)
     yield b"\n"
 
 

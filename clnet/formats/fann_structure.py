@@ -1,0 +1,271 @@
+"""FANN's network structures: how neurons are numbered, and which are connected.
+
+Three kinds: layered, each layer reading its predecessor; sparse, the same with a
+connection rate below 1; shortcut, each layer reading all earlier ones. Neurons are
+numbered through the layers; a layered network has a bias neuron at the end of every
+layer, a shortcut network at the end of the input alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import FormatError
+from clnet.formats.numbers import Items, Text
+from clnet.network import Network
+
+Array = NDArray[Any]
+
+_LEAST_RATE = 1e-6  # the file has six decimals
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Which neurons there are, and which may be connected.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Neurons of each layer from the input on, biases included: ``layer_sizes``.
+    shortcut : bool
+        Whether layers read all earlier ones.
+    rate : float
+        ``connection_rate``: below 1 each neuron has connections of its own.
+    """
+
+    sizes: tuple[int, ...]
+    shortcut: bool = False
+    rate: float = 1.0
+
+    @property
+    def sparse(self) -> bool:
+        """Whether connections may be missing."""
+        return self.rate < 1
+
+    @property
+    def layers(self) -> range:
+        """The numbers of the layers after the input."""
+        return range(1, len(self.sizes))
+
+    @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """Neurons of each layer without its bias."""
+        return tuple(
+            size - (number == 0 or not self.shortcut)
+            for number, size in enumerate(self.sizes)
+        )
+
+    @cached_property
+    def firsts(self) -> tuple[int, ...]:
+        """The number of the first neuron of each layer."""
+        return tuple(np.cumsum([0, *self.sizes[:-1]]).tolist())
+
+    def sources(self, layer: int) -> tuple[int, ...] | None:
+        """Return the sources of a layer as `clnet.layers` has them."""
+        return tuple(range(layer)) if self.shortcut else None
+
+    def neurons(self, layer: int) -> Array:
+        """Return the numbers of the neurons that a layer may read, in FANN's order."""
+        first = 0 if self.shortcut else self.firsts[layer - 1]
+        return np.arange(first, self.firsts[layer])
+
+    def columns(self, layer: int) -> Array:
+        """Return for those neurons the columns of the matrix [n_out, n_in + 1].
+
+        The bias has the last column, and the others keep their order.
+        """
+        neurons = self.neurons(layer)
+        source = 0 if self.shortcut else layer - 1
+        bias = self.firsts[source] + self.widths[source]
+        columns = np.arange(neurons.size) - (neurons > bias)
+        columns[neurons == bias] = neurons.size - 1
+        return columns
+
+
+def check_incoming(
+    text: Text, items: Items, start: int, found: Array, structure: Structure
+) -> None:
+    """Check each neuron's number of connections, one an item of the list at start."""
+    most = np.zeros(sum(structure.sizes))
+    for layer in structure.layers:
+        first = structure.firsts[layer]
+        most[first : first + structure.widths[layer]] = structure.neurons(layer).size
+    least = np.minimum(most, 1) if structure.sparse else most
+    wrong = np.flatnonzero((found < least) | (found > most) | (found != found // 1))
+    if wrong.size:
+        neuron = wrong[0]
+        same = least[neuron] == most[neuron]
+        count = f"{most[neuron]:.0f}" if same else f"1 to {most[neuron]:.0f}"
+        kind = "shortcut" if structure.shortcut else "fully connected"
+        why = f", which a {kind} network has" if same and not structure.sparse else ""
+        raise text.error(
+            f"{count} connections into neuron {neuron}{why}",
+            items.offset(text.text, start, neuron),
+        )
+
+
+@dataclass(frozen=True)
+class Connections:
+    """The connections of one layer.
+
+    Attributes
+    ----------
+    weights : ndarray, shape [n_out, n_in + 1]
+        Biases last; 0 where there is no connection.
+    there : ndarray of bool, likewise
+        Where there is one.
+    """
+
+    weights: Array
+    there: NDArray[np.bool_]
+
+
+def read_connections(
+    text: Text, structure: Structure, incoming: Array, items: Items, dtype: str
+) -> list[Connections]:
+    """Step over the connections and return those of each layer.
+
+    Parameters
+    ----------
+    text : Text
+        At the list.
+    structure : Structure
+        Which there may be.
+    incoming : ndarray, shape [neurons]
+        How many each neuron has.
+    items : Items
+        An item's shape.
+    dtype : str
+        Type of the weights.
+    """
+    start, stop = text.at, len(text.text)
+    total = int(incoming.sum())
+    pairs = text.items(
+        items, total, stop, "connection (source, weight)", "the end of the file", dtype
+    )
+    layers: list[Connections] = []
+    end = 0
+
+    def wrong(at: int, expected: str) -> FormatError:
+        return text.error(
+            f"connection {at + 1} of {total} from {expected}",
+            items.offset(text.text, start, at),
+        )
+
+    for layer in structure.layers:
+        first, n_out = structure.firsts[layer], structure.widths[layer]
+        counts = incoming[first : first + n_out].astype(int)
+        rows = np.repeat(np.arange(n_out), counts)
+        here = pairs[end : end + rows.size]
+        neurons = structure.neurons(layer)
+        if structure.sparse:
+            outside = np.flatnonzero(~np.isin(here[:, 0], neurons))
+            if outside.size:
+                raise wrong(
+                    end + int(outside[0]),
+                    f"one of the neurons {neurons[0]} to {neurons[-1]}",
+                )
+        else:
+            expected = np.tile(neurons, n_out)
+            other = np.flatnonzero(here[:, 0] != expected)
+            if other.size:
+                kind = "shortcut" if structure.shortcut else "fully connected"
+                raise wrong(
+                    end + int(other[0]),
+                    f"neuron {expected[other[0]]}, as in a {kind} network",
+                )
+        columns = structure.columns(layer)[here[:, 0].astype(int) - neurons[0]]
+        flat = rows * neurons.size + columns
+        if structure.sparse:
+            again = np.ones(flat.size, bool)
+            again[np.unique(flat, return_index=True)[1]] = False
+            if again.any():
+                raise wrong(
+                    end + int(again.argmax()), "a neuron that is not connected yet"
+                )
+        there = np.zeros(n_out * neurons.size, bool)
+        there[flat] = True
+        weights = np.zeros(there.size, here.dtype)
+        weights[flat] = here[:, 1]
+        found = Connections(
+            weights.reshape(n_out, -1), there.reshape(n_out, -1)
+        )
+        lacking = np.flatnonzero(~found.there[:, -1])
+        if lacking.size:
+            at = end + int(counts[: lacking[0]].sum())
+            bias = neurons[structure.columns(layer).argmax()]
+            raise wrong(at, f"the bias {bias}, which neuron {first + lacking[0]} lacks")
+        if not found.there[:, :-1].any():
+            raise wrong(end, f"a neuron: layer {layer - 1} has biases alone")
+        layers.append(found)
+        end += rows.size
+    return layers
+
+
+def structure_of(network: Network, path: Path) -> Structure:
+    """Return the structure of a network, or raise FormatError if FANN has none such."""
+
+    def refused(number: int, why: str) -> FormatError:
+        return FormatError(f"cannot write {path}: layer {number} {why}")
+
+    layers, matrices = network.layers, network.matrices
+    earlier = [tuple(range(number + 1)) for number in range(len(layers))]
+    shortcut = all(
+        layer.sources == all_of for layer, all_of in zip(layers, earlier, strict=True)
+    )
+    for number, layer in enumerate(layers):
+        if not shortcut and layer.sources not in (None, (number,)):
+            raise refused(
+                number, f"reads {layer.sources}, and FANN's layers read the one before "
+                "or, all of them, every earlier one"
+            )
+        if not layer.bias:
+            raise refused(number, "has no bias, and every neuron of FANN has one")
+        if shortcut and matrices[number].density < 1:
+            raise refused(number, "is sparse, and FANN's shortcut networks are not")
+    sizes = [n + 1 for n in network.sizes]
+    if shortcut:
+        sizes = [sizes[0], *network.sizes[1:]]
+    count = sum(matrix.count for matrix in matrices)
+    rate = count / sum(matrix.n_out * matrix.n_in for matrix in matrices)
+    if rate < 1:
+        rate = min(max(_LEAST_RATE, round(rate, 6)), 1 - _LEAST_RATE)
+    return Structure(tuple(sizes), shortcut, rate)
+
+
+def incoming(network: Network, structure: Structure, layer: int) -> Sequence[int]:
+    """Return how many connections each neuron of a layer, from 1, has."""
+    if not structure.sparse:
+        return [structure.neurons(layer).size] * structure.widths[layer]
+    rows = network.matrices[layer - 1].entries().rows
+    counts = np.bincount(rows, minlength=structure.widths[layer]) + 1
+    return [int(count) for count in counts]
+
+
+def connections_text(network: Network, structure: Structure) -> Iterator[bytes]:
+    """Yield the connections' list, in FANN's order: a sparse neuron's bias is first."""
+    for layer in structure.layers:
+        neurons, columns = structure.neurons(layer), structure.columns(layer)
+        biases = network.biases(layer - 1)
+        if not structure.sparse:
+            row = "".join(f"({neuron}, %.20e) " for neuron in neurons)
+            weights = np.column_stack([network.weights(layer - 1), biases])
+            for values in weights[:, columns]:
+                yield (row % tuple(values.tolist())).encode()
+            continue
+        rows, found, places = network.matrices[layer - 1].entries()
+        sources = neurons[np.argsort(columns)]
+        starts = np.searchsorted(rows, np.arange(biases.size + 1))
+        for bias, start, stop in zip(biases, starts[:-1], starts[1:], strict=True):
+            pairs = zip(
+                [sources[-1], *sources[found[start:stop]]],
+                [bias, *network.parameters[places[start:stop]]], strict=True,
+            )
+            yield "".join(f"({source}, {w:.20e}) " for source, w in pairs).encode()
