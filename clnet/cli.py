@@ -227,6 +227,10 @@ def _parser() -> _Parser:
         help="samples a call; default: %(default)s",
     )
     sub.add_argument(
+        "--training", metavar="OPTIMISER",
+        help="instead, a step of training by an optimiser over all samples at once",
+    )
+    sub.add_argument(
         "--tune", action="store_true", help="measure every candidate first"
     )
 
@@ -423,8 +427,13 @@ def _explain(arguments: argparse.Namespace) -> int:
     from clnet import load
 
     tune = True if arguments.tune else None
-    network = load(arguments.network)
-    print(network.compile(arguments.device, arguments.batch, tune=tune).explain())
+    network, batch = load(arguments.network), arguments.batch
+    if arguments.training is None:
+        print(network.compile(arguments.device, batch, tune=tune).explain())
+    else:
+        from clnet.training import explain
+
+        print(explain(network, arguments.training, arguments.device, batch, tune))
     return 0
 
 

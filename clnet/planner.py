@@ -133,12 +133,9 @@ class Planner:
     ----------
     whole : str
         What the times of whole covers are of.
-    most : int or None
-        Of one span so many candidates are measured at most; None: all with prospects.
     """
 
     whole = "host to host"
-    most: int | None = None
 
     def __init__(
         self,
@@ -320,13 +317,7 @@ class Planner:
 
         The host's come last: NumPy's threads spin for a while after they have worked.
         """
-        rivals: dict[tuple[int, int], list[float]] = {}
-        for c in candidates:
-            rivals.setdefault((c.start, c.stop), []).append(c.modelled)
-        limits = {
-            span: min(PROSPECT * min(times), sorted(times)[: self.most][-1])
-            for span, times in rivals.items()
-        }
+        limits = self._limits(candidates)
         order = sorted(
             range(len(candidates)), key=lambda i: candidates[i].step.place is None
         )
@@ -340,6 +331,15 @@ class Planner:
                 candidate = self._measure(candidate)
             result[i] = candidate
         return result
+
+    def _limits(
+        self, candidates: Sequence[Candidate]
+    ) -> dict[tuple[int, int], float]:
+        """Return for each span the modelled time up to which it has prospects."""
+        rivals: dict[tuple[int, int], list[float]] = {}
+        for c in candidates:
+            rivals.setdefault((c.start, c.stop), []).append(c.modelled)
+        return {span: PROSPECT * min(times) for span, times in rivals.items()}
 
     def _measure(self, candidate: Candidate) -> Candidate:
         step = candidate.step

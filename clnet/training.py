@@ -362,6 +362,36 @@ def fit(
     return training.history
 
 
+def explain(
+    network: Network,
+    optimiser: str | Optimiser,
+    device: str | Device | None,
+    batch: int,
+    tune: bool | None = None,
+) -> str:
+    """Return how a step of training over all samples would be computed, and why.
+
+    Parameters
+    ----------
+    network, optimiser, device
+        As for `Network.fit`, whose default is the loss.
+    batch : int
+        Samples.
+    tune : bool or None
+        As for `Network.compile`.
+
+    Raises
+    ------
+    InputError, DeviceError
+        If an argument is wrong, or no such device exists.
+    """
+    check_count("batch", batch)
+    rule, where = rule_of(network, optimiser), find_device(device)
+    loss = loss_function(_default_loss(network, optimiser))
+    program = lower_training(network, loss, rule)
+    return plan_training(network, program, where, batch, tune=tune).explain()
+
+
 def _run(
     training: Training,
     rule: Optimiser,

@@ -10,16 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 from clnet.binding import Step
+from clnet.cover import Candidate
 from clnet.device import Device
 from clnet.explain import explanation
 from clnet.network import Network
 from clnet.ops import Program, Value
-from clnet.planner import Planner
+from clnet.planner import PROSPECT, Planner
 from clnet.tuning.store import Timing
 from clnet.tuning.trial import Trial
 from clnet.variants import TRAINING_VARIANTS, Variant
+
+MOST = 3  # candidates of one span that are measured
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,6 @@ def plan_training(
 
 class _TrainingPlanner(Planner):
     whole = "training step"
-    most = 3  # a step has many ops, and every kernel must first be built
 
     def __init__(
         self,
@@ -100,6 +103,27 @@ class _TrainingPlanner(Planner):
             self.network, self.device, self.batch, self.survey, self.program
         )
         return TrainingPlan(chosen.steps, text)
+
+    def _limits(
+        self, candidates: Sequence[Candidate]
+    ) -> dict[tuple[int, int], float]:
+        """Return the limits, also by what the parts of a span would take.
+
+        A step has many ops, and to build a kernel takes longer than to measure it.
+        """
+        limits = super()._limits(candidates)
+        ordered = sorted(candidates, key=lambda c: (c.stop, c.start))
+        for start, stop in limits:
+            within = [c for c in ordered if c.start >= start and c.stop <= stop]
+            best = {start: 0.0}
+            for c in within:
+                seconds = best.get(c.start, inf) + c.modelled
+                best[c.stop] = min(best.get(c.stop, inf), seconds)
+            alone = sorted(
+                c.modelled for c in within if (c.start, c.stop) == (start, stop)
+            )
+            limits[start, stop] = min(PROSPECT * best[stop], alone[:MOST][-1])
+        return limits
 
     @cached_property
     def _trial(self) -> Trial:

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from clnet import planner, training, training_planner
+from clnet import cli, planner, training, training_planner
 from clnet.device import device
 from clnet.errors import ClnetWarning, DeviceError
 from clnet.explain import WIDTH
@@ -341,6 +341,18 @@ def test_the_history_knows_the_plan(batch):
     for words in ("loss", "tally", "2 weights'", "1 bias'", "2 sums'", "update"):
         assert f"\n{words} " in history.plan
     assert ("\ngather " in history.plan) == (batch == 8)
+
+
+def test_the_command_line_explains_a_training(tmp_path, capsys):
+    net().save(tmp_path / "small.safetensors")
+    arguments = ["explain", str(tmp_path / "small.safetensors"), "--batch", "20"]
+    assert cli.main([*arguments, "--training", "rprop"]) == 0
+    found = capsys.readouterr().out
+    assert "a step of training" in " ".join(found.split())
+    assert "\nupdate " in found
+    assert all(len(line) <= WIDTH for line in found.splitlines())
+    assert cli.main([*arguments, "--training", "rpop"]) == 2
+    assert "did you mean 'rprop'" in capsys.readouterr().err
 
 
 def test_two_trainings_that_measure_are_bit_equal(monkeypatch):

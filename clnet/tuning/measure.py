@@ -6,7 +6,7 @@ import contextlib
 import statistics
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from clnet.ops import Apply, Op, Value
 from clnet.reference import run_op
 from clnet.runtime import Executable
 from clnet.session import Session
+from clnet.training_ops import ApplyT, Outer
 from clnet.tuning.store import Timing
 
 Array = NDArray[Any]
@@ -72,7 +73,9 @@ def measure(
     DeviceError
         If it does not build or run.
     """
-    if check(session, network, steps, inputs, outputs) and _threads(steps):
+    anew = check(session, network, steps, inputs, outputs)
+    ops = [op for step in steps for op in step.span.ops]
+    if anew and threaded(ops, min(CHECKED_SAMPLES, steps[0].span.batch)):
         time.sleep(SPIN_SECONDS)
     timed = [*steps, *alike]
     given = dict.fromkeys(inputs)
@@ -237,12 +240,11 @@ def names_of(steps: Sequence[Step]) -> str:
     return ", ".join(sorted({step.variant.name for step in steps}))
 
 
-def _threads(steps: Sequence[Step]) -> bool:
-    """Return whether NumPy takes threads for the first samples of steps."""
-    samples = min(CHECKED_SAMPLES, steps[0].span.batch)
+def threaded(ops: Iterable[Op], samples: int) -> bool:
+    """Return whether NumPy takes threads for ops on so many samples."""
     return any(
         samples * op.storage.n_in * op.storage.n_out > THREADED
-        for step in steps for op in step.span.ops if isinstance(op, Apply)
+        for op in ops if isinstance(op, (Apply, ApplyT, Outer))
     )
 
 
