@@ -30,3 +30,22 @@ def test_parity_is_told_without_a_mistake(dtype):
     assert found.accuracy == 1
     assert found.bit_fail == 0
     assert found.mse < 1e-6
+
+
+@pytest.mark.parametrize("data", ["digits", "mushrooms"])
+def test_training_by_the_script(data, tmp_path, monkeypatch, capsys, request):
+    arguments = []
+    if data == "digits":
+        pytest.importorskip("sklearn.datasets")
+    else:
+        arguments = [str(request.getfixturevalue("fann_datasets"))]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+    monkeypatch.setattr(
+        clnet.Network, "plan_for",
+        lambda self, device, batch: self.compile(device, batch, tune=False),
+    )
+    runpy.run_path(str(EXAMPLES / "train.py"), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    found = [float(line.split("accuracy=")[1].rstrip(")")) for line in lines[1:]]
+    assert found[0] == found[1] >= 0.96
