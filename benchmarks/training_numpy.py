@@ -18,6 +18,8 @@ from .peers import PATIENCE
 from .training_cases import Clock, Trained, TrainingCase, trainer
 from .versions import blas_threads
 
+LINE = 64  # bytes
+
 
 class _Layers:
     """A network in NumPy: values and slopes preallocated, parameters in one array."""
@@ -30,14 +32,14 @@ class _Layers:
             part.ravel() for i in range(len(case.sizes) - 1)
             for part in (network.weights(i), network.biases(i))
         ]).astype(dtype)
-        self.flat = self.start.copy()
-        self.slope = np.zeros_like(self.flat)
+        self.flat = _aligned(self.start.shape, dtype)
+        self.slope = _aligned(self.start.shape, dtype)
         self._weights, self._biases = zip(*_parts(self.flat, case.sizes), strict=True)
         self._dw, self._db = zip(*_parts(self.slope, case.sizes), strict=True)
         batch = case.batch
-        self._y = [np.empty((batch, n), dtype) for n in case.sizes[1:]]
-        self._d = [np.empty((batch, n), dtype) for n in case.sizes[1:]]
-        self._spare = [np.empty((batch, n), dtype) for n in case.sizes[1:]]
+        self._y = [_aligned((batch, n), dtype) for n in case.sizes[1:]]
+        self._d = [_aligned((batch, n), dtype) for n in case.sizes[1:]]
+        self._spare = [_aligned((batch, n), dtype) for n in case.sizes[1:]]
         self._ones = np.ones(batch, dtype)
 
     def step(self, x: Array, t: Array) -> float:
@@ -88,6 +90,20 @@ class _Layers:
         return error, d
 
 
+def _aligned(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return zeros that begin a cache line, wherever the heap has room."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + LINE, np.uint8)
+    first = -raw.ctypes.data % LINE
+    return raw[first : first + size].view(dtype).reshape(shape)
+
+
+def _aligned_copy(array: Array) -> Array:
+    copy = _aligned(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
 def _parts(flat: Array, sizes: tuple[int, ...]) -> Iterator[tuple[Array, Array]]:
     """Yield weights [n_out, n_in] and biases [n_out] of each layer as views."""
     offset = 0
@@ -118,8 +134,9 @@ _BACK: dict[str, Callable[[Array, Array, Array], None]] = {
 
 def _rprop(rule: Rprop, layers: _Layers) -> Callable[[], None]:
     flat, slope = layers.flat, layers.slope
-    delta = np.full_like(flat, rule.delta_zero)
-    previous, spare = np.zeros_like(flat), np.empty_like(flat)
+    delta = _aligned(flat.shape, flat.dtype)
+    delta[...] = rule.delta_zero
+    previous, spare = (_aligned(flat.shape, flat.dtype) for _ in range(2))
     turned = np.empty(flat.shape, bool)
     factors = np.array([rule.increase_factor, rule.decrease_factor], flat.dtype)
 
@@ -152,8 +169,7 @@ def _incremental(rule: Incremental, layers: _Layers) -> Callable[[], None]:
 
 def _adam(rule: Adam, layers: _Layers) -> Callable[[], None]:
     flat, slope = layers.flat, layers.slope
-    first, second = np.zeros_like(flat), np.zeros_like(flat)
-    spare = np.empty_like(flat)
+    first, second, spare = (_aligned(flat.shape, flat.dtype) for _ in range(3))
     real = flat.dtype.type
     count = 0
 
@@ -198,7 +214,7 @@ class NumPyTraining:
     def prepare(self, case: TrainingCase, device: Device) -> Prepared:
         """Return the loop over epochs and batches."""
         layers = _Layers(case)
-        x, t = case.data
+        x, t = (_aligned_copy(array) for array in case.data)
         starts = range(0, case.samples, case.batch)
         batches = [(x[i : i + case.batch], t[i : i + case.batch]) for i in starts]
         numbers = case.samples * (1 if case.by_loss else case.sizes[-1])
