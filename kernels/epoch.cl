@@ -14,14 +14,13 @@
 // Sizes are arguments, so that one program serves every network of a kind.
 //
 // SYNC          words of `sync` before those that say which tasks are done: at least 16
-// LINGER        looks for another step before a helper leaves
 // and those of steps.h
 #define REAL float
 #define WIDTH 8
 #include "steps.h"
 #include "tiles.h"
-#if !defined(SYNC) || !defined(LINGER)
-#error "epoch.cl needs SYNC and LINGER"
+#ifndef SYNC
+#error "epoch.cl needs SYNC"
 #endif
 
 // What all tasks of a launch know.
@@ -448,7 +447,9 @@ inline void work(const Net *net, const Step *step, __global float *own, const in
                  __global float *gradients, volatile __global int *sync, const int id)
 {
     for (int t = atomic_inc(sync + 3); t < tasks; t = atomic_inc(sync + 3)) {
-        task(net, step, own, t, own + net->gradient_place, gradients + (size_t)t * APART);
+        __global float *found = gradients + (size_t)t * APART;
+        task(net, step, own, t, net->tiles == 1 ? found : own + net->gradient_place,
+             found);
         atomic_xchg(sync + SYNC + t, id);
     }
 }
@@ -522,14 +523,14 @@ lead(SHARED_ARGUMENTS, STEP_ARGUMENTS, volatile __global int *alarm)
     }
 }
 
-// Workers that join the open step, and stay for LINGER looks after it for the next.
+// Workers that join the open step, and stay for `linger` looks after it for the next.
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
-helpers(SHARED_ARGUMENTS)
+helpers(SHARED_ARGUMENTS, const int linger)
 {
     SET_NET
     __global float *own = memory + (1 + get_global_id(0)) * (size_t)worker_size;
     int last = 0;
-    for (int looks = 0; looks < LINGER; ++looks) {
+    for (int looks = 0; looks < linger; ++looks) {
         const int id = sync[1];
         if (id == 0 || id == last) continue;
         atomic_inc(sync + 2);

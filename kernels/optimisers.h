@@ -162,7 +162,7 @@ RULE
         mean += CONST(WEIGHT_DECAY) * w;
     s[0] = CONST(BETA1) * s[0] + CONST(1 - (REAL)BETA1) * mean;
     s[1] = CONST(BETA2) * s[1] + CONST(1 - (REAL)BETA2) * mean * mean;
-    const VAL deviation = sqrt(s[1]) / CONST(now.second) + CONST(EPS);
+    const VAL deviation = sqrt(s[1]) * CONST(1 / now.second) + CONST(EPS);
     return w - CONST(now.rate / now.first) * (s[0] / deviation);
 }
 #endif

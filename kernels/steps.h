@@ -46,6 +46,20 @@ typedef struct {
     float share;  // of its error, for outputs: 0.5 where FANN halves it
 } Neuron;
 
+// totals [6]: of the epoch so far, and what rounding took from them
+// (Kahan, "Further remarks on reducing truncation errors", 1965)
+inline void add_to_totals(__global float *totals, const float *record, const int fresh)
+{
+    for (int k = 0; k < RECORD; ++k) {
+        const float before = fresh ? 0 : totals[k];
+        const float added = record[k] + (fresh ? 0 : totals[RECORD + k]);
+        const float after = before + added;
+        totals[k] = after;
+        totals[RECORD + k] = added - (after - before);
+    }
+}
+
+#if WIDTH == 8
 // Vectors that may start anywhere.
 typedef float4 __attribute__((aligned(4))) float4_unaligned;
 typedef float8 __attribute__((aligned(4))) float8_unaligned;
@@ -65,16 +79,4 @@ inline float4 lane_sums(const float8 a, const float8 b, const float8 c, const fl
     const float4 second = (float4)(r.even, s.even) + (float4)(r.odd, s.odd);
     return (float4)(first.even, second.even) + (float4)(first.odd, second.odd);
 }
-
-// totals [6]: of the epoch so far, and what rounding took from them
-// (Kahan, "Further remarks on reducing truncation errors", 1965)
-inline void add_to_totals(__global float *totals, const float *record, const int fresh)
-{
-    for (int k = 0; k < RECORD; ++k) {
-        const float before = fresh ? 0 : totals[k];
-        const float added = record[k] + (fresh ? 0 : totals[RECORD + k]);
-        const float after = before + added;
-        totals[k] = after;
-        totals[RECORD + k] = added - (after - before);
-    }
-}
+#endif

@@ -42,7 +42,9 @@ TILES = (384, 192, 96, 48)  # samples of a tile, the usually best first
 TASKS = 2  # of each worker, at least, so that none waits long for the last one
 MOST_TASKS = 8  # of each worker; more only make more gradients to be added
 SYNC = 16  # words of the synchronisation before those of the tasks
-LOOKS = 4e-9  # patience in looks a flop of a task: many times what the task takes
+TASK_LOOKS = 4  # looks at another's task a flop of it: many times what it takes
+LOOKS = (1 << 31) - 1  # at most
+UPDATE_LOOKS = 40  # looks for another step an element that is updated: likewise
 
 
 @dataclass(frozen=True)
@@ -70,17 +72,19 @@ class Epoch:
         workers = 1 if device.serial else device.compute_units
         companion = workers > 1 and serial_companion(device) is not None
         callers = (1, 0) if companion else (0,)
-        most = round_up(span.batch, LANES)
-        tiles = [tile for tile in TILES if tile < most] or [most]
-        if TILES[-1] < most <= TILES[0]:
-            tiles.insert(0, most)
+        tiles = {tile for tile in TILES if tile < span.batch}
+        for shares in (1, workers, TASKS * workers):  # of the batch, equal ones
+            share = round_up(-(-span.batch // shares), LANES)
+            tiles |= {share} if TILES[-1] < share <= TILES[0] or shares == 1 else set()
+        tiles -= {tile for tile in tiles if tile > TILES[0] and len(tiles) > 1}
 
         def too_few(tile: int) -> bool:
             return workers > 1 and -(-span.batch // tile) < TASKS * workers
 
         return tuple(
             {"workers": workers, "tile": tile, "caller": caller}
-            for caller in callers for tile in sorted(tiles, key=too_few)
+            for caller in callers
+            for tile in sorted(tiles, key=lambda tile: (too_few(tile), -tile))
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
@@ -103,7 +107,7 @@ class Epoch:
         shape = _Shape.of(step, span, config)
         workers, tile = config["workers"], config["tile"]
         gather = step.gather
-        defines = {**step_defines(step, span), "SYNC": SYNC, "LINGER": LINGER}
+        defines = {**step_defines(step, span), "SYNC": SYNC}
         live: Argument = Gradients()
         if step.update is not None:
             defines |= rule_defines(step.update, span)
@@ -135,11 +139,11 @@ class Epoch:
             len(step.layers), shape.size, n, span.batch, half_bits(n), tile,
             shape.tiles, shape.tasks, *shape.places, float(step.loss.bit_fail_limit),
         )
-        flops = span_flops(span) / shape.tasks
+        flops = span_flops(span) // shape.tasks
         words = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
         changing: tuple[Argument, ...] = (
             Gradients(), State(), step.tally.totals, live, t.width,
-            int(PATIENCE + LOOKS * 1e9 * flops), Scalar("steps"), Scalar("first"),
+            min(PATIENCE + TASK_LOOKS * flops, LOOKS), Scalar("steps"), Scalar("first"),
             Scalar("samples"), Scalar("seen"), Scalar("fresh"), Scalar("rate", "real"),
             Scalar("count"), Scalar("seed", "uint"), *words,
         )
@@ -149,7 +153,8 @@ class Epoch:
             )
         elif config["caller"]:
             runs = (
-                Launch("epoch.cl", "helpers", defines, (workers - 1,), (1,), shared,
+                Launch("epoch.cl", "helpers", defines, (workers - 1,), (1,),
+                       (*shared, min(LINGER + UPDATE_LOOKS * shape.size, LOOKS)),
                        standby=True),
                 Launch("epoch.cl", "lead", defines, (1,), (1,),
                        (*shared, *changing, Alarm()), place=serial_companion(device)),

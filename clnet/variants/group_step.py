@@ -1,0 +1,202 @@
+"""group_step: steps of training by tiles of samples in local memory, for GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from clnet.device import Device
+from clnet.ops import Span, round_up
+from clnet.optimisers import Sarprop
+from clnet.shuffling import ROUNDS, half_bits
+from clnet.variants.base import (
+    Argument,
+    Config,
+    Cost,
+    Gradients,
+    Launch,
+    Parameters,
+    Reach,
+    Scalar,
+    Scratch,
+    State,
+    Table,
+    gpu_shape,
+    span_flops,
+)
+from clnet.variants.optimisers import live_table, rule_defines
+from clnet.variants.whole_step import (
+    WholeStep,
+    layer_table,
+    neuron_table,
+    refuse_unless_whole_step,
+    step_defines,
+    whole_step,
+)
+
+TILES = (32, 16, 8)  # samples of a tile, the usually best first
+GROUPS = (256, 128)  # work-items of a group
+PARTS = 8  # work-items that share an element when gradients are added
+PADDING = 4  # samples behind a tile's, which spread its rows over the banks
+RECORD = 8  # values between two groups' gradients: the record, and padding
+ALONE = 512  # samples of a step up to which one group may do it
+
+
+@dataclass(frozen=True)
+class GroupStep:
+    """A tile of samples a work-group (``group_step.cl``).
+
+    Config: ``tile``, samples of a tile; ``group``, work-items of a group; ``alone``, 1
+    where one group does all, and any number of steps in a launch.
+    """
+
+    name: str = "group_step"
+    reach: Reach = "program"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse other types, other programs, and what local memory does not hold."""
+        if span.dtype != "float32":
+            return "it computes in float32 only"
+        refusal = refuse_unless_whole_step(span, device)
+        if refusal is not None:
+            return refusal
+        step = _step(span)
+        if step.update is not None and step.update.norm is not None:
+            return "it never has a whole gradient, and here one is clipped by its norm"
+        least = 4 * _Places.of(step, TILES[-1]).size
+        if least > device.local_memory:
+            return (
+                f"it keeps a tile's values in local memory: {least} bytes, and "
+                f"{device.name} has {device.local_memory}"
+            )
+        if _group(device) < TILES[-1]:
+            return f"it needs groups of {TILES[-1]}, and {device.name} has none"
+        return None
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Tiles that fit, and leave no more work-items idle than they must."""
+        step = _step(span)
+        most = _group(device)
+        groups = [group for group in GROUPS if group <= most] or [most]
+        tiles = [
+            tile for tile in TILES
+            if 4 * _Places.of(step, tile).size <= device.local_memory
+            and tile <= groups[-1] and tile < 2 * round_up(span.batch, TILES[-1])
+        ]
+        # Only one group knows the epoch's error before it updates.
+        alone = step.update is not None and isinstance(step.update.optimiser, Sarprop)
+        kinds = [1] if alone else [1, 0] if span.batch <= ALONE else [0]
+        return tuple(
+            {"tile": tile, "group": group, "alone": kind}
+            for kind in kinds for tile in tiles for group in groups
+            if kind or span.batch > tile
+        ) or ({"tile": tiles[-1], "group": groups[0], "alone": 1},)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count every group's gradients, written and read."""
+        step = _step(span)
+        groups = _groups(span, config, device)
+        samples = span.batch * sum(value.width for value in step.data)
+        return Cost(
+            span_flops(span), 4 * (samples + 3 * groups * step.size),
+            1 if config["alone"] else 2, 4 * groups * (step.size + RECORD), groups,
+            0.2 * gpu_shape(device),
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the launch of one group, or the two of many."""
+        step = _step(span)
+        group, tile = config["group"], config["tile"]
+        places = _Places.of(step, tile)
+        defines: dict[str, int | str] = {
+            **step_defines(step, span), "TILE": tile, "GROUP": group,
+            "PARTS": PARTS, "LOCAL": places.size,
+        }
+        live: Argument = Gradients()
+        if step.update is not None:
+            defines |= rule_defines(step.update, span)
+            live = live_table(step.update)
+        x, t, *weight = step.data
+        n = span.batch if step.gather is None else step.gather.samples
+        key = f"group_step {places.layers.tobytes().hex()}"
+        groups = _groups(span, config, device)
+        sums = Scratch("group gradients", 4 * groups * (step.size + RECORD))
+        words = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
+        shared: tuple[Argument, ...] = (
+            Table(f"{key} layers", lambda: places.layers),
+            Table(f"{key} neurons of {step.loss.loss}", lambda: neuron_table(step)),
+            Parameters(), x, t, weight[0] if weight else t, sums, len(step.layers),
+            step.size, n, half_bits(n), places.x, places.record,
+            float(step.loss.bit_fail_limit), Scalar("first"), Scalar("samples"), *words,
+        )
+        rule: tuple[Argument, ...] = (
+            Scalar("seen"), Scalar("fresh"), Scalar("rate", "real"), Scalar("count"),
+            Scalar("seed", "uint"),
+        )
+        totals = step.tally.totals
+        if config["alone"]:
+            return (
+                Launch(
+                    "group_step.cl", "steps", defines, (group,), (group,),
+                    (*shared, State(), Gradients(), totals, live, span.batch, t.width,
+                     Scalar("steps"), *rule),
+                ),
+            )
+        elements = step.size if step.backward else 0
+        blocks = -(-elements // (group // PARTS)) + 1
+        return (
+            Launch("group_step.cl", "gradients", defines, (groups * group,), (group,),
+                   shared),
+            Launch(
+                "group_step.cl", "combine", defines, (blocks * group,), (group,),
+                (sums, groups, step.size, Parameters(), State(), Gradients(), totals,
+                 live, t.width, Scalar("samples"), *rule),
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where things are in local memory, in values."""
+
+    layers: NDArray[Any]  # the kernel's table
+    x: int
+    record: int
+    size: int
+
+    @classmethod
+    def of(cls, step: WholeStep, tile: int) -> _Places:
+        pitch = tile + PADDING
+        end = 0
+
+        def place(size: int) -> int:
+            nonlocal end
+            here, end = end, end + size
+            return here
+
+        layers = layer_table(step, place, pitch, 4)
+        x = place(round_up(step.layers[0].n_in, 4) * pitch)
+        return cls(layers, x, place(round_up(3 * tile, 4)), end)
+
+
+def _step(span: Span) -> WholeStep:
+    step = whole_step(span)
+    assert step is not None
+    return step
+
+
+def _group(device: Device) -> int:
+    """Return the largest group, a power of two, that the device and the kernel take."""
+    return min(GROUPS[0], 1 << device.largest_group.bit_length() - 1)
+
+
+def _groups(span: Span, config: Config, device: Device) -> int:
+    if config["alone"]:
+        return 1
+    tiles = -(-span.batch // config["tile"])
+    return min(tiles, 2 * device.compute_units)

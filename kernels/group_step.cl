@@ -1,0 +1,400 @@
+// group_step: steps of training by tiles of samples, a tile a work-group, all its values
+// in local memory.
+//
+//   gradients, then combine   many groups: each adds up the gradients of its tiles, the
+//                             next launch adds those, in the groups' order, and updates
+//   steps                     one group: any number of whole steps in one launch
+//
+// Values are kept turned, [feature][PITCH], so that a work-item takes 4 samples at once:
+//
+//   forward   4 samples x 1 neuron    reads 4 weights and 4 x 4 values for 16 products
+//   back      4 samples x 1 input     reads 1 weight and 4 values for 4 products
+//   outer     1 row x 4 columns       a quarter of a row apart: neighbours then read
+//                                     neighbouring rows of x, and PITCH = TILE + 4 puts
+//                                     those in different banks
+//
+// Derivatives take the place of the outputs that they belong to. Sums over the batch are
+// taken in an order that depends on the sizes alone.
+//
+// TILE    samples of a tile: a multiple of 4; usually 32
+// GROUP   work-items of a group: a power of two, at least TILE; usually 256
+// PARTS   work-items that share an element in `combine`: a power of two; usually 8
+// LOCAL   values of local memory for a tile
+// and those of steps.h
+#define REAL float
+#define WIDTH 1
+#include "steps.h"
+#if !defined(TILE) || !defined(GROUP) || !defined(PARTS) || !defined(LOCAL)
+#error "group_step.cl needs TILE, GROUP, PARTS and LOCAL"
+#endif
+#define PITCH (TILE + 4)
+#define QUADS (TILE / 4)  // of samples, in a tile
+#define ALIGNED __attribute__((aligned(16)))
+#define APART(size) ((size) + 8)  // from one group's gradients to the next's
+
+inline float activated(const Neuron neuron, const float v)
+{
+    switch (neuron.function) {
+#define CASE(code, function, gradient, reads)                                        \
+    case code: return function(v);
+        FUNCTIONS(CASE)
+#undef CASE
+    }
+    return v;
+}
+
+// f' * steepness at y or at v.
+inline float derivative(const Neuron neuron, const float y, const float v)
+{
+    const float steepness = neuron.steepness;
+    switch (neuron.function) {
+#define CASE(code, function, gradient, reads)                                        \
+    case code: return gradient(reads(y, v), steepness) * steepness;
+        FUNCTIONS(CASE)
+#undef CASE
+    }
+    return steepness;
+}
+
+// The net's places in local memory: `values` and `sums` of its layers, x, and records.
+typedef struct {
+    __global const Layer *layers;
+    __global const Neuron *neurons;
+    __global float *parameters;
+    __global const float *x, *t, *weight;
+    int count;  // layers
+    int size;   // of the parameters
+    int n;      // samples of the data set
+    int bits;   // of half a sample's number, for the order
+    int x_place, record_place;  // in local memory
+    float bit_fail_limit;
+} Net;
+
+// The data set's row that is number `i` of the epoch's order.
+inline int row_of(const Net *net, const int i, const uint8 key)
+{
+#if GATHERED == 2
+    return permuted(i, net->n, net->bits, key);
+#else
+    return i;
+#endif
+}
+
+inline void load(const Net *net, __local float *own, const int first, const int counted,
+                 const uint8 key)
+{
+    const int width = net->layers->n_in;
+    const int lanes = GROUP / TILE, s = get_local_id(0) / lanes;
+    // As many work-items as fit share a sample's row.
+    if (s < TILE) {
+        const int there = s < counted;
+        const int row = there ? row_of(net, first + s, key) : 0;
+        __local float *to = own + net->x_place + s;
+        for (int i = get_local_id(0) % lanes; i < (width + 3) / 4 * 4; i += lanes)
+            to[i * PITCH] =
+                there && i < width ? net->x[(size_t)row * width + i] : 0;
+    }
+}
+
+inline void forward(const Net *net, __global const Layer *layer, __local const float *x,
+                    __local float *own)
+{
+    const int quad = get_local_id(0) % QUADS * 4;
+    __global const float *parameters = net->parameters;
+    for (int o = get_local_id(0) / QUADS; o < layer->n_out; o += GROUP / QUADS) {
+        __global const float *w = parameters + layer->weights + o * layer->stride;
+        float4 sum = (float4)(layer->bias < 0 ? 0 : parameters[layer->bias + o]);
+        for (int k = 0; k < layer->stride; k += 4) {
+            const float4 a = *(__global const float4 *)(w + k);
+            __local const float *from = x + k * PITCH + quad;
+            sum += a.s0 * *(__local const float4 *)from;
+            sum += a.s1 * *(__local const float4 *)(from + PITCH);
+            sum += a.s2 * *(__local const float4 *)(from + 2 * PITCH);
+            sum += a.s3 * *(__local const float4 *)(from + 3 * PITCH);
+        }
+        const Neuron neuron = net->neurons[layer->neuron + o];
+        sum = clamp(sum * neuron.steepness, -neuron.limit, neuron.limit);
+        const int place = o * PITCH + quad;
+        if (layer->sums >= 0) *(__local float4 *)(own + layer->sums + place) = sum;
+        *(__local float4 *)(own + layer->values + place) =
+            (float4)(activated(neuron, sum.s0), activated(neuron, sum.s1),
+                     activated(neuron, sum.s2), activated(neuron, sum.s3));
+    }
+}
+
+// A sample's outputs become the loss's derivatives by the outputs' sums.
+inline void loss_of(const Net *net, __local float *own, const int sample,
+                    const int counted, const int first, const uint8 key)
+{
+    __global const Layer *last = net->layers + net->count - 1;
+    __local float *y = own + last->values + sample;
+    __local float *record = own + net->record_place + sample;
+    const int width = last->n_out;
+    float sum = 0, squares = 0, fails = 0;
+    if (sample < counted) {
+        const int row = row_of(net, first + sample, key);
+        __global const float *t = net->t + (size_t)row * width;
+        const float factor = WEIGHTED ? net->weight[row] : 1.0f;
+        const float part = MEAN ? factor / width : factor;
+#if SOFTMAX
+        float top = y[0], total = 0, targets = 0;
+        for (int j = 1; j < width; ++j) top = y[j * PITCH] > top ? y[j * PITCH] : top;
+        for (int j = 0; j < width; ++j) {
+            total += exponential(y[j * PITCH] - top);
+            targets += t[j];
+        }
+        const float log_total = logarithm(total);
+#endif
+        for (int j = 0; j < width; ++j) {
+            const Neuron neuron = net->neurons[last->neuron + j];
+            const float z = y[j * PITCH];
+            float output = z, slope;
+#if SOFTMAX
+            output = exponential(z - top) / total;
+            sum += t[j] * (log_total - (z - top));
+            slope = output * targets - t[j];
+#else
+            sum += LOSS(z, t[j], neuron.share);
+            slope = SLOPE(z, t[j], neuron.share);
+#endif
+#if SIGMOID
+            output = act_sigmoid(output);
+#endif
+            const float error = (t[j] - output) * neuron.share;
+            squares += error * error;
+            fails += fabs(error) >= net->bit_fail_limit ? 1 : 0;
+            const float v = last->sums < 0 ? z : own[last->sums + j * PITCH + sample];
+            y[j * PITCH] = slope * part * derivative(neuron, z, v);
+        }
+        sum *= part;
+    } else {
+        for (int j = 0; j < width; ++j) y[j * PITCH] = 0;
+    }
+    record[0] = sum;
+    record[TILE] = squares;
+    record[2 * TILE] = fails;
+}
+
+// gradient[o, i] (+)= sum over s of ds[o, s] * x[i, s], and the biases' likewise
+inline void outer(__global const Layer *layer, __local const float *ds,
+                  __local const float *x, __global float *gradient, const int add)
+{
+    const int across = layer->stride / 4;  // work-items side by side in a row
+    for (int item = get_local_id(0); item < layer->n_out * across; item += GROUP) {
+        const int o = item / across, i = item % across;
+        float4 s0 = (float4)(0), s1 = s0, s2 = s0, s3 = s0;
+        for (int s = 0; s < TILE; s += 4) {
+            const float4 d = *(__local const float4 *)(ds + o * PITCH + s);
+            __local const float *from = x + i * PITCH + s;
+            s0 += d * *(__local const float4 *)from;
+            s1 += d * *(__local const float4 *)(from + across * PITCH);
+            s2 += d * *(__local const float4 *)(from + 2 * across * PITCH);
+            s3 += d * *(__local const float4 *)(from + 3 * across * PITCH);
+        }
+        __global float *to = gradient + layer->weights + o * layer->stride + i;
+        const float4 sums = (float4)(s0.s0 + s0.s1 + (s0.s2 + s0.s3),
+                                     s1.s0 + s1.s1 + (s1.s2 + s1.s3),
+                                     s2.s0 + s2.s1 + (s2.s2 + s2.s3),
+                                     s3.s0 + s3.s1 + (s3.s2 + s3.s3));
+        to[0] = add ? to[0] + sums.s0 : sums.s0;
+        to[across] = add ? to[across] + sums.s1 : sums.s1;
+        to[2 * across] = add ? to[2 * across] + sums.s2 : sums.s2;
+        to[3 * across] = add ? to[3 * across] + sums.s3 : sums.s3;
+    }
+    if (layer->bias < 0) return;
+    for (int o = get_local_id(0); o < layer->n_out; o += GROUP) {
+        float4 sum = (float4)(0);
+        for (int s = 0; s < TILE; s += 4)
+            sum += *(__local const float4 *)(ds + o * PITCH + s);
+        const float all = sum.s0 + sum.s1 + (sum.s2 + sum.s3);
+        __global float *to = gradient + layer->bias + o;
+        *to = add ? *to + all : all;
+    }
+}
+
+// The outputs of the layer below become its derivatives.
+inline void back(const Net *net, __global const Layer *layer, __local float *own)
+{
+    const int quad = get_local_id(0) % QUADS * 4;
+    __global const Layer *below = layer - 1;
+    __global const float *w = net->parameters + layer->weights;
+    __local const float *ds = own + layer->values;
+    for (int i = get_local_id(0) / QUADS; i < layer->n_in; i += GROUP / QUADS) {
+        float4 sum = (float4)(0);
+        for (int o = 0; o < layer->n_out; ++o)
+            sum += w[o * layer->stride + i]
+                   * *(__local const float4 *)(ds + o * PITCH + quad);
+        const Neuron neuron = net->neurons[below->neuron + i];
+        __local float4 *y = (__local float4 *)(own + below->values + i * PITCH + quad);
+        const float4 v = below->sums < 0
+            ? *y : *(__local const float4 *)(own + below->sums + i * PITCH + quad);
+        *y = sum * (float4)(derivative(neuron, (*y).s0, v.s0),
+                            derivative(neuron, (*y).s1, v.s1),
+                            derivative(neuron, (*y).s2, v.s2),
+                            derivative(neuron, (*y).s3, v.s3));
+    }
+}
+
+// The samples first … of a step, of which `counted` exist, forward and back.
+inline void tile(const Net *net, __local float *own, const int first, const int counted,
+                 const uint8 key, __global float *gradient, const int add)
+{
+    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+    load(net, own, first, counted, key);
+    __local const float *in = own + net->x_place;
+    for (int l = 0; l < net->count; ++l) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        forward(net, net->layers + l, in, own);
+        in = own + net->layers[l].values;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (get_local_id(0) < TILE)
+        loss_of(net, own, get_local_id(0), counted, first, key);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (get_local_id(0) < RECORD) {
+        float sum = 0;
+        for (int s = 0; s < TILE; ++s)
+            sum += own[net->record_place + get_local_id(0) * TILE + s];
+        __global float *to = gradient + net->size + get_local_id(0);
+        *to = add ? *to + sum : sum;
+    }
+#if BACKWARD
+    for (int l = net->count - 1; l >= 0; --l) {
+        __global const Layer *layer = net->layers + l;
+        outer(layer, own + layer->values,
+              l ? own + layer[-1].values : own + net->x_place, gradient, add);
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (l) back(net, layer, own);
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+#endif
+}
+
+#if UPDATE
+// Element i takes a step by its gradient.
+inline void step_element(__global float *parameters, __global float *state,
+                         __global const uchar *live, const int size, const int i,
+                         const float g, const Moment now)
+{
+    if (!live[i]) return;
+    float kept[SLOTS + 1];  // at least one: there are no empty arrays
+#pragma unroll
+    for (int k = 0; k < SLOTS; ++k) kept[k] = state[(size_t)k * size + i];
+    parameters[i] = stepped(parameters[i], g, kept, now, i);
+#pragma unroll
+    for (int k = 0; k < SLOTS; ++k) state[(size_t)k * size + i] = kept[k];
+}
+#endif
+
+// layers, neurons          the tables
+// parameters [size]        x, t, weight [n, width]: the data set
+// gradients [groups, APART]  each group's, and behind them its record
+#define SHARED_ARGUMENTS                                                             \
+    __global const Layer *layers, __global const Neuron *neurons,                    \
+        __global float *parameters, __global const float *x,                         \
+        __global const float *t, __global const float *weight,                       \
+        __global float *gradients, const int count_of_layers, const int size,        \
+        const int n, const int bits, const int x_place, const int record_place,      \
+        const float bit_fail_limit, const int first, const int samples,              \
+        const uint k0, const uint k1, const uint k2, const uint k3, const uint k4,   \
+        const uint k5, const uint k6, const uint k7
+#define SET_NET                                                                      \
+    const Net net = {layers, neurons, parameters, x, t, weight, count_of_layers,     \
+                     size, n, bits, x_place, record_place, bit_fail_limit};          \
+    const uint8 key = (uint8)(k0, k1, k2, k3, k4, k5, k6, k7);
+
+// index map: group g takes tiles g, g + groups, … of the step
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
+gradients(SHARED_ARGUMENTS)
+{
+    __local float own[LOCAL] ALIGNED;
+    SET_NET
+    __global float *sums = gradients + get_group_id(0) * (size_t)APART(size);
+    for (int i = get_local_id(0); i < LOCAL; i += GROUP) own[i] = 0;
+    if (get_group_id(0) * TILE >= samples)  // its tile is of a larger batch
+        for (int i = get_local_id(0); i < APART(size); i += GROUP) sums[i] = 0;
+    for (int start = get_group_id(0) * TILE; start < samples;
+         start += get_num_groups(0) * TILE)
+        tile(&net, own, first + start, min(TILE, samples - start), key, sums,
+             start >= (int)get_num_groups(0) * TILE);
+}
+
+// The sums of all groups' gradients, and the update.
+//
+// total [size]  the gradients' sum, where there is no update
+// index map: group g takes GROUP / PARTS elements, PARTS work-items each
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
+combine(__global const float *gradients, const int groups, const int size,
+        __global float *parameters, __global float *state, __global float *total,
+        __global float *totals, __global const uchar *live, const int outputs,
+        const int samples, const int seen, const int fresh, const float rate,
+        const int count, const uint seed)
+{
+    __local float sums[GROUP];
+    const int id = get_local_id(0), wide = GROUP / PARTS;
+    // The group behind the last element adds the records.
+    const int i = get_group_id(0) * wide + id % wide;
+    const int end = get_group_id(0) == get_num_groups(0) - 1 ? size + RECORD : size;
+    const int element = end == size ? i : size + id % wide;
+    float sum = 0;
+    if (element < end)
+        for (int g = id / wide; g < groups; g += PARTS)
+            sum += gradients[(size_t)g * APART(size) + element];
+    sums[id] = sum;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (id >= wide) return;
+    for (int part = 1; part < PARTS; ++part) sum += sums[part * wide + id];
+    if (end != size) {
+        if (id < RECORD) {
+            const float before = fresh ? 0 : totals[id];
+            const float added = sum + (fresh ? 0 : totals[RECORD + id]);
+            const float after = before + added;
+            totals[id] = after;
+            totals[RECORD + id] = added - (after - before);
+        }
+        return;
+    }
+    if (element >= size) return;
+#if UPDATE
+    const Moment now = moment_of(rate, samples, 0.0f, seen, outputs, count, seed);
+    step_element(parameters, state, live, size, element, sum, now);
+#elif BACKWARD
+    total[element] = sum;
+#endif
+}
+
+// steps: to do, from the one described by the others on; samples: of all of them; seen:
+// of the epoch so far, with the first step's
+// index map: one group
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
+steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
+      __global float *totals, __global const uchar *live, const int batch,
+      const int outputs, const int steps, const int seen, const int fresh,
+      const float rate, const int count, const uint seed)
+{
+    __local float own[LOCAL] ALIGNED;
+    SET_NET
+    for (int i = get_local_id(0); i < LOCAL; i += GROUP) own[i] = 0;
+    for (int step = 0; step < steps; ++step) {
+        const int begin = step * batch, here = min(batch, samples - begin);
+        for (int start = 0; start < here; start += TILE)
+            tile(&net, own, first + begin + start, min(TILE, here - start), key,
+                 gradients, start > 0);
+        barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+        if (get_local_id(0) == 0) {
+            float record[RECORD];
+            for (int k = 0; k < RECORD; ++k) record[k] = gradients[size + k];
+            add_to_totals(totals, record, fresh && step == 0);
+        }
+        barrier(CLK_GLOBAL_MEM_FENCE);
+#if UPDATE
+        const Moment now = moment_of(rate, here, totals[1] + totals[4],
+                                     seen - min(batch, samples) + begin + here, outputs,
+                                     count + step, seed);
+        for (int i = get_local_id(0); i < size; i += GROUP)
+            step_element(parameters, state, live, size, i, gradients[i], now);
+#elif BACKWARD
+        for (int i = get_local_id(0); i < size; i += GROUP) total[i] = gradients[i];
+#endif
+    }
+}
