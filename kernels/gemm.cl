@@ -6,7 +6,7 @@
 // X_PADDED    as in vectors.h
 // Y_PADDED    the same of y
 // REAL, ACTIVATION, STEEPNESS, LIMIT  as in activations.h
-// TILE_M, TILE_N, TILE_K, ITEM_M, ITEM_N, TEAMS, LANES  as in gemm.h
+// TILE_M, TILE_N, TILE_K, ITEM_M, ITEM_N, TEAMS, LANES, DEPTH, UNROLL  as in gemm.h
 #define WIDTH 1
 #include "activations.h"
 #if !defined(ACTIVATION) || !defined(HAS_BIAS) || !defined(KEEPS_SUMS) \
@@ -39,14 +39,14 @@ void gemm(__global const REAL *parameters, const int weights, const int stride,
              parameters + weights + (size_t)neuron * stride, stride, n_out - neuron,
              n_in);
     if (TEAM_OF(id) > 0) return;
-#pragma unroll
+UNROLLED
     for (int c = 0; c < CHUNKS_N; ++c) {
         const int n = neuron + COLUMN_OF(id, c);
         if (n >= n_out) continue;
         // The bias, too, is padded to whole vectors in the flat buffer.
         const VEC start =
             HAS_BIAS ? *(__global const VEC *)(parameters + bias + n) : (VEC)(0);
-#pragma unroll
+UNROLLED
         for (int i = 0; i < ITEM_M; ++i) {
             const size_t m = sample + ROW_OF(id, i);
             if (m >= batch) continue;

@@ -32,23 +32,33 @@
 // REAL            float or double (activations.h comes first)
 // TILE_M, TILE_N  rows and columns of a group: multiples of 8; usually 8 to 128
 // TILE_K          terms of a step: a multiple of 8 and of TEAMS; usually 16 to 128
-// ITEM_M, ITEM_N  rows and columns of a work-item: 4 or 8, and dividing the tile
+// ITEM_M, ITEM_N  rows and columns of a work-item: 4, 8 or 16, and dividing the tile
 // TEAMS           work-items that share a sum; usually 1 to 32
-// LANES           neighbouring work-items that lie side by side before the next lie below
-//                 them: a divisor of TILE_N / ITEM_N; usually 8 or 16
+// LANES, DEPTH    neighbouring work-items lie in blocks, so many side by side and so many
+//                 below: divisors of TILE_N / ITEM_N and TILE_M / ITEM_M; usually 2 x 8,
+//                 4 x 8 or 8 x 4
+// UNROLL          1: loops are written out, so that arrays are registers; 0: not, on CPUs,
+//                 where it gains nothing and takes long to build
 // A_ALONG         1: a(m, k) is at a[m * lda + k], and is turned; 0: at a[k * lda + m]
 // A_PADDED        1: its rows start on a vector of 4 and are padded with zeros to vectors
 // B_ALONG, B_PADDED  the same of b
 // X_PADDED        as in vectors.h: 0 where an operand is not padded
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(TILE_K) || !defined(ITEM_M) \
-    || !defined(ITEM_N) || !defined(TEAMS) || !defined(LANES)
-#error "gemm.h needs TILE_M, TILE_N, TILE_K, ITEM_M, ITEM_N, TEAMS and LANES"
+    || !defined(ITEM_N) || !defined(TEAMS) || !defined(LANES) || !defined(DEPTH) \
+    || !defined(UNROLL)
+#error "gemm.h needs TILE_M, TILE_N, TILE_K, ITEM_M, ITEM_N, TEAMS, LANES, DEPTH, UNROLL"
 #endif
 #if !defined(A_ALONG) || !defined(A_PADDED) || !defined(B_ALONG) || !defined(B_PADDED)
 #error "gemm.h needs A_ALONG, A_PADDED, B_ALONG and B_PADDED"
 #endif
 #define X_SPACE __global
 #include "vectors.h"
+
+#if UNROLL
+#define UNROLLED _Pragma("unroll")
+#else
+#define UNROLLED
+#endif
 
 #define CHUNKS_M (ITEM_M / 4)
 #define CHUNKS_N (ITEM_N / 4)
@@ -65,8 +75,9 @@
 
 // Where a work-item is in its team, and which of a tile's rows and columns are its own.
 #define TEAM_OF(id) ((id) / TEAM)
-#define DOWN_OF(id) ((id) / LANES % DOWN)
-#define ACROSS_OF(id) ((id) % LANES + (id) % TEAM / (LANES * DOWN) * LANES)
+#define BLOCK_OF(id) ((id) % TEAM / (LANES * DEPTH))
+#define DOWN_OF(id) ((id) / LANES % DEPTH + BLOCK_OF(id) / (ACROSS / LANES) * DEPTH)
+#define ACROSS_OF(id) ((id) % LANES + BLOCK_OF(id) % (ACROSS / LANES) * LANES)
 #define ROW_OF(id, i) ((i) / 4 * 4 * DOWN + 4 * DOWN_OF(id) + (i) % 4)
 #define COLUMN_OF(id, c) (4 * ((c) * ACROSS + ACROSS_OF(id)))
 
@@ -81,7 +92,7 @@
 inline void fetch(VEC *held, __global const REAL *from, const int ld, const int rows,
                   const int terms, const int tile, const int along, const int padded)
 {
-#pragma unroll
+UNROLLED
     for (int h = 0; h < HELD(tile); ++h) {
         const int s = h * ITEMS + get_local_id(0);
         const int k = K_OF(s, tile, along), m = M_OF(s, tile, along);
@@ -97,7 +108,7 @@ inline void fetch(VEC *held, __global const REAL *from, const int ld, const int 
 // Put what was fetched into its tile [TILE_K, tile + 4].
 inline void put(__local REAL *values, const VEC *held, const int tile, const int along)
 {
-#pragma unroll
+UNROLLED
     for (int h = 0; h < HELD(tile); ++h) {
         const int s = h * ITEMS + get_local_id(0);
         __local REAL *to =
@@ -118,7 +129,7 @@ inline void put(__local REAL *values, const VEC *held, const int tile, const int
 // One row of a work-item's sums [CHUNKS_N] += value * b [CHUNKS_N]
 inline void multiply_add(VEC *sums, const REAL value, const VEC *b)
 {
-#pragma unroll
+UNROLLED
     for (int c = 0; c < CHUNKS_N; ++c) sums[c] += value * b[c];
 }
 
@@ -126,14 +137,14 @@ inline void multiply_add(VEC *sums, const REAL value, const VEC *b)
 inline void add_step(VEC (*sums)[CHUNKS_N], __local const REAL *a, __local const REAL *b)
 {
     const int id = get_local_id(0), start = TEAM_OF(id) * (TILE_K / TEAMS);
-#pragma unroll 16
+UNROLLED
     for (int k = start; k < start + TILE_K / TEAMS; ++k) {
         __local const VEC *a_row = (__local const VEC *)(a + k * PITCH(TILE_M));
         __local const VEC *b_row = (__local const VEC *)(b + k * PITCH(TILE_N));
         VEC own[CHUNKS_N];
-#pragma unroll
+UNROLLED
         for (int c = 0; c < CHUNKS_N; ++c) own[c] = b_row[c * ACROSS + ACROSS_OF(id)];
-#pragma unroll
+UNROLLED
         for (int c = 0; c < CHUNKS_M; ++c) {
             const VEC four = a_row[c * DOWN + DOWN_OF(id)];
             multiply_add(sums[4 * c], four.s0, own);
@@ -148,15 +159,15 @@ inline void add_step(VEC (*sums)[CHUNKS_N], __local const REAL *a, __local const
 inline void add_teams(VEC (*sums)[CHUNKS_N], __local VEC *exchanged)
 {
     const int id = get_local_id(0);
-#pragma unroll
+UNROLLED
     for (int i = 0; i < ITEM_M; ++i) {
         barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll
+UNROLLED
         for (int c = 0; c < CHUNKS_N; ++c) exchanged[c * ITEMS + id] = sums[i][c];
         barrier(CLK_LOCAL_MEM_FENCE);
         if (TEAM_OF(id) == 0)
             for (int t = 1; t < TEAMS; ++t)
-#pragma unroll
+UNROLLED
                 for (int c = 0; c < CHUNKS_N; ++c)
                     sums[i][c] += exchanged[c * ITEMS + t * TEAM + id];
     }
@@ -171,9 +182,9 @@ inline VEC multiply(VEC (*sums)[CHUNKS_N], __local REAL *shared, __global const 
                     const int columns, const int terms)
 {
     VEC a_held[HELD(TILE_M)], b_held[HELD(TILE_N)], carried = (VEC)(0);
-#pragma unroll
+UNROLLED
     for (int i = 0; i < ITEM_M; ++i)
-#pragma unroll
+UNROLLED
         for (int c = 0; c < CHUNKS_N; ++c) sums[i][c] = (VEC)(0);
     fetch(a_held, a, lda, rows, terms, TILE_M, A_ALONG, A_PADDED);
     fetch(b_held, b, ldb, columns, terms, TILE_N, B_ALONG, B_PADDED);
@@ -182,7 +193,7 @@ inline VEC multiply(VEC (*sums)[CHUNKS_N], __local REAL *shared, __global const 
         __local REAL *a_tile = shared + side, *b_tile = a_tile + TILE_K * PITCH(TILE_M);
         put(a_tile, a_held, TILE_M, A_ALONG);
         put(b_tile, b_held, TILE_N, B_ALONG);
-#pragma unroll
+UNROLLED
         for (int h = 0; h < HELD(TILE_M); ++h) carried += a_held[h];
         barrier(CLK_LOCAL_MEM_FENCE);  // also: all have done with the other side
         a += A_ALONG ? TILE_K : TILE_K * (size_t)lda;

@@ -10,7 +10,7 @@
 // READS_SUMS  with GRADIENT: 1 where it is by the sums, 0 where it is by the outputs
 // STEEPNESS, LIMIT  with GRADIENT: as in activations.h
 // REAL      float or double
-// TILE_M, TILE_N, TILE_K, ITEM_M, ITEM_N, TEAMS, LANES  as in gemm.h
+// TILE_M, TILE_N, TILE_K, ITEM_M, ITEM_N, TEAMS, LANES, DEPTH, UNROLL  as in gemm.h
 #define WIDTH 1
 #include "activations.h"
 #if !defined(OUTER) || !defined(HAS_BIAS) || !defined(X_PADDED)
@@ -58,11 +58,11 @@ void outer(__global REAL *target, const int pitch, const int weights, const int 
     }
 #endif
     if (TEAM_OF(id) > 0) return;
-#pragma unroll
+UNROLLED
     for (int c = 0; c < CHUNKS_N; ++c) {
         const int n = column + COLUMN_OF(id, c);
         if (n >= n_in) continue;
-#pragma unroll
+UNROLLED
         for (int i = 0; i < ITEM_M; ++i) {
             const int m = row + ROW_OF(id, i);
             if (m >= n_out) continue;
@@ -128,11 +128,11 @@ void apply_t(__global const REAL *parameters, const int weights, const int strid
     multiply(sums, shared, ds + (size_t)sample * ldds, ldds, batch - sample,
              parameters + weights + column, stride, n_in - column, n_out);
     if (TEAM_OF(id) > 0) return;
-#pragma unroll
+UNROLLED
     for (int c = 0; c < CHUNKS_N; ++c) {
         const int n = column + COLUMN_OF(id, c);
         if (n >= n_in) continue;
-#pragma unroll
+UNROLLED
         for (int i = 0; i < ITEM_M; ++i) {
             const size_t m = sample + ROW_OF(id, i);
             if (m >= batch) continue;

@@ -23,37 +23,38 @@ from clnet.variants.base import (
     weights_and_bias,
 )
 
-KEYS = ("tile_m", "tile_n", "tile_k", "item_m", "item_n", "teams", "lanes")
+KEYS = ("tile_m", "tile_n", "tile_k", "item_m", "item_n", "teams", "lanes", "depth")
 # From large to small: large tiles read less, small ones give more groups.
 SHAPES = (
-    (128, 128, 8, 8, 8, 1, 8),
-    (128, 128, 16, 8, 8, 1, 8),
-    (128, 64, 16, 8, 8, 2, 8),
-    (128, 64, 16, 8, 4, 1, 16),
-    (128, 56, 16, 8, 8, 2, 7),
-    (64, 128, 16, 8, 8, 2, 8),
-    (64, 64, 16, 8, 8, 4, 8),
-    (64, 64, 16, 4, 4, 1, 16),
-    (32, 128, 16, 4, 8, 2, 8),
-    (32, 64, 32, 4, 4, 2, 8),
-    (32, 32, 32, 4, 4, 4, 8),
-    (16, 128, 32, 4, 4, 2, 8),
-    (16, 64, 32, 4, 4, 4, 8),
-    (64, 16, 32, 4, 4, 4, 4),
-    (16, 32, 64, 4, 4, 8, 8),
-    (32, 16, 64, 4, 4, 8, 4),
-    (16, 16, 64, 4, 4, 16, 4),
-    (8, 128, 32, 4, 4, 4, 8),
-    (8, 64, 32, 4, 4, 8, 8),
-    (8, 16, 128, 4, 4, 32, 4),
-    (8, 64, 16, 4, 4, 1, 8),
+    (128, 128, 8, 8, 8, 1, 4, 8),
+    (128, 128, 16, 16, 8, 2, 4, 8),
+    (128, 64, 16, 8, 8, 2, 4, 8),
+    (128, 64, 16, 8, 8, 2, 2, 8),
+    (128, 64, 16, 16, 8, 4, 4, 8),
+    (128, 64, 16, 8, 4, 1, 8, 4),
+    (64, 128, 16, 8, 8, 2, 4, 8),
+    (64, 64, 16, 8, 8, 4, 4, 8),
+    (64, 64, 16, 4, 4, 1, 8, 4),
+    (32, 128, 16, 4, 8, 2, 8, 4),
+    (32, 64, 32, 4, 4, 2, 8, 4),
+    (32, 32, 32, 4, 4, 4, 8, 4),
+    (16, 128, 32, 4, 4, 2, 8, 4),
+    (16, 64, 32, 4, 4, 4, 8, 4),
+    (64, 16, 32, 4, 4, 4, 4, 8),
+    (16, 32, 64, 4, 4, 8, 8, 4),
+    (32, 16, 64, 4, 4, 8, 4, 8),
+    (16, 16, 64, 4, 4, 16, 4, 4),
+    (8, 128, 32, 4, 4, 4, 8, 2),
+    (8, 64, 32, 4, 4, 8, 8, 2),
+    (8, 16, 128, 4, 4, 32, 4, 2),
+    (8, 64, 16, 4, 4, 1, 8, 2),
 )
 CONFIGS = tuple(dict(zip(KEYS, shape, strict=True)) for shape in SHAPES)
 MOST_CONFIGS = 6  # that are worth measuring
 
 # The model by which they are ranked, in clocks of a compute unit.
 MULTIPLY_ADDS = 128  # a clock, at best
-SHARES = {64: 1.0, 32: 0.8, 16: 0.6}  # of that, by the sums that a work-item holds
+SHARES = {128: 1.0, 64: 1.0, 32: 0.8, 16: 0.7}  # of that, by a work-item's sums
 STEP_CLOCKS = 800  # from asking for a step's values to having them in local memory
 CLOCKS = 1.7e9  # a second
 
@@ -166,9 +167,10 @@ def items(config: Config) -> int:
     return team * config["teams"]
 
 
-def tile_defines(config: Config) -> dict[str, int | str]:
-    """Return the macros of ``gemm.h`` that a config gives."""
-    return {key.upper(): config[key] for key in KEYS}
+def tile_defines(config: Config, device: Device) -> dict[str, int | str]:
+    """Return the macros of ``gemm.h`` that a config and a device give."""
+    unroll = int(device.simd_width > 1)
+    return {"UNROLL": unroll, **{key.upper(): config[key] for key in KEYS}}
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,8 @@ class Gemm:
 
     Config: ``tile_m``, ``tile_n``, samples and neurons of a group; ``tile_k``, inputs
     of a step; ``item_m``, ``item_n``, samples and neurons of a work-item; ``teams``,
-    work-items that share a sum; ``lanes``, neighbours side by side.
+    work-items that share a sum; ``lanes``, ``depth``, neighbours side by side and below
+    one another.
     """
 
     name: str = "gemm"
@@ -209,7 +212,7 @@ class Gemm:
             Launch(
                 "gemm.cl", "gemm",
                 {
-                    **layer_defines(span, layer), **tile_defines(config),
+                    **layer_defines(span, layer), **tile_defines(config, device),
                     "X_PADDED": padded(x), "Y_PADDED": padded(y),
                     "KEEPS_SUMS": int(keeps),
                 },

@@ -90,7 +90,7 @@ class GemmBackward:
     ) -> tuple[Launch, ...]:
         """Return the product's launch, and for several parts that of their sum."""
         if isinstance(span.ops[0], ApplyT):
-            return (_apply_t(span, config),)
+            return (_apply_t(span, config, device),)
         return _outer(span, config, device)
 
 
@@ -123,7 +123,7 @@ def _product(span: Span) -> Product:
     return Product(storage.n_out, storage.n_in, span.batch, item)
 
 
-def _apply_t(span: Span, config: Config) -> Launch:
+def _apply_t(span: Span, config: Config, device: Device) -> Launch:
     op, *more = span.ops
     assert isinstance(op, ApplyT)
     storage = op.storage
@@ -149,7 +149,8 @@ def _apply_t(span: Span, config: Config) -> Launch:
         SOURCE, "apply_t",
         {
             "REAL": real(span), "OUTER": 0, "X_PADDED": 1,
-            "HAS_BIAS": int(bias is not None), **tile_defines(config), **defines,
+            "HAS_BIAS": int(bias is not None), **tile_defines(config, device),
+            **defines,
         },
         _product(span).grid(config), (items(config), 1),
         (
@@ -179,7 +180,7 @@ def _outer(span: Span, config: Config, device: Device) -> tuple[Launch, ...]:
     several = parts > 1
     defines: dict[str, int | str] = {
         "REAL": real(span), "OUTER": 1, "HAS_BIAS": len(more),
-        "X_PADDED": padded(op.x), **tile_defines(config),
+        "X_PADDED": padded(op.x), **tile_defines(config, device),
     }
     sums = Launch(
         SOURCE, "outer", defines, (*_product(span).grid(config), parts),
