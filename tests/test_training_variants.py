@@ -227,6 +227,7 @@ class SparseLayer:
     bias: bool = True
     initialiser: str = "uniform"
     sources: tuple[int, ...] | None = None
+    dropout: float = 0.0
 
     def blocks(self, widths, item_size):
         return tuple((Sparse(self.n_out, width),) for width in widths)
