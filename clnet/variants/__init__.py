@@ -2,6 +2,8 @@
 
 from clnet.variants.base import Variant
 from clnet.variants.cpu import Cpu
+from clnet.variants.epoch import Epoch
+from clnet.variants.csr import Csr
 from clnet.variants.dropout import Dropping
 from clnet.variants.fused import Fused
 from clnet.variants.fused_local import FusedLocal
@@ -10,11 +12,13 @@ from clnet.variants.gemm_backward import GemmBackward
 from clnet.variants.generic import Generic
 from clnet.variants.generic_backward import GenericBackward
 from clnet.variants.gradient_norm import Norm
+from clnet.variants.group_step import GroupStep
 from clnet.variants.host import Host
 from clnet.variants.local import Local
 from clnet.variants.naive import Naive
 from clnet.variants.optimisers import Optimisers
 from clnet.variants.outer import Outer
+from clnet.variants.sequential import Sequential
 from clnet.variants.split import Split
 
 VARIANTS: tuple[Variant, ...] = (
@@ -25,6 +29,7 @@ VARIANTS: tuple[Variant, ...] = (
     FusedLocal(),
     Gemm(),
     Cpu(),
+    Csr(),
     Generic(),
     Host(),
 )
@@ -38,6 +43,9 @@ TRAINING_VARIANTS: tuple[Variant, ...] = (
     Dropping(),
     Norm(),
     Optimisers(),
+    Epoch(),
+    Sequential(),
+    GroupStep(),
 )
 """Those that may compute a training step: it stays on the device."""
 
