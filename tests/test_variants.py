@@ -500,7 +500,11 @@ def test_what_is_refused_and_what_is_not(variant):
         needed = dataclasses.replace(
             single, outputs=(single.ops[0].writes[0], *single.outputs)
         )
-        assert_is_a_sentence(variant.refuse(needed, cpu))
+        refusal = variant.refuse(needed, cpu)
+        if variant.name == "gemm":  # it writes the sums too
+            assert refusal is None
+        else:
+            assert_is_a_sentence(refusal)
 
 
 def test_fused_local_tells_what_it_needs_and_what_is_there():
