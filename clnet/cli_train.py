@@ -18,6 +18,7 @@ from clnet.summary import pairs
 if TYPE_CHECKING:
     from clnet.history import Epoch, History
     from clnet.network import Network
+    from clnet.runtime import Plan
     from clnet.training import DataSet, Training
 
 DIGITS = "digits"
@@ -139,6 +140,7 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and say how it went."""
     from clnet.callbacks import Callback, EarlyStopping
+    from clnet.cli import LARGEST_BATCH
     from clnet.device import device as find_device
     from clnet.errors import InputError
 
@@ -152,6 +154,8 @@ def run(arguments: argparse.Namespace) -> int:
     callbacks: list[Callback] = [_Report()]
     if arguments.patience is not None:
         callbacks.append(EarlyStopping(patience=arguments.patience))
+    if sys.stderr.isatty():  # until the bar, which may take a while the first time
+        print("choosing kernels …", file=sys.stderr)
     history = network.fit(
         training.x, training.t, optimiser=_optimiser(arguments, network),
         loss=arguments.loss, epochs=arguments.epochs or EPOCHS,
@@ -176,10 +180,12 @@ def run(arguments: argparse.Namespace) -> int:
         mean = seconds / len(history) * 1e3
         rows.append(("time", f"{seconds:.3g} s, {mean:.3g} ms an epoch"))
     scale = _scales(arguments)
-    rows += _result("training", network, training, where, scale)
+    # Once is too seldom for measuring to pay.
+    batch = min(len(training), LARGEST_BATCH)
+    plan = network.compile(where, batch, tune=False)
+    rows += _result("training", plan, training, scale)
     if test is not None:
-        what = "test" if digits else "validation"
-        rows += _result(what, network, test, where, scale)
+        rows += _result("test" if digits else "validation", plan, test, scale)
     for label, path in (("written", arguments.save), ("drawn", arguments.plot)):
         if path is not None:
             rows.append((label, path))
@@ -371,9 +377,17 @@ def _optimiser(arguments: argparse.Namespace, network: Network) -> Any:
 
 
 def _result(
-    what: str, network: Network, data: DataSet, where: Any, scale: bool
+    what: str, plan: Plan, data: DataSet, scale: bool
 ) -> list[tuple[str, object]]:
-    found = network.evaluate(data.x, data.t, where, scale=scale)
+    from clnet.cli import run_in_batches
+
+    network = plan.network
+    if scale and network.scaling is not None:
+        y = run_in_batches(plan, network.scaling.scale_input(data.x))
+        y = network.scaling.descale_output(y)
+    else:
+        y = run_in_batches(plan, data.x)
+    found = network.compare(y, data.t)
     return [
         (what, f"{len(data)} samples"),
         ("  MSE", f"{found.mse:.4g}"),

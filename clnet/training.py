@@ -324,6 +324,10 @@ def fit(
             raise InputError("validation must be a pair (x, t)")
         other = _data_set(network, *validation, what="validation ", scaling=scaling)
     reached = _reached(network, desired_error, stop)
+    if not isinstance(callbacks, Iterable):
+        raise InputError(
+            f"callbacks must be a list of callables, not {type(callbacks).__name__}"
+        )
     calls = list(callbacks)
     for callback in calls:
         if not callable(callback):

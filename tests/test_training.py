@@ -532,6 +532,7 @@ X, T = spirals(10)
         ({"desired_error": -1}, "desired_error must be"),
         ({"stop": "msee"}, "did you mean 'mse'"),
         ({"callbacks": [EarlyStopping()]}, "needs a validation set"),
+        ({"callbacks": EarlyStopping("mse")}, "callbacks must be a list"),
         ({"l2": -1}, "l2 must be a number of at least 0"),
         ({"clip_norm": 1, "clip_value": 1}, "not both"),
     ],

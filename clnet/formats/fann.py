@@ -88,7 +88,8 @@ def save(network: Network, path: Path) -> None:
     """Write a network as FANN_FLO_2.1.
 
     Training parameters that the network does not carry get FANN's defaults. FANN clips
-    every sum, and a network read from the file does so too.
+    every sum, and a network read from the file does so too. Initialisers and dropout,
+    which FANN does not know, are left out: they do not change what it computes.
 
     Raises
     ------
