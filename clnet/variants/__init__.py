@@ -2,9 +2,9 @@
 
 from clnet.variants.base import Variant
 from clnet.variants.cpu import Cpu
-from clnet.variants.epoch import Epoch
 from clnet.variants.csr import Csr
 from clnet.variants.dropout import Dropping
+from clnet.variants.epoch import Epoch
 from clnet.variants.fused import Fused
 from clnet.variants.fused_local import FusedLocal
 from clnet.variants.gemm import Gemm
