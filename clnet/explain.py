@@ -23,8 +23,8 @@ PARTS = {
 }
 """Ops of a layer, in words; a dash marks those of training's way back."""
 WHOLE = {
-    "Gather": "gather", "Dropout": "dropout", "Loss": "loss", "Tally": "tally", "GradientNorm": "norm",
-    "Update": "update",
+    "Gather": "gather", "Dropout": "dropout", "Loss": "loss", "Tally": "tally",
+    "GradientNorm": "norm", "Update": "update",
 }
 """Ops of no layer."""
 
