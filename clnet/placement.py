@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from clnet.errors import unknown
-from clnet.storage import Pattern
+from clnet.storage.pattern import Pattern, sorted_once
 
 Place = Callable[[np.random.Generator, int, int, float], Pattern]
 
@@ -25,7 +25,7 @@ def _uniform(
     flat = np.zeros(0, np.int64)
     while flat.size < fewer:
         more = rng.integers(total, size=fewer - flat.size)
-        flat = np.unique(np.concatenate([flat, more]))
+        flat = sorted_once(np.concatenate([flat, more]))
     if fewer < count:
         absent = np.zeros(total, bool)
         absent[flat] = True

@@ -114,14 +114,18 @@ def _weights_at(
     """Return the weights of a layer at entries; 0 where it has none."""
     matrix = network.matrices[number]
     if all(isinstance(part.storage, RowStorage) for part in matrix.parts):
-        values: NDArray[Any] = network.weights(number)[rows, columns]
-        return values
+        held: NDArray[Any] = network.weights(number)[rows, columns]
+        return held
     found = matrix.entries()
+    values = network.parameters[found.places]
+    if rows.size > values.size:  # by the whole matrix: searching would take longer
+        whole = np.zeros((matrix.n_out, matrix.n_in), values.dtype)
+        whole[found.rows, found.columns] = values
+        return whole[rows, columns]
     known = found.rows * matrix.n_in + found.columns
     wanted = rows * matrix.n_in + columns
     at = np.minimum(np.searchsorted(known, wanted), known.size - 1)
-    values = network.parameters[found.places[at]]
-    return np.where(known[at] == wanted, values, values.dtype.type(0))
+    return np.where(known[at] == wanted, values[at], values.dtype.type(0))
 
 
 def _chosen(network: Network, layers: Iterable[int] | None) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.storage.pattern import sorted_once
 from clnet.storage.sparse import SparseStorage
 
 
@@ -26,7 +27,7 @@ class DiaStorage(SparseStorage):
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
         """The diagonals [diagonals] that have entries, from the lowest."""
-        return np.unique(self.pattern.columns - self.pattern.rows)
+        return sorted_once(self.pattern.columns - self.pattern.rows)
 
     @property
     def size(self) -> int:

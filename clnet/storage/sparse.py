@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.storage.base import Entries, entry_matrix
+from clnet.storage.base import Entries
 from clnet.storage.pattern import Pattern
 
 
@@ -76,7 +76,9 @@ class SparseStorage(ABC):
 
     def matrix(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return A [n_out, n_in] for values [size]: a copy."""
-        return entry_matrix(self, values)
+        matrix = np.zeros((self.n_out, self.n_in), values.dtype)
+        matrix[self.pattern.rows, self.pattern.columns] = values[self.slots]
+        return matrix
 
     def nbytes(self, item_size: int) -> int:
         """Return the bytes of values, of item_size each, and of index arrays."""
