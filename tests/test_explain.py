@@ -211,5 +211,4 @@ def test_real_surveys_of_any_device_fit(monkeypatch, tmp_path, sizes, batch):
     ):
         found = planner.Planner(network, device, batch, False, planner.VARIANTS).plan()
         assert all(len(line) <= WIDTH for line in found.splitlines())
-        assert {"chosen", "spans that lost"} <= set(parts(found))
-        assert ("refused" in parts(found)) == (device.type == "gpu")
+        assert {"chosen", "spans that lost", "refused"} <= set(parts(found))
