@@ -700,7 +700,7 @@ def test_tune_is_none_true_or_false(tune):
     [
         (["naive", "naiv"], "unknown variant 'naiv': did you mean 'naive'?"),
         (["gem"], "did you mean 'gemm'?"),
-        (["quick"], "unknown variant 'quick': known are cpu, fused"),
+        (["quick"], "unknown variant 'quick': known are cpu, csr, fused"),
         ([3], "unknown variant 3"),
         ([["naive"]], "unknown variant"),
         ("naive", "variants must be a list of names, not 'naive'"),
