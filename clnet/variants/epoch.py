@@ -42,6 +42,8 @@ TILES = (384, 192, 96, 48)  # samples of a tile, the usually best first
 TASKS = 2  # of each worker, at least, so that none waits long for the last one
 MOST_TASKS = 8  # of each worker; more only make more gradients to be added
 SYNC = 16  # words of the synchronisation before those of the tasks
+EFFICIENCY = 0.8  # of the products of a large tile
+LANE_SUMS = 40  # samples whose products take as long as the sums over lanes do
 TASK_LOOKS = 4  # looks at another's task a flop of it: many times what it takes
 LOOKS = (1 << 31) - 1  # at most
 UPDATE_LOOKS = 40  # looks for another step an element that is updated: likewise
@@ -93,10 +95,13 @@ class Epoch:
         shape = _Shape.of(step, span, config)
         samples = span.batch * sum(value.width for value in step.data)
         moved = samples + 3 * shape.tasks * shape.size
-        scratch = config["workers"] * shape.worker_size + 2 * shape.tasks * shape.apart
+        workers = config["workers"]
+        scratch = workers * shape.worker_size + 2 * shape.tasks * shape.apart
+        idle = -(-shape.tasks // workers) * workers / shape.tasks
+        sums = 1 + LANE_SUMS / config["tile"]
         return Cost(
-            span_flops(span), 4 * moved, 1, 4 * scratch,
-            min(config["workers"], shape.tasks), 0.7,
+            span_flops(span), 4 * moved, 1, 4 * scratch, workers,
+            EFFICIENCY / (idle * sums),
         )
 
     def launches(

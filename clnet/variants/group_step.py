@@ -28,6 +28,7 @@ from clnet.variants.base import (
     span_flops,
 )
 from clnet.variants.optimisers import live_table, rule_defines
+from clnet.variants.team import team_group
 from clnet.variants.whole_step import (
     WholeStep,
     layer_table,
@@ -102,8 +103,8 @@ class GroupStep:
         samples = span.batch * sum(value.width for value in step.data)
         return Cost(
             span_flops(span), 4 * (samples + 3 * groups * step.size),
-            1 if config["alone"] else 2, 4 * groups * (step.size + RECORD), groups,
-            0.2 * gpu_shape(device),
+            1 if config["alone"] else 2, 4 * groups * (step.size + RECORD),
+            min(groups, device.compute_units), 0.2 * gpu_shape(device),
         )
 
     def launches(
@@ -191,8 +192,8 @@ def _step(span: Span) -> WholeStep:
 
 
 def _group(device: Device) -> int:
-    """Return the largest group, a power of two, that the device and the kernel take."""
-    return min(GROUPS[0], 1 << device.largest_group.bit_length() - 1)
+    """Return the largest group that the device and the kernel take."""
+    return team_group(GROUPS[0], device)
 
 
 def _groups(span: Span, config: Config, device: Device) -> int:

@@ -1,0 +1,317 @@
+"""Variants that do whole steps of training, against the float64 oracle."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from clnet import reference
+from clnet.activations import ACTIVATIONS
+from clnet.binding import Step
+from clnet.device import device
+from clnet.losses import LOSSES, loss_function
+from clnet.lowering import live_elements, lower_training
+from clnet.network import Dense, Network
+from clnet.optimisers import (
+    OPTIMISERS,
+    SGD,
+    Adam,
+    Batch,
+    Incremental,
+    Quickprop,
+    Rprop,
+    Sarprop,
+)
+from clnet.regularisation import Regularisation
+from clnet.replay import Learnt, Replay
+from clnet.session import session
+from clnet.shuffling import key
+from clnet.training_ops import Tally
+from clnet.variants import epoch
+from clnet.variants.epoch import Epoch
+from clnet.variants.group_step import GroupStep
+from clnet.variants.sequential import Sequential
+
+DEVICE = device()
+SESSION = session(DEVICE)
+TOLERANCE = 3e-5
+RATE = 0.05
+PLACES = DEVICE.places
+VARIANTS = [
+    variant for variant in (Epoch(), GroupStep())
+    if DEVICE.type == "cpu" or variant.name != "epoch"
+]
+on_cpu = pytest.mark.skipif(DEVICE.type != "cpu", reason="a variant for CPUs")
+
+
+def data_of(network, loss, n, seed=4):
+    rng = np.random.default_rng(seed)
+    t = rng.uniform(0, 1, (n, network.n_out))
+    if LOSSES[loss].fused == "softmax":
+        t /= t.sum(axis=1, keepdims=True)
+    return [rng.uniform(-1, 1, (n, network.n_in)), t, rng.uniform(0, 2, (n, 1))]
+
+
+def trained(network, program, batch, data, variant, config, place, epochs=2):
+    """Return the Replay and Learnt after some epochs on the device."""
+    span = program.span(0, len(program.ops), batch)
+    assert variant.refuse(span, place) is None
+    rule = getattr(program.ops[-1], "optimiser", None)
+    state = np.zeros((0 if rule is None else rule.slots, network.layout.size), "f4")
+    if rule is not None:
+        state[...] = np.reshape(rule.initial, (rule.slots, 1))
+    learnt = Learnt(SESSION, network.parameters, state)
+    replay = Replay(
+        SESSION, [Step(span, variant, config, place)], network.layout, learnt
+    )
+    for value, array in zip(program.inputs, data, strict=False):
+        replay.write(value, array)
+    words = {f"key{i}": int(word) for i, word in enumerate(key(3, 1))}
+    replay.set(rate=RATE, seed=7, **words)
+    count = 0
+    for _ in range(epochs):
+        count += replay.run_pass(len(data[0]), count)
+    return replay, learnt
+
+
+def expected(network, program, batch, data, epochs=2):
+    """Return the oracle's values and parameters after the same epochs."""
+    rule = getattr(program.ops[-1], "optimiser", None)
+    state = np.zeros((0 if rule is None else rule.slots, network.layout.size))
+    if rule is not None:
+        state[...] = np.reshape(rule.initial, (rule.slots, 1))
+    parameters = network.parameters.astype(np.float64)
+    values = {"batch": np.array(batch), "state": state, "rate": RATE, "seed": 7,
+              "key": key(3, 1)}
+    for value, array in zip(program.inputs, data, strict=False):
+        values[value.name] = array.astype(np.float32).astype(np.float64)
+    n, count = len(data[0]), 0
+    for _ in range(epochs):
+        for first in range(0, n, batch):
+            samples = min(batch, n - first)
+            values.update(first=first, samples=samples, seen=first + samples,
+                          fresh=first == 0, count=count)
+            reference.run_ops(program.ops, values, parameters)
+            count += 1
+    return values, parameters
+
+
+def near(found, wanted, tolerance=TOLERANCE):
+    size = max(1e-30, float(np.abs(wanted).max(initial=0)))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * size)
+
+
+def check(network, loss, batch, rule, variant, *, n=None, shuffled=False,
+          weighted=False, all_configs=False, tolerance=TOLERANCE, regular=None):
+    """Compare a configuration, or all of them on all places, with the oracle.
+
+    Few steps on unsaturated nets: a slope that rounds to zero is another for RPROP.
+    """
+    options = {} if regular is None else {"regularisation": regular}
+    program = lower_training(
+        network, loss_function(loss), rule, samples=n, shuffled=shuffled,
+        weighted=weighted, **options,
+    )
+    data = data_of(network, loss, n or batch)
+    epochs = 1 if rule is None else 2
+    values, parameters = expected(network, program, batch, data, epochs)
+    live = live_elements(network.layout, network.storages)
+    span = program.span(0, len(program.ops), batch)
+    for place in PLACES if all_configs else PLACES[:1]:
+        configs = list(variant.space(span, place))
+        assert configs
+        for config in configs if all_configs else configs[:1]:
+            replay, learnt = trained(
+                network, program, batch, data, variant, config, place, epochs
+            )
+            totals = replay.read(program.output)[0]
+            near((totals[:3] + totals[3:])[:2], values["totals"][0, :2])
+            assert totals[2] == values["totals"][0, 2]
+            if rule is not None:
+                found = learnt.values()[0]
+                near(found, parameters, tolerance)
+                assert not found[~live].any()
+                continue
+            flat = replay.read_gradients()
+            assert not flat[~live].any()
+            for op in program.ops:
+                if hasattr(op, "gradient"):
+                    slot = op.weights if hasattr(op, "weights") else op.bias
+                    part = flat[slot.offset : slot.offset + slot.size]
+                    near(part, values[op.gradient.name][0])
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
+@pytest.mark.parametrize("batch", [1, 7, 8, 9, 31, 33, 48, 61, 200, 391])
+def test_batches(variant, batch):
+    network = Network(13, [Dense(6, "tanh"), Dense(3, "sigmoid")], seed=batch)
+    check(network, "mse", batch, None, variant, all_configs=batch in (9, 61, 391))
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
+@pytest.mark.parametrize("n_in", [1, 3, 4, 5, 127])
+@pytest.mark.parametrize("widths", [(1,), (2, 1), (7, 9, 5), (37, 4)])
+def test_widths(variant, n_in, widths):
+    layers = [Dense(w, "tanh", bias=w != 9) for w in widths]
+    check(Network(n_in, layers, seed=n_in), "mse", 50, Rprop(), variant)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_loss_with_weights(variant, loss):
+    last = LOSSES[loss].fused or "tanh"
+    network = Network(5, [Dense(6, "sigmoid"), Dense(3, last)], seed=3)
+    check(network, loss, 67, None, variant, weighted=True)
+
+
+SMOOTH = [n for n in ACTIVATIONS if "threshold" not in n and "stepwise" not in n]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
+@pytest.mark.parametrize("fann", [False, True])
+def test_every_activation_in_one_layer(variant, fann):
+    names = tuple(SMOOTH)
+    network = Network(
+        7, [Dense(len(names), names, 0.8), Dense(len(names), names)], seed=1,
+        fann_compatible=fann,
+    )
+    check(network, "fann_tanh" if fann else "mse", 40, None, variant)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_every_optimiser_in_steps_of_many_samples(variant, name):
+    rule = OPTIMISERS[name]()
+    network = Network(9, [Dense(8, "tanh"), Dense(2, "sigmoid")], seed=5)
+    check(network, "mse", rule.batch or 16, rule, variant, n=67, shuffled=True,
+          tolerance=1e-3)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_steps_of_parts_of_a_data_set(variant, shuffled):
+    network = Network(9, [Dense(18, "gelu"), Dense(4, "softmax")], seed=5)
+    check(network, "categorical_cross_entropy", 40, SGD(0.1, 0.5), variant, n=130,
+          shuffled=shuffled, weighted=True, all_configs=True)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
+@pytest.mark.parametrize(
+    "regular", [Regularisation(l1=1e-3, l2=1e-2), Regularisation(clip_value=1e-3)]
+)
+def test_penalties_and_clipped_values(variant, regular):
+    network = Network(9, [Dense(18, "tanh"), Dense(4, "sigmoid")], seed=5)
+    check(network, "mse", 40, SGD(0.1), variant, regular=regular)
+
+
+@on_cpu
+def test_gradients_clipped_by_their_norm():
+    network = Network(9, [Dense(18, "tanh"), Dense(4, "sigmoid")], seed=5)
+    regular = Regularisation(clip_norm=1e-3, l2=0.1)
+    check(network, "mse", 90, SGD(0.5), Epoch(), regular=regular, all_configs=True)
+    program = lower_training(
+        network, loss_function("mse"), SGD(), regularisation=regular
+    )
+    span = program.span(0, len(program.ops), 1)
+    for variant in (Sequential(), GroupStep()):
+        assert "clipped by its norm" in variant.refuse(span, DEVICE)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
+def test_losses_alone(variant):
+    network = Network(9, [Dense(8, "tanh"), Dense(2, "sigmoid")], seed=5)
+    whole = lower_training(network, loss_function("mse"), None, samples=50)
+    stop = next(i for i, op in enumerate(whole.ops) if isinstance(op, Tally)) + 1
+    program = dataclasses.replace(whole, ops=whole.ops[:stop], outputs=(whole.output,))
+    data = data_of(network, "mse", 50)
+    values, _ = expected(network, program, 16, data, 1)
+    span = program.span(0, len(program.ops), 16)
+    for config in variant.space(span, DEVICE):
+        replay, _ = trained(network, program, 16, data, variant, config, DEVICE, 1)
+        totals = replay.read(program.output)[0]
+        near((totals[:3] + totals[3:]), values["totals"][0, :3])
+
+
+@on_cpu
+@pytest.mark.parametrize(
+    "rule",
+    [Incremental(0.1, 0.3), Rprop(moves_at_zero=True), Adam(), Sarprop(), Batch(),
+     Quickprop(0.1)],
+    ids=lambda rule: rule.name,
+)
+def test_single_samples_in_sequence(rule):
+    network = Network(
+        13, [Dense(36, "elliot"), Dense(9, "tanh", bias=False),
+             Dense(3, "sigmoid", bias=False)], seed=2,
+    )
+    check(network, "mse", 1, rule, Sequential(), n=3, shuffled=True, weighted=True,
+          tolerance=1e-3)
+
+
+@on_cpu
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("n_in", [1, 4, 7, 8, 9, 33])
+def test_single_samples_of_every_loss(loss, n_in):
+    last = LOSSES[loss].fused or "tanh"
+    network = Network(n_in, [Dense(n_in + 3, "relu"), Dense(n_in, last)], seed=3)
+    check(network, loss, 1, SGD(0.01), Sequential(), n=9)
+
+
+@on_cpu
+def test_what_single_samples_are_refused_for():
+    network = Network(3, [Dense(2, ("tanh", "sigmoid"))], seed=1)
+    loss = loss_function("mse")
+    program = lower_training(network, loss, SGD(), samples=9)
+
+    def sentence(program, batch):
+        return Sequential().refuse(program.span(0, len(program.ops), batch), DEVICE)
+
+    assert "not of 2" in sentence(program, 2)
+    assert "neurons differ" in sentence(program, 1)
+    assert "whole gradient" in sentence(lower_training(network, loss, None), 1)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
+def test_what_is_no_whole_step_is_refused(variant):
+    network = Network(3, [Dense(2, "tanh")], seed=1)
+    program = lower_training(network, loss_function("mse"), SGD(), samples=9)
+    for start, stop in ((2, len(program.ops)), (0, 2), (0, len(program.ops) - 2)):
+        refusal = variant.refuse(program.span(start, stop, 3), DEVICE)
+        assert "a step of training" in refusal
+    if DEVICE.fp64:
+        wide = Network(3, [Dense(2, "tanh")], seed=1, dtype="float64")
+        program = lower_training(wide, loss_function("mse"), SGD())
+        span = program.span(0, len(program.ops), 3)
+        assert "float32" in variant.refuse(span, DEVICE)
+
+
+def test_tiles_too_large_for_local_memory_are_refused():
+    network = Network(5, [Dense(100_000, "tanh"), Dense(1, "tanh")], seed=1)
+    program = lower_training(network, loss_function("mse"), SGD())
+    refusal = GroupStep().refuse(program.span(0, len(program.ops), 64), DEVICE)
+    assert "local memory" in refusal
+
+
+@on_cpu
+def test_the_same_bits_again_and_after_a_helper_that_was_late(monkeypatch):
+    """Whoever computes a task: its gradient, and their order, are the same."""
+    network = Network(33, [Dense(20, "tanh"), Dense(3, "sigmoid")], seed=1)
+    program = lower_training(network, loss_function("mse"), Rprop(), samples=900)
+    data = data_of(network, "mse", 900)
+    span = program.span(0, len(program.ops), 450)
+    config = next(iter(Epoch().space(span, DEVICE)))
+
+    def bits():
+        replay, learnt = trained(
+            network, program, 450, data, Epoch(), config, DEVICE, 5
+        )
+        replay.session.finish()
+        return learnt.values()[0].tobytes()
+
+    first = bits()
+    assert all(bits() == first for _ in range(5))
+    monkeypatch.setattr(epoch, "PATIENCE", 0)
+    monkeypatch.setattr(epoch, "TASK_LOOKS", 0)
+    assert all(bits() == first for _ in range(5))
