@@ -195,35 +195,36 @@ inline void loss_of(const int width, __global const float *y, __global const flo
 }
 
 #if UPDATE
-// A vector of parameters from number `element` on takes a step by its gradients; of a
-// row, `left` values are left.
-inline void step_vector(__global float *parameters, __global float *state,
-                        const int size, const int element, const float8 g,
-                        const int left, const int stride_left, const Moment now)
-{
-    float8 kept[SLOTS + 1];  // at least one: there are no empty arrays
-    const float8 w = row_part(parameters + element, 0, stride_left);
-#pragma unroll
-    for (int k = 0; k < SLOTS; ++k)
-        kept[k] = row_part(state + (size_t)k * size + element, 0, stride_left);
-    const float8 next = stepped(w, g, kept, now, element);
-    const int8 live = below(0, left);
-    set_row_part(parameters + element, 0, stride_left, live ? next : w);
-#pragma unroll
-    for (int k = 0; k < SLOTS; ++k)
-        set_row_part(state + (size_t)k * size + element, 0, stride_left,
-                     live ? kept[k] : (float8)(0.0f));
-}
-
-// A row of n parameters, padded to `stride`, with gradients d * x.
+// A row of n parameters from number `element` on, padded to `stride`, takes a step by the
+// gradients d * x.
 inline void step_row(__global float *parameters, __global float *state, const int size,
                      const int element, const float d, __global const float *x,
                      const int n, const int stride, const Moment now)
 {
-    for (int i = 0; i < n; i += 8)
-        step_vector(parameters, state, size, element + i,
-                    (float8)(d) * *(__global const float8 *)(x + i), n - i, stride - i,
-                    now);
+    __global float *w = parameters + element, *s = state + element;
+    float8 kept[SLOTS + 1];  // at least one: there are no empty arrays
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {
+#pragma unroll
+        for (int k = 0; k < SLOTS; ++k)
+            kept[k] = *(__global const float8_unaligned *)(s + (size_t)k * size + i);
+        const float8 g = (float8)(d) * *(__global const float8 *)(x + i);
+        __global float8_unaligned *to = (__global float8_unaligned *)(w + i);
+        *to = stepped(*to, g, kept, now, element + i);
+#pragma unroll
+        for (int k = 0; k < SLOTS; ++k)
+            *(__global float8_unaligned *)(s + (size_t)k * size + i) = kept[k];
+    }
+    if (i == n) return;
+    const int8 live = below(i, n);
+#pragma unroll
+    for (int k = 0; k < SLOTS; ++k) kept[k] = row_part(s + (size_t)k * size, i, stride);
+    const float8 g = (float8)(d) * *(__global const float8 *)(x + i);
+    const float8 next = stepped(row_part(w, i, stride), g, kept, now, element + i);
+    set_row_part(w, i, stride, live ? next : (float8)(0.0f));
+#pragma unroll
+    for (int k = 0; k < SLOTS; ++k)
+        set_row_part(s + (size_t)k * size, i, stride, live ? kept[k] : (float8)(0.0f));
 }
 #endif
 
