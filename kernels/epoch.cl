@@ -34,6 +34,8 @@ typedef struct {
     int n, batch;    // samples of the data set, and of a step
     int bits;        // of half a sample's number, for the order
     int tile;        // samples of a tile at most: a multiple of 8
+    int pitch;       // from a value to the next one of a sample, an odd multiple of 8:
+                     // at powers of two they would all fall on a few lines of the cache
     int tiles;       // tiles of a task at most
     // Where things start in a worker's memory, and how large that is.
     int x_place, t_place, weight_place, dx_place, gradient_place, worker_size;
@@ -126,11 +128,12 @@ inline void gather(const Net *net, const Step *step, const int start, const int 
     for (int s = 0; s < samples; s += 8) {
         int rows[8];
         for (int k = 0; k < 8; ++k) rows[k] = row_of(net, step, start + s + k);
-        turn_rows(net->x, net->layers[0].n_in, rows, own + net->x_place + s, net->tile);
+        turn_rows(net->x, net->layers[0].n_in, rows, own + net->x_place + s,
+                  net->pitch);
         turn_rows(net->t, net->layers[net->count - 1].n_out, rows,
-                  own + net->t_place + s, net->tile);
+                  own + net->t_place + s, net->pitch);
 #if WEIGHTED
-        turn_rows(net->weight, 1, rows, own + net->weight_place + s, net->tile);
+        turn_rows(net->weight, 1, rows, own + net->weight_place + s, net->pitch);
 #endif
     }
 }
@@ -141,7 +144,7 @@ inline void losses(const Net *net, __global float *own, __global const float *t,
                    __global const float *weight, const int samples, const int counted,
                    float *record)
 {
-    const int pitch = net->tile;
+    const int pitch = net->pitch;
     __global const Layer *last = net->layers + net->count - 1;
     const int width = last->n_out;
     __global float *y = own + last->values;
@@ -220,7 +223,7 @@ inline void tile(const Net *net, __global float *own, __global const float *x,
                  const int samples, const int counted, __global float *gradient,
                  const int add, float *record)
 {
-    const int pitch = net->tile;
+    const int pitch = net->pitch;
     __global const float *in = x;
     for (int l = 0; l < net->count; ++l) {
         __global const Layer *layer = net->layers + l;
@@ -285,9 +288,10 @@ inline void task(const Net *net, const Step *step, __global float *own, const in
         __global const float *weight = own + net->weight_place;
 #else
         // The tiles that `turn` has made, of x_place, t_place and 1 values a sample.
-        __global const float *x = net->x + (size_t)start * net->x_place;
-        __global const float *t = net->t + (size_t)start * net->t_place;
-        __global const float *weight = net->weight + start;
+        const size_t turned = (size_t)(start / net->tile) * net->pitch;
+        __global const float *x = net->x + turned * net->x_place;
+        __global const float *t = net->t + turned * net->t_place;
+        __global const float *weight = net->weight + turned;
 #endif
         tile(net, own, x, t, weight, samples, step->samples - start, sum, start > begin,
              record);
@@ -399,7 +403,7 @@ inline void finish(const Net *net, const Ending *ending, const int tasks,
         __global float *memory, __global float *gradients,                           \
         volatile __global int *sync, const int count_of_layers, const int size,      \
         const int n, const int batch, const int bits, const int tile_size,           \
-        const int tiles, const int tasks, const int x_place, const int t_place,      \
+        const int pitch, const int tiles, const int tasks, const int x_place, const int t_place,      \
         const int weight_place, const int dx_place, const int gradient_place,        \
         const int worker_size, const float bit_fail_limit
 // steps: to do, from the one described by the others on; samples: of all of them; seen:
@@ -413,8 +417,8 @@ inline void finish(const Net *net, const Ending *ending, const int tasks,
         const uint k5, const uint k6, const uint k7
 #define SET_NET                                                                      \
     const Net net = {layers, neurons, parameters, x, t, weight, count_of_layers,     \
-                     size, n, batch, bits, tile_size, tiles, x_place, t_place,       \
-                     weight_place, dx_place, gradient_place, worker_size,            \
+                     size, n, batch, bits, tile_size, pitch, tiles, x_place,         \
+                     t_place, weight_place, dx_place, gradient_place, worker_size,   \
                      bit_fail_limit};
 #define SET_ENDING                                                                   \
     const Ending ending = {total, state, totals, live, outputs, rate, seed};         \
@@ -547,13 +551,14 @@ helpers(SHARED_ARGUMENTS, const int linger)
 
 // turned = tiles of all samples, [tile][rows][pitch]; zero where there is no sample.
 //
-// data [n, width]  pitch: samples of a tile; rows: width, rounded up to a multiple of 4
+// data [n, width]  rows: width, rounded up to a multiple of 4; tile: samples of one
 // index map: work-item = 8 samples
 __kernel void turn(__global const float *data, const int width, const int n,
-                   __global float *turned, const int rows, const int pitch)
+                   __global float *turned, const int rows, const int tile,
+                   const int pitch)
 {
     const int first = get_global_id(0) * 8;
-    __global float *to = turned + (size_t)(first / pitch) * rows * pitch + first % pitch;
+    __global float *to = turned + (size_t)(first / tile) * rows * pitch + first % tile;
     for (int k = 0; k < 8; ++k)
         for (int i = 0; i < rows; ++i)
             to[(size_t)i * pitch + k] =

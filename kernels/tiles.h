@@ -16,17 +16,20 @@
 // multiple of 4.
 
 #define ROW_WEIGHTS(r) __global const float *w##r = w + r * down;
-#define START(r, v) float8 sum##r##v = (float8)(0.0f);
+#define START(r, v)                                                                  \
+    float8 sum##r##v =                                                               \
+        add ? ((__global float8 *)(y + r * pitch))[v] : (float8)(0.0f);
+#define START_AT_ZERO(r, v) float8 sum##r##v = (float8)(0.0f);
 #define LOAD_VALUES(v) const float8 x##v = ((__global const float8 *)x)[v];
 #define LOAD_WEIGHT(r) const float8 a##r = (float8)(*w##r); w##r += across;
 #define MULTIPLY_ADD(r, v) sum##r##v += a##r * x##v;
 #define STORE_SUM(r, v) ((__global float8 *)(y + r * pitch))[v] = sum##r##v;
 
-// y[r, s] = sum over k of w[r * down + k * across] * x[k, s]
+// y[r, s] (+)= sum over k of w[r * down + k * across] * x[k, s]
 #define DEFINE_PRODUCT(NAME, ROWS, VECTORS, PAIRS)                                   \
     inline void NAME(__global const float *w, const int down, const int across,      \
                      __global const float *x, const int count, __global float *y,    \
-                     const int pitch)                                                \
+                     const int pitch, const int add)                                 \
     {                                                                                \
         ROWS(ROW_WEIGHTS)                                                            \
         PAIRS(START)                                                                 \
@@ -65,29 +68,30 @@ DEFINE_PRODUCT(product_4_1, TO_4, TO_1, BY_4_1)
 DEFINE_PRODUCT(product_4_2, TO_4, TO_2, BY_4_2)
 DEFINE_PRODUCT(product_4_3, TO_4, TO_3, BY_4_3)
 
-// The same for `rows` rows and `samples` samples. All rows whose weights stay in cache
-// are taken for some samples before the next ones are.
-#define CACHED_WEIGHTS 32768
+// The same for `rows` rows and `samples` samples, without sums before. The values of
+// BLOCK features and 24 samples stay in the first cache while all rows pass.
+#define BLOCK 256
 inline void product(__global const float *w, const int down, const int across,
                     __global const float *x, const int count, __global float *y,
                     const int rows, const int samples, const int pitch)
 {
-    const int most = max(4, CACHED_WEIGHTS / count / 4 * 4);
-    for (int begin = 0; begin < rows; begin += most) {
-        const int end = min(begin + most, rows);
+    for (int k = 0; k < count; k += BLOCK) {
+        const int here = min(BLOCK, count - k);
         int s = 0;
 #define DOWN(n, m)                                                                   \
-    for (; row + m <= end; row += m)                                                 \
-        product_##m##_##n(w + row * down, down, across, x + s, count,                \
-                          y + row * pitch + s, pitch);
+    for (; row + m <= rows; row += m)                                                \
+        product_##m##_##n(w + row * down, down, across, x + s, here,                 \
+                          y + row * pitch + s, pitch, k);
 #define ACROSS(n)                                                                    \
     for (; s + 8 * n <= samples; s += 8 * n) {                                       \
-        int row = begin;                                                             \
+        int row = 0;                                                                 \
         DOWN(n, 4) DOWN(n, 2) DOWN(n, 1)                                             \
     }
         ACROSS(3) ACROSS(2) ACROSS(1)
 #undef ACROSS
 #undef DOWN
+        w += here * across;
+        x += here * pitch;
     }
 }
 
@@ -116,7 +120,7 @@ inline void product(__global const float *w, const int down, const int across,
                      const int samples, const int pitch, __global float *gradient,   \
                      const int stride, const int add)                                \
     {                                                                                \
-        PAIRS(START)                                                                 \
+        PAIRS(START_AT_ZERO)                                                                 \
         for (int s = 0; s < samples; s += 8) {                                       \
             ROWS(ROW_OF_DS)                                                          \
             ADD_COLUMN(ROWS_OF_SUMS, 0)                                              \

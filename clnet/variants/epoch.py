@@ -127,7 +127,8 @@ class Epoch:
                 Launch(
                     "epoch.cl", "turn", defines,
                     (round_up(span.batch, tile) // LANES,), (1,),
-                    (value, value.width, span.batch, turned, _rows(value), tile),
+                    (value, value.width, span.batch, turned, _rows(value), tile,
+                     _pitch(tile)),
                     when="inputs",
                 )
                 for value, turned in zip(step.data, data, strict=False)
@@ -142,7 +143,8 @@ class Epoch:
             Scratch("task gradients", 4 * 2 * shape.tasks * shape.apart),
             Scratch("sync", 4 * (SYNC + shape.tasks)),
             len(step.layers), shape.size, n, span.batch, half_bits(n), tile,
-            shape.tiles, shape.tasks, *shape.places, float(step.loss.bit_fail_limit),
+            _pitch(tile), shape.tiles, shape.tasks, *shape.places,
+            float(step.loss.bit_fail_limit),
         )
         flops = span_flops(span) // shape.tasks
         words = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
@@ -206,14 +208,16 @@ class _Shape:
             here, end = end, end + round_up(size, LANES)
             return here
 
-        rows = layer_table(step, place, tile, 4)
+        pitch = _pitch(tile)
+        rows = layer_table(step, place, pitch, 4)
         x, t, *_ = step.data
         if step.gather is None:  # the turned data's own rows
             places = [_rows(x), _rows(t), 1]
         else:
-            places = [place(_rows(value) * tile) for value in (x, t)] + [place(tile)]
+            places = [place(_rows(value) * pitch) for value in (x, t)]
+            places.append(place(pitch))
         widest = max((layer.n_in for layer in step.layers[1:]), default=0)
-        places += [place(widest * tile), place(step.size), round_up(end, 16)]
+        places += [place(widest * pitch), place(step.size), round_up(end, 16)]
         return cls(-(-count // tiles), tiles, rows, tuple(places), step.size)
 
 
@@ -228,6 +232,11 @@ def _rows(value: Value) -> int:
     return round_up(value.width, 4)
 
 
+def _pitch(tile: int) -> int:
+    """Return what lies between two values of a sample: an odd multiple of the lanes."""
+    return (tile // LANES | 1) * LANES
+
+
 def _turned(value: Value, span: Span, tile: int) -> Scratch:
-    size = 4 * _rows(value) * round_up(span.batch, tile)
+    size = 4 * _rows(value) * -(-span.batch // tile) * _pitch(tile)
     return Scratch(f"turned {value.name}", size)
