@@ -43,7 +43,7 @@ GROUPS = (256, 128)  # work-items of a group
 PARTS = 8  # work-items that share an element when gradients are added
 PADDING = 4  # samples behind a tile's, which spread its rows over the banks
 RECORD = 8  # values between two groups' gradients: the record, and padding
-ALONE = 512  # samples of a step up to which one group may do it
+FEW = 2  # tiles that one group does as fast as several
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ class GroupStep:
         ]
         # Only one group knows the epoch's error before it updates.
         alone = step.update is not None and isinstance(step.update.optimiser, Sarprop)
-        kinds = [1] if alone else [1, 0] if span.batch <= ALONE else [0]
+        few = span.batch <= FEW * tiles[0]
+        kinds = [1] if alone else [1, 0] if few else [0, 1]
         return tuple(
             {"tile": tile, "group": group, "alone": kind}
             for kind in kinds for tile in tiles for group in groups
