@@ -9,7 +9,7 @@ import numpy as np
 
 from clnet.device import Device
 from clnet.lowering import live_elements
-from clnet.ops import Span, round_up
+from clnet.ops import Span
 from clnet.optimisers import (
     FANN_CLAMP,
     QUICKPROP_LEAST_STEP,
@@ -41,9 +41,13 @@ LEAST = {
 }
 
 
+VECTOR = 8  # elements; the layout's size is a multiple
+PER_ITEM = 4  # elements of a work-item elsewhere
+
+
 @dataclass(frozen=True)
 class Optimisers:
-    """Every rule of `clnet.optimisers` (``optimisers.cl``)."""
+    """Every rule of `clnet.optimisers`, by vectors on CPUs (``optimisers.cl``)."""
 
     name: str = "optimisers"
     reach: Reach = "op"
@@ -71,12 +75,18 @@ class Optimisers:
     ) -> tuple[Launch, ...]:
         """Return the one launch."""
         op = _update(span)
-        defines = {"REAL": real(span), **rule_defines(op, span)}
+        vectors = device.type == "cpu" and span.dtype == "float32"
+        width, per_item = (VECTOR, 1) if vectors else (1, PER_ITEM)
         group = min(GROUP, device.largest_group)
+        defines: dict[str, int | str] = {
+            "REAL": real(span), "WIDTH": width, "GROUP": group, "PER_ITEM": per_item,
+            **rule_defines(op, span),
+        }
         size = op.layout.size
+        groups = -(-size // (group * per_item * width))
         return (
             Launch(
-                "optimisers.cl", "update", defines, (round_up(size, group),), (group,),
+                "optimisers.cl", "update", defines, (groups * group,), (group,),
                 (
                     Parameters(), Gradients(), live_table(op), State(), op.totals,
                     op.norm or op.totals, size, op.outputs, Scalar("rate", "real"),
