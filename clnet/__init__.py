@@ -13,7 +13,7 @@ from clnet.errors import (
 )
 from clnet.formats import load, load_data, save_data
 from clnet.history import History, TrainingState
-from clnet.layers import Dense, Sparse
+from clnet.layers import Dense, Local, Sparse
 from clnet.network import Network
 from clnet.scaling import Scaling
 from clnet.storage import Pattern
@@ -32,6 +32,7 @@ __all__ = [
     "FormatError",
     "History",
     "InputError",
+    "Local",
     "Network",
     "Pattern",
     "Scaling",

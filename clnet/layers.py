@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from clnet.activations import SOFTMAX, activation
 from clnet.checks import as_numbers, check_count
-from clnet.errors import InputError
+from clnet.errors import InputError, unknown
 from clnet.initialisers import initialiser
 from clnet.placement import placement
-from clnet.storage import DenseStorage, Pattern, Storage
+from clnet.storage import DenseStorage, LocalStorage, Pattern, Storage
 from clnet.storage.formats import AUTO, check_format, parts
 
 Blocks = tuple[tuple[Storage, ...], ...]
 """For each source of a layer, the storages whose sum is its block of the matrix."""
+
+SHARED = "shared"
+BIASES = (SHARED, "neuron")
+"""What biases a locally connected layer may have: one for all, or one a neuron."""
 
 
 class Layer(Protocol):
@@ -39,8 +43,8 @@ class Layer(Protocol):
         ...
 
     @property
-    def bias(self) -> bool:
-        """Whether neurons have a bias."""
+    def bias(self) -> bool | str | None:
+        """Whether neurons have a bias; ``"shared"``: one for all."""
         ...
 
     @property
@@ -112,40 +116,50 @@ class Neurons:
 
     def __post_init__(self) -> None:
         check_count("n_out", self.n_out)
-        initialiser(self.initialiser)
-        names = self.activation
-        if isinstance(names, Iterable) and not isinstance(names, str):
-            names = tuple(names)
-            object.__setattr__(self, "activation", names)
-            self._one_each("activation", len(names))
-            if SOFTMAX in names:
-                raise InputError("softmax belongs to a whole layer, not to one neuron")
-            for name in names:
-                activation(name)
-        elif names != SOFTMAX:
-            activation(names)
-        steepness = as_numbers("steepness", self.steepness, "float64")
-        if not np.isfinite(steepness).all():
-            raise InputError(f"a steepness must be finite, not {self.steepness}")
-        if steepness.ndim:
-            object.__setattr__(self, "steepness", tuple(steepness.ravel().tolist()))
-            self._one_each("steepness", steepness.size)
-        fraction = self.dropout
-        number = isinstance(fraction, (int, float, np.number))
-        if not number or isinstance(fraction, bool) or not 0 <= fraction < 1:
-            raise InputError(
-                f"dropout must be a number of at least 0 and below 1, not {fraction!r}"
-            )
-        object.__setattr__(self, "dropout", float(fraction))
-        if self.sources is not None:
-            object.__setattr__(self, "sources", _sources(self.sources))
+        if self.bias not in (True, False):
+            raise InputError(f"bias must be True or False, not {self.bias!r}")
+        _check_neurons(self)
 
-    def _one_each(self, what: str, found: int) -> None:
-        if found != self.n_out:
-            raise InputError(
-                f"{what} has {found} entries for {self.n_out} neurons: give one, or "
-                "one a neuron"
-            )
+
+def _check_neurons(layer: Neurons | Local) -> None:
+    """Raise InputError unless a layer's fields are right; write them in one form."""
+    initialiser(layer.initialiser)
+    names = layer.activation
+    if isinstance(names, Iterable) and not isinstance(names, str):
+        names = tuple(names)
+        object.__setattr__(layer, "activation", names)
+        _check_one_each(layer, "activation", len(names))
+        if SOFTMAX in names:
+            raise InputError("softmax belongs to a whole layer, not to one neuron")
+        for name in names:
+            activation(name)
+    elif names != SOFTMAX:
+        activation(names)
+    steepness = as_numbers("steepness", layer.steepness, "float64")
+    if not np.isfinite(steepness).all():
+        raise InputError(f"a steepness must be finite, not {layer.steepness}")
+    if steepness.ndim:
+        object.__setattr__(layer, "steepness", tuple(steepness.ravel().tolist()))
+        _check_one_each(layer, "steepness", steepness.size)
+    fraction = layer.dropout
+    number = isinstance(fraction, (int, float, np.number))
+    if not number or isinstance(fraction, bool) or not 0 <= fraction < 1:
+        raise InputError(
+            f"dropout must be a number of at least 0 and below 1, not {fraction!r}"
+        )
+    object.__setattr__(layer, "dropout", float(fraction))
+    if layer.sources is not None:
+        object.__setattr__(layer, "sources", _sources(layer.sources))
+
+
+def _check_one_each(layer: Neurons | Local, what: str, found: int) -> None:
+    if isinstance(layer, Local) and layer.n_in is None:
+        return  # its neurons are not known yet
+    if found != layer.n_out:
+        raise InputError(
+            f"{what} has {found} entries for {layer.n_out} neurons: give one, or "
+            "one a neuron"
+        )
 
 
 def _sources(found: object) -> tuple[int, ...]:
@@ -263,3 +277,106 @@ class Sparse(Neurons):
         """Return the storages of the format; raise InputError as `connections`."""
         patterns = self.connections(sum(widths)).blocks(widths)
         return parts(patterns, self.format, item_size, self.memory_limit)
+
+
+@dataclass(frozen=True)
+class Local:
+    """A locally connected layer: neuron i reads the inputs i … i + window - 1.
+
+    Each neuron has weights of its own. Of n_in inputs come ``n_in - window + 1``
+    outputs: how many follows from the layer before, in a network.
+
+    Parameters
+    ----------
+    window : int
+        Inputs that a neuron reads, at least 1.
+    activation, steepness, initialiser, sources, dropout
+        As for `Neurons`; one source at most.
+    bias : {"shared", "neuron"} or None
+        One bias for all neurons, one for each, or none.
+    n_in : int or None
+        Inputs; a network says.
+
+    Raises
+    ------
+    InputError
+        If an argument is not as above, or the window is wider than the inputs.
+    """
+
+    window: int
+    activation: str | tuple[str, ...] = "identity"
+    steepness: float | tuple[float, ...] = 1.0
+    bias: str | None = SHARED
+    initialiser: str = "glorot"
+    sources: tuple[int, ...] | None = field(default=None, kw_only=True)
+    dropout: float = field(default=0.0, kw_only=True)
+    n_in: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_count("window", self.window)
+        if self.n_in is not None:
+            check_count("n_in", self.n_in)
+            if self.n_in < self.window:
+                raise InputError(
+                    f"a window of {self.window} is wider than its {self.n_in} inputs"
+                )
+        if self.bias is not None and self.bias not in BIASES:
+            raise unknown("bias of a local layer", self.bias, BIASES)
+        _check_neurons(self)
+        if self.sources is not None and len(self.sources) > 1:
+            raise InputError(
+                f"a locally connected layer reads one source, found {self.sources}"
+            )
+
+    @property
+    def n_out(self) -> int:
+        """Neurons; raises InputError where the inputs are not known."""
+        if self.n_in is None:
+            raise InputError(
+                "how many neurons a local layer has follows from its inputs: put it "
+                "into a network"
+            )
+        return self.n_in - self.window + 1
+
+    def blocks(self, widths: Sequence[int], item_size: int) -> Blocks:
+        """Return the one storage."""
+        (n_in,) = widths
+        return ((LocalStorage(n_in - self.window + 1, n_in, self.window),),)
+
+
+def placed(n_in: int, layers: Iterable[Layer]) -> tuple[Layer, ...]:
+    """Return a network's layers, those that follow from their inputs with all sizes.
+
+    Raises
+    ------
+    InputError
+        If a window is wider than the inputs that are left to it.
+    """
+    sizes = [n_in]
+    found: list[Layer] = []
+    run = 0  # local layers in a row
+    for number, layer in enumerate(layers):
+        if isinstance(layer, Local):
+            source = number if layer.sources is None else layer.sources[0]
+            width = sizes[min(source, number)]
+            if width < layer.window:
+                raise InputError(
+                    f"layer {number} has a window of {layer.window}, and {width} "
+                    f"{'input is' if width == 1 else 'inputs are'} left of "
+                    f"{sizes[number - run]}: such a stack can be {run} "
+                    f"{'layer' if run == 1 else 'layers'} deep at most"
+                )
+            layer = replace(layer, n_in=width)
+            run += 1
+        else:
+            run = 0
+        found.append(layer)
+        sizes.append(layer.n_out)
+    return tuple(found)
+
+
+def bias_size(layer: Layer) -> int:
+    """Return how many biases a layer has."""
+    if not layer.bias:
+        return 0
+    return 1 if layer.bias == SHARED else layer.n_out

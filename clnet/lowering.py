@@ -81,7 +81,7 @@ def live_elements(
     """Return which elements [size] of the flat buffer are no padding."""
     live = np.zeros(where.size, bool)
     for storage, slot in zip(storages, where.weights, strict=True):
-        live[slot.offset : slot.offset + slot.size] = storage.entries().live
+        live[slot.offset : slot.offset + slot.size] = storage.live()
     for place in where.biases:
         if place is not None:
             live[place.offset : place.offset + place.size] = True

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ops import Slot
-from clnet.storage import DenseStorage, RowStorage, Storage
+from clnet.storage import DenseStorage, LocalStorage, RowStorage, Storage
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Matrix:
         """Live entries."""
         if self.full:
             return self.n_out * self.n_in
-        return sum(int(part.storage.entries().live.sum()) for part in self.parts)
+        return sum(int(part.storage.live().sum()) for part in self.parts)
 
     @property
     def density(self) -> float:
@@ -110,6 +110,35 @@ class Matrix:
         for part in self.parts:
             matrix[:, part.columns] += part.storage.matrix(part.values(parameters))
         return matrix
+
+    @property
+    def window(self) -> int | None:
+        """Entries of each row of a locally connected layer; None: it is none."""
+        return None if self._local is None else self._local.window
+
+    @property
+    def _local(self) -> LocalStorage | None:
+        storage = self.parts[0].storage
+        return storage if isinstance(storage, LocalStorage) else None
+
+    def weights(self, parameters: NDArray[Any]) -> NDArray[Any]:
+        """Return `dense`, or the windows [n_out, window] of a local layer: a view."""
+        if self._local is None:
+            return self.dense(parameters)
+        return self._local.bands(self.parts[0].values(parameters)).T
+
+    def live_values(self, parameters: NDArray[Any]) -> NDArray[Any]:
+        """Return the values of the live entries [count], row by row: a copy."""
+        if self._local is not None:
+            return self.weights(parameters).flatten()
+        return parameters[self.entries().places]
+
+    def set_live(self, parameters: NDArray[Any], values: NDArray[Any]) -> None:
+        """Set the values of the live entries [count], row by row."""
+        if self._local is not None:
+            self.weights(parameters)[...] = values.reshape(self.n_out, -1)
+        else:
+            parameters[self.entries().places] = values
 
     def entries(self) -> MatrixEntries:
         """Return the live entries."""

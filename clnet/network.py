@@ -14,7 +14,7 @@ from clnet.activations import SOFTMAX, activation
 from clnet.checks import as_numbers, check_count
 from clnet.errors import ClnetWarning, InputError, unknown
 from clnet.initialisers import WIDROW_NGUYEN, Draw, initialiser, widrow_nguyen
-from clnet.layers import Dense, Layer
+from clnet.layers import Dense, Layer, bias_size, placed
 from clnet.lowering import layout, live_elements, lower
 from clnet.matrix import Matrix, Part
 from clnet.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
@@ -96,6 +96,7 @@ class Network:
                 "the last layer has dropout, which is for layers that others read"
             )
         _check_sources([_sources(layers, i) for i in range(len(layers))])
+        layers = placed(int(n_in), layers)
         if dtype not in DTYPES:
             raise unknown("dtype", dtype, DTYPES)
         self._n_in = int(n_in)
@@ -248,8 +249,7 @@ class Network:
     @cached_property
     def layout(self) -> Layout:
         """Where weights and biases live in the flat buffer."""
-        biases = [layer.n_out if layer.bias else 0 for layer in self._layers]
-        return layout(self.storages, biases)
+        return layout(self.storages, [bias_size(layer) for layer in self._layers])
 
     @cached_property
     def program(self) -> Program:
@@ -283,13 +283,19 @@ class Network:
         self._version += 1
 
     def weights(self, layer: int) -> NDArray[Any]:
-        """Return the weights [n_out, n_in] of a layer, counted from 0, read-only."""
-        matrix = self.matrices[self._checked(layer)].dense(self.parameters)
+        """Return the weights [n_out, n_in] of a layer, counted from 0, read-only.
+
+        Of a locally connected layer [n_out, window].
+        """
+        matrix = self.matrices[self._checked(layer)].weights(self.parameters)
         matrix.flags.writeable = False
         return matrix
 
     def biases(self, layer: int) -> NDArray[Any]:
-        """Return the biases [n_out] of a layer, counted from 0; empty without."""
+        """Return the biases [n_out] of a layer, counted from 0; empty without.
+
+        One alone [1] where all neurons share it.
+        """
         slot = self.layout.biases[self._checked(layer)]
         if slot is None:
             return np.zeros(0, self._dtype)
@@ -301,7 +307,8 @@ class Network:
         """Replace the weights, and biases [n_out], of one layer, counted from 0.
 
         Weights are the matrix [n_out, n_in]; of a partially connected layer also its
-        live entries [entries], row by row.
+        live entries [entries], row by row; of a locally connected one its windows
+        [n_out, window]. A shared bias is [1].
 
         Raises
         ------
@@ -312,15 +319,21 @@ class Network:
         matrix = self.matrices[self._checked(layer)]
         values = as_numbers("weights", weights, self._dtype)
         live = not matrix.full and values.shape == (matrix.count,)
+        if matrix.window is not None and values.shape == (matrix.n_out, matrix.window):
+            live, values = True, values.ravel()
         if not live and values.shape != (matrix.n_out, matrix.n_in):
             raise InputError(
                 f"weights of layer {layer} have shape {list(values.shape)}, expected "
                 f"[{matrix.n_out}, {matrix.n_in}]"
             )
         new = self._parameters.copy()
-        rows, columns, places = matrix.entries()
-        new[places] = values if live else values[rows, columns]
-        outside = np.count_nonzero(values) - np.count_nonzero(new[places])
+        outside = 0
+        if not live:
+            rows, columns, _ = matrix.entries()
+            outside = int(np.count_nonzero(values))
+            values = values[rows, columns]
+            outside -= int(np.count_nonzero(values))
+        matrix.set_live(new, values)
         if outside:
             raise InputError(
                 f"weights of layer {layer} have {outside} numbers where there is no "
@@ -719,12 +732,12 @@ class Network:
         parameters = np.zeros(self.layout.size, self._dtype)
         for number, layer in enumerate(self._layers):
             matrix, place = self.matrices[number], self.layout.biases[number]
-            places = matrix.entries().places
-            n = places.size
+            n = matrix.count
             rule = draw or initialiser(layer.initialiser)
-            parameters[places], biases = rule(
+            weights, biases = rule(
                 rng, n / matrix.n_out, n / matrix.n_in, n, place.size if place else 0
             )
+            matrix.set_live(parameters, weights)
             if place is not None:
                 parameters[place.offset : place.offset + place.size] = biases
         return parameters

@@ -149,7 +149,10 @@ class Apply(Op):
 
 @dataclass(frozen=True)
 class BiasAct(Op):
-    """``y = f(steepness * (sums + bias))``; the bias is left out where it is None."""
+    """``y = f(steepness * (sums + bias))``; the bias is left out where it is None.
+
+    A bias of size 1 serves all neurons.
+    """
 
     sums: Value
     y: Value
@@ -167,9 +170,14 @@ class BiasAct(Op):
         return (self.y,)
 
     @property
+    def shared(self) -> bool:
+        """Whether one bias serves all neurons."""
+        return self.bias is not None and self.bias.size < self.y.width
+
+    @property
     def signature(self) -> str:
         """The function's, with the width."""
-        bias = "" if self.bias is None else "bias-"
+        bias = "" if self.bias is None else "shared-" * self.shared + "bias-"
         return f"{bias}{self.nonlinearity.signature}[{self.y.width}]"
 
 

@@ -141,4 +141,5 @@ def _chosen(network: Network, layers: Iterable[int] | None) -> list[int]:
 
 def _neurons(layer: Layer) -> dict[str, Any]:
     """Return what every kind of layer has, by the names of its fields."""
-    return {f.name: getattr(layer, f.name) for f in dataclasses.fields(Neurons)}
+    found = {f.name: getattr(layer, f.name) for f in dataclasses.fields(Neurons)}
+    return {**found, "bias": bool(layer.bias)}  # a shared one becomes one a neuron

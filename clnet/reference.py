@@ -21,7 +21,7 @@ from clnet.lowering import live_elements
 from clnet.ops import Apply, BiasAct, Nonlinearity, Op, Program, Slot, Softmax
 from clnet.optimisers import Moment
 from clnet.shuffling import hashes, permuted
-from clnet.storage import RowStorage, Storage
+from clnet.storage import LocalStorage, RowStorage, Storage
 from clnet.training_ops import (
     RECORD,
     ActGrad,
@@ -85,6 +85,8 @@ def _product(x: Array, storage: Storage, weights: Array, transposed: bool) -> Ar
     has no connection. The others multiply their live entries alone: BLAS, which knows
     only whole matrices, serves where x is finite and the zeros between do not matter.
     """
+    if isinstance(storage, LocalStorage):
+        return _windows(x, storage, weights, transposed)
     if isinstance(storage, RowStorage) or np.isfinite(x).all():
         matrix = storage.matrix(weights)
         product: Array = x @ (matrix if transposed else matrix.T)
@@ -97,6 +99,20 @@ def _product(x: Array, storage: Storage, weights: Array, transposed: bool) -> Ar
     sums = np.zeros((storage.n_in if transposed else storage.n_out, len(x)), x.dtype)
     np.add.at(sums, rows, (x[:, columns] * weights[live]).T)
     return sums.T
+
+
+def _windows(
+    x: Array, storage: LocalStorage, weights: Array, transposed: bool
+) -> Array:
+    """Return ``sum over r: w[r] x[:, r : r + n_out]``, or its transpose."""
+    n_out = storage.n_out
+    sums = np.zeros((len(x), storage.n_in if transposed else n_out), x.dtype)
+    for r, band in enumerate(storage.bands(weights)):
+        if transposed:
+            sums[:, r : r + n_out] += band * x
+        else:
+            sums += band * x[:, r : r + n_out]
+    return sums
 
 
 @run_op.register
@@ -200,17 +216,23 @@ def _apply_t(op: ApplyT, values: Values, parameters: Array) -> None:
 
 @run_op.register
 def _outer(op: Outer, values: Values, parameters: Array) -> None:
+    ds, x = values[op.ds.name], values[op.x.name]
+    found = np.zeros((1, op.weights.size), ds.dtype)
+    values[op.gradient.name] = found
+    if isinstance(op.storage, LocalStorage):
+        for r, band in enumerate(op.storage.bands(found[0])):
+            band[...] = (ds * x[:, r : r + op.storage.n_out]).sum(axis=0)
+        return
     entries = op.storage.entries()
     live = entries.live
-    full = values[op.ds.name].T @ values[op.x.name]
-    found = np.zeros((1, op.weights.size), full.dtype)
+    full = ds.T @ x
     found[0, live] = full[entries.rows[live], entries.columns[live]]
-    values[op.gradient.name] = found
 
 
 @run_op.register
 def _bias_grad(op: BiasGrad, values: Values, parameters: Array) -> None:
-    values[op.gradient.name] = values[op.ds.name].sum(axis=0, keepdims=True)
+    every = None if op.shared else 0
+    values[op.gradient.name] = values[op.ds.name].sum(axis=every).reshape(1, -1)
 
 
 @run_op.register

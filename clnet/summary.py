@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from clnet.activations import SOFTMAX, activation
 from clnet.formats.fann import FannParameters
+from clnet.layers import bias_size
 from clnet.network import Network
 
 WIDTH = 80  # columns of everything that is printed
@@ -24,10 +25,11 @@ def network_text(network: Network) -> str:
     for number, (layer, matrix) in enumerate(
         zip(network.layers, network.matrices, strict=True)
     ):
-        biases = layer.n_out * layer.bias
+        biases = bias_size(layer)
         rows.append((
             number, layer.n_out, _one(layer.activation), _one(layer.steepness),
             matrix.format + ("" if matrix.full else f" {100 * matrix.density:.3g}%"),
+            layer.bias if isinstance(layer.bias, str) else
             "yes" if layer.bias else "no", matrix.count + biases,
             matrix.nbytes(item_size) + biases * item_size,
         ))

@@ -244,6 +244,11 @@ class ActGrad(Op):
     nonlinearity: Nonlinearity
 
     @property
+    def shared(self) -> bool:
+        """Whether one bias serves all neurons."""
+        return self.bias is not None and self.bias.size < self.ds.width
+
+    @property
     def reads(self) -> tuple[Value, ...]:
         """The derivative by y, and what f' reads."""
         return (self.dy, *(v for v in (self.y, self.sums) if v is not None))
@@ -316,7 +321,10 @@ class Outer(Op):
 
 @dataclass(frozen=True)
 class BiasGrad(Op):
-    """The biases' gradient: ``ds`` summed over the batch."""
+    """The biases' gradient: ``ds`` summed over the batch.
+
+    Over the neurons too, where they share one bias.
+    """
 
     ds: Value
     gradient: Value
@@ -334,8 +342,13 @@ class BiasGrad(Op):
 
     @property
     def signature(self) -> str:
-        """The name, with the width."""
-        return f"dbias[{self.ds.width}]"
+        """The name, with the width, and whether there is one bias for all."""
+        return f"d{'shared-' * self.shared}bias[{self.ds.width}]"
+
+    @property
+    def shared(self) -> bool:
+        """Whether one bias serves all neurons."""
+        return self.bias.size < self.ds.width
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,11 @@ __kernel void apply(__global const REAL *parameters, const int weights,
 // y[b, j] = f_j(clip(steepness[j] * (sums[b, j] + bias[j])))
 //
 // codes, steepness, limits [width]   the function of each neuron
-// bias: where the layer's biases start in `parameters`, or -1 without
+// bias: where the layer's biases start in `parameters`, or -1 without; bias_step from
+// one neuron's to the next, 0 where all share one
 // index map: work-item b * across + j
 __kernel void bias_act(__global const REAL *parameters, const int bias,
-                       __global const int *codes, __global const REAL *steepness,
+                       const int bias_step, __global const int *codes, __global const REAL *steepness,
                        __global const REAL *limits, __global const REAL *sums,
                        const int lds, __global REAL *y, const int ldy, const int width,
                        const int across)
@@ -45,7 +46,7 @@ __kernel void bias_act(__global const REAL *parameters, const int bias,
     const size_t sample = get_global_id(0) / across;
     if (j >= width) return;
     REAL v = sums[sample * lds + j];
-    if (bias >= 0) v += parameters[bias + j];
+    if (bias >= 0) v += parameters[bias + bias_step * j];
     v *= steepness[j];
     v = v < -limits[j] ? -limits[j] : v;
     v = v > limits[j] ? limits[j] : v;

@@ -13,6 +13,7 @@
 // SIGMOID, SOFTMAX, MEAN  loss only: 1 where the loss is fused with that activation;
 //        where it is the mean over outputs
 // HAS_WEIGHT  loss only: 1 where samples have weights
+// PARTS, TEAM  shared_bias_… only: partial sums; work-items that add them, a power of two
 // GROUP  tally only: work-items, a power of two
 // SHUFFLED, ROWS  gather only: 1 where the order is random; rows of a group
 #define WIDTH 1
@@ -26,11 +27,12 @@
 // ds[b, j] = dy[b, j] * f_j'(v) * steepness[j]
 //
 // codes, steepness, limits [width]   the function of each neuron
-// bias: where the layer's biases start in `parameters`, or -1 without
+// bias: where the layer's biases start in `parameters`, or -1 without; bias_step from
+// one neuron's to the next, 0 where all share one
 // sums, y: dy stands for the one that is not read
 // index map: work-item b * across + j, in one dimension: others may end at 65535
 __kernel void act_grad(__global const REAL *parameters, const int bias,
-                       __global const int *codes, __global const REAL *steepness,
+                       const int bias_step, __global const int *codes, __global const REAL *steepness,
                        __global const REAL *limits, __global const REAL *dy,
                        const int lddy, __global const REAL *sums, const int lds,
                        __global const REAL *outputs, const int ldy, __global REAL *ds,
@@ -43,7 +45,7 @@ __kernel void act_grad(__global const REAL *parameters, const int bias,
     REAL v = 0, y = 0, slope = 0;
 #if READS_SUMS
     v = sums[sample * lds + j];
-    if (bias >= 0) v += parameters[bias + j];
+    if (bias >= 0) v += parameters[bias + bias_step * j];
     v = clipped(v * s, -limits[j], limits[j]);
 #endif
 #if READS_Y
@@ -118,6 +120,40 @@ __kernel void bias_grad(__global REAL *gradients, const int bias,
     }
     gradients[bias + j] = sum;
 }
+
+#ifdef PARTS
+// partial[i] = sum of ds[b, j] over the elements i, i + PARTS, … of the batch
+// index map: work-item i of PARTS
+__kernel void shared_bias_parts(__global const REAL *ds, const int ldds,
+                                __global REAL *partial, const int width,
+                                const int batch)
+{
+    const size_t i = get_global_id(0);
+    if (i >= PARTS) return;
+    REAL sum = 0;
+    for (size_t e = i; e < (size_t)batch * width; e += PARTS)
+        sum += ds[e / width * ldds + e % width];
+    partial[i] = sum;
+}
+
+// gradients[bias] = sum of partial [PARTS]
+// index map: one group of TEAM work-items; a tree adds their sums
+__kernel __attribute__((reqd_work_group_size(TEAM, 1, 1)))
+void shared_bias_grad(__global REAL *gradients, const int bias,
+                      __global const REAL *partial)
+{
+    __local REAL sums[TEAM];
+    const int i = get_local_id(0);
+    REAL sum = 0;
+    for (int p = i; p < PARTS; p += TEAM) sum += partial[p];
+    sums[i] = sum;
+    for (int step = TEAM / 2; step > 0; step /= 2) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (i < step) sums[i] += sums[i + step];
+    }
+    if (i == 0) gradients[bias] = sums[0];
+}
+#endif
 
 #ifdef MEAN
 #include "losses.h"

@@ -215,6 +215,9 @@ class Sparse:
         slots = np.arange(self.size)
         return Entries(slots % self.n_out, (slots * 7) % self.n_in, slots % 3 < 2)
 
+    def live(self):
+        return self.entries().live
+
     def matrix(self, values):
         return entry_matrix(self, values)
 

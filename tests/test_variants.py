@@ -128,6 +128,7 @@ def spans(case, variant):
     bounds = {
         "op": [(n - 2, n - 1), (n - 1, n)],
         "layer": [(n - 2, n)],
+        "pair": [(n - 2, n)],
         # From an inner value to an inner value, too.
         "run": [(0, n)] + ([(2, n - 2)] if n in (6, 8) else []),
     }[variant.reach]
@@ -363,6 +364,9 @@ class Scattered:
         columns = rng.integers(self.n_in, size=self.size)
         return Entries(rows, columns, np.arange(self.size) % 5 != 2)
 
+    def live(self):
+        return self.entries().live
+
     def matrix(self, values):
         return entry_matrix(self, values)
 
@@ -385,7 +389,7 @@ class ScatteredLayer:
 def test_a_storage_that_nobody_knows_yet(variant, place):
     """It runs on the variants that read entries, and all others say no."""
     network = Network(11, [ScatteredLayer(23), ScatteredLayer(4)], seed=1)
-    ops = {"op": 1, "layer": 2, "run": 4}[variant.reach]
+    ops = {"op": 1, "pair": 2, "layer": 2, "run": 4}[variant.reach]
     span = network.program.span(0, ops, 6)
     refusal = variant.refuse(span, place)
     if variant.reach == "op":
@@ -487,7 +491,7 @@ def test_what_is_refused_and_what_is_not(variant):
     network = Network.mlp([8, 9, 10], "tanh", dtype="float64")
     if variant.name == "csr":
         network = network.prune(density=0.5)
-    ops = {"op": 1, "layer": 2, "run": 4}[variant.reach]
+    ops = {"op": 1, "pair": 2, "layer": 2, "run": 4}[variant.reach]
     span = network.program.span(0, ops, 2)
     single = dataclasses.replace(span, dtype="float32")
     cpu = dataclasses.replace(LEAST, local_memory=1 << 20, largest_group=4096)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from clnet.errors import FormatError
 from clnet.formats.numbers import Items, Text
+from clnet.layers import bias_size
 from clnet.network import Network
 
 Array = NDArray[Any]
@@ -228,6 +229,9 @@ def structure_of(network: Network, path: Path) -> Structure:
             )
         if not layer.bias:
             raise refused(number, "has no bias, and every neuron of FANN has one")
+        if bias_size(layer) != layer.n_out:
+            raise refused(number, "has one bias for all, and FANN's neurons have each "
+                          "its own")
         if shortcut and matrices[number].density < 1:
             raise refused(number, "is sparse, and FANN's shortcut networks are not")
     sizes = [n + 1 for n in network.sizes]

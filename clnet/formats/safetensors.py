@@ -5,8 +5,9 @@ linear and activation modules alternate, an identity counting as one: layer k, f
 has its weights [n_out, n_in] under ``"{2k}.weight"`` and its biases [n_out] under
 ``"{2k}.bias"``. A partially connected layer has the weights [entries] of its live
 entries, row by row, and as in PyTorch's CSR tensors ``"{2k}.weight.crow_indices"``
-[n_out + 1] and ``"{2k}.weight.col_indices"`` [entries]. The network's description
-stands in the metadata, as JSON under ``"clnet"``.
+[n_out + 1] and ``"{2k}.weight.col_indices"`` [entries]. A locally connected layer has
+the weights [n_out, window], and [1] where its neurons share a bias. The network's
+description stands in the metadata, as JSON under ``"clnet"``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from clnet.checks import check_count
 from clnet.errors import FormatError, InputError
 from clnet.formats.fann_parameters import FannParameters
 from clnet.formats.files import check_readable, write
-from clnet.layers import Dense, Layer, Sparse
+from clnet.layers import Dense, Layer, Local, Sparse, bias_size, placed
 from clnet.network import Network
 from clnet.scaling import Scaling
 from clnet.storage import Pattern
@@ -35,8 +36,12 @@ Array = NDArray[Any]
 
 _KEY = "clnet"
 _VERSION = 1
-_LAYERS: dict[str, type[Dense] | type[Sparse]] = {"dense": Dense, "sparse": Sparse}
-_DRAWN = ("density", "placement", "seed")  # what the pattern came from
+_LAYERS: dict[str, type[Dense] | type[Sparse] | type[Local]] = {
+    "dense": Dense, "sparse": Sparse, "local": Local,
+}
+_IMPLIED = {  # fields that follow from the tensors, or from the layer before
+    "sparse": ("pattern", "density", "placement", "seed"), "local": ("n_in",),
+}
 _OPTIONS = ("dtype", "fann_compatible")
 
 
@@ -88,9 +93,9 @@ def save(network: Network, path: Path) -> None:
     ):
         weight, bias = _names(number)
         if isinstance(layer, Sparse):
-            rows, columns, places = matrix.entries()
+            rows, columns, _ = matrix.entries()
             starts = np.searchsorted(rows, np.arange(matrix.n_out + 1))
-            tensors[weight] = network.parameters[places]
+            tensors[weight] = matrix.live_values(network.parameters)
             for name, indices in zip(_index_names(number), (starts, columns),
                                      strict=True):
                 tensors[name] = indices.astype(np.int32)
@@ -125,9 +130,8 @@ def _layer(path: Path, layer: Any) -> dict[str, Any]:
     for name, kind in _LAYERS.items():
         if isinstance(layer, kind):
             fields = {f.name: getattr(layer, f.name) for f in dataclasses.fields(kind)}
-            if kind is Sparse:
-                for field in ("pattern", *_DRAWN):
-                    del fields[field]
+            for field in _IMPLIED.get(name, ()):
+                del fields[field]
             return {"type": name, **fields}
     raise FormatError(
         f"cannot write {path}: a layer is {type(layer).__name__}, expected one of "
@@ -159,13 +163,14 @@ def _described(
         for number, fields in enumerate(description.pop("layers")):
             make = _LAYERS[fields.pop("type")]
             if make is Sparse:
-                sizes = [n_in, *(layer.n_out for layer in layers)]
+                sizes = [n_in, *(layer.n_out for layer in placed(n_in, layers))]
                 read = fields["sources"] or [number]
                 fields["pattern"] = _pattern(
                     fields["n_out"], sum(sizes[source] for source in read),
                     *(tensors.pop(name) for name in _index_names(number)),
                 )
             layers.append(make(**fields))
+        layers = list(placed(n_in, layers))
         options = {name: description.pop(name) for name in _OPTIONS}
         if description:
             raise KeyError(f"unknown {min(description)}")
@@ -203,8 +208,10 @@ def _arrays(
         shapes = {weight: [layer.n_out, sum(sizes[source] for source in read)]}
         if isinstance(layer, Sparse) and layer.pattern is not None:
             shapes = {weight: [len(layer.pattern)]}
+        if isinstance(layer, Local):
+            shapes = {weight: [layer.n_out, layer.window]}
         if layer.bias:
-            shapes[bias] = [layer.n_out]
+            shapes[bias] = [bias_size(layer)]
         arrays.append([])
         for name, shape in shapes.items():
             tensor = tensors.pop(name, None)

@@ -11,13 +11,14 @@ from clnet.storage.dia import DiaStorage
 from clnet.storage.ell import EllStorage
 from clnet.storage.formats import FORMATS, Memory, converted, memory_table
 from clnet.storage.hyb import hyb, hyb_width
+from clnet.storage.local import LocalStorage
 from clnet.storage.pattern import Pattern
 from clnet.storage.sell import SellStorage
 from clnet.storage.sparse import SparseStorage
 
 __all__ = [
     "FORMATS", "CooStorage", "CsrStorage", "DenseStorage", "DiaStorage", "EllStorage",
-    "Entries", "MaskedStorage", "Memory", "Pattern", "RowStorage", "SellStorage",
-    "SparseStorage", "Storage", "converted", "entry_matrix", "hyb", "hyb_width",
-    "memory_table",
+    "Entries", "LocalStorage", "MaskedStorage", "Memory", "Pattern", "RowStorage",
+    "SellStorage", "SparseStorage", "Storage", "converted", "entry_matrix", "hyb",
+    "hyb_width", "memory_table",
 ]

@@ -58,6 +58,10 @@ class Storage(Protocol):
         """Return row, column and liveness of every value slot."""
         ...
 
+    def live(self) -> NDArray[np.bool_]:
+        """Return which value slots [size] are no padding: as in `entries`."""
+        ...
+
     def matrix(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return A [n_out, n_in] for values [size]: a view where possible."""
         ...

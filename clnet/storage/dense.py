@@ -50,6 +50,10 @@ class RowStorage:
         rows, columns = np.divmod(np.arange(self.size, dtype=np.int64), self.stride)
         return Entries(rows, columns, columns < self.n_in)
 
+    def live(self) -> NDArray[np.bool_]:
+        """Return whether each value slot is no padding [size]."""
+        return np.tile(np.arange(self.stride) < self.n_in, self.n_out)
+
     def matrix(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return A [n_out, n_in] as a view of values [size]."""
         return values.reshape(self.n_out, self.stride)[:, : self.n_in]
@@ -100,6 +104,10 @@ class MaskedStorage(RowStorage):
     def entries(self) -> Entries:
         """Return row, column and liveness of every value slot."""
         entries = super().entries()
+        return Entries(entries.rows, entries.columns, self.live())
+
+    def live(self) -> NDArray[np.bool_]:
+        """Return whether each value slot is no padding [size]."""
         live = np.zeros(self.size, bool)
         live[self.slots] = True
-        return Entries(entries.rows, entries.columns, live)
+        return live

@@ -68,11 +68,15 @@ class SparseStorage(ABC):
     def entries(self) -> Entries:
         """Return row, column and liveness of every value slot."""
         rows, columns = np.zeros((2, self.size), np.int64)
-        live = np.zeros(self.size, bool)
         rows[self.slots] = self.pattern.rows
         columns[self.slots] = self.pattern.columns
+        return Entries(rows, columns, self.live())
+
+    def live(self) -> NDArray[np.bool_]:
+        """Return whether each value slot is no padding [size]."""
+        live = np.zeros(self.size, bool)
         live[self.slots] = True
-        return Entries(rows, columns, live)
+        return live
 
     def matrix(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return A [n_out, n_in] for values [size]: a copy."""

@@ -111,6 +111,8 @@ def _refuse_with(op: ApplyT | Outer, other: object, span: Span) -> str | None:
         return "it does not keep the gradients of the layer's output"
     if not other.nonlinearity.uniform:
         return "it takes one derivative a layer, and here neurons differ"
+    if other.sums is not None and other.shared:
+        return "it reads a bias a neuron, and here all share one"
     return None
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from clnet.device import Device
 from clnet.ops import Apply, BiasAct, Nonlinearity, Softmax, Span, round_up
-from clnet.storage import Storage
+from clnet.storage import LocalStorage, Storage
 from clnet.variants.base import (
     Config,
     Cost,
@@ -27,6 +27,7 @@ from clnet.variants.base import (
     unsupported_dtype,
 )
 
+MOST_ENTRIES = 1 << 20  # of a local layer, that are listed
 GROUP = 64  # work-items; enough for a warp or wavefront, few enough for every device
 
 
@@ -41,6 +42,9 @@ class Generic:
         """Refuse training's ops, and a type that the device lacks."""
         if not isinstance(span.ops[0], (Apply, BiasAct, Softmax)):
             return "it computes the forward ops, and this is none"
+        if isinstance(span.ops[0], Apply):
+            refusal = refuse_entries(span.ops[0].storage)
+            return refusal or unsupported_dtype(span, device)
         return unsupported_dtype(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
@@ -92,6 +96,7 @@ class Generic:
                     (round_up(width, group) * span.batch,), (group,),
                     (
                         Parameters(), -1 if op.bias is None else op.bias.offset,
+                        int(not op.shared),
                         *function_tables(op.nonlinearity, width, span.dtype),
                         op.sums, op.sums.stride, op.y, op.y.stride, width,
                         round_up(width, group),
@@ -107,6 +112,19 @@ class Generic:
                 ),
             )
         raise NotImplementedError(f"no generic kernel for {type(op).__name__}")
+
+
+def refuse_entries(storage: Storage) -> str | None:
+    """Return why tables of a local storage's entries are not worth making, or None.
+
+    It has no indices, and kernels that need none.
+    """
+    if isinstance(storage, LocalStorage) and storage.size > MOST_ENTRIES:
+        return (
+            f"it would list {storage.size} entries of a local layer, more than "
+            f"{MOST_ENTRIES}"
+        )
+    return None
 
 
 def occurring(function: Nonlinearity) -> list[str]:

@@ -38,6 +38,7 @@ from clnet.variants.base import (
     Parameters,
     Reach,
     Scalar,
+    Scratch,
     Table,
     gpu_shape,
     item_size,
@@ -47,13 +48,19 @@ from clnet.variants.base import (
     span_flops,
     unsupported_dtype,
 )
-from clnet.variants.generic import GROUP, function_tables, occurring
+from clnet.variants.generic import (
+    GROUP,
+    function_tables,
+    occurring,
+    refuse_entries,
+)
 from clnet.variants.team import team_group
 
 SOURCE = "generic_backward.cl"
 BLOCK = 64  # samples of a partial sum
 TALLY_GROUP = 256  # work-items that add up the records
 ARRAYS = 3  # that are gathered at most: inputs, targets, weights
+SHARE_GROUPS = 8  # groups a compute unit that sum a shared bias's gradient
 GATHER_GROUP = 256  # work-items that copy rows
 GATHER_GROUPS = 4  # such groups that a compute unit wants
 MOST_ROWS = 64  # of a group
@@ -68,8 +75,11 @@ class GenericBackward:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse ops that are not training's, and a type that the device lacks."""
-        if type(span.ops[0]) not in _LAUNCHES:
+        op = span.ops[0]
+        if type(op) not in _LAUNCHES:
             return "it computes training's ops, and this is none"
+        if isinstance(op, (ApplyT, Outer)):
+            return refuse_entries(op.storage) or unsupported_dtype(span, device)
         return unsupported_dtype(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
@@ -85,12 +95,18 @@ class GenericBackward:
         if isinstance(op, Gather):  # of the data set it reads a batch
             reads = 2 * item_size(span) * span.batch * sum(v.width for v in op.batch)
         units = 1 if isinstance(op, Tally) else device.compute_units
-        return Cost(span_flops(span), reads, 1, 0, units, gpu_shape(device))
+        launches, scratch = 1, 0
+        if isinstance(op, BiasGrad) and op.shared:
+            launches = 2
+            scratch = item_size(span) * _shared_parts(op, span, device)
+        return Cost(
+            span_flops(span), reads, launches, scratch, units, gpu_shape(device)
+        )
 
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the op's one launch."""
+        """Return the op's one launch; two where all neurons share a bias."""
         (op,) = span.ops
         return _LAUNCHES[type(op)](op, span, device)
 
@@ -139,6 +155,7 @@ def _act_grad(op: ActGrad, span: Span, device: Device) -> tuple[Launch, ...]:
             "act_grad", span, device, across * span.batch,
             (
                 Parameters(), -1 if op.bias is None else op.bias.offset,
+                int(not op.shared),
                 *function_tables(function, width, span.dtype),
                 op.dy, op.dy.stride, sums, sums.stride, y, y.stride, op.ds,
                 op.ds.stride, width, across,
@@ -168,7 +185,7 @@ def _apply_t(op: ApplyT, span: Span, device: Device) -> tuple[Launch, ...]:
 
 def _outer(op: Outer, span: Span, device: Device) -> tuple[Launch, ...]:
     storage = op.storage
-    entries = int(storage.entries().live.sum())
+    entries = int(storage.live().sum())
     key = f"{storage.signature}@{op.weights.offset} by slot"
     return (
         _launch(
@@ -183,12 +200,40 @@ def _outer(op: Outer, span: Span, device: Device) -> tuple[Launch, ...]:
 
 
 def _bias_grad(op: BiasGrad, span: Span, device: Device) -> tuple[Launch, ...]:
+    if op.shared:
+        return _shared_bias_grad(op, span, device)
     return (
         _launch(
             "bias_grad", span, device, op.ds.width,
             (Gradients(), op.bias.offset, op.ds, op.ds.stride, op.ds.width, span.batch),
         ),
     )
+
+
+def _shared_bias_grad(op: BiasGrad, span: Span, device: Device) -> tuple[Launch, ...]:
+    group, parts = _group(device), _shared_parts(op, span, device)
+    team = team_group(TALLY_GROUP, device)
+    defines: dict[str, int | str] = {
+        "REAL": real(span), "BLOCK": BLOCK, "PARTS": parts, "TEAM": team,
+    }
+    partial = Scratch("partial", item_size(span) * parts)
+    return (
+        Launch(
+            SOURCE, "shared_bias_parts", defines, (parts,), (group,),
+            (op.ds, op.ds.stride, partial, op.ds.width, span.batch),
+        ),
+        Launch(
+            SOURCE, "shared_bias_grad", defines, (team,), (team,),
+            (Gradients(), op.bias.offset, partial),
+        ),
+    )
+
+
+def _shared_parts(op: BiasGrad, span: Span, device: Device) -> int:
+    """Return how many sums the gradient of a shared bias is made of."""
+    group = _group(device)
+    most = SHARE_GROUPS * device.compute_units * group
+    return round_up(min(span.batch * op.ds.width, most), group)
 
 
 def _loss(op: Loss, span: Span, device: Device) -> tuple[Launch, ...]:
