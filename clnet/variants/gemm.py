@@ -28,8 +28,8 @@ KEYS = ("tile_m", "tile_n", "tile_k", "item_m", "item_n", "teams", "lanes", "dep
 SHAPES = (
     (128, 128, 8, 8, 8, 1, 4, 8),
     (128, 128, 16, 16, 8, 2, 4, 8),
-    (128, 64, 16, 8, 8, 2, 4, 8),
     (128, 64, 16, 8, 8, 2, 2, 8),
+    (128, 64, 16, 8, 8, 2, 4, 8),
     (128, 64, 16, 16, 8, 4, 4, 8),
     (128, 64, 16, 8, 4, 1, 8, 4),
     (64, 128, 16, 8, 8, 2, 4, 8),
@@ -57,6 +57,7 @@ MULTIPLY_ADDS = 128  # a clock, at best
 SHARES = {128: 1.0, 64: 1.0, 32: 0.8, 16: 0.7}  # of that, by a work-item's sums
 STEP_CLOCKS = 800  # from asking for a step's values to having them in local memory
 CLOCKS = 1.7e9  # a second
+BANDWIDTH = 1.5e12  # bytes a second at which sums of parts are written and read again
 
 
 @dataclass(frozen=True)
@@ -129,11 +130,11 @@ class Product:
         found: list[Config] = [c for c in CONFIGS if self.fits(c, device)]
         if parts is not None:
             found = [{**c, "parts": p} for c in found for p in parts]
-        launch = device.launch_cost * CLOCKS
 
         def seconds(config: Config) -> float:  # of equals, the larger tile stays first
-            several = config.get("parts", 1) > 1
-            return self.clocks(config, device) + several * launch
+            busy, cut = self.clocks(config, device) / CLOCKS, config.get("parts", 1)
+            moved = 2 * cut * self.m * self.n * self.item / BANDWIDTH
+            return busy + (device.launch_cost + moved if cut > 1 else 0)
 
         found.sort(key=seconds)
         return tuple(found[: MOST_CONFIGS if device.simd_width > 1 else 1])
