@@ -103,12 +103,15 @@ class Survey:
         What was eligible and failed, a sentence each.
     covers : list of Cover
         Those compared in the end, best first.
+    unmeasured : str
+        What those without times are and why they have none, if that is to be told.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
     refusals: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     covers: list[Cover] = field(default_factory=list)
+    unmeasured: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from clnet.network import Network
 
 WIDTH = 80  # columns
+GAP = 2  # between columns of a table
+CUTS = ((2, 20), (0, 14), (2, 12), (0, 10), (1, 11))
+"""What gives way where a table is too wide: columns, and down to which width."""
+BEST = 2  # ways to compute one part of a training step that lost and are listed
 PARTS = {
     "Apply": "sums", "BiasAct": "act", "Softmax": "softmax", "ActGrad": "act'",
     "ApplyT": "sums'", "Outer": "weights'", "BiasGrad": "bias'",
@@ -64,25 +69,49 @@ def explanation(
             (_seconds(cover.seconds), _summary(cover)) for cover in survey.covers[1:]
         ]
         parts.append("whole covers that lost\n" + _plain(rows))
-    taken = {id(c.step) for c in chosen.candidates}
-    losers = sorted(
-        (c for c in survey.candidates if id(c.step) not in taken and not c.fault),
-        key=lambda c: (c.start, c.stop, c.timing is None, c.seconds),
-    )
+    losers = _losers(survey)
+    untried = sum(candidate.timing is None for candidate in losers)
+    if training is not None:
+        losers = _best_parts(survey, losers)
     if losers:
         parts.append("spans that lost\n" + _table(program, losers))
+    if survey.unmeasured and untried:
+        parts.append("not measured\n" + _indented(f"{untried} {survey.unmeasured}"))
     refusals = [
         f"{name} ({_named(program, spans)}): {sentence}"
         for (name, sentence), spans in survey.refusals.items()
     ]
     refusals += survey.failures
     if refusals:
-        lines = [
-            textwrap.fill(line, WIDTH, initial_indent="  ", subsequent_indent="    ")
-            for line in refusals
-        ]
-        parts.append("refused\n" + "\n".join(lines))
+        parts.append("refused\n" + "\n".join(map(_indented, refusals)))
     return "\n\n".join(parts)
+
+
+def _losers(survey: Survey) -> list[Candidate]:
+    """Return what was not chosen and did not fail, the best of each span first."""
+    taken = {id(step) for step in survey.covers[0].steps}
+    return sorted(
+        (c for c in survey.candidates if id(c.step) not in taken and not c.fault),
+        key=lambda c: (c.start, c.stop, c.timing is None, c.seconds),
+    )
+
+
+def _best_parts(survey: Survey, losers: Sequence[Candidate]) -> list[Candidate]:
+    """Return of each span those of the best that are measured and no whole covers."""
+    wholes = {id(cover.steps[0]) for cover in survey.covers if len(cover.steps) == 1}
+    listed = [c for c in losers if c.timing and id(c.step) not in wholes]
+    seen = Counter[tuple[int, int]]()
+    found = []
+    for candidate in listed:
+        span = candidate.start, candidate.stop
+        seen[span] += 1
+        if seen[span] <= BEST:
+            found.append(candidate)
+    return found
+
+
+def _indented(line: str) -> str:
+    return textwrap.fill(line, WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
 def _row(candidate: Candidate) -> tuple[str, ...]:
@@ -107,12 +136,27 @@ def _table(program: Program, candidates: Iterable[Candidate]) -> str:
     for c in candidates:
         kind = _kind(program, c.start, c.stop)
         rows.setdefault((kind, *_row(c)), []).append((c.start, c.stop))
+    names = ("layers", "variant", "config", "place", "time", "")
+    cells = [(_named(program, spans), *row[1:]) for row, spans in rows.items()]
     text: str = tabulate(
-        [(_named(program, spans), *row[1:]) for row, spans in rows.items()],
-        ("layers", "variant", "config", "place", "time", ""),
-        tablefmt="plain", maxcolwidths=[14, 11, 20, 14, 8, 8], disable_numparse=True,
+        cells, names, tablefmt="plain", maxcolwidths=_widths(names, cells),
+        disable_numparse=True,
     )
     return text
+
+
+def _widths(names: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
+    """Return the columns' widths: what they need, as far as there is room."""
+    widths = [
+        max(len(name) + GAP, *map(len, column))  # as tabulate pads names
+        for name, column in zip(names, zip(*cells, strict=True), strict=True)
+    ]
+    over = sum(widths) + GAP * (len(widths) - 1) - WIDTH
+    for column, least in CUTS:
+        cut = max(0, min(over, widths[column] - least))
+        widths[column] -= cut
+        over -= cut
+    return widths
 
 
 def _kind(program: Program, start: int, stop: int) -> str:

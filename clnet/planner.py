@@ -433,8 +433,8 @@ class Planner:
             known = [other.steps for other in covers]
             if cover is not None and cover.steps not in known:
                 covers.append(cover)
-        if self.tune is False:  # what is modelled will not be measured, and cannot win
-            covers = [cover for cover in covers if cover.measured] or covers
+        # What is still only modelled had no prospects, or may not be measured.
+        covers = [cover for cover in covers if cover.measured] or covers
         ranked = sorted(covers, key=lambda cover: cover.seconds)[:COVERS]
         if self.tune is not False and len(ranked) > 1:
             # The host's own cover is measured last, as above.
@@ -470,7 +470,10 @@ class Planner:
         known = [self._remembered_whole(cover) for cover in covers]
         if all(cover.timing is not None for cover in known):
             return known
-        measured = [self._measured_whole(cover) for cover in covers]
+        measured = [
+            cover if cover.timing is not None else self._measured_whole(cover)
+            for cover in covers
+        ]
         found = [cover for cover in measured if cover is not None]
         for _ in range(AGAIN):
             least = min((cover.seconds for cover in found), default=0.0)

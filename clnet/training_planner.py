@@ -3,27 +3,34 @@
 As the planner of inference it ranks spans by times that are remembered or measured on
 demand, and the best whole covers against each other; but at the batch that is trained,
 and with all data on the device.
+
+A step has many ops, and to build a kernel takes longer than to measure it. So no more
+is measured than tells which cover is the shortest: where a span is not measured, a
+`PROSPECT`-th of its modelled time stands in, and only where the shortest path by such
+times is not yet measured, its slowest such span is. In the end that path is the
+shortest of all, unless a kernel is more than `PROSPECT` times as fast as its model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
 from clnet.binding import Step
-from clnet.cover import Candidate
+from clnet.cover import Candidate, Cover, shortest_path
 from clnet.device import Device
 from clnet.explain import explanation
 from clnet.network import Network
 from clnet.ops import Program, Value
-from clnet.planner import PROSPECT, Planner
+from clnet.planner import CLOSE, PROSPECT, Planner
 from clnet.tuning.store import Timing
 from clnet.tuning.trial import Trial
 from clnet.variants import TRAINING_VARIANTS, Variant
 
-MOST = 3  # candidates of one span that are measured
+MOST = 3  # candidates of one span that are tried, the best by the model
 
 
 @dataclass(frozen=True)
@@ -99,31 +106,71 @@ class _TrainingPlanner(Planner):
 
     def training_plan(self) -> TrainingPlan:
         chosen = self._chosen()
+        self.survey.unmeasured = "ways to compute spans: " + (
+            "nothing new may be measured" if self.tune is False else
+            f"even {PROSPECT:g} times as fast as modelled they would make no faster "
+            f"step, or {MOST} others of their span are modelled faster"
+        )
         text = explanation(
             self.network, self.device, self.batch, self.survey, self.program
         )
         return TrainingPlan(chosen.steps, text)
 
-    def _limits(
-        self, candidates: Sequence[Candidate]
-    ) -> dict[tuple[int, int], float]:
-        """Return the limits, also by what the parts of a span would take.
+    def _measured(self, candidates: list[Candidate]) -> list[Candidate]:
+        """Return the candidates with times, measuring those that tell the best path.
 
-        A step has many ops, and to build a kernel takes longer than to measure it.
+        First of those that span the program, so that its parts are tried only where
+        they may be faster. Then paths that stay on one place, where they may be close:
+        sums of times alone do not tell all.
         """
-        limits = super()._limits(candidates)
-        ordered = sorted(candidates, key=lambda c: (c.stop, c.start))
-        for start, stop in limits:
-            within = [c for c in ordered if c.start >= start and c.stop <= stop]
-            best = {start: 0.0}
-            for c in within:
-                seconds = best.get(c.start, inf) + c.modelled
-                best[c.stop] = min(best.get(c.stop, inf), seconds)
-            alone = sorted(
-                c.modelled for c in within if (c.start, c.stop) == (start, stop)
-            )
-            limits[start, stop] = min(PROSPECT * best[stop], alone[:MOST][-1])
-        return limits
+        if self.tune is True:
+            return super()._measured(candidates)
+        found = [self._remembered(c) for c in candidates]
+        n = len(self.program.ops)
+        self._search(found, [i for i, c in enumerate(found) if c.stop - c.start == n])
+        least = self._search(found, range(len(found)))
+        for place in self.device.places:
+            here = [i for i, c in enumerate(found) if c.step.place == place]
+            self._search(found, here, CLOSE * least)
+        return found
+
+    def _search(
+        self, candidates: list[Candidate], among: Sequence[int], limit: float = inf
+    ) -> float:
+        """Measure until the shortest path is, or cannot be as short as a limit.
+
+        Returns
+        -------
+        float
+            Its seconds.
+        """
+        while True:
+            hopes = {i: _at_best(candidates[i]) for i in _tried(candidates, among)}
+            path = shortest_path(len(self.program.ops), hopes.values())
+            if path is None or path.seconds > limit:
+                return inf
+            parts = {id(part) for part in path.candidates}
+            unknown = [
+                i for i, hope in hopes.items()
+                if id(hope) in parts and candidates[i].timing is None
+            ]
+            if not unknown:
+                return path.seconds
+            slowest = max(unknown, key=lambda i: candidates[i].modelled)
+            candidates[slowest] = self._measure(candidates[slowest])
+
+    def _covers(self, candidates: Sequence[Candidate]) -> list[Cover]:
+        covers = super()._covers(candidates)
+        if self.tune is not False and len(covers) == 1:
+            return self._contest(covers) if covers[0].timing is None else covers
+        return covers
+
+    def _shortest(self, candidates: Iterable[Candidate]) -> Cover | None:
+        cover = super()._shortest(candidates)
+        if cover is None or len(cover.candidates) > 1:
+            return cover
+        (whole,) = cover.candidates
+        return replace(cover, timing=whole.timing)  # its span's is the whole's
 
     @cached_property
     def _trial(self) -> Trial:
@@ -134,3 +181,23 @@ class _TrainingPlanner(Planner):
         *, on_device: bool, alike: Sequence[Step] = (),
     ) -> Timing:
         return self._trial.measure(steps, outputs)
+
+
+def _at_best(candidate: Candidate) -> Candidate:
+    """Return a candidate as if measured, with the least time that it may take."""
+    if candidate.timing is not None:
+        return candidate
+    least = candidate.modelled / PROSPECT
+    return replace(candidate, timing=Timing(least, least, 0.0))
+
+
+def _tried(candidates: Sequence[Candidate], among: Sequence[int]) -> Iterator[int]:
+    """Yield those with times, and of each span the `MOST` best that have no fault."""
+    tried: Counter[tuple[int, int]] = Counter()
+    for i in sorted(among, key=lambda i: candidates[i].modelled):
+        candidate = candidates[i]
+        if candidate.fault is None:
+            span = candidate.start, candidate.stop
+            tried[span] += 1
+            if candidate.timing is not None or tried[span] <= MOST:
+                yield i

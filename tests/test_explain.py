@@ -11,11 +11,15 @@ from clnet.binding import Step
 from clnet.cover import Candidate, Cover, Survey
 from clnet.device import Device
 from clnet.explain import WIDTH, explanation
+from clnet.losses import loss_function
+from clnet.lowering import lower_training
 from clnet.network import Dense, Network
 from clnet.ops import Op
+from clnet.optimisers import Rprop
 from clnet.tuning.store import Timing
 from clnet.variants.fused import Fused
 from clnet.variants.generic import Generic
+from clnet.variants.generic_backward import GenericBackward
 from clnet.variants.host import Host
 from clnet.variants.naive import Naive
 from clnet.variants.split import Split
@@ -184,6 +188,50 @@ def test_long_names_and_sentences_are_wrapped():
         refusals={("naive", "word " * 60): [(0, 2)]}, failures=["sentence " * 40],
     )
     assert len(found.splitlines()) > 20
+
+
+def test_names_are_broken_only_where_there_is_no_room():
+    program = lower_training(NETWORK, loss_function("mse"), Rprop())
+    config = {f"item_{name}": 100 for name in "abcdefgh"}
+
+    def row(number, length):
+        span = program.span(number, number + length, 1)
+        step = Step(span, GenericBackward(), config, HERE)
+        return Candidate(number, number + length, step, 1e-5, Timing(1e-5, 1e-5, 0.0))
+
+    survey = Survey(covers=[Cover((row(12, 1), row(13, 4)), 2e-5)])
+    found = explanation(NETWORK, CPU, 1, survey, program)
+    assert all(len(line) <= WIDTH for line in found.splitlines())
+    assert "generic_backward  item_a=100 item_b=100" not in found
+    assert "generic_backward  item_a=100" in found
+
+
+def test_of_a_training_a_few_measured_ways_are_listed_and_the_others_counted():
+    program = lower_training(NETWORK, loss_function("mse"), Rprop())
+    n = len(program.ops)
+
+    def row(start, stop, seconds, measured=True, fault=None):
+        step = Step(program.span(start, stop, 1), Naive(), {"a": len(rows_)}, CPU)
+        timing = Timing(seconds, seconds, 0.0) if measured else None
+        rows_.append(Candidate(start, stop, step, seconds, timing, fault))
+        return rows_[-1]
+
+    rows_ = []
+    chosen, lost = row(0, n, 1e-5), row(0, n, 2e-5)
+    for i in range(5):
+        row(0, 2, 1e-3 * (5 - i))
+    row(2, 4, 1e-9, measured=False)
+    row(2, 4, 1e-9, measured=False, fault="it broke")
+    survey = Survey(
+        rows_, covers=[Cover((chosen,), 1e-5), Cover((lost,), 2e-5)],
+        unmeasured="ways to compute spans: " + "word " * 30,
+    )
+    found = parts(explanation(NETWORK, CPU, 1, survey, program))
+    assert rows(found["spans that lost"]) == [
+        "1 naive a=6 device 1 ms measured", "1 naive a=5 device 2 ms measured",
+    ]
+    assert found["not measured"].startswith("  1 ways to compute spans: word")
+    assert len(found["whole covers that lost"].splitlines()) == 1
 
 
 def test_a_layer_with_softmax_has_three_parts():
