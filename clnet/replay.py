@@ -26,9 +26,12 @@ from clnet.variants.base import (
     State,
     Table,
     phases,
+    span_flops,
 )
 
 Array = NDArray[Any]
+
+RUN_FLOPS = 10**10  # of many steps in a run: so that it ends, and Ctrl-C is heard
 
 
 class Learnt:
@@ -141,6 +144,8 @@ class Replay(Binding):
             any(isinstance(a, Scalar) and a.name == "steps" for a in call.arguments)
             for call in calls if not call.standby
         )
+        flops = sum(span_flops(step.span) for step in steps)
+        self._most = max(1, RUN_FLOPS // max(flops, 1))
         self.set(steps=1)
 
     def set(self, **scalars: float) -> None:
@@ -171,7 +176,8 @@ class Replay(Binding):
     def run_pass(self, samples: int, count: int = 0) -> int:
         """Enqueue steps, batch by batch, over the first samples of an epoch's order.
 
-        In one run, if all launches can do many steps at once; else in a run each.
+        In one run, or a few long ones, if all launches can do many steps at once; else
+        in a run each.
 
         Parameters
         ----------
@@ -187,7 +193,7 @@ class Replay(Binding):
         """
         batch = self.batch
         steps = -(-samples // batch)
-        together = steps if self.many_at_once else 1
+        together = min(steps, self._most) if self.many_at_once else 1
         for number in range(0, steps, together):
             first = number * batch
             left = samples - first

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from clnet import reference
+from clnet import reference, replay
 from clnet.activations import ACTIVATIONS
 from clnet.binding import Step
 from clnet.device import device
@@ -30,6 +30,7 @@ from clnet.session import session
 from clnet.shuffling import key
 from clnet.training_ops import Tally
 from clnet.variants import epoch
+from clnet.variants.base import span_flops
 from clnet.variants.epoch import Epoch
 from clnet.variants.group_step import GroupStep
 from clnet.variants.sequential import Sequential
@@ -63,17 +64,17 @@ def trained(network, program, batch, data, variant, config, place, epochs=2):
     if rule is not None:
         state[...] = np.reshape(rule.initial, (rule.slots, 1))
     learnt = Learnt(SESSION, network.parameters, state)
-    replay = Replay(
+    bound = Replay(
         SESSION, [Step(span, variant, config, place)], network.layout, learnt
     )
     for value, array in zip(program.inputs, data, strict=False):
-        replay.write(value, array)
+        bound.write(value, array)
     words = {f"key{i}": int(word) for i, word in enumerate(key(3, 1))}
-    replay.set(rate=RATE, seed=7, **words)
+    bound.set(rate=RATE, seed=7, **words)
     count = 0
     for _ in range(epochs):
-        count += replay.run_pass(len(data[0]), count)
-    return replay, learnt
+        count += bound.run_pass(len(data[0]), count)
+    return bound, learnt
 
 
 def expected(network, program, batch, data, epochs=2):
@@ -123,10 +124,10 @@ def check(network, loss, batch, rule, variant, *, n=None, shuffled=False,
         configs = list(variant.space(span, place))
         assert configs
         for config in configs if all_configs else configs[:1]:
-            replay, learnt = trained(
+            bound, learnt = trained(
                 network, program, batch, data, variant, config, place, epochs
             )
-            totals = replay.read(program.output)[0]
+            totals = bound.read(program.output)[0]
             near((totals[:3] + totals[3:])[:2], values["totals"][0, :2])
             assert totals[2] == values["totals"][0, 2]
             if rule is not None:
@@ -134,7 +135,7 @@ def check(network, loss, batch, rule, variant, *, n=None, shuffled=False,
                 near(found, parameters, tolerance)
                 assert not found[~live].any()
                 continue
-            flat = replay.read_gradients()
+            flat = bound.read_gradients()
             assert not flat[~live].any()
             for op in program.ops:
                 if hasattr(op, "gradient"):
@@ -229,8 +230,8 @@ def test_losses_alone(variant):
     values, _ = expected(network, program, 16, data, 1)
     span = program.span(0, len(program.ops), 16)
     for config in variant.space(span, DEVICE):
-        replay, _ = trained(network, program, 16, data, variant, config, DEVICE, 1)
-        totals = replay.read(program.output)[0]
+        bound, _ = trained(network, program, 16, data, variant, config, DEVICE, 1)
+        totals = bound.read(program.output)[0]
         near((totals[:3] + totals[3:]), values["totals"][0, :3])
 
 
@@ -294,6 +295,26 @@ def test_tiles_too_large_for_local_memory_are_refused():
     assert "local memory" in refusal
 
 
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
+def test_an_epoch_in_several_runs_is_the_same(variant, monkeypatch):
+    network = Network(9, [Dense(8, "tanh"), Dense(2, "sigmoid")], seed=5)
+    program = lower_training(
+        network, loss_function("mse"), Adam(), samples=90, shuffled=True
+    )
+    data = data_of(network, "mse", 90)
+    span = program.span(0, len(program.ops), 8)
+    config = next(iter(variant.space(span, DEVICE)))
+
+    def bits():
+        _, learnt = trained(network, program, 8, data, variant, config, DEVICE)
+        SESSION.finish()
+        return learnt.values()[0].tobytes()
+
+    whole = bits()
+    monkeypatch.setattr(replay, "RUN_FLOPS", 3 * span_flops(span))
+    assert bits() == whole
+
+
 @on_cpu
 def test_the_same_bits_again_and_after_a_helper_that_was_late(monkeypatch):
     """Whoever computes a task: its gradient, and their order, are the same."""
@@ -304,10 +325,8 @@ def test_the_same_bits_again_and_after_a_helper_that_was_late(monkeypatch):
     config = next(iter(Epoch().space(span, DEVICE)))
 
     def bits():
-        replay, learnt = trained(
-            network, program, 450, data, Epoch(), config, DEVICE, 5
-        )
-        replay.session.finish()
+        _, learnt = trained(network, program, 450, data, Epoch(), config, DEVICE, 5)
+        SESSION.finish()
         return learnt.values()[0].tobytes()
 
     first = bits()
