@@ -173,7 +173,7 @@ class ByVariant:
         place = _serial(device) if self.one_core else device
         program = case.network.program
         n = len(program.ops)
-        length = {"op": 1, "layer": 2, "run": n}[self.variant.reach]
+        length = {"op": 1, "pair": 2, "layer": 2, "run": n}[self.variant.reach]
         steps = []
         configs: dict[str, Config] = {}
         for start in range(0, n, length):

@@ -423,6 +423,10 @@ def test_sums_accumulate_on_the_device(place):
 
 # What variants say of themselves ----------------------------------------------------
 
+# Variants that read sparse layers, and a format of each.
+SPARSE = {"csr": "csr", "sparse_team": "csr", "sell": "sell"}
+KEEPS_SUMS = ("gemm", "sparse_team", "sell")  # they write the sums too
+
 
 def described():
     return pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
@@ -489,8 +493,8 @@ def assert_is_a_sentence(text):
 @described()
 def test_what_is_refused_and_what_is_not(variant):
     network = Network.mlp([8, 9, 10], "tanh", dtype="float64")
-    if variant.name == "csr":
-        network = network.prune(density=0.5)
+    if variant.name in SPARSE:
+        network = network.prune(density=0.5).stored_as(SPARSE[variant.name])
     ops = {"op": 1, "pair": 2, "layer": 2, "run": 4}[variant.reach]
     span = network.program.span(0, ops, 2)
     single = dataclasses.replace(span, dtype="float32")
@@ -499,8 +503,8 @@ def test_what_is_refused_and_what_is_not(variant):
     refusal = variant.refuse(span, LAPTOP)
     assert refusal is not None or variant.name == "host"
     if variant.reach != "op":
-        # An op alone is no layer.
-        assert_is_a_sentence(variant.refuse(network.program.span(0, 1, 2), cpu))
+        if variant.reach != "pair":  # an op alone is no layer
+            assert_is_a_sentence(variant.refuse(network.program.span(0, 1, 2), cpu))
         mixed = Network(3, [Dense(2, ("tanh", "relu"))]).program.span(0, 2, 1)
         assert_is_a_sentence(variant.refuse(mixed, cpu))
         # The hidden value is needed outside.
@@ -508,7 +512,7 @@ def test_what_is_refused_and_what_is_not(variant):
             single, outputs=(single.ops[0].writes[0], *single.outputs)
         )
         refusal = variant.refuse(needed, cpu)
-        if variant.name == "gemm":  # it writes the sums too
+        if variant.name in KEEPS_SUMS:
             assert refusal is None
         else:
             assert_is_a_sentence(refusal)

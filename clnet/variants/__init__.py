@@ -18,7 +18,10 @@ from clnet.variants.local import Local
 from clnet.variants.naive import Naive
 from clnet.variants.optimisers import Optimisers
 from clnet.variants.outer import Outer
+from clnet.variants.sell import Sell
 from clnet.variants.sequential import Sequential
+from clnet.variants.sparse_outer import SparseOuter
+from clnet.variants.sparse_team import SparseTeam
 from clnet.variants.split import Split
 
 VARIANTS: tuple[Variant, ...] = (
@@ -30,6 +33,8 @@ VARIANTS: tuple[Variant, ...] = (
     Gemm(),
     Cpu(),
     Csr(),
+    SparseTeam(),
+    Sell(),
     Generic(),
     Host(),
 )
@@ -39,6 +44,7 @@ TRAINING_VARIANTS: tuple[Variant, ...] = (
     *(variant for variant in VARIANTS if variant.name != "host"),
     Outer(),
     GemmBackward(),
+    SparseOuter(),
     GenericBackward(),
     Dropping(),
     Norm(),

@@ -1,0 +1,158 @@
+"""The variants of sparse products against the oracle, over patterns and batches."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from bounds import LAMBDA
+
+import clnet
+from clnet import Dense, Network, Sparse, reference
+from clnet.binding import Step
+from clnet.losses import loss_function
+from clnet.lowering import lower_training
+from clnet.ops import BiasAct
+from clnet.replay import Learnt, Replay
+from clnet.session import session
+from clnet.training_ops import ApplyT, Outer
+from clnet.variants.sell import Sell
+from clnet.variants.sparse_outer import SparseOuter
+from clnet.variants.sparse_team import SparseTeam
+
+PLACE = clnet.device()
+SESSION = session(PLACE)
+GPU = dataclasses.replace(
+    PLACE, type="gpu", simd_width=32, compute_units=3,
+    local_memory=min(PLACE.local_memory, 47 << 10),
+    largest_group=min(PLACE.largest_group, 256),
+)
+RNG = np.random.default_rng(1)
+LENGTHS = np.array([0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 0])
+PATTERNS = {
+    "row lengths": np.arange(66) < LENGTHS[:, np.newaxis],
+    "random": RNG.random((70, 90)) < 0.1,
+    "banded": np.abs(np.subtract.outer(np.arange(33), np.arange(31))) < 3,
+    "empty rows": (RNG.random((64, 40)) < 0.3) & (np.arange(64) % 3 > 0)[:, np.newaxis],
+    "full": np.ones((9, 37), bool),
+    "one long row": np.eye(36, 300, dtype=bool) | (np.arange(36) == 4)[:, np.newaxis],
+    "single entry": np.arange(35).reshape(5, 7) == 34,
+    "wide indices": np.arange(70_000) % 10_007 == np.array([[3], [70]]),
+}
+FORMATS = ("csr", "coo", "ell", "sell", "hyb", "dia")
+EPSILON = float(np.finfo("float32").eps)
+
+
+def close(found, expected, sizes, terms):
+    """Whether sums are within rounding; sizes: the sums of their terms' sizes."""
+    unit = EPSILON if found.dtype == np.float32 else np.finfo(found.dtype).eps
+    allowed = unit * (LAMBDA * np.sqrt(terms) + 16) * (sizes + 1)
+    assert not np.isnan(found).any()
+    assert (np.abs(found - expected) <= allowed).all()
+
+
+@dataclasses.dataclass(frozen=True)
+class Posed:
+    """A variant whose launches are those of another device."""
+
+    variant: object
+    device: clnet.Device
+
+    def launches(self, span, config, device):
+        return self.variant.launches(span, config, self.device)
+
+
+def training(network):
+    return lower_training(network, loss_function("mse"), None)
+
+
+def run(network, program, span, variant, config, place, ops=None):
+    """Compare what a span writes with the oracle."""
+    assert variant.refuse(span, place) is None
+    rng = np.random.default_rng(span.batch)
+    learnt = Learnt(SESSION, network.parameters, np.zeros((0, 0)))
+    step = Step(span, Posed(variant, place), config, PLACE)
+    replay = Replay(SESSION, [step], network.layout, learnt)
+    values = {"batch": np.array(span.batch)}
+    for value in (*span.outputs, *span.inputs):
+        if isinstance(span.ops[0], Outer) and value in span.outputs:
+            continue
+        rows = np.full((span.batch, value.width), np.nan)
+        if value in span.inputs:
+            rows = rng.uniform(-1, 1, rows.shape)
+        values[value.name] = rows.astype(network.dtype).astype(np.float64)
+        replay.write(value, values[value.name])
+    replay.run()
+    op = span.ops[0]
+    if isinstance(op, Outer):
+        flat, slot = replay.read_gradients(), op.weights
+        part = flat[slot.offset : slot.offset + slot.size]
+        found = {op.gradient.name: part.copy()}
+        part[op.storage.slots] = 0
+        assert not flat.any(), "what is no entry was written"
+    else:
+        found = {value.name: replay.read(value) for value in span.outputs}
+    parameters = network.parameters.astype(np.float64)
+    sizes = {name: np.abs(array) for name, array in values.items()}
+    reference.run_ops(span.ops, values, parameters)
+    reference.run_op(op, sizes, np.abs(parameters))
+    most = sizes[op.writes[0].name].max(initial=0)
+    for name, y in found.items():
+        terms = span.batch if isinstance(op, Outer) else op.storage.pattern.longest
+        close(y, values[name].reshape(y.shape), most, terms)
+
+
+def all_spans(network, batch):
+    """The products of a network: `Apply`, with `BiasAct`, and `ApplyT`."""
+    program = network.program
+    n = len(program.ops)
+    for i in range(n):
+        for stop in (i + 1, i + 2):
+            span = program.span(i, min(stop, n), batch)
+            if len(span.ops) == stop - i and not isinstance(span.ops[0], BiasAct):
+                yield program, span
+    backward = training(network)
+    for i, op in enumerate(backward.ops):
+        if isinstance(op, (ApplyT, Outer)):
+            yield backward, backward.span(i, i + 1, batch)
+
+
+def check(variant, network, batch, place, choose=lambda listed: listed):
+    tried = 0
+    for program, span in all_spans(network, batch):
+        if variant.refuse(span, place) is None:
+            for config in choose(list(variant.space(span, place))):
+                run(network, program, span, variant, config, place)
+                tried += 1
+    return tried
+
+
+def network_of(mask, form, name="tanh", dtype="float32"):
+    """A network whose second layer has the pattern: it has an `ApplyT` too."""
+    layers = [Dense(mask.shape[1]), Sparse(len(mask), name, pattern=mask, format=form)]
+    network = Network(2, layers, seed=1, dtype=dtype)
+    network.parameters = RNG.uniform(-1, 1, network.parameters.shape)
+    return network
+
+
+VARIANTS = [SparseTeam(), Sell(), SparseOuter()]
+CASES = [
+    pytest.param(
+        variant, name, form, batch, id=f"{variant.name}-{name}-{form}-{batch}"
+    )
+    for variant in VARIANTS
+    for i, name in enumerate(PATTERNS)
+    for form in FORMATS
+    if variant.name != "sell" or form in ("ell", "sell")
+    for batch in ((1, 7), (3, 32), (1, 33), (2, 5))[i % 4]
+]
+
+
+@pytest.mark.parametrize(("variant", "name", "form", "batch"), CASES)
+def test_patterns(variant, name, form, batch):
+    network = network_of(PATTERNS[name], form)
+    number = list(PATTERNS).index(name) + batch
+    assert check(
+        variant, network, batch, GPU, lambda listed: [listed[number % len(listed)]]
+    )
