@@ -12,7 +12,7 @@
 // LOSS, SLOPE  loss only: the functions, as in losses.h; left out with SOFTMAX
 // SIGMOID, SOFTMAX, MEAN  loss only: 1 where the loss is fused with that activation;
 //        where it is the mean over outputs
-// HAS_WEIGHT  loss only: 1 where samples have weights
+// WEIGHTED  loss only: 1 where samples have weights
 // PARTS, TEAM  shared_bias_… only: partial sums; work-items that add them, a power of two
 // GROUP  tally only: work-items, a power of two
 // SHUFFLED, ROWS  gather only: 1 where the order is random; rows of a group
@@ -159,7 +159,7 @@ void shared_bias_grad(__global REAL *gradients, const int bias,
 #include "losses.h"
 // dy[b, j] = d loss / d y, and record[b] = loss, squared error, bit fails
 //
-// y [batch, ldy], t [batch, ldt], weight [batch] (anything without HAS_WEIGHT)
+// y [batch, ldy], t [batch, ldt], weight [batch] (anything without WEIGHTED)
 // halves [width]: 0.5 where FANN halves the error, else 1
 // samples: those from this number on count for nothing
 // index map: work-item b
@@ -180,7 +180,7 @@ __kernel void loss(__global const REAL *y, const int ldy, __global const REAL *t
         for (int i = 0; i < 3; ++i) record[i] = 0;
         return;
     }
-    const REAL factor = HAS_WEIGHT ? weight[b] : (REAL)1;
+    const REAL factor = WEIGHTED ? weight[b] : (REAL)1;
 #if SOFTMAX
     REAL top = y[0], total = 0, targets = 0;
     for (int j = 1; j < width; ++j) top = y[j] > top ? y[j] : top;

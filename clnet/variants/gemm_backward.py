@@ -9,6 +9,7 @@ from clnet.device import Device
 from clnet.ops import VALUE_ALIGNMENT, Span, round_up
 from clnet.storage import DenseStorage, RowStorage
 from clnet.training_ops import ActGrad, ApplyT, BiasGrad, Outer
+from clnet.variants.backward import gradient_defines, gradient_function
 from clnet.variants.base import (
     Config,
     Cost,
@@ -25,7 +26,6 @@ from clnet.variants.base import (
 )
 from clnet.variants.gemm import Product, items, tile_defines
 from clnet.variants.generic import GROUP
-from clnet.variants.generic_backward import gradient_defines, gradient_function
 
 SOURCE = "gemm_backward.cl"
 LEAST_PART = 64  # samples of a part

@@ -9,14 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.activations import FANN_SIGMOID_ENDS, FANN_TANH_END, activation
 from clnet.device import Device
-from clnet.losses import (
-    FANN_TANH_ERROR,
-    FANN_TANH_LIMIT,
-    HUBER_DELTA,
-    loss_function,
-)
 from clnet.ops import Op, Span, round_up
 from clnet.shuffling import ROUNDS, half_bits
 from clnet.storage import Storage
@@ -28,6 +21,11 @@ from clnet.training_ops import (
     Loss,
     Outer,
     Tally,
+)
+from clnet.variants.backward import (
+    gradient_defines,
+    gradient_function,
+    loss_defines,
 )
 from clnet.variants.base import (
     Argument,
@@ -42,7 +40,6 @@ from clnet.variants.base import (
     Table,
     gpu_shape,
     item_size,
-    number,
     real,
     span_bytes,
     span_flops,
@@ -124,22 +121,6 @@ def _launch(
 
 def _group(device: Device) -> int:
     return min(GROUP, device.largest_group)
-
-
-def gradient_function(name: str, fann_compatible: bool) -> tuple[str, bool]:
-    """Return an activation's derivative in ``gradients.h``, and whether by its sum."""
-    row = activation(name)
-    fann = fann_compatible and row.fann_gradient is not None
-    return f"{'fann_' * fann}grad_{name}", row.reads == "sum"
-
-
-def gradient_defines(span: Span) -> dict[str, int | str]:
-    """Return the macros of ``gradients.h``."""
-    low, high = FANN_SIGMOID_ENDS
-    return {
-        "FANN_SIGMOID_LOW": number(low, span), "FANN_SIGMOID_HIGH": number(high, span),
-        "FANN_TANH_END": number(FANN_TANH_END, span),
-    }
 
 
 def _act_grad(op: ActGrad, span: Span, device: Device) -> tuple[Launch, ...]:
@@ -237,11 +218,8 @@ def _shared_parts(op: BiasGrad, span: Span, device: Device) -> int:
 
 
 def _loss(op: Loss, span: Span, device: Device) -> tuple[Launch, ...]:
-    row, width, dtype = loss_function(op.loss), op.y.width, span.dtype
+    width, dtype = op.y.width, span.dtype
     halves = np.where(op.halved, 0.5, 1.0)
-    functions: dict[str, int | str] = {}
-    if row.fused != "softmax":
-        functions = {"LOSS": f"loss_{row.name}", "SLOPE": f"slope_{row.name}"}
     return (
         _launch(
             "loss", span, device, span.batch,
@@ -254,11 +232,7 @@ def _loss(op: Loss, span: Span, device: Device) -> tuple[Launch, ...]:
                 op.dy, op.dy.stride, op.record, width, span.batch,
                 float(op.bit_fail_limit), Scalar("samples"),
             ),
-            SIGMOID=int(row.fused == "sigmoid"), SOFTMAX=int(row.fused == "softmax"),
-            MEAN=int(row.mean), HAS_WEIGHT=int(op.weight is not None),
-            HUBER_DELTA=number(HUBER_DELTA, span),
-            FANN_TANH_LIMIT=number(FANN_TANH_LIMIT, span),
-            FANN_TANH_ERROR=number(FANN_TANH_ERROR, span), **functions,
+            **loss_defines(op, span),
         ),
     )
 

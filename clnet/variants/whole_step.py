@@ -9,14 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.activations import FANN_SIGMOID_ENDS, FANN_TANH_END, activation
 from clnet.device import Device
-from clnet.losses import (
-    FANN_TANH_ERROR,
-    FANN_TANH_LIMIT,
-    HUBER_DELTA,
-    loss_function,
-)
 from clnet.ops import (
     PARAMETER_ALIGNMENT,
     Apply,
@@ -40,7 +33,12 @@ from clnet.training_ops import (
     Tally,
     Update,
 )
-from clnet.variants.base import kernel_function, number
+from clnet.variants.backward import (
+    gradient_defines,
+    gradient_function,
+    loss_defines,
+)
+from clnet.variants.base import kernel_function
 
 LAYER = np.dtype([  # a row of the table of layers (steps.h)
     (name, np.int32) for name in (
@@ -160,37 +158,9 @@ def refuse_unless_whole_step(span: Span, device: Device) -> str | None:
     for layer in step.layers:
         if not isinstance(layer.apply.storage, DenseStorage):
             return f"it trains dense layers, not {layer.apply.storage.name}"
+        if layer.act.bias is not None and layer.act.bias.size != layer.n_out:
+            return "it reads a bias a neuron, and here all share one"
     return None
-
-
-def gradient_function(name: str, function: Nonlinearity) -> str:
-    """Return the OpenCL function of an activation's derivative (gradients.h)."""
-    fann = function.fann_compatible and activation(name).fann_gradient is not None
-    return f"{'fann_' * fann}grad_{name}"
-
-
-def gradient_defines(span: Span) -> dict[str, int | str]:
-    """Return the macros of ``gradients.h``."""
-    low, high = FANN_SIGMOID_ENDS
-    return {
-        "FANN_SIGMOID_LOW": number(low, span),
-        "FANN_SIGMOID_HIGH": number(high, span),
-        "FANN_TANH_END": number(FANN_TANH_END, span),
-    }
-
-
-def loss_defines(op: Loss, span: Span) -> dict[str, int | str]:
-    """Return the macros of ``losses.h``, and of a kernel with the loss `op`."""
-    row = loss_function(op.loss)
-    functions: dict[str, int | str] = {}
-    if row.fused != "softmax":
-        functions = {"LOSS": f"loss_{row.name}", "SLOPE": f"slope_{row.name}"}
-    return {
-        "SIGMOID": int(row.fused == "sigmoid"), "SOFTMAX": int(row.fused == "softmax"),
-        "MEAN": int(row.mean), "HUBER_DELTA": number(HUBER_DELTA, span),
-        "FANN_TANH_LIMIT": number(FANN_TANH_LIMIT, span),
-        "FANN_TANH_ERROR": number(FANN_TANH_ERROR, span), **functions,
-    }
 
 
 def functions_of(step: WholeStep) -> list[tuple[str, str, str]]:
@@ -205,8 +175,9 @@ def functions_of(step: WholeStep) -> list[tuple[str, str, str]]:
 
 def function_of(name: str, function: Nonlinearity) -> tuple[str, str, str]:
     """Return an activation of a layer as `functions_of` lists it."""
-    reads = "AT_SUM" if activation(name).reads == "sum" else "AT_OUTPUT"
-    return kernel_function(name), gradient_function(name, function), reads
+    gradient, by_sum = gradient_function(name, function.fann_compatible)
+    reads = "AT_SUM" if by_sum else "AT_OUTPUT"
+    return kernel_function(name), gradient, reads
 
 
 def step_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
@@ -220,7 +191,6 @@ def step_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
         **gradient_defines(span), **loss_defines(step.loss, span),
         "BACKWARD": int(step.backward), "UPDATE": int(step.update is not None),
         "GATHERED": 0 if gather is None else 1 + gather.shuffled,
-        "WEIGHTED": int(step.loss.weight is not None),
     }
 
 
