@@ -6,9 +6,9 @@ and with all data on the device.
 
 A step has many ops, and to build a kernel takes longer than to measure it. So no more
 is measured than tells which cover is the shortest: where a span is not measured, a
-`PROSPECT`-th of its modelled time stands in, and only where the shortest path by such
+`FASTEST`-th of its modelled time stands in, and only where the shortest path by such
 times is not yet measured, its slowest such span is. In the end that path is the
-shortest of all, unless a kernel is more than `PROSPECT` times as fast as its model.
+shortest of all, unless a kernel is more than `FASTEST` times as fast as its model.
 """
 
 from __future__ import annotations
@@ -25,11 +25,18 @@ from clnet.device import Device
 from clnet.explain import explanation
 from clnet.network import Network
 from clnet.ops import Program, Value
-from clnet.planner import CLOSE, PROSPECT, Planner
+from clnet.planner import CLOSE, Planner
+from clnet.training_ops import Update
 from clnet.tuning.store import Timing
 from clnet.tuning.trial import Trial
 from clnet.variants import TRAINING_VARIANTS, Variant
 
+# The most that was seen is 2.6 (epoch with AVX-512); launches of PoCL's threads, one
+# after the other, take a third of what one alone takes.
+FASTEST = 3.0  # times as fast as its model no kernel is
+# A validation is a small part of an epoch: its parts are tried only where they may be
+# so many times as fast as what computes all of it.
+VALIDATION = 4.0
 MOST = 3  # candidates of one span that are tried, the best by the model
 
 
@@ -108,7 +115,7 @@ class _TrainingPlanner(Planner):
         chosen = self._chosen()
         self.survey.unmeasured = "ways to compute spans: " + (
             "nothing new may be measured" if self.tune is False else
-            f"even {PROSPECT:g} times as fast as modelled they would make no faster "
+            f"even {FASTEST:g} times as fast as modelled they would make no faster "
             f"step, or {MOST} others of their span are modelled faster"
         )
         text = explanation(
@@ -120,29 +127,33 @@ class _TrainingPlanner(Planner):
         """Return the candidates with times, measuring those that tell the best path.
 
         First of those that span the program, so that its parts are tried only where
-        they may be faster. Then paths that stay on one place, where they may be close:
-        sums of times alone do not tell all.
+        they may be faster. Then of those that stay on one place and may be close: a
+        path's times may add up to less or more than it takes.
         """
         if self.tune is True:
             return super()._measured(candidates)
         found = [self._remembered(c) for c in candidates]
         n = len(self.program.ops)
-        self._search(found, [i for i, c in enumerate(found) if c.stop - c.start == n])
-        least = self._search(found, range(len(found)))
+        wholes = [i for i, c in enumerate(found) if c.stop - c.start == n]
+        trains = isinstance(self.program.ops[-1], Update)
+        least = self._search(found, wholes, inf)
+        limit = least if trains else least / VALIDATION
+        shorter = self._search(found, range(len(found)), limit)
+        among = range(len(found)) if shorter < least else wholes
         for place in self.device.places:
-            here = [i for i, c in enumerate(found) if c.step.place == place]
-            self._search(found, here, CLOSE * least)
+            here = [i for i in among if found[i].step.place == place]
+            self._search(found, here, CLOSE * min(least, shorter))
         return found
 
     def _search(
-        self, candidates: list[Candidate], among: Sequence[int], limit: float = inf
+        self, candidates: list[Candidate], among: Sequence[int], limit: float
     ) -> float:
         """Measure until the shortest path is, or cannot be as short as a limit.
 
         Returns
         -------
         float
-            Its seconds.
+            Its seconds; infinite, if there is none up to the limit.
         """
         while True:
             hopes = {i: _at_best(candidates[i]) for i in _tried(candidates, among)}
@@ -187,7 +198,7 @@ def _at_best(candidate: Candidate) -> Candidate:
     """Return a candidate as if measured, with the least time that it may take."""
     if candidate.timing is not None:
         return candidate
-    least = candidate.modelled / PROSPECT
+    least = candidate.modelled / FASTEST
     return replace(candidate, timing=Timing(least, least, 0.0))
 
 
