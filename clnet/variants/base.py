@@ -14,7 +14,15 @@ from typing import Any, Literal, Protocol
 from numpy.typing import NDArray
 
 from clnet.device import Device
-from clnet.ops import VALUE_ALIGNMENT, Apply, BiasAct, LayerOps, Span, Value
+from clnet.ops import (
+    VALUE_ALIGNMENT,
+    Apply,
+    BiasAct,
+    LayerOps,
+    Nonlinearity,
+    Span,
+    Value,
+)
 from clnet.storage import RowStorage
 from clnet.training_ops import ApplyT, Outer
 
@@ -330,12 +338,18 @@ def dense_layer(span: Span) -> LayerOps:
 
 def layer_defines(span: Span, layer: LayerOps) -> dict[str, int | str]:
     """Return the macros of a kernel that computes one layer (activations.h)."""
-    function = layer.act.nonlinearity
+    return {
+        **function_defines(span, layer.act.nonlinearity),
+        "HAS_BIAS": int(layer.act.bias is not None),
+    }
+
+
+def function_defines(span: Span, function: Nonlinearity) -> dict[str, int | str]:
+    """Return the macros of a kernel that applies one function (activations.h)."""
     defines: dict[str, int | str] = {
         "REAL": real(span),
         "ACTIVATION": kernel_function(function.names[0]),
         "STEEPNESS": number(function.steepness[0], span),
-        "HAS_BIAS": int(layer.act.bias is not None),
     }
     if function.limits is not None and function.limits[0] < float("inf"):
         defines["LIMIT"] = number(function.limits[0], span)
