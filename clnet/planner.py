@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 RATES = {"cpu": (5e10, 2e10), "gpu": (4e11, 3e10)}
 PROSPECT = 5.0  # a span is measured unless the model gives it this many times the best
 ALIKE = 8  # equal spans that are timed together, at most
-CLOSE = 1.3  # whole covers this near the best are measured again, to be sure
+CLOSE = 2.0  # whole covers this near the best are measured again: the machine may
+# have been busy with something else
 AGAIN = 3  # so many times
 SIMPLER = 1.05  # of covers this near the best the one of fewest steps is taken
 COVERS = 4  # whole covers that are measured against each other

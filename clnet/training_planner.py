@@ -25,7 +25,7 @@ from clnet.device import Device
 from clnet.explain import explanation
 from clnet.network import Network
 from clnet.ops import Program, Value
-from clnet.planner import CLOSE, Planner
+from clnet.planner import Planner
 from clnet.training_ops import Update
 from clnet.tuning.store import Timing
 from clnet.tuning.trial import Trial
@@ -37,6 +37,7 @@ FASTEST = 3.0  # times as fast as its model no kernel is
 # A validation is a small part of an epoch: its parts are tried only where they may be
 # so many times as fast as what computes all of it.
 VALIDATION = 4.0
+NEAR = 1.3  # paths of one place that may be this near the best are looked for
 MOST = 3  # candidates of one span that are tried, the best by the model
 
 
@@ -142,7 +143,7 @@ class _TrainingPlanner(Planner):
         among = range(len(found)) if shorter < least else wholes
         for place in self.device.places:
             here = [i for i in among if found[i].step.place == place]
-            self._search(found, here, CLOSE * min(least, shorter))
+            self._search(found, here, NEAR * min(least, shorter))
         return found
 
     def _search(
