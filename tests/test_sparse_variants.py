@@ -17,6 +17,7 @@ from clnet.ops import BiasAct
 from clnet.replay import Learnt, Replay
 from clnet.session import session
 from clnet.training_ops import ApplyT, Outer
+from clnet.variants.csr import Csr
 from clnet.variants.sell import Sell
 from clnet.variants.sparse_outer import SparseOuter
 from clnet.variants.sparse_team import SparseTeam
@@ -136,7 +137,7 @@ def network_of(mask, form, name="tanh", dtype="float32"):
     return network
 
 
-VARIANTS = [SparseTeam(), Sell(), SparseOuter()]
+VARIANTS = [Csr(), SparseTeam(), Sell(), SparseOuter()]
 CASES = [
     pytest.param(
         variant, name, form, batch, id=f"{variant.name}-{name}-{form}-{batch}"
@@ -153,6 +154,7 @@ CASES = [
 def test_patterns(variant, name, form, batch):
     network = network_of(PATTERNS[name], form)
     number = list(PATTERNS).index(name) + batch
+    place = PLACE if variant.name == "csr" else GPU
     assert check(
-        variant, network, batch, GPU, lambda listed: [listed[number % len(listed)]]
+        variant, network, batch, place, lambda listed: [listed[number % len(listed)]]
     )

@@ -425,7 +425,7 @@ def test_sums_accumulate_on_the_device(place):
 
 # Variants that read sparse layers, and a format of each.
 SPARSE = {"csr": "csr", "sparse_team": "csr", "sell": "sell"}
-KEEPS_SUMS = ("gemm", "sparse_team", "sell")  # they write the sums too
+KEEPS_SUMS = ("gemm", "csr", "sparse_team", "sell")  # they write the sums too
 
 
 def described():
