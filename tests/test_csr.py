@@ -15,7 +15,8 @@ from clnet.binding import Step
 from clnet.runtime import Executable
 from clnet.session import session
 from clnet.storage import Pattern
-from clnet.variants.csr import Csr, bounds
+from clnet.variants.csr import Csr
+from clnet.variants.sparse import bounds
 
 CPU = clnet.device("cpu")
 RNG = np.random.default_rng(1)

@@ -137,12 +137,17 @@ def network_of(mask, form, name="tanh", dtype="float32"):
     return network
 
 
-VARIANTS = [Csr(), SparseTeam(), Sell(), SparseOuter()]
+CPU = dataclasses.replace(PLACE, type="cpu", compute_units=3)
+VARIANTS = [
+    (Csr(), CPU), (SparseOuter(), CPU), (SparseTeam(), GPU), (Sell(), GPU),
+    (SparseOuter(), GPU),
+]
 CASES = [
     pytest.param(
-        variant, name, form, batch, id=f"{variant.name}-{name}-{form}-{batch}"
+        variant, place, name, form, batch,
+        id=f"{variant.name}-{place.type}-{name}-{form}-{batch}",
     )
-    for variant in VARIANTS
+    for variant, place in VARIANTS
     for i, name in enumerate(PATTERNS)
     for form in FORMATS
     if variant.name != "sell" or form in ("ell", "sell")
@@ -150,11 +155,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("variant", "name", "form", "batch"), CASES)
-def test_patterns(variant, name, form, batch):
+@pytest.mark.parametrize(("variant", "place", "name", "form", "batch"), CASES)
+def test_patterns(variant, place, name, form, batch):
     network = network_of(PATTERNS[name], form)
     number = list(PATTERNS).index(name) + batch
-    place = PLACE if variant.name == "csr" else GPU
     assert check(
         variant, network, batch, place, lambda listed: [listed[number % len(listed)]]
     )

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from clnet.device import Device
 from clnet.ops import Span
 from clnet.variants.base import (
@@ -16,20 +13,19 @@ from clnet.variants.base import (
     Launch,
     Parameters,
     Reach,
-    Table,
     item_size,
     span_bytes,
     span_flops,
 )
 from clnet.variants.sparse import (
+    csr_runs,
     refuse_unless_product,
     sparse_product,
     turn,
     turned,
+    vector_lanes,
 )
 
-RUNS = (4, 1, 16)  # a core, the usually best first
-VECTOR_BYTES = 32  # without AVX-512 PoCL computes wrong sums in longer vectors
 VECTORS = (4, 2, 1)  # of a tile's samples: as many sums as registers hold with ease
 
 
@@ -53,11 +49,8 @@ class Csr:
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """As many runs as cores, or more, to even out what takes longer."""
-        rows = sparse_product(span).rows
-        cores = 1 if device.serial else device.compute_units
-        factors = (1,) if device.serial else RUNS
-        runs = dict.fromkeys(min(cores * factor, rows) for factor in factors)
-        lanes = _lanes(span)
+        runs = csr_runs(sparse_product(span).rows, device)
+        lanes = vector_lanes(span)
         tiles = [lanes * n for n in VECTORS if lanes * n < 2 * span.batch][:2]
         if span.batch < lanes:
             tiles.append(1)
@@ -82,9 +75,8 @@ class Csr:
     ) -> tuple[Launch, ...]:
         """Return the product, and for tiles the turning of x before it."""
         product, tile, runs = sparse_product(span), config["tile"], config["runs"]
-        x, bias, lanes = product.x, product.bias, _lanes(span)
+        x, bias, lanes = product.x, product.bias, vector_lanes(span)
         scratch = turned(span, x, tile, "x")
-        starts, slots, columns = product.tables()
         launch = Launch(
             "csr.cl", "csr",
             {
@@ -95,28 +87,11 @@ class Csr:
             (runs,), (1,),
             (
                 Parameters(), product.weights.offset,
-                0 if bias is None else bias.offset, starts, slots, columns,
+                0 if bias is None else bias.offset, *product.lists.tables(),
                 x if tile == 1 else scratch, x.stride, *product.outputs(), span.batch,
-                Table(
-                    product.key(f"bounds {runs}"),
-                    lambda: bounds(starts.make(), runs),
-                ),
+                product.lists.bounds(runs),
             ),
         )
         if tile == 1:
             return (launch,)
         return turn(span, x, tile, scratch, device), launch
-
-
-def bounds(starts: NDArray[np.int32], runs: int) -> NDArray[np.int32]:
-    """Return where runs of rows [runs + 1] start, each of about as much work.
-
-    A row's work is its entries, and one for the row itself; starts [rows + 1] says
-    where its entries are.
-    """
-    work = starts + np.arange(len(starts))
-    return np.searchsorted(work, np.linspace(0, work[-1], runs + 1)).astype(np.int32)
-
-
-def _lanes(span: Span) -> int:
-    return VECTOR_BYTES // item_size(span)

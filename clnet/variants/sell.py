@@ -131,7 +131,7 @@ class Sell:
         bias = product.bias
 
         def table(what: str) -> Table:
-            return Table(product.key(what), partial(_table, storage, what))
+            return Table(product.lists.key(what), partial(_table, storage, what))
 
         return (
             *before,

@@ -27,6 +27,8 @@ from clnet.variants.base import (
 TURNED_FEATURES = 32  # of a group
 TURNING_GROUP = 256  # work-items
 VECTOR = 4  # entries read at once; lists are padded to whole vectors
+VECTOR_BYTES = 32  # of CPUs: without AVX-512 PoCL computes wrong sums in longer vectors
+RUNS = (4, 1, 16)  # of rows, for a core of a CPU, the usually best first
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,79 @@ def lists(storage: SparseStorage, transposed: bool) -> Lists:
         starts, np.pad(slots, padding).astype(np.int32),
         index_array(np.pad(columns, padding), n_in),
     )
+
+
+@dataclass(frozen=True)
+class RowLists:
+    """The tables of `Lists` for kernels, made when they are first uploaded.
+
+    Attributes
+    ----------
+    storage : SparseStorage
+        The matrix.
+    weights : Slot
+        Where its values are: part of the tables' names.
+    transposed : bool
+        Whether rows are those of the transpose.
+    """
+
+    storage: SparseStorage
+    weights: Slot
+    transposed: bool = False
+
+    @property
+    def direct(self) -> bool:
+        """Whether values lie as the rows' entries do."""
+        by_row = isinstance(self.storage, (CooStorage, CsrStorage))
+        return by_row and not self.transposed
+
+    def key(self, what: str) -> str:
+        """Return a table's key."""
+        way = " transposed" * self.transposed
+        return f"rows {self.storage.signature}@{self.weights.offset}{way} {what}"
+
+    def tables(self) -> tuple[Table, Table, Table]:
+        """Return starts, slots (the starts again where values are direct), columns."""
+        made: list[Lists] = []
+
+        def table(what: str) -> NDArray[np.int32]:
+            if not made:  # once for all three
+                made.append(lists(self.storage, self.transposed))
+            found: NDArray[np.int32] = getattr(made[0], what)
+            return found
+
+        def named(what: str) -> Table:
+            return Table(self.key(what), partial(table, what))
+
+        starts = named("starts")
+        return starts, starts if self.direct else named("slots"), named("columns")
+
+    def bounds(self, runs: int) -> Table:
+        """Return the table of where runs of rows start."""
+        starts = self.tables()[0]
+        return Table(self.key(f"bounds {runs}"), lambda: bounds(starts.make(), runs))
+
+
+def bounds(starts: NDArray[np.int32], runs: int) -> NDArray[np.int32]:
+    """Return where runs of rows [runs + 1] start, each of about as much work.
+
+    A row's work is its entries, and one for the row itself; starts [rows + 1] says
+    where its entries are.
+    """
+    work = starts + np.arange(len(starts))
+    return np.searchsorted(work, np.linspace(0, work[-1], runs + 1)).astype(np.int32)
+
+
+def csr_runs(rows: int, device: Device) -> tuple[int, ...]:
+    """Return how many runs of rows to try on a CPU: as many as cores, or more."""
+    cores = 1 if device.serial else device.compute_units
+    factors = (1,) if device.serial else RUNS
+    return tuple(dict.fromkeys(min(cores * factor, rows) for factor in factors))
+
+
+def vector_lanes(span: Span) -> int:
+    """Return the numbers of a vector on CPUs."""
+    return VECTOR_BYTES // item_size(span)
 
 
 @dataclass(frozen=True)
@@ -117,10 +192,14 @@ class SparseProduct:
         return int(np.bincount(indices).max())
 
     @property
+    def lists(self) -> RowLists:
+        """Its rows of entries."""
+        return RowLists(self.storage, self.weights, self.transposed)
+
+    @property
     def direct(self) -> bool:
         """Whether values lie as the rows' entries do."""
-        by_row = isinstance(self.storage, (CooStorage, CsrStorage))
-        return by_row and not self.transposed
+        return self.lists.direct
 
     @property
     def column_type(self) -> str:
@@ -131,27 +210,6 @@ class SparseProduct:
     def bias(self) -> Slot | None:
         """The biases, if there are some."""
         return None if self.act is None else self.act.bias
-
-    def key(self, what: str) -> str:
-        """Return a table's key."""
-        way = " transposed" * self.transposed
-        return f"rows {self.storage.signature}@{self.weights.offset}{way} {what}"
-
-    def tables(self) -> tuple[Table, Table, Table]:
-        """Return starts, slots (the starts again where values are direct), columns."""
-        made: list[Lists] = []
-
-        def table(what: str) -> NDArray[np.int32]:
-            if not made:  # once for all three
-                made.append(lists(self.storage, self.transposed))
-            found: NDArray[np.int32] = getattr(made[0], what)
-            return found
-
-        def named(what: str) -> Table:
-            return Table(self.key(what), partial(table, what))
-
-        starts = named("starts")
-        return starts, starts if self.direct else named("slots"), named("columns")
 
     def outputs(self) -> tuple[Argument, ...]:
         """Return the arguments sums, lds, y, ldy of ``sparse.h``."""

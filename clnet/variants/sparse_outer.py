@@ -1,4 +1,4 @@
-"""sparse_outer: the weights' gradient of a sparse layer on GPUs."""
+"""sparse_outer: the weights' gradient of a sparse layer."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from clnet.variants.base import (
     Gradients,
     Launch,
     Reach,
+    Scratch,
     Table,
     gpu_shape,
     item_size,
@@ -28,17 +29,27 @@ from clnet.variants.base import (
     span_flops,
     unsupported_dtype,
 )
-from clnet.variants.sparse import index_type, largest_group, turn, turned
+from clnet.variants.sparse import (
+    RowLists,
+    csr_runs,
+    index_type,
+    largest_group,
+    turn,
+    turned,
+    vector_lanes,
+)
 
 TILES = (32, 16, 8, 4)  # samples
-GROUPS = (256, 128, 512)  # work-items
+GROUPS = (128, 256, 512)  # work-items
+CPU_TILES = (8, 4, 2, 1)  # vectors of samples
 
 
 @dataclass(frozen=True)
 class SparseOuter:
-    """Entries by teams, a tile of samples at a time (``sparse_outer.cl``).
+    """Entries by teams, or rows by cores, a tile of samples at a time.
 
-    Config: ``tile``, samples; ``group``, work-items.
+    ``sparse_outer.cl``. Config: ``tile``, samples; ``group``, work-items of a group, or
+    for CPUs ``runs`` of rows.
     """
 
     name: str = "sparse_outer"
@@ -55,6 +66,10 @@ class SparseOuter:
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles that the batch fills, the largest first."""
+        if device.type == "cpu":
+            runs = csr_runs(_op(span)[0].storage.n_out, device)
+            tiles = _cpu_tiles(span)
+            return tuple({"tile": tile, "runs": n} for tile in tiles for n in runs)
         groups = dict.fromkeys(largest_group(group, device) for group in GROUPS)
         tiles = [tile for tile in TILES if tile < 2 * span.batch] or [TILES[-1]]
         found = [{"tile": tile, "group": n} for tile in tiles[:2] for n in groups]
@@ -74,6 +89,10 @@ class SparseOuter:
             span, op.x, tile, "x"
         ).size
         moved = span_bytes(span) + 2 * scratch + entries * (8 + size * span.batch)
+        if "runs" in config:  # rows of x stay in cache, and samples share the indices
+            moved = span_bytes(span) + 2 * scratch + 8 * entries
+            units = min(config["runs"], device.compute_units)
+            return Cost(span_flops(span), moved, 3, scratch, units)
         blocks = -(-entries // config["group"])
         return Cost(
             span_flops(span), moved, 3, scratch, min(device.compute_units, blocks),
@@ -85,9 +104,13 @@ class SparseOuter:
     ) -> tuple[Launch, ...]:
         """Return the turning of both sides, and the products."""
         op, entries = _op(span)
-        tile, group, storage = config["tile"], config["group"], op.storage
+        tile, storage = config["tile"], op.storage
         assert isinstance(storage, SparseStorage)
         ds, x = turned(span, op.ds, tile, "ds"), turned(span, op.x, tile, "x")
+        before = turn(span, op.ds, tile, ds, device), turn(span, op.x, tile, x, device)
+        if "runs" in config:
+            return *before, _by_rows(op, span, config, ds, x)
+        group = config["group"]
         key = f"entries {storage.signature}@{op.weights.offset}"
         direct = isinstance(storage, (CooStorage, CsrStorage))
 
@@ -95,8 +118,7 @@ class SparseOuter:
             return Table(f"{key} {what}", partial(_table, storage, what))
 
         return (
-            turn(span, op.ds, tile, ds, device),
-            turn(span, op.x, tile, x, device),
+            *before,
             Launch(
                 "sparse_outer.cl", "outer",
                 {
@@ -113,6 +135,35 @@ class SparseOuter:
                 ),
             ),
         )
+
+
+def _cpu_tiles(span: Span) -> list[int]:
+    """Return tiles of whole vectors that the batch fills, the largest first."""
+    lanes = vector_lanes(span)
+    tiles = [lanes * n for n in CPU_TILES if lanes * n < 2 * span.batch]
+    return tiles[:2] or [lanes]
+
+
+def _by_rows(
+    op: Outer, span: Span, config: Config, ds: Scratch, x: Scratch
+) -> Launch:
+    """Return the products' launch on a CPU."""
+    storage, tile, runs = op.storage, config["tile"], config["runs"]
+    assert isinstance(storage, SparseStorage)
+    rows = RowLists(storage, op.weights)
+    return Launch(
+        "sparse_outer.cl", "outer_rows",
+        {
+            "REAL": real(span), "TILE": tile, "GROUP": 1, "LANES": vector_lanes(span),
+            "SLOTS": int(not rows.direct), "ROW": index_type(storage.n_out),
+            "COLUMN": index_type(storage.n_in),
+        },
+        (runs,), (1,),
+        (
+            Gradients(), op.weights.offset, *rows.tables(), ds, x, storage.n_out,
+            storage.n_in, -(-span.batch // tile), rows.bounds(runs),
+        ),
+    )
 
 
 def _op(span: Span) -> tuple[Outer, int]:

@@ -105,7 +105,7 @@ class SparseTeam:
                 (group, 1),
                 (
                     Parameters(), product.weights.offset,
-                    0 if bias is None else bias.offset, *product.tables(),
+                    0 if bias is None else bias.offset, *product.lists.tables(),
                     product.x if tile == 1 else scratch, product.x.stride,
                     *product.outputs(), product.rows, span.batch,
                 ),
