@@ -70,15 +70,11 @@ class Epoch:
         return refuse_unless_whole_step(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Tiles that leave every worker some tasks first, then the others."""
+        """Equal tiles; those that leave every worker some tasks first."""
         workers = 1 if device.serial else device.compute_units
         companion = workers > 1 and serial_companion(device) is not None
         callers = (1, 0) if companion else (0,)
-        tiles = {tile for tile in TILES if tile < span.batch}
-        for shares in (1, workers, TASKS * workers):  # of the batch, equal ones
-            share = round_up(-(-span.batch // shares), LANES)
-            tiles |= {share} if TILES[-1] < share <= TILES[0] or shares == 1 else set()
-        tiles -= {tile for tile in tiles if tile > TILES[0] and len(tiles) > 1}
+        tiles = dict.fromkeys(_share(span.batch, workers, tile) for tile in TILES)
 
         def too_few(tile: int) -> bool:
             return workers > 1 and -(-span.batch // tile) < TASKS * workers
@@ -86,7 +82,7 @@ class Epoch:
         return tuple(
             {"workers": workers, "tile": tile, "caller": caller}
             for caller in callers
-            for tile in sorted(tiles, key=lambda tile: (too_few(tile), -tile))
+            for tile in sorted(tiles, key=too_few)
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
@@ -210,9 +206,9 @@ class _Shape:
 
         pitch = _pitch(tile)
         rows = layer_table(step, place, pitch, 4)
-        x, t, *_ = step.data
+        x, t, *weight = step.data
         if step.gather is None:  # the turned data's own rows
-            places = [_rows(x), _rows(t), 1]
+            places = [_rows(x), _rows(t), _rows(weight[0]) if weight else 0]
         else:
             places = [place(_rows(value) * pitch) for value in (x, t)]
             places.append(place(pitch))
@@ -230,6 +226,12 @@ def _step(span: Span) -> WholeStep:
 def _rows(value: Value) -> int:
     """Return the rows of a turned array: whole blocks of 4."""
     return round_up(value.width, 4)
+
+
+def _share(batch: int, workers: int, tile: int) -> int:
+    """Return about `tile` samples, such that all workers get as many tiles."""
+    each = max(1, round(batch / (workers * tile)))
+    return round_up(-(-batch // (workers * each)), LANES)
 
 
 def _pitch(tile: int) -> int:
