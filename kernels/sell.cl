@@ -122,9 +122,9 @@ void sell(__global const REAL *parameters, const int weights, const int bias,
         for (int u = 0; u < UNROLL; ++u) {
             const int k = begin + u * PARTS;
 #if TILE > 1
+            const int column = k < length ? c[u] : WIDTH_X;
             sum += (k < length ? v[u] : (REAL)0)
-                   * ((__global const VEC *)x)[(k < length ? c[u] : WIDTH_X) * (TILE / 4)
-                                               + lane];
+                   * ((__global const VEC *)x)[column * (TILE / 4) + lane];
 #elif VECTOR == 4
             ADD(k, s0) ADD(k, s1) ADD(k, s2) ADD(k, s3)
 #else

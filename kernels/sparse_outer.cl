@@ -127,7 +127,8 @@ __kernel void outer_rows(__global REAL *gradients, const int weights,
                 }
                 VEC4 found = lane_sums(s0, s1, s2, s3);
 #if SLOTS
-                if (tile) found += (VEC4)(SLOT(e), SLOT(e + 1), SLOT(e + 2), SLOT(e + 3));
+                if (tile)
+                    found += (VEC4)(SLOT(e), SLOT(e + 1), SLOT(e + 2), SLOT(e + 3));
                 SLOT(e) = found.s0;
                 SLOT(e + 1) = found.s1;
                 SLOT(e + 2) = found.s2;

@@ -38,7 +38,7 @@ from clnet.variants.sparse import (
 TILES = (32, 16, 8, 4)  # samples
 GROUPS = (256, 512, 1024, 128, 64, 32)  # work-items, for one sample
 MOST_GROUPS = 3  # of these that are worth measuring
-TILE_PARTS = (1, 2, 4)
+TILE_PARTS = (4, 8, 2, 1)  # for a tile, the usually best first
 UNROLL = 2  # vectors of entries under way
 
 
@@ -91,8 +91,8 @@ class Sell:
             tiles = [t for t in TILES if t < 2 * span.batch and t <= most]
             found += [
                 {"parts": parts, "vector": 1, "tile": tile, "staged": 0}
-                for tile in tiles[:2] for parts in TILE_PARTS
-                if parts * tile <= most
+                for tile in tiles[:2]
+                for parts in [n for n in TILE_PARTS if n * tile <= most][:3]
             ]
         return tuple(
             c for c in found if _local_bytes(product, span, c) <= device.local_memory

@@ -111,6 +111,24 @@ class RowLists:
         starts = named("starts")
         return starts, starts if self.direct else named("slots"), named("columns")
 
+    def cuts(self, stages: int, width: int) -> Table:
+        """Return the table of where each row's entries start in each stage.
+
+        Stage s has the columns s * width … s * width + width - 1.
+        """
+        starts, _, columns = self.tables()
+        if stages == 1:
+            return starts
+
+        def make() -> NDArray[np.int32]:
+            lengths = np.diff(starts.make())
+            rows = np.repeat(np.arange(len(lengths)), lengths)
+            stage = columns.make()[: len(rows)].astype(np.int64) // width
+            counts = np.bincount(rows * stages + stage, minlength=len(lengths) * stages)
+            return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+
+        return Table(self.key(f"cuts {stages} {width}"), make)
+
     def bounds(self, runs: int) -> Table:
         """Return the table of where runs of rows start."""
         starts = self.tables()[0]

@@ -35,6 +35,8 @@ GROUP = 256  # of another
 LAPS = (1, 2)  # rows of a team
 UNROLL = 2  # vectors of entries under way
 MOST = 12  # configs
+MOST_STAGES = 4  # copying x so often, each group for itself, is no gain
+SPARE = 16  # numbers of local memory that alignment may take
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class SparseTeam:
     """Rows of entries by teams; batches by tiles of samples (``sparse_team.cl``).
 
     Config: ``group``, work-items of a group; ``rows``, of a group; ``parts``, into
-    which a row is cut; ``tile``, samples; ``staged``, whether x is in local memory.
+    which a row is cut; ``tile``, samples; ``stages``, in which x is copied to local
+    memory, 0: not at all.
     """
 
     name: str = "sparse_team"
@@ -73,7 +76,7 @@ class SparseTeam:
         if tile > 1:
             scratch = turned(span, product.x, tile, "x").size
             moved += 2 * scratch + size * product.entries * span.batch // 2
-        elif config["staged"]:
+        elif config["stages"]:
             moved += size * product.columns * blocks * span.batch
         else:
             moved += size * product.entries * span.batch
@@ -90,7 +93,11 @@ class SparseTeam:
         group = config["group"]
         scratch = turned(span, product.x, tile, "x")
         before = (turn(span, product.x, tile, scratch, device),) if tile > 1 else ()
-        bias = product.bias
+        bias, stages = product.bias, config["stages"]
+        width = -(-product.columns // max(1, stages))
+        starts, *others = product.lists.tables()
+        if stages:
+            starts = product.lists.cuts(stages, width)
         return (
             *before,
             Launch(
@@ -98,14 +105,14 @@ class SparseTeam:
                 {
                     **product.defines(span), "TILE": tile, "PARTS": config["parts"],
                     "ROWS": config["rows"], "GROUP": group, "UNROLL": UNROLL,
-                    "STAGED": config["staged"], "WIDTH_X": product.columns,
+                    "STAGES": stages, "STAGE": width, "WIDTH_X": product.columns,
                     "SLOTS": int(not product.direct), "COLUMN": product.column_type,
                 },
                 (-(-product.rows // config["rows"]) * group, -(-span.batch // tile)),
                 (group, 1),
                 (
                     Parameters(), product.weights.offset,
-                    0 if bias is None else bias.offset, *product.lists.tables(),
+                    0 if bias is None else bias.offset, starts, *others,
                     product.x if tile == 1 else scratch, product.x.stride,
                     *product.outputs(), product.rows, span.batch,
                 ),
@@ -117,12 +124,26 @@ def _lanes(tile: int) -> int:
     return 1 if tile == 1 else tile // 4
 
 
+def _sums(config: Config) -> int:
+    """Return the partial sums in local memory."""
+    tile, parts = config["tile"], config["parts"]
+    return config["rows"] * (parts + 1 if tile == 1 else parts * tile + 4)
+
+
 def _local_bytes(product: SparseProduct, span: Span, config: Config) -> int:
-    """Return the bytes of partial sums, and of x where it is staged."""
-    tile = config["tile"]
-    pitch = config["parts"] + 1 if tile == 1 else config["parts"] * tile + 4
-    staged = product.columns if config["staged"] else 0
-    return (config["rows"] * pitch + staged + 8) * item_size(span)
+    """Return the bytes of partial sums, and of x where there are stages."""
+    stages = config["stages"]
+    staged = -(-product.columns // stages) if stages else 0
+    return (_sums(config) + staged + SPARE) * item_size(span)
+
+
+def _staged(
+    product: SparseProduct, span: Span, device: Device, config: Config
+) -> list[Config]:
+    """Return a config with as few stages as local memory allows, if few suffice."""
+    room = device.local_memory // item_size(span) - _sums(config) - SPARE
+    stages = -(-product.columns // room) if room > 0 else MOST_STAGES + 1
+    return [{**config, "stages": stages}] if stages <= MOST_STAGES else []
 
 
 def _near(sizes: Iterable[int], wanted: float) -> list[int]:
@@ -138,20 +159,19 @@ def _single(product: SparseProduct, span: Span, device: Device) -> list[Config]:
         parts = _near((n for n in PARTS if n <= min(group, 64)), length / 16)
         for groups in (1, 2):  # a compute unit
             rows = max(1, -(-product.rows // (groups * device.compute_units)))
-            found += [
-                {"group": group, "rows": rows, "parts": n, "tile": 1, "staged": 1}
-                for n in parts[:2]
-            ]
+            for n in parts[:2]:
+                config = {"group": group, "rows": rows, "parts": n, "tile": 1}
+                found += _staged(product, span, device, config)
     group = largest_group(GROUP, device)
     parts = _near((n for n in PARTS if n <= group), length / 8)
     found += [
-        {"group": group, "rows": group // n * laps, "parts": n, "tile": 1, "staged": 0}
+        {"group": group, "rows": group // n * laps, "parts": n, "tile": 1, "stages": 0}
         for n in parts[:2] for laps in LAPS
     ]
     longest = _near((n for n in PARTS if n <= group), product.longest / 16)[0]
     more: Config = {
         "group": group, "rows": group // longest, "parts": longest, "tile": 1,
-        "staged": 0,
+        "stages": 0,
     }
     return found if more in found else [*found, more]
 
@@ -168,7 +188,7 @@ def _tiled(product: SparseProduct, span: Span, device: Device) -> list[Config]:
         found += [
             {
                 "group": group, "rows": group // (n * lanes) * laps, "parts": n,
-                "tile": tile, "staged": 0,
+                "tile": tile, "stages": 0,
             }
             for n in parts[:3] for laps in LAPS
         ]
