@@ -19,6 +19,7 @@ from bounds import span_bound
 from clnet.activations import ACTIVATIONS
 from clnet.binding import Step
 from clnet.device import Device, device
+from clnet.layers import Local
 from clnet.network import Dense, Network
 from clnet.ops import Apply, Nonlinearity, Span, Value
 from clnet.runtime import Executable
@@ -424,6 +425,7 @@ def test_sums_accumulate_on_the_device(place):
 # What variants say of themselves ----------------------------------------------------
 
 # Variants that read sparse layers, and a format of each.
+STENCILS = ("stencil", "stencil_cpu", "trapezoid")
 SPARSE = {"csr": "csr", "sparse_team": "csr", "sell": "sell"}
 KEEPS_SUMS = ("gemm", "csr", "sparse_team", "sell")  # they write the sums too
 
@@ -495,6 +497,8 @@ def test_what_is_refused_and_what_is_not(variant):
     network = Network.mlp([8, 9, 10], "tanh", dtype="float64")
     if variant.name in SPARSE:
         network = network.prune(density=0.5).stored_as(SPARSE[variant.name])
+    if variant.name in STENCILS:
+        network = Network(8, [Local(3, "tanh")] * 2, dtype="float64")
     ops = {"op": 1, "pair": 2, "layer": 2, "run": 4}[variant.reach]
     span = network.program.span(0, ops, 2)
     single = dataclasses.replace(span, dtype="float32")

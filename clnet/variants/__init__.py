@@ -23,6 +23,10 @@ from clnet.variants.sequential import Sequential
 from clnet.variants.sparse_outer import SparseOuter
 from clnet.variants.sparse_team import SparseTeam
 from clnet.variants.split import Split
+from clnet.variants.stencil import Stencil
+from clnet.variants.stencil_backward import StencilBackward
+from clnet.variants.stencil_cpu import StencilCpu
+from clnet.variants.trapezoid import Trapezoid
 
 VARIANTS: tuple[Variant, ...] = (
     Naive(),
@@ -35,6 +39,9 @@ VARIANTS: tuple[Variant, ...] = (
     Csr(),
     SparseTeam(),
     Sell(),
+    Stencil(),
+    StencilCpu(),
+    Trapezoid(),
     Generic(),
     Host(),
 )
@@ -45,6 +52,7 @@ TRAINING_VARIANTS: tuple[Variant, ...] = (
     Outer(),
     GemmBackward(),
     SparseOuter(),
+    StencilBackward(),
     GenericBackward(),
     Dropping(),
     Norm(),

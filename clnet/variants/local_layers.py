@@ -44,13 +44,16 @@ def refuse_unless_local_layers(span: Span, device: Device) -> str | None:
             )
         if layer.act.nonlinearity != first.act.nonlinearity:
             return "its layers have one activation, and here they differ"
-        if _bias_kind(layer) != _bias_kind(first):
+        if _biases_differ(layer, first):
             return "its layers have the same kind of bias, and here they differ"
     return unsupported_dtype(span, device)
 
 
-def _bias_kind(layer: LayerOps) -> tuple[bool, bool]:
-    return layer.act.bias is None, layer.act.shared
+def _biases_differ(layer: LayerOps, first: LayerOps) -> bool:
+    if (layer.act.bias is None) != (first.act.bias is None):
+        return True
+    # A neuron alone shares its bias with none, whatever the kind.
+    return layer.n_out > 1 and layer.act.shared != first.act.shared
 
 
 def local_defines(span: Span, layer: LayerOps) -> dict[str, int | str]:

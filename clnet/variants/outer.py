@@ -108,15 +108,22 @@ class Outer:
         )
         if parts == 1:
             return (sums,)
-        group = min(GROUP, device.largest_group)
-        return (
-            sums,
-            Launch(
-                "outer.cl", "add_parts", defines, (round_up(storage.size, group),),
-                (group,),
-                (Gradients(), op.weights.offset, partial, storage.size, parts),
-            ),
-        )
+        return (sums, add_parts(span, op, partial, parts, device, vec, rows))
+
+
+def add_parts(
+    span: Span, op: OuterOp, partial: Scratch, parts: int, device: Device,
+    vec: int = 1, rows: int = 1,
+) -> Launch:
+    """Return the launch that adds the parts' sums [parts, size] to the gradient."""
+    group = min(GROUP, device.largest_group)
+    size = op.storage.size
+    return Launch(
+        "outer.cl", "add_parts",
+        {"REAL": real(span), "VEC": vec, "ROWS": rows, "BLOCK": BLOCK},
+        (round_up(size, group),), (group,),
+        (Gradients(), op.weights.offset, partial, size, parts),
+    )
 
 
 def _op(span: Span) -> OuterOp:

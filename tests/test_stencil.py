@@ -1,0 +1,298 @@
+"""The variants of locally connected layers against the float64 oracle."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import numpy as np
+import pytest
+from bounds import span_bound
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import clnet
+from clnet import Dense, Local, Network, reference
+from clnet.binding import Step
+from clnet.losses import loss_function
+from clnet.lowering import lower_training
+from clnet.replay import Learnt, Replay
+from clnet.runtime import Executable
+from clnet.session import session
+from clnet.training_ops import ApplyT, BiasGrad, Outer
+from clnet.variants.generic import MOST_ENTRIES, Generic
+from clnet.variants.generic_backward import GenericBackward
+from clnet.variants.stencil import Stencil
+from clnet.variants.stencil_backward import StencilBackward
+from clnet.variants.stencil_cpu import StencilCpu
+from clnet.variants.trapezoid import Trapezoid
+
+DEVICE = clnet.device()
+GPU = dataclasses.replace(
+    DEVICE, type="gpu", simd_width=32, local_memory=min(DEVICE.local_memory, 47 << 10),
+    largest_group=min(DEVICE.largest_group, 1024),
+)
+CPU = dataclasses.replace(DEVICE, type="cpu")
+WINDOWS = (1, 2, 3, 4, 5, 7, 16, 33)
+BIASES = ("shared", "neuron", None)
+RNG = np.random.default_rng(3)
+
+
+def deep(n, window, depth, bias="shared", activation="tanh", **options):
+    layer = Local(window, activation, bias=bias, initialiser="uniform")
+    return Network(n, [layer] * depth, seed=n, **options)
+
+
+def check(network, ops, batch, variant, config):
+    """Compare a span's outputs with the oracle, twice: scratch keeps nothing."""
+    span = network.program.span(*ops, batch)
+    step = Step(span, variant, config, DEVICE)
+    run = Executable(session(DEVICE), network, [step], span.inputs, span.outputs)
+    for _ in range(2):
+        inputs = {}
+        for value in span.inputs:
+            x = RNG.standard_normal((batch, value.width)).astype(span.dtype)
+            inputs[value.name] = run.x[value.name][...] = x
+        run.run()
+        exact, bounds = span_bound(span, inputs, network.parameters)
+        for value in span.outputs:
+            error = np.abs(run.result(value.name) - exact[value.name])
+            assert (error <= bounds[value.name]).all(), (config, error.max())
+
+
+def configs(variant, network, ops, batch, place):
+    span = network.program.span(*ops, batch)
+    assert variant.refuse(span, place) is None
+    return list(variant.space(span, place))
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_layer(window):
+    """Every window: first and inner layers, sums alone, every vector and the tile."""
+    bias = BIASES[window % 3]
+    for n_out, batch in ((1, 1), (3, 2), (130, 1), (257, 5)):
+        network = deep(n_out + 2 * window - 2, window, 2, bias)
+        for ops in ((0, 2), (2, 4), (2, 3)):
+            listed = configs(Stencil(), network, ops, batch, GPU)
+            wanted = listed[:1]
+            if n_out == 257 and ops == (2, 4):
+                wanted = listed[window % 3 + 1 :: 3]
+            for config in wanted:
+                check(network, ops, batch, Stencil(), config)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_layers_on_cores(window):
+    bias = BIASES[(window + 1) % 3]
+    for n_out, batch, depth in ((1, 1, 1), (9, 3, 3), (1000, 2, 3)):
+        network = deep(n_out + depth * (window - 1), window, depth, bias)
+        for workers, tile, stream in ((1, 16, 0), (3, 256, 1), (8, 1008, 0)):
+            config = {"workers": workers, "tile": tile, "stream": stream}
+            check(network, (0, 2 * depth), batch, StencilCpu(), config)
+
+
+@given(
+    st.sampled_from((1, 2, 3, 5)), st.integers(1, 3000), st.integers(1, 3),
+    st.sampled_from((16, 64, 1024)), st.integers(1, 9),
+)
+@settings(max_examples=25, deadline=None)
+def test_tiles_of_cores(window, n_out, batch, tile, workers):
+    """Around the edges of tiles; the kernels are built once a window."""
+    network = deep(n_out + 2 * (window - 1), window, 2)
+    config = {"workers": workers, "tile": tile, "stream": 0}
+    check(network, (0, 4), batch, StencilCpu(), config)
+
+
+@pytest.mark.parametrize("window", [w for w in WINDOWS if w <= 16])
+def test_trapezoids(window):
+    bias = BIASES[(window + 2) % 3]
+    for n_out, batch, depth in ((1, 1, 3), (50, 3, 5)):
+        network = deep(n_out + depth * (window - 1), window, depth, bias)
+        listed = configs(Trapezoid(), network, (0, 2 * depth), batch, GPU)
+        check(network, (0, 2 * depth), batch, Trapezoid(), listed[0])
+        check(network, (2, 2 * depth), batch, Trapezoid(), listed[-1])
+
+
+@given(st.integers(1, 700), st.integers(2, 9), st.integers(1, 3), st.data())
+@settings(max_examples=20, deadline=None)
+def test_tiles_of_trapezoids(n_out, layers, batch, data):
+    """Tiles so small that many overlap, in several launches of some layers each."""
+    vec = data.draw(st.sampled_from((1, 4)))
+    config = {
+        "group": 16 if vec == 4 else 64, "vec": vec, "ahead": 2, "samples": 2,
+        "depth": data.draw(st.integers(2, 9)),
+    }
+    network = deep(n_out + 2 * layers, 3, layers)
+    check(network, (0, 2 * layers), batch, Trapezoid(), config)
+
+
+@pytest.mark.parametrize("n", [499, 500])
+def test_as_deep_as_can_be(n):
+    """The stack that shrinks to one or two values, in one launch."""
+    depth = (n - 1) // 2
+    network = deep(n, 3, depth)
+    assert network.n_out == n - 2 * depth
+    x = RNG.standard_normal((1, n)).astype("float32")
+    exact = reference.run(network.program, x.astype("float64"), network.parameters)
+    span = network.program.span(0, 2 * depth, 1)
+    for variant, place in ((StencilCpu(), CPU), (Trapezoid(), GPU)):
+        assert variant.refuse(span, place) is None
+        step = Step(span, variant, next(iter(variant.space(span, place))), DEVICE)
+        run = Executable(session(DEVICE), network, [step], span.inputs, span.outputs)
+        run.x["x"][...] = x
+        run.run()
+        np.testing.assert_allclose(run.result(network.program.output.name), exact,
+                                   atol=1e-5)
+
+
+def test_functions_and_doubles():
+    for activation, options in (
+        ("gelu", {}), ("sin", {"fann_compatible": True}), ("identity", {}),
+        *((("tanh", {"dtype": "float64"}),) if DEVICE.fp64 else ()),
+    ):
+        network = deep(41, 3, 3, "neuron", activation, **options)
+        variants = [(Stencil(), (2, 4), GPU), (Trapezoid(), (0, 6), GPU)]
+        if network.dtype == "float32":
+            variants.append((StencilCpu(), (0, 6), CPU))
+        for variant, ops, place in variants:
+            listed = configs(variant, network, ops, 3, place)
+            check(network, ops, 3, variant, listed[0])
+
+
+# Backward ---------------------------------------------------------------------------
+
+
+def backward(network, batch, place, choose):
+    """Compare the products of a training step, op by op, with the oracle."""
+    program = lower_training(network, loss_function("mse"), None)
+    values = {
+        "x": RNG.standard_normal((batch, network.n_in)),
+        "t": RNG.standard_normal((batch, network.n_out)),
+        "batch": np.array(batch),
+    }
+    parameters = network.parameters.astype("float64")
+    reference.run_ops(program.ops, values, parameters)
+    tolerance = 1e-12 if network.dtype == "float64" else 1e-4
+    tried = 0
+    for i, op in enumerate(program.ops):
+        if not isinstance(op, (ApplyT, Outer, BiasGrad)):
+            continue
+        span = program.span(i, i + 1, batch)
+        variant = StencilBackward()
+        if isinstance(op, BiasGrad):
+            variant = GenericBackward()
+        if variant.refuse(span, place) is not None:
+            continue
+        for config in choose(list(variant.space(span, place))):
+            learnt = Learnt(
+                session(DEVICE), network.parameters,
+                np.zeros((0, network.layout.size), network.dtype),
+            )
+            step = Step(span, variant, config, DEVICE)
+            run = Replay(session(DEVICE), [step], network.layout, learnt)
+            for value in span.inputs:
+                run.write(value, values[value.name])
+            run.run()
+            (value,) = span.outputs
+            after = dict(values)
+            reference.run_op(op, after, parameters)
+            exact = after[value.name]
+            if isinstance(op, ApplyT):
+                found = run.read(value)
+            else:
+                slot = op.weights if isinstance(op, Outer) else op.bias
+                found = run.read_gradients()[slot.offset : slot.offset + slot.size]
+                found = found[np.newaxis]
+            np.testing.assert_allclose(
+                found, exact, atol=tolerance * max(1, np.abs(exact).max()),
+                err_msg=f"{op.signature} {config}",
+            )
+            tried += 1
+    return tried
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("place", [CPU, GPU], ids=["cores", "gpu"])
+def test_backward(window, place):
+    network = deep(2 * (window - 1) + 40 + window, window, 2, BIASES[window % 3])
+    assert backward(network, 5, place, lambda listed: listed[-1:]) >= 3
+    network = deep(2 * window, window, 2)
+    assert backward(network, 1, place, lambda listed: listed[:1]) >= 3
+
+
+def test_backward_in_parts():
+    """A batch large enough to be summed in parts; doubles; sums that accumulate."""
+    network = Network(
+        30, [Local(3, "tanh"), Local(2, "tanh", sources=(1,)),
+             Dense(2, sources=(1, 2))], seed=1,
+        dtype="float64" if DEVICE.fp64 else "float32",
+    )
+    for place in (CPU, GPU):
+        assert backward(network, 300, place, lambda listed: listed) >= 4
+
+
+# Plans ------------------------------------------------------------------------------
+
+
+def test_refusals():
+    local, chain = Local(3, "tanh"), Trapezoid()
+
+    def refusal(variant, layers, ops=None, place=GPU, **options):
+        network = Network(60, layers, **options)
+        ops = ops or (0, len(network.program.ops))
+        return variant.refuse(network.program.span(*ops, 1), place)
+
+    assert "3 and 2" in refusal(chain, [local, Local(2, "tanh")])
+    assert "activation" in refusal(chain, [local, Local(3)])
+    assert "bias" in refusal(chain, [local, Local(3, "tanh", bias=None)])
+    assert "this is one" in refusal(chain, [local])
+    assert "at most 16" in refusal(chain, [Local(17)] * 2)
+    assert "not dense" in refusal(chain, [local, Dense(4, "tanh")])
+    assert "not dense" in refusal(Stencil(), [Dense(4)])
+    assert "none" in refusal(StencilCpu(), [local])
+    if DEVICE.fp64:
+        assert "float32 only" in refusal(StencilCpu(), [local], place=CPU,
+                                         dtype="float64")
+    small = dataclasses.replace(GPU, largest_group=16, local_memory=1 << 10)
+    assert "no room" in chain.refuse(deep(700, 16, 40).program.span(0, 80, 1), small)
+    backward_ops = lower_training(Network(5, [Dense(3), Dense(2)]),
+                                  loss_function("mse"), None)
+    (number,) = [i for i, op in enumerate(backward_ops.ops) if isinstance(op, ApplyT)]
+    span = backward_ops.span(number, number + 1, 2)
+    assert "not dense" in StencilBackward().refuse(span, GPU)
+
+
+def test_no_tables_of_large_layers():
+    """Where lists of entries would be large, what needs none computes them."""
+    network = Network(
+        MOST_ENTRIES, [Local(2)],
+        parameters=np.zeros(2 * MOST_ENTRIES + 32, "float32"),
+    )
+    span = network.program.span(0, 1, 1)
+    assert f"{MOST_ENTRIES}" in Generic().refuse(span, DEVICE)
+    assert Stencil().refuse(span, DEVICE) is None
+
+
+@pytest.mark.parametrize("tune", [False, None])
+def test_a_mixture(tune):
+    network = Network(
+        40, [*[Local(3, "tanh")] * 5, Dense(20, "tanh"), Local(4, "gelu"),
+             Local(2, ("tanh", "relu") * 8), Dense(3, "softmax")], seed=1,
+    )
+    x = RNG.standard_normal((3, 40)).astype("float32")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan = network.compile(batch=3, tune=tune)
+    np.testing.assert_allclose(
+        plan(x), reference.run(network.program, x, network.parameters), atol=1e-5
+    )
+
+
+def test_training_takes_them():
+    network = deep(50, 3, 3)
+    x = RNG.uniform(-1, 1, (30, 50)).astype("float32")
+    t = deep(50, 3, 3).predict(x)
+    network.initialise(seed=2)
+    history = network.fit(x, t, epochs=50, seed=1)
+    losses = [epoch.loss for epoch in history.epochs]
+    assert losses[-1] < losses[0] / 10
