@@ -105,6 +105,9 @@ class Survey:
         Those compared in the end, best first.
     unmeasured : str
         What those without times are and why they have none, if that is to be told.
+    formats : list of (str, float)
+        Formats of the layers that leave theirs to be chosen, and seconds of a whole
+        call, best first; empty where there was nothing to choose.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -112,6 +115,7 @@ class Survey:
     failures: list[str] = field(default_factory=list)
     covers: list[Cover] = field(default_factory=list)
     unmeasured: str = ""
+    formats: list[tuple[str, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,11 @@ def explanation(
         ),
         "chosen\n" + _table(program, chosen.candidates),
     ]
+    if survey.formats:
+        parts.append(
+            "formats of the layers that leave theirs to be chosen, by whole calls\n"
+            + _plain([(_seconds(seconds), name) for name, seconds in survey.formats])
+        )
     if len(survey.covers) > 1:
         rows = [
             (_seconds(cover.seconds), _summary(cover)) for cover in survey.covers[1:]

@@ -37,6 +37,7 @@ from clnet.errors import (
     unknown,
 )
 from clnet.explain import explanation
+from clnet.format_planner import best_stored
 from clnet.ops import Program, Span, Value
 from clnet.program import source_hash
 from clnet.runtime import Plan
@@ -80,8 +81,12 @@ def compile_network(
     check_count("batch", batch)
     if tune is not None and not isinstance(tune, bool):
         raise InputError(f"tune must be None, True or False, not {tune!r}")
-    where = find_device(device)
-    return Planner(network, where, int(batch), tune, _named(variants)).plan()
+    where, allowed = find_device(device), _named(variants)
+
+    def planner(stored: Network) -> Planner:
+        return Planner(stored, where, int(batch), tune, allowed)
+
+    return best_stored(network, where, planner).plan()
 
 
 def predict(
@@ -163,9 +168,21 @@ class Planner:
         """The device's, made when it is first asked for."""
         return session(self.device)
 
+    def timed(self) -> Cover | None:
+        """Return the best cover with the time of a whole call.
+
+        None if that is not remembered and may not be measured. Raises DeviceError if no
+        cover exists.
+        """
+        chosen = self._chosen()
+        if self.tune is False:
+            remembered = self._remembered_whole(chosen)
+            return None if remembered.timing is None else remembered
+        return next(iter(self._contest([chosen])), None)
+
     def plan(self) -> Plan:
         """Return the plan, or raise DeviceError if no cover exists."""
-        chosen = self._chosen()
+        chosen = self.survey.covers[0] if self.survey.covers else self._chosen()
         survey = self.survey
 
         def device_steps() -> tuple[Step, ...]:
