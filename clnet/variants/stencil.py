@@ -24,8 +24,9 @@ from clnet.variants.base import (
 )
 from clnet.variants.local_layers import bias_defines
 
-VECTORS = (4, 2, 1)  # rows a work-item, the usually best first
-SAMPLES = (1, 2, 4)  # a work-item
+VECTORS = (4, 2, 1)  # rows a work-item
+ENOUGH = 16  # rows and inputs of a work-item: longer windows want shorter vectors
+SAMPLES = (4, 2, 1)  # a work-item, the usually best first
 GROUP = 128  # work-items
 TILE_GROUP = 256  # work-items of a group that shares a tile
 
@@ -61,7 +62,10 @@ class Stencil:
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Vectors, and as many samples as the batch has; the tile too."""
-        vectors = VECTORS if device.simd_width > 1 else VECTORS[-1:]
+        window = _storage(span).window
+        vectors = sorted(VECTORS, key=lambda vec: vec * window > ENOUGH and vec)
+        if device.simd_width == 1:
+            vectors = [1]
         samples = [n for n in SAMPLES if n == 1 or n <= span.batch]
         found = [{"vec": v, "samples": n, "tile": 0} for v in vectors for n in samples]
         if self._tile_bytes(span, device) <= device.local_memory:

@@ -28,8 +28,11 @@ from clnet.variants.local_layers import (
 )
 from clnet.variants.stencil import aligned
 
-SHAPES = ((256, 4, 2), (256, 4, 1), (1024, 1, 4), (512, 2, 4), (512, 4, 1), (128, 4, 2))
+SHAPES = ((512, 4, 1), (1024, 4, 1), (256, 4, 1), (256, 4, 2), (512, 2, 2))
 """Work-items of a group, rows of each, and layers ahead; the usually best first."""
+WHOLE = ((128, 4, 8), (256, 4, 8), (512, 2, 8), (256, 4, 4), (512, 4, 4), (1024, 4, 2))
+"""Likewise where one tile holds all rows, and waiting for weights is what costs."""
+MOST_AHEAD = 128  # weights of a work-item that registers hold
 SAMPLES = (4, 2, 1)  # a group, as many as the batch has
 DEPTHS = (64, 16)  # layers a launch, besides all of them
 WIDEST = 16  # window whose weights registers hold
@@ -70,12 +73,15 @@ class Trapezoid:
         count = len(local_layers(span))
         samples = next(n for n in SAMPLES if n <= span.batch)
         depths = [count, *(depth for depth in DEPTHS if depth < count)]
+        window, rows = local_storage(local_layers(span)[0]).window, _rows(span)
+        shapes = [*(s for s in WHOLE if rows <= s[0] * s[1]), *SHAPES]
         found: list[Config] = []
         for depth in depths:
-            for group, vec, ahead in SHAPES:
+            for group, vec, ahead in shapes:
+                ahead = max(1, min(ahead, depth, MOST_AHEAD // (window * vec)))
                 most = 1 << min(group, device.largest_group).bit_length() - 1
                 config = {
-                    "group": most, "vec": vec, "ahead": min(ahead, depth),
+                    "group": most, "vec": vec, "ahead": ahead,
                     "samples": samples, "depth": depth,
                 }
                 if self._fits(span, config, device) and config not in found:
@@ -87,7 +93,7 @@ class Trapezoid:
         window = local_storage(local_layers(span)[0]).window
         vec, tile = config["vec"], config["group"] * config["vec"]
         held = 2 * config["samples"] * (config["group"] + -(-(window - 1) // vec)) * vec
-        whole = local_layers(span)[0].n_in <= tile
+        whole = _rows(span) <= tile
         return held * item_size(span) <= device.local_memory and (
             whole or 2 * _halo(window, config["depth"]) <= tile
         )
@@ -143,6 +149,11 @@ class Trapezoid:
                 ),
             ))
         return tuple(found)
+
+
+def _rows(span: Span) -> int:
+    """Return the rows of the widest values."""
+    return local_layers(span)[0].n_in
 
 
 def _halo(window: int, layers: int) -> int:
