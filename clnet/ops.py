@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from clnet.storage import Storage
+from clnet.storage.base import about
 
 PARAMETER_ALIGNMENT = 32  # values; every array of the flat buffer starts on 128 bytes
 VALUE_ALIGNMENT = 4  # values; rows of inner values can be read as float4
@@ -178,7 +179,7 @@ class BiasAct(Op):
     def signature(self) -> str:
         """The function's, with the width."""
         bias = "" if self.bias is None else "shared-" * self.shared + "bias-"
-        return f"{bias}{self.nonlinearity.signature}[{self.y.width}]"
+        return f"{bias}{self.nonlinearity.signature}[{about(self.y.width)}]"
 
 
 @dataclass(frozen=True)
@@ -323,7 +324,8 @@ class Span:
             parts = [f"{x.apply.signature}-{x.act.signature}" for x in layers]
         else:
             parts = [op.signature for op in self.ops]
-            parts.append("->" + ",".join(str(value.width) for value in self.outputs))
+            widths = (str(about(value.width)) for value in self.outputs)
+            parts.append("->" + ",".join(widths))
         text: list[str] = []
         start = 0
         for i in range(1, len(parts) + 1):

@@ -14,6 +14,7 @@ from clnet.ops import Layout, Nonlinearity, Op, Slot, Value
 from clnet.regularisation import PLAIN, Regularisation
 from clnet.shuffling import HASH_BITS, stream
 from clnet.storage import Storage
+from clnet.storage.base import about
 
 if TYPE_CHECKING:
     from clnet.optimisers import Optimiser
@@ -261,7 +262,7 @@ class ActGrad(Op):
     @property
     def signature(self) -> str:
         """The function's, with the width."""
-        return f"d{self.nonlinearity.signature}[{self.ds.width}]"
+        return f"d{self.nonlinearity.signature}[{about(self.ds.width)}]"
 
 
 @dataclass(frozen=True)
@@ -343,7 +344,7 @@ class BiasGrad(Op):
     @property
     def signature(self) -> str:
         """The name, with the width, and whether there is one bias for all."""
-        return f"d{'shared-' * self.shared}bias[{self.ds.width}]"
+        return f"d{'shared-' * self.shared}bias[{about(self.ds.width)}]"
 
     @property
     def shared(self) -> bool:

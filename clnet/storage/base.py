@@ -71,6 +71,15 @@ class Storage(Protocol):
         ...
 
 
+def about(n: int) -> int:
+    """Return n rounded to five binary digits: sizes so near cost the same.
+
+    Stacks of local layers have as many sizes as layers; measuring some is enough.
+    """
+    shift = max(0, n.bit_length() - 5)
+    return round(n / (1 << shift)) << shift
+
+
 def entry_matrix(storage: Storage, values: NDArray[Any]) -> NDArray[Any]:
     """Return A [n_out, n_in] by adding up the live entries of any storage."""
     entries = storage.entries()

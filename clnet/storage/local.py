@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.storage.base import Entries
+from clnet.storage.base import Entries, about
 
 BAND_ALIGNMENT = 16  # values; every band starts on a cache line
 
@@ -47,7 +47,7 @@ class LocalStorage:
     @property
     def signature(self) -> str:
         """Text that is equal for storages that cost the same to compute with."""
-        return f"{self.name}[{self.n_out},{self.window}]"
+        return f"{self.name}[{about(self.n_out)},{self.window}]"
 
     def entries(self) -> Entries:
         """Return row, column and liveness of every value slot."""

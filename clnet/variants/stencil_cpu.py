@@ -56,16 +56,19 @@ class StencilCpu:
         rows = round_up(layers[-1].n_out, BAND_ALIGNMENT)
         cores = 1 if device.serial else device.compute_units
         shares = (1,) if device.serial else SHARES
+        # Of those that hold all rows the smallest; not cut, so that sizes share times.
+        tiles = [tile for tile in TILES if tile < rows]
+        tiles += sorted(tile for tile in TILES if tile >= rows)[:1]
         large = int(len(layers) == 1 and rows * span.batch >= LARGE)
 
         def too_few(tile: int) -> bool:
             return cores > 1 and -(-rows // tile) * span.batch < 2 * cores
 
         found = [
-            {"workers": cores * share, "tile": min(tile, rows), "stream": stream}
+            {"workers": cores * share, "tile": tile, "stream": stream}
             for stream in dict.fromkeys((large, 0))
             for share in shares
-            for tile in sorted(TILES, key=lambda tile: tile if too_few(tile) else 0)
+            for tile in sorted(tiles, key=lambda tile: tile if too_few(tile) else 0)
         ]
         return tuple(c for i, c in enumerate(found) if c not in found[:i])
 
