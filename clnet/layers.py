@@ -210,7 +210,8 @@ class Sparse(Neurons):
     seed : int
         Seed of the placement: the same connections again.
     format : str
-        How the matrix is stored: a name of `clnet.storage.FORMATS`, or ``"auto"``.
+        How the matrix is stored: a name of `clnet.storage.FORMATS`. ``"auto"``: as csr,
+        or, where calls are planned by measurement, as is fastest, dense if that is.
     memory_limit : int or None
         Bytes that weights and their index arrays may take.
 

@@ -8,23 +8,25 @@
 // One sample (TILE 1): LANES entries at a time, their values of x put together in a
 // vector; what is left of a row is added singly. A tile of samples: x is turned before
 // (turn.cl), and an entry's value is multiplied with a row of it, whole vectors of
-// samples, whose sums stay in registers.
+// samples, whose sums stay in registers. Activations take whole vectors, too: of rows, or
+// of samples.
 //
 // REAL    float or double
 // LANES   numbers of a vector: 8 of float or 4 of double
 // TILE    samples of a tile: 1, or VECTORS * LANES
-// VECTORS vectors of a tile: 1, 2 or 4
+// VECTORS vectors of sums that end together: 1, 2 or 4
 // WIDTH_X values of x
 // SLOTS   1: an entry's value is where a table says; 0: values lie as entries do
 // COLUMN  type of the column indices: ushort where they fit, or int
-// and those of sparse.h
+// ACCUMULATE, KEEPS_SUMS, HAS_ACT, HAS_BIAS  as in sparse.h
+// ACTIVATION, STEEPNESS, LIMIT               as in activations.h
 #if !defined(LANES) || !defined(TILE) || !defined(VECTORS) || !defined(WIDTH_X)      \
-    || !defined(SLOTS) || !defined(COLUMN)
+    || !defined(SLOTS) || !defined(COLUMN) || !defined(ACCUMULATE)                   \
+    || !defined(KEEPS_SUMS) || !defined(HAS_ACT) || !defined(HAS_BIAS)
 #error "csr.cl needs the macros that its head names"
 #endif
-#if TILE == 1 || LANES == 4
-#define WIDTH 1  // activations take numbers: of one sample; and of double, whose
-                 // builtins are for numbers
+#if LANES == 4
+#define WIDTH 1  // vectors of double would call builtins that PoCL does not survive
 #else
 #define WIDTH 8
 #endif
@@ -37,9 +39,40 @@
 #define VALUE(e) values[e]
 #endif
 
-#if TILE == 1
-#include "sparse.h"
+#if VECTORS == 1
+#define EACH(X) X(0)
+#elif VECTORS == 2
+#define EACH(X) X(0) X(1)
+#else
+#define EACH(X) X(0) X(1) X(2) X(3)
+#endif
 
+#define COUNT (VECTORS * LANES)  // sums that end together: of rows, or of samples
+
+// Ends COUNT sums, of which `live` exist. Their places in sums and y are `lds` and `ldy`
+// apart.
+#define ACTIVATE(k)                                                                  \
+    ((VEC *)found)[k] = activate(((VEC *)found)[k] + ((const VEC *)biases)[k]);
+inline void finish_all(REAL *found, const int live, __global REAL *sums, const int lds,
+                       __global REAL *y, const int ldy, const REAL *biases)
+{
+#if ACCUMULATE
+    for (int i = 0; i < live; ++i) found[i] += sums[(size_t)i * lds];
+#endif
+#if KEEPS_SUMS
+    for (int i = 0; i < live; ++i) sums[(size_t)i * lds] = found[i];
+#endif
+#if HAS_ACT
+#if WIDTH == 8
+    EACH(ACTIVATE)
+#else
+    for (int i = 0; i < live; ++i) found[i] = activate(found[i] + biases[i]);
+#endif
+    for (int i = 0; i < live; ++i) y[(size_t)i * ldy] = found[i];
+#endif
+}
+
+#if TILE == 1
 typedef VEC __attribute__((aligned(sizeof(REAL)))) VecUnaligned;
 
 #define FOUR(A, e) A(e), A(e + 1), A(e + 2), A(e + 3)
@@ -71,17 +104,10 @@ inline REAL dot(__global const REAL *values, __global const int *slots,
     return sum + ((four.s0 + four.s1) + (four.s2 + four.s3));
 }
 #else
-#if VECTORS == 1
-#define EACH(X) X(0)
-#elif VECTORS == 2
-#define EACH(X) X(0) X(1)
-#else
-#define EACH(X) X(0) X(1) X(2) X(3)
-#endif
 #define START(k) VEC sum##k = 0;
 #define ADD(k) sum##k += value * row_of_x[k];
+#define SPREAD(k) ((VEC *)biases)[k] = start;
 #define STORE(k) ((VEC *)found)[k] = sum##k;
-#define ACTIVATE(k) ((VEC *)found)[k] = activate(((VEC *)found)[k] + start);
 #endif
 
 // sums[b, r] (+)= sum over the entries of row r:  value * x[b, column]
@@ -91,7 +117,7 @@ inline REAL dot(__global const REAL *values, __global const int *slots,
 // slots, columns [entries]   slots: any int where SLOTS is 0
 // bounds     [runs + 1]
 // source     [batch, ldx]    x; or turned [tiles][WIDTH_X + 1][TILE]
-// sums [batch, lds]   y [batch, ldy]   as in sparse.h
+// sums [batch, lds]   y [batch, ldy]
 // index map: work-item = run
 __kernel void csr(__global const REAL *parameters, const int weights, const int bias,
                   __global const int *starts, __global const int *slots,
@@ -101,17 +127,28 @@ __kernel void csr(__global const REAL *parameters, const int weights, const int 
 {
     const int from = bounds[get_global_id(0)], to = bounds[get_global_id(0) + 1];
     __global const REAL *values = parameters + weights;
+    REAL found[COUNT] __attribute__((aligned(32)));
+    REAL biases[COUNT] __attribute__((aligned(32)));
 #if TILE == 1
-    // A row's entries stay in cache from sample to sample.
-    for (int row = from; row < to; ++row) {
-        const REAL start = HAS_BIAS ? parameters[bias + row] : (REAL)0;
-        for (size_t b = 0; b < batch; ++b)
-            finish(dot(values, slots, columns, starts[row], starts[row + 1],
-                       source + b * ldx),
-                   sums + row, lds, y + row, ldy, start, b);
+    // Rows' entries stay in cache from sample to sample.
+    for (int row = from; row < to; row += COUNT) {
+        const int rows = min(COUNT, to - row);
+        for (int i = 0; i < COUNT; ++i) {
+            biases[i] = HAS_BIAS && i < rows ? parameters[bias + row + i] : (REAL)0;
+            found[i] = 0;
+        }
+        for (size_t b = 0; b < batch; ++b) {
+            for (int i = 0; i < rows; ++i)
+                found[i] = dot(values, slots, columns, starts[row + i],
+                               starts[row + i + 1], source + b * ldx);
+            __global REAL *s = sums + b * lds + row, *out = y + b * ldy + row;
+            if (rows == COUNT)  // a number that the compiler knows
+                finish_all(found, COUNT, s, 1, out, 1, biases);
+            else
+                finish_all(found, rows, s, 1, out, 1, biases);
+        }
     }
 #else
-    REAL found[TILE] __attribute__((aligned(32)));
     for (size_t sample = 0; sample < batch; sample += TILE) {
         __global const REAL *x = source + sample * (WIDTH_X + 1);
         const int samples = min(TILE, batch - (int)sample);
@@ -124,25 +161,10 @@ __kernel void csr(__global const REAL *parameters, const int weights, const int 
                 EACH(ADD)
             }
             EACH(STORE)
-#if ACCUMULATE || KEEPS_SUMS
-            __global REAL *kept = sums + sample * lds + row;
-#if ACCUMULATE
-            for (int s = 0; s < samples; ++s) found[s] += kept[(size_t)s * lds];
-#endif
-#if KEEPS_SUMS
-            for (int s = 0; s < samples; ++s) kept[(size_t)s * lds] = found[s];
-#endif
-#endif
-#if HAS_ACT
-            const REAL start = HAS_BIAS ? parameters[bias + row] : (REAL)0;
-#if WIDTH == 8
-            EACH(ACTIVATE)
-#else
-            for (int s = 0; s < samples; ++s) found[s] = activate(found[s] + start);
-#endif
-            __global REAL *out = y + sample * ldy + row;
-            for (int s = 0; s < samples; ++s) out[(size_t)s * ldy] = found[s];
-#endif
+            const VEC start = HAS_BIAS ? parameters[bias + row] : (REAL)0;
+            EACH(SPREAD)
+            finish_all(found, samples, sums + sample * lds + row, lds,
+                       y + sample * ldy + row, ldy, biases);
         }
     }
 #endif

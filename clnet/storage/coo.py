@@ -15,7 +15,11 @@ from clnet.storage.sparse import SparseStorage, index_array
 
 @dataclass(frozen=True)
 class CooStorage(SparseStorage):
-    """Coordinates: values, rows and columns of the entries, row by row."""
+    """Coordinates: values, rows and columns of the entries, row by row.
+
+    Being sorted, they are also what CSR has: kernels read them with a table of rows'
+    starts, so that sums by row need no atomic additions.
+    """
 
     name: ClassVar[str] = "coo"
 

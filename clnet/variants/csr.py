@@ -26,7 +26,7 @@ from clnet.variants.sparse import (
     vector_lanes,
 )
 
-VECTORS = (4, 2, 1)  # of a tile's samples: as many sums as registers hold with ease
+VECTORS = (4, 2, 1)  # of sums at once: as many as registers hold with ease
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,8 @@ class Csr:
             "csr.cl", "csr",
             {
                 **product.defines(span), "LANES": lanes, "TILE": tile,
-                "VECTORS": max(1, tile // lanes), "WIDTH_X": product.columns,
+                "VECTORS": VECTORS[0] if tile == 1 else tile // lanes,
+                "WIDTH_X": product.columns,
                 "SLOTS": int(not product.direct), "COLUMN": product.column_type,
             },
             (runs,), (1,),
