@@ -160,7 +160,7 @@ class ByVariant:
 
     def prepare(self, case: Case, device: Device) -> Prepared:
         """Return its plan."""
-        return _prepared(case, device, self.steps(case, device))
+        return prepared(case, device, self.steps(case, device))
 
     def steps(self, case: Case, device: Device) -> tuple[Step, ...]:
         """Return the steps of a plan.
@@ -247,7 +247,7 @@ class Planned:
         tune = True if self.tune else None
         plan = case.network.compile(device, case.batch, tune=tune)
         if all(step.place is not None for step in plan.steps):
-            return _prepared(case, device, plan.steps)
+            return prepared(case, device, plan.steps)
         # The host takes part, which only host arrays allow.
         names = [variant.name for variant in VARIANTS if variant.name != "host"]
 
@@ -274,7 +274,8 @@ def _serial(device: Device) -> Device:
     raise RefusedError(f"{device.name} has no place that runs in the calling thread")
 
 
-def _prepared(case: Case, device: Device, steps: tuple[Step, ...]) -> Prepared:
+def prepared(case: Case, device: Device, steps: tuple[Step, ...]) -> Prepared:
+    """Return a candidate of ours that runs these steps."""
     on_host = any(step.place is None for step in steps)
     plan = Plan(case.network, device, case.batch, steps, lambda: steps, "")
     timers = {} if on_host else _timers(case, device, lambda: steps)

@@ -18,7 +18,7 @@ from clnet.device import device as find_device
 from clnet.errors import ClnetWarning, InputError, unknown
 from clnet.summary import WIDTH, pairs
 
-from . import feedforward, training
+from . import feedforward, local_study, sparse_study, training
 from .frame import Bench, Trial
 from .options import Options
 from .records import Results, Row
@@ -52,7 +52,9 @@ class Study(Protocol):
 
 
 STUDIES: dict[str, Study] = {
-    "feedforward": cast(Study, feedforward), "training": cast(Study, training)
+    "feedforward": cast(Study, feedforward), "training": cast(Study, training),
+    "local_study": cast(Study, local_study),
+    "sparse_study": cast(Study, sparse_study),
 }
 
 

@@ -92,10 +92,10 @@ class Torch:
             )
         model.to("cuda")
         if self.name == "torch-graph":
-            return _graph(case, model)
+            return graphed(case, model)
         if self.name == "torch-compile":
             model = torch.compile(model, mode="max-autotune")
-        return _eager(case, model)
+        return eager(case, model)
 
 
 def missing_torch(cuda: bool) -> str | None:
@@ -133,7 +133,7 @@ def _module(case: Case) -> Any:
     return nn.Sequential(*parts).eval().requires_grad_(False)
 
 
-def _eager(case: Case, model: Any) -> Prepared:
+def eager(case: Case, model: Any) -> Prepared:
     """Return a module on CUDA, called from Python."""
     import torch
 
@@ -153,7 +153,7 @@ def _eager(case: Case, model: Any) -> Prepared:
     return forward(case, call, _cuda_timers(run))
 
 
-def _graph(case: Case, model: Any) -> Prepared:
+def graphed(case: Case, model: Any) -> Prepared:
     """Return a module on CUDA, captured once and replayed, with pinned host memory."""
     import torch
 

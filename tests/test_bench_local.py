@@ -1,0 +1,79 @@
+"""The study of locally connected layers and its candidates, at tiny sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from studies import CPU, GPU
+
+import clnet
+from clnet.bench import benchmarks
+from clnet.cli import main
+
+local_study = benchmarks("local_study")
+Options = benchmarks("options").Options
+pytestmark = pytest.mark.usefixtures("hurried")
+
+
+def test_what_is_measured():
+    on_cpu, on_gpu = (local_study.trials(place, Options()) for place in (CPU, GPU))
+    tables = {trial.table for trial in on_cpu}
+    assert tables == {"pairs", "strong", "weak_n", "weak_k"}
+    assert {trial.table for trial in on_gpu} == {"pairs"}
+    names = {trial.case.name for trial in on_gpu}
+    assert "N=1000 K=250" in names and "N=50000000 K=2" in names
+    for trial in (*on_cpu, *on_gpu):
+        candidates = {candidate.name for candidate in trial.candidates}
+        assert set(trial.on_demand) <= candidates
+    assert local_study.local_case(1000, 250).sizes[-1] == 502
+
+
+def test_larger_networks_for_more_cores():
+    n, k = local_study.BASE
+    rows = sum(n - 2 * i for i in range(1, k))
+    for cores in (1, 2, 8):
+        wide, same = local_study._larger_n(n, k, cores)
+        assert same == k and wide - k == cores * (n - k)
+        fewer, deep = local_study._larger_k(n, k, cores)
+        found = sum(fewer - 2 * i for i in range(1, deep))
+        assert found == pytest.approx(cores * rows, rel=0.01)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_candidates_are_right(batch):
+    """Whoever is here computes the oracle's results."""
+    device = clnet.device()
+    case = local_study.local_case(40, 4, batch)
+    cores = local_study.Workers(2) if device.type == "cpu" else None
+    others = [local_study.NumPy(), local_study.Torch("torch")]
+    checked = 0
+    trial = local_study._pair(case, device, False)
+    for candidate in (*trial.candidates, *others, *filter(None, [cores])):
+        if candidate.name in local_study.CUDA or candidate.missing() is not None:
+            continue
+        prepared = candidate.prepare(case, device)
+        assert prepared.check() < case.tolerance, candidate.name
+        checked += 1
+    assert checked >= 5
+
+
+def test_other_functions():
+    case = dataclasses.replace(local_study.local_case(40, 3), activation="tanh")
+    assert local_study.NumPy().prepare(case, clnet.device()).check() < 1e-6
+    assert np.isfinite(case.network.parameters).all()
+
+
+def test_on_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(benchmarks("command"), "load", lambda: 0.0)
+    monkeypatch.setattr(local_study, "QUICK", ((30, 3),))
+    monkeypatch.setattr(local_study, "BASE", (60, 5))
+    monkeypatch.setattr(local_study, "WIDE", (90, 3))
+    arguments = ["bench", "local_study", "--quick", "--out", str(tmp_path)]
+    assert main([*arguments, "--peers", "numpy", "--basis", "wall"]) == 0
+    shown = capsys.readouterr().out
+    assert "effective GB/s" in shown and "N=30 K=3" in shown
+    if clnet.device().type == "cpu":
+        assert "weak_k: efficiency" in shown
+    assert list(tmp_path.glob("local_study-*.csv"))
