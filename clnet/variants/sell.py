@@ -35,10 +35,11 @@ from clnet.variants.sparse import (
     turned,
 )
 
-TILES = (32, 16, 8, 4)  # samples
-GROUPS = (256, 512, 1024, 128, 64, 32)  # work-items, for one sample
+# The usually best first.
+TILES = (16, 32, 8, 4)  # samples
+GROUPS = (512, 256, 1024, 128, 64, 32)  # work-items, for one sample
 MOST_GROUPS = 3  # of these that are worth measuring
-TILE_PARTS = (4, 8, 2, 1)  # for a tile, the usually best first
+TILE_PARTS = (4, 8, 2, 1)  # for a tile
 UNROLL = 2  # vectors of entries under way
 
 
@@ -84,7 +85,7 @@ class Sell:
             found += [
                 {"parts": group * vector // height, "vector": vector, "tile": 1,
                  "staged": staged}
-                for staged in (1, 0) for group in groups[:MOST_GROUPS]
+                for staged in (0, 1) for group in groups[:MOST_GROUPS]
             ]
         if span.batch > 1:
             most = 4 * device.largest_group // height

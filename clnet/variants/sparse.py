@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,7 @@ class Lists:
     columns: NDArray[np.uint16] | NDArray[np.int32]
 
 
+@lru_cache(maxsize=2)  # sorting takes a second for millions, and trials ask again
 def lists(storage: SparseStorage, transposed: bool) -> Lists:
     """Return the entries of A, or of its transpose."""
     pattern = storage.pattern

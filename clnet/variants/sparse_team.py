@@ -31,7 +31,8 @@ TILES = (32, 16, 8, 4)  # samples
 PARTS = (1, 2, 4, 8, 16, 32, 64, 256)  # work-items a row, for one sample
 TILE_PARTS = (1, 2, 4, 8, 16)  # of four samples each
 GROUPS = (1024, 512)  # work-items of a group that has x in local memory
-GROUP = 256  # of another
+GROUPS_A_UNIT = (2, 1)  # such groups that a compute unit gets, the better first
+GROUP = 256  # work-items of another
 LAPS = (1, 2)  # rows of a team
 UNROLL = 2  # vectors of entries under way
 MOST = 12  # configs
@@ -157,7 +158,7 @@ def _single(product: SparseProduct, span: Span, device: Device) -> list[Config]:
     found: list[Config] = []
     for group in dict.fromkeys(largest_group(size, device) for size in GROUPS):
         parts = _near((n for n in PARTS if n <= min(group, 64)), length / 16)
-        for groups in (1, 2):  # a compute unit
+        for groups in GROUPS_A_UNIT:
             rows = max(1, -(-product.rows // (groups * device.compute_units)))
             for n in parts[:2]:
                 config = {"group": group, "rows": rows, "parts": n, "tile": 1}
@@ -184,12 +185,16 @@ def _tiled(product: SparseProduct, span: Span, device: Device) -> list[Config]:
     found: list[Config] = []
     for tile in fitting[:2]:
         lanes = _lanes(tile)
-        parts = _near((n for n in TILE_PARTS if n * lanes <= group), length / 64)
+        sizes = [n for n in TILE_PARTS if n * lanes <= group]
+        parts = _near(sizes, length / 64)[:3]
+        longest = _near(sizes, product.longest / 64)[0]
+        # Where a row is much longer than most, its team is what the others wait for.
+        parts += [longest] if longest not in parts else []
         found += [
             {
                 "group": group, "rows": group // (n * lanes) * laps, "parts": n,
                 "tile": tile, "stages": 0,
             }
-            for n in parts[:3] for laps in LAPS
+            for laps in LAPS for n in parts
         ]
     return found
