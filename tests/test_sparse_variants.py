@@ -13,10 +13,11 @@ from clnet import Dense, Network, Sparse, reference
 from clnet.binding import Step
 from clnet.losses import loss_function
 from clnet.lowering import lower_training
-from clnet.ops import BiasAct
+from clnet.ops import BiasAct, Span
 from clnet.replay import Learnt, Replay
 from clnet.session import session
 from clnet.training_ops import ApplyT, Outer
+from clnet.variants.base import Scratch
 from clnet.variants.csr import Csr
 from clnet.variants.sell import Sell
 from clnet.variants.sparse_outer import SparseOuter
@@ -188,3 +189,63 @@ def test_types_functions_and_the_other_batches(variant, place):
         form = "sell" if variant.name == "sell" else ("csr", "hyb")[i % 2]
         network = network_of(PATTERNS["random"], form, name, dtype)
         assert check(variant, network, batch, place, lambda listed: listed[-1:])
+
+
+@pytest.mark.parametrize("variant", [SparseTeam(), Sell(), SparseOuter(), Csr()])
+@pytest.mark.parametrize("place", [
+    clnet.Device("large", "gpu", compute_units=132, local_memory=47 << 10,
+                 largest_group=1024, simd_width=32, fp64=True),
+    clnet.Device("small", "gpu", compute_units=2, local_memory=8 << 10,
+                 largest_group=64, simd_width=4, fp64=True),
+    clnet.Device("least", "cpu", local_memory=1 << 10, largest_group=1, fp64=True),
+], ids=lambda place: place.name)
+def test_spaces_costs_and_launches_are_sane(variant, place):
+    tried = 0
+    for name in ("one long row", "single entry", "full"):
+        network = network_of(PATTERNS[name], "sell" if variant == Sell() else "csr")
+        for batch in (1, 3, 40):
+            for _, span in all_spans(network, batch):
+                if variant.refuse(span, place) is not None:
+                    continue
+                space = list(variant.space(span, place))
+                assert 1 <= len(space) <= 16
+                assert all(space.count(config) == 1 for config in space)
+                for config in space:
+                    cost = variant.cost(span, config, place)
+                    launches = variant.launches(span, config, place)
+                    assert cost.launches == len(launches)
+                    assert 1 <= cost.compute_units <= place.compute_units
+                    scratch = {a for one in launches for a in one.arguments
+                               if isinstance(a, Scratch)}
+                    assert cost.scratch == sum(a.size for a in scratch)
+                    for one in launches:
+                        sizes = zip(one.global_size, one.local_size, strict=True)
+                        assert all(g > 0 and g % n == 0 for g, n in sizes)
+                        assert np.prod(one.local_size) <= place.largest_group
+                        tried += 1
+    assert tried or place.type != ("cpu" if variant == Csr() else "gpu")
+
+
+def test_refusals():
+    sparse = network_of(PATTERNS["random"], "csr").program
+    dense = Network.mlp([4, 5, 3], "tanh").program
+    for variant in (SparseTeam(), Sell(), Csr()):
+        place = CPU if variant == Csr() else GPU
+        assert "not dense" in variant.refuse(dense.span(0, 1, 1), place)
+        assert "this op is none" in variant.refuse(dense.span(1, 2, 1), place)
+    team = SparseTeam()
+    twice = Span((sparse.ops[2], sparse.ops[2]), 1, "float32", ())
+    assert "others" in team.refuse(twice, GPU)
+    assert "not csr" in Sell().refuse(sparse.span(2, 4, 1), GPU)
+    tiny = dataclasses.replace(GPU, largest_group=8)
+    ell = network_of(PATTERNS["random"], "ell").program
+    assert "allows 8" in Sell().refuse(ell.span(2, 4, 1), tiny)
+    assert "this op does not" in SparseOuter().refuse(sparse.span(2, 3, 1), GPU)
+    old = dataclasses.replace(GPU, fp64=False)
+    double = network_of(PATTERNS["random"], "csr", dtype="float64").program
+    assert "no float64" in team.refuse(double.span(2, 4, 1), old)
+    mixed = Network(90, [Sparse(70, ["tanh", "relu"] * 35, pattern=PATTERNS["random"])])
+    assert "neurons differ" in team.refuse(mixed.program.span(0, 2, 1), GPU)
+    backward = training(network_of(PATTERNS["random"], "ell"))
+    (op,) = [i for i, op in enumerate(backward.ops) if isinstance(op, ApplyT)]
+    assert "transpose" in Sell().refuse(backward.span(op, op + 1, 1), GPU)

@@ -63,7 +63,10 @@ class SparseTeam:
         if span.batch < TILES[-1]:
             found = _single(product, span, device) + found
         room = device.local_memory
-        fitting = [c for c in found if _local_bytes(product, span, c) <= room]
+        fitting = [
+            c for i, c in enumerate(found)
+            if c not in found[:i] and _local_bytes(product, span, c) <= room
+        ]
         return tuple(fitting[:MOST])
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
@@ -174,7 +177,7 @@ def _single(product: SparseProduct, span: Span, device: Device) -> list[Config]:
         "group": group, "rows": group // longest, "parts": longest, "tile": 1,
         "stages": 0,
     }
-    return found if more in found else [*found, more]
+    return [*found, more]
 
 
 def _tiled(product: SparseProduct, span: Span, device: Device) -> list[Config]:
