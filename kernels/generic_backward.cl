@@ -157,6 +157,16 @@ void shared_bias_grad(__global REAL *gradients, const int bias,
 
 #ifdef MEAN
 #include "losses.h"
+// A sum and what rounding took from it so far (Kahan, as in `tally`): wide outputs are
+// millions of terms.
+#define ADD(sum, lost, term)                 \
+    {                                        \
+        const REAL added = (term) + lost;    \
+        const REAL after = sum + added;      \
+        lost = added - (after - sum);        \
+        sum = after;                         \
+    }
+
 // dy[b, j] = d loss / d y, and record[b] = loss, squared error, bit fails
 //
 // y [batch, ldy], t [batch, ldt], weight [batch] (anything without WEIGHTED)
@@ -190,22 +200,22 @@ __kernel void loss(__global const REAL *y, const int ldy, __global const REAL *t
     }
     const REAL log_total = logarithm(total);
 #endif
-    REAL sum = 0, squares = 0, fails = 0;
+    REAL sum = 0, squares = 0, fails = 0, sum_lost = 0, squares_lost = 0;
     for (int j = 0; j < width; ++j) {
         REAL output = y[j], slope;
 #if SOFTMAX
         output = exponential(output - top) / total;
-        sum += t[j] * (log_total - (y[j] - top));
+        ADD(sum, sum_lost, t[j] * (log_total - (y[j] - top)))
         slope = output * targets - t[j];
 #else
-        sum += LOSS(y[j], t[j], halves[j]);
+        ADD(sum, sum_lost, LOSS(y[j], t[j], halves[j]))
         slope = SLOPE(y[j], t[j], halves[j]);
 #endif
 #if SIGMOID
         output = act_sigmoid(output);
 #endif
         const REAL error = (t[j] - output) * halves[j];
-        squares += error * error;
+        ADD(squares, squares_lost, error * error)
         fails += fabs(error) >= bit_fail_limit ? 1 : 0;
         dy[j] = factor * (MEAN ? slope / width : slope);
     }

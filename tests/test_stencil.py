@@ -19,7 +19,7 @@ from clnet.lowering import lower_training
 from clnet.replay import Learnt, Replay
 from clnet.runtime import Executable
 from clnet.session import session
-from clnet.training_ops import ApplyT, BiasGrad, Outer
+from clnet.training_ops import ApplyT, BiasGrad, Loss, Outer
 from clnet.variants.generic import MOST_ENTRIES, Generic
 from clnet.variants.generic_backward import GenericBackward
 from clnet.variants.stencil import Stencil
@@ -229,6 +229,27 @@ def test_backward_in_parts():
     )
     for place in (CPU, GPU):
         assert backward(network, 300, place, lambda listed: listed) >= 4
+
+
+def test_the_loss_of_many_outputs():
+    """A million terms are added to the last bits, one after the other."""
+    width = 1 << 20
+    network = Network(
+        width, [Local(1)], parameters=np.zeros(width + 32, "float32")
+    )
+    program = lower_training(network, loss_function("mse"), None)
+    (number,) = [i for i, op in enumerate(program.ops) if isinstance(op, Loss)]
+    op, span = program.ops[number], program.span(number, number + 1, 1)
+    step = Step(span, GenericBackward(), {}, DEVICE)
+    learnt = Learnt(session(DEVICE), network.parameters, np.zeros((0, 0), "float32"))
+    run = Replay(session(DEVICE), [step], network.layout, learnt)
+    y, t = RNG.uniform(1, 2, (2, 1, width)).astype("float32")
+    run.write(op.y, y)
+    run.write(op.t, t)
+    run.set(samples=1)
+    run.run()
+    squares = np.square(y.astype("float64") - t).sum()
+    assert run.read(op.record)[0, 1] == pytest.approx(squares, rel=3e-7)
 
 
 # Plans ------------------------------------------------------------------------------
