@@ -122,17 +122,17 @@ __kernel void bias_grad(__global REAL *gradients, const int bias,
 }
 
 #ifdef PARTS
-// partial[i] = sum of ds[b, j] over the elements i, i + PARTS, … of the batch
-// index map: work-item i of PARTS
+// partial[h * across + c] = sum of ds[b, j] over every row from h on, PARTS / across
+// further each time, and every column from c on, `across` further
+// index map: work-item h * across + c of PARTS
 __kernel void shared_bias_parts(__global const REAL *ds, const int ldds,
                                 __global REAL *partial, const int width,
-                                const int batch)
+                                const int batch, const int across)
 {
-    const size_t i = get_global_id(0);
-    if (i >= PARTS) return;
+    const int i = get_global_id(0), column = i % across;
     REAL sum = 0;
-    for (size_t e = i; e < (size_t)batch * width; e += PARTS)
-        sum += ds[e / width * ldds + e % width];
+    for (size_t b = i / across; b < batch; b += PARTS / across)
+        for (int j = column; j < width; j += across) sum += ds[b * ldds + j];
     partial[i] = sum;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -95,7 +96,7 @@ class GenericBackward:
         launches, scratch = 1, 0
         if isinstance(op, BiasGrad) and op.shared:
             launches = 2
-            scratch = item_size(span) * _shared_parts(op, span, device)
+            scratch = item_size(span) * math.prod(_shared_parts(op, span, device))
         return Cost(
             span_flops(span), reads, launches, scratch, units, gpu_shape(device)
         )
@@ -192,7 +193,8 @@ def _bias_grad(op: BiasGrad, span: Span, device: Device) -> tuple[Launch, ...]:
 
 
 def _shared_bias_grad(op: BiasGrad, span: Span, device: Device) -> tuple[Launch, ...]:
-    group, parts = _group(device), _shared_parts(op, span, device)
+    group, (across, rows) = _group(device), _shared_parts(op, span, device)
+    parts = across * rows
     team = team_group(TALLY_GROUP, device)
     defines: dict[str, int | str] = {
         "REAL": real(span), "BLOCK": BLOCK, "PARTS": parts, "TEAM": team,
@@ -201,7 +203,7 @@ def _shared_bias_grad(op: BiasGrad, span: Span, device: Device) -> tuple[Launch,
     return (
         Launch(
             SOURCE, "shared_bias_parts", defines, (parts,), (group,),
-            (op.ds, op.ds.stride, partial, op.ds.width, span.batch),
+            (op.ds, op.ds.stride, partial, op.ds.width, span.batch, across),
         ),
         Launch(
             SOURCE, "shared_bias_grad", defines, (team,), (team,),
@@ -210,11 +212,12 @@ def _shared_bias_grad(op: BiasGrad, span: Span, device: Device) -> tuple[Launch,
     )
 
 
-def _shared_parts(op: BiasGrad, span: Span, device: Device) -> int:
-    """Return how many sums the gradient of a shared bias is made of."""
+def _shared_parts(op: BiasGrad, span: Span, device: Device) -> tuple[int, int]:
+    """Return how many sums a shared bias's gradient is made of: columns, and rows."""
     group = _group(device)
     most = SHARE_GROUPS * device.compute_units * group
-    return round_up(min(span.batch * op.ds.width, most), group)
+    across = min(round_up(op.ds.width, group), most)
+    return across, max(1, min(span.batch, most // across))
 
 
 def _loss(op: Loss, span: Span, device: Device) -> tuple[Launch, ...]:
