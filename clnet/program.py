@@ -7,6 +7,7 @@ of a program is one text, which its errors and the tuning store can refer to.
 
 from __future__ import annotations
 
+import warnings
 import hashlib
 import re
 from collections.abc import Mapping
@@ -88,9 +89,12 @@ def build(context: Any, device: Device, text: str, source: str) -> Any:
     import pyopencl as cl
 
     try:
-        return cl.Program(context, text).build(
-            list(device.build_options), devices=[device.handle]
-        )
+        with warnings.catch_warnings():
+            # Remarks of compilers on what builds are none of the user's business.
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            return cl.Program(context, text).build(
+                list(device.build_options), devices=[device.handle]
+            )
     except cl.Error as error:
         raise BuildError(
             f"kernel {source} does not build on {device.name}: "

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
+
+# Before OpenCL is loaded: processes that share PoCL's cache while it is cold may fail.
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    where = os.environ.get("POCL_CACHE_DIR", str(Path.home() / ".cache" / "pocl"))
+    os.environ["POCL_CACHE_DIR"] = str(Path(where) / f"tests-{worker}")
+    Path(os.environ["POCL_CACHE_DIR"]).mkdir(parents=True, exist_ok=True)
 
 FANN_DATASETS = Path(__file__).parents[2] / "shared" / "datasets" / "fann"
 
