@@ -7,9 +7,9 @@ of a program is one text, which its errors and the tuning store can refer to.
 
 from __future__ import annotations
 
-import warnings
 import hashlib
 import re
+import warnings
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
