@@ -165,6 +165,7 @@ def test_sklearn_without_adam_refuses():
 
 
 def test_a_rule_that_is_not_written_down_refuses():
+    pytest.importorskip("torch")
     with pytest.raises(candidates.RefusedError, match="batch"):
         training_peers.torch_rule(replace(RPROP, optimiser=Batch()), [], False)
 

@@ -38,7 +38,7 @@ from clnet.variants.whole_step import (
 )
 
 LANES = 8  # samples of a vector
-TILES = (384, 192, 96, 48)  # samples of a tile, the usually best first
+TILES = (384, 256, 192, 96, 48)  # samples of a tile, the usually best first
 TASKS = 2  # of each worker, at least, so that none waits long for the last one
 MOST_TASKS = 8  # of each worker; more only make more gradients to be added
 SYNC = 16  # words of the synchronisation before those of the tasks
