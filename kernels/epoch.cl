@@ -270,8 +270,6 @@ inline void tile(const Net *net, __global float *own, __global const float *x,
 #endif
 }
 
-#define APART (net->size + 8)  // from one task's gradients to the next's
-
 // One task of a step. `sum` takes its gradients as they grow, `found` what they are in
 // the end, and the record behind them: two workers that do one task write the same.
 inline void task(const Net *net, const Step *step, __global float *own, const int number,
@@ -330,18 +328,17 @@ inline int8 live_part(__global const uchar *live)
     return convert_int8(vload8(0, live)) != (int8)(0);
 }
 
-// Add the tasks' records and gradients [tasks, APART], and update the parameters.
+// Add the tasks' records and gradients [tasks, size + APART], and update the parameters.
 inline void finish(const Net *net, const Ending *ending, const int tasks,
                    __global const float *gradients, const int samples, const int seen,
                    const int fresh, const int count)
 {
-    float record[RECORD];
     for (int k = 0; k < RECORD; ++k) {
-        record[k] = 0;
+        float sum = 0;
         for (int t = 0; t < tasks; ++t)
-            record[k] += gradients[(size_t)t * APART + net->size + k];
+            sum += gradients[(size_t)t * (net->size + APART) + net->size + k];
+        add_to_total(ending->totals, k, sum, fresh);
     }
-    add_to_totals(ending->totals, record, fresh);
 #if UPDATE
     Moment now =
         moment_of(ending->rate, samples, ending->totals[1] + ending->totals[4], seen,
@@ -351,7 +348,7 @@ inline void finish(const Net *net, const Ending *ending, const int tasks,
     // The whole gradient must be there before its norm is, or is asked for.
     float8 squares = (float8)(0.0f);
     for (int i = 0; i < net->size; i += 8) {
-        const float8 sum = gradient_of(gradients + i, tasks, APART);
+        const float8 sum = gradient_of(gradients + i, tasks, net->size + APART);
         *(__global float8 *)(ending->total + i) = sum;
 #if UPDATE
         const float8 w = *(__global const float8 *)(net->parameters + i);
@@ -368,7 +365,7 @@ inline void finish(const Net *net, const Ending *ending, const int tasks,
 #ifdef CLIP_NORM
         const float8 sum = *(__global const float8 *)(ending->total + i);
 #else
-        const float8 sum = gradient_of(gradients + i, tasks, APART);
+        const float8 sum = gradient_of(gradients + i, tasks, net->size + APART);
 #endif
         __global float8 *w = (__global float8 *)(net->parameters + i);
         const int8 live = live_part(ending->live + i);
@@ -393,7 +390,7 @@ inline void finish(const Net *net, const Ending *ending, const int tasks,
 // layers, neurons             the tables
 // x, t, weight                the data set [n, width]; not GATHERED: as `turn` left it
 // memory [workers, worker_size]
-// gradients [2 * tasks, APART]  room for each task, and for each that is done again
+// gradients [2 * tasks, size + APART]  room for each task, and for each that is done again
 // sync   zero at first: [0] the step before, [1] the open one or 0, [2] helpers inside,
 //        [3] tasks claimed, [4] workers that have left, [5, 6] Step, [8 … 15] its key,
 //        [SYNC …] for each task the step that has done it
@@ -440,7 +437,7 @@ alone(SHARED_ARGUMENTS, STEP_ARGUMENTS)
     for (int i = 0; i < steps; ++i) {
         const Step step = STEP(i);
         for (int number = 0; number < tasks; ++number) {
-            __global float *found = gradients + (size_t)number * (size + 8);
+            __global float *found = gradients + (size_t)number * (size + APART);
             task(&net, &step, memory, number, found, found);
         }
         FINISH(i, gradients);
@@ -452,7 +449,7 @@ inline void work(const Net *net, const Step *step, __global float *own, const in
                  __global float *gradients, volatile __global int *sync, const int id)
 {
     for (int t = atomic_inc(sync + 3); t < tasks; t = atomic_inc(sync + 3)) {
-        __global float *found = gradients + (size_t)t * APART;
+        __global float *found = gradients + (size_t)t * (net->size + APART);
         task(net, step, own, t, net->tiles == 1 ? found : own + net->gradient_place,
              found);
         atomic_xchg(sync + SYNC + t, id);
@@ -493,7 +490,7 @@ lead(SHARED_ARGUMENTS, STEP_ARGUMENTS, volatile __global int *alarm)
 {
     SET_NET
     SET_ENDING
-    __global float *again = gradients + (size_t)tasks * (size + 8);
+    __global float *again = gradients + (size_t)tasks * (size + APART);
     __global float *sum = memory + gradient_place;
     int alone = 0;
     for (int i = 0; i < steps; ++i) {
@@ -519,7 +516,7 @@ lead(SHARED_ARGUMENTS, STEP_ARGUMENTS, volatile __global int *alarm)
         }
         if (late) {
             for (int number = 0; number < tasks; ++number)
-                task(&net, &step, memory, number, sum, again + (size_t)number * (size + 8));
+                task(&net, &step, memory, number, sum, again + (size_t)number * (size + APART));
         }
         FINISH(i, late ? again : gradients);
         int looks = 0;

@@ -10,13 +10,14 @@
 //   forward   4 samples x 1 neuron    reads 4 weights and 4 x 4 values for 16 products
 //   back      4 samples x 1 input     reads 1 weight and 4 values for 4 products
 //   outer     1 row x 4 columns       a quarter of a row apart: neighbours then read
-//                                     neighbouring rows of x, and PITCH = TILE + 4 puts
-//                                     those in different banks
+//                                     neighbouring rows of x, which PITCH puts in
+//                                     different banks
 //
 // Derivatives take the place of the outputs that they belong to. Sums over the batch are
 // taken in an order that depends on the sizes alone.
 //
 // TILE    samples of a tile: a multiple of 4; usually 32
+// PITCH   from a value to the next one of a sample: TILE and one vector of 4
 // GROUP   work-items of a group: a power of two, at least TILE; usually 256
 // PARTS   work-items that share an element in `combine`: a power of two; usually 8
 // LOCAL   values of local memory for a tile
@@ -24,13 +25,12 @@
 #define REAL float
 #define WIDTH 1
 #include "steps.h"
-#if !defined(TILE) || !defined(GROUP) || !defined(PARTS) || !defined(LOCAL)
-#error "group_step.cl needs TILE, GROUP, PARTS and LOCAL"
+#if !defined(TILE) || !defined(PITCH) || !defined(GROUP) || !defined(PARTS)          \
+    || !defined(LOCAL)
+#error "group_step.cl needs TILE, PITCH, GROUP, PARTS and LOCAL"
 #endif
-#define PITCH (TILE + 4)
 #define QUADS (TILE / 4)  // of samples, in a tile
 #define ALIGNED __attribute__((aligned(16)))
-#define APART(size) ((size) + 8)  // from one group's gradients to the next's
 
 inline float activated(const Neuron neuron, const float v)
 {
@@ -288,7 +288,7 @@ inline void step_element(__global float *parameters, __global float *state,
 
 // layers, neurons          the tables
 // parameters [size]        x, t, weight [n, width]: the data set
-// gradients [groups, APART]  each group's, and behind them its record
+// gradients [groups, size + APART]  each group's, and behind them its record
 #define SHARED_ARGUMENTS                                                             \
     __global const Layer *layers, __global const Neuron *neurons,                    \
         __global float *parameters, __global const float *x,                         \
@@ -309,10 +309,10 @@ gradients(SHARED_ARGUMENTS)
 {
     __local float own[LOCAL] ALIGNED;
     SET_NET
-    __global float *sums = gradients + get_group_id(0) * (size_t)APART(size);
+    __global float *sums = gradients + get_group_id(0) * (size_t)(size + APART);
     for (int i = get_local_id(0); i < LOCAL; i += GROUP) own[i] = 0;
     if (get_group_id(0) * TILE >= samples)  // its tile is of a larger batch
-        for (int i = get_local_id(0); i < APART(size); i += GROUP) sums[i] = 0;
+        for (int i = get_local_id(0); i < (size + APART); i += GROUP) sums[i] = 0;
     for (int start = get_group_id(0) * TILE; start < samples;
          start += get_num_groups(0) * TILE)
         tile(&net, own, first + start, min(TILE, samples - start), key, sums,
@@ -339,18 +339,14 @@ combine(__global const float *gradients, const int groups, const int size,
     float sum = 0;
     if (element < end)
         for (int g = id / wide; g < groups; g += PARTS)
-            sum += gradients[(size_t)g * APART(size) + element];
+            sum += gradients[(size_t)g * (size + APART) + element];
     sums[id] = sum;
     barrier(CLK_LOCAL_MEM_FENCE);
     if (id >= wide) return;
     for (int part = 1; part < PARTS; ++part) sum += sums[part * wide + id];
     if (end != size) {
         if (id < RECORD) {
-            const float before = fresh ? 0 : totals[id];
-            const float added = sum + (fresh ? 0 : totals[RECORD + id]);
-            const float after = before + added;
-            totals[id] = after;
-            totals[RECORD + id] = added - (after - before);
+            add_to_total(totals, id, sum, fresh);
         }
         return;
     }
@@ -382,9 +378,8 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
                  gradients, start > 0);
         barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
         if (get_local_id(0) == 0) {
-            float record[RECORD];
-            for (int k = 0; k < RECORD; ++k) record[k] = gradients[size + k];
-            add_to_totals(totals, record, fresh && step == 0);
+            for (int k = 0; k < RECORD; ++k)
+                add_to_total(totals, k, gradients[size + k], fresh && step == 0);
         }
         barrier(CLK_GLOBAL_MEM_FENCE);
 #if UPDATE

@@ -234,14 +234,14 @@ inline void step_row(__global float *parameters, __global float *state, const in
 // memory                 of one worker; zero at first
 // x_place, dx_place      where a sample and derivatives by a layer's values are in it
 // totals [6]             of the epoch so far
-// steps: to do, from the one described by the others on; samples: of all of them
+// steps: to do, from the one described by the others on
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 sequential(__global const Layer *layers, __global const Neuron *neurons,
            __global float *parameters, __global const float *x, __global const float *t,
            __global const float *weight, __global float *memory, __global float *state,
            __global float *totals, const int count_of_layers, const int size,
            const int n, const int bits, const int x_place, const int dx_place,
-           const float bit_fail_limit, const int outputs, const int steps, const int first, const int samples, const int seen,
+           const float bit_fail_limit, const int outputs, const int steps, const int first, const int seen,
            const int fresh, const float rate, const int count, const uint seed,
            const uint k0, const uint k1, const uint k2, const uint k3, const uint k4,
            const uint k5, const uint k6, const uint k7)
@@ -268,7 +268,8 @@ sequential(__global const Layer *layers, __global const Neuron *neurons,
         __global float *dy = memory + dx_place;
         loss_of(last->n_out, in, t + (size_t)row * last->n_out, neurons + last->neuron,
                 WEIGHTED ? weight[row] : 1.0f, bit_fail_limit, dy, record);
-        add_to_totals(totals, record, fresh && number == 0);
+        for (int k = 0; k < RECORD; ++k)
+            add_to_total(totals, k, record[k], fresh && number == 0);
 #if UPDATE
         const Moment now = moment_of(rate, 1, totals[1] + totals[4], seen + number,
                                      outputs, count + number, seed);

@@ -10,6 +10,9 @@
 // GATHERED      0: the data set is the batch; 1: a step's samples are rows of the data
 //               set in its own order; 2: in the epoch's random order
 // WEIGHTED      1: samples have weights
+// RECORD        values that are counted of a step: loss, squared error, bit fails
+// APART         from the gradients of one share of a step to the next's, beyond their
+//               own number: room for the record, a whole vector
 #include "activations.h"
 #include "gradients.h"
 #include "losses.h"
@@ -19,14 +22,13 @@
 #include "shuffling.h"
 #endif
 #if !defined(FUNCTIONS) || !defined(BACKWARD) || !defined(GATHERED)                  \
-    || !defined(WEIGHTED) || !defined(MEAN) || !defined(SIGMOID) || !defined(SOFTMAX)
+    || !defined(WEIGHTED) || !defined(MEAN) || !defined(SIGMOID) || !defined(SOFTMAX) \
+    || !defined(RECORD) || !defined(APART)
 #error "steps.h needs the macros that its head names"
 #endif
 
 #define AT_OUTPUT(y, v) (y)
 #define AT_SUM(y, v) (v)
-
-#define RECORD 3  // loss, squared error, bit fails
 
 // A row of the table of layers (LAYER of clnet/variants/whole_step.py).
 typedef struct {
@@ -46,17 +48,16 @@ typedef struct {
     float share;  // of its error, for outputs: 0.5 where FANN halves it
 } Neuron;
 
-// totals [6]: of the epoch so far, and what rounding took from them
+// totals [2 * RECORD]: of the epoch so far, and what rounding took from them
 // (Kahan, "Further remarks on reducing truncation errors", 1965)
-inline void add_to_totals(__global float *totals, const float *record, const int fresh)
+inline void add_to_total(__global float *totals, const int k, const float value,
+                         const int fresh)
 {
-    for (int k = 0; k < RECORD; ++k) {
-        const float before = fresh ? 0 : totals[k];
-        const float added = record[k] + (fresh ? 0 : totals[RECORD + k]);
-        const float after = before + added;
-        totals[k] = after;
-        totals[RECORD + k] = added - (after - before);
-    }
+    const float before = fresh ? 0 : totals[k];
+    const float added = value + (fresh ? 0 : totals[RECORD + k]);
+    const float after = before + added;
+    totals[k] = after;
+    totals[RECORD + k] = added - (after - before);
 }
 
 #if WIDTH == 8

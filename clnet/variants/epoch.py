@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from clnet.device import Device
 from clnet.ops import Span, Value, round_up
-from clnet.shuffling import ROUNDS, half_bits
+from clnet.shuffling import half_bits
 from clnet.variants.base import (
     Alarm,
     Argument,
@@ -29,6 +29,9 @@ from clnet.variants.base import (
 from clnet.variants.cpu import LINGER, PATIENCE, serial_companion
 from clnet.variants.optimisers import live_table, rule_defines
 from clnet.variants.whole_step import (
+    APART,
+    KEY,
+    LANES,
     WholeStep,
     layer_table,
     neuron_table,
@@ -37,7 +40,6 @@ from clnet.variants.whole_step import (
     whole_step,
 )
 
-LANES = 8  # samples of a vector
 TILES = (384, 256, 192, 96, 48)  # samples of a tile, the usually best first
 TASKS = 2  # of each worker, at least, so that none waits long for the last one
 MOST_TASKS = 8  # of each worker; more only make more gradients to be added
@@ -143,12 +145,11 @@ class Epoch:
             float(step.loss.bit_fail_limit),
         )
         flops = span_flops(span) // shape.tasks
-        words = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
         changing: tuple[Argument, ...] = (
             Gradients(), State(), step.tally.totals, live, t.width,
             min(PATIENCE + TASK_LOOKS * flops, LOOKS), Scalar("steps"), Scalar("first"),
             Scalar("samples"), Scalar("seen"), Scalar("fresh"), Scalar("rate", "real"),
-            Scalar("count"), Scalar("seed", "uint"), *words,
+            Scalar("count"), Scalar("seed", "uint"), *KEY,
         )
         if workers == 1:
             runs: tuple[Launch, ...] = (
@@ -189,7 +190,7 @@ class _Shape:
     @property
     def apart(self) -> int:
         """Floats from one task's gradients to the next's: its record lies between."""
-        return self.size + LANES
+        return self.size + APART
 
     @classmethod
     def of(cls, step: WholeStep, span: Span, config: Config) -> _Shape:

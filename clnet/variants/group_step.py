@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from clnet.device import Device
 from clnet.ops import Span, round_up
 from clnet.optimisers import Sarprop
-from clnet.shuffling import ROUNDS, half_bits
+from clnet.shuffling import half_bits
+from clnet.training_ops import RECORD
 from clnet.variants.base import (
     Argument,
     Config,
@@ -30,6 +31,8 @@ from clnet.variants.base import (
 from clnet.variants.optimisers import live_table, rule_defines
 from clnet.variants.team import team_group
 from clnet.variants.whole_step import (
+    APART,
+    KEY,
     WholeStep,
     layer_table,
     neuron_table,
@@ -42,7 +45,6 @@ TILES = (32, 16, 8)  # samples of a tile, the usually best first
 GROUPS = (256, 128)  # work-items of a group
 PARTS = 8  # work-items that share an element when gradients are added
 PADDING = 4  # samples behind a tile's, which spread its rows over the banks
-RECORD = 8  # values between two groups' gradients: the record, and padding
 FEW = 2  # tiles that one group does as fast as several
 
 
@@ -104,7 +106,7 @@ class GroupStep:
         samples = span.batch * sum(value.width for value in step.data)
         return Cost(
             span_flops(span), 4 * (samples + 3 * groups * step.size),
-            1 if config["alone"] else 2, 4 * groups * (step.size + RECORD),
+            1 if config["alone"] else 2, 4 * groups * (step.size + APART),
             min(groups, device.compute_units), 0.2 * gpu_shape(device),
         )
 
@@ -116,7 +118,8 @@ class GroupStep:
         group, tile = config["group"], config["tile"]
         places = _Places.of(step, tile)
         defines: dict[str, int | str] = {
-            **step_defines(step, span), "TILE": tile, "GROUP": group,
+            **step_defines(step, span), "TILE": tile,
+            "PITCH": tile + PADDING, "GROUP": group,
             "PARTS": PARTS, "LOCAL": places.size,
         }
         live: Argument = Gradients()
@@ -127,14 +130,13 @@ class GroupStep:
         n = span.batch if step.gather is None else step.gather.samples
         key = f"group_step {places.layers.tobytes().hex()}"
         groups = _groups(span, config, device)
-        sums = Scratch("group gradients", 4 * groups * (step.size + RECORD))
-        words = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
+        sums = Scratch("group gradients", 4 * groups * (step.size + APART))
         shared: tuple[Argument, ...] = (
             Table(f"{key} layers", lambda: places.layers),
             Table(f"{key} neurons of {step.loss.loss}", lambda: neuron_table(step)),
             Parameters(), x, t, weight[0] if weight else t, sums, len(step.layers),
             step.size, n, half_bits(n), places.x, places.record,
-            float(step.loss.bit_fail_limit), Scalar("first"), Scalar("samples"), *words,
+            float(step.loss.bit_fail_limit), Scalar("first"), Scalar("samples"), *KEY,
         )
         rule: tuple[Argument, ...] = (
             Scalar("seen"), Scalar("fresh"), Scalar("rate", "real"), Scalar("count"),
@@ -183,7 +185,7 @@ class _Places:
 
         layers = layer_table(step, place, pitch, 4)
         x = place(round_up(step.layers[0].n_in, 4) * pitch)
-        return cls(layers, x, place(round_up(3 * tile, 4)), end)
+        return cls(layers, x, place(round_up(len(RECORD) * tile, 4)), end)
 
 
 def _step(span: Span) -> WholeStep:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clnet.device import Device
 from clnet.ops import Span, round_up
-from clnet.shuffling import ROUNDS, half_bits
+from clnet.shuffling import half_bits
 from clnet.variants.base import (
     Config,
     Cost,
@@ -22,6 +22,8 @@ from clnet.variants.base import (
 )
 from clnet.variants.optimisers import rule_defines
 from clnet.variants.whole_step import (
+    KEY,
+    LANES,
     layer_table,
     neuron_table,
     refuse_unless_whole_step,
@@ -29,7 +31,6 @@ from clnet.variants.whole_step import (
     whole_step,
 )
 
-LANES = 8  # values of a vector
 BLOCK = 32  # values of a block of the way back
 
 
@@ -94,7 +95,6 @@ class Sequential:
         places = (place(step.layers[0].n_in), place(max(widest, t.width)))
         n = span.batch if step.gather is None else step.gather.samples
         key = f"sequential {layers.tobytes().hex()}"
-        words = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
         return (
             Launch(
                 "sequential.cl", "sequential", defines, (1,), (1,),
@@ -105,9 +105,9 @@ class Sequential:
                     Scratch("memory", 4 * end), State(), step.tally.totals,
                     len(step.layers), step.size, n, half_bits(n),
                     *places, float(step.loss.bit_fail_limit),
-                    t.width, Scalar("steps"), Scalar("first"), Scalar("samples"),
+                    t.width, Scalar("steps"), Scalar("first"),
                     Scalar("seen"), Scalar("fresh"), Scalar("rate", "real"),
-                    Scalar("count"), Scalar("seed", "uint"), *words,
+                    Scalar("count"), Scalar("seed", "uint"), *KEY,
                 ),
             ),
         )

@@ -21,8 +21,10 @@ from clnet.ops import (
     Value,
     round_up,
 )
+from clnet.shuffling import ROUNDS
 from clnet.storage import DenseStorage
 from clnet.training_ops import (
+    RECORD,
     ActGrad,
     ApplyT,
     BiasGrad,
@@ -38,7 +40,11 @@ from clnet.variants.backward import (
     gradient_function,
     loss_defines,
 )
-from clnet.variants.base import kernel_function
+from clnet.variants.base import Scalar, kernel_function
+
+LANES = 8  # values of the vectors that CPU kernels compute in (WIDTH)
+APART = 8  # values behind a share's gradients: its record, in a whole vector
+KEY = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
 
 LAYER = np.dtype([  # a row of the table of layers (steps.h)
     (name, np.int32) for name in (
@@ -190,6 +196,7 @@ def step_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
         ),
         **gradient_defines(span), **loss_defines(step.loss, span),
         "BACKWARD": int(step.backward), "UPDATE": int(step.update is not None),
+        "RECORD": len(RECORD), "APART": APART,
         "GATHERED": 0 if gather is None else 1 + gather.shuffled,
     }
 
