@@ -69,6 +69,7 @@ def source_text(
         # The operator-only forms are written for float32.
         "OPERATOR_MATH": int(device.operator_math and not double),
         "LEAK": str(LEAK) if double else f"{LEAK}f",
+        "PTX": inline_ptx(device),
     }
     lines = [
         f"#define {name} {value}" for name, value in {**capabilities, **defines}.items()
@@ -76,6 +77,12 @@ def source_text(
     if double:
         lines.insert(0, "#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
     return "\n".join([*lines, f'#line 1 "{source}"', kernel_text(source)])
+
+
+def inline_ptx(device: Device) -> int:
+    """Return the generation whose PTX a kernel may hold: 90 for 9.0; 0 without PTX."""
+    major, minor = device.compute_capability or (0, 0)
+    return 10 * major + minor
 
 
 def build(context: Any, device: Device, text: str, source: str) -> Any:

@@ -88,9 +88,11 @@ def test_macros_stand_before_the_text(folder):
     assert tail == "int a;\n"
     assert defines(head) == {
         "REAL": "float", "N": "3", "F(X)": "X(1)", "OPERATOR_MATH": "0",
-        "LEAK": f"{LEAK}f",
+        "LEAK": f"{LEAK}f", "PTX": "0",
     }
     assert "#pragma" not in text
+    nvidia = Device("d", compute_capability=(9, 0))
+    assert defines(source_text("a.cl", {"REAL": "float"}, nvidia))["PTX"] == "90"
 
 
 def test_double_asks_for_its_extension(folder):
