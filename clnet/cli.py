@@ -85,8 +85,8 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> _Parser:
     from clnet import __version__, cli_train
+    from clnet.description import DTYPES
     from clnet.formats import DATA_SUFFIXES, NETWORK_SUFFIXES
-    from clnet.network import DTYPES
 
     networks, data = ", ".join(NETWORK_SUFFIXES), ", ".join(DATA_SUFFIXES)
     parser = _Parser(

@@ -195,7 +195,7 @@ def lower_training(
     limit = BIT_FAIL_LIMIT if network.fann is None else network.fann.bit_fail_limit
     halved = tuple(
         symmetric and (network.fann_compatible or loss.fann)
-        for symmetric in _symmetric(network)
+        for symmetric in symmetric_outputs(network)
     )
     ops += [
         Loss(y, t, weight[0] if weight else None, dy, record, loss.name, halved, limit),
@@ -296,7 +296,7 @@ def _fused(network: Network, act: BiasAct, loss: LossFunction) -> BiasAct:
     return replace(act, y=logits, nonlinearity=replace(act.nonlinearity, names=plain))
 
 
-def _symmetric(network: Network) -> tuple[bool, ...]:
+def symmetric_outputs(network: Network) -> tuple[bool, ...]:
     """Return whether FANN halves errors of the outputs: one for all, or one each."""
     names = network.layers[-1].activation
     many = (names,) if isinstance(names, str) else names

@@ -1,8 +1,7 @@
-"""The description of a network: its layers, its parameters, no OpenCL."""
+"""A network: its description, its parameters, and what users call."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -10,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.activations import SOFTMAX, activation
-from clnet.checks import as_numbers, check_count
-from clnet.errors import ClnetWarning, InputError, unknown
-from clnet.initialisers import WIDROW_NGUYEN, Draw, initialiser, widrow_nguyen
-from clnet.layers import Dense, Layer, bias_size, placed
-from clnet.lowering import layout, live_elements, lower
-from clnet.matrix import Matrix, Part
+from clnet.checks import as_numbers
+from clnet.description import Description, mlp_layers
+from clnet.errors import InputError
+from clnet.initialisers import Draw
+from clnet.layers import Layer
+from clnet.lowering import live_elements, lower, symmetric_outputs
 from clnet.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
-from clnet.ops import Layout, Program
+from clnet.ops import Program
+from clnet.parameters import draw_of, initial, with_layer
 from clnet.regularisation import Regularisation
-from clnet.scaling import Scaling
-from clnet.storage import Storage
+from clnet.scaling import Scaling, scaling_to_apply
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -33,10 +31,8 @@ if TYPE_CHECKING:
     from clnet.optimisers import Optimiser
     from clnet.runtime import Plan
 
-DTYPES = ("float32", "float64")
 
-
-class Network:
+class Network(Description):
     """A feed-forward network: layers in a row, and one flat parameter buffer.
 
     The description never changes; the parameters may be replaced, and every compiled
@@ -80,29 +76,7 @@ class Network:
         fann: FannParameters | None = None,
         scaling: Scaling | None = None,
     ) -> None:
-        check_count("n_in", n_in)
-        layers = tuple(layers) if isinstance(layers, Iterable) else ()
-        if not layers:
-            raise InputError(
-                "a network needs a sequence of at least one layer, as [clnet.Dense(10)]"
-            )
-        for layer in layers:
-            if isinstance(layer, type) or not hasattr(layer, "blocks"):
-                raise InputError(
-                    f"{layer!r} is not a layer: give layers as clnet.Dense(10)"
-                )
-        if layers[-1].dropout > 0:
-            raise InputError(
-                "the last layer has dropout, which is for layers that others read"
-            )
-        _check_sources([_sources(layers, i) for i in range(len(layers))])
-        layers = placed(int(n_in), layers)
-        if dtype not in DTYPES:
-            raise unknown("dtype", dtype, DTYPES)
-        self._n_in = int(n_in)
-        self._layers = layers
-        self._dtype = dtype
-        self._fann_compatible = bool(fann_compatible)
+        super().__init__(n_in, layers, dtype, fann_compatible)
         self._fann = fann
         self.scaling = scaling
         self._version = 0
@@ -136,50 +110,8 @@ class Network:
         **options
             As for `Network`.
         """
-        sizes = list(sizes) if isinstance(sizes, Iterable) else []
-        if len(sizes) < 2:
-            raise InputError(
-                f"sizes must be inputs and at least one layer, not {sizes}"
-            )
-        n = len(sizes) - 1
-        if isinstance(activation, str) or not isinstance(activation, Iterable):
-            names = [activation] * n
-        else:
-            names = list(activation)
-        if len(names) != n:
-            raise InputError(
-                f"{len(names)} activations for {n} layers: give one, or one a layer"
-            )
-        layers = [
-            Dense(s, a, initialiser=initialiser, dropout=dropout if i < n else 0.0)
-            for i, (s, a) in enumerate(zip(sizes[1:], names, strict=True), start=1)
-        ]
-        return cls(sizes[0], layers, **options)
-
-    @property
-    def n_in(self) -> int:
-        """Inputs."""
-        return self._n_in
-
-    @property
-    def n_out(self) -> int:
-        """Outputs."""
-        return self.sizes[-1]
-
-    @property
-    def layers(self) -> tuple[Layer, ...]:
-        """The layers' descriptions."""
-        return self._layers
-
-    @property
-    def dtype(self) -> str:
-        """``"float32"`` or ``"float64"``."""
-        return self._dtype
-
-    @property
-    def fann_compatible(self) -> bool:
-        """Whether sums are clipped as FANN clips them."""
-        return self._fann_compatible
+        n_in, layers = mlp_layers(sizes, activation, initialiser, dropout)
+        return cls(n_in, layers, **options)
 
     @property
     def fann(self) -> FannParameters | None:
@@ -210,46 +142,6 @@ class Network:
                     f"expected {self.n_in} and {self.n_out}"
                 )
         self._scaling = scaling
-
-    @cached_property
-    def matrices(self) -> tuple[Matrix, ...]:
-        """The matrix of each layer."""
-        slots = iter(self.layout.weights)
-        return tuple(
-            Matrix(
-                layer.n_out,
-                sum(self.sizes[source] for source in _sources(self._layers, number)),
-                tuple(Part(*where, next(slots)) for where in self._stored[number]),
-            )
-            for number, layer in enumerate(self._layers)
-        )
-
-    @cached_property
-    def _stored(self) -> tuple[tuple[tuple[int, int, Storage], ...], ...]:
-        """Source, first column and storage of every part of every layer."""
-        item_size = np.dtype(self._dtype).itemsize
-        found = []
-        for number, layer in enumerate(self._layers):
-            sources = _sources(self._layers, number)
-            widths = [self.sizes[source] for source in sources]
-            firsts = np.cumsum([0, *widths[:-1]]).tolist()
-            blocks = layer.blocks(widths, item_size)
-            found.append(tuple(
-                (source, first, storage)
-                for source, first, block in zip(sources, firsts, blocks, strict=True)
-                for storage in block
-            ))
-        return tuple(found)
-
-    @cached_property
-    def storages(self) -> tuple[Storage, ...]:
-        """The storages of all layers, one for each slot of weights."""
-        return tuple(storage for parts in self._stored for *_, storage in parts)
-
-    @cached_property
-    def layout(self) -> Layout:
-        """Where weights and biases live in the flat buffer."""
-        return layout(self.storages, [bias_size(layer) for layer in self._layers])
 
     @cached_property
     def program(self) -> Program:
@@ -287,7 +179,7 @@ class Network:
 
         Of a locally connected layer [n_out, window].
         """
-        matrix = self.matrices[self._checked(layer)].weights(self.parameters)
+        matrix = self.matrices[self.checked(layer)].weights(self.parameters)
         matrix.flags.writeable = False
         return matrix
 
@@ -296,7 +188,7 @@ class Network:
 
         One alone [1] where all neurons share it.
         """
-        slot = self.layout.biases[self._checked(layer)]
+        slot = self.layout.biases[self.checked(layer)]
         if slot is None:
             return np.zeros(0, self._dtype)
         return self.parameters[slot.offset : slot.offset + slot.size]
@@ -316,41 +208,7 @@ class Network:
             If a shape is wrong, biases are given for a layer that has none, or weights
             where there is no connection.
         """
-        matrix = self.matrices[self._checked(layer)]
-        values = as_numbers("weights", weights, self._dtype)
-        live = not matrix.full and values.shape == (matrix.count,)
-        if matrix.window is not None and values.shape == (matrix.n_out, matrix.window):
-            live, values = True, values.ravel()
-        if not live and values.shape != (matrix.n_out, matrix.n_in):
-            raise InputError(
-                f"weights of layer {layer} have shape {list(values.shape)}, expected "
-                f"[{matrix.n_out}, {matrix.n_in}]"
-            )
-        new = self._parameters.copy()
-        outside = 0
-        if not live:
-            rows, columns, _ = matrix.entries()
-            outside = int(np.count_nonzero(values))
-            values = values[rows, columns]
-            outside -= int(np.count_nonzero(values))
-        matrix.set_live(new, values)
-        if outside:
-            raise InputError(
-                f"weights of layer {layer} have {outside} numbers where there is no "
-                "connection, expected 0"
-            )
-        if biases is not None:
-            place = self.layout.biases[layer]
-            vector = as_numbers("biases", biases, self._dtype)
-            expected = 0 if place is None else place.size
-            if vector.shape != (expected,):
-                raise InputError(
-                    f"biases of layer {layer} have shape {list(vector.shape)}, "
-                    f"expected [{expected}]"
-                )
-            if place is not None:
-                new[place.offset : place.offset + place.size] = vector
-        self.parameters = new
+        self.parameters = with_layer(self, layer, weights, biases)
 
     def prune(
         self,
@@ -438,21 +296,7 @@ class Network:
             If there is no such rule, x is missing, not wanted, has a wrong shape or no
             range, or the network has no hidden neuron to spread.
         """
-        draw = None
-        if name == WIDROW_NGUYEN and x is None:
-            raise InputError(f"{name} reads the inputs' range: give x")
-        if name != WIDROW_NGUYEN and x is not None:
-            raise InputError(f"only {WIDROW_NGUYEN} reads the inputs: leave out x")
-        if x is not None:
-            inputs = as_numbers("x", x, "float64")
-            if inputs.ndim != 2 or inputs.shape[1] != self.n_in:
-                raise InputError(
-                    f"x has shape {list(inputs.shape)}, expected [samples, {self.n_in}]"
-                )
-            draw = widrow_nguyen(inputs, sum(self.sizes[1:-1]))
-        elif name is not None:
-            draw = initialiser(name)
-        self.parameters = self._initial(draw, seed)
+        self.parameters = self._initial(draw_of(self, name, x), seed)
 
     def compile(
         self,
@@ -484,13 +328,13 @@ class Network:
         InputError, DeviceError
             If an argument is wrong, no such device exists, or memory does not suffice.
         """
-        from clnet.planner import compile_network
+        from clnet.inference import compile_network
 
         return compile_network(self, device, batch, tune=tune, variants=variants)
 
     def plan_for(self, device: Device, batch: int) -> Plan:
         """Return the plan that `predict` uses for a batch size; a few are kept."""
-        from clnet.planner import PLANS, compile_network
+        from clnet.inference import PLANS, compile_network
 
         key = (device, batch)
         plan = self._plans.get(key)
@@ -532,7 +376,9 @@ class Network:
             If the shape or type is wrong, there is no scaling to use, or no such
             device exists.
         """
-        return self._predicted(x, device, self._scaling_to_apply(scale))
+        from clnet.inference import predict
+
+        return predict(self, x, device, scaling_to_apply(self._scaling, scale))
 
     def fit(
         self,
@@ -643,7 +489,7 @@ class Network:
             sample_weight=sample_weight, callbacks=callbacks, seed=seed, device=device,
             desired_error=desired_error, stop=stop, schedule=schedule,
             regularisation=Regularisation(l1, l2, clip_norm, clip_value), state=state,
-            progress=progress, scaling=self._scaling_to_apply(scale),
+            progress=progress, scaling=scaling_to_apply(self._scaling, scale),
         )
 
     def evaluate(
@@ -658,20 +504,18 @@ class Network:
 
         With ``scale=True`` as for `predict`: errors are then in the data's own units.
         """
-        scaling = self._scaling_to_apply(scale)
-        return self.compare(self._predicted(x, device, scaling), t)
+        from clnet.inference import predict
+
+        scaling = scaling_to_apply(self._scaling, scale)
+        return self.compare(predict(self, x, device, scaling), t)
 
     def compare(self, y: ArrayLike, t: ArrayLike) -> Evaluation:
         """Return how far this network's outputs y [batch, n_out] are from t, likewise.
 
         With the bit-fail limit, and for a FANN network the halved errors, of `fann`.
         """
-        names = self._layers[-1].activation
         limit = BIT_FAIL_LIMIT if self._fann is None else self._fann.bit_fail_limit
-        halved = [
-            self._fann_compatible and name != SOFTMAX and activation(name).symmetric
-            for name in ([names] if isinstance(names, str) else names)
-        ]
+        halved = [self._fann_compatible and one for one in symmetric_outputs(self)]
         return evaluate(y, t, halved, limit)
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -684,90 +528,10 @@ class Network:
         sizes = "-".join(str(n) for n in self.sizes)
         return f"<Network {sizes} {self._dtype}>"
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Inputs, then neurons of each layer."""
-        return (self._n_in, *(layer.n_out for layer in self._layers))
-
-    def _scaling_to_apply(self, scale: bool | None) -> Scaling | None:
-        """Return the scaling if `scale` asks for it; warn if it leaves that open."""
-        if scale not in (True, False, None):
-            raise InputError(f"scale must be True, False or None, not {scale!r}")
-        if scale and self._scaling is None:
-            raise InputError(
-                "scale=True needs the network's scaling, and it has none: set it as in "
-                "network.scaling = clnet.Scaling.of(x, t)"
-            )
-        if scale is None and self._scaling is not None:
-            warnings.warn(
-                "the network carries a scaling that is not used: pass scale=True to "
-                "use it, or scale=False", ClnetWarning, stacklevel=3,
-            )
-        return self._scaling if scale else None
-
-    def _predicted(
-        self, x: ArrayLike, device: str | Device | None, scaling: Scaling | None
-    ) -> NDArray[Any]:
-        from clnet.planner import predict
-
-        if scaling is None:
-            return predict(self, x, device)
-        scaled = scaling.scale_input(as_numbers("x", x, "float64"))
-        return scaling.descale_output(predict(self, scaled, device))
-
-    def _checked(self, layer: int) -> int:
-        if layer not in range(len(self._layers)) or not isinstance(
-            layer, (int, np.integer)
-        ):
-            raise InputError(f"layer {layer!r} of {len(self._layers)} does not exist")
-        return layer
-
     @cached_property
     def _live(self) -> NDArray[np.bool_]:
         return live_elements(self.layout, self.storages)
 
     def _initial(self, draw: Draw | None, seed: int | None) -> NDArray[Any]:
         """Return parameters drawn by one rule; None: by each layer's own."""
-        rng = _generator(seed)
-        parameters = np.zeros(self.layout.size, self._dtype)
-        for number, layer in enumerate(self._layers):
-            matrix, place = self.matrices[number], self.layout.biases[number]
-            n = matrix.count
-            rule = draw or initialiser(layer.initialiser)
-            weights, biases = rule(
-                rng, n / matrix.n_out, n / matrix.n_in, n, place.size if place else 0
-            )
-            matrix.set_live(parameters, weights)
-            if place is not None:
-                parameters[place.offset : place.offset + place.size] = biases
-        return parameters
-
-
-def _generator(seed: int | None) -> np.random.Generator:
-    try:
-        return np.random.default_rng(seed)
-    except (TypeError, ValueError):
-        raise InputError(
-            f"a seed must be a whole number of at least 0, or None, not {seed!r}"
-        ) from None
-
-
-def _sources(layers: Sequence[Layer], number: int) -> tuple[int, ...]:
-    """Return what a layer, counted from 0, reads: 0 the input, k the k-th layer."""
-    sources = layers[number].sources
-    return (number,) if sources is None else sources
-
-
-def _check_sources(sources: Sequence[tuple[int, ...]]) -> None:
-    """Raise InputError unless layers read earlier ones, and each is read."""
-    for number, found in enumerate(sources):
-        if max(found) > number:
-            raise InputError(
-                f"layer {number} has the sources {found}, expected 0, the input, to "
-                f"{number}, the output of the layer before"
-            )
-    unread = set(range(1, len(sources))) - {s for found in sources for s in found}
-    if unread:
-        raise InputError(
-            f"the output of layer {min(unread) - 1} is in no later layer's sources"
-        )
+        return initial(self, draw, seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers, as_reals
-from clnet.errors import InputError
+from clnet.errors import ClnetWarning, InputError
 
 _CONSTANTS = ("mean", "deviation", "new_min", "factor")
 
@@ -164,6 +165,34 @@ class Scaling:
 
 
 SCALES = tuple(field.name for field in dataclasses.fields(Scaling))
+
+
+def scaling_to_apply(scaling: Scaling | None, scale: bool | None) -> Scaling | None:
+    """Return a network's scaling if `scale` asks for it, as `Network.predict` says.
+
+    Raises
+    ------
+    InputError
+        If it asks for one where there is none, or is no bool or None.
+
+    Warns
+    -----
+    ClnetWarning
+        If there is one, and `scale` leaves it open.
+    """
+    if scale not in (True, False, None):
+        raise InputError(f"scale must be True, False or None, not {scale!r}")
+    if scale and scaling is None:
+        raise InputError(
+            "scale=True needs the network's scaling, and it has none: set it as in "
+            "network.scaling = clnet.Scaling.of(x, t)"
+        )
+    if scale is None and scaling is not None:
+        warnings.warn(
+            "the network carries a scaling that is not used: pass scale=True to "
+            "use it, or scale=False", ClnetWarning, stacklevel=3,
+        )
+    return scaling if scale else None
 
 
 def _range(ends: Sequence[float]) -> tuple[float, float]:

@@ -28,6 +28,7 @@ from clnet.ops import Program, Value
 from clnet.planner import Planner
 from clnet.training_ops import Update
 from clnet.tuning.store import Timing
+from clnet.tuning.times import Times
 from clnet.tuning.trial import Trial
 from clnet.variants import TRAINING_VARIANTS, Variant
 
@@ -97,20 +98,25 @@ def plan_training(
     return planner.training_plan()
 
 
-class _TrainingPlanner(Planner):
+class _TrainingTimes(Times):
     whole = "training step"
 
-    def __init__(
-        self,
-        network: Network,
-        device: Device,
-        batch: int,
-        tune: bool | None,
-        variants: tuple[Variant, ...],
-        program: Program,
-    ) -> None:
-        super().__init__(network, device, batch, tune, variants, program)
-        self._measured_batch = batch
+    @cached_property
+    def _trial(self) -> Trial:
+        return Trial(self.session, self.network, self.program)
+
+    def _timed(
+        self, steps: Sequence[Step], inputs: Sequence[Value], outputs: Sequence[Value],
+        *, on_device: bool, alike: Sequence[Step] = (),
+    ) -> Timing:
+        return self._trial.measure(steps, outputs)
+
+
+class _TrainingPlanner(Planner):
+    def _times(self, batch: int) -> Times:
+        return _TrainingTimes(
+            self.network, self.program, self.device, self.batch, self.survey
+        )
 
     def training_plan(self) -> TrainingPlan:
         chosen = self._chosen()
@@ -133,7 +139,7 @@ class _TrainingPlanner(Planner):
         """
         if self.tune is True:
             return super()._measured(candidates)
-        found = [self._remembered(c) for c in candidates]
+        found = [self.times.remembered(c) for c in candidates]
         n = len(self.program.ops)
         wholes = [i for i, c in enumerate(found) if c.stop - c.start == n]
         trains = isinstance(self.program.ops[-1], Update)
@@ -169,7 +175,7 @@ class _TrainingPlanner(Planner):
             if not unknown:
                 return path.seconds
             slowest = max(unknown, key=lambda i: candidates[i].modelled)
-            candidates[slowest] = self._measure(candidates[slowest])
+            candidates[slowest] = self.times.measured(candidates[slowest])
 
     def _covers(self, candidates: Sequence[Candidate]) -> list[Cover]:
         covers = super()._covers(candidates)
@@ -183,16 +189,6 @@ class _TrainingPlanner(Planner):
             return cover
         (whole,) = cover.candidates
         return replace(cover, timing=whole.timing)  # its span's is the whole's
-
-    @cached_property
-    def _trial(self) -> Trial:
-        return Trial(self.session, self.network, self.program)
-
-    def _timed(
-        self, steps: Sequence[Step], inputs: Sequence[Value], outputs: Sequence[Value],
-        *, on_device: bool, alike: Sequence[Step] = (),
-    ) -> Timing:
-        return self._trial.measure(steps, outputs)
 
 
 def _at_best(candidate: Candidate) -> Candidate:

@@ -40,7 +40,7 @@ def no_waiting() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("clnet.tuning.measure.WARM_UP_SECONDS", 0.0)
         patch.setattr("clnet.tuning.measure.SPIN_SECONDS", 0.0)
-        patch.setattr("clnet.planner.SPIN_SECONDS", 0.0)
+        patch.setattr("clnet.tuning.times.SPIN_SECONDS", 0.0)
         yield
 
 

@@ -12,8 +12,8 @@ import pytest
 from bounds import span_bound
 
 import clnet
+from clnet import Dense, Network
 from clnet.binding import Step
-from clnet.network import Dense, Network
 from clnet.runtime import Executable
 from clnet.session import session
 from clnet.variants import cpu

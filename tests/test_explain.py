@@ -6,17 +6,18 @@ import dataclasses
 
 import pytest
 
-from clnet import explain, planner
+from clnet import Dense, Network, explain, planner
 from clnet.binding import Step
 from clnet.cover import Candidate, Cover, Survey
 from clnet.device import Device
 from clnet.explain import WIDTH, explanation
 from clnet.losses import loss_function
 from clnet.lowering import lower_training
-from clnet.network import Dense, Network
 from clnet.ops import Op
 from clnet.optimisers import Rprop
+from clnet.tuning import times
 from clnet.tuning.store import Timing
+from clnet.variants import VARIANTS
 from clnet.variants.fused import Fused
 from clnet.variants.generic import Generic
 from clnet.variants.generic_backward import GenericBackward
@@ -250,13 +251,13 @@ def test_a_layer_with_softmax_has_three_parts():
 @pytest.mark.parametrize("batch", [1, 1000])
 def test_real_surveys_of_any_device_fit(monkeypatch, tmp_path, sizes, batch):
     monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
-    planner._store.cache_clear()
+    times.store_of.cache_clear()
     monkeypatch.setattr(planner, "Plan", lambda *parts: parts[-1])
     network = Network.mlp(sizes, "tanh", seed=0)
     for device in (
         CPU, Device("gpu", compute_units=132, simd_width=32, local_memory=48 << 10),
         Device("tiny", local_memory=256, largest_group=1),
     ):
-        found = planner.Planner(network, device, batch, False, planner.VARIANTS).plan()
+        found = planner.Planner(network, device, batch, False, VARIANTS).plan()
         assert all(len(line) <= WIDTH for line in found.splitlines())
         assert {"chosen", "spans that lost", "refused"} <= set(parts(found))

@@ -7,12 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from clnet import reference
+from clnet import Dense, Network, reference
 from clnet.activations import ACTIVATIONS
 from clnet.device import device
 from clnet.losses import loss_function
 from clnet.lowering import lower_training
-from clnet.network import Dense, Network
 from clnet.ops import Apply
 from clnet.replay import Learnt, Replay
 from clnet.runtime import Step, session

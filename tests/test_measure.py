@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import clnet
+from clnet import Dense, Network
 from clnet.binding import Step
 from clnet.errors import BuildError, DeviceError
-from clnet.network import Dense, Network
 from clnet.session import session
 from clnet.tuning import measure as measuring
 from clnet.tuning.measure import (

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from clnet import Dense, Network
 from clnet.errors import InputError
 from clnet.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
-from clnet.network import Dense, Network
 
 
 def test_by_hand():

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clnet import Dense, Network
 from clnet.errors import InputError
 from clnet.initialisers import INITIALISERS, initialiser
-from clnet.network import Dense, Network
 
 # Description ------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clnet import Dense, Network
 from clnet.lowering import layout, nonlinearity
-from clnet.network import Dense, Network
 from clnet.ops import (
     PARAMETER_ALIGNMENT,
     VALUE_ALIGNMENT,

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import clnet
-from clnet import planner
+from clnet import Dense, Network, inference, planner
 from clnet.binding import Step
 from clnet.cover import Candidate, shortest_path
 from clnet.device import Device
@@ -27,9 +27,9 @@ from clnet.errors import (
     InputError,
     OutOfMemoryError,
 )
-from clnet.network import Dense, Network
 from clnet.planner import Planner
 from clnet.tuning import measure as measuring
+from clnet.tuning import times
 from clnet.tuning.measure import WrongResultError
 from clnet.tuning.store import Timing
 from clnet.variants import VARIANTS
@@ -51,9 +51,9 @@ def own_store(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     monkeypatch.setattr(measuring, "WARM_UP_SECONDS", 1e-4)
-    planner._store.cache_clear()
+    times.store_of.cache_clear()
     yield
-    planner._store.cache_clear()
+    times.store_of.cache_clear()
 
 
 def assert_right(network, x, y):
@@ -162,8 +162,8 @@ class Lab:
     def __init__(self, monkeypatch):
         self.rule = lambda steps: 1e-3
         self.asked = []
-        monkeypatch.setattr(planner, "session", lambda device: None)
-        monkeypatch.setattr(planner, "measure", self.measure)
+        monkeypatch.setattr(times, "session", lambda device: None)
+        monkeypatch.setattr(times, "measure", self.measure)
         monkeypatch.setattr(
             planner, "Plan", lambda network, device, batch, steps, device_steps, text:
             SimpleNamespace(steps=steps, device_steps=device_steps, text=text),
@@ -178,7 +178,7 @@ class Lab:
         return Timing(found, found, 0.0)
 
     def plan(self, network=NETWORK, device=CPU, batch=1, tune=None, variants=None):
-        chosen = planner._named(variants)
+        chosen = inference._named(variants)
         return Planner(network, device, batch, tune, chosen).plan()
 
 
@@ -289,7 +289,7 @@ def test_what_was_measured_is_not_measured_again(lab):
     first = lab.plan()
     assert lab.asked
     lab.asked.clear()
-    planner._store.cache_clear()  # as in another process
+    times.store_of.cache_clear()  # as in another process
     again = lab.plan()
     assert lab.asked == []
     assert [s.config for s in again.steps] == [s.config for s in first.steps]
@@ -326,9 +326,9 @@ def test_another_kernel_source_is_measured_anew(lab, monkeypatch):
     lab.plan(device=GPU, variants=["naive", "local"])
     lab.asked.clear()
     monkeypatch.setattr(
-        planner, "source_hash", lambda source: "new" if source == "naive.cl" else source
+        times, "source_hash", lambda source: "new" if source == "naive.cl" else source
     )
-    planner._store(GPU)._spans.clear()
+    times.store_of(GPU)._spans.clear()
     lab.plan(device=GPU, variants=["naive", "local"])
     assert "naive" in {step.variant.name for step in lab.asked[0]}
 
@@ -393,9 +393,9 @@ def remember(device, variant, seconds, spans):
     ask = Planner(NETWORK, device, 1, False, (variant,))
     for found in ask._candidates():
         if (found.start, found.stop) in spans:
-            span = ask._measuring_span(found.start, found.stop)
-            planner._store(device).put(
-                span.signature, ask._key(found.step), Timing(seconds, seconds, 0)
+            span = ask.times.span(found.start, found.stop)
+            times.store_of(device).put(
+                span.signature, times.key_of(found.step), Timing(seconds, seconds, 0)
             )
 
 
@@ -524,7 +524,7 @@ class Spaceless(Naive):
 
 
 def test_an_empty_space_is_a_refusal(lab, monkeypatch):
-    monkeypatch.setattr(planner, "VARIANTS", (Spaceless(), Naive()))
+    monkeypatch.setattr(inference, "VARIANTS", (Spaceless(), Naive()))
     plan = lab.plan(device=GPU)
     assert names(plan) == ["naive"] * 3
     assert "spaceless (1-3): it has no configuration for this size" in plan.text
@@ -600,7 +600,7 @@ def test_a_broken_variant_is_left_out_and_the_plan_works(
 ):
     network = Network.mlp([5, 7, 3], "tanh", seed=1)
     network.parameters = network.parameters + np.float32(0.1)
-    monkeypatch.setattr(planner, "VARIANTS", (Broken(change=change), Naive()))
+    monkeypatch.setattr(inference, "VARIANTS", (Broken(change=change), Naive()))
     with pytest.warns(ClnetWarning, match="^broken(, all ops)? is left out: ") as told:
         plan = network.compile(CPU, 2)
     assert all(sentence in str(warning.message) for warning in told)
@@ -612,7 +612,7 @@ def test_a_broken_variant_is_left_out_and_the_plan_works(
 
 def test_what_does_not_build_says_so_without_tuning(monkeypatch):
     broken = Broken(change={"defines": {"HAS_BIAS": "no such name ("}})
-    monkeypatch.setattr(planner, "VARIANTS", (broken,))
+    monkeypatch.setattr(inference, "VARIANTS", (broken,))
     with pytest.raises(BuildError, match=r"kernel naive.cl does not build") as caught:
         NETWORK.compile(CPU, tune=False)
     assert "no such name" in caught.value.source
@@ -633,7 +633,7 @@ def test_networks_that_magnify_roundings_are_measured_all_the_same(
     monkeypatch, layers
 ):
     """Right kernels then differ from the oracle, and from each other."""
-    monkeypatch.setattr(planner, "VARIANTS", (Naive(), Generic(), Host()))
+    monkeypatch.setattr(inference, "VARIANTS", (Naive(), Generic(), Host()))
     network = Network(30, layers, seed=3)
     plan = network.compile(CPU, 17)  # a warning would be an error
     assert "failed" not in plan.explain()
@@ -641,7 +641,7 @@ def test_networks_that_magnify_roundings_are_measured_all_the_same(
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e38, -1e38])
 def test_networks_that_overflow_are_measured_all_the_same(monkeypatch, value):
-    monkeypatch.setattr(planner, "VARIANTS", (Naive(), Generic()))
+    monkeypatch.setattr(inference, "VARIANTS", (Naive(), Generic()))
     network = Network.mlp([8, 9, 9, 3], ["identity", "identity", "sigmoid"], seed=3)
     network.parameters = np.full(network.parameters.shape, value)
     plan = network.compile(CPU, 2)
@@ -651,7 +651,7 @@ def test_networks_that_overflow_are_measured_all_the_same(monkeypatch, value):
 
 @pytest.mark.parametrize("tune", [None, True, False])
 def test_plans_are_right_however_they_are_tuned(monkeypatch, tune):
-    monkeypatch.setattr(planner, "VARIANTS", (Naive(), Generic(), Host()))
+    monkeypatch.setattr(inference, "VARIANTS", (Naive(), Generic(), Host()))
     plan = NETWORK.compile("cpu", 3, tune=tune)
     x = inputs(NETWORK, 3)
     assert_right(NETWORK, x, plan(x))
@@ -666,16 +666,16 @@ def test_only_the_variants_that_were_named_are_used():
 
 
 def test_compiling_twice_measures_once_on_a_real_device(monkeypatch):
-    monkeypatch.setattr(planner, "VARIANTS", (Naive(), Host()))
+    monkeypatch.setattr(inference, "VARIANTS", (Naive(), Host()))
     asked = []
-    real = planner.measure
+    real = times.measure
     monkeypatch.setattr(
-        planner, "measure", lambda *a, **k: asked.append(a) or real(*a, **k)
+        times, "measure", lambda *a, **k: asked.append(a) or real(*a, **k)
     )
     NETWORK.compile(CPU, 2)
     assert asked
     asked.clear()
-    planner._store.cache_clear()
+    times.store_of.cache_clear()
     NETWORK.compile(CPU, 2)
     assert asked == []
 
@@ -723,8 +723,8 @@ def test_a_device_that_is_not_there_is_an_error():
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(planner, "VARIANTS", (Naive(), Host()))
-    monkeypatch.setattr(planner, "CHUNK", 4)
+    monkeypatch.setattr(inference, "VARIANTS", (Naive(), Host()))
+    monkeypatch.setattr(inference, "CHUNK", 4)
 
 
 @pytest.mark.parametrize("batch", [1, 3, 4, 5, 7, 8, 9, 13])
@@ -777,7 +777,7 @@ def test_predict_takes_replaced_parameters(small_chunks):
 
 
 def test_a_few_plans_are_kept(small_chunks, monkeypatch):
-    monkeypatch.setattr(planner, "PLANS", 2)
+    monkeypatch.setattr(inference, "PLANS", 2)
     network = Network.mlp([5, 3], seed=1)
     x = inputs(network, 3)
     for batch in (1, 2, 3, 1, 2):
@@ -789,7 +789,7 @@ def test_a_few_plans_are_kept(small_chunks, monkeypatch):
 
 
 def test_threads_may_predict_at_once(small_chunks, monkeypatch):
-    monkeypatch.setattr(planner, "PLANS", 2)  # so that they take each other's away
+    monkeypatch.setattr(inference, "PLANS", 2)  # so that they take each other's away
     network = Network.mlp([5, 7, 3], seed=1)
     wrong = []
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clnet import reference
-from clnet.network import Dense, Network
+from clnet import Dense, Network, reference
 from clnet.ops import Apply, BiasAct, Nonlinearity, Op, Slot, Softmax, Value
 from clnet.storage import DenseStorage, entry_matrix
 

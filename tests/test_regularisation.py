@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clnet import reference
+from clnet import Dense, Network, reference
 from clnet.errors import InputError
 from clnet.losses import loss_function
 from clnet.lowering import lower_training
-from clnet.network import Dense, Network
 from clnet.optimisers import SGD
 from clnet.regularisation import Regularisation
 

@@ -8,11 +8,11 @@ import gc
 import numpy as np
 import pytest
 
+from clnet import Dense, Network
 from clnet.binding import Step
 from clnet.device import device
 from clnet.losses import loss_function
 from clnet.lowering import lower_training
-from clnet.network import Dense, Network
 from clnet.ops import Apply, BiasAct
 from clnet.optimisers import Rprop
 from clnet.replay import Learnt, Replay

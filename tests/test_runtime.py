@@ -16,10 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import clnet
-from clnet import memory
+from clnet import Dense, Network, memory
 from clnet.binding import Step
 from clnet.errors import DeviceError, InputError
-from clnet.network import Dense, Network
 from clnet.ops import Apply
 from clnet.runtime import Executable, Plan
 from clnet.session import session

@@ -8,8 +8,8 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
+from clnet import Dense, Network, reference, training
 from clnet import memory as memories
-from clnet import reference, training
 from clnet.callbacks import Checkpoint, EarlyStopping
 from clnet.device import device
 from clnet.errors import ClnetError, ClnetWarning, FormatError, InputError
@@ -17,7 +17,6 @@ from clnet.formats import load, load_data
 from clnet.history import TrainingState
 from clnet.losses import loss_function
 from clnet.lowering import lower_training
-from clnet.network import Dense, Network
 from clnet.optimisers import OPTIMISERS, SGD, Adam, Batch, Incremental
 from clnet.shuffling import key
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clnet import reference
+from clnet import Dense, Network, reference
 from clnet.activations import ACTIVATIONS
 from clnet.errors import InputError
 from clnet.losses import LOSSES, loss_function
 from clnet.lowering import lower_training
-from clnet.network import Dense, Network
 from clnet.ops import Apply, BiasAct
 from clnet.optimisers import optimiser
 from clnet.training_ops import (

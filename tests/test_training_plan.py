@@ -10,19 +10,19 @@ from functools import partial
 import numpy as np
 import pytest
 
-from clnet import cli, planner, training, training_planner
+from clnet import Dense, Network, candidates, cli, training, training_planner
+from clnet.binding import Step
 from clnet.device import device
 from clnet.errors import ClnetWarning, DeviceError
 from clnet.explain import WIDTH
 from clnet.losses import LOSSES, loss_function
 from clnet.lowering import lower_training
-from clnet.network import Dense, Network
 from clnet.optimisers import OPTIMISERS, Rprop
 from clnet.session import session
 from clnet.training_ops import Update
 from clnet.training_planner import plan_training
 from clnet.tuning import measure as measuring
-from clnet.tuning import trial
+from clnet.tuning import times, trial
 from clnet.tuning.measure import WrongResultError
 from clnet.tuning.store import Timing
 from clnet.tuning.trial import Trial
@@ -42,9 +42,9 @@ def own_store(tmp_path, monkeypatch):
     """Every test starts with nothing remembered, and measures in a moment."""
     monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(measuring, "ROUND_SECONDS", 1e-5)
-    planner._store.cache_clear()
+    times.store_of.cache_clear()
     yield
-    planner._store.cache_clear()
+    times.store_of.cache_clear()
 
 
 def net(last="sigmoid", **options):
@@ -90,7 +90,7 @@ def test_the_batch_that_is_trained_is_measured_once(asked):
     assert {step.span.batch for steps in asked.steps for step in steps} == {20}
     assert any(len(steps) > 1 for steps in asked.steps)  # whole covers too
     asked.steps.clear()
-    planner._store.cache_clear()  # as in another process
+    times.store_of.cache_clear()  # as in another process
     again = plan_training(network, program, DEVICE, 20, variants=PLAIN)
     assert asked.steps == []
     assert [s.config for s in again.steps] == [s.config for s in first.steps]
@@ -112,7 +112,7 @@ def test_a_few_candidates_of_a_span_are_measured(asked):
 def modelled(steps):
     """By the model, a step's seconds."""
     return sum(
-        planner._modelled(s.variant.cost(s.span, s.config, s.place), s.place)
+        candidates.modelled(s.variant.cost(s.span, s.config, s.place), s.place)
         for s in steps
     )
 
@@ -142,9 +142,9 @@ def test_parts_are_measured_only_where_they_may_be_faster(asked):
         assert {s.variant.name for s in plan.steps} == {"everything"}
         text = " ".join(plan.explain().split())
         assert "ways to compute spans: even 3 times as fast as modelled they" in text
-        for file in planner._store(DEVICE).directory.glob("*.json"):
+        for file in times.store_of(DEVICE).directory.glob("*.json"):
             file.unlink()
-        planner._store.cache_clear()
+        times.store_of.cache_clear()
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -165,9 +165,9 @@ def test_what_is_not_measured_would_not_have_won(asked, seed):
     few = plan_training(network, program, DEVICE, 20, variants=PLAIN)
     count = len({repr(steps) for steps in asked.steps})
     asked.steps.clear()
-    for file in planner._store(DEVICE).directory.glob("*.json"):
+    for file in times.store_of(DEVICE).directory.glob("*.json"):
         file.unlink()
-    planner._store.cache_clear()
+    times.store_of.cache_clear()
     all_ = plan_training(network, program, DEVICE, 20, variants=PLAIN, tune=True)
     assert seconds(few.steps) <= seconds(all_.steps) * (1 + 1e-9)
     assert count <= len({repr(steps) for steps in asked.steps})
@@ -189,8 +189,8 @@ def test_where_all_that_was_tried_fails_the_others_are(asked):
         )
     assert {step.place for step in plan.steps} == {DEVICE}
     asked.rule(lambda steps: DeviceError("it broke"))
-    planner._store.cache_clear()
-    for file in planner._store(DEVICE).directory.glob("*.json"):
+    times.store_of.cache_clear()
+    for file in times.store_of(DEVICE).directory.glob("*.json"):
         file.unlink()
     with (
         pytest.raises(DeviceError, match="no cover of this network"),
@@ -210,7 +210,7 @@ def test_without_tuning_nothing_is_measured(asked):
 def test_the_fastest_place_is_taken(asked):
     network = net()
     for place in DEVICE.places:
-        planner._store.cache_clear()
+        times.store_of.cache_clear()
         asked.rule(lambda steps, place=place: sum(
             1e-6 if step.place == place else 1e-3 for step in steps
         ))
@@ -218,7 +218,7 @@ def test_the_fastest_place_is_taken(asked):
             network, program_of(network, Rprop()), DEVICE, 20, tune=True, variants=PLAIN
         )
         assert {step.place for step in found.steps} == {place}
-        for file in planner._store(DEVICE).directory.glob("*.json"):
+        for file in times.store_of(DEVICE).directory.glob("*.json"):
             file.unlink()
 
 
@@ -255,7 +255,7 @@ def test_every_optimiser_passes(name):
     program = program_of(network, rule)
     number = len(program.ops) - 1
     span = program.span(number, number + 1, 1 if rule.batch else 20)
-    step = planner.Step(span, Optimisers(), {}, DEVICE)
+    step = Step(span, Optimisers(), {}, DEVICE)
     found = Trial(session(DEVICE), network, program).measure([step], span.outputs)
     assert found.seconds > 0
 
@@ -417,7 +417,7 @@ def test_many_steps_are_timed_together(monkeypatch):
     )
     for variant, samples in ((Everything(), 8), (Counting(), 50)):
         seen.clear()
-        step = planner.Step(span, variant, {}, DEVICE)
+        step = Step(span, variant, {}, DEVICE)
         tried.measure([step], program.outputs)
         assert seen[-1] == samples
 
@@ -426,7 +426,7 @@ def test_trials_share_the_data_set_and_check_once(monkeypatch):
     network = net()
     program = program_of(network, Rprop(), samples=50)
     span = program.span(0, len(program.ops), 8)
-    step = planner.Step(span, Everything(), {}, DEVICE)
+    step = Step(span, Everything(), {}, DEVICE)
     tried = Trial(session(DEVICE), network, program)
     written, checked = [], []
     real = training.Replay.write
@@ -442,7 +442,7 @@ def test_trials_share_the_data_set_and_check_once(monkeypatch):
         tried.measure([step], program.outputs)
     assert sorted(written) == ["ts", "xs"]
     assert len(checked) == 1
-    other = planner.Step(span, Everything(), {"a": 2}, DEVICE)
+    other = Step(span, Everything(), {"a": 2}, DEVICE)
     tried.measure([other], program.outputs)
     assert sorted(written) == ["ts", "xs"]
     assert len(checked) == 2

@@ -7,13 +7,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from clnet import reference
+from clnet import Dense, Network, reference
 from clnet.activations import ACTIVATIONS
 from clnet.binding import Step
 from clnet.device import device
 from clnet.losses import LOSSES, loss_function
 from clnet.lowering import live_elements, lower_training
-from clnet.network import Dense, Network
 from clnet.ops import Apply, BiasAct, Softmax
 from clnet.optimisers import OPTIMISERS, SGD, AdamW, Incremental, RMSprop, Rprop
 from clnet.regularisation import Regularisation

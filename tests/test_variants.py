@@ -16,11 +16,11 @@ import pyopencl as cl
 import pytest
 from bounds import span_bound
 
+from clnet import Dense, Network
 from clnet.activations import ACTIVATIONS
 from clnet.binding import Step
 from clnet.device import Device, device
 from clnet.layers import Local
-from clnet.network import Dense, Network
 from clnet.ops import Apply, Nonlinearity, Span, Value
 from clnet.runtime import Executable
 from clnet.session import session

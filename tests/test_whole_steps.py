@@ -7,13 +7,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from clnet import reference, replay
+from clnet import Dense, Network, reference, replay
 from clnet.activations import ACTIVATIONS
 from clnet.binding import Step
 from clnet.device import device
 from clnet.losses import LOSSES, loss_function
 from clnet.lowering import live_elements, lower_training
-from clnet.network import Dense, Network
 from clnet.optimisers import (
     OPTIMISERS,
     SGD,

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers
+from clnet.description import DTYPES
 from clnet.errors import FormatError, InputError, unknown
 from clnet.formats import fann, fann_data, safetensors, table
 from clnet.formats.files import as_path
-from clnet.network import DTYPES, Network
+from clnet.network import Network
 
 NETWORK_SUFFIXES = (".net", ".safetensors")
 FANN_DATA_SUFFIXES = (".train", ".test", ".data")

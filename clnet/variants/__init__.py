@@ -27,6 +27,7 @@ from clnet.variants.stencil import Stencil
 from clnet.variants.stencil_backward import StencilBackward
 from clnet.variants.stencil_cpu import StencilCpu
 from clnet.variants.trapezoid import Trapezoid
+from clnet.variants.wide import Wide
 
 VARIANTS: tuple[Variant, ...] = (
     Naive(),
@@ -53,6 +54,7 @@ TRAINING_VARIANTS: tuple[Variant, ...] = (
     GemmBackward(),
     SparseOuter(),
     StencilBackward(),
+    Wide(),
     GenericBackward(),
     Dropping(),
     Norm(),

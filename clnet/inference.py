@@ -1,0 +1,95 @@
+"""Inference: from what users ask for to the plan, and to the outputs of all samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clnet.checks import as_numbers, as_rows, check_count, is_sparse
+from clnet.device import Device
+from clnet.device import device as find_device
+from clnet.errors import InputError, unknown
+from clnet.format_planner import best_stored
+from clnet.planner import Planner
+from clnet.runtime import Plan
+from clnet.variants import VARIANTS, Variant
+
+if TYPE_CHECKING:
+    from clnet.network import Network
+    from clnet.scaling import Scaling
+
+CHUNK = 8192  # samples a call of `predict`, at most
+PLANS = 16  # plans that a network keeps for `predict`
+
+
+def compile_network(
+    network: Network,
+    device: str | Device | None,
+    batch: int,
+    *,
+    tune: bool | None = None,
+    variants: Sequence[str] | None = None,
+) -> Plan:
+    """Return the best plan for a network on a device; see `Network.compile`."""
+    check_count("batch", batch)
+    if tune is not None and not isinstance(tune, bool):
+        raise InputError(f"tune must be None, True or False, not {tune!r}")
+    where, allowed = find_device(device), _named(variants)
+
+    def planner(stored: Network) -> Planner:
+        return Planner(stored, where, int(batch), tune, allowed)
+
+    return best_stored(network, where, planner).plan()
+
+
+def predict(
+    network: Network,
+    x: ArrayLike,
+    device: str | Device | None,
+    scaling: Scaling | None,
+) -> NDArray[Any]:
+    """Return the outputs for any number of samples; see `Network.predict`."""
+    if scaling is None:
+        return _outputs(network, x, device)
+    scaled = scaling.scale_input(as_numbers("x", x, "float64"))
+    return scaling.descale_output(_outputs(network, scaled, device))
+
+
+def _outputs(
+    network: Network, x: ArrayLike, device: str | Device | None
+) -> NDArray[Any]:
+    # Sparse ones become dense a chunk at a time: they may be too large as a whole.
+    array = as_rows(x) if is_sparse(x) else as_numbers("x", x, network.dtype)
+    rows = array[np.newaxis] if array.ndim == 1 else array
+    if rows.ndim != 2 or rows.shape[1] != network.n_in:
+        raise InputError(
+            f"x has shape {list(array.shape)}, expected [batch, {network.n_in}] or "
+            f"[{network.n_in}]"
+        )
+    if rows.shape[0] == 0:
+        raise InputError("x has no sample: give at least one")
+    where = find_device(device)
+    parts = []
+    for start in range(0, rows.shape[0], CHUNK):
+        chunk = as_numbers("x", rows[start : start + CHUNK], network.dtype)
+        parts.append(network.plan_for(where, len(chunk))(chunk))
+    y = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return y[0] if array.ndim == 1 else y
+
+
+def _named(names: Sequence[str] | None) -> tuple[Variant, ...]:
+    if names is None:
+        return VARIANTS
+    known = {variant.name: variant for variant in VARIANTS}
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InputError(f"variants must be a list of names, not {names!r}")
+    chosen = list(names)
+    if not chosen:
+        raise InputError(f"variants is empty: name some of {', '.join(known)}")
+    for name in chosen:
+        if not isinstance(name, str) or name not in known:
+            raise unknown("variant", name, known)
+    return tuple(variant for variant in VARIANTS if variant.name in chosen)
