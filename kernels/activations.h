@@ -5,7 +5,7 @@
 // and explicit vectors (CPUs). Each function passes NaN on where NumPy does.
 //
 // REAL           float or double: the network's type
-// WIDTH          1 or 8: values in a VAL; set by the kernel file before including this
+// WIDTH          1, 4 or 8: values in a VAL; set before including this
 // OPERATOR_MATH  1 where the builtins are out-of-line calls that stop vectorisation:
 //                exp, tanh and erf are then made of operators only (float32)
 // LEAK           slope of leaky_relu below zero
@@ -142,8 +142,12 @@ inline VAL exponential_minus_one(VAL v)
 #else
 // Value by value: in a vector with one argument above 1e7, PoCL 3.0's sin and cos are
 // wrong by 0.01 in all the others.
+#if WIDTH == 4
+#define BY_ONE(f, v) ((VAL)(f(v.s0), f(v.s1), f(v.s2), f(v.s3)))
+#else
 #define BY_ONE(f, v) \
     ((VAL)(f(v.s0), f(v.s1), f(v.s2), f(v.s3), f(v.s4), f(v.s5), f(v.s6), f(v.s7)))
+#endif
 inline VAL sine(VAL v) { return BY_ONE(sin, v); }
 inline VAL cosine(VAL v) { return BY_ONE(cos, v); }
 #endif

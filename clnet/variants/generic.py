@@ -142,7 +142,8 @@ def function_tables(
     def column(what: str, values: Any, kind: str) -> Table:
         return Table(
             f"{function!r} {width} {what}",
-            lambda: np.resize(np.asarray(values, kind), width),
+            # A broadcast: `numpy.resize` takes seconds for millions of neurons.
+            lambda: np.broadcast_to(np.asarray(values, kind), width).copy(),
         )
 
     return (

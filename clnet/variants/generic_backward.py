@@ -230,7 +230,7 @@ def _loss(op: Loss, span: Span, device: Device) -> tuple[Launch, ...]:
                 op.y, op.y.stride, op.t, op.t.stride, op.weight or op.t,
                 Table(
                     f"halves {op.halved} {width}",
-                    lambda: np.resize(halves.astype(dtype), width),
+                    lambda: np.broadcast_to(halves.astype(dtype), width).copy(),
                 ),
                 op.dy, op.dy.stride, op.record, width, span.batch,
                 float(op.bit_fail_limit), Scalar("samples"),

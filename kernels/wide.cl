@@ -1,0 +1,324 @@
+// wide: ops of a training step over samples of many outputs, element by element or
+// summed over them.
+//
+// A team of TEAM work-items takes `share` columns of a sample, each work-item a vector
+// at a time; the teams of a sample are its parts. Sums are made in two stages: a team
+// leaves one number, and `join` adds those, in an order that depends on the sizes alone.
+//
+//   sample b  |      part 0       |      part 1       | part 2 |     parts of `share`
+//   team      | 0 1 2 … 0 1 2 …   | 0 1 2 … 0 1 2 …   | 0 1 2 …      a vector each
+//
+// REAL     float or double
+// WIDTH    values of a vector: 4 or 8
+// TEAM     work-items of a team, a power of two: 1 where each is a core's task
+// ALIGNED  1: every sample of every array starts on a whole vector
+// GRADIENT  act_grad only: the derivative (gradients.h)
+// READS_SUMS, BY_SUM  act_grad only: 1 where the derivative is by v, else by y
+// STEEPNESS, LIMIT, HAS_BIAS, BIAS_STEP  act_grad only: what v is made of (activations.h;
+//          LIMIT is left out where there is none)
+// LOSS, SLOPE  loss only: the functions, as in losses.h; left out with SOFTMAX
+// SIGMOID, SOFTMAX, MEAN  loss only: 1 where the loss is fused with that activation;
+//          where it is the mean over outputs
+// WEIGHTED, HALF  loss only: 1 where samples have weights; 0.5 where FANN halves errors,
+//          else 1
+#include "activations.h"
+#if !defined(TEAM) || !defined(ALIGNED) || WIDTH == 1
+#error "wide.cl needs TEAM, ALIGNED, and a WIDTH of 4 or 8"
+#endif
+
+#if WIDTH == 8
+#define LANES ((VAL)(0, 1, 2, 3, 4, 5, 6, 7))
+#else
+#define LANES ((VAL)(0, 1, 2, 3))
+#endif
+#define LOAD_ALL JOIN(vload, WIDTH)
+#define STORE_ALL JOIN(vstore, WIDTH)
+typedef VAL __attribute__((aligned(sizeof(REAL)))) VAL_UNALIGNED;
+
+// The first n of the values at p, and zeros if n is less than WIDTH.
+inline VAL load(__global const REAL *p, const int n)
+{
+#if ALIGNED
+    if (n >= WIDTH) return *(__global const VAL *)p;
+#else
+    if (n >= WIDTH) return *(__global const VAL_UNALIGNED *)p;
+#endif
+    REAL some[WIDTH];
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) some[j] = j < n ? p[j] : (REAL)0;
+    return LOAD_ALL(0, some);
+}
+
+inline void store(__global REAL *p, const VAL v, const int n)
+{
+    if (n >= WIDTH) {
+#if ALIGNED
+        *(__global VAL *)p = v;
+#else
+        *(__global VAL_UNALIGNED *)p = v;
+#endif
+        return;
+    }
+    REAL some[WIDTH];
+    STORE_ALL(v, 0, some);
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j)
+        if (j < n) p[j] = some[j];
+}
+
+// v where there are values: in its first n lanes.
+inline VAL among(const VAL v, const VAL other, const int n)
+{
+    return n >= WIDTH ? v : LANES < CONST(n) ? v : other;
+}
+
+// This work-item's vectors of a part: j runs over their columns, n counts what is left.
+#define EACH_VECTOR(part, share, width)                                              \
+    const int last = min(((part) + 1) * (share), width);                             \
+    for (int j = (part) * (share) + (int)get_local_id(0) * WIDTH, n = last - j;      \
+         j < last; j += TEAM * WIDTH, n = last - j)
+
+inline REAL plus(const REAL a, const REAL b) { return a + b; }
+inline REAL larger(const REAL a, const REAL b) { return a > b ? a : b; }
+
+#if WIDTH == 8
+#define FOLD(f, v)                                                     \
+    f(f(f(v.s0, v.s4), f(v.s2, v.s6)), f(f(v.s1, v.s5), f(v.s3, v.s7)))
+#else
+#define FOLD(f, v) f(f(v.s0, v.s2), f(v.s1, v.s3))
+#endif
+
+// one = f of all work-items' `one`, in all of them; held [TEAM]
+#if TEAM == 1
+#define IN_TEAM(f, one, held)
+#else
+#define IN_TEAM(f, one, held)                                      \
+    {                                                              \
+        const int item = get_local_id(0);                          \
+        barrier(CLK_LOCAL_MEM_FENCE);                              \
+        held[item] = one;                                          \
+        for (int step = TEAM / 2; step > 0; step /= 2) {           \
+            barrier(CLK_LOCAL_MEM_FENCE);                          \
+            if (item < step) held[item] = f(held[item], held[item + step]); \
+        }                                                          \
+        barrier(CLK_LOCAL_MEM_FENCE);                              \
+        one = held[0];                                             \
+    }
+#endif
+
+// A sum and what rounding took from it so far (Kahan, "Further remarks on reducing
+// truncation errors", 1965): there may be millions of terms.
+#define ADD(sum, lost, term)                \
+    {                                       \
+        const VAL added = (term) + lost;    \
+        const VAL after = sum + added;      \
+        lost = added - (after - sum);       \
+        sum = after;                        \
+    }
+
+// target[offset + r] = sum over p of partial[r, p]
+//
+// partial [rows, parts]
+// index map: group = row r
+__kernel __attribute__((reqd_work_group_size(TEAM, 1, 1)))
+void join(__global const REAL *partial, const int parts, __global REAL *target,
+          const int offset)
+{
+    __local REAL held[TEAM];
+    partial += (size_t)get_group_id(0) * parts;
+    REAL sum = 0;
+    for (int p = get_local_id(0); p < parts; p += TEAM) sum += partial[p];
+    IN_TEAM(plus, sum, held)
+    if (get_local_id(0) == 0) target[offset + get_group_id(0)] = sum;
+}
+
+// target[offset + b * parts + p] = sum of ds[b, j] over part p
+//
+// index map: group b * parts + p
+__kernel __attribute__((reqd_work_group_size(TEAM, 1, 1)))
+void sums(__global const REAL *ds, const int ldds, __global REAL *target,
+          const int offset, const int width, const int share, const int parts)
+{
+    __local REAL held[TEAM];
+    ds += (size_t)(get_group_id(0) / parts) * ldds;
+    VAL sum = CONST(0), lost = CONST(0);
+    EACH_VECTOR((int)get_group_id(0) % parts, share, width)
+        ADD(sum, lost, load(ds + j, n))
+    REAL one = FOLD(plus, sum);
+    IN_TEAM(plus, one, held)
+    if (get_local_id(0) == 0) target[offset + get_group_id(0)] = one;
+}
+
+#ifdef GRADIENT
+#include "gradients.h"
+// ds[b, j] = dy[b, j] * f'(v) * STEEPNESS
+//
+// at: [batch, ldat], the layer's sums with READS_SUMS, else its outputs; dy stands for
+// it where the derivative reads neither
+// index map: group b * parts + p
+__kernel __attribute__((reqd_work_group_size(TEAM, 1, 1)))
+void act_grad(__global const REAL *parameters, const int bias, __global const REAL *dy,
+              const int lddy, __global const REAL *at, const int ldat,
+              __global REAL *ds, const int ldds, const int width, const int share,
+              const int parts)
+{
+    const size_t b = get_group_id(0) / parts;
+    dy += b * lddy;
+    at += b * ldat;
+    ds += b * ldds;
+    EACH_VECTOR((int)get_group_id(0) % parts, share, width)
+    {
+        VAL v = load(at + j, n);
+#if READS_SUMS
+#if HAS_BIAS
+        v += BIAS_STEP ? load(parameters + bias + j, n) : CONST(parameters[bias]);
+#endif
+        v *= CONST(STEEPNESS);
+#ifdef LIMIT
+        v = clipped(v, CONST(-LIMIT), CONST(LIMIT));
+#endif
+#endif
+        const VAL slope = GRADIENT(v, CONST(STEEPNESS)) * CONST(STEEPNESS);
+        store(ds + j, load(dy + j, n) * slope, n);
+    }
+}
+#endif
+
+#ifdef MEAN
+#include "losses.h"
+#if SOFTMAX
+// partial[b, :, p] = of part p the largest output, the sum of e^(y - that), and the sum
+// of targets
+//
+// index map: group b * parts + p
+__kernel __attribute__((reqd_work_group_size(TEAM, 1, 1)))
+void softmax_parts(__global const REAL *y, const int ldy, __global const REAL *t,
+                   const int ldt, __global REAL *partial, const int width,
+                   const int share, const int parts)
+{
+    __local REAL held[TEAM];
+    const size_t b = get_group_id(0) / parts;
+    const int part = get_group_id(0) % parts;
+    y += b * ldy;
+    t += b * ldt;
+    VAL tops = CONST(-INFINITY), total = CONST(0), targets = CONST(0);
+    VAL total_lost = CONST(0), targets_lost = CONST(0);
+    {
+        EACH_VECTOR(part, share, width)
+        {
+            const VAL v = among(load(y + j, n), CONST(-INFINITY), n);
+            tops = v > tops ? v : tops;
+        }
+    }
+    REAL top = FOLD(larger, tops);
+    IN_TEAM(larger, top, held)
+    EACH_VECTOR(part, share, width)
+    {
+        const VAL term = exponential(load(y + j, n) - CONST(top));
+        ADD(total, total_lost, among(term, CONST(0), n))
+        ADD(targets, targets_lost, load(t + j, n))
+    }
+    REAL one = FOLD(plus, total), other = FOLD(plus, targets);
+    IN_TEAM(plus, one, held)
+    IN_TEAM(plus, other, held)
+    if (get_local_id(0) == 0) {
+        partial += b * 3 * parts + part;
+        partial[0] = top;
+        partial[parts] = one;
+        partial[2 * parts] = other;
+    }
+}
+
+// whole[b, :] = the same of all parts
+//
+// index map: group b
+__kernel __attribute__((reqd_work_group_size(TEAM, 1, 1)))
+void softmax_join(__global const REAL *partial, const int parts, __global REAL *whole)
+{
+    __local REAL held[TEAM];
+    partial += (size_t)get_group_id(0) * 3 * parts;
+    REAL top = -INFINITY, total = 0, targets = 0;
+    for (int p = get_local_id(0); p < parts; p += TEAM) top = larger(top, partial[p]);
+    IN_TEAM(larger, top, held)
+    for (int p = get_local_id(0); p < parts; p += TEAM) {
+        const VAL factor = exponential(CONST(partial[p] - top));
+        total += partial[parts + p] * factor.s0;
+        targets += partial[2 * parts + p];
+    }
+    IN_TEAM(plus, total, held)
+    IN_TEAM(plus, targets, held)
+    if (get_local_id(0) == 0) {
+        whole += get_group_id(0) * 3;
+        whole[0] = top;
+        whole[1] = total;
+        whole[2] = targets;
+    }
+}
+#endif
+
+// dy[b, j] = d loss / d y, and partial[b, :, p] = of part p the loss, the squared error,
+// the bit fails
+//
+// y [batch, ldy], t [batch, ldt], weight [batch] (anything without WEIGHTED)
+// whole [batch, 3]: see softmax_join (anything without SOFTMAX)
+// samples: those from this number on count for nothing
+// index map: group b * parts + p
+__kernel __attribute__((reqd_work_group_size(TEAM, 1, 1)))
+void loss_parts(__global const REAL *y, const int ldy, __global const REAL *t,
+                const int ldt, __global const REAL *weight, __global const REAL *whole,
+                __global REAL *dy, const int lddy, __global REAL *partial,
+                const int width, const REAL bit_fail_limit, const int samples,
+                const int share, const int parts)
+{
+    __local REAL held[TEAM];
+    const size_t b = get_group_id(0) / parts;
+    const int part = get_group_id(0) % parts;
+    const bool counts = b < samples;
+    const REAL factor = WEIGHTED ? weight[b] : (REAL)1;
+    y += b * ldy;
+    t += b * ldt;
+    dy += b * lddy;
+#if SOFTMAX
+    const VAL top = CONST(whole[3 * b]), targets = CONST(whole[3 * b + 2]);
+    const VAL total = CONST(whole[3 * b + 1]), log_total = logarithm(total);
+#endif
+    VAL sum = CONST(0), squares = CONST(0), fails = CONST(0);
+    VAL sum_lost = CONST(0), squares_lost = CONST(0);
+    EACH_VECTOR(part, share, width)
+    {
+        const VAL v = load(y + j, n), target = load(t + j, n);
+        VAL output = v, term, slope;
+#if SOFTMAX
+        output = exponential(v - top) / total;
+        term = target * (log_total - (v - top));
+        slope = output * targets - target;
+#else
+        term = LOSS(v, target, CONST(HALF));
+        slope = SLOPE(v, target, CONST(HALF));
+#endif
+#if SIGMOID
+        output = act_sigmoid(v);
+#endif
+        const VAL error = among((target - output) * CONST(HALF), CONST(0), n);
+        ADD(sum, sum_lost, among(term, CONST(0), n))
+        ADD(squares, squares_lost, error * error)
+        const VAL fail =
+            absolute(error) >= CONST(bit_fail_limit) ? CONST(1) : CONST(0);
+        fails += among(fail, CONST(0), n);
+#if MEAN
+        slope /= CONST(width);
+#endif
+        store(dy + j, counts ? CONST(factor) * slope : CONST(0), n);
+    }
+    REAL one = FOLD(plus, sum), two = FOLD(plus, squares), three = FOLD(plus, fails);
+    IN_TEAM(plus, one, held)
+    IN_TEAM(plus, two, held)
+    IN_TEAM(plus, three, held)
+    if (get_local_id(0) == 0) {
+        partial += b * 3 * parts + part;
+        partial[0] = counts ? factor * (MEAN ? one / width : one) : (REAL)0;
+        partial[parts] = counts ? two : (REAL)0;
+        partial[2 * parts] = counts ? three : (REAL)0;
+    }
+}
+#endif
