@@ -1,0 +1,128 @@
+// Products of matrices on matrix units, from halves:
+//
+//     c(m, n) = sum over k of a(m, k) b(n, k)
+//
+// Packing. Both operands are written once as 16-bit halves, in the order in which the
+// units want them, so that the product itself only copies and multiplies. A row r is
+// scaled by a power of two so that its largest value lies in [2^14, 2^15); its inverse
+// is kept and multiplies the sums. PLANES = 2 keeps what rounding took as well,
+// 2^11 times larger:
+//
+//     v * scale = high + low / 2^11        high, low: halves of 11 bits each
+//
+// and of the four products the three that matter are formed:
+//
+//     a b = high high + (high low + low high) / 2^11
+//
+// which carries 22 bits of every value down to 2^-28 of its row's largest, and is short
+// of float32's 24 by less than its sums lose to rounding. The units cut off what they add
+// up; so they only add SLICE * 16 terms, and float32 adds those sums: Ootomo and Yokota,
+// "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
+// theoretical peak performance", 2022. PLANES = 1 is TF32's precision.
+//
+// A packed operand is an array [row blocks, k blocks, PLANES, 32 lanes] of 4 words:
+// blocks of 16 rows x 16 terms, in each of which a lane of a warp has 8 halves:
+//
+//                 k ->  2t 2t+1   2t+8 2t+9
+//     row  g            word 0    word 2         g = lane / 4, t = lane % 4
+//     row  g + 8        word 1    word 3
+//
+// That is how `mma.m16n8k16` wants 16 rows of its first operand, and twice 8 rows of its
+// second: words 0 and 2, words 1 and 3. Rows end on 128, terms on 32, with zeros.
+//
+// PLANES   1 or 2, as above
+// PTX      80 and up: mma and cp.async of that generation; else the same in plain C,
+//          slow, by which the index maps are tested
+#if !defined(PLANES) || !defined(PTX)
+#error "mma.h needs PLANES and PTX"
+#endif
+#if PTX >= 80
+#define UNROLLED _Pragma("unroll")
+#else
+#define UNROLLED
+#endif
+#define WARP 32
+#define BLOCK 16                     // rows of a block, and its terms
+#define LOW 2048.0f                  // 2^11: by which the low parts are larger
+#define TOP 14                       // exponent of a row's largest value, scaled
+#define LEAST_EXPONENT -100          // of a row's largest: below, scales would overflow
+
+// Two values as halves in a word, the first one low; and back.
+inline uint halves(const float first, const float second)
+{
+#if PTX >= 80
+    uint word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+    return word;
+#else
+    uint word;
+    vstore_half_rte(first, 0, (half *)&word);
+    vstore_half_rte(second, 1, (half *)&word);
+    return word;
+#endif
+}
+
+inline float2 of_halves(const uint word)
+{
+#if PTX >= 80
+    float first, second;
+    asm("{ .reg .f16 low, high; mov.b32 {low, high}, %2;"
+        " cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
+        : "=f"(first), "=f"(second) : "r"(word));
+    return (float2)(first, second);
+#else
+    return vload_half2(0, (const half *)&word);
+#endif
+}
+
+// A lane's part of a block. In plain C it is the whole block, still in local memory.
+#if PTX >= 80
+typedef uint4 Fragment;
+#define FRAGMENT(block, lane) (block)[lane]
+#else
+typedef __local const half *Fragment;
+#define FRAGMENT(block, lane) ((__local const half *)(block))
+#endif
+
+// sums [4] += products of a block's 16 rows with 8 of another's, those from 8 * side on:
+// sums 0 and 1 are c(g, 2t) and c(g, 2t + 1), sums 2 and 3 those of g + 8
+inline void multiply_add(float *sums, const Fragment a, const Fragment b, const int side)
+{
+#if PTX >= 80
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a.s0), "r"(a.s1), "r"(a.s2), "r"(a.s3),
+          "r"(side ? b.s1 : b.s0), "r"(side ? b.s3 : b.s2));
+#else
+    const int lane = get_local_id(0) % WARP, g = lane / 4, t = lane % 4;
+    for (int k = 0; k < BLOCK; ++k) {
+        const int of_k = 8 * (k % 8 / 2) + 4 * (k / 8) + k % 2;
+        for (int i = 0; i < 4; ++i) {
+            const int column = 2 * t + i % 2;
+            sums[i] += vload_half(32 * g + 2 * (i / 2) + of_k, a)
+                       * vload_half(32 * column + 2 * side + of_k, b);
+        }
+    }
+#endif
+}
+
+// Copy 4 words to local memory; what was copied is there after arrived() and a barrier.
+inline void copy_words(__local uint4 *to, __global const uint4 *from)
+{
+#if PTX >= 80
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :: "r"((uint)(size_t)to), "l"(from) : "memory");
+#else
+    *to = *from;
+#endif
+}
+
+// End a group of copies; wait until no more than `left` of them are under way.
+#if PTX >= 80
+#define DEPART() asm volatile("cp.async.commit_group;" ::: "memory")
+#define ARRIVED(left) asm volatile("cp.async.wait_group %0;" :: "n"(left) : "memory")
+#else
+#define DEPART()
+#define ARRIVED(left)
+#endif
