@@ -16,10 +16,11 @@ from clnet.history import figure
 from clnet.summary import pairs
 
 if TYPE_CHECKING:
+    from clnet.data_set import DataSet
     from clnet.history import Epoch, History
     from clnet.network import Network
     from clnet.runtime import Plan
-    from clnet.training import DataSet, Training
+    from clnet.training import Training
 
 DIGITS = "digits"
 DIGITS_LAYERS = "64-128-10"
@@ -261,15 +262,15 @@ def _share(text: str | None) -> float | None:
 
 
 def _part(data: DataSet, rows: NDArray[Any]) -> DataSet:
-    from clnet.training import DataSet
+    from clnet.data_set import DataSet
 
     return DataSet(data.x[rows], data.t[rows])
 
 
 def _file(arguments: argparse.Namespace, path: str) -> DataSet:
+    from clnet.data_set import DataSet
     from clnet.errors import InputError
     from clnet.formats import load_data
-    from clnet.training import DataSet
 
     dtype = "float64" if _scales(arguments) else "float32"  # scaled before rounded
     x, t = load_data(path, dtype=dtype, outputs=arguments.outputs)
@@ -285,8 +286,8 @@ def _scales(arguments: argparse.Namespace) -> bool:
 
 def _digits(arguments: argparse.Namespace) -> tuple[DataSet, DataSet]:
     """Return the digits in an order of their own, and set what is not given."""
+    from clnet.data_set import DataSet
     from clnet.errors import ClnetError, InputError
-    from clnet.training import DataSet
 
     if arguments.validation is not None or arguments.outputs is not None:
         raise InputError(f"{DIGITS} brings its own test set: leave out --validation")
@@ -365,7 +366,7 @@ def _optimiser(arguments: argparse.Namespace, network: Network) -> Any:
 
     from clnet.errors import InputError
     from clnet.optimisers import optimiser
-    from clnet.training import rule_of
+    from clnet.training_setup import rule_of
 
     name = arguments.optimiser or ("rprop" if network.fann is None else "fann")
     if arguments.rate is None:

@@ -482,15 +482,17 @@ class Network(Description):
             parameters are kept.
         """
         from clnet.training import fit
+        from clnet.training_setup import training_setup
 
-        return fit(
+        setup = training_setup(
             self, x, t, optimiser=optimiser, loss=loss, epochs=epochs,
             batch_size=batch_size, shuffle=shuffle, validation=validation,
             sample_weight=sample_weight, callbacks=callbacks, seed=seed, device=device,
             desired_error=desired_error, stop=stop, schedule=schedule,
             regularisation=Regularisation(l1, l2, clip_norm, clip_value), state=state,
-            progress=progress, scaling=scaling_to_apply(self._scaling, scale),
+            scaling=scaling_to_apply(self._scaling, scale),
         )
+        return fit(self, setup, progress)
 
     def evaluate(
         self,
