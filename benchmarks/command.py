@@ -21,7 +21,9 @@ from clnet.summary import WIDTH, pairs
 from . import feedforward, local_study, sparse_study, training
 from .frame import Bench, Trial
 from .options import Options
-from .records import Results, Row
+from .page import write_page
+from .plots import Plot, draw, missing
+from .records import Results, Row, newest, read
 from .report import number
 from .rounds import EFFORTS
 from .versions import load
@@ -37,6 +39,7 @@ class Study(Protocol):
     ABOUT: str
     BASES: Mapping[str, str]  # what a time can be of, and what that means
     PEERS: frozenset[str]  # names of candidates that are not ours
+    PLOTS: Sequence[Plot]
 
     def bases(self, device: Device) -> Sequence[str]:
         """Return what is timed on a device unasked, of `BASES`."""
@@ -97,6 +100,7 @@ def run(name: str, device: str | None, out: str | None, options: Options) -> int
     folder = RESULTS if out is None else Path(out)
     results = Results(folder, name, where)
     rows: list[Row] = []
+    old = read(results.path) if options.resume else []
     progress = _Progress(len(trials))
 
     def keep(row: Row) -> None:
@@ -111,7 +115,11 @@ def run(name: str, device: str | None, out: str | None, options: Options) -> int
             "use all cores may look slow beyond measure",
             ClnetWarning, stacklevel=2,
         )
-    bench = Bench(name, where, effort, bases, keep, progress.say)
+    bench = Bench(name, where, effort, bases, keep, progress.say, old)
+    rows += [
+        row for trial in trials for row in bench.done(trial)
+        if row.basis in ("", *bases)
+    ]
     try:
         for trial in trials:
             progress.start(trial)
@@ -119,10 +127,52 @@ def run(name: str, device: str | None, out: str | None, options: Options) -> int
             progress.advance()
     finally:
         progress.close()
-        if rows:
-            print(study.report(rows))
-        print(f"\n{len(rows)} rows in {results.path}", flush=True)
+        show(name, rows, results.path)
     return 0
+
+
+def show(name: str, rows: Sequence[Row], path: Path) -> None:
+    """Print a study's rows as tables; write its pictures and page beside their file.
+
+    Parameters
+    ----------
+    name : str
+        Of `STUDIES`.
+    rows : sequence of Row
+        What to show; of equal ones the last.
+    path : Path
+        The rows' file.
+
+    Raises
+    ------
+    InputError, FormatError
+        If the name is unknown, or a file cannot be written.
+    """
+    if name not in STUDIES:
+        raise unknown("study", name, STUDIES)
+    study = STUDIES[name]
+    rows = newest(rows)
+    if rows:
+        text = study.report(rows)
+        print(text + "\n")
+        reason = missing()
+        pictures = [] if reason else draw(
+            study.PLOTS, rows, path.with_suffix(""), study.PEERS
+        )
+        page = path.with_suffix(".html")
+        write_page(page, path.stem, study.ABOUT, text, pictures, rows)
+        for picture in pictures:
+            print(picture.path)
+        if reason:
+            print(textwrap.fill(reason, WIDTH))
+        print(page)
+    print(f"{len(rows)} rows in {path}", flush=True)
+
+
+def show_file(name: str, file: str) -> None:
+    """Show the rows of a file; see `show`."""
+    path = Path(file)
+    show(name, read(path), path)
 
 
 def select(

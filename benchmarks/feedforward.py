@@ -19,6 +19,7 @@ from .cases import Case
 from .frame import Trial
 from .options import Options
 from .peers import PEERS as OTHERS
+from .plots import Plot
 from .records import Row
 from .report import tables
 
@@ -130,3 +131,17 @@ def report(rows: Sequence[Row]) -> str:
         tables(work_items, lambda row: row.candidate.removeprefix("split-")),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+PLOTS = (
+    Plot(
+        "time", "Execution time", ("configurations", "deep"), x=lambda row: row.case,
+        x_label="network", y_label="time of a call (µs)", bars=True,
+    ),
+    Plot(
+        "work-items", "Work-items a neuron", ("work_items",),
+        x=lambda row: int(row.candidate.removeprefix("split-")),
+        x_label="work-items a neuron", y_label="time of a call (µs)",
+        line=lambda row: row.case,
+    ),
+)

@@ -24,7 +24,7 @@ from clnet.errors import ClnetError
 from .candidates import Candidate, Prepared, RefusedError
 from .cases import Work, WrongError
 from .floor import Floor, Machine
-from .records import Row
+from .records import ENVIRONMENT, SUBJECT, Row, newest, parts
 from .rounds import Effort, Entry, interleave, quartiles
 from .versions import device_identity, load, now, versions
 
@@ -120,6 +120,9 @@ class Bench:
         Gets each row as soon as it is there.
     say : callable
         Gets a line on what is being done.
+    done : sequence of Row
+        Earlier rows: what they tell of this device and these versions is not measured
+        again. Who was missing is asked again.
     """
 
     def __init__(
@@ -130,6 +133,7 @@ class Bench:
         bases: Sequence[str],
         keep: Callable[[Row], None],
         say: Callable[[str], None] = lambda line: None,
+        done: Sequence[Row] = (),
     ) -> None:
         self.device = device
         self._study = study
@@ -141,6 +145,18 @@ class Bench:
         self._environment: dict[str, Any] = {
             **device_identity(device), **versions(), "load": load(),
         }
+        here = tuple(self._environment[name] for name in ENVIRONMENT)
+        self._done: dict[tuple[Any, ...], dict[str, Row]] = {}
+        for row in newest(done):
+            if parts(row, ENVIRONMENT) == here and row.status != "missing":
+                self._done.setdefault(parts(row, SUBJECT), {})[row.basis] = row
+
+    def done(self, trial: Trial) -> list[Row]:
+        """Return the earlier rows of a trial."""
+        return [
+            row for candidate in trial.candidates
+            for row in self._earlier(trial, candidate.name).values()
+        ]
 
     def run(self, trial: Trial) -> None:
         """Measure a trial; rows measured before an interruption are kept too."""
@@ -150,10 +166,15 @@ class Bench:
             return
         contenders = []
         for candidate in trial.candidates:
+            earlier = self._earlier(trial, candidate.name)
+            if "" in earlier or earlier.keys() >= set(self._bases):
+                continue
             self._say(f"{candidate.name}: preparing")
             contender = self._contender(trial, candidate)
             if contender is not None:
                 contenders.append(contender)
+        if not contenders:
+            return
         try:
             floor = self._floor(trial.case)
             for basis in self._bases:
@@ -200,7 +221,8 @@ class Bench:
         entries: list[tuple[Contender, Entry]] = []
         for contender in contenders:
             prepared = contender.prepared
-            if basis not in prepared.timers:
+            earlier = self._earlier(trial, contender.candidate.name)
+            if basis not in prepared.timers or basis in earlier:
                 continue
             try:
                 timer = prepared.timers[basis]()
@@ -234,6 +256,10 @@ class Bench:
             for contender, entry in entries
             if entry.samples and entry.fault is None
         }
+        measured = set(medians)
+        for row in self.done(trial):
+            if row.basis == basis and row.median is not None:
+                medians[row.candidate] = row.median
         against = next((name for name in trial.against if name in medians), "")
         for contender, entry in entries:
             candidate, prepared = contender.candidate, contender.prepared
@@ -241,7 +267,7 @@ class Bench:
                 self._no_time(
                     trial, candidate.name, "failed", sentence(entry.fault), basis
                 )
-            if candidate.name not in medians:
+            if candidate.name not in measured:
                 continue
             median = medians[candidate.name]
             low, _, high = quartiles(entry.samples)
@@ -259,6 +285,13 @@ class Bench:
                     "bandwidth": floor.bandwidth, "rate": floor.rate,
                 }
             self._keep(self._row(trial, candidate.name, found))
+
+    def _earlier(self, trial: Trial, candidate: str) -> dict[str, Row]:
+        """Return a candidate's rows of earlier runs, by basis."""
+        if not self._done:
+            return {}
+        subject = self._row(trial, candidate, {"status": "", "basis": ""})
+        return self._done.get(parts(subject, SUBJECT), {})
 
     def _no_time(
         self, trial: Trial, candidate: str, status: str, reason: str,

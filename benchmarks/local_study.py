@@ -35,8 +35,10 @@ from .candidates import (
 )
 from .cases import BIAS, GAIN, Array, Case
 from .frame import Trial
+from .laws import CHIP, FRACTIONS, amdahl, symmetric
 from .options import Options
 from .peers import PATIENCE, eager, graphed, missing_torch
+from .plots import Curve, Plot, speed_up
 from .records import Row
 from .report import Layout, matrix, number, tables
 
@@ -349,11 +351,15 @@ def _sizes(row: Row) -> list[int]:
 
 def _bandwidth(row: Row) -> str:
     """Return 4 bytes for each weight, input and output of each layer, over the time."""
+    return number(_gigabytes(row))
+
+
+def _gigabytes(row: Row, _: Sequence[Row] = ()) -> float:
     assert row.median is not None
     sizes = _sizes(row)
     values = sum(sizes[:-1]) + sum(sizes[1:])
     weights = WINDOW * sum(sizes[1:])
-    return number(4e-9 * (weights + row.batch * values) / row.median)
+    return 4e-9 * (weights + row.batch * values) / row.median
 
 
 def _throughput(row: Row) -> str:
@@ -373,4 +379,56 @@ def _efficiency(strong: bool, alone: Sequence[Row], row: Row) -> str:
 LAYOUT = Layout(
     title=lambda row: f"{row.table}, batch {row.batch}, {row.basis}",
     unit=lambda row: ("microseconds", 1e6), meanings=BASES,
+)
+
+
+def _cores(row: Row) -> int:
+    return int(row.candidate.removeprefix("cores-"))
+
+
+def _weak(row: Row, rows: Sequence[Row]) -> float | None:
+    """Return one core's time over this one."""
+    alone = next(
+        (other for other in rows
+         if other.table == row.table and other.candidate == "cores-1"), None,
+    )
+    return alone.median / row.median if alone and alone.median and row.median else None
+
+
+PLOTS = (
+    Plot(
+        "time", "Locally connected layers", ("pairs",), x=lambda row: row.case,
+        x_label="inputs N, layers of values K", y_label="time (µs)", bars=True,
+    ),
+    Plot(
+        "bandwidth", "Effective bandwidth", ("pairs",), x=lambda row: row.case,
+        x_label="inputs N, layers of values K", y_label="GB/s", y=_gigabytes, bars=True,
+    ),
+    Plot(
+        "strong", "Strong scaling: the same network on more cores", ("strong",),
+        x=_cores, x_label="cores", y_label="speed-up over one core",
+        y=speed_up("cores-1"), line=lambda row: row.case,
+        curves=(
+            Curve("every core counts", float),
+            *(
+                Curve(f"Amdahl, f = {f:g}", partial(amdahl, f)) for f in FRACTIONS[1:3]
+            ),
+        ),
+    ),
+    Plot(
+        "weak", "Weak scaling: larger networks on more cores", ("weak_n", "weak_k"),
+        x=_cores, x_label="cores", y_label="time on one core over this time", y=_weak,
+        line=lambda row: SCALING[row.table], log="x",
+        curves=(Curve("every core counts", lambda cores: 1.0),),
+    ),
+    Plot(
+        "hill-marty", f"Symmetric chips of {CHIP:g} simple cores (Hill and Marty)",
+        ("strong",), x=_cores, x_label="simple cores made into each core, r",
+        y_label="speed-up over one simple core", y=lambda row, rows: None,
+        page=lambda row: "",
+        curves=tuple(
+            Curve(f"f = {f:g}", partial(symmetric, f, CHIP), (1.0, CHIP))
+            for f in FRACTIONS
+        ),
+    ),
 )

@@ -29,6 +29,8 @@ class Options:
     fann_library : str or None
         The file of FANN's library, for studies that run it; None: where the system's
         libraries are.
+    resume : bool
+        Whether rows that are in the file already are not measured again.
     """
 
     effort: str = "normal"
@@ -41,3 +43,4 @@ class Options:
     tune: bool = False
     data: str | None = None
     fann_library: str | None = None
+    resume: bool = False

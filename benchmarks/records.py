@@ -7,8 +7,10 @@ import io
 import os
 import re
 import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from clnet.device import Device
 from clnet.errors import ClnetWarning, FormatError
@@ -110,6 +112,72 @@ class Row:
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
+# What of a row tells what was measured, but for the basis; and with what.
+SUBJECT = (
+    "study", "table", "case", "sizes", "activation", "batch", "dtype", "precision",
+    "seed", "candidate", "effort",
+)
+ENVIRONMENT = (
+    "device", "platform", "platform_version", "driver", "clnet", "numpy", "pyopencl",
+    "torch", "python",
+)
+_VALUES: dict[str, Callable[[str], Any]] = {  # from a cell, by the type in `Row`
+    "str": str, "int": int, "int | None": lambda cell: int(cell) if cell else None,
+    "float | None": lambda cell: float(cell) if cell else None,
+}
+
+
+def parts(row: Row, names: Iterable[str]) -> tuple[Any, ...]:
+    """Return some of a row's values."""
+    return tuple(getattr(row, name) for name in names)
+
+
+def newest(rows: Iterable[Row]) -> list[Row]:
+    """Return of rows on the same subject and basis the last one each.
+
+    A reason that there is no time gives way to a time that was measured later.
+    """
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        subject = parts(row, (*SUBJECT, *ENVIRONMENT))
+        found.pop((*subject, ""), None)
+        found[(*subject, row.basis)] = row
+    return list(found.values())
+
+
+def read(path: Path) -> list[Row]:
+    """Return the rows of a CSV file.
+
+    Raises
+    ------
+    FormatError
+        If it cannot be read, has other columns, or a value that is none.
+    """
+    try:
+        text = path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"results cannot be read from {path}: {error}") from error
+    _check_header(path, text)
+    lines = csv.DictReader(io.StringIO(text))
+    try:
+        return [
+            Row(**{
+                field.name: _VALUES[str(field.type)](cells[field.name])
+                for field in fields(Row)
+            })
+            for cells in lines
+        ]
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"{path}, line {lines.line_num}: {error}") from error
+
+
+def _check_header(path: Path, text: str) -> None:
+    header = text.partition("\n")[0].rstrip("\r")
+    if header != ",".join(COLUMNS):
+        raise FormatError(
+            f"{path} has the columns {header[:60]!r}…, expected "
+            f"{','.join(COLUMNS)[:60]!r}…: move it away, or choose another folder"
+        )
 
 
 class Results:
@@ -171,12 +239,7 @@ class Results:
     def _take_up(self) -> None:
         """Check the columns of a file that is there, and end it on a whole row."""
         text = self.path.read_bytes().decode()
-        header = text.partition("\n")[0].rstrip("\r")
-        if header != ",".join(COLUMNS):
-            raise FormatError(
-                f"{self.path} has the columns {header[:60]!r}…, expected "
-                f"{','.join(COLUMNS)[:60]!r}…: move it away, or choose another folder"
-            )
+        _check_header(self.path, text)
         whole = text.rfind("\n") + 1
         if whole < len(text):
             warnings.warn(

@@ -8,7 +8,7 @@ basis: ``stream`` and ``device`` have the data where they are computed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -28,6 +28,7 @@ from .cases import BIAS, GAIN, Array, Case
 from .frame import Trial
 from .options import Options
 from .peers import PATIENCE, PLAIN, NumPy, Torch, eager, graphed, missing_torch
+from .plots import Plot, by_call
 from .records import Row
 from .report import tables
 
@@ -320,3 +321,35 @@ def memory() -> str:
         lines, ["density", *FORMATS], stralign="right", disable_numparse=True
     )
     return f"memory, bytes as stored, and by the study's formulas\n\n{table}"
+
+
+def _sizes(row: Row) -> list[int]:
+    return [int(n) for n in row.sizes.split("-")]
+
+
+def _percent(row: Row) -> float:
+    """Return the density that a case's name ends in."""
+    return float(row.case.rpartition(" ")[2].removesuffix("%"))
+
+
+def _lines(
+    table: str, x: Callable[[Row], float], label: str, others: str
+) -> Plot:
+    return Plot(
+        table, f"Time by {table}, {others}", (table,), x=x, x_label=label,
+        y_label="time (µs)",
+    )
+
+
+PLOTS = (
+    _lines("neurons", lambda row: _sizes(row)[0], "neurons a layer",
+           f"{BASE[1]} layers, {100 * BASE[2]:g}%"),
+    _lines("layers", lambda row: len(_sizes(row)) - 1, "layers",
+           f"{BASE[0]} neurons, {100 * BASE[2]:g}%"),
+    _lines("density", _percent, "density (%)", f"{BASE[1]} layers of {BASE[0]}"),
+    Plot(
+        "large", "One layer", ("large",), x=_percent, x_label="density (%)",
+        y_label="time (µs)",
+        page=lambda row: f"{_sizes(row)[0]} neurons, {by_call(row)}",
+    ),
+)

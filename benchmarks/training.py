@@ -17,6 +17,7 @@ from clnet.optimisers import Adam, Incremental, Rprop
 from .candidates import Candidate
 from .frame import Trial
 from .options import Options
+from .plots import Plot
 from .records import Row
 from .report import Layout, matrix, number, tables
 from .training_cases import BASES as BASES
@@ -132,4 +133,13 @@ def _unit(row: Row) -> tuple[str, float]:
 LAYOUT = Layout(
     title=lambda row: f"{row.table}, {row.basis}", unit=_unit, meanings=BASES,
     ratio=lambda ratio: 1 / ratio, ratio_text="times as long as {} took",
+)
+
+
+PLOTS = (
+    Plot(
+        "time", "Training", ("rprop", "incremental", "adam"), x=lambda row: row.case,
+        x_label="data set or network", y_label="time (µs)", bars=True,
+        page=lambda row: f"{row.table}, time of {row.basis}",
+    ),
 )

@@ -266,8 +266,8 @@ def _parser() -> _Parser:
             default="normal", help=text,
         )
     sub.add_argument(
-        "--out", metavar="DIR", help="folder of the CSV file; default: "
-        "benchmarks/results in the working directory",
+        "--out", metavar="DIR", help="folder of the CSV file, the pictures and the "
+        "page; default: benchmarks/results in the working directory",
     )
     sub.add_argument(
         "--batch", type=_counts, metavar="N,N", help="samples a call, instead of the "
@@ -291,6 +291,14 @@ def _parser() -> _Parser:
     sub.add_argument(
         "--tune", action="store_true",
         help="measure all configurations of our kernels first",
+    )
+    sub.add_argument(
+        "--resume", action="store_true",
+        help="keep what the CSV file has of this device and these versions",
+    )
+    sub.add_argument(
+        "--rows", metavar="CSV",
+        help="measure nothing: show a file's rows, with pictures and page beside it",
     )
     return parser
 
@@ -453,11 +461,14 @@ def _bench(arguments: argparse.Namespace) -> int:
     if arguments.study is None:
         print(command.list_studies())
         return 0
+    if arguments.rows is not None:
+        command.show_file(arguments.study, arguments.rows)
+        return 0
     options = command.Options(
         effort=arguments.effort, batches=arguments.batch, tables=arguments.table,
         cases=arguments.case, variants=arguments.variants, peers=arguments.peers,
         bases=arguments.basis, tune=arguments.tune, data=arguments.data,
-        fann_library=arguments.fann_library,
+        fann_library=arguments.fann_library, resume=arguments.resume,
     )
     status: int = command.run(
         arguments.study, arguments.device, arguments.out, options

@@ -304,7 +304,7 @@ def test_the_command_runs_the_study(tiny_study, device, capsys):
         "incremental, epoch: times as long as planned took", "(floor)",
     ):
         assert text in out
-    (path,) = out_folder.iterdir()
+    (path,) = out_folder.glob("*.csv")
     assert path.name.startswith("training-")
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
