@@ -9,6 +9,7 @@
 // VEC         rows a work-item: 1, 2 or 4; bands start on whole vectors
 // SAMPLES     samples a work-item: they share its weights
 // X_ALIGNED, Y_ALIGNED  1: every sample starts on a whole vector
+// STREAM      1: weights and results pass the caches by (bands.h)
 // GROUP       stencil_tile only: work-items of a group
 // SUMS        1: the sums themselves are the result, without bias and function
 // BIAS_STEP   from one row's bias to the next: 1, or 0 where all share one
@@ -17,8 +18,9 @@
 #define WIDTH 1
 #include "activations.h"
 #if !defined(WINDOW) || !defined(VEC) || !defined(SAMPLES) || !defined(X_ALIGNED) \
-    || !defined(Y_ALIGNED) || !defined(SUMS) || !defined(HAS_BIAS) || !defined(BIAS_STEP)
-#error "stencil.cl needs WINDOW, VEC, SAMPLES, X_ALIGNED, Y_ALIGNED, SUMS and the bias"
+    || !defined(Y_ALIGNED) || !defined(STREAM) || !defined(SUMS)                 \
+    || !defined(HAS_BIAS) || !defined(BIAS_STEP)
+#error "stencil.cl needs WINDOW, the macros of its vectors, STREAM, SUMS and the bias"
 #endif
 #include "bands.h"
 
@@ -84,7 +86,7 @@ __kernel void stencil(__global const REAL *parameters, const int weights,
 #pragma unroll
 #endif
     for (int r = 0; r < WINDOW; ++r) {
-        const ROWS weight = *(__global const ROWS *)(w + (size_t)r * pitch);
+        const ROWS weight = READ_ONCE(w + (size_t)r * pitch);
 #pragma unroll
         for (int s = 0; s < SAMPLES; ++s) {
             sums[s] += weight * at[s];
@@ -96,7 +98,7 @@ __kernel void stencil(__global const REAL *parameters, const int weights,
         if (first + s >= batch) continue;
         __global REAL *out = y + (size_t)(first + s) * ldy;
         const ROWS v = FINISH(sums[s]);
-        if (Y_ALIGNED) *(__global ROWS *)out = v;
+        if (Y_ALIGNED) WRITE_ONCE(out, v);
         else WRITE_ROWS(v, out);
     }
 }

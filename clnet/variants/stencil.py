@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from clnet.device import Device
 from clnet.ops import Apply, BiasAct, Span, Value, round_up
+from clnet.program import inline_ptx
 from clnet.storage import LocalStorage
 from clnet.variants.base import (
     Config,
@@ -29,14 +30,17 @@ ENOUGH = 16  # rows and inputs of a work-item: longer windows want shorter vecto
 SAMPLES = (4, 2, 1)  # a work-item, the usually best first
 GROUP = 128  # work-items
 TILE_GROUP = 256  # work-items of a group that shares a tile
+STREAM_VECTOR = 4  # rows whose weights can pass the caches by
+LARGE = 1 << 21  # weights from which on that usually pays: a cache cannot hold them
 
 
 @dataclass(frozen=True)
 class Stencil:
     """A vector of rows a work-item, for some samples (``stencil.cl``).
 
-    Config: ``vec``, rows a work-item, and ``samples``, which share its weights; or
-    ``tile``, 1: the textbook's way, x and its halo in local memory.
+    Config: ``vec``, rows a work-item, and ``samples``, which share its weights;
+    ``stream``, 1 where weights and outputs pass the caches by; or ``tile``, 1: the
+    textbook's way, x and its halo in local memory.
     """
 
     name: str = "stencil"
@@ -67,9 +71,13 @@ class Stencil:
         if device.simd_width == 1:
             vectors = [1]
         samples = [n for n in SAMPLES if n == 1 or n <= span.batch]
-        found = [{"vec": v, "samples": n, "tile": 0} for v in vectors for n in samples]
+        found = [
+            {"vec": v, "samples": n, "stream": stream, "tile": 0}
+            for v in vectors for n in samples
+            for stream in streams(span, {"vec": v, "samples": n}, device)
+        ]
         if self._tile_bytes(span, device) <= device.local_memory:
-            found.append({"vec": 1, "samples": 1, "tile": 1})
+            found.append({"vec": 1, "samples": 1, "stream": 0, "tile": 1})
         return tuple(found)
 
     def _tile_bytes(self, span: Span, device: Device) -> int:
@@ -102,6 +110,7 @@ class Stencil:
         defines: dict[str, int | str] = {
             "REAL": real(span), **bias_defines(act), "SUMS": int(act is None),
             "WINDOW": storage.window, "VEC": vec, "SAMPLES": samples,
+            "STREAM": config["stream"],
             "X_ALIGNED": aligned(x, vec, span.batch),
             "Y_ALIGNED": aligned(y, vec, span.batch),
         }
@@ -126,6 +135,15 @@ class Stencil:
                 ),
             ),
         )
+
+
+def streams(span: Span, config: Config, device: Device) -> tuple[int, ...]:
+    """Return whether weights and outputs may pass the caches by, the best first."""
+    shaped = config["vec"] == STREAM_VECTOR and span.dtype == "float32"
+    if not (inline_ptx(device) and shaped and config["samples"] >= span.batch):
+        return (0,)
+    weights = sum(op.weights.size for op in span.ops if isinstance(op, Apply))
+    return (1, 0) if weights >= LARGE else (0, 1)
 
 
 def aligned(value: Value, vec: int, batch: int) -> int:
