@@ -8,14 +8,18 @@ Data flows one way: description (`network.Network`) → program of ops (here; ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from clnet.storage import Storage
 from clnet.storage.base import about
 
 PARAMETER_ALIGNMENT = 32  # values; every array of the flat buffer starts on 128 bytes
 VALUE_ALIGNMENT = 4  # values; rows of inner values can be read as float4
+PRECISIONS = ("highest", "high", "medium")
+"""How exact float32 products must be: as float32's own sums, as with factors of TF32's
+11 bits, as with bfloat16's 8. The most exact is the default."""
 
 
 def round_up(n: int, multiple: int) -> int:
@@ -101,22 +105,39 @@ class Nonlinearity:
 
 @dataclass(frozen=True)
 class Op:
-    """Base of all ops; every op names the values that it reads and writes."""
+    """Base of all ops; every op names the values that it reads and writes.
+
+    Attributes
+    ----------
+    READS, WRITES : tuple of str
+        The attributes that hold those values: one, several, or None where there is
+        none.
+    """
+
+    READS: ClassVar[tuple[str, ...]] = ()
+    WRITES: ClassVar[tuple[str, ...]] = ()
 
     @property
     def reads(self) -> tuple[Value, ...]:
         """Values that must exist before the op runs."""
-        raise NotImplementedError
+        return self._values(self.READS)
 
     @property
     def writes(self) -> tuple[Value, ...]:
         """Values that the op makes."""
-        raise NotImplementedError
+        return self._values(self.WRITES)
 
     @property
     def signature(self) -> str:
         """Text that is equal for ops that cost the same."""
         raise NotImplementedError
+
+    def _values(self, names: tuple[str, ...]) -> tuple[Value, ...]:
+        found: list[Value] = []
+        for name in names:
+            value = getattr(self, name)
+            found += (value,) if isinstance(value, Value) else value or ()
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -125,6 +146,8 @@ class Apply(Op):
 
     A sum of storages (HYB) or of sources (shortcut connections) is a sequence of these.
     """
+
+    WRITES: ClassVar = ("sums",)
 
     x: Value
     sums: Value
@@ -136,11 +159,6 @@ class Apply(Op):
     def reads(self) -> tuple[Value, ...]:
         """The input, and the sums so far if it accumulates."""
         return (self.x, self.sums) if self.accumulate else (self.x,)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        """The sums."""
-        return (self.sums,)
 
     @property
     def signature(self) -> str:
@@ -155,20 +173,13 @@ class BiasAct(Op):
     A bias of size 1 serves all neurons.
     """
 
+    READS: ClassVar = ("sums",)
+    WRITES: ClassVar = ("y",)
+
     sums: Value
     y: Value
     bias: Slot | None
     nonlinearity: Nonlinearity
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        """The sums."""
-        return (self.sums,)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        """The layer's output."""
-        return (self.y,)
 
     @property
     def shared(self) -> bool:
@@ -186,18 +197,11 @@ class BiasAct(Op):
 class Softmax(Op):
     """``y = exp(x - max x) / sum of the same``, sample by sample."""
 
+    READS: ClassVar = ("x",)
+    WRITES: ClassVar = ("y",)
+
     x: Value
     y: Value
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        """The exponents."""
-        return (self.x,)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        """The probabilities."""
-        return (self.y,)
 
     @property
     def signature(self) -> str:
@@ -269,12 +273,15 @@ class Span:
     outputs : tuple of Value
         The written values that are needed outside the span: a variant writes those or
         refuses. All others need not exist.
+    precision : str
+        One of `PRECISIONS`: how exact its products must be.
     """
 
     ops: tuple[Op, ...]
     batch: int
     dtype: str
     outputs: tuple[Value, ...]
+    precision: str = PRECISIONS[0]
 
     @cached_property
     def inputs(self) -> tuple[Value, ...]:
@@ -332,7 +339,8 @@ class Span:
             if i == len(parts) or parts[i] != parts[start]:
                 text.append(parts[start] + (f"*{i - start}" if i - start > 1 else ""))
                 start = i
-        return f"{self.dtype} batch {self.batch}: " + " ".join(text)
+        lax = "" if self.precision == PRECISIONS[0] else f" {self.precision}"
+        return f"{self.dtype}{lax} batch {self.batch}: " + " ".join(text)
 
 
 @dataclass(frozen=True)
@@ -349,13 +357,16 @@ class Program:
         The flat parameter buffer's.
     dtype : str
         ``"float32"`` or ``"float64"``.
+    precision : str
+        One of `PRECISIONS`.
     """
 
     ops: tuple[Op, ...]
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     layout: Layout
-    dtype: str = field(default="float32")
+    dtype: str = "float32"
+    precision: str = PRECISIONS[0]
 
     @property
     def input(self) -> Value:
@@ -373,4 +384,5 @@ class Program:
         later = {value for op in self.ops[stop:] for value in op.reads}
         later |= set(self.outputs)
         written = dict.fromkeys(value for op in ops for value in op.writes)
-        return Span(ops, batch, self.dtype, tuple(v for v in written if v in later))
+        outputs = tuple(v for v in written if v in later)
+        return Span(ops, batch, self.dtype, outputs, self.precision)

@@ -8,7 +8,7 @@ knows which are needed outside it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from clnet.ops import Layout, Nonlinearity, Op, Slot, Value
 from clnet.regularisation import PLAIN, Regularisation
@@ -53,6 +53,9 @@ class Gather(Op):
         else it is the data set's own.
     """
 
+    READS: ClassVar = ("data",)
+    WRITES: ClassVar = ("batch",)
+
     data: tuple[Value, ...]
     batch: tuple[Value, ...]
     shuffled: bool
@@ -61,16 +64,6 @@ class Gather(Op):
     def samples(self) -> int:
         """Rows of the data set."""
         return self.data[0].height(0)
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        """The data set."""
-        return self.data
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        """The batch."""
-        return self.batch
 
     @property
     def signature(self) -> str:
@@ -98,6 +91,9 @@ class Dropout(Op):
         How many are dropped, at least 0 and below 1.
     """
 
+    READS: ClassVar = ("x",)
+    WRITES: ClassVar = ("y",)
+
     x: Value
     y: Value
     layer: int
@@ -117,16 +113,6 @@ class Dropout(Op):
     def stream(self) -> int:
         """What is XORed to the seed for the layer's own hashes."""
         return stream(self.layer)
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        """What is dropped from."""
-        return (self.x,)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        """What is left."""
-        return (self.y,)
 
     @property
     def signature(self) -> str:
@@ -163,6 +149,9 @@ class Loss(Op):
         Errors of at least this size are bit fails.
     """
 
+    READS: ClassVar = ("y", "t", "weight")
+    WRITES: ClassVar = ("dy", "record")
+
     y: Value
     t: Value
     weight: Value | None
@@ -171,17 +160,6 @@ class Loss(Op):
     loss: str
     halved: tuple[bool, ...]
     bit_fail_limit: float
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        """Outputs, targets, and weights if there are some."""
-        weight = () if self.weight is None else (self.weight,)
-        return (self.y, self.t, *weight)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        """Derivatives and records."""
-        return (self.dy, self.record)
 
     @property
     def signature(self) -> str:
@@ -202,18 +180,11 @@ class Tally(Op):
         keeps long epochs exact. Starts anew where ``fresh``, set from step to step.
     """
 
+    READS: ClassVar = ("record",)
+    WRITES: ClassVar = ("totals",)
+
     record: Value
     totals: Value
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        """The records; the totals before the first step do not matter."""
-        return (self.record,)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        """The totals."""
-        return (self.totals,)
 
     @property
     def signature(self) -> str:
@@ -237,6 +208,9 @@ class ActGrad(Op):
         f; where it is FANN-compatible, so are its derivatives.
     """
 
+    READS: ClassVar = ("dy", "y", "sums")
+    WRITES: ClassVar = ("ds",)
+
     dy: Value
     ds: Value
     y: Value | None
@@ -248,16 +222,6 @@ class ActGrad(Op):
     def shared(self) -> bool:
         """Whether one bias serves all neurons."""
         return self.bias is not None and self.bias.size < self.ds.width
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        """The derivative by y, and what f' reads."""
-        return (self.dy, *(v for v in (self.y, self.sums) if v is not None))
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        """The derivative by the sums."""
-        return (self.ds,)
 
     @property
     def signature(self) -> str:
@@ -272,6 +236,8 @@ class ApplyT(Op):
     Or ``dx += ds A`` if `accumulate`: a layer may have several readers.
     """
 
+    WRITES: ClassVar = ("dx",)
+
     ds: Value
     dx: Value
     storage: Storage
@@ -284,11 +250,6 @@ class ApplyT(Op):
         return (self.ds, self.dx) if self.accumulate else (self.ds,)
 
     @property
-    def writes(self) -> tuple[Value, ...]:
-        """The derivative by the layer's input."""
-        return (self.dx,)
-
-    @property
     def signature(self) -> str:
         """The storage's, and whether it accumulates."""
         return ("+=" if self.accumulate else "") + self.storage.signature + "ᵀ"
@@ -298,21 +259,14 @@ class ApplyT(Op):
 class Outer(Op):
     """The weights' gradient: at live entry (i, j), ``ds[:, i] · x[:, j]``."""
 
+    READS: ClassVar = ("ds", "x")
+    WRITES: ClassVar = ("gradient",)
+
     ds: Value
     x: Value
     gradient: Value
     storage: Storage
     weights: Slot
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        """The derivatives by the sums, and the layer's input."""
-        return (self.ds, self.x)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        """The gradient, at the weights' place in the flat buffer."""
-        return (self.gradient,)
 
     @property
     def signature(self) -> str:
@@ -327,19 +281,12 @@ class BiasGrad(Op):
     Over the neurons too, where they share one bias.
     """
 
+    READS: ClassVar = ("ds",)
+    WRITES: ClassVar = ("gradient",)
+
     ds: Value
     gradient: Value
     bias: Slot
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        """The derivatives by the sums."""
-        return (self.ds,)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        """The gradient, at the biases' place in the flat buffer."""
-        return (self.gradient,)
 
     @property
     def signature(self) -> str:
@@ -372,22 +319,15 @@ class GradientNorm(Op):
         One a layer: they know which elements are live.
     """
 
+    READS: ClassVar = ("gradients",)
+    WRITES: ClassVar = ("norm",)
+
     gradients: tuple[Value, ...]
     slots: tuple[Slot, ...]
     norm: Value
     regularisation: Regularisation
     layout: Layout
     storages: tuple[Storage, ...]
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        """The gradients."""
-        return self.gradients
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        """The norm."""
-        return (self.norm,)
 
     @property
     def signature(self) -> str:
@@ -423,6 +363,9 @@ class Update(Op):
         The gradient's, where it is clipped by its norm.
     """
 
+    READS: ClassVar = ("gradients", "totals", "norm")
+    WRITES: ClassVar = ("parameters",)
+
     gradients: tuple[Value, ...]
     slots: tuple[Slot, ...]
     totals: Value
@@ -433,17 +376,6 @@ class Update(Op):
     outputs: int
     regularisation: Regularisation = PLAIN
     norm: Value | None = None
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        """The gradients, the totals, and the norm if there is one."""
-        norm = () if self.norm is None else (self.norm,)
-        return (*self.gradients, self.totals, *norm)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        """The parameters."""
-        return (self.parameters,)
 
     @property
     def signature(self) -> str:

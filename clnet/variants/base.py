@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
@@ -20,11 +20,14 @@ from clnet.ops import (
     BiasAct,
     LayerOps,
     Nonlinearity,
+    Op,
     Span,
     Value,
 )
 from clnet.storage import RowStorage
 from clnet.training_ops import ApplyT, Outer
+
+OneOp = TypeVar("OneOp", bound=Op)
 
 Config = Mapping[str, int]
 """One point of a variant's tuning space: named whole numbers."""
@@ -311,6 +314,22 @@ def unsupported_dtype(span: Span, device: Device) -> str | None:
     if span.dtype == "float64" and not device.fp64:
         return f"{device.name} has no float64"
     return None
+
+
+def refuse_unless_cpu(span: Span, device: Device) -> str | None:
+    """Return why the device is no CPU, or the span of a type that CPU kernels lack."""
+    if device.type != "cpu":
+        return f"it is shaped for CPU cores, and {device.name} is none"
+    if span.dtype != "float32":
+        return "it computes in float32 only"
+    return None
+
+
+def only_op(span: Span, kind: type[OneOp]) -> OneOp:
+    """Return the one op of a span that was not refused."""
+    (op,) = span.ops
+    assert isinstance(op, kind)
+    return op
 
 
 def refuse_unless_dense_layers(

@@ -23,6 +23,7 @@ from clnet.variants.base import (
     Scratch,
     Table,
     kernel_function,
+    refuse_unless_cpu,
     refuse_unless_dense_layers,
     span_bytes,
     span_flops,
@@ -56,11 +57,9 @@ class Cpu:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other devices, other types, and what no chain of dense layers is."""
-        if device.type != "cpu":
-            return f"it is shaped for CPU cores, and {device.name} is none"
-        if span.dtype != "float32":
-            return "it computes in float32 only"
-        return refuse_unless_dense_layers(span, device)
+        return (
+            refuse_unless_cpu(span, device) or refuse_unless_dense_layers(span, device)
+        )
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tasks small enough to share, large enough to be worth a claim.

@@ -17,6 +17,7 @@ from clnet.variants.base import (
     Reach,
     Scalar,
     item_size,
+    only_op,
     real,
     unsupported_dtype,
 )
@@ -42,7 +43,7 @@ class Dropping:
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Every value is read and written, after a hash of some ten operations."""
-        values = span.batch * _dropout(span).x.width
+        values = span.batch * only_op(span, Dropout).x.width
         return Cost(10 * values, 2 * item_size(span) * values, 1, 0,
                     device.compute_units)
 
@@ -50,7 +51,7 @@ class Dropping:
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return the one launch."""
-        op = _dropout(span)
+        op = only_op(span, Dropout)
         group = min(GROUP, device.largest_group)
         return (
             Launch(
@@ -63,9 +64,3 @@ class Dropping:
                 ),
             ),
         )
-
-
-def _dropout(span: Span) -> Dropout:
-    (op,) = span.ops
-    assert isinstance(op, Dropout)
-    return op

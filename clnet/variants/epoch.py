@@ -24,6 +24,7 @@ from clnet.variants.base import (
     Scratch,
     State,
     Table,
+    refuse_unless_cpu,
     span_flops,
 )
 from clnet.variants.cpu import LINGER, PATIENCE, serial_companion
@@ -65,11 +66,7 @@ class Epoch:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other devices and types, and what is no chain of dense layers."""
-        if device.type != "cpu":
-            return f"it is shaped for CPU cores, and {device.name} is none"
-        if span.dtype != "float32":
-            return "it computes in float32 only"
-        return refuse_unless_whole_step(span, device)
+        return refuse_unless_cpu(span, device) or refuse_unless_whole_step(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Equal tiles; those that leave every worker some tasks first."""

@@ -18,6 +18,7 @@ from clnet.variants.base import (
     Scalar,
     Scratch,
     item_size,
+    only_op,
     real,
     unsupported_dtype,
 )
@@ -48,7 +49,7 @@ class Norm:
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Parameters and gradients are read."""
-        size = _norm(span).layout.size
+        size = only_op(span, GradientNorm).layout.size
         units = min(PARTS, device.compute_units)
         return Cost(4 * size, (2 * item_size(span) + 1) * size, 2, 0, units)
 
@@ -56,7 +57,7 @@ class Norm:
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return two: the groups' sums of squares, and the root of their sum."""
-        op = _norm(span)
+        op = only_op(span, GradientNorm)
         group = team_group(LARGEST_GROUP, device)
         parts = min(PARTS, group)
         defines = {
@@ -72,9 +73,3 @@ class Norm:
             ),
             Launch(SOURCE, "root", defines, (group,), (group,), (squares, op.norm)),
         )
-
-
-def _norm(span: Span) -> GradientNorm:
-    (op,) = span.ops
-    assert isinstance(op, GradientNorm)
-    return op

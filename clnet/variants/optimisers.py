@@ -29,6 +29,7 @@ from clnet.variants.base import (
     Table,
     item_size,
     number,
+    only_op,
     real,
     unsupported_dtype,
 )
@@ -64,7 +65,7 @@ class Optimisers:
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Parameters and state are read and written, gradients read."""
-        op = _update(span)
+        op = only_op(span, Update)
         arrays = 3 + 2 * op.optimiser.slots
         size = op.layout.size
         return Cost(20 * size, (item_size(span) * arrays + 1) * size, 1, 0,
@@ -74,7 +75,7 @@ class Optimisers:
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return the one launch."""
-        op = _update(span)
+        op = only_op(span, Update)
         vectors = device.type == "cpu" and span.dtype == "float32"
         width, per_item = (VECTOR, 1) if vectors else (1, PER_ITEM)
         group = min(GROUP, device.largest_group)
@@ -134,9 +135,3 @@ def live_table(op: Update | GradientNorm) -> Table:
         f"live elements of {op.layout.size}",
         lambda: live_elements(op.layout, op.storages).astype(np.uint8),
     )
-
-
-def _update(span: Span) -> Update:
-    (op,) = span.ops
-    assert isinstance(op, Update)
-    return op

@@ -17,6 +17,7 @@ from clnet.variants.base import (
     Reach,
     Scratch,
     item_size,
+    only_op,
     real,
     span_bytes,
     span_flops,
@@ -53,7 +54,7 @@ class Outer:
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles that fit the layer, and as many parts as keep the device busy."""
-        op = _op(span)
+        op = only_op(span, OuterOp)
         kind = "cpu" if device.type == "cpu" else "gpu"
         most = min(op.storage.n_in, VECTOR_BYTES // item_size(span))
         vectors = [v for v in VECTORS[kind] if v <= most] or [1]
@@ -68,7 +69,7 @@ class Outer:
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count x again for every tile of rows."""
-        op = _op(span)
+        op = only_op(span, OuterOp)
         rows = -(-op.storage.n_out // config["rows"])
         columns = -(-op.storage.n_in // config["vec"])
         parts = config["parts"]
@@ -85,7 +86,7 @@ class Outer:
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return the sums of each part, and their sum where there are several."""
-        op = _op(span)
+        op = only_op(span, OuterOp)
         storage = op.storage
         assert isinstance(storage, DenseStorage)
         vec, rows, parts = config["vec"], config["rows"], config["parts"]
@@ -124,9 +125,3 @@ def add_parts(
         (round_up(size, group),), (group,),
         (Gradients(), op.weights.offset, partial, size, parts),
     )
-
-
-def _op(span: Span) -> OuterOp:
-    (op,) = span.ops
-    assert isinstance(op, OuterOp)
-    return op

@@ -18,6 +18,7 @@ from clnet.variants.base import (
     Scratch,
     State,
     Table,
+    refuse_unless_cpu,
     span_flops,
 )
 from clnet.variants.optimisers import rule_defines
@@ -43,15 +44,13 @@ class Sequential:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other devices and types, batches, and what needs a whole gradient."""
-        if device.type != "cpu":
-            return f"it is shaped for a CPU core, and {device.name} is none"
-        if span.dtype != "float32":
-            return "it computes in float32 only"
-        if span.batch > 1:
-            return f"its steps are of one sample, not of {span.batch}"
-        refusal = refuse_unless_whole_step(span, device)
+        refusal = (
+            refuse_unless_cpu(span, device) or refuse_unless_whole_step(span, device)
+        )
         if refusal is not None:
             return refusal
+        if span.batch > 1:
+            return f"its steps are of one sample, not of {span.batch}"
         step = whole_step(span)
         assert step is not None
         if step.backward and step.update is None:

@@ -15,6 +15,7 @@ from clnet.variants.base import (
     Parameters,
     Reach,
     Scratch,
+    refuse_unless_cpu,
     span_bytes,
     span_flops,
 )
@@ -44,11 +45,9 @@ class StencilCpu:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other devices, other types, and all but local layers alike."""
-        if device.type != "cpu":
-            return f"it is shaped for CPU cores, and {device.name} is none"
-        if span.dtype != "float32":
-            return "it computes in float32 only"
-        return refuse_unless_local_layers(span, device)
+        return (
+            refuse_unless_cpu(span, device) or refuse_unless_local_layers(span, device)
+        )
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles that caches hold, in several shares a core to even out what waits."""
