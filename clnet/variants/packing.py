@@ -1,0 +1,85 @@
+"""Matrices as halves in the order that matrix units want (``pack.cl``, ``mma.h``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from clnet.ops import round_up
+from clnet.variants.base import Argument, Launch, When
+
+WARP = 32  # work-items
+BLOCK = 16  # rows, and terms, of a block
+BLOCK_BYTES = 2 * BLOCK * BLOCK  # of a plane
+ROWS, TERMS = 128, 32  # packed matrices end on multiples of these
+PACKERS = 1024  # work-items that pack a block of rows
+PLANES: Mapping[str, int] = MappingProxyType({"highest": 2, "high": 1, "medium": 1})
+"""Halves that keep a value, for each precision."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """A matrix of rows of terms, packed.
+
+    Attributes
+    ----------
+    rows, terms : int
+        Its sizes.
+    planes : int
+        Halves a value.
+    """
+
+    rows: int
+    terms: int
+    planes: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of terms."""
+        return round_up(self.terms, TERMS) // BLOCK
+
+    @property
+    def row_blocks(self) -> int:
+        """Blocks of rows."""
+        return round_up(self.rows, ROWS) // BLOCK
+
+    @property
+    def size(self) -> int:
+        """Bytes of the blocks."""
+        return self.row_blocks * self.blocks * self.planes * BLOCK_BYTES
+
+    @property
+    def scales_size(self) -> int:
+        """Bytes of the rows' scales."""
+        return 4 * BLOCK * self.row_blocks
+
+    def launch(
+        self, source: Argument, offset: int, stride: int, to: Argument,
+        scales: Argument, *, source_padded: int, when: When = "call",
+    ) -> Launch:
+        """Return the launch that packs a matrix.
+
+        Parameters
+        ----------
+        source : Argument
+            Where it is.
+        offset, stride : int
+            Values before its first row, and from one row to the next.
+        to, scales : Argument
+            Buffers of `size` and `scales_size` bytes.
+        source_padded : int
+            1: rows start on a vector and end in zeros.
+        when : {"call", "parameters", "inputs"}
+            As for `Launch`.
+        """
+        return Launch(
+            "pack.cl", "pack",
+            {
+                "PLANES": self.planes, "PACKERS": PACKERS,
+                "SOURCE_PADDED": source_padded,
+            },
+            (self.row_blocks * PACKERS,), (PACKERS,),
+            (source, offset, stride, self.rows, self.terms, to, scales, self.blocks),
+            when=when,
+        )
