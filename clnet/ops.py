@@ -117,12 +117,12 @@ class Op:
     READS: ClassVar[tuple[str, ...]] = ()
     WRITES: ClassVar[tuple[str, ...]] = ()
 
-    @property
+    @cached_property
     def reads(self) -> tuple[Value, ...]:
         """Values that must exist before the op runs."""
         return self._values(self.READS)
 
-    @property
+    @cached_property
     def writes(self) -> tuple[Value, ...]:
         """Values that the op makes."""
         return self._values(self.WRITES)
@@ -155,7 +155,7 @@ class Apply(Op):
     weights: Slot
     accumulate: bool = False
 
-    @property
+    @cached_property
     def reads(self) -> tuple[Value, ...]:
         """The input, and the sums so far if it accumulates."""
         return (self.x, self.sums) if self.accumulate else (self.x,)

@@ -8,6 +8,7 @@ knows which are needed outside it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from clnet.ops import Layout, Nonlinearity, Op, Slot, Value
@@ -244,7 +245,7 @@ class ApplyT(Op):
     weights: Slot
     accumulate: bool = False
 
-    @property
+    @cached_property
     def reads(self) -> tuple[Value, ...]:
         """The derivatives by the sums, and those so far if it accumulates."""
         return (self.ds, self.dx) if self.accumulate else (self.ds,)
