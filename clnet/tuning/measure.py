@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from clnet.binding import Step
 from clnet.errors import ClnetError, DeviceError
 from clnet.network import Network
-from clnet.ops import Apply, Op, Value
+from clnet.ops import PRECISIONS, Apply, Op, Program, Span, Value
 from clnet.reference import run_op
 from clnet.runtime import Executable
 from clnet.session import Session
@@ -26,7 +26,8 @@ from clnet.tuning.store import Timing
 Array = NDArray[Any]
 
 CHECKED_SAMPLES = 8  # samples compared with the oracle
-TOLERANCE = {"float32": 1e-5, "float64": 1e-13}  # relative; far above rounding
+# Relative, and far above rounding, for each type and precision.
+TOLERANCE = {"float32": 1e-5, "float64": 1e-13, "high": 1e-3, "medium": 1e-2}
 DEVIATIONS = 10.0  # what one random deviation of the oracle's stands for
 LARGEST = 1e-6  # of the type's largest number; sums of such numbers may overflow
 # A BLAS's worker threads spin on for some 100 to 200 ms after a call, and take a core
@@ -196,37 +197,46 @@ def check(
     ops = tuple(op for step in steps for op in step.span.ops)
     samples = {name: array[:CHECKED_SAMPLES] for name, array in executable.x.items()}
     before = _oracles.get(network)
-    oracle = _oracle(network, ops, samples, dtype)
+    tolerance = tolerance_of(steps[0].span)
+    oracle = _oracle(network, ops, samples, tolerance)
     anew = _oracles.get(network) is not before
     if oracle.largest > LARGEST * np.finfo(dtype).max:
         return anew
     for value in outputs:
         found = executable.result(value.name)[:CHECKED_SAMPLES]
         fault = difference(
-            found, oracle.exact[value.name], oracle.moved[value.name], dtype
+            found, oracle.exact[value.name], oracle.moved[value.name], tolerance
         )
         if fault is not None:
             raise WrongResultError(f"{names_of(steps)} {fault}")
     return anew
 
 
-def difference(found: Array, exact: Array, moved: Array, dtype: str) -> str | None:
+def tolerance_of(what: Span | Program) -> float:
+    """Return the relative deviation of results that its type and precision allow."""
+    exact = what.precision == PRECISIONS[0]
+    return TOLERANCE[what.dtype if exact else what.precision]
+
+
+def difference(
+    found: Array, exact: Array, moved: Array, tolerance: float
+) -> str | None:
     """Return how a result differs from the oracle by more than rounding, or None.
 
     Parameters
     ----------
     found, exact, moved : ndarray
         The result, the oracle's, and the oracle's for values that differ by the
-        tolerance of the type.
-    dtype : str
-        The result's type.
+        tolerance.
+    tolerance : float
+        As `tolerance_of` says.
     """
     finite = np.isfinite(exact + moved)
     found, exact, moved = found[finite], exact[finite], moved[finite]
     distance = float(np.linalg.norm(found - exact))
     size = float(np.linalg.norm(exact) + np.sqrt(exact.size))
     deviation = float(np.linalg.norm(moved - exact))
-    limit = TOLERANCE[dtype] * size + DEVIATIONS * deviation
+    limit = tolerance * size + DEVIATIONS * deviation
     if distance <= limit:
         return None
     return (
@@ -263,10 +273,12 @@ _oracles: weakref.WeakKeyDictionary[Network, tuple[Any, _Oracle]] = (
 
 
 def _oracle(
-    network: Network, ops: tuple[Op, ...], samples: Mapping[str, Array], dtype: str
+    network: Network, ops: tuple[Op, ...], samples: Mapping[str, Array],
+    tolerance: float,
 ) -> _Oracle:
     shapes = tuple((name, array.shape) for name, array in samples.items())
-    key = (network.version, ops, shapes)  # the samples' values follow from their shape
+    # The samples' values follow from their shapes.
+    key = (network.version, ops, shapes, tolerance)
     known = _oracles.get(network)
     if known is not None and known[0] == key:
         return known[1]
@@ -276,7 +288,7 @@ def _oracle(
     with np.errstate(all="ignore"):
         for op in ops:
             for value in op.reads:
-                moved[value.name] = displaced(moved[value.name], TOLERANCE[dtype])
+                moved[value.name] = displaced(moved[value.name], tolerance)
             # In float64, as the values are.
             run_op(op, exact, network.parameters)
             run_op(op, moved, network.parameters)

@@ -28,7 +28,6 @@ from clnet.training_ops import BiasGrad, Gather, Outer, Update
 from clnet.tuning import measure
 from clnet.tuning.measure import (
     LARGEST,
-    TOLERANCE,
     WrongResultError,
     difference,
     displaced,
@@ -36,6 +35,7 @@ from clnet.tuning.measure import (
     names_of,
     threaded,
     timing,
+    tolerance_of,
 )
 from clnet.tuning.store import Timing
 from clnet.variants.base import span_flops
@@ -160,7 +160,7 @@ class Trial:
                 results[value.name] = replay.read(value)
         for name, expected in exact.items():
             fault = difference(
-                results[name], expected, moved[name], self.program.dtype
+                results[name], expected, moved[name], tolerance_of(self.program)
             )
             if fault is not None:
                 return fault
@@ -224,7 +224,7 @@ class Trial:
             }
             sides.append((values, self.network.parameters.astype(np.float64)))
         largest = 0.0
-        tolerance = TOLERANCE[self.program.dtype]
+        tolerance = tolerance_of(self.program)
         for total, before in self._passes(batch):
             for number, first in enumerate(range(0, total, batch)):
                 here = min(batch, total - first)

@@ -1,0 +1,110 @@
+"""mma: what it packs, and its products at the edges of tiles, by the plain-C path."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from spans import check, program_of, span_at
+
+from clnet import Dense, Local, Network
+from clnet.device import device
+from clnet.ops import PRECISIONS, Apply
+from clnet.variants.mma import KEYS, SHAPES, Mma
+from clnet.variants.packing import PLANES, Packing
+
+DEVICE = device()
+H200 = dataclasses.replace(
+    DEVICE, companions=(), type="gpu", compute_units=132, simd_width=32,
+    local_memory=48128, largest_group=1024, launch_cost=5e-6,
+    compute_capability=(9, 0),
+)
+EPS = {"highest": 2.0**-23, "high": 2.0**-12, "medium": 2.0**-8}
+
+
+def forward(network, batch, precision="highest"):
+    program = dataclasses.replace(program_of(network), precision=precision)
+    return span_at(program, Apply, 2, batch)
+
+
+def config_of(shape, parts=1):
+    return {**dict(zip(KEYS, shape, strict=True)), "parts": parts}
+
+
+def checked(network, span, config):
+    check(network, span, Mma(), config, eps=EPS[span.precision], capable=H200)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS[:2])
+@pytest.mark.parametrize("place", range(len(SHAPES[2])))
+def test_edges(precision, place):
+    """Outputs, and the sums that the derivative of silu reads."""
+    shape = SHAPES[PLANES[precision]][place]
+    function = "silu" if place % 2 else "tanh"
+    network = Network(37 + place, [Dense(shape[1] + 5, function), Dense(2)], seed=place)
+    span = forward(network, shape[0] + 1, precision)
+    assert len(span.outputs) == 1 + (function == "silu")
+    checked(network, span, config_of(shape, parts=1 + place % 3))
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (4, 4, 4), (33, 3, 2), (64, 16, 16)])
+def test_small(sizes):
+    n_in, n_out, batch = sizes
+    network = Network(n_in, [Dense(n_out, "tanh", bias=n_in > 1)], seed=1)
+    checked(network, forward(network, batch), config_of(SHAPES[2][-1]))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-6, 1e4, 1e20])
+def test_any_scale(scale):
+    """Rows far beyond the range of halves are scaled into it."""
+    network = Network(40, [Dense(20, "identity")], seed=1)
+    network.parameters = network.parameters * scale
+    checked(network, forward(network, 17), config_of(SHAPES[2][-1]))
+
+
+def test_planes_and_sizes():
+    packing = Packing(rows=129, terms=33, planes=2)
+    assert (packing.row_blocks, packing.blocks) == (16, 4)
+    assert packing.size == 256 * 64 * 2 * 2
+    assert packing.scales_size == 256 * 4
+
+
+def test_shapes_keep_to_what_the_kernel_says():
+    for planes, shapes in SHAPES.items():
+        assert len(set(shapes)) == len(shapes)
+        for m, n, warps_m, warps_n, step, stages in shapes:
+            assert m % (16 * warps_m) == n % (16 * warps_n) == 0
+            assert 128 % m == 128 % n == 2 % step == 0
+            assert (m + n) * step * 32 * planes * stages <= H200.local_memory
+
+
+def test_the_model_fills_the_device():
+    def first(*sizes):
+        network = Network.mlp(sizes[1:], activation="tanh")
+        return next(iter(Mma().space(forward(network, sizes[0]), H200)))
+
+    large = first(8192, 1024, 1024)
+    assert (large["tile_m"], large["parts"]) == (128, 1)
+    assert first(128, 2048, 128)["parts"] > 1
+    assert first(1024, 1024, 10)["tile_n"] <= 32
+
+
+def test_what_is_refused():
+    network = Network(3, [Dense(4, "tanh")])
+    span = forward(network, 4)
+    old = dataclasses.replace(H200, compute_capability=(7, 5))
+    assert "matrix units" in Mma().refuse(span, old)
+    assert "matrix units" in Mma().refuse(span, DEVICE)
+    double = Network(3, [Dense(4, "tanh")], dtype="float64")
+    assert "float32" in Mma().refuse(forward(double, 4), H200)
+    local = Network(9, [Local(window=3)])
+    assert "dense layers" in Mma().refuse(forward(local, 4), H200)
+
+
+def test_precision_is_part_of_the_signature():
+    network = Network(3, [Dense(4, "tanh")])
+    texts = {forward(network, 4, p).signature for p in PRECISIONS}
+    assert len(texts) == 3
+    with np.testing.assert_raises(KeyError):
+        Mma().launches(forward(network, 4, "low"), config_of(SHAPES[2][-1]), H200)
