@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from clnet.binding import Step
 from clnet.cover import Candidate
 from clnet.device import Device
-from clnet.ops import Program, Span
+from clnet.ops import Apply, BiasAct, Program, Span
 from clnet.variants.base import Config, Cost, Variant
 from clnet.variants.host import Host
 
 # What a compute unit does at best, for the model only: flops and bytes a second.
 RATES = {"cpu": (5e10, 2e10), "gpu": (4e11, 3e10)}
+LONGEST = {"op": 1, "pair": 2, "triple": 3}  # ops of a span
 
 Configs = Callable[[Variant, Span, Device], Sequence[Config]]
 Refusals = dict[tuple[str, str], list[tuple[int, int]]]
@@ -76,8 +77,8 @@ def _spans(
     n = len(program.ops)
     if variant.reach == "program":
         return [(0, n)]
-    if variant.reach in ("op", "pair"):
-        longest = 2 if variant.reach == "pair" else 1
+    if variant.reach in LONGEST:
+        longest = LONGEST[variant.reach]
         return [(i, i + k) for k in range(1, longest + 1) for i in range(n - k + 1)]
     single = [
         (i, i + 2) for i in range(n - 1)
@@ -87,20 +88,34 @@ def _spans(
         return single
 
     def computes(start: int, stop: int) -> bool:
-        span = program.span(start, stop, batch)
-        return span.layers is not None and variant.refuse(span, device) is None
+        return variant.refuse(program.span(start, stop, batch), device) is None
 
-    # A run: each layer alone, and the longest chains that it does not refuse.
+    # A run: each layer alone, and the longest rows of layers that it does not refuse;
+    # it may refuse one and take two.
     runs = list(single)
-    start = 0
-    while start < n:
-        stop = start
-        while stop + 2 <= n and computes(start, stop + 2):
-            stop += 2
-        if stop - start > 2:
-            runs.append((start, stop))
-        start = max(stop, start + 1)
+    layers = _layers(program)
+    first = 0
+    while first < len(layers):
+        start, last = layers[first][0], first
+        while last + 1 < len(layers) and computes(start, layers[last + 1][1]):
+            last += 1
+        if last > first:
+            runs.append((start, layers[last][1]))
+        first = last + 1
     return runs
+
+
+def _layers(program: Program) -> list[tuple[int, int]]:
+    """Return where each layer's ops are: its products, and what ends its sums."""
+    found = []
+    start: int | None = None
+    for number, op in enumerate(program.ops):
+        if isinstance(op, Apply) and start is None:
+            start = number
+        elif isinstance(op, BiasAct) and start is not None:
+            found.append((start, number + 1))
+            start = None
+    return found
 
 
 def modelled(cost: Cost, place: Device) -> float:

@@ -7,13 +7,13 @@
 // WEIGHTS       {n, …} where each layer's A [n_out, stride] starts in the parameters
 // BIAS          {n, …} where its biases [n_out] start; -1 where there are none
 // FUNCTION      {n, …} code of its activation
-// FUNCTIONS(X)  the activations that occur: X(code, act_NAME, steepness, limit) …, the
-//               limit INFINITY where sums are not clipped
+// FUNCTIONS     as in functions.h
 // REAL          as in activations.h, which comes first
 #if !defined(LAYERS) || !defined(N_OUT) || !defined(STRIDE) || !defined(WEIGHTS) \
-    || !defined(BIAS) || !defined(FUNCTION) || !defined(FUNCTIONS)
-#error "chain.h needs LAYERS, N_OUT, STRIDE, WEIGHTS, BIAS, FUNCTION and FUNCTIONS"
+    || !defined(BIAS) || !defined(FUNCTION)
+#error "chain.h needs LAYERS, N_OUT, STRIDE, WEIGHTS, BIAS and FUNCTION"
 #endif
+#include "functions.h"
 
 __constant int n_out_of[LAYERS] = N_OUT;
 __constant int stride_of[LAYERS] = STRIDE;
@@ -24,18 +24,7 @@ __constant int function_of[LAYERS] = FUNCTION;
 // f(clip(steepness * sum)) of a layer.
 inline VAL chain_activate(const int layer, const VAL sum)
 {
-    VAL v = sum;
-    switch (function_of[layer]) {
-#define CASE(code, function, steepness, limit)         \
-    case code:                                         \
-        v = sum * CONST(steepness);                    \
-        v = v < CONST(-(limit)) ? CONST(-(limit)) : v; \
-        v = v > CONST(limit) ? CONST(limit) : v;       \
-        v = function(v);                               \
-        break;
-        FUNCTIONS(CASE)
-    }
-    return v;
+    return activate_as(function_of[layer], sum);
 }
 
 // Values of a row that a layer must write: its neurons, and for the next layer's whole

@@ -20,8 +20,7 @@
 // COLUMN  type of the column indices: ushort where they fit, or int
 // ACCUMULATE, KEEPS_SUMS, HAS_ACT, HAS_BIAS  as in sparse.h
 // ACTIVATION, STEEPNESS, LIMIT               as in activations.h
-#if !defined(LANES) || !defined(TILE) || !defined(VECTORS) || !defined(WIDTH_X)      \
-    || !defined(SLOTS) || !defined(COLUMN) || !defined(ACCUMULATE)                   \
+#if !defined(TILE) || !defined(WIDTH_X) || !defined(ACCUMULATE)                      \
     || !defined(KEEPS_SUMS) || !defined(HAS_ACT) || !defined(HAS_BIAS)
 #error "csr.cl needs the macros that its head names"
 #endif
@@ -31,21 +30,7 @@
 #define WIDTH 8
 #endif
 #include "activations.h"
-#define VEC JOIN(REAL, LANES)
-
-#if SLOTS
-#define VALUE(e) values[slots[e]]
-#else
-#define VALUE(e) values[e]
-#endif
-
-#if VECTORS == 1
-#define EACH(X) X(0)
-#elif VECTORS == 2
-#define EACH(X) X(0) X(1)
-#else
-#define EACH(X) X(0) X(1) X(2) X(3)
-#endif
+#include "csr.h"
 
 #define COUNT (VECTORS * LANES)  // sums that end together: of rows, or of samples
 
@@ -72,38 +57,7 @@ inline void finish_all(REAL *found, const int live, __global REAL *sums, const i
 #endif
 }
 
-#if TILE == 1
-typedef VEC __attribute__((aligned(sizeof(REAL)))) VecUnaligned;
-
-#define FOUR(A, e) A(e), A(e + 1), A(e + 2), A(e + 3)
-#if LANES == 8
-#define MANY(A, e) (VEC)(FOUR(A, e), FOUR(A, e + 4))
-#else
-#define MANY(A, e) (VEC)(FOUR(A, e))
-#endif
-#define FACTOR(e) x[columns[e]]
-
-inline REAL dot(__global const REAL *values, __global const int *slots,
-                __global const COLUMN *columns, int e, const int end,
-                __global const REAL *x)
-{
-    VEC sums = 0;
-    REAL sum = 0;
-    for (; e + LANES <= end; e += LANES)
-#if SLOTS
-        sums += MANY(VALUE, e) * MANY(FACTOR, e);
-#else
-        sums += *(__global const VecUnaligned *)(values + e) * MANY(FACTOR, e);
-#endif
-    for (; e < end; ++e) sum += VALUE(e) * FACTOR(e);
-#if LANES == 8
-    const JOIN(REAL, 4) four = sums.lo + sums.hi;
-#else
-    const VEC four = sums;
-#endif
-    return sum + ((four.s0 + four.s1) + (four.s2 + four.s3));
-}
-#else
+#if TILE > 1
 #define START(k) VEC sum##k = 0;
 #define ADD(k) sum##k += value * row_of_x[k];
 #define SPREAD(k) ((VEC *)biases)[k] = start;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clnet.ops import LayerOps, Span
+from clnet.ops import LayerOps, Nonlinearity, Span
 from clnet.storage import RowStorage
 from clnet.variants.base import kernel_function, number, real
 
@@ -37,10 +37,10 @@ def table(numbers: Iterable[int]) -> str:
     return "{" + ", ".join(str(n) for n in numbers) + "}"
 
 
-def chain_defines(span: Span) -> dict[str, int | str]:
-    """Return the macros of ``chain.h``."""
-    layers = chain(span)
-    functions = list(dict.fromkeys(layer.act.nonlinearity for layer in layers))
+def functions_defines(
+    span: Span, functions: Iterable[Nonlinearity]
+) -> dict[str, int | str]:
+    """Return the macros of ``functions.h``: each function's code is its number."""
     listed = []
     for code, function in enumerate(functions):
         limit = (function.limits or (float("inf"),))[0]
@@ -48,6 +48,13 @@ def chain_defines(span: Span) -> dict[str, int | str]:
             f"X({code}, {kernel_function(function.names[0])}, "
             f"{number(function.steepness[0], span)}, {number(limit, span)})"
         )
+    return {"FUNCTIONS(X)": " ".join(listed)}
+
+
+def chain_defines(span: Span) -> dict[str, int | str]:
+    """Return the macros of ``chain.h``."""
+    layers = chain(span)
+    functions = tuple(dict.fromkeys(layer.act.nonlinearity for layer in layers))
     biases = [layer.act.bias for layer in layers]
     return {
         "REAL": real(span),
@@ -57,5 +64,5 @@ def chain_defines(span: Span) -> dict[str, int | str]:
         "WEIGHTS": table([layer.apply.weights.offset for layer in layers]),
         "BIAS": table([-1 if bias is None else bias.offset for bias in biases]),
         "FUNCTION": table([functions.index(x.act.nonlinearity) for x in layers]),
-        "FUNCTIONS(X)": " ".join(listed),
+        **functions_defines(span, functions),
     }
