@@ -22,99 +22,10 @@
 // WEIGHTED, HALF  loss only: 1 where samples have weights; 0.5 where FANN halves errors,
 //          else 1
 #include "activations.h"
-#if !defined(TEAM) || !defined(ALIGNED) || WIDTH == 1
-#error "wide.cl needs TEAM, ALIGNED, and a WIDTH of 4 or 8"
+#ifndef ALIGNED
+#error "wide.cl needs ALIGNED"
 #endif
-
-#if WIDTH == 8
-#define LANES ((VAL)(0, 1, 2, 3, 4, 5, 6, 7))
-#else
-#define LANES ((VAL)(0, 1, 2, 3))
-#endif
-#define LOAD_ALL JOIN(vload, WIDTH)
-#define STORE_ALL JOIN(vstore, WIDTH)
-typedef VAL __attribute__((aligned(sizeof(REAL)))) VAL_UNALIGNED;
-
-// The first n of the values at p, and zeros if n is less than WIDTH.
-inline VAL load(__global const REAL *p, const int n)
-{
-#if ALIGNED
-    if (n >= WIDTH) return *(__global const VAL *)p;
-#else
-    if (n >= WIDTH) return *(__global const VAL_UNALIGNED *)p;
-#endif
-    REAL some[WIDTH];
-#pragma unroll
-    for (int j = 0; j < WIDTH; ++j) some[j] = j < n ? p[j] : (REAL)0;
-    return LOAD_ALL(0, some);
-}
-
-inline void store(__global REAL *p, const VAL v, const int n)
-{
-    if (n >= WIDTH) {
-#if ALIGNED
-        *(__global VAL *)p = v;
-#else
-        *(__global VAL_UNALIGNED *)p = v;
-#endif
-        return;
-    }
-    REAL some[WIDTH];
-    STORE_ALL(v, 0, some);
-#pragma unroll
-    for (int j = 0; j < WIDTH; ++j)
-        if (j < n) p[j] = some[j];
-}
-
-// v where there are values: in its first n lanes.
-inline VAL among(const VAL v, const VAL other, const int n)
-{
-    return n >= WIDTH ? v : LANES < CONST(n) ? v : other;
-}
-
-// This work-item's vectors of a part: j runs over their columns, n counts what is left.
-#define EACH_VECTOR(part, share, width)                                              \
-    const int last = min(((part) + 1) * (share), width);                             \
-    for (int j = (part) * (share) + (int)get_local_id(0) * WIDTH, n = last - j;      \
-         j < last; j += TEAM * WIDTH, n = last - j)
-
-inline REAL plus(const REAL a, const REAL b) { return a + b; }
-inline REAL larger(const REAL a, const REAL b) { return a > b ? a : b; }
-
-#if WIDTH == 8
-#define FOLD(f, v)                                                     \
-    f(f(f(v.s0, v.s4), f(v.s2, v.s6)), f(f(v.s1, v.s5), f(v.s3, v.s7)))
-#else
-#define FOLD(f, v) f(f(v.s0, v.s2), f(v.s1, v.s3))
-#endif
-
-// one = f of all work-items' `one`, in all of them; held [TEAM]
-#if TEAM == 1
-#define IN_TEAM(f, one, held)
-#else
-#define IN_TEAM(f, one, held)                                      \
-    {                                                              \
-        const int item = get_local_id(0);                          \
-        barrier(CLK_LOCAL_MEM_FENCE);                              \
-        held[item] = one;                                          \
-        for (int step = TEAM / 2; step > 0; step /= 2) {           \
-            barrier(CLK_LOCAL_MEM_FENCE);                          \
-            if (item < step) held[item] = f(held[item], held[item + step]); \
-        }                                                          \
-        barrier(CLK_LOCAL_MEM_FENCE);                              \
-        one = held[0];                                             \
-    }
-#endif
-
-// A sum and what rounding took from it so far (Kahan, "Further remarks on reducing
-// truncation errors", 1965): there may be millions of terms.
-#define ADD(sum, lost, term)                \
-    {                                       \
-        const VAL added = (term) + lost;    \
-        const VAL after = sum + added;      \
-        lost = added - (after - sum);       \
-        sum = after;                        \
-    }
+#include "wide.h"
 
 // target[offset + r] = sum over p of partial[r, p]
 //
@@ -143,7 +54,7 @@ void sums(__global const REAL *ds, const int ldds, __global REAL *target,
     ds += (size_t)(get_group_id(0) / parts) * ldds;
     VAL sum = CONST(0), lost = CONST(0);
     EACH_VECTOR((int)get_group_id(0) % parts, share, width)
-        ADD(sum, lost, load(ds + j, n))
+        ADD(sum, lost, load(ds + j, n, ALIGNED))
     REAL one = FOLD(plus, sum);
     IN_TEAM(plus, one, held)
     if (get_local_id(0) == 0) target[offset + get_group_id(0)] = one;
@@ -168,10 +79,10 @@ void act_grad(__global const REAL *parameters, const int bias, __global const RE
     ds += b * ldds;
     EACH_VECTOR((int)get_group_id(0) % parts, share, width)
     {
-        VAL v = load(at + j, n);
+        VAL v = load(at + j, n, ALIGNED);
 #if READS_SUMS
 #if HAS_BIAS
-        v += BIAS_STEP ? load(parameters + bias + j, n) : CONST(parameters[bias]);
+        v += BIAS_STEP ? load(parameters + bias + j, n, ALIGNED) : CONST(parameters[bias]);
 #endif
         v *= CONST(STEEPNESS);
 #ifdef LIMIT
@@ -179,7 +90,7 @@ void act_grad(__global const REAL *parameters, const int bias, __global const RE
 #endif
 #endif
         const VAL slope = GRADIENT(v, CONST(STEEPNESS)) * CONST(STEEPNESS);
-        store(ds + j, load(dy + j, n) * slope, n);
+        store(ds + j, load(dy + j, n, ALIGNED) * slope, n, ALIGNED);
     }
 }
 #endif
@@ -206,7 +117,7 @@ void softmax_parts(__global const REAL *y, const int ldy, __global const REAL *t
     {
         EACH_VECTOR(part, share, width)
         {
-            const VAL v = among(load(y + j, n), CONST(-INFINITY), n);
+            const VAL v = among(load(y + j, n, ALIGNED), CONST(-INFINITY), n);
             tops = v > tops ? v : tops;
         }
     }
@@ -214,9 +125,9 @@ void softmax_parts(__global const REAL *y, const int ldy, __global const REAL *t
     IN_TEAM(larger, top, held)
     EACH_VECTOR(part, share, width)
     {
-        const VAL term = exponential(load(y + j, n) - CONST(top));
+        const VAL term = exponential(load(y + j, n, ALIGNED) - CONST(top));
         ADD(total, total_lost, among(term, CONST(0), n))
-        ADD(targets, targets_lost, load(t + j, n))
+        ADD(targets, targets_lost, load(t + j, n, ALIGNED))
     }
     REAL one = FOLD(plus, total), other = FOLD(plus, targets);
     IN_TEAM(plus, one, held)
@@ -286,7 +197,7 @@ void loss_parts(__global const REAL *y, const int ldy, __global const REAL *t,
     VAL sum_lost = CONST(0), squares_lost = CONST(0);
     EACH_VECTOR(part, share, width)
     {
-        const VAL v = load(y + j, n), target = load(t + j, n);
+        const VAL v = load(y + j, n, ALIGNED), target = load(t + j, n, ALIGNED);
         VAL output = v, term, slope;
 #if SOFTMAX
         output = exponential(v - top) / total;
@@ -308,7 +219,7 @@ void loss_parts(__global const REAL *y, const int ldy, __global const REAL *t,
 #if MEAN
         slope /= CONST(width);
 #endif
-        store(dy + j, counts ? CONST(factor) * slope : CONST(0), n);
+        store(dy + j, counts ? CONST(factor) * slope : CONST(0), n, ALIGNED);
     }
     REAL one = FOLD(plus, sum), two = FOLD(plus, squares), three = FOLD(plus, fails);
     IN_TEAM(plus, one, held)

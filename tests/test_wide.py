@@ -11,21 +11,27 @@ import clnet
 from clnet import Local, Network, reference
 from clnet.activations import ACTIVATIONS
 from clnet.binding import Step
+from clnet.candidates import LONGEST
 from clnet.losses import LOSSES, loss_function
-from clnet.lowering import lower_training
+from clnet.lowering import live_elements, lower_training
 from clnet.replay import Learnt, Replay
 from clnet.session import session
-from clnet.training_ops import ActGrad, BiasGrad, Loss
+from clnet.training_ops import ActGrad, BiasGrad, Loss, Outer
+from clnet.variants.stencil_gradients import StencilGradients
 from clnet.variants.wide import Wide
 
 DEVICE = clnet.device()
 CPU = dataclasses.replace(DEVICE, type="cpu")
 GPU = dataclasses.replace(DEVICE, type="gpu", simd_width=32)
+WIDE = Wide()
 PLACES = pytest.mark.parametrize("place", [CPU, GPU], ids=["cores", "gpu"])
 
 
-def check(network, loss, batch, place, *, samples=None, weighted=False, last=False):
-    """Compare every op that the variant takes, after as many as come before it."""
+def check(
+    network, loss, batch, place, variant=WIDE, *, samples=None, weighted=False,
+    last=False,
+):
+    """Compare every span that the variant takes; return the ops of each."""
     program = lower_training(network, loss_function(loss), None, weighted=weighted)
     rng = np.random.default_rng(4)
     t = rng.uniform(0, 1, (batch, network.n_out))
@@ -35,39 +41,41 @@ def check(network, loss, batch, place, *, samples=None, weighted=False, last=Fal
               "weight": rng.uniform(0, 2, (batch, 1)), "batch": np.array(batch),
               "samples": samples or batch, "fresh": 1}
     values |= {name: values[name].astype(network.dtype) for name in ("x", "t")}
-    parameters = network.parameters.astype("float64")
-    variant, seen = Wide(), []
-    for i, op in enumerate(program.ops):
-        span = program.span(i, i + 1, batch)
-        if variant.refuse(span, place) is None:
-            seen.append(type(op))
-            before = dict(values)
-            reference.run_op(op, values, parameters)
+    reference.run_ops(program.ops, values, network.parameters.astype("float64"))
+    seen = []
+    for start in range(len(program.ops)):
+        for stop in range(start + 1, start + 1 + LONGEST[variant.reach]):
+            span = program.span(start, stop, batch)
+            if len(span.ops) < stop - start or variant.refuse(span, place) is not None:
+                continue
+            seen.append([type(op) for op in span.ops])
             for config in list(variant.space(span, place))[-1 if last else 0 :]:
                 learnt = Learnt(session(DEVICE), network.parameters, np.zeros((0, 0)))
                 step = Step(span, variant, config, DEVICE)
                 replay = Replay(session(DEVICE), [step], network.layout, learnt)
                 for value in span.inputs:
-                    replay.write(value, before[value.name])
+                    replay.write(value, values[value.name])
                 replay.set(samples=samples or batch)
                 replay.run()
-                for value in op.writes:
-                    compare(op, value, replay, values[value.name], network.dtype)
-        else:
-            reference.run_op(op, values, parameters)
+                for op in span.ops:
+                    compare(op, span, replay, values, network)
     return seen
 
 
-def compare(op, value, replay, exact, dtype):
-    if isinstance(op, BiasGrad):
-        found = replay.read_gradients()[op.bias.offset]
-        terms = 1.0
-    else:
-        found = replay.read(value)
-        terms = np.abs(exact).max()
-    tolerance = {"float32": 3e-6, "float64": 1e-13}[dtype]
-    np.testing.assert_allclose(found, exact, rtol=tolerance,
-                               atol=tolerance * max(1.0, terms))
+def compare(op, span, replay, values, network):
+    for value in set(op.writes) & set(span.outputs):
+        exact = values[value.name]
+        if isinstance(op, (BiasGrad, Outer)):
+            slot = op.bias if isinstance(op, BiasGrad) else op.weights
+            flat = replay.read_gradients()
+            found = flat[np.newaxis, slot.offset : slot.offset + slot.size]
+            live = live_elements(network.layout, network.storages)
+            assert not flat[~live].any()
+        else:
+            found = replay.read(value)
+        tolerance = {"float32": 3e-6, "float64": 1e-13}[network.dtype]
+        np.testing.assert_allclose(found, exact, rtol=tolerance,
+                                   atol=tolerance * max(1.0, np.abs(exact).max()))
 
 
 def local(n_out, activation="tanh", bias="shared", dtype="float32", **options):
@@ -81,9 +89,9 @@ def test_every_loss(loss, place):
     """Parts of samples, the last not full; weights; samples that do not count."""
     activation = LOSSES[loss].fused or "sigmoid"
     network = Network(9, [clnet.Dense(2500, activation)], seed=1)
-    assert Loss in check(network, loss, 3, place, samples=2, weighted=True)
+    assert [Loss] in check(network, loss, 3, place, samples=2, weighted=True)
     network = local(67, activation, dtype="float64" if DEVICE.fp64 else "float32")
-    assert Loss in check(network, loss, 2, place, last=True)
+    assert [Loss] in check(network, loss, 2, place, last=True)
 
 
 @PLACES
@@ -96,13 +104,29 @@ def test_derivatives(name, place):
     layers = [Local(2, name, 0.8, bias=bias), Local(2)]
     network = Network(301, layers, seed=1, **options)
     seen = check(network, "mse", 2, place, last=True)
-    assert name == "identity" or ActGrad in seen
+    assert name == "identity" or [ActGrad] in seen
 
 
 @PLACES
 def test_millions_of_terms(place):
     """Sums end within the last bits of the exact ones."""
     assert len(check(local((1 << 20) + 3), "mse", 1, place)) == 3
+
+
+@PLACES
+@pytest.mark.parametrize("window", [1, 2, 3, 8])
+def test_gradients_in_one_pass(window, place):
+    """Edges of vectors and groups, batches of several blocks, every kind of bias."""
+    bias = ("shared", "neuron", None)[window % 3]
+    for n_out, batch in ((1, 2), (67, 3), (1100, 130 if window == 3 else 1)):
+        layers = [Local(window, "gelu" if window == 2 else "tanh", bias=bias)] * 2
+        network = Network(
+            n_out + 2 * window - 2, layers, seed=window,
+            dtype="float64" if window == 8 and DEVICE.fp64 else "float32",
+        )
+        seen = check(network, "mse", batch, place, StencilGradients(), last=n_out < 99)
+        both = [ActGrad, Outer, BiasGrad]
+        assert seen == ([both[:2]] * 2 if bias is None else [both[:2], both] * 2)
 
 
 def test_refusals():
@@ -120,3 +144,16 @@ def test_refusals():
     assert "neurons differ" in refusals(mixed, ActGrad)
     assert "outputs differ" in refusals(mixed, Loss)
     assert "no other" in refusals(local(80), clnet.ops.Apply)
+
+    def fused(network, last=False):
+        program = lower_training(network, loss_function("mse"), None)
+        i = next(i for i, op in enumerate(program.ops) if isinstance(op, ActGrad))
+        span = program.span(i, i + (3 if last else 2), 1)
+        return StencilGradients().refuse(span, GPU)
+
+    assert "at most 8, and here is 9" in fused(Network(80, [Local(9, "tanh")]))
+    assert "not dense" in fused(Network(80, [clnet.Dense(9, "tanh")]))
+    assert "neurons differ" in fused(mixed)
+    assert "another op" in fused(
+        Network(80, [Local(2), Local(2, "tanh", bias=None)]), last=True
+    )

@@ -7,6 +7,7 @@ from clnet.variants.dropout import Dropping
 from clnet.variants.epoch import Epoch
 from clnet.variants.fused import Fused
 from clnet.variants.fused_local import FusedLocal
+from clnet.variants.fused_sparse import FusedSparse
 from clnet.variants.gemm import Gemm
 from clnet.variants.gemm_backward import GemmBackward
 from clnet.variants.generic import Generic
@@ -26,6 +27,7 @@ from clnet.variants.split import Split
 from clnet.variants.stencil import Stencil
 from clnet.variants.stencil_backward import StencilBackward
 from clnet.variants.stencil_cpu import StencilCpu
+from clnet.variants.stencil_gradients import StencilGradients
 from clnet.variants.trapezoid import Trapezoid
 from clnet.variants.wide import Wide
 
@@ -40,6 +42,7 @@ VARIANTS: tuple[Variant, ...] = (
     Csr(),
     SparseTeam(),
     Sell(),
+    FusedSparse(),
     Stencil(),
     StencilCpu(),
     Trapezoid(),
@@ -54,6 +57,7 @@ TRAINING_VARIANTS: tuple[Variant, ...] = (
     GemmBackward(),
     SparseOuter(),
     StencilBackward(),
+    StencilGradients(),
     Wide(),
     GenericBackward(),
     Dropping(),

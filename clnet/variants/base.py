@@ -32,9 +32,9 @@ OneOp = TypeVar("OneOp", bound=Op)
 Config = Mapping[str, int]
 """One point of a variant's tuning space: named whole numbers."""
 
-Reach = Literal["op", "pair", "layer", "run", "program"]
-"""How long a span may be: one op, one or two, one layer (`Apply` + `BiasAct`), several
-layers, or all ops of a program."""
+Reach = Literal["op", "pair", "triple", "layer", "run", "program"]
+"""How long a span may be: one op, one or two, up to three, one layer (`Apply` +
+`BiasAct`), several layers, or all ops of a program."""
 
 
 When = Literal["call", "parameters", "inputs"]

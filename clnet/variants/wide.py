@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from clnet.device import Device
@@ -97,79 +97,118 @@ class Wide:
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return a launch over all parts, then those that add what they leave."""
-        op, team, vector = _op(span), config["team"], _vector(config, span)
+        op, shape = _op(span), vector_defines(span, config["team"], _values(_op(span)))
         width, share = _values(op)[0].width, _share(config, span)
         parts = _parts(span, config)
-        whole = all(value.stride % vector == 0 for value in _values(op))
-        defines: dict[str, int | str] = {
-            "REAL": real(span), "WIDTH": vector, "TEAM": team,
-            "ALIGNED": int(span.batch == 1 or whole),
-        }
-
-        def launch(
-            kernel: str, teams: int, *arguments: Argument, **more: int | str
-        ) -> Launch:
-            return Launch(
-                SOURCE, kernel, {**defines, **more}, (teams * team,), (team,),
-                arguments,
-            )
-
-        def joined(
-            target: Argument, offset: int, rows: int, parts: int
-        ) -> tuple[Argument, int, tuple[Launch, ...]]:
-            """Return where parts go, and the launch that adds them."""
-            if parts == 1:
-                return target, offset, ()
-            partial = Scratch("parts", item_size(span) * rows * parts)
-            return partial, 0, (
-                launch("join", rows, partial, parts, target, offset),
-            )
-
         teams = span.batch * parts
         if isinstance(op, BiasGrad):
-            target, offset, adds = joined(Gradients(), op.bias.offset, 1, teams)
+            target, offset, adds = joined(
+                shape, span, Gradients(), op.bias.offset, 1, teams
+            )
             return (
-                launch("sums", teams, op.ds, op.ds.stride, target, offset, width,
-                       share, parts),
+                _launch(shape, "sums", teams, op.ds, op.ds.stride, target, offset,
+                        width, share, parts),
                 *adds,
             )
         if isinstance(op, ActGrad):
-            name, function = op.nonlinearity.names[0], op.nonlinearity
-            gradient, by_sum = gradient_function(name, function.fann_compatible)
-            at = (op.sums if by_sum else op.y) or op.dy
+            at = derivative_reads(op)
             return (
-                launch(
-                    "act_grad", teams, Parameters(),
-                    0 if op.bias is None else op.bias.offset, op.dy, op.dy.stride,
-                    at, at.stride, op.ds, op.ds.stride, width, share, parts,
-                    GRADIENT=gradient, READS_SUMS=int(by_sum),
-                    HAS_BIAS=int(op.bias is not None), BIAS_STEP=int(not op.shared),
-                    **gradient_defines(span), **function_defines(span, function),
+                _launch(
+                    {**shape, **derivative_defines(op, span)}, "act_grad", teams,
+                    Parameters(), 0 if op.bias is None else op.bias.offset, op.dy,
+                    op.dy.stride, at, at.stride, op.ds, op.ds.stride, width, share,
+                    parts,
                 ),
             )
-        functions = {
-            **loss_defines(op, span), "HALF": number(0.5 if op.halved[0] else 1, span),
+        rows = span.batch * len(RECORD)
+        partial, _, adds = joined(shape, span, op.record, 0, rows, parts)
+        shape = {
+            **shape, **loss_defines(op, span),
+            "HALF": number(0.5 if op.halved[0] else 1, span),
         }
-        partial, _, adds = joined(op.record, 0, span.batch * len(RECORD), parts)
         softmax: tuple[Launch, ...] = ()
         sums: Argument = op.t
-        if functions["SOFTMAX"]:
-            size = item_size(span) * span.batch * len(RECORD)
-            pieces, sums = Scratch("softmax parts", size * parts), Scratch("sums", size)
+        if shape["SOFTMAX"]:
+            pieces = Scratch("softmax parts", item_size(span) * rows * parts)
+            sums = Scratch("softmax", item_size(span) * rows)
             softmax = (
-                launch("softmax_parts", teams, op.y, op.y.stride, op.t, op.t.stride,
-                       pieces, width, share, parts, **functions),
-                launch("softmax_join", span.batch, pieces, parts, sums, **functions),
+                _launch(shape, "softmax_parts", teams, op.y, op.y.stride, op.t,
+                        op.t.stride, pieces, width, share, parts),
+                _launch(shape, "softmax_join", span.batch, pieces, parts, sums),
             )
         return (
             *softmax,
-            launch(
-                "loss_parts", teams, op.y, op.y.stride, op.t, op.t.stride,
+            _launch(
+                shape, "loss_parts", teams, op.y, op.y.stride, op.t, op.t.stride,
                 op.weight or op.t, sums, op.dy, op.dy.stride, partial, width,
-                float(op.bit_fail_limit), Scalar("samples"), share, parts, **functions,
+                float(op.bit_fail_limit), Scalar("samples"), share, parts,
             ),
             *adds,
         )
+
+
+def vector(team: int, span: Span) -> int:
+    """Return the values of a vector: of a core's registers where a team is one core."""
+    return VECTOR_BYTES // item_size(span) if team == 1 else WIDTH
+
+
+def vector_defines(
+    span: Span, team: int, values: Iterable[Value]
+) -> dict[str, int | str]:
+    """Return the macros of ``wide.h``, and whether all rows start on whole vectors."""
+    whole = all(value.stride % vector(team, span) == 0 for value in values)
+    return {
+        "REAL": real(span), "WIDTH": vector(team, span), "TEAM": team,
+        "ALIGNED": int(span.batch == 1 or whole),
+    }
+
+
+def derivative_reads(op: ActGrad) -> Value:
+    """Return what a uniform layer's derivative reads; anything if that is nothing."""
+    return op.sums or op.y or op.dy
+
+
+def derivative_defines(op: ActGrad, span: Span) -> dict[str, int | str]:
+    """Return the macros of a uniform layer's derivative (``wide.cl``)."""
+    function = op.nonlinearity
+    gradient, by_sum = gradient_function(function.names[0], function.fann_compatible)
+    return {
+        "GRADIENT": gradient, "READS_SUMS": int(by_sum),
+        "HAS_BIAS": int(op.bias is not None), "BIAS_STEP": int(not op.shared),
+        **gradient_defines(span), **function_defines(span, function),
+    }
+
+
+def joined(
+    shape: Mapping[str, int | str], span: Span, target: Argument, offset: int,
+    rows: int, parts: int,
+) -> tuple[Argument, int, tuple[Launch, ...]]:
+    """Return where teams leave sums, of so many parts a row, and what adds them.
+
+    Parameters
+    ----------
+    shape : mapping
+        The macros of ``wide.h``.
+    span : Span
+        What is computed.
+    target : Argument
+        What is to hold the sum of each row, [rows] from `offset` on: if there is one
+        part, that is where teams leave it.
+    offset, rows, parts : int
+        As above.
+    """
+    if parts == 1:
+        return target, offset, ()
+    partial = Scratch("parts", item_size(span) * rows * parts)
+    return partial, 0, (_launch(shape, "join", rows, partial, parts, target, offset),)
+
+
+def _launch(
+    defines: Mapping[str, int | str], kernel: str, teams: int, *arguments: Argument
+) -> Launch:
+    team = defines["TEAM"]
+    assert isinstance(team, int)
+    return Launch(SOURCE, kernel, defines, (teams * team,), (team,), arguments)
 
 
 def _op(span: Span) -> ActGrad | BiasGrad | Loss:
@@ -185,14 +224,9 @@ def _values(op: ActGrad | BiasGrad | Loss) -> tuple[Value, ...]:
     return (*op.reads, *(op.writes if isinstance(op, ActGrad) else ()))
 
 
-def _vector(config: Config, span: Span) -> int:
-    """Return the values of a vector."""
-    return VECTOR_BYTES // item_size(span) if config["team"] == 1 else WIDTH
-
-
 def _share(config: Config, span: Span) -> int:
     """Return the columns that a team takes."""
-    return config["team"] * config["vectors"] * _vector(config, span)
+    return config["team"] * config["vectors"] * vector(config["team"], span)
 
 
 def _parts(span: Span, config: Config) -> int:
