@@ -14,7 +14,7 @@ from itertools import cycle, groupby, islice
 from typing import Any, Protocol
 
 from clnet.binding import Step
-from clnet.device import Device
+from clnet.device import Device, devices
 from clnet.errors import ClnetError, DeviceError
 from clnet.ops import Span
 from clnet.runtime import DeviceTime, Executable, Plan
@@ -225,6 +225,31 @@ class ByVariant:
 
 
 @dataclass(frozen=True)
+class Serial:
+    """The naive kernel on one core, in the calling thread; of a GPU, its host's.
+
+    The serial program of the studies; on any device, what speed-ups are told of.
+    """
+
+    name: str = "serial"
+    patience: float | None = None
+
+    def missing(self) -> str | None:
+        """Return that no device here runs in the calling thread."""
+        if any(_is_serial(found) for found in devices()):
+            return None
+        return "no OpenCL device here runs in the calling thread: PoCL's would"
+
+    def prepare(self, case: Case, device: Device) -> Prepared:
+        """Return its plan, timed by the host's clock alone."""
+        if not _is_serial(device):
+            device = next(found for found in devices() if _is_serial(found))
+        naive = ByVariant(variant("naive"), one_core=True)
+        plan = _plan(case, device, naive.steps(case, device))
+        return forward(case, plan, config=device.name, threads=1)
+
+
+@dataclass(frozen=True)
 class Planned:
     """The network as `Network.compile` plans it: what a user gets.
 
@@ -267,6 +292,10 @@ def variant(name: str) -> Variant:
     return next(variant for variant in VARIANTS if variant.name == name)
 
 
+def _is_serial(device: Device) -> bool:
+    return any(place.serial for place in device.places)
+
+
 def _serial(device: Device) -> Device:
     for place in device.places:
         if place.serial:
@@ -277,11 +306,15 @@ def _serial(device: Device) -> Device:
 def prepared(case: Case, device: Device, steps: tuple[Step, ...]) -> Prepared:
     """Return a candidate of ours that runs these steps."""
     on_host = any(step.place is None for step in steps)
-    plan = Plan(case.network, device, case.batch, steps, lambda: steps, "")
+    plan = _plan(case, device, steps)
     timers = {} if on_host else _timers(case, device, lambda: steps)
     return forward(
         case, plan, timers, steps_text(steps), _threads(steps), spins=on_host
     )
+
+
+def _plan(case: Case, device: Device, steps: tuple[Step, ...]) -> Plan:
+    return Plan(case.network, device, case.batch, steps, lambda: steps, "")
 
 
 def _timers(

@@ -14,14 +14,16 @@ from itertools import pairwise
 from clnet.device import Device
 from clnet.variants.team import ITEMS
 
-from .candidates import BASES, ByVariant, Candidate, Planned, variant
+from .candidates import BASES, ByVariant, Candidate, Planned, Serial, variant
 from .cases import Case
 from .frame import Trial
+from .more_peers import more_peers
 from .options import Options
-from .peers import PEERS as OTHERS
+from .peers import PEERS as FIRST_PEERS
 from .plots import Plot
 from .records import Row
-from .report import tables
+from .report import figures, tables
+from .values import per_sample
 
 ABOUT = "fully connected networks: the first study's kernels, ours, and peers"
 CONFIGURATIONS = {
@@ -41,7 +43,11 @@ SMALL = 100_000
 # The first one measured is what the others are compared with.
 AGAINST = {"cpu": ("numpy", "torch"), "gpu": ("torch-graph", "torch-cuda", "numpy")}
 ONE_GROUP = "fused"  # keeps one compute unit busy, whatever the batch
-PEERS = frozenset(peer.name for peer in OTHERS)
+PEERS = frozenset(peer.name for peer in (*FIRST_PEERS, *more_peers(None)))
+HOST = frozenset({"torch", "onnxruntime", "sklearn"})  # peers that run on CPUs
+CUDA = frozenset({"torch-cuda", "torch-graph", "torch-compile", "cupy"})
+SERIAL = ("serial", "fann")  # on one core, a sample after the other
+SLOW = frozenset({"torch-compile", "tinygrad"})  # to make ready
 GPU_SHAPED = ("naive", "local", "split", "fused", "fused_local", "gemm")
 
 
@@ -60,18 +66,18 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
     options : Options
         Its effort (``"quick"`` leaves out cases), batches and tuning count here.
     """
-    batches, tune = options.batches, options.tune
+    batches = options.batches
     quick = options.effort == "quick"
     found = []
     for name, sizes in CONFIGURATIONS.items():
         for batch in batches or (QUICK_BATCHES if quick else BATCHES):
             case = Case(name, sizes, "sigmoid", batch)
-            found.append(_trial("configurations", case, device, tune))
+            found.append(_trial("configurations", case, device, options))
         found.append(_work_items(Case(name, sizes, "sigmoid"), device))
     for name, sizes in DEEP.items():
         for batch in batches or (1,):
             case = Case(name, sizes, "tanh", batch)
-            found.append(_trial("deep", case, device, tune))
+            found.append(_trial("deep", case, device, options))
     if quick:
         found = [
             trial for trial in found
@@ -80,13 +86,13 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
     return tuple(found)
 
 
-def _trial(table: str, case: Case, device: Device, tune: bool) -> Trial:
-    cpu = device.type == "cpu"
+def _trial(table: str, case: Case, device: Device, options: Options) -> Trial:
+    cpu, tune = device.type == "cpu", options.tune
     ours: list[Candidate] = [
         ByVariant(variant(name), tune=tune)
         for name in GPU_SHAPED if name != "gemm" or case.batch > 1
     ]
-    on_demand = {ONE_GROUP} if case.batch > 1 else set()
+    on_demand = {ONE_GROUP, *SERIAL} if case.batch > 1 else set()
     if cpu:
         ours.append(ByVariant(variant("cpu"), tune=tune))
         if any(place.serial for place in device.places):
@@ -95,12 +101,11 @@ def _trial(table: str, case: Case, device: Device, tune: bool) -> Trial:
             )
         if case.batch * _weights(case.sizes) > SMALL:
             on_demand |= set(GPU_SHAPED)
-        on_demand |= {"torch-cuda", "torch-graph", "torch-compile"}
-    else:
-        on_demand |= {"torch", "torch-compile"}
-    ours += [Planned(tune), ByVariant(variant("host"))]
+    on_demand |= SLOW | (CUDA if cpu else HOST)
+    ours += [Planned(tune), ByVariant(variant("host")), Serial()]
+    peers = (*FIRST_PEERS, *more_peers(options.fann_library))
     return Trial(
-        table, case, (*ours, *OTHERS), frozenset(on_demand),
+        table, case, (*ours, *peers), frozenset(on_demand),
         AGAINST["cpu" if cpu else "gpu"],
     )
 
@@ -128,6 +133,13 @@ def report(rows: Sequence[Row]) -> str:
     others = [row for row in rows if row.table != "work_items"]
     parts = [
         tables(others),
+        figures(
+            others, "speed-up a sample over one sample by the naive kernel on one core",
+            per_sample("serial"),
+        ),
+        figures(
+            others, "speed-up a sample over one sample by FANN", per_sample("fann")
+        ),
         tables(work_items, lambda row: row.candidate.removeprefix("split-")),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -137,6 +149,12 @@ PLOTS = (
     Plot(
         "time", "Execution time", ("configurations", "deep"), x=lambda row: row.case,
         x_label="network", y_label="time of a call (µs)", bars=True,
+    ),
+    Plot(
+        "speed-up", "Speed-up a sample", ("configurations", "deep"),
+        x=lambda row: row.case, x_label="network",
+        y_label="over one sample by the naive kernel on one core",
+        y=per_sample("serial"), bars=True,
     ),
     Plot(
         "work-items", "Work-items a neuron", ("work_items",),

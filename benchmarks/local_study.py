@@ -38,9 +38,10 @@ from .frame import Trial
 from .laws import CHIP, FRACTIONS, amdahl, symmetric
 from .options import Options
 from .peers import PATIENCE, eager, graphed, missing_torch
-from .plots import Curve, Plot, speed_up
+from .plots import Curve, Plot
 from .records import Row
 from .report import Layout, matrix, number, tables
+from .values import speed_up
 
 ABOUT = "locally connected layers: bandwidth, several layers a launch, scaling"
 WINDOW = 3

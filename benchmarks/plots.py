@@ -14,12 +14,10 @@ import numpy as np
 from clnet.formats.files import write
 
 from .records import Row, slug
-
-Value = Callable[[Row, Sequence[Row]], float | None]
-"""A row's height in a picture of rows; None: it has none."""
+from .values import Value, microseconds
 
 INSTALL = "pip install 'clnet[bench]'"
-CHOSEN = ("planned", "auto")  # candidates that are drawn before all others: our choice
+CHOSEN = ("planned", "auto", "dynamic")  # our choice, in black
 COLOURS = (  # told apart by people of any colour vision (Okabe and Ito)
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#999999",
 )
@@ -34,32 +32,6 @@ STYLE = {
     "axes.axisbelow": True, "grid.color": "0.9", "grid.linewidth": 0.6,
     "legend.frameon": False, "lines.linewidth": 1.4, "lines.markersize": 4.5,
 }
-
-
-def microseconds(row: Row, rows: Sequence[Row]) -> float | None:
-    """Return a row's median in microseconds."""
-    return None if row.median is None else 1e6 * row.median
-
-
-def speed_up(*names: str) -> Value:
-    """Return what divides a peer's time by a row's: same case, batch and basis.
-
-    Parameters
-    ----------
-    *names : str
-        Candidates; the first that was measured is the peer.
-    """
-
-    def value(row: Row, rows: Sequence[Row]) -> float | None:
-        same = {
-            other.candidate: other.median for other in rows
-            if (other.table, other.case, other.batch, other.basis)
-            == (row.table, row.case, row.batch, row.basis) and other.median
-        }
-        peer = next((same[name] for name in names if name in same), None)
-        return peer / row.median if peer and row.median else None
-
-    return value
 
 
 def by_call(row: Row) -> str:
@@ -188,7 +160,7 @@ def draw(
         mine = [row for row in rows if row.table in plot.tables]
         for page in dict.fromkeys(plot.page(row) for row in mine):
             group = [row for row in mine if plot.page(row) == page]
-            lines = _lines(plot, group)
+            lines = _lines(plot, group, mine)
             if not lines and not plot.curves:
                 continue
             title = f"{plot.title}, {page}" if page else plot.title
@@ -207,11 +179,12 @@ Lines = Mapping[str, Mapping[Any, float]]
 """Of each line its places and heights."""
 
 
-def _lines(plot: Plot, rows: Sequence[Row]) -> Lines:
+def _lines(plot: Plot, rows: Sequence[Row], others: Sequence[Row]) -> Lines:
+    """Return a page's lines; heights may depend on the rows of other pages."""
     lines: dict[str, dict[Any, float]] = {}
     for row in rows:
         name = plot.line(row)
-        height = None if row.median is None else plot.y(row, rows)
+        height = None if row.median is None else plot.y(row, others)
         if name is not None and height is not None:
             lines.setdefault(name, {})[plot.x(row)] = height
     return lines

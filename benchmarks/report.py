@@ -13,6 +13,7 @@ from clnet.summary import WIDTH
 
 from .candidates import BASES
 from .records import Row
+from .values import Value
 
 Label = Callable[[Row], str]
 FLOOR = "(floor)"  # a column
@@ -92,6 +93,37 @@ def tables(
     lines = _without_time(rows)
     if lines:
         parts.append("not measured\n" + "\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def figures(
+    rows: Sequence[Row], title: str, value: Value, label: Label | None = None,
+    layout: Layout = CALLS,
+) -> str:
+    """Return what is made of rows' times as tables, as `tables` has the times.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+        Of any tables, batches and bases.
+    title : str
+        What it is.
+    value : Value
+        What a cell shows.
+    label : callable
+        As of `tables`.
+    layout : Layout
+        How rows become tables.
+    """
+    parts = []
+    found = [(row, value(row, rows)) for row in rows if row.median is not None]
+    shown = {id(row): number(figure) for row, figure in found if figure is not None}
+    there = [row for row, _ in found if id(row) in shown]
+    for text in dict.fromkeys(layout.title(row) for row in there):
+        group = [row for row in there if layout.title(row) == text]
+        parts.append(_fill(f"{text}: {title}"))
+        cell = partial(_of, shown)
+        parts.append(matrix(group, cell, label) if label else matrix(group, cell))
     return "\n\n".join(parts)
 
 
