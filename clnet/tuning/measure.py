@@ -192,10 +192,14 @@ def check(
         executable = Executable(session, network, steps, inputs, outputs)
         for array in executable.x.values():
             array[...] = _random(array.shape)
+        # Copies: sums that are added to are input and output.
+        samples = {
+            name: array[:CHECKED_SAMPLES].copy()
+            for name, array in executable.x.items()
+        }
         executable.run()
     dtype = executable.dtype
     ops = tuple(op for step in steps for op in step.span.ops)
-    samples = {name: array[:CHECKED_SAMPLES] for name, array in executable.x.items()}
     before = _oracles.get(network)
     tolerance = tolerance_of(steps[0].span)
     oracle = _oracle(network, ops, samples, tolerance)
