@@ -102,6 +102,11 @@ def _spans(
         if last > first:
             runs.append((start, layers[last][1]))
         first = last + 1
+    # Where layers read several earlier ones, all may be possible and no fewer.
+    if len(layers) > 1:
+        whole = layers[0][0], layers[-1][1]
+        if whole not in runs and computes(*whole):
+            runs.append(whole)
     return runs
 
 
