@@ -154,10 +154,13 @@ class Binding:
 
     def _wait(self) -> None:
         """Append the wait for the places that ran since the last one."""
+        self._actions += self._ends()
+
+    def _ends(self) -> list[Action]:
+        """Return the waits for the places that ran since the last one."""
         # The one enqueued last first: a companion in the calling thread is done.
-        for place in reversed(self._busy):
-            self._actions.append(self.session.queues[place].finish)
-        self._busy = []
+        busy, self._busy = self._busy, []
+        return [self.session.queues[place].finish for place in reversed(busy)]
 
     def _heed_alarm(self) -> None:
         """Wait for the standby launches if a kernel's wait for them hit its bound."""

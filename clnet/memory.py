@@ -114,6 +114,39 @@ class Memory:
         return rows[:, : value.width]
 
 
+def staging(session: Session, shape: tuple[int, ...], dtype: str) -> Array:
+    """Return an array of zeros that a device copies from and to at full speed.
+
+    Beside a GPU it lies in pinned memory: what the driver would first copy there, and
+    then wait for, is there already.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If there is not enough.
+    """
+    import pyopencl as cl
+
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    if session.device.type == "cpu" or not size:
+        return np.zeros(shape, dtype)
+    flags = cl.map_flags
+    try:
+        buffer = cl.Buffer(
+            session.context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, size
+        )
+        array: Array = cl.enqueue_map_buffer(
+            session.queue, buffer, flags.READ | flags.WRITE, 0, shape, np.dtype(dtype)
+        )[0]
+    except cl.Error as error:
+        raise OutOfMemoryError(
+            f"{session.device.name} has no room for {size} bytes of pinned memory: "
+            f"{error}"
+        ) from error
+    array[...] = 0
+    return array
+
+
 def _released(session: Session, size: int, shared: bool) -> None:
     if shared:  # unlike a buffer, it goes even while commands use it
         session.finish()

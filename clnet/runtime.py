@@ -18,7 +18,7 @@ from clnet.binding import Binding, Step
 from clnet.checks import as_numbers
 from clnet.device import Device
 from clnet.errors import InputError
-from clnet.memory import Action, Memory
+from clnet.memory import Action, Memory, staging
 from clnet.ops import Span, Value
 from clnet.reference import run_ops
 from clnet.session import Session, failed, session
@@ -82,6 +82,10 @@ class Executable(Binding):
         self.store = session.store(network)
         self.x: dict[str, Array] = {}
         self._host: dict[str, Array] = {}
+        self._rows: dict[str, Array] = {}  # with their padding
+        self._downloads: list[Callable[..., Any]] = []
+        self._waits: list[Action] = []
+        self._copies: list[Any] = []  # a copy's event, when it goes, waits for its end
         self._buffers: dict[str, Any] = {}
         self._kept: list[Memory] = []  # shared with other executables
         fresh_on_host = set() if on_device else {value.name for value in inputs}
@@ -96,10 +100,12 @@ class Executable(Binding):
             if self._busy != [session.device]:  # else the order of its queue suffices
                 self._wait()
             return
-        for value in outputs:
-            if value.name not in fresh_on_host:
-                self._download(value)
-        self._wait()
+        wanted = [value for value in outputs if value.name not in fresh_on_host]
+        self._downloads = [
+            copy for value in wanted if (copy := self._copy_out(value)) is not None
+        ]
+        if not self._downloads or self._busy != [session.device]:
+            self._waits = self._ends()
 
     def run(self) -> None:
         """Compute the outputs from the inputs, and wait for those on the host.
@@ -109,12 +115,41 @@ class Executable(Binding):
         DeviceError
             If the device fails.
         """
-        if self.store.version != self.network.version:
-            self.store.refresh(self.network)
-        for action in self._actions:
-            action()
+        self._enqueue()
+        for copy in self._downloads:
+            copy(is_blocking=True)
+        for wait in self._waits:
+            wait()
         if self._alarm is not None:
             self._heed_alarm()
+
+    def start(self) -> None:
+        """Begin to compute the outputs, which are there after `finish`.
+
+        Raises
+        ------
+        DeviceError
+            If the device fails.
+        """
+        self._enqueue()
+        self._copies += [copy(is_blocking=False) for copy in self._downloads]
+        for queue in self.session.queues.values():
+            queue.flush()
+
+    def finish(self) -> None:
+        """Wait for the outputs of the call that was started."""
+        if self._downloads:
+            self.session.queue.finish()
+        for wait in self._waits:
+            wait()
+        if self._alarm is not None:
+            self._heed_alarm()
+
+    def _enqueue(self) -> list[Any]:
+        if self.store.version != self.network.version:
+            self.store.refresh(self.network)
+        self._copies = [action() for action in self._actions]
+        return self._copies
 
     def timed_run(self, first: Action | None = None) -> DeviceTime:
         """Compute as `run` does, and return how long the device took by its own clock.
@@ -138,7 +173,8 @@ class Executable(Binding):
             self.store.refresh(self.network)
         if first is not None:
             first()
-        made = [action() for action in self._actions]
+        made = self._enqueue()
+        made += [copy(is_blocking=True) for copy in self._downloads]
         if self._alarm is not None:
             self._heed_alarm()
         self.session.finish()
@@ -171,7 +207,8 @@ class Executable(Binding):
                 memory = self._value(value)
                 array = memory.view(self.dtype, self.batch, value)
             else:
-                rows = np.zeros((self.batch, value.stride), self.dtype)
+                shape = (self.batch, value.stride)
+                rows = self._rows[value.name] = staging(self.session, shape, self.dtype)
                 array = rows[:, : value.width]
             self._host[value.name] = array
         return self._host[value.name]
@@ -238,13 +275,13 @@ class Executable(Binding):
             return
         blocking = len(self.session.queues) > 1  # another place's may be the reader
         if value.name in self.x:
-            host = self._host[value.name].base
+            host = self._rows[value.name]
             self._actions.append(
                 partial(cl.enqueue_copy, self.session.queue, memory.argument, host,
                         is_blocking=blocking)
             )
             return
-        rows = np.zeros((self.batch, value.stride), self.dtype)
+        rows = staging(self.session, (self.batch, value.stride), self.dtype)
         self._actions.append(
             partial(self._copy_in, rows[:, : value.width], value.name)
         )
@@ -258,17 +295,24 @@ class Executable(Binding):
 
     def _download(self, value: Value) -> None:
         """Append the copy of a value from the device's memory to the host."""
+        copy = self._copy_out(value)
+        if copy is not None:
+            self._actions.append(partial(copy, is_blocking=True))
+
+    def _copy_out(self, value: Value) -> Callable[..., Any] | None:
+        """Return the copy of a value to the host, or None if it shares the memory."""
         import pyopencl as cl
 
         memory = self._value(value)
-        array = self._host_array(value)
-        if memory.array is None:
-            if self._busy != [self.session.device]:
-                self._wait()
-            self._actions.append(
-                partial(cl.enqueue_copy, self.session.queue, array.base,
-                        memory.argument, is_blocking=True)
-            )
+        self._host_array(value)
+        if memory.array is not None:
+            return None
+        if self._busy != [self.session.device]:
+            self._wait()
+        return partial(
+            cl.enqueue_copy, self.session.queue, self._rows[value.name],
+            memory.argument,
+        )
 
     def _memory(self, argument: Argument) -> Memory:
         if isinstance(argument, Parameters):
