@@ -18,13 +18,13 @@ from clnet.device import device as find_device
 from clnet.errors import ClnetWarning, InputError, unknown
 from clnet.summary import WIDTH, pairs
 
-from . import feedforward, local_study, sparse_study, training
+from . import dispatch, feedforward, local_study, sparse_study, training
 from .frame import Bench, Trial
 from .options import Options
 from .page import write_page
 from .plots import Plot, draw, missing
 from .records import Results, Row, newest, read
-from .report import number
+from .report import fill, number
 from .rounds import EFFORTS
 from .versions import load
 
@@ -56,7 +56,7 @@ class Study(Protocol):
 
 STUDIES: dict[str, Study] = {
     "feedforward": cast(Study, feedforward), "training": cast(Study, training),
-    "local_study": cast(Study, local_study),
+    "dispatch": cast(Study, dispatch), "local_study": cast(Study, local_study),
     "sparse_study": cast(Study, sparse_study),
 }
 
@@ -164,7 +164,7 @@ def show(name: str, rows: Sequence[Row], path: Path) -> None:
         for picture in pictures:
             print(picture.path)
         if reason:
-            print(textwrap.fill(reason, WIDTH))
+            print(fill(reason))
         print(page)
     print(f"{len(rows)} rows in {path}", flush=True)
 

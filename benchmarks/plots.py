@@ -86,6 +86,8 @@ class Plot:
         Whether bars are drawn, side by side; then places are text.
     curves : sequence of Curve
         Drawn too, or alone where no row has a height.
+    marks : callable
+        Of a picture's rows: places that are marked, with their legends.
     """
 
     name: str
@@ -100,6 +102,7 @@ class Plot:
     log: str = "xy"
     bars: bool = False
     curves: Sequence[Curve] = ()
+    marks: Callable[[Sequence[Row]], Mapping[str, float]] = lambda rows: {}
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,8 @@ def draw(
                 continue
             title = f"{plot.title}, {page}" if page else plot.title
             caption = _caption(group)
-            png = _png(plot, lines, title, caption, peers)
+            marks = plot.marks(group)
+            png = _png(plot, lines, marks, title, caption, peers)
             name = f"{stem.name}-{plot.name}" + (f"-{slug(page)}" if page else "")
             path = stem.with_name(f"{name}.png")
             write(path, [png])
@@ -200,7 +204,8 @@ def _caption(rows: Sequence[Row]) -> str:
 
 
 def _png(
-    plot: Plot, lines: Lines, title: str, caption: str, peers: Set[str]
+    plot: Plot, lines: Lines, marks: Mapping[str, float], title: str, caption: str,
+    peers: Set[str],
 ) -> bytes:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -216,6 +221,8 @@ def _png(
         else:
             _points(axes, lines, looks)
         _curves(axes, plot, places)
+        for (text, place), style in zip(marks.items(), cycle(("--", ":"))):
+            axes.axvline(place, color=GREY, linestyle=style, label=text, zorder=0)
         axes.set(title=title, xlabel=plot.x_label, ylabel=plot.y_label)
         _scales(axes, plot, lines, places)
         axes.legend(

@@ -72,7 +72,7 @@ def tables(
         group = [row for row in measured if layout.title(row) == title]
         unit, scale = layout.unit(group[0])
         meaning = layout.meanings[group[0].basis]
-        parts.append(_fill(f"{title}: {unit} ({meaning})"))
+        parts.append(fill(f"{title}: {unit} ({meaning})"))
         times = {
             id(row): number(scale * row.median) for row in group
             if row.median is not None
@@ -85,7 +85,7 @@ def tables(
         peers = list(dict.fromkeys(row.against for row in group if row.against))
         if peers:
             text = layout.ratio_text.format(" or ".join(peers))
-            parts.append(_fill(f"{title}: {text}"))
+            parts.append(fill(f"{title}: {text}"))
             ratios = {
                 id(row): number(layout.ratio(row.ratio)) for row in group if row.ratio
             }
@@ -121,7 +121,7 @@ def figures(
     there = [row for row, _ in found if id(row) in shown]
     for text in dict.fromkeys(layout.title(row) for row in there):
         group = [row for row in there if layout.title(row) == text]
-        parts.append(_fill(f"{text}: {title}"))
+        parts.append(fill(f"{text}: {title}"))
         cell = partial(_of, shown)
         parts.append(matrix(group, cell, label) if label else matrix(group, cell))
     return "\n\n".join(parts)
@@ -204,5 +204,6 @@ def _without_time(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _fill(text: str) -> str:
+def fill(text: str) -> str:
+    """Return a text in lines of at most `WIDTH` columns."""
     return textwrap.fill(text, WIDTH)

@@ -181,6 +181,10 @@ def _parser() -> _Parser:
         "--scale", action="store_true",
         help="scale inputs and descale outputs with what the network carries",
     )
+    sub.add_argument(
+        "--profile", action="store_true",
+        help="say where the time of one call goes: upload, launch, device, download",
+    )
     with_outputs(sub)
 
     sub = command(
@@ -398,6 +402,13 @@ def _predict(arguments: argparse.Namespace) -> int:
         rows.append(("note", f"{arguments.network} carries scaling parameters, not "
                              "used: see --scale"))
     print(pairs(rows))
+    if arguments.profile:
+        import numpy as np
+
+        from clnet.profiling import call_times
+
+        shown = np.resize(x, (batch, network.n_in))
+        print(f"\n{call_times(plan, shown).table()}")
     return 0
 
 
