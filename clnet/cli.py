@@ -87,6 +87,7 @@ def _parser() -> _Parser:
     from clnet import __version__, cli_train
     from clnet.description import DTYPES
     from clnet.formats import DATA_SUFFIXES, NETWORK_SUFFIXES
+    from clnet.ops import PRECISIONS
 
     networks, data = ", ".join(NETWORK_SUFFIXES), ", ".join(DATA_SUFFIXES)
     parser = _Parser(
@@ -126,6 +127,13 @@ def _parser() -> _Parser:
             "--device",
             metavar="NAME",
             help='"cpu", "gpu", part of a name, an index; default: the best',
+        )
+
+    def with_precision(sub: _Parser) -> None:
+        sub.add_argument(
+            "--precision", choices=PRECISIONS, default=PRECISIONS[0],
+            help="how exact float32 products are: as float32's, TF32's or bfloat16's; "
+            "default: %(default)s",
         )
 
     def with_outputs(sub: _Parser) -> None:
@@ -173,6 +181,7 @@ def _parser() -> _Parser:
         help="write the inputs and, in place of targets, the outputs to a data file",
     )
     on_device(sub)
+    with_precision(sub)
     sub.add_argument(
         "--batch", type=_count, metavar="N",
         help=f"samples a call; default: all, at most {LARGEST_BATCH}",
@@ -201,6 +210,7 @@ def _parser() -> _Parser:
     )
     cli_train.add_arguments(sub, _count)
     on_device(sub)
+    with_precision(sub)
     with_outputs(sub)
 
     sub = command(
@@ -226,6 +236,7 @@ def _parser() -> _Parser:
     )
     sub.add_argument("network", metavar="NET", help=f"a network: {networks}")
     on_device(sub)
+    with_precision(sub)
     sub.add_argument(
         "--batch", type=_count, default=1, metavar="N",
         help="samples a call; default: %(default)s",
@@ -246,6 +257,7 @@ def _parser() -> _Parser:
     )
     sub.add_argument("network", metavar="NET", help=f"a network: {networks}")
     on_device(sub)
+    with_precision(sub)
     sub.add_argument(
         "--batch", type=_counts, default=TUNED_BATCHES, metavar="N,N",
         help="samples a call, several with commas; default: %(default)s",
@@ -378,7 +390,9 @@ def _predict(arguments: argparse.Namespace) -> int:
             f"expected {network.n_in} and {network.n_out} as {arguments.network}"
         )
     batch = arguments.batch or min(len(x), LARGEST_BATCH)
-    plan = network.compile(arguments.device, batch)
+    plan = network.compile(
+        arguments.device, batch, precision=arguments.precision
+    )
     if arguments.scale and scaling is not None:
         y = scaling.descale_output(run_in_batches(plan, scaling.scale_input(x)))
     else:
@@ -448,11 +462,16 @@ def _explain(arguments: argparse.Namespace) -> int:
     tune = True if arguments.tune else None
     network, batch = load(arguments.network), arguments.batch
     if arguments.training is None:
-        print(network.compile(arguments.device, batch, tune=tune).explain())
+        print(network.compile(
+            arguments.device, batch, tune=tune, precision=arguments.precision
+        ).explain())
     else:
         from clnet.training import explain
 
-        print(explain(network, arguments.training, arguments.device, batch, tune))
+        print(explain(
+            network, arguments.training, arguments.device, batch, tune,
+            arguments.precision,
+        ))
     return 0
 
 
@@ -461,7 +480,9 @@ def _tune(arguments: argparse.Namespace) -> int:
 
     network = load(arguments.network)
     for batch in arguments.batch:
-        print(network.compile(arguments.device, batch, tune=True).explain())
+        print(network.compile(
+            arguments.device, batch, tune=True, precision=arguments.precision
+        ).explain())
     return 0
 
 

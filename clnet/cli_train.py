@@ -166,6 +166,7 @@ def run(arguments: argparse.Namespace) -> int:
         schedule=arguments.schedule, l1=arguments.l1, l2=arguments.l2,
         clip_norm=arguments.clip_norm, clip_value=arguments.clip_value,
         callbacks=callbacks, progress=sys.stderr.isatty(), scale=_scales(arguments),
+        precision=arguments.precision,
     )
     if arguments.save is not None:
         network.save(arguments.save)

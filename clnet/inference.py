@@ -13,6 +13,7 @@ from clnet.device import Device
 from clnet.device import device as find_device
 from clnet.errors import InputError, unknown
 from clnet.format_planner import best_stored
+from clnet.ops import PRECISIONS
 from clnet.planner import Planner
 from clnet.runtime import Plan
 from clnet.variants import VARIANTS, Variant
@@ -32,6 +33,7 @@ def compile_network(
     *,
     tune: bool | None = None,
     variants: Sequence[str] | None = None,
+    precision: str = PRECISIONS[0],
 ) -> Plan:
     """Return the best plan for a network on a device; see `Network.compile`."""
     check_count("batch", batch)
@@ -40,7 +42,8 @@ def compile_network(
     where, allowed = find_device(device), _named(variants)
 
     def planner(stored: Network) -> Planner:
-        return Planner(stored, where, int(batch), tune, allowed)
+        program = stored.program.at(precision)
+        return Planner(stored, where, int(batch), tune, allowed, program)
 
     return best_stored(network, where, planner).plan()
 
@@ -50,16 +53,17 @@ def predict(
     x: ArrayLike,
     device: str | Device | None,
     scaling: Scaling | None,
+    precision: str = PRECISIONS[0],
 ) -> NDArray[Any]:
     """Return the outputs for any number of samples; see `Network.predict`."""
     if scaling is None:
-        return _outputs(network, x, device)
+        return _outputs(network, x, device, precision)
     scaled = scaling.scale_input(as_numbers("x", x, "float64"))
-    return scaling.descale_output(_outputs(network, scaled, device))
+    return scaling.descale_output(_outputs(network, scaled, device, precision))
 
 
 def _outputs(
-    network: Network, x: ArrayLike, device: str | Device | None
+    network: Network, x: ArrayLike, device: str | Device | None, precision: str
 ) -> NDArray[Any]:
     # Sparse ones become dense a chunk at a time: they may be too large as a whole.
     array = as_rows(x) if is_sparse(x) else as_numbers("x", x, network.dtype)
@@ -75,7 +79,7 @@ def _outputs(
     parts = []
     for start in range(0, rows.shape[0], CHUNK):
         chunk = as_numbers("x", rows[start : start + CHUNK], network.dtype)
-        parts.append(network.plan_for(where, len(chunk))(chunk))
+        parts.append(network.plan_for(where, len(chunk), precision)(chunk))
     y = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return y[0] if array.ndim == 1 else y
 

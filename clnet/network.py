@@ -16,7 +16,7 @@ from clnet.initialisers import Draw
 from clnet.layers import Layer
 from clnet.lowering import live_elements, lower, symmetric_outputs
 from clnet.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
-from clnet.ops import Program
+from clnet.ops import PRECISIONS, Program
 from clnet.parameters import draw_of, initial, with_layer
 from clnet.regularisation import Regularisation
 from clnet.scaling import Scaling, scaling_to_apply
@@ -305,6 +305,7 @@ class Network(Description):
         *,
         tune: bool | None = None,
         variants: Sequence[str] | None = None,
+        precision: str = PRECISIONS[0],
     ) -> Plan:
         """Return a plan that runs this network on a device for one batch size.
 
@@ -322,6 +323,9 @@ class Network(Description):
             remembered times or the cost model.
         variants : sequence of str or None
             Only these variants may be used.
+        precision : {"highest", "high", "medium"}
+            How exact products are: as float32's, or where that is faster as with
+            factors of 11 bits (TF32's), or of 8 (bfloat16's); sums are float32.
 
         Raises
         ------
@@ -330,16 +334,21 @@ class Network(Description):
         """
         from clnet.inference import compile_network
 
-        return compile_network(self, device, batch, tune=tune, variants=variants)
+        return compile_network(
+            self, device, batch, tune=tune, variants=variants, precision=precision
+        )
 
-    def plan_for(self, device: Device, batch: int) -> Plan:
+    def plan_for(
+        self, device: Device, batch: int, precision: str = PRECISIONS[0]
+    ) -> Plan:
         """Return the plan that `predict` uses for a batch size; a few are kept."""
         from clnet.inference import PLANS, compile_network
 
-        key = (device, batch)
+        key = (device, batch, precision)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = compile_network(self, device, batch)
+            plan = compile_network(self, device, batch, precision=precision)
+            self._plans[key] = plan
             for oldest in list(self._plans)[:-PLANS]:
                 self._plans.pop(oldest, None)  # another thread may have been first
         return plan
@@ -350,6 +359,7 @@ class Network(Description):
         device: str | Device | None = None,
         *,
         scale: bool | None = None,
+        precision: str = PRECISIONS[0],
     ) -> NDArray[Any]:
         """Return the outputs for inputs.
 
@@ -364,6 +374,8 @@ class Network(Description):
             True: scale the inputs and descale the outputs by the network's `scaling`;
             False: as FANN, which never does; None: likewise, with a warning where
             there is a scaling.
+        precision : str
+            As for `compile`.
 
         Returns
         -------
@@ -378,7 +390,8 @@ class Network(Description):
         """
         from clnet.inference import predict
 
-        return predict(self, x, device, scaling_to_apply(self._scaling, scale))
+        scaling = scaling_to_apply(self._scaling, scale)
+        return predict(self, x, device, scaling, precision)
 
     def fit(
         self,
@@ -405,6 +418,7 @@ class Network(Description):
         state: TrainingState | None = None,
         progress: bool = False,
         scale: bool | None = None,
+        precision: str = PRECISIONS[0],
     ) -> History:
         """Train on samples, and return how it went.
 
@@ -464,6 +478,8 @@ class Network(Description):
         scale : bool or None
             True: scale inputs and targets, those of the validation too, by the
             network's `scaling`; losses are of scaled ones. As for `predict`.
+        precision : str
+            As for `compile`.
 
         Returns
         -------
@@ -490,7 +506,7 @@ class Network(Description):
             sample_weight=sample_weight, callbacks=callbacks, seed=seed, device=device,
             desired_error=desired_error, stop=stop, schedule=schedule,
             regularisation=Regularisation(l1, l2, clip_norm, clip_value), state=state,
-            scaling=scaling_to_apply(self._scaling, scale),
+            scaling=scaling_to_apply(self._scaling, scale), precision=precision,
         )
         return fit(self, setup, progress)
 

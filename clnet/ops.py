@@ -8,10 +8,11 @@ Data flows one way: description (`network.Network`) → program of ops (here; ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
+from clnet.errors import InputError, unknown
 from clnet.storage import Storage
 from clnet.storage.base import about
 
@@ -367,6 +368,23 @@ class Program:
     layout: Layout
     dtype: str = "float32"
     precision: str = PRECISIONS[0]
+
+    def at(self, precision: str) -> Program:
+        """Return the program with products of a precision of `PRECISIONS`.
+
+        Raises
+        ------
+        InputError
+            If there is no such precision, or float64 is to be less exact.
+        """
+        if precision not in PRECISIONS:
+            raise unknown("precision", precision, PRECISIONS)
+        if precision != PRECISIONS[0] and self.dtype != "float32":
+            raise InputError(
+                f"precision {precision!r} is of float32 products, and this network is "
+                f"{self.dtype}"
+            )
+        return replace(self, precision=precision)
 
     @property
     def input(self) -> Value:

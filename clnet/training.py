@@ -25,7 +25,7 @@ from clnet.device import device as find_device
 from clnet.errors import ClnetWarning
 from clnet.history import Epoch, History, Measures
 from clnet.lowering import lower_training
-from clnet.ops import Program
+from clnet.ops import PRECISIONS, Program
 from clnet.optimisers import Optimiser
 from clnet.replay import Learnt, Replay
 from clnet.session import Session, failed, session
@@ -143,7 +143,7 @@ class Training:
                 network, setup.loss, setup.rule, samples=n if batch < n else None,
                 shuffled=setup.shuffled, weighted=data.weight is not None,
                 regularisation=setup.regularisation,
-            ),
+            ).at(setup.precision),
             data, batch, self._learnt,
         )
         self.history.plan = self.explain()
@@ -153,7 +153,7 @@ class Training:
             samples = len(validation) if size < len(validation) else None
             program = lower_training(
                 network, setup.loss, None, samples=samples, dropout=False
-            )
+            ).at(setup.precision)
             self._validation = Pass(
                 self._session, network, _without_backward(program), validation, size,
                 self._learnt,
@@ -269,6 +269,7 @@ def explain(
     device: str | Device | None,
     batch: int,
     tune: bool | None = None,
+    precision: str = PRECISIONS[0],
 ) -> str:
     """Return how a step of training over all samples would be computed, and why.
 
@@ -280,6 +281,8 @@ def explain(
         Samples.
     tune : bool or None
         As for `Network.compile`.
+    precision : str
+        Likewise.
 
     Raises
     ------
@@ -289,7 +292,9 @@ def explain(
     check_count("batch", batch)
     rule, where = rule_of(network, optimiser), find_device(device)
     program = lower_training(network, default_loss(network, optimiser), rule)
-    return plan_training(network, program, where, batch, tune=tune).explain()
+    return plan_training(
+        network, program.at(precision), where, batch, tune=tune
+    ).explain()
 
 
 def _run(training: Training, setup: TrainingSetup, progress: bool) -> None:

@@ -68,6 +68,8 @@ class TrainingSetup:
         At first.
     device : Device
         Where.
+    precision : str
+        Of products: one of `ops.PRECISIONS`.
     fann : FannParameters or None
         FANN's training parameters of the network, when it is trained.
     """
@@ -85,6 +87,7 @@ class TrainingSetup:
     callbacks: list[Callback]
     state: TrainingState
     device: Device
+    precision: str
     fann: FannParameters | None
 
 
@@ -109,6 +112,7 @@ def training_setup(
     regularisation: Regularisation,
     state: TrainingState | None,
     scaling: Scaling | None,
+    precision: str,
 ) -> TrainingSetup:
     """Return the checked arguments of `Network.fit`.
 
@@ -140,7 +144,7 @@ def training_setup(
         raise InputError(f"{rule.name} has no learning rate: leave out the schedule")
     return TrainingSetup(
         data, other, batch, bool(shuffle) and batch < len(data), rule, row,
-        regularisation, rates, epochs, reached, calls, begin, where,
+        regularisation, rates, epochs, reached, calls, begin, where, precision,
         _fann_of(network, rule, row, stop),
     )
 

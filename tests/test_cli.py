@@ -41,9 +41,9 @@ def unmeasured(device, monkeypatch):
     """The device, with plans made from the cost model: quick."""
     compiled = Network.compile
 
-    def compile_network(self, device=None, batch=1, *, tune=None):
+    def compile_network(self, device=None, batch=1, *, tune=None, precision="highest"):
         assert not tune
-        return compiled(self, device, batch, tune=False)
+        return compiled(self, device, batch, tune=False, precision=precision)
 
     monkeypatch.setattr(Network, "compile", compile_network)
     return device
@@ -235,7 +235,7 @@ def test_explain_and_tune_pass_on_what_was_asked(clnet_command, monkeypatch):
         def explain(self):
             return f"plan {len(asked)}"
 
-    def compile_network(self, device=None, batch=1, *, tune=None):
+    def compile_network(self, device=None, batch=1, *, tune=None, precision="highest"):
         asked.append((device, batch, tune))
         return FakePlan()
 

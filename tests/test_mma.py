@@ -10,6 +10,7 @@ from spans import check, program_of, span_at
 
 from clnet import Dense, Local, Network
 from clnet.device import device
+from clnet.errors import InputError
 from clnet.ops import PRECISIONS, Apply
 from clnet.variants.mma import KEYS, SHAPES, Mma
 from clnet.variants.packing import PLANES, Packing
@@ -108,3 +109,29 @@ def test_precision_is_part_of_the_signature():
     assert len(texts) == 3
     with np.testing.assert_raises(KeyError):
         Mma().launches(forward(network, 4, "low"), config_of(SHAPES[2][-1]), H200)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS[1:])
+def test_any_precision_runs_anywhere(precision):
+    network = Network.mlp([5, 4, 3], seed=1)
+    x = np.random.default_rng(1).uniform(-1, 1, (9, 5))
+    np.testing.assert_allclose(
+        network.predict(x, precision=precision), network.predict(x), atol=1e-2
+    )
+    history = network.fit(x, np.zeros((9, 3)), epochs=2, precision=precision)
+    assert len(history.epochs) == 2
+
+
+def test_bad_precision():
+    network = Network.mlp([5, 4, 3])
+    x, t = np.zeros((2, 5)), np.zeros((2, 3))
+    for call in (
+        lambda p: network.compile(batch=2, precision=p),
+        lambda p: network.predict(x, precision=p),
+        lambda p: network.fit(x, t, precision=p),
+    ):
+        with pytest.raises(InputError, match="precision 'hihg'"):
+            call("hihg")
+    double = Network.mlp([5, 4, 3], dtype="float64")
+    with pytest.raises(InputError, match="float64"):
+        double.predict(x, precision="high")
