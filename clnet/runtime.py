@@ -7,6 +7,7 @@ is made once, when the plan is; a call only copies in, enqueues, and copies out.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -44,6 +45,21 @@ class DeviceTime(NamedTuple):
 
     span: float
     busy: float
+
+
+class Trace(NamedTuple):
+    """What one run was made of.
+
+    Attributes
+    ----------
+    events : list of pyopencl.Event
+        Of the device's commands, in the order in which they were enqueued.
+    host_seconds : float
+        Of the steps on the host.
+    """
+
+    events: list[Any]
+    host_seconds: float
 
 
 class Executable(Binding):
@@ -145,11 +161,10 @@ class Executable(Binding):
         if self._alarm is not None:
             self._heed_alarm()
 
-    def _enqueue(self) -> list[Any]:
+    def _enqueue(self) -> None:
         if self.store.version != self.network.version:
             self.store.refresh(self.network)
         self._copies = [action() for action in self._actions]
-        return self._copies
 
     def timed_run(self, first: Action | None = None) -> DeviceTime:
         """Compute as `run` does, and return how long the device took by its own clock.
@@ -173,17 +188,35 @@ class Executable(Binding):
             self.store.refresh(self.network)
         if first is not None:
             first()
-        made = self._enqueue()
+        found = [event.profile for event in self.traced_run().events]
+        if not found:
+            raise InputError("timed_run needs a step that runs on the device")
+        span = max(one.end for one in found) - min(one.start for one in found)
+        busy = sum(one.end - one.start for one in found)
+        return DeviceTime(NANOSECOND * span, NANOSECOND * busy)
+
+    def traced_run(self) -> Trace:
+        """Compute as `run` does, and return what the device did for it.
+
+        Raises
+        ------
+        DeviceError
+            If the device fails.
+        """
+        seconds = 0.0
+        if self.store.version != self.network.version:
+            self.store.refresh(self.network)
+        made: list[Any] = []
+        for action in self._actions:
+            start = time.perf_counter()
+            made.append(action())
+            if getattr(action, "func", None) == self._run_on_host:
+                seconds += time.perf_counter() - start
         made += [copy(is_blocking=True) for copy in self._downloads]
         if self._alarm is not None:
             self._heed_alarm()
         self.session.finish()
-        times = [event.profile for event in made if event is not None]
-        if not times:
-            raise InputError("timed_run needs a step that runs on the device")
-        span = max(time.end for time in times) - min(time.start for time in times)
-        busy = sum(time.end - time.start for time in times)
-        return DeviceTime(NANOSECOND * span, NANOSECOND * busy)
+        return Trace([event for event in made if event is not None], seconds)
 
     def result(self, name: str) -> Array:
         """Return an output of the last run as an array of the caller's own."""

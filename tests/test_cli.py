@@ -138,6 +138,12 @@ def test_predict_without_targets(clnet_command, unmeasured, files):
     assert clnet.load_data("y.csv")[1].shape == (2, 2)
 
 
+def test_predict_tells_where_a_call_spends_its_time(clnet_command, unmeasured, files):
+    out = ok(clnet_command("predict a.net d.data --batch 64 --profile"))
+    names = [line.split()[0] for line in out.splitlines()[-6:] if line]
+    assert names[-2:] == ["sum", "wall"] and "download" in names
+
+
 def test_predict_with_scaling(clnet_command, unmeasured, files):
     scaling = clnet.Scaling([4] * 3, [2] * 3, [-1] * 3, [1] * 3, [7], [3], [-1], [1])
     network = Network(3, [Dense(1)], seed=0, scaling=scaling, fann_compatible=True)
