@@ -17,11 +17,14 @@ from typing import Any
 
 from tabulate import tabulate
 
+from clnet.checks import check_count
 from clnet.errors import DeviceError, InputError
 from clnet.quirks import apply_quirks
 
 # Best first.
 TYPES = ("gpu", "accelerator", "cpu", "custom")
+
+ALL = "all"  # every device
 
 GET_PLATFORM = (
     "`pip install 'clnet[cpu]'` brings one for the CPU (Linux, x86-64); a GPU's driver"
@@ -121,6 +124,10 @@ class Device:
         return (self, *self.companions)
 
 
+Devices = str | Device | Sequence[str | Device] | None
+"""What names one device or several: see `device_list`."""
+
+
 @dataclass(frozen=True)
 class Survey:
     """What was found at the first look.
@@ -160,8 +167,8 @@ def devices() -> tuple[Device, ...]:
     return found.devices
 
 
-def device(spec: str | Device | None = None) -> Device:
-    """Return the device that a specification names.
+def device(spec: str | Device | None = None, *, units: int | None = None) -> Device:
+    """Return the device that a specification names, or a part of it.
 
     Parameters
     ----------
@@ -170,6 +177,9 @@ def device(spec: str | Device | None = None) -> Device:
         its platform in any case (``"nvidia"``, ``"pocl"``), either with a number
         counted from 0 (``"nvidia:1"``, the second match), or the number of platform
         and device (``"0:1"``). None: what ``$CLNET_DEVICE`` says, else the best.
+    units : int or None
+        So many of its compute units, where the driver can split the device, as PoCL
+        can: the others stay free. None: all.
 
     Returns
     -------
@@ -179,10 +189,38 @@ def device(spec: str | Device | None = None) -> Device:
     Raises
     ------
     DeviceError
-        If no device matches; the sentence lists those that exist.
+        If no device matches; the sentence lists those that exist. If it has fewer
+        units, or cannot be split.
     InputError
-        If `spec` is something else.
+        If `spec` or `units` is something else.
     """
+    whole = _named(spec)
+    if units is None:
+        return whole
+    check_count("units", units)
+    return whole if units == whole.compute_units else _part(whole, units)
+
+
+@functools.cache
+def _part(whole: Device, units: int) -> Device:
+    """Return a device made of some of another's compute units: a sub-device."""
+    import pyopencl as cl
+
+    if units > whole.compute_units:
+        raise DeviceError(
+            f"{whole.name} has {whole.compute_units} compute units, not {units}"
+        )
+    by_counts = cl.device_partition_property.BY_COUNTS
+    try:
+        handle, *_ = whole.handle.create_sub_devices([by_counts, units])
+    except (AttributeError, cl.Error) as error:  # of a record without OpenCL too
+        raise DeviceError(
+            f"{whole.name} cannot be split into parts of its compute units: {error}"
+        ) from error
+    return replace(whole, compute_units=units, handle=handle)
+
+
+def _named(spec: str | Device | None) -> Device:
     if isinstance(spec, Device):
         return spec
     remarks = []
@@ -205,6 +243,47 @@ def device(spec: str | Device | None = None) -> Device:
     there = ", ".join(f"{d.index} {d.name} ({d.type})" for d in present)
     sentence = f"no device matches {spec!r}{note}: there are {there}"
     raise DeviceError("; ".join([sentence, *survey().faults]))
+
+
+def device_list(spec: Devices) -> tuple[Device, ...]:
+    """Return the devices that a specification of several names.
+
+    Parameters
+    ----------
+    spec : str, Device, None, or a sequence of these
+        ``"all"``: every device, best first; else as for `device`, one or one each.
+
+    Returns
+    -------
+    tuple of Device
+        At least one.
+
+    Raises
+    ------
+    DeviceError
+        If no device matches.
+    InputError
+        If one is named twice, or there is none.
+    """
+    if isinstance(spec, str) and spec.strip().lower() == ALL:
+        return devices()
+    if spec is None or isinstance(spec, (str, Device)):
+        return (device(spec),)
+    if not isinstance(spec, Iterable):
+        raise InputError(
+            f'devices are given as a list, a text as "{ALL}", a Device or None, found '
+            f"{type(spec).__name__}"
+        )
+    found = tuple(device(one) for one in spec)
+    if not found:
+        raise InputError(f'the list of devices is empty: name one, or say "{ALL}"')
+    for number, one in enumerate(found):
+        if one in found[:number]:
+            raise InputError(
+                f"device {one.index} {one.name} is in the list twice, expected each "
+                "once"
+            )
+    return found
 
 
 def _matches(spec: str, present: Sequence[Device]) -> tuple[tuple[Device, ...], int]:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers, as_rows, check_count, is_sparse
-from clnet.device import Device
+from clnet.data_parallel import ParallelPlan
+from clnet.device import Device, Devices, device_list
 from clnet.device import device as find_device
 from clnet.errors import InputError, unknown
 from clnet.format_planner import best_stored
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from clnet.network import Network
     from clnet.scaling import Scaling
 
-CHUNK = 8192  # samples a call of `predict`, at most
+CHUNK = 8192  # samples a call of `predict` for each device, on average at most
 PLANS = 16  # plans that a network keeps for `predict`
 
 
@@ -48,10 +49,24 @@ def compile_network(
     return best_stored(network, where, planner).plan()
 
 
+def plan_on(
+    network: Network, devices: Sequence[Device], batch: int, precision: str
+) -> Plan | ParallelPlan:
+    """Return the plan of a device, or of several that share the batch."""
+    if len(devices) == 1:
+        return compile_network(network, devices[0], batch, precision=precision)
+    return ParallelPlan(
+        devices, batch,
+        lambda device, share: compile_network(
+            network, device, share, precision=precision
+        ),
+    )
+
+
 def predict(
     network: Network,
     x: ArrayLike,
-    device: str | Device | None,
+    device: Devices,
     scaling: Scaling | None,
     precision: str = PRECISIONS[0],
 ) -> NDArray[Any]:
@@ -63,7 +78,7 @@ def predict(
 
 
 def _outputs(
-    network: Network, x: ArrayLike, device: str | Device | None, precision: str
+    network: Network, x: ArrayLike, device: Devices, precision: str
 ) -> NDArray[Any]:
     # Sparse ones become dense a chunk at a time: they may be too large as a whole.
     array = as_rows(x) if is_sparse(x) else as_numbers("x", x, network.dtype)
@@ -75,10 +90,10 @@ def _outputs(
         )
     if rows.shape[0] == 0:
         raise InputError("x has no sample: give at least one")
-    where = find_device(device)
-    parts = []
-    for start in range(0, rows.shape[0], CHUNK):
-        chunk = as_numbers("x", rows[start : start + CHUNK], network.dtype)
+    where = device_list(device)
+    parts, length = [], CHUNK * len(where)
+    for start in range(0, rows.shape[0], length):
+        chunk = as_numbers("x", rows[start : start + length], network.dtype)
         parts.append(network.plan_for(where, len(chunk), precision)(chunk))
     y = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return y[0] if array.ndim == 1 else y

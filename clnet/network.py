@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from clnet.callbacks import Callback
-    from clnet.device import Device
+    from clnet.data_parallel import ParallelPlan
+    from clnet.device import Device, Devices
     from clnet.formats.fann import FannParameters
     from clnet.history import History, TrainingState
     from clnet.optimisers import Optimiser
@@ -80,7 +81,7 @@ class Network(Description):
         self._fann = fann
         self.scaling = scaling
         self._version = 0
-        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._plans: dict[tuple[Any, ...], Plan | ParallelPlan] = {}
         if parameters is None:
             self._parameters = self._initial(None, seed)
         else:
@@ -339,15 +340,16 @@ class Network(Description):
         )
 
     def plan_for(
-        self, device: Device, batch: int, precision: str = PRECISIONS[0]
-    ) -> Plan:
+        self, devices: Devices, batch: int, precision: str = PRECISIONS[0]
+    ) -> Plan | ParallelPlan:
         """Return the plan that `predict` uses for a batch size; a few are kept."""
-        from clnet.inference import PLANS, compile_network
+        from clnet.device import device_list
+        from clnet.inference import PLANS, plan_on
 
-        key = (device, batch, precision)
+        key = (device_list(devices), batch, precision)
         plan = self._plans.get(key)
         if plan is None:
-            plan = compile_network(self, device, batch, precision=precision)
+            plan = plan_on(self, key[0], batch, precision)
             self._plans[key] = plan
             for oldest in list(self._plans)[:-PLANS]:
                 self._plans.pop(oldest, None)  # another thread may have been first
@@ -356,7 +358,7 @@ class Network(Description):
     def predict(
         self,
         x: ArrayLike,
-        device: str | Device | None = None,
+        device: Devices = None,
         *,
         scale: bool | None = None,
         precision: str = PRECISIONS[0],
@@ -368,8 +370,9 @@ class Network(Description):
         x : array_like or scipy.sparse matrix, shape [batch, n_in] or [n_in]
             Inputs; converted to the network's dtype. Sparse ones become dense, some
             thousand samples at a time.
-        device : str, Device or None
-            As for `clnet.device`.
+        device : str, Device, list of these, or None
+            As for `clnet.device`. A list, or ``"all"``: devices that share the samples,
+            by their speed, and run at the same time.
         scale : bool or None
             True: scale the inputs and descale the outputs by the network's `scaling`;
             False: as FANN, which never does; None: likewise, with a warning where
@@ -514,7 +517,7 @@ class Network(Description):
         self,
         x: ArrayLike,
         t: ArrayLike,
-        device: str | Device | None = None,
+        device: Devices = None,
         *,
         scale: bool | None = None,
     ) -> Evaluation:

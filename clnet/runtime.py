@@ -456,6 +456,49 @@ class Plan:
             y = self._executable.result(self._output.name)
         return y if rank == 2 else y[0]
 
+    def start(self, x: Array) -> None:
+        """Begin a call, whose outputs `finish` returns: the host is free meanwhile.
+
+        Until then no other call can begin.
+
+        Parameters
+        ----------
+        x : ndarray, shape [batch, n_in]
+            Inputs.
+
+        Raises
+        ------
+        InputError, DeviceError
+            If the shape is wrong, or the device fails: nothing has begun then.
+        """
+        if x.shape != self._shape:
+            x = self._shaped(x)
+        self._lock.acquire()
+        try:
+            self._x[...] = x
+            self._executable.start()
+        except BaseException as error:
+            self._lock.release()
+            if isinstance(error, self._session.errors):
+                raise failed(self.device, error) from error
+            raise
+
+    def finish(self) -> Array:
+        """Wait for the call that was begun, and return its outputs [batch, n_out].
+
+        Raises
+        ------
+        DeviceError
+            If the device fails.
+        """
+        try:
+            self._executable.finish()
+            return self._executable.result(self._output.name)
+        except self._session.errors as error:
+            raise failed(self.device, error) from error
+        finally:
+            self._lock.release()
+
     def _shaped(self, x: Array) -> Array:
         if x.ndim == 1 and self.batch == 1 and x.shape[0] == self._shape[1]:
             return x[np.newaxis]

@@ -1,0 +1,162 @@
+"""Data parallelism: how samples are shared among devices, and plans that run so.
+
+All devices are of one process. What their queues were given runs at the same time; the
+host waits when all of them have their work.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.device import Device
+from clnet.errors import InputError
+
+if TYPE_CHECKING:
+    from clnet.runtime import Plan
+
+Array = NDArray[Any]
+
+TRIALS = 3  # runs that tell how fast a device is; the least time counts
+LEAST_SHARE = 0.02  # a device that is to have less is left out: it costs more to wait
+
+
+def alike(devices: Sequence[Device]) -> bool:
+    """Return whether devices are of one kind: they compute the same as fast."""
+
+    def kind(device: Device) -> Device:
+        companions = tuple(kind(one) for one in device.companions)
+        return replace(device, index="", companions=companions)
+
+    return len({kind(device) for device in devices}) == 1
+
+
+def shares(n: int, speeds: Sequence[float]) -> list[int]:
+    """Return how many of n samples each device gets, in proportion to its speed.
+
+    Parameters
+    ----------
+    n : int
+        Samples.
+    speeds : sequence of float
+        Above 0, in any unit; those below `LEAST_SHARE` of all get nothing.
+
+    Returns
+    -------
+    list of int
+        They add up to n.
+    """
+    total = sum(speeds)
+    kept = [speed if speed >= LEAST_SHARE * total else 0.0 for speed in speeds]
+    kept = kept if any(kept) else list(speeds)
+    ends = [round(n * end / sum(kept)) for end in accumulate(kept)]
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def least_seconds(run: Callable[[], object]) -> float:
+    """Return how long a run takes, of some the least, after one to warm up."""
+    run()
+    found = []
+    for _ in range(TRIALS):
+        start = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def told(devices: Sequence[Device], counts: Sequence[int], what: str) -> str:
+    """Return, for `explain`, which device has which share."""
+    rows = [
+        f"{count} of {sum(counts)} {what} on {device.index} {device.name}"
+        for device, count in zip(devices, counts, strict=True)
+    ]
+    return "shared among devices\n" + "\n".join(
+        textwrap.shorten(f"  {row}", 80, placeholder="…") if len(row) > 78
+        else f"  {row}" for row in rows
+    )
+
+
+class ParallelPlan:
+    """Plans of several devices that share the samples of a call: call it.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+        Two or more.
+    batch : int
+        Samples a call.
+    plan : callable
+        Returns a new plan for a device and a batch.
+
+    Attributes
+    ----------
+    shares : list of int
+        Samples of each device, in the order of the rows: as many each where the
+        devices are alike, else in proportion to how fast they ran as many.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        batch: int,
+        plan: Callable[[Device, int], Plan],
+    ) -> None:
+        self.devices = tuple(devices)
+        self.batch = batch
+        speeds = [1.0] * len(devices)
+        if not alike(devices) and batch >= len(devices):
+            even = -(-batch // len(devices))
+            speeds = [1 / _seconds(plan(device, even)) for device in devices]
+        self.shares = shares(batch, speeds)
+        self._plans: list[tuple[Plan, slice]] = []
+        first = 0
+        for device, count in zip(devices, self.shares, strict=True):
+            if count:
+                rows = slice(first, first + count)
+                self._plans.append((plan(device, count), rows))
+            first += count
+        # What runs in the calling thread, on a CPU, holds up those that come after it.
+        self._order = sorted(self._plans, key=lambda pair: pair[0].device.type == "cpu")
+        self._lock = threading.Lock()
+
+    def explain(self) -> str:
+        """Return which device has which share, and of each plan why it is as it is."""
+        parts = [told(self.devices, self.shares, "samples")]
+        return "\n\n".join([*parts, *(plan.explain() for plan, _ in self._plans)])
+
+    def __call__(self, x: Array) -> Array:
+        """Return the outputs [batch, n_out] for inputs [batch, n_in] of the dtype.
+
+        Raises
+        ------
+        InputError, DeviceError
+            If the shape is wrong, or a device fails.
+        """
+        if x.ndim != 2 or len(x) != self.batch:
+            raise InputError(
+                f"x has shape {list(x.shape)}, expected {self.batch} samples"
+            )
+        parts: dict[int, Array] = {}
+
+        def finish(plan: Plan, rows: slice) -> None:
+            parts[rows.start] = plan.finish()
+
+        with self._lock, ExitStack() as running:  # none is left running, come what may
+            for plan, rows in self._order:
+                plan.start(x[rows])
+                running.callback(finish, plan, rows)
+        return np.concatenate([parts[first] for first in sorted(parts)])
+
+
+def _seconds(plan: Plan) -> float:
+    x = np.zeros((plan.batch, plan.network.n_in), plan.network.dtype)
+    return least_seconds(lambda: plan(x))
