@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pyopencl as cl
 import pytest
 from hypothesis import given
@@ -17,6 +18,8 @@ from hypothesis import strategies as st
 
 from clnet.device import TYPES, Device, Survey, device, device_table, devices
 from clnet.errors import DeviceError, InputError
+from clnet.layers import Dense
+from clnet.network import Network
 
 # The package's attribute of this name is the function.
 module = importlib.import_module("clnet.device")
@@ -369,6 +372,26 @@ def test_any_text_selects_or_tells(spec):
 
 
 # The real thing -------------------------------------------------------------------
+
+
+def test_parts_of_a_device():
+    """Some of the compute units, where the driver splits; else a sentence."""
+    whole = device()
+    assert device(units=whole.compute_units) is whole
+    if whole.platform == POCL and whole.compute_units > 1:
+        part = device(whole, units=1)
+        assert (part.compute_units, part.name) == (1, whole.name)
+        assert part is device(whole, units=1)
+        network = Network(5, [Dense(3, "tanh")], seed=1)
+        x = np.ones((2, 5), "float32")
+        found = network.compile(part, 2, tune=False)(x)
+        np.testing.assert_allclose(found, network.predict(x, device=whole), atol=1e-6)
+    with pytest.raises(DeviceError, match="has 4 compute units, not 5"):
+        device(Device("d", compute_units=4), units=5)
+    with pytest.raises(DeviceError, match="cannot be split"):
+        device(Device("d", compute_units=4), units=2)
+    with pytest.raises(InputError, match="units must be"):
+        device(units=0)
 
 
 def test_importing_clnet_touches_no_opencl():
