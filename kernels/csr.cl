@@ -18,10 +18,8 @@
 // WIDTH_X values of x
 // SLOTS   1: an entry's value is where a table says; 0: values lie as entries do
 // COLUMN  type of the column indices: ushort where they fit, or int
-// ACCUMULATE, KEEPS_SUMS, HAS_ACT, HAS_BIAS  as in sparse.h
-// ACTIVATION, STEEPNESS, LIMIT               as in activations.h
-#if !defined(TILE) || !defined(WIDTH_X) || !defined(ACCUMULATE)                      \
-    || !defined(KEEPS_SUMS) || !defined(HAS_ACT) || !defined(HAS_BIAS)
+// and those of ends.h
+#if !defined(TILE) || !defined(WIDTH_X)
 #error "csr.cl needs the macros that its head names"
 #endif
 #if LANES == 4
@@ -31,31 +29,7 @@
 #endif
 #include "activations.h"
 #include "csr.h"
-
-#define COUNT (VECTORS * LANES)  // sums that end together: of rows, or of samples
-
-// Ends COUNT sums, of which `live` exist. Their places in sums and y are `lds` and `ldy`
-// apart.
-#define ACTIVATE(k)                                                                  \
-    ((VEC *)found)[k] = activate(((VEC *)found)[k] + ((const VEC *)biases)[k]);
-inline void finish_all(REAL *found, const int live, __global REAL *sums, const int lds,
-                       __global REAL *y, const int ldy, const REAL *biases)
-{
-#if ACCUMULATE
-    for (int i = 0; i < live; ++i) found[i] += sums[(size_t)i * lds];
-#endif
-#if KEEPS_SUMS
-    for (int i = 0; i < live; ++i) sums[(size_t)i * lds] = found[i];
-#endif
-#if HAS_ACT
-#if WIDTH == 8
-    EACH(ACTIVATE)
-#else
-    for (int i = 0; i < live; ++i) found[i] = activate(found[i] + biases[i]);
-#endif
-    for (int i = 0; i < live; ++i) y[(size_t)i * ldy] = found[i];
-#endif
-}
+#include "ends.h"
 
 #if TILE > 1
 #define START(k) VEC sum##k = 0;

@@ -19,6 +19,7 @@ from clnet.session import session
 from clnet.training_ops import ApplyT, Outer
 from clnet.variants.base import Scratch
 from clnet.variants.csr import Csr
+from clnet.variants.dia import Dia
 from clnet.variants.sell import Sell
 from clnet.variants.sparse_outer import SparseOuter
 from clnet.variants.sparse_team import SparseTeam
@@ -35,7 +36,7 @@ LENGTHS = np.array([0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 6
 PATTERNS = {
     "row lengths": np.arange(66) < LENGTHS[:, np.newaxis],
     "random": RNG.random((70, 90)) < 0.1,
-    "banded": np.abs(np.subtract.outer(np.arange(33), np.arange(31))) < 3,
+    "banded": np.abs(np.subtract.outer(np.arange(133), np.arange(131))) < 3,
     "empty rows": (RNG.random((64, 40)) < 0.3) & (np.arange(64) % 3 > 0)[:, np.newaxis],
     "full": np.ones((9, 37), bool),
     "one long row": np.eye(36, 300, dtype=bool) | (np.arange(36) == 4)[:, np.newaxis],
@@ -44,7 +45,7 @@ PATTERNS = {
 }
 FORMATS = {  # by the ways in which a variant finds values
     "csr": ("csr", "hyb", "dia"), "sparse_team": ("csr", "hyb"),
-    "sell": ("sell", "ell"), "sparse_outer": ("coo", "sell"),
+    "sell": ("sell", "ell"), "sparse_outer": ("coo", "sell"), "dia": ("dia",),
 }
 EPSILON = float(np.finfo("float32").eps)
 
@@ -144,7 +145,7 @@ def network_of(mask, form, name="tanh", dtype="float32"):
 CPU = dataclasses.replace(PLACE, type="cpu", compute_units=3)
 VARIANTS = [
     (Csr(), CPU), (SparseOuter(), CPU), (SparseTeam(), GPU), (Sell(), GPU),
-    (SparseOuter(), GPU),
+    (SparseOuter(), GPU), (Dia(), CPU), (Dia(), GPU),
 ]
 CASES = [
     pytest.param(
@@ -186,12 +187,12 @@ def test_long_inputs_are_copied_in_stages():
 def test_types_functions_and_the_other_batches(variant, place):
     for i, (name, batch) in enumerate((("sigmoid", 9), ("gelu", 1), ("relu", 70))):
         dtype = "float64" if PLACE.fp64 and i < 2 else "float32"
-        form = "sell" if variant.name == "sell" else ("csr", "hyb")[i % 2]
+        form = FORMATS[variant.name][i % len(FORMATS[variant.name])]
         network = network_of(PATTERNS["random"], form, name, dtype)
         assert check(variant, network, batch, place, lambda listed: listed[-1:])
 
 
-@pytest.mark.parametrize("variant", [SparseTeam(), Sell(), SparseOuter(), Csr()])
+@pytest.mark.parametrize("variant", [SparseTeam(), Sell(), SparseOuter(), Csr(), Dia()])
 @pytest.mark.parametrize("place", [
     clnet.Device("large", "gpu", compute_units=132, local_memory=47 << 10,
                  largest_group=1024, simd_width=32, fp64=True),
@@ -202,7 +203,8 @@ def test_types_functions_and_the_other_batches(variant, place):
 def test_spaces_costs_and_launches_are_sane(variant, place):
     tried = 0
     for name in ("one long row", "single entry", "full"):
-        network = network_of(PATTERNS[name], "sell" if variant == Sell() else "csr")
+        form = {"sell": "sell", "dia": "dia"}.get(variant.name, "csr")
+        network = network_of(PATTERNS[name], form)
         for batch in (1, 3, 40):
             for _, span in all_spans(network, batch):
                 if variant.refuse(span, place) is not None:
@@ -237,6 +239,7 @@ def test_refusals():
     twice = Span((sparse.ops[2], sparse.ops[2]), 1, "float32", ())
     assert "others" in team.refuse(twice, GPU)
     assert "not csr" in Sell().refuse(sparse.span(2, 4, 1), GPU)
+    assert "not csr" in Dia().refuse(sparse.span(2, 4, 1), GPU)
     tiny = dataclasses.replace(GPU, largest_group=8)
     ell = network_of(PATTERNS["random"], "ell").program
     assert "allows 8" in Sell().refuse(ell.span(2, 4, 1), tiny)

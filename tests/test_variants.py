@@ -426,8 +426,11 @@ def test_sums_accumulate_on_the_device(place):
 
 # Variants that read sparse layers, and a format of each.
 STENCILS = ("stencil", "stencil_cpu", "trapezoid")
-SPARSE = {"csr": "csr", "sparse_team": "csr", "sell": "sell", "fused_sparse": "csr"}
-KEEPS_SUMS = ("gemm", "csr", "sparse_team", "sell")  # they write the sums too
+SPARSE = {
+    "csr": "csr", "sparse_team": "csr", "sell": "sell", "dia": "dia",
+    "fused_sparse": "csr",
+}
+KEEPS_SUMS = ("gemm", "csr", "sparse_team", "sell", "dia")  # they write the sums too
 
 
 def described():

@@ -3,6 +3,7 @@
 from clnet.variants.base import Variant
 from clnet.variants.cpu import Cpu
 from clnet.variants.csr import Csr
+from clnet.variants.dia import Dia
 from clnet.variants.dropout import Dropping
 from clnet.variants.epoch import Epoch
 from clnet.variants.fused import Fused
@@ -42,6 +43,7 @@ VARIANTS: tuple[Variant, ...] = (
     Csr(),
     SparseTeam(),
     Sell(),
+    Dia(),
     FusedSparse(),
     Stencil(),
     StencilCpu(),
