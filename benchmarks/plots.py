@@ -85,7 +85,7 @@ class Plot:
     bars : bool
         Whether bars are drawn, side by side; then places are text.
     curves : sequence of Curve
-        Drawn too, or alone where no row has a height.
+        Drawn too; alone where no row has a height and all have an end.
     marks : callable
         Of a picture's rows: places that are marked, with their legends.
     """
@@ -164,7 +164,8 @@ def draw(
         for page in dict.fromkeys(plot.page(row) for row in mine):
             group = [row for row in mine if plot.page(row) == page]
             lines = _lines(plot, group, mine)
-            if not lines and not plot.curves:
+            alone = plot.curves and all(curve.over for curve in plot.curves)
+            if not lines and not alone:
                 continue
             title = f"{plot.title}, {page}" if page else plot.title
             caption = _caption(group)

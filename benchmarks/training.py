@@ -23,6 +23,7 @@ from .report import Layout, matrix, number, tables
 from .training_cases import BASES as BASES
 from .training_cases import EPOCHS, TrainingCase
 from .training_peers import Fitted, training_peers
+from .training_trials import TRIALS
 
 ABOUT = "training: FANN's rules and Adam, against FANN, NumPy, PyTorch, scikit-learn"
 DATA = Path("..", "shared", "datasets", "fann")  # where a checkout has them beside it
@@ -45,6 +46,7 @@ OURS = Fitted()
 PEERS = frozenset(peer.name for peer in training_peers(None))
 HOST = frozenset({"torch", "torch-cpu-compile"})
 CUDA = frozenset({"torch-cuda", "torch-graph", "torch-compile", "torch-compile-graph"})
+LAUNCHES = frozenset(trial.name for trial in TRIALS)  # slow where each sample has some
 COMPILED = frozenset({"torch-cpu-compile", "torch-compile", "torch-compile-graph"})
 
 
@@ -92,8 +94,14 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
     by_fann = [peer for peer in peers if peer.name != "sklearn"]
     by_adam = [peer for peer in peers if peer.name != "fann"]
     return (
-        *(_trial("rprop", case, by_fann, elsewhere | COMPILED) for case in full),
-        *(_trial("incremental", case, by_fann, HOST | CUDA) for case in single),
+        *(
+            _trial("rprop", case, [*TRIALS, *by_fann], elsewhere | COMPILED)
+            for case in full
+        ),
+        *(
+            _trial("incremental", case, [*TRIALS, *by_fann], HOST | CUDA | LAUNCHES)
+            for case in single
+        ),
         *(_trial("adam", case, by_adam, elsewhere | _long(case)) for case in drawn),
     )
 

@@ -6,6 +6,7 @@ import csv
 import math
 import os
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ training = benchmarks("training")
 training_cases = benchmarks("training_cases")
 fann_library = benchmarks("fann_library")
 training_peers = benchmarks("training_peers")
+training_trials = benchmarks("training_trials")
 Options = benchmarks("options").Options
 TrainingCase = training_cases.TrainingCase
 
@@ -286,6 +288,8 @@ def tiny_study(monkeypatch, tmp_path):
     monkeypatch.setattr(floor, "STEPS", {True: 1 << 8, False: 1 << 8})
     monkeypatch.setattr(command, "EFFORTS", {"normal": BRIEF})
     monkeypatch.setattr(command, "load", lambda: 0.0)
+    modelled = partial(training_trials.plan_training, tune=False)
+    monkeypatch.setattr(training_trials, "plan_training", modelled)
     return tmp_path
 
 
@@ -308,7 +312,7 @@ def test_the_command_runs_the_study(tiny_study, device, capsys):
     assert path.name.startswith("training-")
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 6
+    assert len(rows) == 6 + len(training_trials.TRIALS)
     assert {row["status"] for row in rows} == {"measured"}
     assert {row["against"] for row in rows} == {"planned"}
     assert {row["activation"] for row in rows} == {"tanh sigmoid", "relu softmax"}
