@@ -34,17 +34,17 @@
 #define A_STEP (TILE_M / BLOCK * CHUNK)
 #define B_STEP (TILE_N / BLOCK * CHUNK)
 
-// Start to copy a step of an operand from block `k` of its blocks on.
+// Start to copy a step of an operand: `count` parts to local memory, CHUNK of them from
+// every block row, which lie `pitch` parts apart. ITEMS is a multiple of CHUNK.
 inline void copy_step(__local uint4 *to, __global const uint4 *from, const int count,
-                      const int k, const int blocks)
+                      const int pitch)
 {
+    const int id = get_local_id(0);
+    from += id / CHUNK * pitch + id % CHUNK;
 UNROLLED
-    for (int c = 0; c < count; c += ITEMS) {
-        const int i = c + get_local_id(0);
-        if (count % ITEMS == 0 || i < count)
-            copy_words(to + i,
-                       from + (i / CHUNK * blocks + k) * PLANES * WARP + i % CHUNK);
-    }
+    for (int c = 0; c < count; c += ITEMS)
+        if (count % ITEMS == 0 || c + id < count)
+            copy_words(to + c + id, from + c / CHUNK * pitch);
 }
 
 // sums += a warp's part of a step; a and b: where its blocks start in local memory
@@ -138,11 +138,11 @@ void mma(__global const uint4 *x, __global const float *x_inverse,
     const int high = min(PANEL, down - panel * PANEL);
     const int sample = (panel * PANEL + within % high) * TILE_M;
     const int neuron = within / high * TILE_N;
-    x += (size_t)(sample / BLOCK) * blocks * PLANES * WARP;
-    a += (size_t)(neuron / BLOCK) * blocks * PLANES * WARP;
-
     const int steps = blocks / STEP, part = get_group_id(1);
     const int from = steps * part / PARTS, to = steps * (part + 1) / PARTS;
+    const int pitch = blocks * PLANES * WARP;
+    x += (size_t)(sample / BLOCK) * pitch + from * CHUNK;
+    a += (size_t)(neuron / BLOCK) * pitch + from * CHUNK;
     const int warp = get_local_id(0) / WARP, lane = get_local_id(0) % WARP;
     const int row = warp % WARPS_M * BLOCKS_M, column = warp / WARPS_M * BLOCKS_N;
     float sums[BLOCKS_M][2 * BLOCKS_N][4];
@@ -157,9 +157,11 @@ UNROLLED
     for (int stage = 0; stage < STAGES - 1; ++stage) {
         if (from + stage < to) {
             __local uint4 *tiles = shared + stage * (A_STEP + B_STEP);
-            copy_step(tiles, x, A_STEP, (from + stage) * STEP, blocks);
-            copy_step(tiles + A_STEP, a, B_STEP, (from + stage) * STEP, blocks);
+            copy_step(tiles, x, A_STEP, pitch);
+            copy_step(tiles + A_STEP, a, B_STEP, pitch);
         }
+        x += CHUNK;
+        a += CHUNK;
         DEPART();
     }
     int stage = 0, next = STAGES - 1;
@@ -168,9 +170,11 @@ UNROLLED
         barrier(CLK_LOCAL_MEM_FENCE);  // also: all have done with the stage before
         if (step + STAGES - 1 < to) {
             __local uint4 *tiles = shared + next * (A_STEP + B_STEP);
-            copy_step(tiles, x, A_STEP, (step + STAGES - 1) * STEP, blocks);
-            copy_step(tiles + A_STEP, a, B_STEP, (step + STAGES - 1) * STEP, blocks);
+            copy_step(tiles, x, A_STEP, pitch);
+            copy_step(tiles + A_STEP, a, B_STEP, pitch);
         }
+        x += CHUNK;
+        a += CHUNK;
         DEPART();
         __local const uint4 *tiles = shared + stage * (A_STEP + B_STEP);
         add_step(sums, tiles + row * CHUNK, tiles + A_STEP + column * CHUNK);

@@ -23,12 +23,13 @@
 // A packed operand is an array [row blocks, k blocks, PLANES, 32 lanes] of 4 words:
 // blocks of 16 rows x 16 terms, in each of which a lane of a warp has 8 halves:
 //
-//                 k ->  2t 2t+1   2t+8 2t+9
-//     row  g            word 0    word 2         g = lane / 4, t = lane % 4
-//     row  g + 8        word 1    word 3
+//         a: k ->  2t 2t+1   2t+8 2t+9        b: k ->  2t 2t+1   2t+8 2t+9
+//     row  g       word 0    word 2                    word 0    word 1
+//     row  g + 8   word 1    word 3                    word 2    word 3
 //
-// That is how `mma.m16n8k16` wants 16 rows of its first operand, and twice 8 rows of its
-// second: words 0 and 2, words 1 and 3. Rows end on 128, terms on 32, with zeros.
+// with g = lane / 4 and t = lane % 4. That is how `mma.m16n8k16` wants 16 rows of a in
+// four registers in a row, and twice 8 rows of b in two. Rows end on 128, terms on 32,
+// with zeros.
 //
 // PLANES   1 or 2, as above
 // PTX      80 and up: mma and cp.async of that generation; else the same in plain C,
@@ -93,15 +94,15 @@ inline void multiply_add(float *sums, const Fragment a, const Fragment b, const 
         "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a.s0), "r"(a.s1), "r"(a.s2), "r"(a.s3),
-          "r"(side ? b.s1 : b.s0), "r"(side ? b.s3 : b.s2));
+          "r"(side ? b.s2 : b.s0), "r"(side ? b.s3 : b.s1));
 #else
     const int lane = get_local_id(0) % WARP, g = lane / 4, t = lane % 4;
     for (int k = 0; k < BLOCK; ++k) {
-        const int of_k = 8 * (k % 8 / 2) + 4 * (k / 8) + k % 2;
+        const int of_k = 8 * (k % 8 / 2) + k % 2;
         for (int i = 0; i < 4; ++i) {
             const int column = 2 * t + i % 2;
-            sums[i] += vload_half(32 * g + 2 * (i / 2) + of_k, a)
-                       * vload_half(32 * column + 2 * side + of_k, b);
+            sums[i] += vload_half(32 * g + 2 * (i / 2) + 4 * (k / 8) + of_k, a)
+                       * vload_half(32 * column + 4 * side + 2 * (k / 8) + of_k, b);
         }
     }
 #endif

@@ -2,10 +2,11 @@
 //
 // PACKERS        work-items that pack 16 rows: a multiple of 32, usually 1024
 // SOURCE_PADDED  1: rows of the source start on a vector of 4 and end in zeros; 0: not
+// SECOND         1: as the second operand, b; 0: as the first
 // PLANES, PTX    as in mma.h
 #include "mma.h"
-#if !defined(PACKERS) || !defined(SOURCE_PADDED)
-#error "pack.cl needs PACKERS and SOURCE_PADDED"
+#if !defined(PACKERS) || !defined(SOURCE_PADDED) || !defined(SECOND)
+#error "pack.cl needs PACKERS, SOURCE_PADDED and SECOND"
 #endif
 
 // A pair of neighbouring terms of a row of `terms` values.
@@ -64,11 +65,12 @@ UNROLLED
         uint high[4], low[4];
 UNROLLED
         for (int i = 0; i < 4; ++i) {
-            const int row = first + g + 8 * (i % 2);
-            const int k = block * BLOCK + 2 * t + 8 * (i / 2);
+            const int below = SECOND ? i / 2 : i % 2, on = SECOND ? i % 2 : i / 2;
+            const int row = first + g + 8 * below;
+            const int k = block * BLOCK + 2 * t + 8 * on;
             float2 v = (float2)(0);
             if (row < rows) v = pair_of(source + (size_t)row * ld, k, terms);
-            v *= scales[i % 2];
+            v *= scales[below];
             high[i] = halves(v.s0, v.s1);
             v = (v - of_halves(high[i])) * LOW;
             low[i] = halves(v.s0, v.s1);

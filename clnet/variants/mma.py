@@ -143,10 +143,11 @@ class Mma:
         launches = (
             a.launch(
                 Parameters(), layer.apply.weights.offset, storage.stride, *packed,
-                source_padded=1, when="parameters",
+                second=True, source_padded=1, when="parameters",
             ),
             x.launch(
-                value, 0, value.stride, *scratch, source_padded=padded(value)
+                value, 0, value.stride, *scratch, second=False,
+                source_padded=padded(value),
             ),
             Launch(
                 SOURCE, "mma", defines,

@@ -56,7 +56,7 @@ class Packing:
 
     def launch(
         self, source: Argument, offset: int, stride: int, to: Argument,
-        scales: Argument, *, source_padded: int, when: When = "call",
+        scales: Argument, *, second: bool, source_padded: int, when: When = "call",
     ) -> Launch:
         """Return the launch that packs a matrix.
 
@@ -68,6 +68,8 @@ class Packing:
             Values before its first row, and from one row to the next.
         to, scales : Argument
             Buffers of `size` and `scales_size` bytes.
+        second : bool
+            As the second operand of a product.
         source_padded : int
             1: rows start on a vector and end in zeros.
         when : {"call", "parameters", "inputs"}
@@ -77,7 +79,7 @@ class Packing:
             "pack.cl", "pack",
             {
                 "PLANES": self.planes, "PACKERS": PACKERS,
-                "SOURCE_PADDED": source_padded,
+                "SOURCE_PADDED": source_padded, "SECOND": int(second),
             },
             (self.row_blocks * PACKERS,), (PACKERS,),
             (source, offset, stride, self.rows, self.terms, to, scales, self.blocks),
