@@ -3,13 +3,9 @@
 // SLIDE(v, next)  v without its first row, `next` behind it
 // SOME(p, n)      the first n rows at p, fewer than VEC, and zeros
 // EACH(f, v)      f of every row;  PICK(v, j)  row j, a constant
-// READ_ONCE(p), WRITE_ONCE(p, v)  of what is needed once: it must not drive out of the
-//                 caches what is needed again
 //
 // REAL, WINDOW, VEC, HAS_BIAS, BIAS_STEP  as in the file that includes this, after
 // activations.h
-// STREAM  1: READ_ONCE and WRITE_ONCE say so to the caches; with PTX, VEC is 4 and REAL
-//         float; 0: they are plain
 #if VEC == 1
 #define ROWS REAL
 #define SLIDE(v, next) (next)
@@ -38,30 +34,6 @@
             (n) > 2 ? (p)[2] : (REAL)0, (REAL)0))
 #else
 #error "VEC must be 1, 2 or 4"
-#endif
-
-#if STREAM && PTX
-inline ROWS READ_ONCE(__global const REAL *p)
-{
-    ROWS v;
-    asm volatile("ld.global.cs.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.s0), "=f"(v.s1), "=f"(v.s2), "=f"(v.s3)
-                 : "l"(p));
-    return v;
-}
-inline void WRITE_ONCE(__global REAL *p, const ROWS v)
-{
-    asm volatile("st.global.cs.v4.f32 [%0], {%1, %2, %3, %4};"
-                 :
-                 : "l"(p), "f"(v.s0), "f"(v.s1), "f"(v.s2), "f"(v.s3)
-                 : "memory");
-}
-#elif STREAM && defined(__clang__)
-#define READ_ONCE(p) __builtin_nontemporal_load((__global const ROWS *)(p))
-#define WRITE_ONCE(p, v) __builtin_nontemporal_store(v, (__global ROWS *)(p))
-#else
-#define READ_ONCE(p) (*(__global const ROWS *)(p))
-#define WRITE_ONCE(p, v) *(__global ROWS *)(p) = (v)
 #endif
 
 // The biases of rows i … i + VEC - 1, the layer's starting at `bias`.

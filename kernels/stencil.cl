@@ -9,7 +9,8 @@
 // VEC         rows a work-item: 1, 2 or 4; bands start on whole vectors
 // SAMPLES     samples a work-item: they share its weights
 // X_ALIGNED, Y_ALIGNED  1: every sample starts on a whole vector
-// STREAM      1: weights and results pass the caches by (bands.h)
+// STREAM      1: weights and results are marked as needed once; with PTX, VEC is 4 and
+//             REAL float
 // GROUP       stencil_tile only: work-items of a group
 // SUMS        1: the sums themselves are the result, without bias and function
 // BIAS_STEP   from one row's bias to the next: 1, or 0 where all share one
@@ -23,6 +24,31 @@
 #error "stencil.cl needs WINDOW, the macros of its vectors, STREAM, SUMS and the bias"
 #endif
 #include "bands.h"
+
+// What is needed once, and must not drive out of the caches what is needed again.
+#if STREAM && PTX
+inline ROWS READ_ONCE(__global const REAL *p)
+{
+    ROWS v;
+    asm volatile("ld.global.cs.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.s0), "=f"(v.s1), "=f"(v.s2), "=f"(v.s3)
+                 : "l"(p));
+    return v;
+}
+inline void WRITE_ONCE(__global REAL *p, const ROWS v)
+{
+    asm volatile("st.global.cs.v4.f32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(p), "f"(v.s0), "f"(v.s1), "f"(v.s2), "f"(v.s3)
+                 : "memory");
+}
+#elif STREAM && defined(__clang__)
+#define READ_ONCE(p) __builtin_nontemporal_load((__global const ROWS *)(p))
+#define WRITE_ONCE(p, v) __builtin_nontemporal_store(v, (__global ROWS *)(p))
+#else
+#define READ_ONCE(p) (*(__global const ROWS *)(p))
+#define WRITE_ONCE(p, v) *(__global ROWS *)(p) = (v)
+#endif
 
 #if SUMS
 #define FINISH(v) (v)

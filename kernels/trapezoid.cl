@@ -21,7 +21,6 @@
 // SAMPLES     samples a group: they share its weights
 // LINE        values that bands are padded to (storage/local.py)
 // X_ALIGNED, Y_ALIGNED  1: every sample starts on a whole vector
-// STREAM      1: weights and results pass the caches by (bands.h)
 // BIAS_STEP   from one row's bias to the next: 1, or 0 where all share one
 // HAS_BIAS    1 or 0
 // ACTIVATION, STEEPNESS, LIMIT  the layers' function (activations.h)
@@ -29,8 +28,7 @@
 #include "activations.h"
 #if !defined(ACTIVATION) || !defined(WINDOW) || !defined(VEC) || !defined(GROUP) \
     || !defined(AHEAD) || !defined(SAMPLES) || !defined(LINE) || !defined(X_ALIGNED) \
-    || !defined(Y_ALIGNED) || !defined(STREAM) || !defined(HAS_BIAS) \
-    || !defined(BIAS_STEP)
+    || !defined(Y_ALIGNED) || !defined(HAS_BIAS) || !defined(BIAS_STEP)
 #error "trapezoid.cl needs the function, the bias, and the macros of its tiles"
 #endif
 #include "bands.h"
@@ -78,7 +76,7 @@ void trapezoid(__global const REAL *parameters, __global const int *offsets,
             const int pitch = (rows + LINE - 1) / LINE * LINE;                      \
             __global const REAL *w = parameters + offsets[2 * (first + (layer))];   \
             for (int r = 0; r < WINDOW; ++r)                                        \
-                weight[a][r] = READ_ONCE(w + (size_t)r * pitch + i);                \
+                weight[a][r] = *(__global const ROWS *)(w + (size_t)r * pitch + i); \
             bias[a] = bias_of(parameters + offsets[2 * (first + (layer)) + 1], i);  \
         }                                                                           \
     }
@@ -123,7 +121,7 @@ void trapezoid(__global const REAL *parameters, __global const int *offsets,
             for (int j = 0; j < VEC; ++j)
                 if (i + j < stop) out[j] = PICK(v[s], j);
         } else if (Y_ALIGNED) {
-            WRITE_ONCE(out, v[s]);
+            *(__global ROWS *)out = v[s];
         } else {
             WRITE_ROWS(v[s], out);
         }

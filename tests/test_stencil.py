@@ -25,6 +25,7 @@ from clnet.variants.generic_backward import GenericBackward
 from clnet.variants.stencil import Stencil
 from clnet.variants.stencil_backward import StencilBackward
 from clnet.variants.stencil_cpu import StencilCpu
+from clnet.variants.stencil_reduction import StencilReduction
 from clnet.variants.trapezoid import Trapezoid
 
 DEVICE = clnet.device()
@@ -80,6 +81,9 @@ def test_a_layer(window):
             for config in wanted:
                 stream = int(n_out == 130)
                 check(network, ops, batch, Stencil(), {**config, "stream": stream})
+        listed = configs(StencilReduction(), network, (2, 4), batch, GPU)
+        config = listed[n_out // 2 % len(listed)]
+        check(network, (2, 4), batch, StencilReduction(), config)
 
 
 @pytest.mark.parametrize("window", WINDOWS)
@@ -110,7 +114,7 @@ def test_trapezoids(window):
     for n_out, batch, depth in ((1, 1, 3), (50, 3, 5)):
         network = deep(n_out + depth * (window - 1), window, depth, bias)
         listed = configs(Trapezoid(), network, (0, 2 * depth), batch, GPU)
-        check(network, (0, 2 * depth), batch, Trapezoid(), {**listed[0], "stream": 1})
+        check(network, (0, 2 * depth), batch, Trapezoid(), listed[0])
         check(network, (2, 2 * depth), batch, Trapezoid(), listed[-1])
 
 
@@ -121,7 +125,7 @@ def test_tiles_of_trapezoids(n_out, layers, batch, data):
     vec = data.draw(st.sampled_from((1, 4)))
     config = {
         "group": 16 if vec == 4 else 64, "vec": vec, "ahead": 2, "samples": 2,
-        "depth": data.draw(st.integers(2, 9)), "stream": 0,
+        "depth": data.draw(st.integers(2, 9)),
     }
     network = deep(n_out + 2 * layers, 3, layers)
     check(network, (0, 2 * layers), batch, Trapezoid(), config)

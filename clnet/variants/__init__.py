@@ -29,6 +29,7 @@ from clnet.variants.stencil import Stencil
 from clnet.variants.stencil_backward import StencilBackward
 from clnet.variants.stencil_cpu import StencilCpu
 from clnet.variants.stencil_gradients import StencilGradients
+from clnet.variants.stencil_reduction import StencilReduction
 from clnet.variants.trapezoid import Trapezoid
 from clnet.variants.wide import Wide
 
@@ -46,6 +47,7 @@ VARIANTS: tuple[Variant, ...] = (
     Dia(),
     FusedSparse(),
     Stencil(),
+    StencilReduction(),
     StencilCpu(),
     Trapezoid(),
     Generic(),

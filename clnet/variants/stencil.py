@@ -30,8 +30,10 @@ ENOUGH = 16  # rows and inputs of a work-item: longer windows want shorter vecto
 SAMPLES = (4, 2, 1)  # a work-item, the usually best first
 GROUP = 128  # work-items
 TILE_GROUP = 256  # work-items of a group that shares a tile
-STREAM_VECTOR = 4  # rows whose weights can pass the caches by
-LARGE = 1 << 21  # weights from which on that usually pays: a cache cannot hold them
+STREAM_VECTOR = 4  # rows whose weights can be marked as needed once
+LARGE, LARGEST = 1 << 21, 1 << 24
+"""Weights from which on that usually pays, since a cache cannot hold them; inputs up to
+which it does, since a cache can hold those."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,8 @@ class Stencil:
     """A vector of rows a work-item, for some samples (``stencil.cl``).
 
     Config: ``vec``, rows a work-item, and ``samples``, which share its weights;
-    ``stream``, 1 where weights and outputs pass the caches by; or ``tile``, 1: the
-    textbook's way, x and its halo in local memory.
+    ``stream``, 1 where weights and outputs are marked as needed once; or ``tile``,
+    1: the textbook's way, x and its halo in local memory.
     """
 
     name: str = "stencil"
@@ -74,7 +76,7 @@ class Stencil:
         found = [
             {"vec": v, "samples": n, "stream": stream, "tile": 0}
             for v in vectors for n in samples
-            for stream in streams(span, {"vec": v, "samples": n}, device)
+            for stream in _streams(span, v, n, device)
         ]
         if self._tile_bytes(span, device) <= device.local_memory:
             found.append({"vec": 1, "samples": 1, "stream": 0, "tile": 1})
@@ -137,15 +139,6 @@ class Stencil:
         )
 
 
-def streams(span: Span, config: Config, device: Device) -> tuple[int, ...]:
-    """Return whether weights and outputs may pass the caches by, the best first."""
-    shaped = config["vec"] == STREAM_VECTOR and span.dtype == "float32"
-    if not (inline_ptx(device) and shaped and config["samples"] >= span.batch):
-        return (0,)
-    weights = sum(op.weights.size for op in span.ops if isinstance(op, Apply))
-    return (1, 0) if weights >= LARGE else (0, 1)
-
-
 def aligned(value: Value, vec: int, batch: int) -> int:
     """Return 1 where every row of a value starts on a whole vector, else 0."""
     return int(batch == 1 or value.stride % vec == 0)
@@ -156,3 +149,13 @@ def _storage(span: Span) -> LocalStorage:
     assert isinstance(op, Apply)
     assert isinstance(op.storage, LocalStorage)
     return op.storage
+
+
+def _streams(span: Span, vec: int, samples: int, device: Device) -> tuple[int, ...]:
+    """Return whether weights may be marked as needed once, the best first."""
+    shaped = vec == STREAM_VECTOR and span.dtype == "float32"
+    if not (inline_ptx(device) and shaped and samples >= span.batch):
+        return (0,)
+    storage = _storage(span)
+    pays = storage.size >= LARGE and span.batch * storage.n_in <= LARGEST
+    return (1, 0) if pays else (0, 1)

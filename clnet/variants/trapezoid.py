@@ -26,7 +26,7 @@ from clnet.variants.local_layers import (
     offsets_table,
     refuse_unless_local_layers,
 )
-from clnet.variants.stencil import aligned, streams
+from clnet.variants.stencil import aligned
 
 SHAPES = ((512, 4, 1), (1024, 4, 1), (256, 4, 1), (256, 4, 2), (512, 2, 2))
 """Work-items of a group, rows of each, and layers ahead; the usually best first."""
@@ -44,7 +44,7 @@ class Trapezoid:
 
     Config: ``group``, work-items of a group; ``vec``, rows of each; ``ahead``, layers
     whose weights are under way; ``samples``, which share them; ``depth``, layers of a
-    launch; ``stream``, 1 where weights and outputs pass the caches by.
+    launch.
     """
 
     name: str = "trapezoid"
@@ -84,10 +84,8 @@ class Trapezoid:
                     "group": most, "vec": vec, "ahead": ahead,
                     "samples": samples, "depth": depth,
                 }
-                for stream in streams(span, config, device):
-                    streamed = {**config, "stream": stream}
-                    if self._fits(span, config, device) and streamed not in found:
-                        found.append(streamed)
+                if self._fits(span, config, device) and config not in found:
+                    found.append(config)
         return tuple(found)
 
     def _fits(self, span: Span, config: Config, device: Device) -> bool:
@@ -139,7 +137,6 @@ class Trapezoid:
                 {
                     **local_defines(span, layers[0]), "VEC": vec, "GROUP": group,
                     "AHEAD": config["ahead"], "SAMPLES": samples,
-                    "STREAM": config["stream"],
                     "X_ALIGNED": aligned(x, vec, span.batch),
                     "Y_ALIGNED": aligned(y, vec, span.batch),
                 },
