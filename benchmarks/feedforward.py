@@ -48,6 +48,7 @@ HOST = frozenset({"torch", "onnxruntime", "sklearn"})  # peers that run on CPUs
 CUDA = frozenset({"torch-cuda", "torch-graph", "torch-compile", "cupy"})
 SERIAL = ("serial", "fann")  # on one core, a sample after the other
 SLOW = frozenset({"torch-compile", "tinygrad"})  # to make ready
+SPINNING = frozenset({"host", "sklearn"})  # as NumPy; each has to be waited for
 GPU_SHAPED = ("naive", "local", "split", "fused", "fused_local", "gemm")
 
 
@@ -102,6 +103,8 @@ def _trial(table: str, case: Case, device: Device, options: Options) -> Trial:
         if case.batch * _weights(case.sizes) > SMALL:
             on_demand |= set(GPU_SHAPED)
     on_demand |= SLOW | (CUDA if cpu else HOST)
+    if options.effort == "quick":
+        on_demand |= SPINNING
     ours += [Planned(tune), ByVariant(variant("host")), Serial()]
     peers = (*FIRST_PEERS, *more_peers(options.fann_library))
     return Trial(

@@ -148,7 +148,7 @@ class Bench:
         here = tuple(self._environment[name] for name in ENVIRONMENT)
         self._done: dict[tuple[Any, ...], dict[str, Row]] = {}
         for row in newest(done):
-            if parts(row, ENVIRONMENT) == here and row.status != "missing":
+            if parts(row, ENVIRONMENT) == here:
                 self._done.setdefault(parts(row, SUBJECT), {})[row.basis] = row
 
     def done(self, trial: Trial) -> list[Row]:
@@ -167,7 +167,8 @@ class Bench:
         contenders = []
         for candidate in trial.candidates:
             earlier = self._earlier(trial, candidate.name)
-            if "" in earlier or earlier.keys() >= set(self._bases):
+            given_up = "" in earlier and earlier[""].status != "missing"
+            if given_up or earlier.keys() >= set(self._bases):
                 continue
             self._say(f"{candidate.name}: preparing")
             contender = self._contender(trial, candidate)
@@ -190,7 +191,8 @@ class Bench:
             with limit(candidate.patience):
                 missing = candidate.missing()
                 if missing is not None:
-                    self._no_time(trial, candidate.name, "missing", missing)
+                    if "" not in self._earlier(trial, candidate.name):
+                        self._no_time(trial, candidate.name, "missing", missing)
                     return None
                 prepared = candidate.prepare(trial.case, self.device)
                 error = prepared.check()

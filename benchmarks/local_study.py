@@ -7,44 +7,33 @@ inputs counted, as the study counts them: K - 1 layers of weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import partial
 
-import numpy as np
-
-from clnet.activations import activation
-from clnet.binding import Step
 from clnet.device import Device
-from clnet.layers import Local
-from clnet.network import Network
-from clnet.ops import round_up
-from clnet.storage.local import BAND_ALIGNMENT
 
-from .candidates import (
-    BASES,
-    ByVariant,
-    Candidate,
-    Planned,
-    Prepared,
-    RefusedError,
-    forward,
-    prepared,
-    variant,
-)
-from .cases import BIAS, GAIN, Array, Case
+from .candidates import BASES, ByVariant, Candidate, Planned, variant
 from .frame import Trial
 from .laws import CHIP, FRACTIONS, amdahl, symmetric
+from .local_candidates import (
+    CUDA,
+    PEERS,
+    WINDOW,
+    LayerByLayer,
+    LocalCase,
+    NumPy,
+    Torch,
+    Workers,
+    local_case,
+)
 from .options import Options
-from .peers import PATIENCE, eager, graphed, missing_torch
 from .plots import Curve, Plot
 from .records import Row
 from .report import Layout, matrix, number, tables
+from .traffic import Traffic
 from .values import speed_up
 
 ABOUT = "locally connected layers: bandwidth, several layers a launch, scaling"
-WINDOW = 3
 PAIRS = (  # (N, K)
     (50, 20), (1000, 250), (10_000, 100), (100_000, 20), (1_000_000, 17),
     (5_000_000, 2), (5_000_000, 17),
@@ -53,191 +42,21 @@ LARGER = ((50_000_000, 2),)  # where a GPU is too fast for the study's
 QUICK = ((1000, 250), (1_000_000, 2))
 BASE = (1000, 250)  # N and K of the scaling over cores
 WIDE = (1_000_000, 17)  # likewise, where cores have rows enough not to share many
-BLOCK = 16_384  # rows that NumPy computes at once: a core's cache holds them
-CUDA = frozenset({"torch-cuda", "torch-graph", "torch-compile"})
-PEERS = frozenset({"numpy", "torch", *CUDA})
+LONG = (100_000, 64)  # neurons, and inputs of each: a window that is worth dividing
 SCALING = {
     "strong": "the same network", "weak_n": "N grows with the cores",
     "weak_k": "K grows with the cores, N follows",
+    "weak_n_wide": "N grows with the cores, from a wide network on",
+    "weak_k_wide": "K grows with the cores, N follows, from a wide network on",
 }
+MEMORY = {"read": Traffic("read"), "copy": Traffic("copy")}
+
+__all__ = ["ABOUT", "PEERS", "PLOTS", "bases", "report", "trials"]
 
 
 def bases(device: Device) -> Sequence[str]:
     """Return what is timed unasked."""
     return ("wall",) if device.type == "cpu" else tuple(BASES)[:3]
-
-
-@dataclass(frozen=True)
-class LocalCase(Case):
-    """A stack of local layers; parameters as for `Case`."""
-
-    @property
-    def network(self) -> Network:
-        """The network."""
-        return _network(self.sizes, self.activation, self.dtype, self.seed)
-
-
-def local_case(n: int, k: int, batch: int = 1) -> LocalCase:
-    """Return the case of N inputs and K layers of values."""
-    sizes = tuple(n - i * (WINDOW - 1) for i in range(k))
-    return LocalCase(f"N={n} K={k}", sizes, batch=batch)
-
-
-@lru_cache(maxsize=1)
-def _network(
-    sizes: tuple[int, ...], name: str, dtype: str, seed: int
-) -> Network:
-    window = 1 + sizes[0] - sizes[1]
-    layers = [Local(window, name)] * (len(sizes) - 1)
-    network = Network(sizes[0], layers, seed=seed, dtype=dtype)
-    parameters = network.parameters * np.dtype(dtype).type(GAIN.get(name, 1.0))
-    rng = np.random.default_rng(seed)
-    for slot in network.layout.biases:
-        assert slot is not None
-        parameters[slot.offset] = rng.uniform(-BIAS, BIAS)
-    network.parameters = parameters
-    return network
-
-
-# Candidates -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Workers:
-    """`stencil_cpu` on some of the cores, all layers in one launch.
-
-    Attributes
-    ----------
-    workers : int
-        How many.
-    """
-
-    workers: int
-    patience: float | None = None
-
-    @property
-    def name(self) -> str:
-        """How many cores."""
-        return f"cores-{self.workers}"
-
-    def missing(self) -> str | None:
-        """Return None: it is ours."""
-        return None
-
-    def prepare(self, case: Case, device: Device) -> Prepared:
-        """Return the plan of one tile a core."""
-        stencil = ByVariant(variant("stencil_cpu"))
-        (step,) = stencil.steps(case, device)
-        tile = round_up(-(-case.sizes[-1] // self.workers), BAND_ALIGNMENT)
-        config = {"workers": self.workers, "tile": tile, "stream": 0}
-        only = Step(step.span, step.variant, config, step.place)
-        return prepared(case, device, (only,))
-
-
-@dataclass(frozen=True)
-class NumPy:
-    """Products and sums of shifted slices, a block of rows at a time, all in place."""
-
-    name: str = "numpy"
-    patience: float | None = PATIENCE
-
-    def missing(self) -> str | None:
-        """Return None: clnet needs it."""
-        return None
-
-    def prepare(self, case: Case, device: Device) -> Prepared:
-        """Return the loop over layers and blocks."""
-        network = case.network
-        layers = [
-            (np.ascontiguousarray(network.weights(i).T), network.biases(i)[0])
-            for i in range(len(network.layers))
-        ]
-        value = activation(case.activation).value
-        values = [np.empty((case.batch, n), case.dtype) for n in case.sizes[1:]]
-        spare = np.empty((case.batch, BLOCK), case.dtype)
-
-        def call(x: Array) -> Array:
-            for (weights, bias), y in zip(layers, values, strict=True):
-                for start in range(0, y.shape[1], BLOCK):
-                    w = weights[:, start : start + BLOCK]
-                    part = y[:, start : start + BLOCK]
-                    product = spare[:, : part.shape[1]]
-                    inputs = x[:, start:]
-                    np.multiply(w[0], inputs[:, : part.shape[1]], out=part)
-                    for r in range(1, len(w)):
-                        beside = inputs[:, r : r + part.shape[1]]
-                        np.add(part, np.multiply(w[r], beside, out=product), out=part)
-                    part += bias
-                    if case.activation == "sigmoid":
-                        _sigmoid(part)
-                    else:
-                        part[...] = value(part)
-                x = y
-            return x.copy()
-
-        return forward(case, call, threads=1)
-
-
-def _sigmoid(v: Array) -> None:
-    """Replace v by its sigmoid."""
-    np.negative(v, out=v)
-    np.exp(v, out=v)
-    v += 1
-    np.reciprocal(v, out=v)
-
-
-@dataclass(frozen=True)
-class Torch:
-    """PyTorch: the same expression, layer by layer; names as in `peers.Torch`."""
-
-    name: str = "torch"
-    patience: float | None = PATIENCE
-
-    def missing(self) -> str | None:
-        """Return what is not installed, or that CUDA has no device."""
-        return missing_torch(cuda=self.name != "torch")
-
-    def prepare(self, case: Case, device: Device) -> Prepared:
-        """Return the loop over layers, on the CPU or on CUDA's first device."""
-        import torch
-
-        if case.activation != "sigmoid":
-            raise RefusedError(f"no module for {case.activation} is written down here")
-        where = "cpu" if self.name == "torch" else "cuda"
-        network = case.network
-        layers = [
-            (
-                torch.tensor(np.ascontiguousarray(network.weights(i).T), device=where),
-                torch.tensor(network.biases(i), device=where),
-            )
-            for i in range(len(network.layers))
-        ]
-
-        def layer(x: Any, weights: Any, bias: Any) -> Any:
-            n = weights.shape[1]
-            sums = bias
-            for r in range(len(weights)):
-                sums = sums + weights[r] * x[:, r : r + n]
-            return torch.sigmoid(sums)
-
-        if self.name in ("torch-compile", "torch-graph"):
-            layer = torch.compile(layer)
-
-        def model(x: Any) -> Any:
-            with torch.inference_mode():
-                for weights, bias in layers:
-                    x = layer(x, weights, bias)
-            return x
-
-        if self.name == "torch":
-            return forward(
-                case, lambda x: np.asarray(model(torch.from_numpy(x)).numpy()),
-                threads=torch.get_num_threads(), spins=True,
-            )
-        return (graphed if self.name == "torch-graph" else eager)(case, model)
-
-
-# Trials -----------------------------------------------------------------------------
 
 
 def trials(device: Device, options: Options) -> tuple[Trial, ...]:
@@ -258,6 +77,7 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
         _pair(local_case(n, k, batch), device, options.tune)
         for n, k in pairs for batch in options.batches or (1,)
     ]
+    found += _strategies(device)
     if cpu:
         found += _scaling(device)
     return tuple(found)
@@ -280,16 +100,31 @@ def _pair(case: LocalCase, device: Device, tune: bool) -> Trial:
     peers: tuple[Candidate, ...] = (
         NumPy(), *(Torch(name) for name in ("torch", *sorted(CUDA)))
     )
+    # Of one layer the bytes tell all: all but the traffic is hidden.
+    memory = MEMORY.values() if len(case.sizes) == 2 else ()
     return Trial(
-        "pairs", case, (*ours, Planned(tune), *peers),
+        "pairs", case, (*ours, Planned(tune), *memory, *peers),
         frozenset({*shaped, *CUDA} if cpu else {"torch"}),
         ("numpy",) if cpu else ("torch-graph", "torch-cuda", "numpy"),
     )
 
 
+def _strategies(device: Device) -> list[Trial]:
+    """Return both ways to share a layer's work: rows, or the inputs of each row."""
+    rows: ByVariant = ByVariant(variant("stencil"), label="outer-loop")
+    if device.type == "cpu":
+        rows = LayerByLayer(variant("stencil_cpu"), label="outer-loop")
+    candidates = (rows, ByVariant(variant("stencil_reduction"), label="inner-loop"))
+    n_out, window = LONG
+    long = LocalCase(f"N={n_out + window - 1} R={window}", (n_out + window - 1, n_out))
+    return [
+        Trial("strategies", case, candidates, against=("outer-loop",))
+        for case in (*(local_case(*pair) for pair in (BASE, WIDE)), long)
+    ]
+
+
 def _scaling(device: Device) -> list[Trial]:
     """Return the same stack on 1, 2, 4 … cores, and larger ones on as many."""
-    n, k = BASE
     cores = [1]
     while 2 * cores[-1] <= device.compute_units:
         cores.append(2 * cores[-1])
@@ -300,9 +135,12 @@ def _scaling(device: Device) -> list[Trial]:
         )
         for pair in (BASE, WIDE)
     ]
-    for table, larger in (("weak_n", _larger_n), ("weak_k", _larger_k)):
+    for table, pair, larger in (
+        ("weak_n", BASE, _larger_n), ("weak_k", BASE, _larger_k),
+        ("weak_n_wide", WIDE, _larger_n), ("weak_k_wide", WIDE, _larger_k),
+    ):
         found += [
-            Trial(table, local_case(*larger(n, k, p)), (Workers(p),), against=())
+            Trial(table, local_case(*larger(*pair, p)), (Workers(p),), against=())
             for p in cores
         ]
     return found
@@ -337,6 +175,15 @@ def report(rows: Sequence[Row]) -> str:
             ("throughput: GFLOP/s, a multiply-add being two", _throughput),
         ):
             parts.append(f"pairs, {basis}: {title}\n\n" + matrix(group, cell))
+        for name in MEMORY:
+            times = {row.case: row.median for row in group if row.candidate == name}
+            shared = [row for row in group if row.case in times]
+            if shared:
+                title = f"share of the speed of a {name} of as many bytes"
+                parts.append(
+                    f"pairs, {basis}: {title}\n\n"
+                    + matrix(shared, partial(_share, times))
+                )
     for table, meaning in SCALING.items():
         group = [row for row in rows if row.table == table and row.median is not None]
         alone = [row for row in group if row.candidate == "cores-1"]
@@ -344,6 +191,13 @@ def report(rows: Sequence[Row]) -> str:
             cell = partial(_efficiency, table == "strong", alone)
             parts.append(f"{table}: efficiency, {meaning}\n\n" + matrix(group, cell))
     return "\n\n".join(part for part in parts if part)
+
+
+def _share(times: Mapping[str, float | None], row: Row) -> str:
+    alone = times[row.case]
+    assert alone is not None
+    assert row.median is not None
+    return number(alone / row.median)
 
 
 def _sizes(row: Row) -> list[int]:
@@ -417,7 +271,7 @@ PLOTS = (
         ),
     ),
     Plot(
-        "weak", "Weak scaling: larger networks on more cores", ("weak_n", "weak_k"),
+        "weak", "Weak scaling: larger networks on more cores", tuple(SCALING)[1:],
         x=_cores, x_label="cores", y_label="time on one core over this time", y=_weak,
         line=lambda row: SCALING[row.table], log="x",
         curves=(Curve("every core counts", lambda cores: 1.0),),
