@@ -37,6 +37,11 @@ class DataSet:
     def __len__(self) -> int:
         return len(self.x)
 
+    def part(self, rows: slice | Array) -> DataSet:
+        """Return some of the samples."""
+        weight = None if self.weight is None else self.weight[rows]
+        return DataSet(self.x[rows], self.t[rows], weight)
+
     @property
     def arrays(self) -> list[Array]:
         """The arrays in the order of a program's inputs."""

@@ -410,7 +410,8 @@ class Network(Description):
         sample_weight: ArrayLike | None = None,
         callbacks: Iterable[Callback] = (),
         seed: int | None = None,
-        device: str | Device | None = None,
+        device: Devices = None,
+        devices: Devices = None,
         desired_error: float | None = None,
         stop: str | None = None,
         schedule: str | Callable[[int], float] | None = None,
@@ -460,6 +461,10 @@ class Network(Description):
             Of the order of samples; None: drawn from the operating system.
         device : str, Device or None
             As for `clnet.device`.
+        devices : list of these, ``"all"`` or None
+            Instead: devices that share each batch. Each computes the gradients of its
+            samples, the host adds them up, and all parameters stay equal; the result
+            is that of one device but for the order of sums, and for what dropout drops.
         desired_error : float or None
             Stop when the training's error is at most this.
         stop : {"mse", "bit_fail"} or None
@@ -507,7 +512,7 @@ class Network(Description):
             self, x, t, optimiser=optimiser, loss=loss, epochs=epochs,
             batch_size=batch_size, shuffle=shuffle, validation=validation,
             sample_weight=sample_weight, callbacks=callbacks, seed=seed, device=device,
-            desired_error=desired_error, stop=stop, schedule=schedule,
+            devices=devices, desired_error=desired_error, stop=stop, schedule=schedule,
             regularisation=Regularisation(l1, l2, clip_norm, clip_value), state=state,
             scaling=scaling_to_apply(self._scaling, scale), precision=precision,
         )

@@ -66,11 +66,14 @@ class Optimiser:
         Values of state that it keeps for each parameter.
     batch : int or None
         The batch size that it needs; None: any.
+    reads_error : bool
+        Whether its step depends on `Moment.mse`.
     """
 
     name: ClassVar[str]
     slots: ClassVar[int]
     batch: ClassVar[int | None] = None
+    reads_error: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -237,6 +240,7 @@ class Sarprop(Optimiser):
 
     name = "sarprop"
     slots = 2  # step, previous slope
+    reads_error = True
     increase_factor: float = 1.2
     decrease_factor: float = 0.5
     delta_max: float = 50.0

@@ -62,6 +62,11 @@ class Session:
         for queue in self.queues.values():
             queue.finish()
 
+    def settle(self) -> None:
+        """Wait for all that was enqueued where several queues know no common order."""
+        if len(self.queues) > 1:
+            self.finish()
+
     def kernel(self, launch: Launch, place: Device) -> Any:
         """Return a new kernel object for a launch; programs are built once."""
         import pyopencl as cl
@@ -91,6 +96,7 @@ _session = cache(Session)
 _one_at_a_time = threading.Lock()
 
 
-def failed(device: Device, error: BaseException) -> DeviceError:
-    """Return the error for a device that failed while it ran."""
-    return DeviceError(f"{device.name} failed while running: {error}")
+def failed(device: Device, error: BaseException, *others: Device) -> DeviceError:
+    """Return the error for a device, or one of several, that failed while it ran."""
+    names = " or ".join(one.name for one in (device, *others))
+    return DeviceError(f"{names} failed while running: {error}")

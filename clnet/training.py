@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from math import isfinite
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import check_count
+from clnet.data_parallel import shares
 from clnet.data_set import DataSet
 from clnet.device import Device
 from clnet.device import device as find_device
@@ -27,6 +28,7 @@ from clnet.history import Epoch, History, Measures
 from clnet.lowering import lower_training
 from clnet.ops import PRECISIONS, Program
 from clnet.optimisers import Optimiser
+from clnet.parallel_training import ParallelPass
 from clnet.replay import Learnt, Replay
 from clnet.session import Session, failed, session
 from clnet.shuffling import key
@@ -59,11 +61,6 @@ class Pass:
         Samples a step.
     learnt : Learnt
         Parameters and state.
-
-    Attributes
-    ----------
-    plan : TrainingPlan
-        How a step is computed.
     """
 
     def __init__(
@@ -75,10 +72,10 @@ class Pass:
         batch: int,
         learnt: Learnt,
     ) -> None:
-        self.plan = plan_training(network, program, session.device, batch)
-        self._replay = Replay(session, self.plan.steps, network.layout, learnt)
+        self._plan = plan_training(network, program, session.device, batch)
+        self._replay = Replay(session, self._plan.steps, network.layout, learnt)
         self._totals = program.output
-        self._n, self._n_out = len(data), network.n_out
+        self._n = len(data)
         for value, array in zip(program.inputs, data.arrays, strict=True):
             self._replay.write(value, array)
 
@@ -103,15 +100,25 @@ class Pass:
         self._replay.set(**{f"key{i}": int(word) for i, word in enumerate(words)})
         return self._replay.run_pass(self._n, count)
 
-    def measures(self) -> Measures:
-        """Wait for the epoch's end, and return what it added up to."""
-        # As Python's floats: the sums are of the type's own precision, and what
-        # rounding took from them is added in float64.
-        totals: list[float] = self._replay.read(self._totals)[0].tolist()
-        loss, squares, fails = map(add, totals, totals[len(RECORD) :])
-        outputs = self._n * self._n_out
-        bit_fail = round(fails) if isfinite(fails) else outputs
-        return Measures(loss / self._n, squares / outputs, bit_fail)
+    def totals(self) -> Array:
+        """Wait for the epoch's end, and return its totals [6], as `Tally`'s."""
+        totals: Array = self._replay.read(self._totals)[0]
+        return totals
+
+    def explain(self) -> str:
+        """Return how a step is computed, and why."""
+        return self._plan.explain()
+
+
+def measures(totals: Array, samples: int, outputs: int) -> Measures:
+    """Return what an epoch's totals [6] say of so many samples and outputs each."""
+    # As Python's floats: the sums are of the type's own precision, and what rounding
+    # took from them is added in float64.
+    numbers: list[float] = totals.tolist()
+    loss, squares, fails = map(add, numbers, numbers[len(RECORD) :])
+    outputs *= samples
+    bit_fail = round(fails) if isfinite(fails) else outputs
+    return Measures(loss / samples, squares / outputs, bit_fail)
 
 
 class Training:
@@ -128,56 +135,75 @@ class Training:
     """
 
     def __init__(self, network: Network, setup: TrainingSetup) -> None:
-        data, batch, validation = setup.data, setup.batch, setup.validation
-        state = setup.state
+        data, batch, state = setup.data, setup.batch, setup.state
         self.network = network
         self.history = History(state)
-        self._session = session(setup.device)
+        self._sessions = [session(device) for device in setup.devices]
         self._shuffled = setup.shuffled
         self._epoch, self._count, self._seed = state.epoch, state.count, state.seed
-        n = len(data)
-        self._learnt = Learnt(self._session, state.parameters, state.values)
-        self._training = Pass(
-            self._session, network,
-            lower_training(
-                network, setup.loss, setup.rule, samples=n if batch < n else None,
-                shuffled=setup.shuffled, weighted=data.weight is not None,
-                regularisation=setup.regularisation,
-            ).at(setup.precision),
-            data, batch, self._learnt,
-        )
-        self.history.plan = self.explain()
-        self._validation = None
-        if validation is not None:
-            size = min(len(validation), CHUNK)
-            samples = len(validation) if size < len(validation) else None
-            program = lower_training(
-                network, setup.loss, None, samples=samples, dropout=False
-            ).at(setup.precision)
-            self._validation = Pass(
-                self._session, network, _without_backward(program), validation, size,
-                self._learnt,
+        self._samples = n = len(data)
+        self._learnt = [
+            Learnt(one, state.parameters, state.values) for one in self._sessions
+        ]
+        program = lower_training(
+            network, setup.loss, setup.rule, samples=n if batch < n else None,
+            shuffled=setup.shuffled, weighted=data.weight is not None,
+            regularisation=setup.regularisation,
+        ).at(setup.precision)
+        self._training: Pass | ParallelPass
+        if len(setup.devices) == 1:
+            self._training = Pass(
+                self._sessions[0], network, program, data, batch, self._learnt[0]
             )
+            sharing = [1]
+        else:
+            self._training = ParallelPass(
+                network, program, data, batch, setup.devices, self._learnt
+            )
+            sharing = self._training.shares
+        self.history.plan = self.explain()
+        self._validations = [] if setup.validation is None else list(
+            self._validating(setup, setup.validation, sharing)
+        )
+        self._validation_samples = len(setup.validation or ())
+
+    def _validating(
+        self, setup: TrainingSetup, data: DataSet, sharing: Sequence[int]
+    ) -> Iterator[Pass]:
+        """Yield the passes of devices over their shares of a validation set."""
+        start = 0
+        for number, n in enumerate(shares(len(data), sharing)):
+            if n:
+                size = min(n, CHUNK)
+                program = lower_training(
+                    self.network, setup.loss, None, samples=n if size < n else None,
+                    dropout=False,
+                ).at(setup.precision)
+                yield Pass(
+                    self._sessions[number], self.network, _without_backward(program),
+                    data.part(slice(start, start + n)), size, self._learnt[number],
+                )
+            start += n
 
     @property
     def validates(self) -> bool:
         """Whether a validation set is measured after each epoch."""
-        return self._validation is not None
+        return bool(self._validations)
 
     @property
     def parameters(self) -> Array:
         """The flat buffer as it is now, read from the device; assign to replace it."""
-        self._session.finish()
-        return self._learnt.values()[0]
+        self._sessions[0].finish()
+        return self._learnt[0].values()[0]
 
     @parameters.setter
     def parameters(self, values: Array) -> None:
-        self._session.finish()
-        self._learnt.parameters.write(self._session, values)
+        for learnt in self._learnt:
+            learnt.replace(values)
 
     def explain(self) -> str:
         """Return how a step is computed, and why, as `Plan.explain` does."""
-        return self._training.plan.explain()
+        return self._training.explain()
 
     def update_network(self) -> None:
         """Give the network the parameters as they are now."""
@@ -186,21 +212,23 @@ class Training:
     def epoch(self, rate: float) -> Epoch:
         """Train one epoch at a learning rate."""
         start = time.perf_counter()
-        self._learnt.keep()
+        self._learnt[0].keep()
         words = key(self._seed, self._epoch) if self._shuffled else ()
         self._count += self._training.run(words, rate, self._seed, self._count)
-        measures = self._training.measures()
+        totals = self._training.totals()
+        trained = measures(totals, self._samples, self.network.n_out)
         self._epoch += 1
-        validation = None if self._validation is None else self._validated()
+        validation = self._validated() if self._validations else None
         seconds = time.perf_counter() - start
-        done = Epoch(self._epoch, measures, validation, seconds)
+        done = Epoch(self._epoch, trained, validation, seconds)
         self.history.epochs.append(done)
         return done
 
     def _validated(self) -> Measures:
-        assert self._validation is not None
-        self._validation.run()
-        return self._validation.measures()
+        for one in self._validations:
+            one.run()
+        totals = np.sum([one.totals() for one in self._validations], axis=0)
+        return measures(totals, self._validation_samples, self.network.n_out)
 
     def finish(self) -> None:
         """Give the network what was learnt, and the history its state.
@@ -210,11 +238,12 @@ class Training:
         ClnetWarning
             If that is not finite: the last finite parameters are taken.
         """
-        self._session.finish()
+        for one in self._sessions:
+            one.finish()
         history = self.history
-        parameters, values = self._learnt.values()
+        parameters, values = self._learnt[0].values()
         diverged = bool(history.epochs) and not history[-1].training.finite
-        newest, before = self._learnt.kept()
+        newest, before = self._learnt[0].kept()
         if diverged:  # the last epoch began with what gave the loss that overflowed
             parameters = before
         elif not np.isfinite(parameters).all():
@@ -241,7 +270,7 @@ def _without_backward(program: Program) -> Program:
 
 def fit(network: Network, setup: TrainingSetup, progress: bool) -> History:
     """Train a network; see `Network.fit`."""
-    memory = session(setup.device)
+    errors = session(setup.devices[0]).errors
     try:
         training = Training(network, setup)
         for callback in setup.callbacks:
@@ -250,15 +279,15 @@ def fit(network: Network, setup: TrainingSetup, progress: bool) -> History:
         try:
             _run(training, setup, progress)
         except Exception:  # a callback's: what was learnt is not lost with it
-            with suppress(*memory.errors):
+            with suppress(*errors):
                 training.update_network()
             raise
         for callback in setup.callbacks:
             if hasattr(callback, "end"):
                 callback.end(training)
         training.finish()
-    except memory.errors as error:
-        raise failed(setup.device, error) from error
+    except errors as error:
+        raise failed(setup.devices[0], error, *setup.devices[1:]) from error
     network.fann = setup.fann
     return training.history
 

@@ -26,7 +26,7 @@ from clnet.explain import explanation
 from clnet.network import Network
 from clnet.ops import Program, Value
 from clnet.planner import Planner
-from clnet.training_ops import Update
+from clnet.training_ops import Tally
 from clnet.tuning.store import Timing
 from clnet.tuning.times import Times
 from clnet.tuning.trial import Trial
@@ -142,7 +142,7 @@ class _TrainingPlanner(Planner):
         found = [self.times.remembered(c) for c in candidates]
         n = len(self.program.ops)
         wholes = [i for i, c in enumerate(found) if c.stop - c.start == n]
-        trains = isinstance(self.program.ops[-1], Update)
+        trains = not isinstance(self.program.ops[-1], Tally)
         least = self._search(found, wholes, inf)
         limit = least if trains else least / VALIDATION
         shorter = self._search(found, range(len(found)), limit)

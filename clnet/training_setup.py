@@ -13,8 +13,7 @@ from clnet.activations import SOFTMAX
 from clnet.callbacks import Callback
 from clnet.checks import check_count
 from clnet.data_set import DataSet, data_set
-from clnet.device import Device
-from clnet.device import device as find_device
+from clnet.device import Device, Devices, device_list
 from clnet.errors import InputError, unknown
 from clnet.formats.fann_parameters import STOP_FUNCTIONS, FannParameters
 from clnet.history import Epoch, TrainingState
@@ -66,8 +65,8 @@ class TrainingSetup:
         In order.
     state : TrainingState
         At first.
-    device : Device
-        Where.
+    devices : tuple of Device
+        Where: one, or several that share each batch.
     precision : str
         Of products: one of `ops.PRECISIONS`.
     fann : FannParameters or None
@@ -86,7 +85,7 @@ class TrainingSetup:
     reached: Callable[[Epoch], str | None]
     callbacks: list[Callback]
     state: TrainingState
-    device: Device
+    devices: tuple[Device, ...]
     precision: str
     fann: FannParameters | None
 
@@ -105,7 +104,8 @@ def training_setup(
     sample_weight: ArrayLike | None,
     callbacks: Iterable[Callback],
     seed: int | None,
-    device: str | Device | None,
+    device: Devices,
+    devices: Devices,
     desired_error: float | None,
     stop: str | None,
     schedule: str | Schedule | None,
@@ -134,7 +134,9 @@ def training_setup(
         other = data_set(network, *validation, what="validation ", scaling=scaling)
     reached = _reached(network, desired_error, stop)
     calls = _called(callbacks)
-    where = find_device(device)
+    if None not in (device, devices):
+        raise InputError("give device or devices, not both")
+    where = device_list(device if devices is None else devices)
     row = default_loss(network, optimiser) if loss is None else loss_function(loss)
     begin = _begin(network, rule, seed) if state is None else _resumed(
         network, rule, seed, state

@@ -47,11 +47,12 @@ def no_waiting() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def modelled_training() -> Iterator[None]:
     """Let `fit` rank modelled costs: to build and measure all takes too long here."""
-    from clnet import training
+    from clnet import parallel_training, training
     from clnet.training_planner import plan_training
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "plan_training", partial(plan_training, tune=False))
+        for module in (training, parallel_training):
+            patch.setattr(module, "plan_training", partial(plan_training, tune=False))
         yield
 
 
