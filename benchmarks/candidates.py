@@ -134,6 +134,8 @@ class ByVariant:
         Which.
     pinned : mapping of str to int
         Parts of the configuration that are given; of what is left the first counts.
+    by_layer : bool
+        Whether each layer is a span of its own, although the variant takes several.
     one_core : bool
         Whether it runs in the calling thread, on the device's serial companion.
     tune : bool
@@ -144,6 +146,7 @@ class ByVariant:
 
     variant: Variant
     pinned: Config = field(default_factory=dict)
+    by_layer: bool = False
     one_core: bool = False
     tune: bool = False
     label: str = ""
@@ -173,7 +176,8 @@ class ByVariant:
         place = _serial(device) if self.one_core else device
         program = case.network.program
         n = len(program.ops)
-        length = {"op": 1, "pair": 2, "layer": 2, "run": n}[self.variant.reach]
+        reach = "layer" if self.by_layer else self.variant.reach
+        length = {"op": 1, "pair": 2, "layer": 2, "run": n}[reach]
         steps = []
         configs: dict[str, Config] = {}
         for start in range(0, n, length):

@@ -18,7 +18,6 @@ from clnet.layers import Local
 from clnet.network import Network
 from clnet.ops import round_up
 from clnet.storage.local import BAND_ALIGNMENT
-from clnet.variants.base import Reach
 
 from .candidates import (
     ByVariant,
@@ -34,7 +33,6 @@ from .peers import PATIENCE, eager, graphed, missing_torch
 WINDOW = 3  # of the study
 BLOCK = 16_384  # rows that NumPy computes at once: a core's cache holds them
 CUDA = frozenset({"torch-cuda", "torch-graph", "torch-compile"})
-PEERS = frozenset({"numpy", "torch", *CUDA})
 
 
 @dataclass(frozen=True)
@@ -104,16 +102,6 @@ class Workers:
         config = {"workers": self.workers, "tile": tile, "stream": 0}
         only = Step(step.span, step.variant, config, step.place)
         return prepared(case, device, (only,))
-
-
-@dataclass(frozen=True)
-class LayerByLayer(ByVariant):
-    """A variant that could take all layers in one launch, a launch a layer instead."""
-
-    @property
-    def reach(self) -> Reach:
-        """One layer."""
-        return "layer"
 
 
 @dataclass(frozen=True)

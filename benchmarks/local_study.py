@@ -17,9 +17,7 @@ from .frame import Trial
 from .laws import CHIP, FRACTIONS, amdahl, symmetric
 from .local_candidates import (
     CUDA,
-    PEERS,
     WINDOW,
-    LayerByLayer,
     LocalCase,
     NumPy,
     Torch,
@@ -42,6 +40,7 @@ LARGER = ((50_000_000, 2),)  # where a GPU is too fast for the study's
 QUICK = ((1000, 250), (1_000_000, 2))
 BASE = (1000, 250)  # N and K of the scaling over cores
 WIDE = (1_000_000, 17)  # likewise, where cores have rows enough not to share many
+PEERS = frozenset({"numpy", "torch", *CUDA})
 LONG = (100_000, 64)  # neurons, and inputs of each: a window that is worth dividing
 SCALING = {
     "strong": "the same network", "weak_n": "N grows with the cores",
@@ -50,8 +49,6 @@ SCALING = {
     "weak_k_wide": "K grows with the cores, N follows, from a wide network on",
 }
 MEMORY = {"read": Traffic("read"), "copy": Traffic("copy")}
-
-__all__ = ["ABOUT", "PEERS", "PLOTS", "bases", "report", "trials"]
 
 
 def bases(device: Device) -> Sequence[str]:
@@ -111,9 +108,8 @@ def _pair(case: LocalCase, device: Device, tune: bool) -> Trial:
 
 def _strategies(device: Device) -> list[Trial]:
     """Return both ways to share a layer's work: rows, or the inputs of each row."""
-    rows: ByVariant = ByVariant(variant("stencil"), label="outer-loop")
-    if device.type == "cpu":
-        rows = LayerByLayer(variant("stencil_cpu"), label="outer-loop")
+    stencil = variant("stencil_cpu" if device.type == "cpu" else "stencil")
+    rows = ByVariant(stencil, by_layer=True, label="outer-loop")
     candidates = (rows, ByVariant(variant("stencil_reduction"), label="inner-loop"))
     n_out, window = LONG
     long = LocalCase(f"N={n_out + window - 1} R={window}", (n_out + window - 1, n_out))

@@ -59,3 +59,21 @@ __kernel void read_chunks(__global const VEC *data, const int count, const int p
     if (reader < readers)
         sums[reader] = read(data + (size_t)reader * count, count, 1, passes);
 }
+
+// Each work-item reads a share of its own, once, as cores like it.
+//
+// data  [items, count]   items: the launch's work-items
+// sums  [items]
+__kernel void read_shares(__global const VEC *data, const int count,
+                          __global VEC *sums)
+{
+    const int i = get_global_id(0);
+    sums[i] = read(data + (size_t)i * count, count, 1, 1);
+}
+
+// to[i] = from[i]
+// index map: work-item i
+__kernel void copy(__global const VEC *from, __global VEC *to)
+{
+    to[get_global_id(0)] = from[get_global_id(0)];
+}

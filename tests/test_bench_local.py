@@ -20,8 +20,8 @@ pytestmark = pytest.mark.usefixtures("hurried")
 def test_what_is_measured():
     on_cpu, on_gpu = (local_study.trials(place, Options()) for place in (CPU, GPU))
     tables = {trial.table for trial in on_cpu}
-    assert tables == {"pairs", "strong", "weak_n", "weak_k"}
-    assert {trial.table for trial in on_gpu} == {"pairs"}
+    assert tables == {"pairs", "strategies", *local_study.SCALING}
+    assert {trial.table for trial in on_gpu} == {"pairs", "strategies"}
     names = {trial.case.name for trial in on_gpu}
     assert "N=1000 K=250" in names and "N=50000000 K=2" in names
     for trial in (*on_cpu, *on_gpu):
@@ -50,13 +50,25 @@ def test_candidates_are_right(batch):
     others = [local_study.NumPy(), local_study.Torch("torch")]
     checked = 0
     trial = local_study._pair(case, device, False)
-    for candidate in (*trial.candidates, *others, *filter(None, [cores])):
+    strategies = local_study._strategies(device)[-1].candidates
+    several = (*trial.candidates, *strategies, *others, *filter(None, [cores]))
+    for candidate in several:
         if candidate.name in local_study.CUDA or candidate.missing() is not None:
             continue
         prepared = candidate.prepare(case, device)
         assert prepared.check() < case.tolerance, candidate.name
         checked += 1
-    assert checked >= 5
+    assert checked >= 7
+
+
+@pytest.mark.parametrize("name", ["read", "copy"])
+def test_memory_alone(name):
+    """It moves about as many bytes as the case must, on every basis but the host's."""
+    case = local_study.local_case(2000, 2)
+    ready = local_study.MEMORY[name].prepare(case, clnet.device())
+    assert set(ready.timers) == {"stream", "device", "busy"}
+    for make in ready.timers.values():
+        assert make()(2) > 0
 
 
 def test_other_functions():
@@ -70,10 +82,12 @@ def test_on_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(local_study, "QUICK", ((30, 3),))
     monkeypatch.setattr(local_study, "BASE", (60, 5))
     monkeypatch.setattr(local_study, "WIDE", (90, 3))
+    monkeypatch.setattr(local_study, "LONG", (30, 4))
     arguments = ["bench", "local_study", "--quick", "--out", str(tmp_path)]
     assert main([*arguments, "--peers", "numpy", "--basis", "wall"]) == 0
     shown = capsys.readouterr().out
     assert "effective GB/s" in shown and "N=30 K=3" in shown
     if clnet.device().type == "cpu":
         assert "weak_k: efficiency" in shown
+    assert "inner-loop" in shown
     assert list(tmp_path.glob("local_study-*.csv"))
