@@ -92,19 +92,7 @@ __kernel void add_parts(__global REAL *gradients, const int weights, const int b
 
 #else
 #ifdef GRADIENT
-#include "gradients.h"
-
-// f'(v) * STEEPNESS of the layer below, by its output, or by its sum with the bias
-inline REAL slope(REAL at)
-{
-#if READS_SUMS
-    at *= (REAL)STEEPNESS;
-#ifdef LIMIT
-    at = clipped(at, -LIMIT, LIMIT);
-#endif
-#endif
-    return GRADIENT(at, (REAL)STEEPNESS) * (REAL)STEEPNESS;
-}
+#include "slope.h"
 #endif
 
 // dx[b, i] = sum over o of ds[b, o] A[o, i]; with GRADIENT that is multiplied by

@@ -1,80 +1,39 @@
-// Products of matrices on matrix units, from halves:
+// Products of matrices on matrix units, of operands that pack.cl has packed (halves.h):
 //
 //     c(m, n) = sum over k of a(m, k) b(n, k)
 //
-// Packing. Both operands are written once as 16-bit halves, in the order in which the
-// units want them, so that the product itself only copies and multiplies. A row r is
-// scaled by a power of two so that its largest value lies in [2^14, 2^15); its inverse
-// is kept and multiplies the sums. PLANES = 2 keeps what rounding took as well,
-// 2^11 times larger:
+// A group computes TILE_M x TILE_N of c. Blocks of both operands are copied to local
+// memory as they are, STAGES - 1 steps ahead; a lane's part of a block is one read of 16
+// bytes, free of bank conflicts; and the units do the rest.
 //
-//     v * scale = high + low / 2^11        high, low: halves of 11 bits each
-//
-// and of the four products the three that matter are formed:
-//
-//     a b = high high + (high low + low high) / 2^11
-//
-// which carries 22 bits of every value down to 2^-28 of its row's largest, and is short
-// of float32's 24 by less than its sums lose to rounding. The units cut off what they add
-// up; so they only add SLICE * 16 terms, and float32 adds those sums: Ootomo and Yokota,
-// "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
-// theoretical peak performance", 2022. PLANES = 1 is TF32's precision.
-//
-// A packed operand is an array [row blocks, k blocks, PLANES, 32 lanes] of 4 words:
-// blocks of 16 rows x 16 terms, in each of which a lane of a warp has 8 halves:
-//
-//         a: k ->  2t 2t+1   2t+8 2t+9        b: k ->  2t 2t+1   2t+8 2t+9
-//     row  g       word 0    word 2                    word 0    word 1
-//     row  g + 8   word 1    word 3                    word 2    word 3
-//
-// with g = lane / 4 and t = lane % 4. That is how `mma.m16n8k16` wants 16 rows of a in
-// four registers in a row, and twice 8 rows of b in two. Rows end on 128, terms on 32,
-// with zeros.
-//
-// PLANES   1 or 2, as above
-// PTX      80 and up: mma and cp.async of that generation; else the same in plain C,
-//          slow, by which the index maps are tested
-#if !defined(PLANES) || !defined(PTX)
-#error "mma.h needs PLANES and PTX"
+// TILE_M, TILE_N    rows and columns of a group: 16 to 128, powers of two
+// WARPS_M, WARPS_N  warps of a group, below and beside one another: they divide the tile
+//                   into blocks of 16 x 16 or multiples; 128 work-items or more
+// STEP              blocks of 16 terms that are copied at once: 1 or 2
+// STAGES            steps in local memory: 2 to 6, of which one is computed
+// SLICE             blocks of terms that the units add up: a divisor of STEP
+// PANEL             tiles of rows whose groups are neighbours: they share their columns
+// PLANES, PTX       as in halves.h
+#include "halves.h"
+#if !defined(TILE_M) || !defined(TILE_N) || !defined(WARPS_M) || !defined(WARPS_N) \
+    || !defined(STEP) || !defined(STAGES) || !defined(SLICE) || !defined(PANEL)
+#error "mma.h needs TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE and PANEL"
 #endif
-#if PTX >= 80
-#define UNROLLED _Pragma("unroll")
-#else
-#define UNROLLED
-#endif
-#define WARP 32
-#define BLOCK 16                     // rows of a block, and its terms
-#define LOW 2048.0f                  // 2^11: by which the low parts are larger
-#define TOP 14                       // exponent of a row's largest value, scaled
-#define LEAST_EXPONENT -100          // of a row's largest: below, scales would overflow
 
-// Two values as halves in a word, the first one low; and back.
-inline uint halves(const float first, const float second)
-{
-#if PTX >= 80
-    uint word;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
-    return word;
-#else
-    uint word;
-    vstore_half_rte(first, 0, (half *)&word);
-    vstore_half_rte(second, 1, (half *)&word);
-    return word;
-#endif
-}
+#define ITEMS (WARPS_M * WARPS_N * WARP)
+#define BLOCKS_M (TILE_M / WARPS_M / BLOCK)   // blocks of rows of a warp
+#define BLOCKS_N (TILE_N / WARPS_N / BLOCK)   // and of columns
+#define CHUNK (STEP * PLANES * WARP)          // 4-word parts of a block row's step
+#define A_STEP (TILE_M / BLOCK * CHUNK)
+#define B_STEP (TILE_N / BLOCK * CHUNK)
+#define SHARED (STAGES * (A_STEP + B_STEP))   // 4-word parts in local memory
 
-inline float2 of_halves(const uint word)
-{
-#if PTX >= 80
-    float first, second;
-    asm("{ .reg .f16 low, high; mov.b32 {low, high}, %2;"
-        " cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
-        : "=f"(first), "=f"(second) : "r"(word));
-    return (float2)(first, second);
-#else
-    return vload_half2(0, (const half *)&word);
-#endif
-}
+// Rows and columns of a lane's sums, from its group's tile on.
+#define LANE (get_local_id(0) % WARP)
+#define ROW_OF(i) \
+    (get_local_id(0) / WARP % WARPS_M * (TILE_M / WARPS_M) + 8 * (i) + LANE / 4)
+#define COLUMN_OF(j) \
+    (get_local_id(0) / WARP / WARPS_M * (TILE_N / WARPS_N) + 8 * (j) + 2 * (LANE % 4))
 
 // A lane's part of a block. In plain C it is the whole block, still in local memory.
 #if PTX >= 80
@@ -108,11 +67,13 @@ inline void multiply_add(float *sums, const Fragment a, const Fragment b, const 
 #endif
 }
 
-// Copy 4 words to local memory; what was copied is there after arrived() and a barrier.
+// Copy 4 words to local memory; what was copied is there after ARRIVED and a barrier.
+// Through the first cache (.ca): groups of one unit share rows. Past it, the second
+// cache's bandwidth would be the bound (4.1 TB/s on an H200).
 inline void copy_words(__local uint4 *to, __global const uint4 *from)
 {
 #if PTX >= 80
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;"
                  :: "r"((uint)(size_t)to), "l"(from) : "memory");
 #else
     *to = *from;
@@ -127,3 +88,133 @@ inline void copy_words(__local uint4 *to, __global const uint4 *from)
 #define DEPART()
 #define ARRIVED(left)
 #endif
+
+// Start to copy a step of an operand: `count` parts to local memory, CHUNK of them from
+// every block row, which lie `pitch` parts apart. ITEMS is a multiple of CHUNK.
+inline void copy_step(__local uint4 *to, __global const uint4 *from, const int count,
+                      const int pitch)
+{
+    const int id = get_local_id(0);
+    from += id / CHUNK * pitch + id % CHUNK;
+UNROLLED
+    for (int c = 0; c < count; c += ITEMS)
+        if (count % ITEMS == 0 || c + id < count)
+            copy_words(to + c + id, from + c / CHUNK * pitch);
+}
+
+// sums += a warp's part of a step; a and b: where its blocks start in local memory
+inline void add_step(float (*sums)[2 * BLOCKS_N][4], __local const uint4 *a,
+                     __local const uint4 *b)
+{
+    const int lane = get_local_id(0) % WARP;
+UNROLLED
+    for (int start = 0; start < STEP; start += SLICE) {
+        Fragment rows[BLOCKS_M][SLICE][PLANES], columns[BLOCKS_N][SLICE][PLANES];
+UNROLLED
+        for (int s = 0; s < SLICE; ++s) {
+UNROLLED
+            for (int p = 0; p < PLANES; ++p) {
+                const int at = ((start + s) * PLANES + p) * WARP;
+UNROLLED
+                for (int i = 0; i < BLOCKS_M; ++i)
+                    rows[i][s][p] = FRAGMENT(a + i * CHUNK + at, lane);
+UNROLLED
+                for (int j = 0; j < BLOCKS_N; ++j)
+                    columns[j][s][p] = FRAGMENT(b + j * CHUNK + at, lane);
+            }
+        }
+UNROLLED
+        for (int i = 0; i < BLOCKS_M; ++i) {
+UNROLLED
+            for (int j = 0; j < 2 * BLOCKS_N; ++j) {
+#if PLANES == 1
+UNROLLED
+                for (int s = 0; s < SLICE; ++s)
+                    multiply_add(sums[i][j], rows[i][s][0], columns[j / 2][s][0], j % 2);
+#else
+                float main[4] = {0, 0, 0, 0}, rest[4] = {0, 0, 0, 0};
+UNROLLED
+                for (int s = 0; s < SLICE; ++s) {
+                    multiply_add(main, rows[i][s][0], columns[j / 2][s][0], j % 2);
+                    multiply_add(rest, rows[i][s][0], columns[j / 2][s][1], j % 2);
+                    multiply_add(rest, rows[i][s][1], columns[j / 2][s][0], j % 2);
+                }
+UNROLLED
+                for (int e = 0; e < 4; ++e)
+                    sums[i][j][e] += fma(rest[e], 1 / LOW, main[e]);
+#endif
+            }
+        }
+    }
+}
+
+// Where a group's tile begins, as (row, column), of `rows` x `columns`: PANEL tiles of
+// rows are passed together, tile of columns by tile of columns.
+inline int2 tile_of(const int group, const int rows, const int columns)
+{
+    const int across = (columns + TILE_N - 1) / TILE_N;
+    const int down = (rows + TILE_M - 1) / TILE_M;
+    const int panel = group / (PANEL * across), within = group % (PANEL * across);
+    const int high = min(PANEL, down - panel * PANEL);
+    return (int2)((panel * PANEL + within % high) * TILE_M, within / high * TILE_N);
+}
+
+// sums = this lane's of the tile at `tile`, of the steps from `from` to `to` of operands
+// of `blocks` blocks of terms; shared [SHARED] is local memory. Which they are: sums
+// [i][j][e] belong to row ROW_OF(2 i + e / 2) and column COLUMN_OF(j) + e % 2.
+inline void multiply(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared,
+                     __global const uint4 *a, __global const uint4 *b, const int2 tile,
+                     const int blocks, const int from, const int to)
+{
+    const int pitch = blocks * PLANES * WARP;
+    const int warp = get_local_id(0) / WARP;
+    const int row = warp % WARPS_M * BLOCKS_M, column = warp / WARPS_M * BLOCKS_N;
+    a += (size_t)(tile.s0 / BLOCK) * pitch + from * CHUNK;
+    b += (size_t)(tile.s1 / BLOCK) * pitch + from * CHUNK;
+UNROLLED
+    for (int i = 0; i < BLOCKS_M; ++i)
+UNROLLED
+        for (int j = 0; j < 2 * BLOCKS_N; ++j)
+UNROLLED
+            for (int e = 0; e < 4; ++e) sums[i][j][e] = 0;
+
+UNROLLED
+    for (int stage = 0; stage < STAGES - 1; ++stage) {
+        if (from + stage < to) {
+            __local uint4 *tiles = shared + stage * (A_STEP + B_STEP);
+            copy_step(tiles, a, A_STEP, pitch);
+            copy_step(tiles + A_STEP, b, B_STEP, pitch);
+        }
+        a += CHUNK;
+        b += CHUNK;
+        DEPART();
+    }
+    int stage = 0, next = STAGES - 1;
+    for (int step = from; step < to; ++step) {
+        ARRIVED(STAGES - 2);
+        barrier(CLK_LOCAL_MEM_FENCE);  // also: all have done with the stage before
+        if (step + STAGES - 1 < to) {
+            __local uint4 *tiles = shared + next * (A_STEP + B_STEP);
+            copy_step(tiles, a, A_STEP, pitch);
+            copy_step(tiles + A_STEP, b, B_STEP, pitch);
+        }
+        a += CHUNK;
+        b += CHUNK;
+        DEPART();
+        __local const uint4 *tiles = shared + stage * (A_STEP + B_STEP);
+        add_step(sums, tiles + row * CHUNK, tiles + A_STEP + column * CHUNK);
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        next = next + 1 == STAGES ? 0 : next + 1;
+    }
+}
+
+// Two neighbouring outputs, or the first of them where it is a row's last.
+inline void put_pair(__global float *to, const float2 v, const int left, const int padded)
+{
+    if (padded && left > 1) {
+        *(__global float2 *)to = v;
+    } else {
+        to[0] = v.s0;
+        if (left > 1) to[1] = v.s1;
+    }
+}

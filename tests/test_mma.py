@@ -1,4 +1,4 @@
-"""mma: what it packs, and its products at the edges of tiles, by the plain-C path."""
+"""mma, mma_backward: their products at the edges of tiles, by the plain-C path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from clnet import Dense, Local, Network
 from clnet.device import device
 from clnet.errors import InputError
 from clnet.ops import PRECISIONS, Apply
+from clnet.training_ops import ApplyT, Outer
 from clnet.variants.mma import KEYS, SHAPES, Mma
+from clnet.variants.mma_backward import MmaBackward
 from clnet.variants.packing import PLANES, Packing
 
 DEVICE = device()
@@ -33,12 +35,14 @@ def config_of(shape, parts=1):
     return {**dict(zip(KEYS, shape, strict=True)), "parts": parts}
 
 
-def checked(network, span, config):
-    check(network, span, Mma(), config, eps=EPS[span.precision], capable=H200)
+def checked(network, span, config, variant=None):
+    check(
+        network, span, variant or Mma(), config, eps=EPS[span.precision], capable=H200
+    )
 
 
 @pytest.mark.parametrize("precision", PRECISIONS[:2])
-@pytest.mark.parametrize("place", range(len(SHAPES[2])))
+@pytest.mark.parametrize("place", range(len(SHAPES[1])))
 def test_edges(precision, place):
     """Outputs, and the sums that the derivative of silu reads."""
     shape = SHAPES[PLANES[precision]][place]
@@ -64,6 +68,30 @@ def test_any_scale(scale):
     checked(network, forward(network, 17), config_of(SHAPES[2][-1]))
 
 
+SIZES = [(37, 41, 50), (1, 1, 1), (64, 33, 16), (5, 70, 131)]
+
+
+@pytest.mark.parametrize("pair", [False, True])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_apply_t(sizes, pair):
+    """Gradients of a layer's input, alone or with the derivative below."""
+    n_in, n_out, batch = sizes
+    function = "silu" if n_in == 37 else "tanh"
+    network = Network(3, [Dense(n_in, function), Dense(n_out)], seed=1)
+    span = span_at(program_of(network), ApplyT, 1 + pair, batch)
+    checked(network, span, config_of(SHAPES[2][-3 + pair]), MmaBackward())
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_outer(sizes, biased):
+    """The gradient of a layer's weights, and with it that of its biases."""
+    n_in, n_out, batch = sizes
+    network = Network(n_in, [Dense(n_out, bias=biased)], seed=1)
+    span = span_at(program_of(network), Outer, 1 + biased, batch)
+    checked(network, span, config_of(SHAPES[2][-3 + biased]), MmaBackward())
+
+
 def test_planes_and_sizes():
     packing = Packing(rows=129, terms=33, planes=2)
     assert (packing.row_blocks, packing.blocks) == (16, 4)
@@ -74,10 +102,11 @@ def test_planes_and_sizes():
 def test_shapes_keep_to_what_the_kernel_says():
     for planes, shapes in SHAPES.items():
         assert len(set(shapes)) == len(shapes)
-        for m, n, warps_m, warps_n, step, stages in shapes:
+        for m, n, warps_m, warps_n, step, stages, part in shapes:
             assert m % (16 * warps_m) == n % (16 * warps_n) == 0
-            assert 128 % m == 128 % n == 2 % step == 0
-            assert (m + n) * step * 32 * planes * stages <= H200.local_memory
+            assert 128 % m == 128 % n == 2 % step == step % part == 0
+            assert (m + n) * step * 32 * planes * stages <= 48 << 10
+            assert warps_m * warps_n >= step * planes
 
 
 def test_the_model_fills_the_device():

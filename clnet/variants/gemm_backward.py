@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from clnet.device import Device
-from clnet.ops import VALUE_ALIGNMENT, Span, round_up
+from clnet.ops import VALUE_ALIGNMENT, Slot, Span, Value, round_up
 from clnet.storage import DenseStorage, RowStorage
 from clnet.training_ops import ActGrad, ApplyT, BiasGrad, Outer
 from clnet.variants.backward import gradient_defines, gradient_function
@@ -125,40 +125,69 @@ def _product(span: Span) -> Product:
     return Product(storage.n_out, storage.n_in, span.batch, item)
 
 
-def _apply_t(span: Span, config: Config, device: Device) -> Launch:
+@dataclass(frozen=True)
+class Carried:
+    """What gradients are carried to: a layer's input, or the sums of the layer below.
+
+    Attributes
+    ----------
+    out : Value
+        What is written.
+    kept : Value
+        What the derivative of the layer below reads; `out` where there is none.
+    bias : Slot or None
+        The biases that are added to it.
+    defines : dict of str to int or str
+        The derivative's macros (slope.h), and whether there are such biases.
+    """
+
+    out: Value
+    kept: Value
+    bias: Slot | None
+    defines: dict[str, int | str]
+
+
+def carried(span: Span) -> Carried:
+    """Return where the gradients of a span that starts with `ApplyT` go."""
     op, *more = span.ops
+    assert isinstance(op, ApplyT)
+    if not more:
+        return Carried(op.dx, op.dx, None, {"HAS_BIAS": 0})
+    (act,) = more
+    assert isinstance(act, ActGrad)
+    function = act.nonlinearity
+    name, by_sum = gradient_function(function.names[0], function.fann_compatible)
+    read = act.sums if by_sum else act.y
+    assert read is not None
+    bias = act.bias if by_sum else None
+    defines = {
+        "GRADIENT": name, "READS_SUMS": int(by_sum),
+        "HAS_BIAS": int(bias is not None),
+        "STEEPNESS": number(function.steepness[0], span),
+        **gradient_defines(span),
+    }
+    if function.limits is not None and function.limits[0] < float("inf"):
+        defines["LIMIT"] = number(function.limits[0], span)
+    return Carried(act.ds, read, bias, defines)
+
+
+def _apply_t(span: Span, config: Config, device: Device) -> Launch:
+    op, to = span.ops[0], carried(span)
     assert isinstance(op, ApplyT)
     storage = op.storage
     assert isinstance(storage, RowStorage)
-    out, kept, bias = op.dx, op.dx, None
-    defines: dict[str, int | str] = {}
-    for act in more:
-        assert isinstance(act, ActGrad)
-        function = act.nonlinearity
-        name, by_sum = gradient_function(function.names[0], function.fann_compatible)
-        read = act.sums if by_sum else act.y
-        assert read is not None
-        out, kept = act.ds, read
-        bias = act.bias if by_sum else None
-        defines = {
-            "GRADIENT": name, "READS_SUMS": int(by_sum),
-            "STEEPNESS": number(function.steepness[0], span),
-            **gradient_defines(span),
-        }
-        if function.limits is not None and function.limits[0] < float("inf"):
-            defines["LIMIT"] = number(function.limits[0], span)
     return Launch(
         SOURCE, "apply_t",
         {
             "REAL": real(span), "OUTER": 0, "X_PADDED": 1,
-            "HAS_BIAS": int(bias is not None), **tile_defines(config, device),
-            **defines,
+            **tile_defines(config, device), **to.defines,
         },
         _product(span).grid(config), (items(config), 1),
         (
-            Parameters(), op.weights.offset, storage.stride, op.ds, op.ds.stride, out,
-            out.stride, kept, kept.stride, 0 if bias is None else bias.offset,
-            storage.n_in, storage.n_out, span.batch,
+            Parameters(), op.weights.offset, storage.stride, op.ds, op.ds.stride,
+            to.out, to.out.stride, to.kept, to.kept.stride,
+            0 if to.bias is None else to.bias.offset, storage.n_in, storage.n_out,
+            span.batch,
         ),
     )
 

@@ -30,33 +30,128 @@ from clnet.variants.packing import BLOCK, PLANES, WARP, Packing
 SOURCE = "mma.cl"
 UNITS = 80  # generation of PTX whose matrix units are used
 PANEL = 16  # tiles of samples whose groups are neighbours
-RATE = 3.0  # times what a unit's float32 arithmetic does, for the model; and three
-# times this for one plane
-KEYS = ("tile_m", "tile_n", "warps_m", "warps_n", "step", "stages")
-SHAPES = {
+RATES = {2: 3.0, 1: 8.0}  # times what float32 arithmetic does, by planes
+KEYS = ("tile_m", "tile_n", "warps_m", "warps_n", "step", "stages", "slice")
+SHAPES = {  # by planes; from large to small: large tiles read less
     2: (
-        (128, 128, 2, 4, 1, 2),
-        (128, 64, 2, 2, 1, 3),
-        (64, 64, 2, 2, 1, 3),
-        (64, 32, 2, 2, 1, 3),
-        (32, 32, 2, 2, 1, 4),
-        (128, 16, 4, 1, 1, 4),
-        (16, 64, 1, 4, 1, 4),
+        (128, 128, 2, 2, 1, 2, 1),
+        (128, 128, 4, 4, 1, 3, 1),
+        (128, 64, 2, 2, 1, 3, 1),
+        (128, 64, 4, 2, 1, 3, 1),
+        (64, 64, 2, 2, 2, 3, 1),
+        (64, 32, 2, 2, 2, 3, 2),
+        (32, 32, 2, 2, 2, 4, 1),
+        (128, 16, 4, 1, 2, 2, 1),
+        (16, 64, 1, 4, 2, 4, 1),
     ),
     1: (
-        (128, 128, 2, 2, 2, 2),
-        (128, 64, 2, 2, 2, 3),
-        (64, 64, 2, 2, 2, 4),
-        (64, 32, 2, 2, 2, 4),
-        (32, 32, 2, 2, 2, 4),
-        (128, 16, 4, 1, 2, 4),
-        (16, 64, 1, 4, 2, 4),
+        (128, 128, 2, 4, 2, 3, 1),
+        (128, 128, 2, 2, 1, 4, 1),
+        (128, 64, 2, 2, 2, 3, 1),
+        (64, 64, 2, 2, 2, 4, 1),
+        (64, 32, 2, 2, 2, 4, 1),
+        (128, 16, 4, 1, 2, 4, 1),
+        (16, 64, 1, 4, 2, 4, 1),
     ),
 }
 PARTS = (1, 2, 4, 8)
 LEAST_PART = 16  # blocks of terms
 MOST_CONFIGS = 6  # that are worth measuring
-FILL_STEPS = 16  # as many terms' time passes before a group's units are busy
+FILL = 16  # as many blocks' time passes before a group's units are busy
+SUMMING = 1000  # the time of adding parts, likewise in that of a block's product
+
+
+@dataclass(frozen=True)
+class Product:
+    """c [m, n], of sums of k terms, as ``mma.h`` computes it.
+
+    Attributes
+    ----------
+    m, n, k : int
+        Its sizes.
+    planes : int
+        Halves a value.
+    """
+
+    m: int
+    n: int
+    k: int
+    planes: int
+
+    @property
+    def a(self) -> Packing:
+        """The first operand."""
+        return Packing(self.m, self.k, self.planes)
+
+    @property
+    def b(self) -> Packing:
+        """The second operand."""
+        return Packing(self.n, self.k, self.planes)
+
+    def tiles(self, config: Config) -> int:
+        """Return how many tiles cover c."""
+        return -(-self.m // config["tile_m"]) * -(-self.n // config["tile_n"])
+
+    def space(
+        self, device: Device, parts: tuple[int, ...] = (1,)
+    ) -> tuple[Config, ...]:
+        """Return the configs to measure, the best by a model first."""
+        found = [
+            {**dict(zip(KEYS, shape, strict=True)), "parts": p}
+            for shape in SHAPES[self.planes] for p in parts
+            if p == 1 or self.a.blocks >= p * LEAST_PART
+        ]
+
+        def clocks(config: Config) -> float:
+            """Return the time in that of a unit for one block of 16 x 16 terms."""
+            m, n, parts = config["tile_m"], config["tile_n"], config["parts"]
+            waves = -(-self.tiles(config) * parts // device.compute_units)
+            each = m * n / BLOCK**2 + 2 * (m + n) / BLOCK  # products and copies
+            return waves * (self.a.blocks / parts + FILL) * each + (parts > 1) * SUMMING
+
+        return tuple(sorted(found, key=clocks)[:MOST_CONFIGS])
+
+    def cost(
+        self, span: Span, config: Config, device: Device, launches: int,
+        partial: int = 0,
+    ) -> Cost:
+        """Count both operands packed, and again for every tile that reads them."""
+        read = self.a.size * -(-self.n // config["tile_n"])
+        read += self.b.size * -(-self.m // config["tile_m"])
+        return Cost(
+            flops=span_flops(span),
+            bytes=span_bytes(span) + self.a.size + self.b.size + read + 2 * partial,
+            launches=launches,
+            scratch=self.a.size + self.b.size + partial,
+            compute_units=min(
+                device.compute_units, self.tiles(config) * config["parts"]
+            ),
+            efficiency=RATES[self.planes],
+        )
+
+    def defines(self, config: Config) -> dict[str, int | str]:
+        """Return the macros of ``mma.h``."""
+        return {
+            **{key.upper(): config[key] for key in KEYS}, "PANEL": PANEL,
+            "PLANES": self.planes,
+        }
+
+
+def refuse_without_units(span: Span, device: Device) -> str | None:
+    """Return why matrix units are not there or not wanted, or None."""
+    if inline_ptx(device) < UNITS:
+        return (
+            "it is made for matrix units that PTX reaches (compute capability 8.0 "
+            f"or more), and {device.name} has none"
+        )
+    if span.dtype != "float32":
+        return "it computes in float32 only"
+    return None
+
+
+def group_of(config: Config) -> int:
+    """Return the work-items of a group."""
+    return WARP * config["warps_m"] * config["warps_n"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +160,8 @@ class Mma:
 
     Config: ``tile_m``, ``tile_n``, samples and neurons of a group; ``warps_m``,
     ``warps_n``, its warps; ``step``, blocks of 16 inputs copied at once; ``stages``,
-    steps in local memory; ``parts`` of the inputs, whose sums a launch adds.
+    steps in local memory; ``slice``, blocks that the units add up; ``parts`` of the
+    inputs, whose sums a launch adds.
     """
 
     name: str = "mma"
@@ -73,86 +169,55 @@ class Mma:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse devices without such matrix units, and all but float32."""
-        if inline_ptx(device) < UNITS:
-            return (
-                "it is made for matrix units that PTX reaches (compute capability 8.0 "
-                f"or more), and {device.name} has none"
-            )
-        if span.dtype != "float32":
-            return "it computes in float32 only"
-        return refuse_unless_dense_layers(span, device, keeps_sums=True)
+        refusal = refuse_without_units(span, device)
+        return refusal or refuse_unless_dense_layers(span, device, keeps_sums=True)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles and parts, the best by a model first."""
-        _, x = _packings(span)
-        found = [
-            {**dict(zip(KEYS, shape, strict=True)), "parts": parts}
-            for shape in SHAPES[x.planes] for parts in PARTS
-            if parts == 1 or x.blocks >= parts * LEAST_PART
-        ]
-
-        def clocks(config: Config) -> float:
-            """Return the time in that of a unit for one block of 16 x 16 terms."""
-            m, n, parts = config["tile_m"], config["tile_n"], config["parts"]
-            waves = -(-_tiles(span, config) * parts // device.compute_units)
-            each = m * n / BLOCK**2 + 2 * (m + n) / BLOCK  # products and copies
-            return waves * (x.blocks / parts + FILL_STEPS) * each + (parts > 1) * 1000
-
-        return tuple(sorted(found, key=clocks)[:MOST_CONFIGS])
+        return _product(span).space(device, PARTS)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count x packed and read again, and packed A for every tile of samples."""
-        layer = dense_layer(span)
-        a, x = _packings(span)
-        parts = config["parts"]
+        launches = 2 + (config["parts"] > 1)
         partial = _partial_size(span, config)
-        again = a.size * (-(-span.batch // config["tile_m"]) - 1)
-        again += x.size * -(-layer.n_out // config["tile_n"])
-        return Cost(
-            flops=span_flops(span),
-            bytes=span_bytes(span) + again + x.size + 2 * partial,
-            launches=2 + (parts > 1),
-            scratch=a.size + x.size + partial,
-            compute_units=min(device.compute_units, _tiles(span, config) * parts),
-            efficiency=RATE * (3 if x.planes == 1 else 1),
-        )
+        return _product(span).cost(span, config, device, launches, partial)
 
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return the packing of A and of x, the product, and the sum of its parts."""
-        layer = dense_layer(span)
-        a, x = _packings(span)
-        value, y, sums = layer.apply.x, layer.act.y, layer.apply.sums
+        layer, product, group = dense_layer(span), _product(span), group_of(config)
+        x, y, sums = layer.apply.x, layer.act.y, layer.apply.sums
         keeps, parts = sums in span.outputs, config["parts"]
         kept = sums if keeps else y
         storage, bias = layer.apply.storage, layer.act.bias
         assert isinstance(storage, RowStorage)
-        key = f"mma {layer.apply.weights.offset} in {a.planes} halves"
-        packed = Packed(key, a.size), Packed(f"{key}, scales", a.scales_size)
-        scratch = Scratch("x", x.size), Scratch("scales", x.scales_size)
-        defines = _defines(span, config)
-        rest: tuple[Argument, ...] = (
-            Parameters(), 0 if bias is None else bias.offset, y, y.stride, kept,
-            kept.stride, layer.n_out, span.batch,
+        key = f"mma {layer.apply.weights.offset} in {product.planes} halves"
+        a = Packed(key, product.b.size), Packed(f"{key}, scales", product.b.scales_size)
+        packed = Scratch("x", product.a.size), Scratch("scales", product.a.scales_size)
+        defines = {
+            **layer_defines(span, layer), **product.defines(config), "PARTS": parts,
+            "Y_PADDED": padded(y), "KEEPS_SUMS": int(keeps),
+        }
+        biases: tuple[Argument, ...] = (
+            Parameters(), 0 if bias is None else bias.offset,
         )
-        group = WARP * config["warps_m"] * config["warps_n"]
-        partial = Scratch("partial", _partial_size(span, config))
-        pitch = round_up(layer.n_out, VALUE_ALIGNMENT)
-        to: tuple[Argument, ...] = (partial, pitch) if parts > 1 else (y, y.stride)
+        last: tuple[Argument, ...] = (kept, kept.stride, layer.n_out, span.batch)
+        partial = Scratch("partial", _partial_size(span, config)), _pitch(span)
+        to: tuple[Argument, ...] = (y, y.stride)
         launches = (
-            a.launch(
-                Parameters(), layer.apply.weights.offset, storage.stride, *packed,
+            product.b.launch(
+                Parameters(), layer.apply.weights.offset, storage.stride, *a,
                 second=True, source_padded=1, when="parameters",
             ),
-            x.launch(
-                value, 0, value.stride, *scratch, second=False,
-                source_padded=padded(value),
+            product.a.launch(
+                x, 0, x.stride, *packed, second=False, source_padded=padded(x)
             ),
             Launch(
                 SOURCE, "mma", defines,
-                (_tiles(span, config) * group, parts), (group, 1),
-                (*scratch, *packed, x.blocks, *rest[:2], *to, *rest[4:]),
+                (product.tiles(config) * group, parts), (group, 1),
+                (*packed, *a, product.a.blocks, *biases,
+                 *(to if parts == 1 else partial), *last),
             ),
         )
         if parts == 1:
@@ -160,39 +225,22 @@ class Mma:
         pairs = round_up(-(-layer.n_out // 2), WARP)
         added = Launch(
             SOURCE, "add_parts", defines, (pairs, span.batch), (WARP, 1),
-            (partial, pitch, *rest),
+            (*partial, *biases, *to, *last),
         )
         return (*launches, added)
 
 
-def _packings(span: Span) -> tuple[Packing, Packing]:
-    """Return those of A and of x."""
-    layer, planes = dense_layer(span), PLANES[span.precision]
-    return (
-        Packing(layer.n_out, layer.n_in, planes),
-        Packing(span.batch, layer.n_in, planes),
-    )
+def _product(span: Span) -> Product:
+    layer = dense_layer(span)
+    return Product(span.batch, layer.n_out, layer.n_in, PLANES[span.precision])
 
 
-def _tiles(span: Span, config: Config) -> int:
-    down = -(-span.batch // config["tile_m"])
-    return down * -(-dense_layer(span).n_out // config["tile_n"])
+def _pitch(span: Span) -> int:
+    """Return the values from one row of a part's sums to the next."""
+    return round_up(dense_layer(span).n_out, VALUE_ALIGNMENT)
 
 
 def _partial_size(span: Span, config: Config) -> int:
     """Return the bytes of the sums of parts."""
-    if config["parts"] == 1:
-        return 0
-    width = round_up(dense_layer(span).n_out, VALUE_ALIGNMENT)
-    return 4 * config["parts"] * span.batch * width
-
-
-def _defines(span: Span, config: Config) -> dict[str, int | str]:
-    layer = dense_layer(span)
-    return {
-        **layer_defines(span, layer),
-        **{key.upper(): config[key] for key in (*KEYS, "parts")},
-        "PLANES": PLANES[span.precision], "SLICE": 1, "PANEL": PANEL,
-        "Y_PADDED": padded(layer.act.y),
-        "KEEPS_SUMS": int(layer.apply.sums in span.outputs),
-    }
+    parts = config["parts"]
+    return 4 * parts * span.batch * _pitch(span) if parts > 1 else 0

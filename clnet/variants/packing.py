@@ -75,13 +75,41 @@ class Packing:
         when : {"call", "parameters", "inputs"}
             As for `Launch`.
         """
+        return self._launch(
+            "pack", (source, offset, stride), to, scales, (), when, second=second,
+            source_padded=source_padded,
+        )
+
+    def launch_turned(
+        self, source: Argument, offset: int, stride: int, to: Argument,
+        scales: Argument, *, second: bool, totals: tuple[Argument, int] | None = None,
+        when: When = "call",
+    ) -> Launch:
+        """Return the launch that packs a matrix whose rows are the source's columns.
+
+        Parameters
+        ----------
+        source, offset, stride, to, scales, second, when
+            As for `launch`: stride is from one term to the next.
+        totals : (Argument, int) or None
+            Where the rows' sums are written too: a buffer, and the values before.
+        """
+        return self._launch(
+            "pack_turned", (source, offset, stride), to, scales, totals or (scales, 0),
+            when, second=second, totals=totals is not None,
+        )
+
+    def _launch(
+        self, kernel: str, source: tuple[Argument, ...], to: Argument, scales: Argument,
+        more: tuple[Argument, ...], when: When, *, second: bool, source_padded: int = 1,
+        totals: bool = False,
+    ) -> Launch:
         return Launch(
-            "pack.cl", "pack",
+            "pack.cl", kernel,
             {
-                "PLANES": self.planes, "PACKERS": PACKERS,
-                "SOURCE_PADDED": source_padded, "SECOND": int(second),
+                "PLANES": self.planes, "PACKERS": PACKERS, "SECOND": int(second),
+                "SOURCE_PADDED": source_padded, "TOTALS": int(totals),
             },
             (self.row_blocks * PACKERS,), (PACKERS,),
-            (source, offset, stride, self.rows, self.terms, to, scales, self.blocks),
-            when=when,
+            (*source, self.rows, self.terms, to, scales, self.blocks, *more), when=when,
         )
