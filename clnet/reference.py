@@ -21,7 +21,7 @@ from clnet.lowering import live_elements
 from clnet.ops import Apply, BiasAct, Nonlinearity, Op, Program, Slot, Softmax
 from clnet.optimisers import Moment
 from clnet.shuffling import hashes, permuted
-from clnet.storage import LocalStorage, RowStorage, Storage
+from clnet.storage import LocalStorage, RowStorage, SparseStorage, Storage
 from clnet.training_ops import (
     RECORD,
     ActGrad,
@@ -83,22 +83,30 @@ def _product(x: Array, storage: Storage, weights: Array, transposed: bool) -> Ar
 
     Storages of whole rows multiply all of them, so that 0 · ∞ is NaN where a masked one
     has no connection. The others multiply their live entries alone: BLAS, which knows
-    only whole matrices, serves where x is finite and the zeros between do not matter.
+    only whole matrices, serves where x is finite, the zeros between do not matter, and
+    there are fewer of them than multiplications at live entries.
     """
     if isinstance(storage, LocalStorage):
         return _windows(x, storage, weights, transposed)
-    if isinstance(storage, RowStorage) or np.isfinite(x).all():
+    rows_alone = isinstance(storage, SparseStorage) and (
+        len(x) * len(storage.pattern) < storage.n_out * storage.n_in
+    )
+    if isinstance(storage, RowStorage) or (not rows_alone and np.isfinite(x).all()):
         matrix = storage.matrix(weights)
         product: Array = x @ (matrix if transposed else matrix.T)
         return product
-    entries = storage.entries()
-    live = entries.live
-    rows, columns = entries.rows[live], entries.columns[live]
+    if isinstance(storage, SparseStorage):
+        pattern, values = storage.pattern, weights[storage.slots]
+        rows, columns = pattern.rows, pattern.columns
+    else:
+        entries = storage.entries()
+        live = entries.live
+        rows, columns, values = entries.rows[live], entries.columns[live], weights[live]
     if transposed:
         rows, columns = columns, rows
-    sums = np.zeros((storage.n_in if transposed else storage.n_out, len(x)), x.dtype)
-    np.add.at(sums, rows, (x[:, columns] * weights[live]).T)
-    return sums.T
+    n = storage.n_in if transposed else storage.n_out
+    sums = [np.bincount(rows, sample[columns] * values, n) for sample in x]
+    return np.array(sums, x.dtype)
 
 
 def _windows(
