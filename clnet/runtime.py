@@ -19,7 +19,7 @@ from clnet.binding import Binding, Step
 from clnet.checks import as_numbers
 from clnet.device import Device
 from clnet.errors import InputError
-from clnet.memory import Action, Memory, staging
+from clnet.memory import Action, Memory, copy_in, copy_out, staging
 from clnet.ops import Span, Value
 from clnet.reference import run_ops
 from clnet.session import Session, failed, session
@@ -99,8 +99,10 @@ class Executable(Binding):
         self.x: dict[str, Array] = {}
         self._host: dict[str, Array] = {}
         self._rows: dict[str, Array] = {}  # with their padding
-        self._downloads: list[Callable[..., Any]] = []
+        self._downloads: list[Action] = []
         self._waits: list[Action] = []
+        # Of pinned memory a copy and a wait take less than a copy that waits.
+        self._blocks = session.device.type == "cpu"
         self._copies: list[Any] = []  # a copy's event, when it goes, waits for its end
         self._buffers: dict[str, Any] = {}
         self._kept: list[Memory] = []  # shared with other executables
@@ -120,7 +122,7 @@ class Executable(Binding):
         self._downloads = [
             copy for value in wanted if (copy := self._copy_out(value)) is not None
         ]
-        if not self._downloads or self._busy != [session.device]:
+        if not self._downloads or self._busy != [session.device] or not self._blocks:
             self._waits = self._ends()
 
     def run(self) -> None:
@@ -132,8 +134,7 @@ class Executable(Binding):
             If the device fails.
         """
         self._enqueue()
-        for copy in self._downloads:
-            copy(is_blocking=True)
+        self._copies += [copy(is_blocking=self._blocks) for copy in self._downloads]
         for wait in self._waits:
             wait()
         if self._alarm is not None:
@@ -154,7 +155,7 @@ class Executable(Binding):
 
     def finish(self) -> None:
         """Wait for the outputs of the call that was started."""
-        if self._downloads:
+        if self._downloads and self._blocks:
             self.session.queue.finish()
         for wait in self._waits:
             wait()
@@ -298,8 +299,6 @@ class Executable(Binding):
 
     def _upload(self, value: Value) -> None:
         """Append the copy of a value from the host to the device's memory."""
-        import pyopencl as cl
-
         memory = self._value(value)
         if memory.array is not None:
             device_view = memory.view(self.dtype, self.batch, value)
@@ -309,19 +308,15 @@ class Executable(Binding):
         blocking = len(self.session.queues) > 1  # another place's may be the reader
         if value.name in self.x:
             host = self._rows[value.name]
-            self._actions.append(
-                partial(cl.enqueue_copy, self.session.queue, memory.argument, host,
-                        is_blocking=blocking)
-            )
+            copy = copy_in(self.session, memory, host)
+            self._actions.append(partial(copy, is_blocking=blocking))
             return
         rows = staging(self.session, (self.batch, value.stride), self.dtype)
         self._actions.append(
             partial(self._copy_in, rows[:, : value.width], value.name)
         )
-        self._actions.append(
-            partial(cl.enqueue_copy, self.session.queue, memory.argument, rows,
-                    is_blocking=blocking)
-        )
+        copy = copy_in(self.session, memory, rows)
+        self._actions.append(partial(copy, is_blocking=blocking))
 
     def _copy_in(self, target: Array, name: str) -> None:
         np.copyto(target, self._host[name])
@@ -332,20 +327,15 @@ class Executable(Binding):
         if copy is not None:
             self._actions.append(partial(copy, is_blocking=True))
 
-    def _copy_out(self, value: Value) -> Callable[..., Any] | None:
+    def _copy_out(self, value: Value) -> Action | None:
         """Return the copy of a value to the host, or None if it shares the memory."""
-        import pyopencl as cl
-
         memory = self._value(value)
         self._host_array(value)
         if memory.array is not None:
             return None
         if self._busy != [self.session.device]:
             self._wait()
-        return partial(
-            cl.enqueue_copy, self.session.queue, self._rows[value.name],
-            memory.argument,
-        )
+        return copy_out(self.session, memory, self._rows[value.name])
 
     def _memory(self, argument: Argument) -> Memory:
         if isinstance(argument, Parameters):
