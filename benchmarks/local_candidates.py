@@ -18,6 +18,7 @@ from clnet.layers import Local
 from clnet.network import Network
 from clnet.ops import round_up
 from clnet.storage.local import BAND_ALIGNMENT
+from clnet.variants.stencil_cpu import DEEP_TILES
 
 from .candidates import (
     ByVariant,
@@ -93,12 +94,13 @@ class Workers:
         return None
 
     def prepare(self, case: Case, device: Device) -> Prepared:
-        """Return the plan of one tile a core."""
+        """Return the plan of equal tiles, as many for each core."""
         with contextlib.suppress(DeviceError):
             device = part_of(device, units=self.workers)
         stencil = ByVariant(variant("stencil_cpu"))
         (step,) = stencil.steps(case, device)
-        tile = round_up(-(-case.sizes[-1] // self.workers), BAND_ALIGNMENT)
+        share = -(-case.sizes[-1] // self.workers)
+        tile = round_up(-(-share // -(-share // DEEP_TILES[0])), BAND_ALIGNMENT)
         config = {"workers": self.workers, "tile": tile, "stream": 0}
         only = Step(step.span, step.variant, config, step.place)
         return prepared(case, device, (only,))

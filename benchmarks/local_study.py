@@ -40,6 +40,7 @@ LARGER = ((50_000_000, 2),)  # where a GPU is too fast for the study's
 QUICK = ((1000, 250), (1_000_000, 2))
 BASE = (1000, 250)  # N and K of the scaling over cores
 WIDE = (1_000_000, 17)  # likewise, where cores have rows enough not to share many
+SHARE = (100_000, 20)  # likewise, of one core: several have so much each
 PEERS = frozenset({"numpy", "torch", *CUDA})
 LONG = (100_000, 64)  # neurons, and inputs of each: a window that is worth dividing
 SCALING = {
@@ -133,7 +134,7 @@ def _scaling(device: Device) -> list[Trial]:
     ]
     for table, pair, larger in (
         ("weak_n", BASE, _larger_n), ("weak_k", BASE, _larger_k),
-        ("weak_n_wide", WIDE, _larger_n), ("weak_k_wide", WIDE, _larger_k),
+        ("weak_n_wide", SHARE, _larger_n), ("weak_k_wide", SHARE, _larger_k),
     ):
         found += [
             Trial(table, local_case(*larger(*pair, p)), (Workers(p),), against=())
@@ -181,11 +182,14 @@ def report(rows: Sequence[Row]) -> str:
                     + matrix(shared, partial(_share, times))
                 )
     for table, meaning in SCALING.items():
-        group = [row for row in rows if row.table == table and row.median is not None]
-        alone = [row for row in group if row.candidate == "cores-1"]
-        if alone:
-            cell = partial(_efficiency, table == "strong", alone)
-            parts.append(f"{table}: efficiency, {meaning}\n\n" + matrix(group, cell))
+        scaled = [row for row in rows if row.table == table and row.median is not None]
+        for basis in dict.fromkeys(row.basis for row in scaled):
+            group = [row for row in scaled if row.basis == basis]
+            alone = [row for row in group if row.candidate == "cores-1"]
+            if alone:
+                cell = partial(_efficiency, table == "strong", alone)
+                title = f"{table}, {basis}: efficiency, {meaning}"
+                parts.append(f"{title}\n\n" + matrix(group, cell))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -241,7 +245,8 @@ def _weak(row: Row, rows: Sequence[Row]) -> float | None:
     """Return one core's time over this one."""
     alone = next(
         (other for other in rows
-         if other.table == row.table and other.candidate == "cores-1"), None,
+         if (other.table, other.basis, other.candidate)
+         == (row.table, row.basis, "cores-1")), None,
     )
     return alone.median / row.median if alone and alone.median and row.median else None
 

@@ -58,7 +58,7 @@ class Traffic:
                     event = run()
                     event.wait()
                     times.append(event.profile.end - event.profile.start)
-                return NANOSECOND * statistics.median(times)
+                return NANOSECOND * float(statistics.median(times))
 
             return timer
 

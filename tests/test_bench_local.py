@@ -82,12 +82,13 @@ def test_on_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(local_study, "QUICK", ((30, 3),))
     monkeypatch.setattr(local_study, "BASE", (60, 5))
     monkeypatch.setattr(local_study, "WIDE", (90, 3))
+    monkeypatch.setattr(local_study, "SHARE", (70, 3))
     monkeypatch.setattr(local_study, "LONG", (30, 4))
     arguments = ["bench", "local_study", "--quick", "--out", str(tmp_path)]
     assert main([*arguments, "--peers", "numpy", "--basis", "wall"]) == 0
     shown = capsys.readouterr().out
     assert "effective GB/s" in shown and "N=30 K=3" in shown
     if clnet.device().type == "cpu":
-        assert "weak_k: efficiency" in shown
+        assert "weak_k, wall: efficiency" in shown
     assert "inner-loop" in shown
     assert list(tmp_path.glob("local_study-*.csv"))

@@ -28,7 +28,10 @@ from clnet.variants.local_layers import (
 )
 
 SHARES = (4, 1)  # work-items a core, the usually best first
-TILES = (8192, 2048, 32768)  # rows, likewise
+TILES = (8192, 2048, 32768)  # rows of one layer, likewise
+DEEP_TILES = (32768, 131_072, 8192, 2048)
+"""Rows of several layers, likewise: each layer's weights are then read for so long in a
+row that memory is as fast as for one layer, and a core's cache holds the values."""
 LARGE = 1 << 22  # values of y from which on they are stored past the cache
 
 
@@ -56,8 +59,9 @@ class StencilCpu:
         cores = 1 if device.serial else device.compute_units
         shares = (1,) if device.serial else SHARES
         # Of those that hold all rows the smallest; not cut, so that sizes share times.
-        tiles = [tile for tile in TILES if tile < rows]
-        tiles += sorted(tile for tile in TILES if tile >= rows)[:1]
+        listed = TILES if len(layers) == 1 else DEEP_TILES
+        tiles = [tile for tile in listed if tile < rows]
+        tiles += sorted(tile for tile in listed if tile >= rows)[:1]
         large = int(len(layers) == 1 and rows * span.batch >= LARGE)
 
         def too_few(tile: int) -> bool:
