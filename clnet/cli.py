@@ -18,6 +18,8 @@ from clnet.summary import WIDTH
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from clnet.data_parallel import ParallelPlan
+    from clnet.device import Device
     from clnet.runtime import Plan
 
 LARGEST_BATCH = 4096  # samples a call, where --batch is not given
@@ -122,11 +124,12 @@ def _parser() -> _Parser:
         sub.set_defaults(run=run)
         return sub
 
-    def on_device(sub: _Parser) -> None:
+    def on_device(sub: _Parser, several: bool = False) -> None:
         sub.add_argument(
             "--device",
             metavar="NAME",
-            help='"cpu", "gpu", part of a name, an index; default: the best',
+            help='"cpu", "gpu", part of a name, an index; default: the best'
+            + several * '; "all", or several with commas: they share the samples',
         )
 
     def with_precision(sub: _Parser) -> None:
@@ -180,7 +183,7 @@ def _parser() -> _Parser:
         "--out", metavar="FILE",
         help="write the inputs and, in place of targets, the outputs to a data file",
     )
-    on_device(sub)
+    on_device(sub, several=True)
     with_precision(sub)
     sub.add_argument(
         "--batch", type=_count, metavar="N",
@@ -209,7 +212,7 @@ def _parser() -> _Parser:
         "  clnet predict prices.net new.csv --outputs 0 --scale --out answers.csv",
     )
     cli_train.add_arguments(sub, _count)
-    on_device(sub)
+    on_device(sub, several=True)
     with_precision(sub)
     with_outputs(sub)
 
@@ -345,6 +348,13 @@ def _names(text: str) -> list[str]:
     return text.split(",")
 
 
+def devices_of(text: str | None) -> tuple[Device, ...]:
+    """Return the devices of ``--device``, which may be several with commas."""
+    from clnet.device import device_list
+
+    return device_list(text if text is None or "," not in text else _names(text))
+
+
 def _devices(_: argparse.Namespace) -> int:
     from clnet.device import device_table, devices
 
@@ -373,6 +383,8 @@ def _info(arguments: argparse.Namespace) -> int:
 def _predict(arguments: argparse.Namespace) -> int:
     from clnet import InputError, load, load_data
     from clnet.formats import DATA_SUFFIXES, save_data, suffix_of
+    from clnet.inference import plan_on
+    from clnet.runtime import Plan
     from clnet.summary import pairs
 
     if arguments.out is not None:  # before the work, not after
@@ -390,9 +402,10 @@ def _predict(arguments: argparse.Namespace) -> int:
             f"expected {network.n_in} and {network.n_out} as {arguments.network}"
         )
     batch = arguments.batch or min(len(x), LARGEST_BATCH)
-    plan = network.compile(
-        arguments.device, batch, precision=arguments.precision
-    )
+    devices = devices_of(arguments.device)
+    if arguments.profile and len(devices) > 1:
+        raise InputError(f"--profile is of one device, not of {len(devices)}")
+    plan = plan_on(network, devices, batch, arguments.precision)
     if arguments.scale and scaling is not None:
         y = scaling.descale_output(run_in_batches(plan, scaling.scale_input(x)))
     else:
@@ -400,8 +413,8 @@ def _predict(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         save_data(arguments.out, x, y)
     rows: list[tuple[str, object]] = [
-            ("device", f"{plan.device.index} {plan.device.name}"),
-            ("samples", len(x)),
+        *(("device", f"{device.index} {device.name}") for device in devices),
+        ("samples", len(x)),
     ]
     if t.size:
         result = network.compare(y, t)
@@ -416,7 +429,7 @@ def _predict(arguments: argparse.Namespace) -> int:
         rows.append(("note", f"{arguments.network} carries scaling parameters, not "
                              "used: see --scale"))
     print(pairs(rows))
-    if arguments.profile:
+    if isinstance(plan, Plan) and arguments.profile:
         import numpy as np
 
         from clnet.profiling import call_times
@@ -523,7 +536,7 @@ def _no_outputs(arguments: argparse.Namespace) -> None:
         raise InputError("--outputs is for .csv files, not for networks")
 
 
-def run_in_batches(plan: Plan, x: NDArray[Any]) -> NDArray[Any]:
+def run_in_batches(plan: Plan | ParallelPlan, x: NDArray[Any]) -> NDArray[Any]:
     """Return the outputs [samples, n_out] for x [samples, n_in], a batch at a time.
 
     Long work shows its progress on stderr, where that is a terminal.

@@ -141,15 +141,14 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and say how it went."""
     from clnet.callbacks import Callback, EarlyStopping
-    from clnet.cli import LARGEST_BATCH
-    from clnet.device import device as find_device
+    from clnet.cli import LARGEST_BATCH, devices_of
     from clnet.errors import InputError
 
     _check_targets(arguments)
     digits = arguments.data == DIGITS
     training, test = _digits(arguments) if digits else _files(arguments)
     network = _network(arguments, training)
-    where = find_device(arguments.device)
+    devices = devices_of(arguments.device)
     if arguments.patience is not None and test is None:
         raise InputError("--patience watches the validation: give --validation")
     callbacks: list[Callback] = [_Report()]
@@ -160,7 +159,7 @@ def run(arguments: argparse.Namespace) -> int:
     history = network.fit(
         training.x, training.t, optimiser=_optimiser(arguments, network),
         loss=arguments.loss, epochs=arguments.epochs or EPOCHS,
-        batch_size=arguments.batch_size, seed=arguments.seed, device=where,
+        batch_size=arguments.batch_size, seed=arguments.seed, devices=devices,
         desired_error=arguments.desired_error, stop=arguments.stop,
         validation=None if test is None else (test.x, test.t),
         schedule=arguments.schedule, l1=arguments.l1, l2=arguments.l2,
@@ -173,7 +172,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         _plot(history, arguments.plot)
     rows: list[tuple[str, object]] = [
-        ("device", f"{where.index} {where.name}"),
+        *(("device", f"{device.index} {device.name}") for device in devices),
         ("network", "-".join(str(n) for n in network.sizes)),
         ("ended", history.stopped),
     ]
@@ -184,7 +183,7 @@ def run(arguments: argparse.Namespace) -> int:
     scale = _scales(arguments)
     # Once is too seldom for measuring to pay.
     batch = min(len(training), LARGEST_BATCH)
-    plan = network.compile(where, batch, tune=False)
+    plan = network.compile(devices[0], batch, tune=False)
     rows += _result("training", plan, training, scale)
     if test is not None:
         rows += _result("test" if digits else "validation", plan, test, scale)

@@ -22,6 +22,7 @@ from clnet.device import Device
 from clnet.errors import InputError
 
 if TYPE_CHECKING:
+    from clnet.network import Network
     from clnet.runtime import Plan
 
 Array = NDArray[Any]
@@ -90,6 +91,8 @@ class ParallelPlan:
 
     Parameters
     ----------
+    network : Network
+        What they run.
     devices : sequence of Device
         Two or more.
     batch : int
@@ -106,10 +109,12 @@ class ParallelPlan:
 
     def __init__(
         self,
+        network: Network,
         devices: Sequence[Device],
         batch: int,
         plan: Callable[[Device, int], Plan],
     ) -> None:
+        self.network = network
         self.devices = tuple(devices)
         self.batch = batch
         speeds = [1.0] * len(devices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,12 +55,9 @@ def plan_on(
 ) -> Plan | ParallelPlan:
     """Return the plan of a device, or of several that share the batch."""
     if len(devices) == 1:
-        return compile_network(network, devices[0], batch, precision=precision)
+        return network.compile(devices[0], batch, precision=precision)
     return ParallelPlan(
-        devices, batch,
-        lambda device, share: compile_network(
-            network, device, share, precision=precision
-        ),
+        network, devices, batch, partial(network.compile, precision=precision)
     )
 
 

@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -136,6 +137,22 @@ def test_predict_without_targets(clnet_command, unmeasured, files):
     assert "targets  none in the data" in out
     assert "MSE" not in out
     assert clnet.load_data("y.csv")[1].shape == (2, 2)
+
+
+def test_predict_on_devices_that_share_the_samples(
+    clnet_command, unmeasured, files, monkeypatch
+):
+    status, _, error = clnet_command("predict a.net d.data --device cpu,cpu")
+    assert status == 2 and "is in the list twice" in error
+    twins = (unmeasured, replace(unmeasured, index="9:9"))
+    monkeypatch.setattr(cli, "devices_of", lambda text: twins)
+    out = ok(clnet_command("predict a.net d.data --batch 4 --out y.npz"))
+    assert f"device    9:9 {unmeasured.name}" in out
+    network, (x, y) = clnet.load("a.net"), clnet.load_data("y.npz")
+    expected = run(network.program, x, network.parameters)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+    status, _, error = clnet_command("predict a.net d.data --profile")
+    assert status == 2 and "--profile is of one device, not of 2" in error
 
 
 def test_predict_tells_where_a_call_spends_its_time(clnet_command, unmeasured, files):

@@ -249,7 +249,7 @@ def test_two_devices_of_one_platform():
 def test_networks_of_many_kinds_are_shared(simple):
     network = Network(5, [Dense(4, "relu"), Dense(3, "softmax")], seed=0)
     plan = ParallelPlan(
-        TWINS[:2], 5, lambda device, n: network.compile(device, n, tune=False)
+        network, TWINS[:2], 5, lambda device, n: network.compile(device, n, tune=False)
     )
     y = plan(X[:5])
     np.testing.assert_allclose(y.sum(axis=1), 1, rtol=1e-6)
