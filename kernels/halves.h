@@ -72,3 +72,14 @@ inline float2 of_halves(const uint word)
     return vload_half2(0, (const half *)&word);
 #endif
 }
+
+// What a row is multiplied by, and the inverse, from its largest value's bits.
+inline float2 scales_of(const uint largest)
+{
+    const int exponent = max((int)(largest >> 23) - 127, LEAST_EXPONENT);
+    return (float2)(as_float((127 + TOP - exponent) << 23),
+                    as_float((127 - TOP + exponent) << 23));
+}
+
+// Of non-negative floats, and of NaN, bits sort as values do.
+inline uint magnitude(const float v) { return as_uint(v) & 0x7fffffffu; }

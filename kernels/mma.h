@@ -14,7 +14,7 @@
 // SLICE             blocks of terms that the units add up: a divisor of STEP
 // PANEL             tiles of rows whose groups are neighbours: they share their columns
 // PLANES, PTX       as in halves.h
-#include "halves.h"
+#include "fragments.h"
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(WARPS_M) || !defined(WARPS_N) \
     || !defined(STEP) || !defined(STAGES) || !defined(SLICE) || !defined(PANEL)
 #error "mma.h needs TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE and PANEL"
@@ -34,60 +34,6 @@
     (get_local_id(0) / WARP % WARPS_M * (TILE_M / WARPS_M) + 8 * (i) + LANE / 4)
 #define COLUMN_OF(j) \
     (get_local_id(0) / WARP / WARPS_M * (TILE_N / WARPS_N) + 8 * (j) + 2 * (LANE % 4))
-
-// A lane's part of a block. In plain C it is the whole block, still in local memory.
-#if PTX >= 80
-typedef uint4 Fragment;
-#define FRAGMENT(block, lane) (block)[lane]
-#else
-typedef __local const half *Fragment;
-#define FRAGMENT(block, lane) ((__local const half *)(block))
-#endif
-
-// sums [4] += products of a block's 16 rows with 8 of another's, those from 8 * side on:
-// sums 0 and 1 are c(g, 2t) and c(g, 2t + 1), sums 2 and 3 those of g + 8
-inline void multiply_add(float *sums, const Fragment a, const Fragment b, const int side)
-{
-#if PTX >= 80
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a.s0), "r"(a.s1), "r"(a.s2), "r"(a.s3),
-          "r"(side ? b.s2 : b.s0), "r"(side ? b.s3 : b.s1));
-#else
-    const int lane = get_local_id(0) % WARP, g = lane / 4, t = lane % 4;
-    for (int k = 0; k < BLOCK; ++k) {
-        const int of_k = 8 * (k % 8 / 2) + k % 2;
-        for (int i = 0; i < 4; ++i) {
-            const int column = 2 * t + i % 2;
-            sums[i] += vload_half(32 * g + 2 * (i / 2) + 4 * (k / 8) + of_k, a)
-                       * vload_half(32 * column + 4 * side + 2 * (k / 8) + of_k, b);
-        }
-    }
-#endif
-}
-
-// Copy 4 words to local memory; what was copied is there after ARRIVED and a barrier.
-// Through the first cache (.ca): groups of one unit share rows. Past it, the second
-// cache's bandwidth would be the bound (4.1 TB/s on an H200).
-inline void copy_words(__local uint4 *to, __global const uint4 *from)
-{
-#if PTX >= 80
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;"
-                 :: "r"((uint)(size_t)to), "l"(from) : "memory");
-#else
-    *to = *from;
-#endif
-}
-
-// End a group of copies; wait until no more than `left` of them are under way.
-#if PTX >= 80
-#define DEPART() asm volatile("cp.async.commit_group;" ::: "memory")
-#define ARRIVED(left) asm volatile("cp.async.wait_group %0;" :: "n"(left) : "memory")
-#else
-#define DEPART()
-#define ARRIVED(left)
-#endif
 
 // Start to copy a step of an operand: `count` parts to local memory, CHUNK of them from
 // every block row, which lie `pitch` parts apart. ITEMS is a multiple of CHUNK.

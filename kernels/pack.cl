@@ -13,17 +13,6 @@
 #endif
 #define TEAM (PACKERS / BLOCK)  // work-items a row
 
-// What a row is multiplied by, and the inverse, from its largest value's bits.
-inline float2 scales_of(const uint largest)
-{
-    const int exponent = max((int)(largest >> 23) - 127, LEAST_EXPONENT);
-    return (float2)(as_float((127 + TOP - exponent) << 23),
-                    as_float((127 - TOP + exponent) << 23));
-}
-
-// Of non-negative floats, and of NaN, bits sort as values do.
-inline uint magnitude(const float v) { return as_uint(v) & 0x7fffffffu; }
-
 // A pair of neighbouring terms of a row of `terms` values.
 inline float2 pair_of(__global const float *row, const int k, const int terms)
 {
@@ -65,19 +54,21 @@ inline float2 pair_below(__global const float *column, const int k, const int ld
         if (PLANES == 2) to[WARP] = (uint4)(low[0], low[1], low[2], low[3]);             \
     }
 
-// packed [row blocks, blocks, PLANES, WARP], inverse [16 * row blocks]: what was divided
-// out of the rows of source[offset + row * ld + k], of which there are `rows` of `terms`
-// values
+// packed [row blocks, blocks, PLANES, WARP] from `at` on: the rows of
+// source[offset + row * ld + k], of which there are `rows` of `terms` values
+// inverse [16 * row blocks] from `inverse_at` on: what was divided out of them
 // index map: work-group: a block of rows; a warp takes every (PACKERS / WARP)-th block
 __kernel __attribute__((reqd_work_group_size(PACKERS, 1, 1)))
 void pack(__global const float *source, const int offset, const int ld, const int rows,
-          const int terms, __global uint4 *packed, __global float *inverse,
-          const int blocks)
+          const int terms, __global uint4 *packed, const int at,
+          __global float *inverse, const int inverse_at, const int blocks)
 {
     __local uint largest[BLOCK];
     __local float scales[BLOCK];
     const int id = get_local_id(0), first = get_group_id(0) * BLOCK;
     source += offset;
+    packed += at;
+    inverse += inverse_at;
     if (id < BLOCK) largest[id] = 0;
     barrier(CLK_LOCAL_MEM_FENCE);
     if (first + id / TEAM < rows) {

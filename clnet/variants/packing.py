@@ -12,7 +12,8 @@ from clnet.variants.base import Argument, Launch, When
 WARP = 32  # work-items
 BLOCK = 16  # rows, and terms, of a block
 BLOCK_BYTES = 2 * BLOCK * BLOCK  # of a plane
-ROWS, TERMS = 128, 32  # packed matrices end on multiples of these
+ROWS, TERMS = 128, 32  # most packed matrices end on multiples of these
+WORDS = 16  # bytes of what kernels count the places of packed values in
 PACKERS = 1024  # work-items that pack a block of rows
 PLANES: Mapping[str, int] = MappingProxyType({"highest": 2, "high": 1, "medium": 1})
 """Halves that keep a value, for each precision."""
@@ -28,21 +29,25 @@ class Packing:
         Its sizes.
     planes : int
         Halves a value.
+    rows_to, terms_to : int
+        Of what number rows and terms are filled up to a multiple, with zeros.
     """
 
     rows: int
     terms: int
     planes: int
+    rows_to: int = ROWS
+    terms_to: int = TERMS
 
     @property
     def blocks(self) -> int:
         """Blocks of terms."""
-        return round_up(self.terms, TERMS) // BLOCK
+        return round_up(self.terms, self.terms_to) // BLOCK
 
     @property
     def row_blocks(self) -> int:
         """Blocks of rows."""
-        return round_up(self.rows, ROWS) // BLOCK
+        return round_up(self.rows, self.rows_to) // BLOCK
 
     @property
     def size(self) -> int:
@@ -57,6 +62,7 @@ class Packing:
     def launch(
         self, source: Argument, offset: int, stride: int, to: Argument,
         scales: Argument, *, second: bool, source_padded: int, when: When = "call",
+        number: int = 0,
     ) -> Launch:
         """Return the launch that packs a matrix.
 
@@ -74,10 +80,13 @@ class Packing:
             1: rows start on a vector and end in zeros.
         when : {"call", "parameters", "inputs"}
             As for `Launch`.
+        number : int
+            So many matrices of these sizes lie before it in the buffers.
         """
+        places = to, number * self.size // WORDS, scales, number * self.scales_size // 4
         return self._launch(
-            "pack", (source, offset, stride), to, scales, (), when, second=second,
-            source_padded=source_padded,
+            "pack", (source, offset, stride), (*places, self.blocks), when,
+            second=second, source_padded=source_padded,
         )
 
     def launch_turned(
@@ -94,15 +103,15 @@ class Packing:
         totals : (Argument, int) or None
             Where the rows' sums are written too: a buffer, and the values before.
         """
+        written = to, scales, self.blocks, *(totals or (scales, 0))
         return self._launch(
-            "pack_turned", (source, offset, stride), to, scales, totals or (scales, 0),
-            when, second=second, totals=totals is not None,
+            "pack_turned", (source, offset, stride), written, when, second=second,
+            totals=totals is not None,
         )
 
     def _launch(
-        self, kernel: str, source: tuple[Argument, ...], to: Argument, scales: Argument,
-        more: tuple[Argument, ...], when: When, *, second: bool, source_padded: int = 1,
-        totals: bool = False,
+        self, kernel: str, source: tuple[Argument, ...], to: tuple[Argument, ...],
+        when: When, *, second: bool, source_padded: int = 1, totals: bool = False,
     ) -> Launch:
         return Launch(
             "pack.cl", kernel,
@@ -111,5 +120,5 @@ class Packing:
                 "SOURCE_PADDED": source_padded, "TOTALS": int(totals),
             },
             (self.row_blocks * PACKERS,), (PACKERS,),
-            (*source, self.rows, self.terms, to, scales, self.blocks, *more), when=when,
+            (*source, self.rows, self.terms, *to), when=when,
         )
