@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 from tabulate import tabulate
 
+from clnet.memory import copy_rows
 from clnet.runtime import NANOSECOND, Executable
 from clnet.session import failed, session
 
@@ -98,7 +99,7 @@ def _times(executable: Executable, x: NDArray[Any], n_in: str, n_out: str) -> Ca
     import pyopencl as cl
 
     start = time.perf_counter()
-    executable.x[n_in][...] = x
+    copy_rows(executable.x[n_in], x)
     filled = time.perf_counter()
     trace = executable.traced_run()
     ran = time.perf_counter()

@@ -19,7 +19,14 @@ from clnet.binding import Binding, Step
 from clnet.checks import as_numbers
 from clnet.device import Device
 from clnet.errors import InputError
-from clnet.memory import Action, Memory, copy_in, copy_out, staging
+from clnet.memory import (
+    Action,
+    Memory,
+    copy_in,
+    copy_out,
+    copy_rows,
+    staging,
+)
 from clnet.ops import Span, Value
 from clnet.reference import run_ops
 from clnet.session import Session, failed, session
@@ -222,7 +229,11 @@ class Executable(Binding):
     def result(self, name: str) -> Array:
         """Return an output of the last run as an array of the caller's own."""
         array = self._host[name]
-        return array if array.base is None else array.copy()
+        if array.base is None:
+            return array
+        own = np.empty(array.shape, array.dtype)
+        copy_rows(own, array)
+        return own
 
     def bind(self, name: str, buffer: Any) -> None:
         """Let kernels read or write a caller's buffer as the named value."""
@@ -438,7 +449,7 @@ class Plan:
         if x.shape != self._shape:
             x = self._shaped(x)
         with self._lock:
-            self._x[...] = x
+            copy_rows(self._x, x)
             try:
                 self._executable.run()
             except self._session.errors as error:
@@ -465,7 +476,7 @@ class Plan:
             x = self._shaped(x)
         self._lock.acquire()
         try:
-            self._x[...] = x
+            copy_rows(self._x, x)
             self._executable.start()
         except BaseException as error:
             self._lock.release()
