@@ -90,11 +90,12 @@ def _pair(case: LocalCase, device: Device, tune: bool) -> Trial:
     ]
     shaped = {candidate.name for candidate in ours}
     if cpu:
-        ours.append(ByVariant(variant("stencil_cpu"), tune=tune))
+        stencil = variant("stencil_cpu")
+        ours.append(ByVariant(stencil, tune=tune))
+        if len(case.sizes) > 2:
+            ours.append(ByVariant(stencil, by_layer=True, label="by-layer"))
         if any(place.serial for place in device.places):
-            ours.append(
-                ByVariant(variant("stencil_cpu"), one_core=True, label="cpu-1core")
-            )
+            ours.append(ByVariant(stencil, one_core=True, label="cpu-1core"))
     peers: tuple[Candidate, ...] = (
         NumPy(), *(Torch(name) for name in ("torch", *sorted(CUDA)))
     )
