@@ -127,14 +127,27 @@ def _copiers() -> ThreadPoolExecutor:
 
 
 def copy_rows(target: Array, source: Array) -> None:
-    """Copy an array [rows, width] into another: large ones by several threads."""
-    rows = len(source)
-    if source.nbytes < LARGE or rows < COPIERS:
+    """Copy an array [rows, ...] into another: large ones by several threads."""
+    if source.nbytes < LARGE:
         target[...] = source
-        return
+    else:
+        _by_parts(np.copyto, target, source)
+
+
+def add_rows(target: Array, source: Array) -> None:
+    """Add an array [rows, ...] to another: large ones by several threads."""
+    if source.nbytes < LARGE:
+        target += source
+    else:
+        _by_parts(np.add, target, source, target)
+
+
+def _by_parts(work: Callable[..., object], *arrays: Array) -> None:
+    """Do elementwise work on arrays of equally many rows, in several threads."""
+    rows = max(map(len, arrays))
     cuts = [rows * i // COPIERS for i in range(COPIERS + 1)]
     parts = [slice(*pair) for pair in pairwise(cuts)]
-    done = _copiers().map(lambda part: np.copyto(target[part], source[part]), parts)
+    done = _copiers().map(lambda part: work(*(a[part] for a in arrays)), parts)
     deque(done, maxlen=0)  # waits, and raises what went wrong
 
 

@@ -21,6 +21,7 @@ from clnet.data_parallel import alike, least_seconds, shares, told
 from clnet.data_set import DataSet
 from clnet.device import Device
 from clnet.errors import InputError
+from clnet.memory import add_rows
 from clnet.ops import Program
 from clnet.replay import Learnt, Replay
 from clnet.session import session
@@ -199,7 +200,7 @@ class ParallelPass:
         busy = [w for w in self._workers if w.run(first, samples, count)]
         total, *others = (worker.learnt.fetched_gradients() for worker in busy)
         for other in others:
-            np.add(total, other, out=total)
+            add_rows(total, other)
         for update, learnt in zip(self._updates, self._learnt, strict=False):
             if self._totals is not None:
                 update.write(self._totals, self.totals()[np.newaxis])

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.binding import Binding, Step
-from clnet.memory import Action, Memory, staging
+from clnet.memory import Action, Memory, copy_rows, staging
 from clnet.ops import Layout, Value
 from clnet.session import Session
 from clnet.variants.base import (
@@ -120,7 +120,7 @@ class Learnt:
         import pyopencl as cl
 
         if flat is not self._staged:
-            self._staged[...] = flat
+            copy_rows(self._staged, flat)
         if self.gradients.array is None:
             self._copies = [
                 cl.enqueue_copy(
