@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -11,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ops import Slot
-from clnet.storage import DenseStorage, LocalStorage, RowStorage, Storage
+from clnet.storage import (
+    DenseStorage,
+    LocalStorage,
+    MaskedStorage,
+    RowStorage,
+    SparseStorage,
+    Storage,
+)
 
 
 @dataclass(frozen=True)
@@ -142,16 +148,25 @@ class Matrix:
 
     def entries(self) -> MatrixEntries:
         """Return the live entries."""
-        found: list[Sequence[NDArray[np.int64]]] = []
+        found: list[tuple[NDArray[np.int64], ...]] = []
         for part in self.parts:
-            entries = part.storage.entries()
-            slots = np.flatnonzero(entries.live)
-            columns = entries.columns[slots] + part.column
-            found.append((entries.rows[slots], columns, slots + part.weights.offset))
+            storage = part.storage
+            if isinstance(storage, (SparseStorage, MaskedStorage)):  # row by row
+                rows, columns = storage.pattern.rows, storage.pattern.columns
+                slots = storage.slots
+            else:
+                entries = storage.entries()
+                slots = np.flatnonzero(entries.live)
+                rows, columns = entries.rows[slots], entries.columns[slots]
+            found.append((rows, columns + part.column, slots + part.weights.offset))
         if len(found) == 1 and isinstance(self.parts[0].storage, RowStorage):
             return MatrixEntries(*found[0])
         rows, columns, places = (
             np.concatenate(arrays) for arrays in zip(*found, strict=True)
         )
-        order = np.lexsort((columns, rows))
-        return MatrixEntries(rows[order], columns[order], places[order])
+        keys = rows * self.n_in + columns
+        if (keys[1:] < keys[:-1]).any():
+            # Stable, which merges what is sorted in parts.
+            order = np.argsort(keys, kind="stable")
+            rows, columns, places = rows[order], columns[order], places[order]
+        return MatrixEntries(rows, columns, places)

@@ -12,6 +12,8 @@ import numpy as np
 from clnet.errors import unknown
 from clnet.storage.pattern import Pattern, sorted_once
 
+MARKED = 7  # a mark for every place pays from a 2^-7th of them on
+
 Place = Callable[[np.random.Generator, int, int, float], Pattern]
 
 
@@ -22,14 +24,18 @@ def _uniform(
     total = n_out * n_in
     count = max(1, round(density * total))
     fewer = min(count, total - count)  # drawn: those that there are, or are not
-    flat = np.zeros(0, np.int64)
-    while flat.size < fewer:
-        more = rng.integers(total, size=fewer - flat.size)
-        flat = sorted_once(np.concatenate([flat, more]))
-    if fewer < count:
-        absent = np.zeros(total, bool)
-        absent[flat] = True
-        flat = np.flatnonzero(~absent)
+    if fewer < total >> MARKED:
+        flat = np.zeros(0, np.int64)
+        while flat.size < fewer:
+            more = rng.integers(total, size=fewer - flat.size)
+            flat = sorted_once(np.concatenate([flat, more]))
+    else:  # as many draws, and the same; marks need no sorting
+        drawn = np.zeros(total, bool)
+        missing = fewer
+        while missing:
+            drawn[rng.integers(total, size=missing)] = True
+            missing = fewer - int(np.count_nonzero(drawn))
+        flat = np.flatnonzero(drawn if fewer == count else ~drawn)
     return Pattern(n_out, n_in, *np.divmod(flat, n_in))
 
 
