@@ -285,7 +285,9 @@ class Local:
     """A locally connected layer: neuron i reads the inputs i … i + window - 1.
 
     Each neuron has weights of its own. Of n_in inputs come ``n_in - window + 1``
-    outputs: how many follows from the layer before, in a network.
+    outputs: how many follows from the layer before, in a network. Windows that step by
+    more than one input, or reach over the edges, are patterns of `Sparse` layers: of
+    format ``"ell"``, or ``"dia"``.
 
     Parameters
     ----------
