@@ -318,7 +318,8 @@ def prepared(case: Case, device: Device, steps: tuple[Step, ...]) -> Prepared:
 
 
 def _plan(case: Case, device: Device, steps: tuple[Step, ...]) -> Plan:
-    return Plan(case.network, device, case.batch, steps, lambda: steps, "")
+    same = lambda: steps  # noqa: E731
+    return Plan(case.network, device, case.batch, steps, same, same, "")
 
 
 def _timers(

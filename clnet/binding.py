@@ -23,6 +23,7 @@ from clnet.variants.base import (
     Alarm,
     Argument,
     Config,
+    Distress,
     Launch,
     Scalar,
     Scratch,
@@ -115,6 +116,7 @@ class Binding:
         self._values: dict[str, Memory] = {}
         self._scratch: dict[tuple[int, str], Memory] = {}
         self._alarm: Memory | None = None
+        self._distress: Memory | None = None
         self._uses: dict[str, list[tuple[Any, int]]] = {}
         self._scalars: dict[str, list[Callable[[float], None]]] = {}
         self._standbys: list[Standby] = []
@@ -210,6 +212,10 @@ class Binding:
             if self._alarm is None:
                 self._alarm = Memory(self.session, np.dtype(np.int32).itemsize)
             return self._alarm.argument
+        if isinstance(argument, Distress):
+            if self._distress is None:
+                self._distress = Memory(self.session, np.dtype(np.int32).itemsize)
+            return self._distress.argument
         return self._memory(argument).argument
 
     def _kind(self, scalar: Scalar) -> Callable[[float], Any]:

@@ -29,7 +29,7 @@ from clnet.runtime import Plan
 from clnet.tuning.measure import representative
 from clnet.tuning.times import Times
 from clnet.variants import Variant
-from clnet.variants.base import Config
+from clnet.variants.base import Config, may_fail
 
 if TYPE_CHECKING:
     from clnet.network import Network
@@ -108,20 +108,35 @@ class Planner:
         chosen = self.survey.covers[0] if self.survey.covers else self._chosen()
         survey = self.survey
 
+        here = [c for c in survey.candidates if c.step.place == self.device]
+
         def device_steps() -> tuple[Step, ...]:
-            here = [c for c in survey.candidates if c.step.place == self.device]
-            cover = self._shortest(here)
-            if cover is None:
-                raise DeviceError(
-                    f"no variant computes this network on {self.device.name} alone, "
-                    "as device arrays need: pass host arrays"
+            return self._steps_of(here, "as device arrays need: pass host arrays")
+
+        def spare_steps() -> tuple[Step, ...]:
+            alone = [
+                c for c in here if not may_fail(
+                    c.step.variant.launches(c.step.span, c.step.config, self.device)
                 )
-            return cover.steps
+            ]
+            return self._steps_of(alone, "without kernels that wait for each other")
 
         text = explanation(self.network, self.device, self.batch, survey)
         return Plan(
-            self.network, self.device, self.batch, chosen.steps, device_steps, text
+            self.network, self.device, self.batch, chosen.steps, device_steps,
+            spare_steps, text,
         )
+
+    def _steps_of(
+        self, candidates: Sequence[Candidate], wanted: str
+    ) -> tuple[Step, ...]:
+        cover = self._shortest(candidates)
+        if cover is None:
+            raise DeviceError(
+                f"no variant computes this network on {self.device.name} alone, "
+                f"{wanted}"
+            )
+        return cover.steps
 
     def _chosen(self) -> Cover:
         """Return the best cover; the survey then tells of the others.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from clnet.binding import Binding, Step
 from clnet.checks import as_numbers
 from clnet.device import Device
-from clnet.errors import InputError
+from clnet.errors import ClnetWarning, InputError
 from clnet.memory import (
     Action,
     Memory,
@@ -30,7 +31,14 @@ from clnet.memory import (
 from clnet.ops import Span, Value
 from clnet.reference import run_ops
 from clnet.session import Session, failed, session
-from clnet.variants.base import Argument, Packed, Parameters, Table, phases
+from clnet.variants.base import (
+    Argument,
+    Packed,
+    Parameters,
+    Table,
+    may_fail,
+    phases,
+)
 
 if TYPE_CHECKING:
     from clnet.network import Network
@@ -226,6 +234,18 @@ class Executable(Binding):
         self.session.finish()
         return Trace([event for event in made if event is not None], seconds)
 
+    def failed(self, result: Array) -> bool:
+        """Return whether a kernel's wait hit its bound, as its results being NaN tell.
+
+        Asked of the device only where there are such results: asking takes as long as
+        a launch.
+        """
+        return (
+            self._distress is not None
+            and bool(np.isnan(result).any())
+            and bool(self._distress.first(self.session))
+        )
+
     def result(self, name: str) -> Array:
         """Return an output of the last run as an array of the caller's own."""
         array = self._host[name]
@@ -375,6 +395,8 @@ class Plan:
     steps, device_steps : sequence of Step
         The cover for host arrays, and the one for device arrays, which has no host
         steps.
+    spare_steps : callable
+        Returns a cover whose kernels do not wait for each other.
     explanation : str
         Why these steps.
     """
@@ -386,6 +408,7 @@ class Plan:
         batch: int,
         steps: Sequence[Step],
         device_steps: Callable[[], Sequence[Step]],
+        spare_steps: Callable[[], Sequence[Step]],
         explanation: str,
     ) -> None:
         self.network = network
@@ -395,16 +418,20 @@ class Plan:
         self._explanation = explanation
         self._session = session(device)
         self._device_steps = device_steps
+        self._spare_steps = spare_steps
         self._on_device: Executable | None = None
         self._lock = threading.Lock()
         program = network.program
         self._input, self._output = program.input, program.output
         self._dtype = np.dtype(network.dtype)
         self._shape = (batch, program.input.width)
+        self._prepare()
+
+    def _prepare(self) -> None:
         self._executable = Executable(
-            self._session, network, steps, [program.input], [program.output]
+            self._session, self.network, self.steps, [self._input], [self._output]
         )
-        self._x = self._executable.x[program.input.name]
+        self._x = self._executable.x[self._input.name]
 
     @property
     def queue(self) -> Any:
@@ -430,7 +457,8 @@ class Plan:
         Returns
         -------
         ndarray or pyopencl.array.Array, shape [batch, n_out] or [n_out]
-            The outputs, on the side where the inputs were.
+            The outputs, on the side where the inputs were. Those on the device are NaN
+            where kernels waited for each other in vain; on the host they never are.
 
         Raises
         ------
@@ -452,9 +480,9 @@ class Plan:
             copy_rows(self._x, x)
             try:
                 self._executable.run()
+                y = self._outputs()
             except self._session.errors as error:
                 raise failed(self.device, error) from error
-            y = self._executable.result(self._output.name)
         return y if rank == 2 else y[0]
 
     def start(self, x: Array) -> None:
@@ -494,11 +522,41 @@ class Plan:
         """
         try:
             self._executable.finish()
-            return self._executable.result(self._output.name)
+            return self._outputs()
         except self._session.errors as error:
             raise failed(self.device, error) from error
         finally:
             self._lock.release()
+
+    def _outputs(self) -> Array:
+        """Return the outputs of the last run; if it failed, of one by the spare steps.
+
+        It fails where kernels wait for others that do not run beside them after all, as
+        where several programs share the device. The spare steps are then kept.
+        """
+        y = self._executable.result(self._output.name)
+        if not self._executable.failed(y):
+            return y
+        names = ", ".join(
+            step.variant.name for step in self.steps
+            if step.place is not None and may_fail(
+                step.variant.launches(step.span, step.config, step.place)
+            )
+        )
+        text = (
+            f"{names} waited in vain on {self.device.name}, which may have other work: "
+            "the plan goes on, and has computed this call again, without it"
+        )
+        warnings.warn(text, ClnetWarning, stacklevel=4)
+        self._explanation += f"\n\n{text}"
+        x = self._x.copy()
+        self.steps = tuple(self._spare_steps())
+        self._device_steps = self._spare_steps
+        self._on_device = None
+        self._prepare()
+        self._x[...] = x
+        self._executable.run()
+        return self._executable.result(self._output.name)
 
     def _shaped(self, x: Array) -> Array:
         if x.ndim == 1 and self.batch == 1 and x.shape[0] == self._shape[1]:

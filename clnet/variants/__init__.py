@@ -19,6 +19,7 @@ from clnet.variants.host import Host
 from clnet.variants.local import Local
 from clnet.variants.naive import Naive
 from clnet.variants.optimisers import Optimisers
+from clnet.variants.persistent import Persistent
 from clnet.variants.outer import Outer
 from clnet.variants.sell import Sell
 from clnet.variants.sequential import Sequential
@@ -39,6 +40,7 @@ VARIANTS: tuple[Variant, ...] = (
     Split(),
     Fused(),
     FusedLocal(),
+    Persistent(),
     Gemm(),
     Cpu(),
     Csr(),
@@ -56,7 +58,8 @@ VARIANTS: tuple[Variant, ...] = (
 """Every variant, in the order in which `explain` lists them."""
 
 TRAINING_VARIANTS: tuple[Variant, ...] = (
-    *(variant for variant in VARIANTS if variant.name != "host"),
+    # A training neither leaves the device nor begins a step again.
+    *(variant for variant in VARIANTS if variant.name not in ("host", "persistent")),
     Outer(),
     GemmBackward(),
     SparseOuter(),

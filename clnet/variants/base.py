@@ -128,9 +128,17 @@ class Alarm:
     """
 
 
+@dataclass(frozen=True)
+class Distress:
+    """Argument: an `int`, 0 at first, that a kernel sets when a wait hit its bound.
+
+    What depends on it is then NaN, and the plan computes it again, another way.
+    """
+
+
 Argument = (
     Value | Parameters | Gradients | State | Scalar | Scratch | Packed | Table
-    | Alarm | int | float
+    | Alarm | Distress | int | float
 )
 """An argument of a kernel; whole numbers arrive as OpenCL's `int`, others as REAL."""
 
@@ -182,6 +190,11 @@ def phases(launches: Iterable[Launch]) -> tuple[list[Launch], list[Launch]]:
         [launch for launch in listed if launch.when != "call"],
         [launch for launch in listed if launch.when == "call"],
     )
+
+
+def may_fail(launches: Iterable[Launch]) -> bool:
+    """Return whether waits of a kernel may hit their bound, and spoil its results."""
+    return any(Distress() in launch.arguments for launch in launches)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,306 @@
+// persistent: a chain of dense layers in one launch over all compute units, one sample.
+//
+// One sample is bound by reading weights, and by waiting between layers: a launch a
+// layer costs microseconds each, in which no weight moves. Here every compute unit keeps
+// one group from the first layer to the last. Row j of a layer belongs to group
+// j % groups, and in it to team (j / groups) % TEAMS, work-items that read it together;
+//
+//   group 0: rows 0, G, 2G …      a team's weights are one stream through all layers:
+//   group 1: rows 1, G + 1 …      DEPTH vectors a work-item are on their way while the
+//     :                           team waits for what they are to be multiplied by
+//
+// A value goes to the other groups as one word in memory that all see: its bits, turned
+// over, so that 0 means that it is not there yet. A reader looks at the word itself, so
+// that neither a barrier nor a fence stands between two layers (after the low-latency
+// protocol of NVIDIA's NCCL, which sends a flag beside each value). Launches use two
+// sets of words in turn, and each empties the set of the next. What a layer reads is
+// gathered once a group into local memory, into two places in turn, so that one barrier
+// a layer suffices.
+//
+// All groups must run at the same time. Every wait is bounded: after PATIENCE looks a
+// group sets the alarm, waits no more, and what it computes is NaN, as is all that
+// depends on it.
+//
+// GROUP     work-items of a group
+// TEAM      work-items a row: 32 where there is PTX, else 1
+// DEPTH     vectors of weights that a work-item keeps on their way
+// AHEAD     steps that are brought to the last cache before they are fetched; if any,
+//           weights are too many to stay in a cache, and pass by the first one
+// ROOM      values of the widest layer's input, in whole steps
+// PATIENCE  looks at a word before the alarm
+// NAP       nanoseconds between two looks, about
+// WORDS     {n, …} where the words of each layer's inputs start; the first has none
+// IN_ALL    words of a set
+// LAYERS, N_OUT, STRIDE, WEIGHTS, BIAS, FUNCTION, FUNCTIONS  as in chain.h
+// PTX       as given by the device
+// REAL      float
+#define WIDTH 1
+#include "activations.h"
+#include "chain.h"
+#if !defined(GROUP) || !defined(TEAM) || !defined(DEPTH) || !defined(AHEAD) \
+    || !defined(ROOM) || !defined(PATIENCE) || !defined(NAP) || !defined(WORDS) \
+    || !defined(IN_ALL) || !defined(PTX)
+#error "persistent.cl needs GROUP, TEAM, DEPTH, AHEAD, ROOM, PATIENCE, NAP, WORDS, \
+IN_ALL and PTX"
+#endif
+#define TEAMS (GROUP / TEAM)
+#define STEP (DEPTH * TEAM)  // vectors
+#if AHEAD > 0
+#define CACHE "L1::no_allocate."
+#else
+#define CACHE ""
+#endif
+
+__constant int words_of[LAYERS] = WORDS;
+
+// Four words, seen as other compute units wrote them last.
+inline uint4 look(__global const uint4 *words)
+{
+#if PTX >= 70
+    uint4 found;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w)
+                 : "l"(words) : "memory");
+    return found;
+#else
+    volatile __global const uint *each = (volatile __global const uint *)words;
+    return (uint4)(each[0], each[1], each[2], each[3]);
+#endif
+}
+
+// Leave the memory to those that write.
+inline void rest(void)
+{
+#if PTX >= 70 && NAP > 0
+    asm volatile("nanosleep.u32 %0;" :: "r"(NAP));
+#endif
+}
+
+inline void tell(__global uint *word, const float value)
+{
+    // No word is 0: the one NaN that would be becomes another.
+    const uint text = as_uint(value) == ~0u ? ~as_uint(NAN) : ~as_uint(value);
+#if PTX >= 70
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(word), "r"(text)
+                 : "memory");
+#else
+    *(volatile __global uint *)word = text;
+#endif
+}
+
+// A vector of weights, 0 unless it is `there`.
+inline float4 weights_at(__global const float4 *from, const bool there)
+{
+#if PTX >= 70
+    float4 w = (float4)0;
+    // Predicated: a branch would keep loads from being issued together.
+    asm volatile("{.reg .pred there; setp.ne.s32 there, %5, 0;"
+                 "@there ld.global.nc." CACHE "v4.f32 {%0, %1, %2, %3}, [%4];}"
+                 : "+f"(w.x), "+f"(w.y), "+f"(w.z), "+f"(w.w)
+                 : "l"(from), "r"((int)there));
+    return w;
+#else
+    return there ? *from : (float4)0;
+#endif
+}
+
+// Bring vectors to the last cache.
+inline void announce(__global const float4 *from, const int vectors)
+{
+#if PTX >= 90
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
+                 :: "l"(from), "r"(16 * vectors));
+#endif
+}
+
+// Whether all of four words that stand for values are there.
+inline bool complete(const uint4 words, const int live)
+{
+    return words.x && (words.y || live < 2) && (words.z || live < 3)
+           && (words.w || live < 4);
+}
+
+// Gather the n values that a layer reads, and zeros up to whole steps.
+inline void gather(__local float4 *source, __global const uint *words, const int n,
+                   const int vectors, __local int *stuck, __global int *alarm)
+{
+    __global const uint4 *from = (__global const uint4 *)words;
+    for (int v = get_local_id(0); v < vectors; v += GROUP) {
+        const int live = n - 4 * v;
+        if (live <= 0) {
+            source[v] = (float4)0;
+            continue;
+        }
+        uint4 found = look(from + v);
+        int left = *stuck ? 0 : PATIENCE;
+        while (!complete(found, live) && --left >= 0) {
+            rest();
+            found = look(from + v);
+        }
+        if (left < 0) {
+            *stuck = *alarm = 1;
+            found = (uint4)~as_uint(NAN);
+        }
+        found = ~found;
+        source[v] = (float4)(as_float(found.x), live > 1 ? as_float(found.y) : 0.0f,
+                             live > 2 ? as_float(found.z) : 0.0f,
+                             live > 3 ? as_float(found.w) : 0.0f);
+    }
+}
+
+// The sum of a team's values, for its first work-item.
+inline float team_sum(float v)
+{
+#if PTX >= 70
+#pragma unroll
+    for (int distance = TEAM / 2; distance > 0; distance /= 2) {
+        float other;
+        asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;"
+                     : "=f"(other) : "f"(v), "r"(distance));
+        v += other;
+    }
+#endif
+    return v;
+}
+
+// A team's place in its stream of weights: a step is DEPTH * TEAM vectors of one row.
+// All teams take as many rows of a layer, so that they go on to the next one together;
+// rows past the last one are empty, and layer LAYERS has none.
+typedef struct {
+    int layer, row, step;
+} Place;
+
+// The place after one; `own` is a team's first row of every layer.
+inline Place after(Place place, const int own, const int teams)
+{
+    ++place.step;
+    if (place.step * STEP < stride_of[place.layer] / 4) return place;
+    place.step = 0;
+    if (place.row - own + teams < n_out_of[place.layer]) {
+        place.row += teams;
+    } else {
+        place.row = own;
+        ++place.layer;
+    }
+    return place;
+}
+
+// Vectors of a row from a place on.
+inline int vectors_left(const Place place)
+{
+    if (place.layer >= LAYERS || place.row >= n_out_of[place.layer]) return 0;
+    return stride_of[place.layer] / 4 - place.step * STEP;
+}
+
+// Where they are.
+inline __global const float4 *vectors_of(__global const float *parameters,
+                                         const Place place)
+{
+    return (__global const float4 *)(parameters + weights_of[place.layer]
+                                     + (size_t)place.row * stride_of[place.layer])
+           + place.step * STEP;
+}
+
+inline float bias_at(__global const float *parameters, const Place place)
+{
+    return bias_of[place.layer] < 0 ? 0.0f : parameters[bias_of[place.layer] + place.row];
+}
+
+// y = the last layer's output for x
+//
+// parameters [..]      the flat buffer
+// x [n_in]  y [n_out]  one sample
+// words [2][IN_ALL]    of all values between layers, 0 at first
+// launches [groups]    the number of each group's launches so far, 0 at first
+// alarm                set where a wait hit its bound
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
+void persistent(__global const float *parameters, __global const float *x,
+                const int n_in, __global float *y, __global uint *words,
+                __global uint *launches, __global int *alarm)
+{
+    __local float4 values[2 * ROOM / 4] __attribute__((aligned(16)));
+    __local int stuck;
+    const int id = get_local_id(0), lane = id % TEAM;
+    const int groups = get_num_groups(0), group = get_group_id(0);
+    const int own = id / TEAM * groups + group, teams = TEAMS * groups;
+    const uint launch = launches[group];
+    // Words of this launch, and those of the next one, which are to be empty then.
+    __global uint *now = words + (launch & 1) * IN_ALL;
+    __global uint *then = words + (~launch & 1) * IN_ALL;
+    if (id == 0) stuck = 0;
+    Place here = {0, own, 0}, next = here;
+    float4 ahead[DEPTH];
+    float bias = 0, next_bias = 0;
+    __global const float4 *from = 0;
+    int left = 0;
+    // What is to be found out of the next step, while nobody waits for it.
+#define LOOK_UP                                                                      \
+    left = vectors_left(next);                                                       \
+    if (left > 0) {                                                                  \
+        from = vectors_of(parameters, next) + lane;                                  \
+        if (next.step == 0) next_bias = bias_at(parameters, next);                   \
+    }
+    // And its weights.
+#define FETCH                                                                        \
+    for (int i = 0; i < DEPTH; ++i)                                                  \
+        ahead[i] = weights_at(from + i * TEAM, i * TEAM + lane < left);
+#if AHEAD > 0
+    Place far = here;
+#define ANNOUNCE                                                                     \
+    if (far.layer < LAYERS) {                                                        \
+        far = after(far, own, teams);                                                \
+        const int vectors = min(vectors_left(far), STEP);                            \
+        if (lane == 0 && vectors > 0) announce(vectors_of(parameters, far), vectors); \
+    }
+#pragma unroll 1
+    for (int i = 0; i < AHEAD; ++i) ANNOUNCE
+#else
+#define ANNOUNCE
+#endif
+    LOOK_UP
+#pragma unroll
+    FETCH
+    bias = next_bias;
+    next = after(here, own, teams);
+    LOOK_UP
+    for (int layer = 0; layer < LAYERS; ++layer) {
+        const int n_out = n_out_of[layer];
+        const int steps = (stride_of[layer] / 4 + STEP - 1) / STEP;
+        const int told = layer < LAYERS - 1 ? words_of[layer + 1] : 0;
+        __local float4 *source = values + (layer & 1) * (ROOM / 4);
+        if (layer == 0)
+            for (int i = id; i < 4 * STEP * steps; i += GROUP)
+                ((__local float *)source)[i] = i < n_in ? x[i] : 0.0f;
+        else
+            gather(source, now + words_of[layer], n_out_of[layer - 1], STEP * steps,
+                   &stuck, alarm);
+        barrier(CLK_LOCAL_MEM_FENCE);
+        float4 sums = (float4)0;
+        while (here.layer == layer) {
+#pragma unroll
+            for (int i = 0; i < DEPTH; ++i)
+                sums += ahead[i] * source[here.step * STEP + i * TEAM + lane];
+            if (next.step == 0) {
+                const float sum = team_sum((sums.x + sums.y) + (sums.z + sums.w));
+                sums = (float4)0;
+                if (lane == 0 && here.row < n_out) {
+                    const float v = chain_activate(layer, sum + bias);
+                    if (layer < LAYERS - 1) {
+                        tell(now + told + here.row, v);
+                        then[told + here.row] = 0;
+                    } else {
+                        y[here.row] = v;
+                    }
+                }
+                bias = next_bias;
+            }
+#pragma unroll
+            FETCH
+            here = next;
+            if (here.layer < LAYERS) next = after(here, own, teams);
+            LOOK_UP
+            ANNOUNCE
+        }
+    }
+    if (id == 0) launches[group] = launch + 1;
+}

@@ -1,0 +1,144 @@
+"""The persistent variant against the oracle, where it says no, and waits in vain.
+
+One group has nobody to wait for, so that its arithmetic can be tested where groups may
+run one after the other; there, more groups wait in vain, as they shall be able to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from bounds import span_bound
+
+import clnet
+from clnet import Dense, Network
+from clnet.activations import ACTIVATIONS
+from clnet.binding import Step
+from clnet.errors import ClnetWarning
+from clnet.runtime import Executable, Plan
+from clnet.session import session
+from clnet.variants import Generic, persistent
+from clnet.variants.persistent import Persistent
+
+DEVICE = clnet.device()
+RNG = np.random.default_rng(3)
+SMALL = {"group": 64, "depth": 2, "ahead": 0}
+CPU_ONLY = pytest.mark.skipif(
+    DEVICE.concurrent_groups, reason=f"groups of {DEVICE.name} run at the same time"
+)
+
+
+def posing(units):
+    """The device, as if its groups ran at the same time."""
+    if DEVICE.concurrent_groups:
+        return DEVICE
+    return replace(DEVICE, concurrent_groups=True, compute_units=units)
+
+
+def steps_of(network, device, config, start=0, stop=None):
+    program = network.program
+    span = program.span(start, stop or len(program.ops), 1)
+    assert Persistent().refuse(span, device) is None
+    return [Step(span, Persistent(), config, device)]
+
+
+def check(network, config, device=None):
+    device = device or posing(1)
+    (step,) = steps_of(network, device, config)
+    (y,) = step.span.outputs
+    one = Executable(session(device), network, [step], step.span.inputs, (y,))
+    for _ in range(3):  # sets of words are used in turn
+        x = RNG.uniform(-1, 1, (1, network.n_in)).astype(np.float32)
+        one.x["x"][...] = x
+        one.run()
+        exact, bound = span_bound(step.span, {"x": x}, network.parameters)
+        assert (np.abs(one.result(y.name) - exact[y.name]) <= bound[y.name]).all()
+
+
+@pytest.mark.parametrize(("sizes", "group", "depth", "ahead"), [
+    ((1, 1), 32, 1, 0), ((8, 31, 32, 33, 1, 5), 32, 4, 1),
+    ((64, 200, 130, 7), 64, 2, 2), ((129, 65, 2, 127, 4), 128, 1, 0),
+])
+def test_sizes(sizes, group, depth, ahead):
+    network = Network.mlp(sizes, "sigmoid", seed=1)
+    check(network, {"group": group, "depth": depth, "ahead": ahead})
+
+
+@pytest.mark.parametrize("sizes", [(20, 5, 10), (4000, 2200, 10)])
+def test_its_default(sizes):
+    network = Network.mlp(sizes, "tanh", seed=2)
+    span = network.program.span(0, len(network.program.ops), 1)
+    check(network, next(iter(Persistent().space(span, posing(1)))))
+
+
+def test_functions_and_biases():
+    names = [name for name in ACTIVATIONS if name != "softmax"]
+    layers = [
+        Dense(20, name, 0.5, bias=i % 3 > 0) for i, name in enumerate(names)
+    ]
+    check(Network(20, layers, seed=4), SMALL)
+
+
+def test_values_that_are_not_numbers_arrive():
+    network = Network.mlp([3, 4, 2], "identity", seed=1)
+    device = posing(1)
+    (step,) = steps_of(network, device, SMALL)
+    one = Executable(
+        session(device), network, [step], step.span.inputs, step.span.outputs
+    )
+    one.x["x"][...] = np.frombuffer(b"\xff" * 12, np.float32)  # the bits of no word
+    one.run()
+    y = one.result(step.span.outputs[0].name)
+    assert np.isnan(y).all()
+    assert not one.failed(y)
+
+
+def test_refusals():
+    network = Network.mlp([3, 4, 2], seed=1)
+    span = network.program.span(0, 4, 1)
+    refuse = Persistent().refuse
+    alone = replace(DEVICE, concurrent_groups=False)
+    assert "one after the other" in refuse(span, alone)
+    device = posing(1)
+    assert "one sample" in refuse(network.program.span(0, 4, 2), device)
+    double = Network.mlp([3, 4, 2], seed=1, dtype="float64")
+    assert "float32 only" in refuse(double.program.span(0, 4, 1), device)
+    wide = Network.mlp([9000, 2], seed=1).program.span(0, 2, 1)
+    assert "9000" in refuse(wide, replace(device, local_memory=1 << 15))
+
+
+@CPU_ONLY
+def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
+    monkeypatch.setattr(persistent, "PATIENCE", 1000)
+    network = Network.mlp([30, 40, 20], "sigmoid", seed=1)
+    device = posing(5 * DEVICE.compute_units)
+    program = network.program
+
+    def spare():
+        return [
+            Step(program.span(i, i + 1, 1), Generic(), {}, device)
+            for i in range(len(program.ops))
+        ]
+
+    waiting = steps_of(network, device, {"group": 1, "depth": 1, "ahead": 0})
+    plan = Plan(network, device, 1, waiting, lambda: waiting, spare, "why")
+    x = RNG.uniform(-1, 1, (1, 30)).astype(np.float32)
+    wanted = clnet.reference.run(program, x, network.parameters)
+    with pytest.warns(ClnetWarning, match="persistent waited in vain"):
+        y = plan(x)
+    assert np.abs(y - wanted).max() < 1e-5
+    assert "waited in vain" in plan.explain()
+    assert np.abs(plan(x) - wanted).max() < 1e-5  # and no second warning
+    assert [step.variant.name for step in plan.steps] == ["generic"] * 4
+
+
+@CPU_ONLY
+def test_a_planner_finds_out_by_measuring(monkeypatch):
+    monkeypatch.setattr(persistent, "PATIENCE", 1000)
+    device = posing(5 * DEVICE.compute_units)
+    network = Network.mlp([30, 40, 20], "sigmoid", seed=1)
+    with pytest.warns(ClnetWarning, match="persistent is left out"):
+        plan = network.compile(device, variants=["persistent", "generic"])
+    assert {step.variant.name for step in plan.steps} == {"generic"}
