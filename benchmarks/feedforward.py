@@ -49,7 +49,9 @@ CUDA = frozenset({"torch-cuda", "torch-graph", "torch-compile", "cupy"})
 SERIAL = ("serial", "fann")  # on one core, a sample after the other
 SLOW = frozenset({"torch-compile", "tinygrad"})  # to make ready
 SPINNING = frozenset({"host", "sklearn"})  # as NumPy; each has to be waited for
-GPU_SHAPED = ("naive", "local", "split", "fused", "fused_local", "gemm")
+GPU_SHAPED = (
+    "naive", "local", "split", "fused", "fused_local", "persistent", "gemm",
+)
 
 
 def bases(device: Device) -> Sequence[str]:
@@ -91,7 +93,8 @@ def _trial(table: str, case: Case, device: Device, options: Options) -> Trial:
     cpu, tune = device.type == "cpu", options.tune
     ours: list[Candidate] = [
         ByVariant(variant(name), tune=tune)
-        for name in GPU_SHAPED if name != "gemm" or case.batch > 1
+        for name in GPU_SHAPED
+        if name != ("gemm" if case.batch == 1 else "persistent")
     ]
     on_demand = {ONE_GROUP, *SERIAL} if case.batch > 1 else set()
     if cpu:

@@ -214,8 +214,8 @@ def test_the_first_table_of_a_gpu_has_the_whole_ladder():
     options = Options(tables=["configurations"])
     for trial in command.select(trials, options, feedforward.PEERS):
         names = [candidate.name for candidate in trial.candidates]
-        assert names[:6] == [
-            "naive", "local", "split", "fused", "fused_local", "planned"
+        assert names[:7] == [
+            "naive", "local", "split", "fused", "fused_local", "persistent", "planned"
         ]
         assert "torch-graph" in names
         assert "torch-compile" not in names  # takes long: on demand

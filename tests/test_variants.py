@@ -30,7 +30,7 @@ from clnet.variants.base import Cost, Scratch
 
 H200 = Device(
     "H200", "gpu", compute_units=132, local_memory=47 << 10, largest_group=1024,
-    simd_width=32, fp64=True,
+    simd_width=32, fp64=True, concurrent_groups=True,
 )
 LAPTOP = Device(
     "laptop", "gpu", compute_units=24, local_memory=64 << 10, largest_group=256,
@@ -503,7 +503,8 @@ def test_what_is_refused_and_what_is_not(variant):
     if variant.name in STENCILS:
         network = Network(8, [Local(3, "tanh")] * 2, dtype="float64")
     ops = {"op": 1, "pair": 2, "layer": 2, "run": 4}[variant.reach]
-    span = network.program.span(0, ops, 2)
+    batch = 1 if variant.name == "persistent" else 2
+    span = network.program.span(0, ops, batch)
     single = dataclasses.replace(span, dtype="float32")
     cpu = dataclasses.replace(LEAST, local_memory=1 << 20, largest_group=4096)
     assert None in (variant.refuse(single, H200), variant.refuse(single, cpu))
