@@ -173,3 +173,14 @@ def span_bound(
             error[op.y.name] = exact[op.y.name] * np.expm1(one + total)
             error[op.y.name] += float(np.finfo(span.dtype).tiny)
     return exact, error
+
+
+def assert_right(network, x, y):
+    """Check outputs y [batch, n_out] of inputs x [batch, n_in]."""
+    program = network.program
+    span = program.span(0, len(program.ops), len(x))
+    exact, bound = span_bound(span, {program.input.name: x}, network.parameters)
+    name = program.output.name
+    assert y.dtype == network.dtype
+    assert y.shape == exact[name].shape
+    assert (np.abs(y - exact[name]) <= bound[name]).all()

@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from bounds import span_bound
+from bounds import assert_right
 
 import clnet
 from clnet import Dense, Network
@@ -74,14 +74,6 @@ def network(*sizes):
 def inputs(network, batch, seed=0):
     rng = np.random.default_rng(seed)
     return rng.uniform(-1, 1, (batch, network.n_in)).astype(np.float32)
-
-
-def assert_right(network, x, y):
-    program = network.program
-    span = program.span(0, len(program.ops), len(x))
-    exact, bound = span_bound(span, {program.input.name: x}, network.parameters)
-    name = program.output.name
-    assert (np.abs(y - exact[name]) <= bound[name]).all()
 
 
 EDGES = network(1, 15, 16, 17, 1, 63, 64, 65, 31, 127, 129, 3)

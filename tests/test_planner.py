@@ -1,30 +1,26 @@
-"""The planner: shortest paths, measured against modelled, what is left out and why."""
+"""The planner: measured against modelled, what is left out and why."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import os
-import threading
 import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from bounds import span_bound
+from bounds import assert_right
 from hypothesis import given
 from hypothesis import strategies as st
 
 import clnet
 from clnet import Dense, Network, inference, planner
-from clnet.binding import Step
-from clnet.cover import Candidate, shortest_path
 from clnet.device import Device
 from clnet.errors import (
     BuildError,
     ClnetWarning,
     DeviceError,
-    InputError,
     OutOfMemoryError,
 )
 from clnet.planner import Planner
@@ -56,98 +52,9 @@ def own_store(tmp_path, monkeypatch):
     times.store_of.cache_clear()
 
 
-def assert_right(network, x, y):
-    program = network.program
-    span = program.span(0, len(program.ops), len(x))
-    exact, bound = span_bound(span, {program.input.name: x}, network.parameters)
-    name = program.output.name
-    assert (np.abs(y - exact[name]) <= bound[name]).all()
-
-
 def inputs(network, batch, seed=0):
     rng = np.random.default_rng(seed)
     return rng.uniform(-1, 1, (batch, network.n_in)).astype(network.dtype)
-
-
-# Shortest paths -------------------------------------------------------------------
-
-A, B = Device("a"), Device("b")
-
-
-def candidate(start, stop, place, seconds, extra=0.0):
-    step = Step(None, Host(), {}, place)
-    return Candidate(start, stop, step, 0.0, Timing(seconds, seconds + extra, 0.0))
-
-
-def length(path):
-    """The length of a path, as the words say it."""
-    total = 0.0
-    for here, after in itertools.zip_longest(path, path[1:]):
-        total += here.seconds
-        next_place = after.step.place if after else None
-        if next_place != here.step.place:
-            total += here.hand_over
-    return total
-
-
-def all_paths(candidates, start, n):
-    if start == n:
-        yield ()
-    for c in candidates:
-        if c.start == start:
-            for rest in all_paths(candidates, c.stop, n):
-                yield (c, *rest)
-
-
-@st.composite
-def problems(draw):
-    n = draw(st.integers(1, 5))
-    spans = [(i, j) for i in range(n) for j in range(i + 1, min(n, i + 3) + 1)]
-    return n, draw(
-        st.lists(
-            st.builds(
-                lambda span, *rest: candidate(*span, *rest), st.sampled_from(spans),
-                st.sampled_from([None, A, B]), st.integers(0, 20), st.integers(0, 20),
-            ),
-            max_size=12,
-        )
-    )
-
-
-@given(problems())
-def test_no_path_is_shorter_than_the_shortest(problem):
-    n, candidates = problem
-    lengths = [length(path) for path in all_paths(candidates, 0, n)]
-    found = shortest_path(n, candidates)
-    if not lengths:
-        assert found is None
-        return
-    assert found.added == length(found.candidates) == min(lengths)
-    cuts = [0, *(c.stop for c in found.candidates)]
-    assert cuts == [*(c.start for c in found.candidates), n]
-
-
-def test_changing_the_place_costs_the_hand_over():
-    near = [candidate(0, 1, A, 10), candidate(1, 2, A, 10)]
-    assert shortest_path(2, [*near, candidate(1, 2, B, 4, 5)]).added == 19
-    slow_to_leave = [candidate(0, 1, A, 10, 8), candidate(1, 2, A, 10)]
-    cover = shortest_path(2, [*slow_to_leave, candidate(1, 2, B, 4, 5)])
-    assert [c.step.place for c in cover.candidates] == [A, A]
-
-
-def test_the_slower_arrival_may_be_the_better_way_on():
-    """What is handed over late is no worse for a step at the same place."""
-    late, soon = candidate(0, 1, A, 9, 5), candidate(0, 1, A, 10)
-    on = candidate(1, 2, A, 1)
-    assert shortest_path(2, [soon, late, on]).candidates == (late, on)
-    assert shortest_path(1, [soon, late]).candidates == (soon,)
-
-
-def test_leaving_the_host_costs_nothing_and_nothing_covers_nothing():
-    host, device = candidate(0, 1, None, 3, 100), candidate(1, 2, A, 4, 2)
-    assert shortest_path(2, [host, device]).added == 9
-    assert shortest_path(0, []) is None
-    assert shortest_path(2, [host]) is None
 
 
 # With faked times -----------------------------------------------------------------
@@ -165,8 +72,9 @@ class Lab:
         monkeypatch.setattr(times, "session", lambda device: None)
         monkeypatch.setattr(times, "measure", self.measure)
         monkeypatch.setattr(
-            planner, "Plan", lambda network, device, batch, steps, device_steps, text:
-            SimpleNamespace(steps=steps, device_steps=device_steps, text=text),
+            planner, "Plan", lambda *parts: SimpleNamespace(
+                steps=parts[3], device_steps=parts[4], text=parts[-1]
+            ),
         )
 
     def measure(self, session, network, steps, inputs, outputs, *, on_device, alike=()):
@@ -678,132 +586,3 @@ def test_compiling_twice_measures_once_on_a_real_device(monkeypatch):
     times.store_of.cache_clear()
     NETWORK.compile(CPU, 2)
     assert asked == []
-
-
-# Bad arguments --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("batch", [0, -1, 1.5, "1", None, True, [1]])
-def test_a_batch_is_a_whole_number(batch):
-    with pytest.raises(InputError, match="batch must be a whole number of at least 1"):
-        NETWORK.compile(CPU, batch)
-
-
-@pytest.mark.parametrize("tune", [0, 1, "yes", [], np.array([True, False])])
-def test_tune_is_none_true_or_false(tune):
-    with pytest.raises(InputError, match="tune must be None, True or False, not"):
-        NETWORK.compile(CPU, tune=tune)
-
-
-@pytest.mark.parametrize(
-    ("variants", "sentence"),
-    [
-        (["naive", "naiv"], "unknown variant 'naiv': did you mean 'naive'?"),
-        (["gem"], "did you mean 'gemm'?"),
-        (["quick"], "unknown variant 'quick': known are cpu, csr, fused"),
-        ([3], "unknown variant 3"),
-        ([["naive"]], "unknown variant"),
-        ("naive", "variants must be a list of names, not 'naive'"),
-        (3, "variants must be a list of names, not 3"),
-        ([], "variants is empty: name some of naive"),
-    ],
-)
-def test_variants_are_named(variants, sentence):
-    with pytest.raises(InputError, match=sentence.replace("?", r"\?")):
-        NETWORK.compile(CPU, variants=variants)
-
-
-def test_a_device_that_is_not_there_is_an_error():
-    with pytest.raises(DeviceError, match="no device matches 'no such'"):
-        NETWORK.compile("no such")
-
-
-# predict --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_chunks(monkeypatch):
-    monkeypatch.setattr(inference, "VARIANTS", (Naive(), Host()))
-    monkeypatch.setattr(inference, "CHUNK", 4)
-
-
-@pytest.mark.parametrize("batch", [1, 3, 4, 5, 7, 8, 9, 13])
-def test_predict_takes_any_number_of_samples(small_chunks, batch):
-    network = Network.mlp([5, 7, 3], seed=1)
-    x = inputs(network, batch)
-    assert_right(network, x, network.predict(x, CPU))
-    assert {plan.batch for plan in network._plans.values()} <= {4, batch % 4, batch}
-
-
-def test_predict_keeps_the_rank(small_chunks):
-    network = Network.mlp([5, 7, 3], seed=1)
-    x = inputs(network, 3)
-    y = network.predict(x, CPU)
-    assert y.shape == (3, 3)
-    one = network.predict(x[0], CPU)
-    assert one.shape == (3,)
-    assert_right(network, x[:1], one[np.newaxis])
-    assert network.predict(x[:1], CPU).shape == (1, 3)
-    assert network.predict(x.tolist(), CPU).shape == (3, 3)
-
-
-@pytest.mark.parametrize(
-    ("x", "sentence"),
-    [
-        (np.zeros((0, 5)), "x has no sample"),
-        (np.zeros((2, 4)), r"x has shape \[2, 4\], expected \[batch, 5\] or \[5\]"),
-        (np.zeros(4), r"x has shape \[4\], expected"),
-        (np.zeros((1, 1, 5)), r"x has shape \[1, 1, 5\], expected"),
-        (0.0, r"x has shape \[\], expected"),
-        ([[1, 2], [3]], "x must be a rectangular array of numbers"),
-        (["a"] * 5, "numbers"),
-        (np.zeros((2, 5), complex), "numbers"),
-        (None, "numbers"),
-    ],
-)
-def test_predict_says_what_is_wrong_with_x(x, sentence):
-    with pytest.raises(InputError, match=sentence):
-        Network.mlp([5, 3], seed=1).predict(x, CPU)
-
-
-def test_predict_takes_replaced_parameters(small_chunks):
-    network = Network.mlp([5, 3], seed=1)
-    x = inputs(network, 6)
-    before = network.predict(x, CPU)
-    network.parameters = network.parameters * 2
-    assert_right(network, x, network.predict(x, CPU))
-    network.parameters = network.parameters / 2
-    np.testing.assert_array_equal(network.predict(x, CPU), before)
-
-
-def test_a_few_plans_are_kept(small_chunks, monkeypatch):
-    monkeypatch.setattr(inference, "PLANS", 2)
-    network = Network.mlp([5, 3], seed=1)
-    x = inputs(network, 3)
-    for batch in (1, 2, 3, 1, 2):
-        assert_right(network, x[:batch], network.predict(x[:batch], CPU))
-        assert len(network._plans) <= 2
-    kept = set(map(id, network._plans.values()))
-    network.predict(x[:2], CPU)
-    assert set(map(id, network._plans.values())) == kept
-
-
-def test_threads_may_predict_at_once(small_chunks, monkeypatch):
-    monkeypatch.setattr(inference, "PLANS", 2)  # so that they take each other's away
-    network = Network.mlp([5, 7, 3], seed=1)
-    wrong = []
-
-    def work(seed):
-        try:
-            for batch in (1, 2, 3, 4, 6):
-                x = inputs(network, batch, seed)
-                assert_right(network, x, network.predict(x, CPU))
-        except BaseException as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
