@@ -108,6 +108,8 @@ class Survey:
     formats : list of (str, float)
         Formats of the layers that leave theirs to be chosen, and seconds of a whole
         call, best first; empty where there was nothing to choose.
+    larger : list of (str, int)
+        Formats that were not tried for their bytes.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -116,6 +118,7 @@ class Survey:
     covers: list[Cover] = field(default_factory=list)
     unmeasured: str = ""
     formats: list[tuple[str, float]] = field(default_factory=list)
+    larger: list[tuple[str, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,13 @@ def explanation(
     if survey.formats:
         parts.append(
             "formats of the layers that leave theirs to be chosen, by whole calls\n"
-            + _plain([(_seconds(seconds), name) for name, seconds in survey.formats])
+            + _plain([
+                *((_seconds(seconds), name) for name, seconds in survey.formats),
+                *(
+                    ("not tried", f"{name}: it needs {size / 1e6:.3g} MB")
+                    for name, size in survey.larger
+                ),
+            ])
         )
     if len(survey.covers) > 1:
         rows = [

@@ -19,16 +19,21 @@ from clnet.device import Device
 from clnet.errors import DeviceError, InputError
 from clnet.initialisers import Draw
 from clnet.layers import Layer, Sparse
+from clnet.matrix import Matrix
 from clnet.network import Network
-from clnet.storage.formats import AUTO, USUAL
+from clnet.storage import Pattern, SparseStorage
+from clnet.storage.formats import AUTO, USUAL, foreseen
 
 if TYPE_CHECKING:
     from clnet.planner import Planner
 
-RIVALS = {"cpu": ("dense",), "gpu": ("sell", "ell", "dense")}
+RIVALS = {"cpu": ("dia", "dense"), "gpu": ("sell", "ell", "dia", "dense")}
 """Formats that may beat the network's own; kernels read the others as they do csr, but
 find the values by a table."""
-LARGER = 10.0  # times the bytes of the network's own: what is larger is not tried
+LARGER = {"dense": 6.0, "dia": 4.0}
+"""Times the bytes of the smallest format: what is larger is not tried. Whole rows are
+read several times as fast as entries are, diagonals nearly so."""
+MUCH_LARGER = 2.0  # the same for other formats: they are read no faster than csr
 SMALL = 1 << 20  # bytes: caches hold them, and launches count more
 
 
@@ -55,7 +60,10 @@ class Follower(Network):
         self._seen = -1
         super().__init__(
             network.n_in,
-            [_stored(layer, format) for layer in network.layers],
+            [
+                _stored(layer, format, matrix)
+                for layer, matrix in zip(network.layers, network.matrices, strict=True)
+            ],
             dtype=network.dtype, fann_compatible=network.fann_compatible,
         )
         self._places = tuple(
@@ -93,10 +101,13 @@ def automatic(layer: Layer) -> bool:
     return isinstance(layer, Sparse) and layer.format == AUTO
 
 
-def _stored(layer: Layer, format: str) -> Layer:  # noqa: A002
-    if isinstance(layer, Sparse) and automatic(layer):
-        return dataclasses.replace(layer, format=format)
-    return layer
+def _stored(layer: Layer, format: str, matrix: Matrix) -> Layer:  # noqa: A002
+    if not (isinstance(layer, Sparse) and automatic(layer)):
+        return layer
+    # What was drawn once need not be drawn again.
+    rows, columns, _ = matrix.entries()
+    pattern = Pattern(matrix.n_out, matrix.n_in, rows, columns)
+    return dataclasses.replace(layer, density=None, pattern=pattern, format=format)
 
 
 def best_stored(
@@ -114,8 +125,8 @@ def best_stored(
         Makes the planner of a network.
     """
     own = planner(network)
-    rivals = _rivals(network, device)
-    if not rivals:
+    rivals, larger = _rivals(network, device)
+    if not rivals and not larger:
         return own
     known = own.timed()
     if known is None:
@@ -136,36 +147,42 @@ def best_stored(
             best = cover, one
     survey = best[1].survey
     survey.formats = sorted(told, key=lambda pair: pair[1])
+    survey.larger = larger
     survey.failures += faults
     return best[1]
 
 
-def _rivals(network: Network, device: Device) -> list[str]:
-    """Return the formats to compare with the network's own, unless too large."""
+def _rivals(
+    network: Network, device: Device
+) -> tuple[list[str], list[tuple[str, int]]]:
+    """Return the formats to compare with the network's own, and those too large.
+
+    The latter with their bytes.
+    """
     chosen = [i for i, layer in enumerate(network.layers) if automatic(layer)]
     matrices = [network.matrices[i] for i in chosen]
     if not chosen or {matrix.format for matrix in matrices} != {USUAL}:
-        return []  # a memory limit has chosen
-    size = np.dtype(network.dtype).itemsize
-    own = sum(matrix.nbytes(size) for matrix in matrices)
-    found = []
-    for name in RIVALS["cpu" if device.type == "cpu" else "gpu"]:
-        if name == "dense":
-            needed = sum(size * matrix.n_out * matrix.n_in for matrix in matrices)
-        else:
-            needed = sum(_slots(matrix.parts, name) * (size + 2) for matrix in matrices)
-        if needed <= max(SMALL, LARGER * own):
+        return [], []  # a memory limit has chosen
+    item_size = np.dtype(network.dtype).itemsize
+    own = sum(matrix.nbytes(item_size) for matrix in matrices)
+    patterns = [
+        part.storage.pattern
+        for matrix in matrices for part in matrix.parts
+        if isinstance(part.storage, SparseStorage)
+    ]
+    needed = {
+        name: sum(foreseen(pattern, name, item_size) for pattern in patterns)
+        for name in RIVALS["cpu" if device.type == "cpu" else "gpu"]
+    }
+    smallest = min(own, *needed.values())
+    found, larger = [], []
+    for name, size in needed.items():
+        most = LARGER.get(name, MUCH_LARGER) * smallest
+        if size <= max(SMALL, most):
             found.append(name)
-    return found
-
-
-def _slots(parts: Any, name: str) -> int:
-    """Return the slots of a matrix in a padded format, at most."""
-    return sum(
-        part.storage.n_out * part.storage.pattern.longest if name == "ell"
-        else 2 * len(part.storage.pattern)
-        for part in parts
-    )
+        else:
+            larger.append((name, size))
+    return found, larger
 
 
 def _weights(network: Network) -> list[NDArray[np.int64]]:

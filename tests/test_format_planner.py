@@ -10,7 +10,8 @@ from clnet import Dense, Network, Sparse, format_planner, reference
 from clnet.cover import Cover
 from clnet.errors import DeviceError, InputError
 from clnet.format_planner import Follower, best_stored
-from clnet.storage import FORMATS
+from clnet.storage import FORMATS, Pattern
+from clnet.storage.formats import foreseen
 from clnet.tuning.store import Timing
 
 CPU = clnet.device("cpu")
@@ -83,9 +84,11 @@ def chosen(network, device, **seconds):
 
 def test_the_format_of_the_shortest_calls_is_taken():
     found, survey, tried = chosen(network_of(), GPU, csr=3, sell=2, ell=4, dense=5)
-    assert (found, tried) == ("sell", ["csr", "sell", "ell", "dense"])
+    assert (found, tried) == ("sell", ["csr", "sell", "ell", "dia", "dense"])
     assert survey.formats == [("sell", 2), ("csr", 3), ("ell", 4), ("dense", 5)]
-    assert chosen(network_of(), CPU, csr=3, dense=5)[::2] == ("csr", ["csr", "dense"])
+    assert chosen(network_of(), CPU, csr=3, dense=5)[::2] == (
+        "csr", ["csr", "dia", "dense"]
+    )
 
 
 def test_what_fails_or_is_not_known_is_left_out():
@@ -109,7 +112,18 @@ def test_what_needs_much_more_memory_is_not_tried(monkeypatch):
     pattern = np.eye(200, dtype=bool)
     pattern[3] = True
     network = Network(200, [Sparse(200, pattern=pattern)], seed=1)
-    assert chosen(network, GPU, csr=3, sell=4)[2] == ["csr", "sell"]
+    _, survey, tried = chosen(network, GPU, csr=3)
+    assert tried == ["csr"]
+    assert [name for name, _ in survey.larger] == ["sell", "ell", "dia", "dense"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("shape", [(30, 20), (3, 70_000), (70_000, 3)])
+def test_bytes_are_foreseen_exactly(form, shape):
+    flat = np.sort(RNG.choice(shape[0] * shape[1], 200, replace=False))
+    pattern = Pattern(*shape, *np.divmod(flat, shape[1]))
+    size = sum(part.nbytes(8) for part in FORMATS[form](pattern))
+    assert foreseen(pattern, form, 8) == size
 
 
 def test_memory_limits_stay():

@@ -19,7 +19,7 @@ from clnet.storage.ell import EllStorage
 from clnet.storage.hyb import hyb
 from clnet.storage.pattern import Pattern
 from clnet.storage.sell import SellStorage
-from clnet.storage.sparse import SparseStorage
+from clnet.storage.sparse import SparseStorage, index_array
 
 Part = MaskedStorage | SparseStorage
 Parts = tuple[Part, ...]
@@ -99,6 +99,35 @@ def parts(
 def nbytes(storages: Iterable[Storage], item_size: int) -> int:
     """Return the bytes of storages: values, of item_size each, and index arrays."""
     return sum(storage.nbytes(item_size) for storage in storages)
+
+
+def foreseen(pattern: Pattern, name: str, item_size: int) -> int:
+    """Return the bytes of a pattern in a format, without making large arrays.
+
+    Parameters
+    ----------
+    pattern : Pattern
+        The entries.
+    name : str
+        One of `FORMATS`.
+    item_size : int
+        Bytes of a value.
+    """
+    n_out, n_in = pattern.n_out, pattern.n_in
+    index = item_size + index_array(np.zeros(0, np.int64), n_in).itemsize
+    if name == "ell":
+        lengths = index_array(np.zeros(0, np.int64), pattern.longest + 1).itemsize
+        return n_out * (pattern.longest * index + lengths)
+    if name == "dia":
+        places = np.bincount(pattern.columns - pattern.rows + n_out - 1)
+        return int(np.count_nonzero(places)) * (n_out * item_size + 4)
+    if name == "sell":
+        storage = SellStorage(pattern)
+        rows = index_array(np.zeros(0, np.int64), n_out).itemsize
+        lengths = index_array(np.zeros(0, np.int64), pattern.longest + 1).itemsize
+        starts = 4 * (storage.slices + 1)
+        return storage.size * index + starts + n_out * (rows + lengths)
+    return nbytes(FORMATS[name](pattern), item_size)
 
 
 def converted(

@@ -55,7 +55,8 @@ def lists(storage: SparseStorage, transposed: bool) -> Lists:
     rows, columns, slots = pattern.rows, pattern.columns, storage.slots
     n_out, n_in = pattern.n_out, pattern.n_in
     if transposed:
-        order = np.argsort(columns, kind="stable")
+        # Of 16 bits NumPy's stable sort is a radix sort, many times as fast.
+        order = np.argsort(index_array(columns, n_in), kind="stable")
         rows, columns, slots = columns[order], rows[order], slots[order]
         n_out, n_in = n_in, n_out
     counts = np.bincount(rows, minlength=n_out)
