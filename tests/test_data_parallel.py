@@ -225,14 +225,23 @@ def test_a_device_that_fails_is_named(monkeypatch):
 
 SCRIPT = """
 import numpy as np, clnet
-from clnet import inference
+from functools import partial
+from clnet import inference, parallel_training, training
+from clnet.training_planner import plan_training
 from clnet.variants.naive import Naive
 inference.VARIANTS = (Naive(),)
+for module in (training, parallel_training):
+    module.plan_training = partial(plan_training, tune=False)
 found = [d for d in clnet.devices() if d.platform == "Portable Computing Language"]
 assert len(found) == 2, found
 network = clnet.Network.mlp([5, 7, 3], seed=1)
 x = np.ones((9, 5), np.float32)
 np.testing.assert_array_equal(network.predict(x, found), network.predict(x, found[0]))
+t = np.full((9, 3), 0.25, np.float32)
+fits = [clnet.Network.mlp([5, 7, 3], seed=1) for _ in range(2)]
+for one, where in zip(fits, (found, found[:1])):
+    one.fit(x, t, epochs=3, devices=where)
+np.testing.assert_allclose(fits[0].parameters, fits[1].parameters, rtol=1e-6, atol=1e-7)
 print("equal")
 """
 
