@@ -9,7 +9,6 @@ import pytest
 
 import clnet
 from clnet import Local, Network, reference
-from clnet.activations import ACTIVATIONS
 from clnet.binding import Step
 from clnet.candidates import LONGEST
 from clnet.losses import LOSSES, loss_function
@@ -90,15 +89,20 @@ def test_every_loss(loss, place):
     activation = LOSSES[loss].fused or "sigmoid"
     network = Network(9, [clnet.Dense(2500, activation)], seed=1)
     assert [Loss] in check(network, loss, 3, place, samples=2, weighted=True)
+    if (place is CPU) == (loss in ("mse", "categorical_cross_entropy")):
+        return
     network = local(67, activation, dtype="float64" if DEVICE.fp64 else "float32")
     assert [Loss] in check(network, loss, 2, place, last=True)
 
 
-@PLACES
-@pytest.mark.parametrize("name", [n for n in ACTIVATIONS if ACTIVATIONS[n].fann_gradient
-                                  or n in ("identity", "relu", "gelu", "softplus")])
-def test_derivatives(name, place):
-    index = list(ACTIVATIONS).index(name)
+NAMES = ("identity", "sigmoid", "tanh", "gaussian", "sin", "cos", "relu", "gelu")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_derivatives(name):
+    """By outputs and by sums, with every kind of bias, FANN's too."""
+    index = NAMES.index(name)
+    place = (CPU, GPU)[index // 2 % 2]
     options = {"fann_compatible": True} if index % 2 else {}
     bias = ("shared", "neuron", None)[index % 3]
     layers = [Local(2, name, 0.8, bias=bias), Local(2)]
@@ -118,7 +122,7 @@ def test_millions_of_terms(place):
 def test_gradients_in_one_pass(window, place):
     """Edges of vectors and groups, batches of several blocks, every kind of bias."""
     bias = ("shared", "neuron", None)[window % 3]
-    for n_out, batch in ((1, 2), (67, 3), (1100, 130 if window == 3 else 1)):
+    for n_out, batch in ((67, 3), (1100, 130 if window == 3 else 1)):
         layers = [Local(window, "gelu" if window == 2 else "tanh", bias=bias)] * 2
         network = Network(
             n_out + 2 * window - 2, layers, seed=window,
