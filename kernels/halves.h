@@ -53,10 +53,10 @@ inline uint halves(const float first, const float second)
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
     return word;
 #else
-    uint word;
-    vstore_half_rte(first, 0, (half *)&word);
-    vstore_half_rte(second, 1, (half *)&word);
-    return word;
+    ushort two[2];
+    vstore_half_rte(first, 0, (half *)two);
+    vstore_half_rte(second, 1, (half *)two);
+    return two[0] | (uint)two[1] << 16;
 #endif
 }
 
@@ -69,7 +69,8 @@ inline float2 of_halves(const uint word)
         : "=f"(first), "=f"(second) : "r"(word));
     return (float2)(first, second);
 #else
-    return vload_half2(0, (const half *)&word);
+    const ushort two[2] = {word & 0xffff, word >> 16};
+    return vload_half2(0, (const half *)two);
 #endif
 }
 

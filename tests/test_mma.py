@@ -13,7 +13,8 @@ from clnet.device import device
 from clnet.errors import InputError
 from clnet.ops import PRECISIONS, Apply
 from clnet.training_ops import ApplyT, Outer
-from clnet.variants.mma import KEYS, SHAPES, Mma
+from clnet.variants.fused_mma import FusedMma
+from clnet.variants.mma import KEYS, LOCAL_BYTES, SHAPES, Mma
 from clnet.variants.mma_backward import MmaBackward
 from clnet.variants.packing import PLANES, Packing
 
@@ -92,6 +93,23 @@ def test_outer(sizes, biased):
     checked(network, span, config_of(SHAPES[2][-3 + biased]), MmaBackward())
 
 
+@pytest.mark.parametrize("precision", PRECISIONS[:2])
+@pytest.mark.parametrize(
+    ("sizes", "batch", "shape"),
+    [((20, 33, 7, 64), 70, (4, 2, 1)), ((9, 31), 17, (4, 1, 1)),
+     ((64,) * 7, 33, (8, 1, 1))],
+)
+def test_fused(sizes, batch, shape, precision):
+    """Layers of any widths, their weights kept or fetched in turn."""
+    names = ("tanh", "relu", "sigmoid")
+    layers = [Dense(n, names[i % 3], bias=i != 1) for i, n in enumerate(sizes[1:])]
+    network = Network(sizes[0], layers, seed=1)
+    program = network.program.at(precision)
+    span = program.span(0, len(program.ops), batch)
+    config = dict(zip(("warps", "rows", "groups"), shape, strict=True))
+    checked(network, span, config, FusedMma())
+
+
 def test_planes_and_sizes():
     packing = Packing(rows=129, terms=33, planes=2)
     assert (packing.row_blocks, packing.blocks) == (16, 4)
@@ -105,7 +123,7 @@ def test_shapes_keep_to_what_the_kernel_says():
         for m, n, warps_m, warps_n, step, stages, part in shapes:
             assert m % (16 * warps_m) == n % (16 * warps_n) == 0
             assert 128 % m == 128 % n == 2 % step == step % part == 0
-            assert (m + n) * step * 32 * planes * stages <= 48 << 10
+            assert (m + n) * step * 32 * planes * stages <= LOCAL_BYTES
             assert warps_m * warps_n >= step * planes
 
 

@@ -29,6 +29,7 @@ from clnet.variants.packing import BLOCK, PLANES, WARP, Packing
 
 SOURCE = "mma.cl"
 UNITS = 80  # generation of PTX whose matrix units are used
+LOCAL_BYTES = 48 << 10  # that a kernel for these units may declare
 PANEL = 16  # tiles of samples whose groups are neighbours
 RATES = {2: 3.0, 1: 8.0}  # times what float32 arithmetic does, by planes
 KEYS = ("tile_m", "tile_n", "warps_m", "warps_n", "step", "stages", "slice")
