@@ -253,8 +253,6 @@ class CuPy:
 
     def prepare(self, case: Case, device: Device) -> Prepared:
         """Return the loop over the layers."""
-        import time
-
         import cupy
 
         functions: dict[str, Callable[[Any], Any]] = {
@@ -272,19 +270,28 @@ class CuPy:
                 x = f(x @ weights + biases)
             return x
 
-        x = cupy.asarray(case.inputs[0])
-        wait = cupy.cuda.get_current_stream().synchronize
+        return on_cupy(case, model)
 
-        def stream(repeats: int) -> float:
-            wait()
-            start = time.perf_counter()
-            for _ in range(repeats):
-                model(x)
-            wait()
-            return (time.perf_counter() - start) / repeats
 
-        timers: dict[str, Callable[[], Timer]] = {"stream": lambda: stream}
-        return forward(case, lambda x: cupy.asnumpy(model(cupy.asarray(x))), timers)
+def on_cupy(case: Case, model: Callable[[Any], Any]) -> Prepared:
+    """Return CuPy's timers of a model from device array to device array."""
+    import time
+
+    import cupy
+
+    x = cupy.asarray(case.inputs[0])
+    wait = cupy.cuda.get_current_stream().synchronize
+
+    def stream(repeats: int) -> float:
+        wait()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            model(x)
+        wait()
+        return (time.perf_counter() - start) / repeats
+
+    timers: dict[str, Callable[[], Timer]] = {"stream": lambda: stream}
+    return forward(case, lambda x: cupy.asnumpy(model(cupy.asarray(x))), timers)
 
 
 def more_peers(fann_library: str | None) -> tuple[Candidate, ...]:

@@ -26,6 +26,7 @@ from clnet.storage.formats import AUTO, USUAL
 from .candidates import BASES, Candidate, Planned, Prepared, forward
 from .cases import BIAS, GAIN, Array, Case
 from .frame import Trial
+from .more_peers import CuPy, on_cupy
 from .options import Options
 from .peers import PATIENCE, PLAIN, NumPy, Torch, eager, graphed, missing_torch
 from .plots import Plot, by_call
@@ -39,13 +40,16 @@ LAYERS = (1, 2, 5, 10, 25, 50, 100)
 DENSITIES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
 LARGE = tuple(
     (n, density) for n in (1000, 4000, 8000)
-    for density in (0.001, 0.01, 0.05, 0.1, 0.3, 0.5)
+    for density in (0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5)
 ) + tuple((16_000, density) for density in (0.001, 0.01, 0.05))
 QUICK = ((1000, 0.01), (1000, 0.1), (4000, 0.01), (4000, 0.05), (4000, 0.1))
 QUICK_NEURONS, QUICK_LAYERS, QUICK_DENSITIES = (10, 50, 100), (1, 5, 25), (0.1, 0.5)
 BATCHES = (1, 32)  # of large ones
 PADDED = ("ell", "hyb", "dia", "coo")  # only run unasked where the study had them
-CUDA = frozenset({"torch-sparse", "torch-sparse-graph", "torch-cuda", "torch-graph"})
+WHOLE = 10_000  # neurons from which whole rows are a gigabyte: only run unasked below
+CUDA = frozenset(
+    {"torch-sparse", "torch-sparse-graph", "torch-cuda", "torch-graph", "cupy-sparse"}
+)
 PEERS = frozenset({"numpy", "scipy", "torch", *CUDA})
 
 
@@ -224,6 +228,35 @@ class TorchSparse:
         return (graphed if self.name == "torch-sparse-graph" else eager)(case, model)
 
 
+@dataclass(frozen=True)
+class CuPySparse(CuPy):
+    """The same by CuPy's CSR matrices, which cuSPARSE multiplies, too."""
+
+    name: str = "cupy-sparse"
+
+    def prepare(self, case: SparseCase, device: Device) -> Prepared:  # type: ignore[override]
+        """Return the loop over the layers."""
+        import cupy
+        from cupyx.scipy import sparse
+
+        layers = [
+            (sparse.csr_matrix(_csr(case, number)), cupy.asarray(b))
+            for number, b in _layers(case)
+        ]
+
+        def model(x: Any) -> Any:
+            values = x[0] if case.batch == 1 else cupy.ascontiguousarray(x.T)
+            for matrix, b in layers:
+                sums = matrix @ values + (b if case.batch == 1 else b[:, None])
+                values = (
+                    cupy.tanh(sums) if case.activation == "tanh"
+                    else 1 / (1 + cupy.exp(-sums))
+                )
+            return values[None] if case.batch == 1 else values.T
+
+        return on_cupy(case, model)
+
+
 def _layers(case: SparseCase) -> list[tuple[int, Array]]:
     network = case.network
     return [(i, network.biases(i)) for i in range(len(network.layers))]
@@ -283,11 +316,13 @@ def _trial(table: str, case: SparseCase, device: Device, tune: bool) -> Trial:
     ours: list[Candidate] = [Stored(name, tune) for name in (*FORMATS, AUTO)]
     peers: list[Candidate] = [
         NumPy(), SciPy(), TorchSparse(), TorchSparse("torch-sparse-graph"),
-        *(Torch(name) for name in ("torch", "torch-cuda", "torch-graph")),
+        CuPySparse(), *(Torch(name) for name in ("torch", "torch-cuda", "torch-graph")),
     ]
     on_demand = set(CUDA) if cpu else {"torch"}
     if table == "large":
         on_demand |= set(PADDED)
+        if case.sizes[0] >= WHOLE:
+            on_demand |= {"dense", "numpy", "torch", "torch-cuda", "torch-graph"}
     return Trial(
         table, case, (*ours, *peers), frozenset(on_demand),
         ("scipy", "numpy") if cpu else ("torch-sparse-graph", "torch-sparse", "scipy"),
