@@ -425,7 +425,7 @@ def test_sums_accumulate_on_the_device(place):
 # What variants say of themselves ----------------------------------------------------
 
 # Variants that read sparse layers, and a format of each.
-STENCILS = ("stencil", "stencil_cpu", "trapezoid")
+STENCILS = ("stencil", "stencil_cpu", "stencil_reduction", "trapezoid")
 SPARSE = {
     "csr": "csr", "sparse_team": "csr", "sell": "sell", "dia": "dia",
     "fused_sparse": "csr",
