@@ -89,7 +89,7 @@ class Persistent:
             flops=span_flops(span),
             bytes=span_bytes(span),
             launches=1,
-            scratch=2 * WORD * sum(_words(span)),
+            scratch=WORD * (2 * sum(_words(span)) + device.compute_units),
             compute_units=device.compute_units,
         )
 
