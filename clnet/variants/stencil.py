@@ -31,9 +31,9 @@ SAMPLES = (4, 2, 1)  # a work-item, the usually best first
 GROUP = 128  # work-items
 TILE_GROUP = 256  # work-items of a group that shares a tile
 STREAM_VECTOR = 4  # rows whose weights can be marked as needed once
-LARGE, LARGEST = 1 << 21, 1 << 24
+LARGE, LARGEST = 6 << 20, 6 << 20
 """Weights from which on that usually pays, since a cache cannot hold them; inputs up to
-which it does, since a cache can hold those."""
+which it does, since a cache can hold those (H200)."""
 
 
 @dataclass(frozen=True)
