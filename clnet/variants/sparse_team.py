@@ -166,6 +166,9 @@ def _single(product: SparseProduct, span: Span, device: Device) -> list[Config]:
             for n in parts[:2]:
                 config = {"group": group, "rows": rows, "parts": n, "tile": 1}
                 found += _staged(product, span, device, config)
+    # Each group copies all of x. Where that takes several stages, few of them and few
+    # groups are better.
+    found.sort(key=lambda c: (c["stages"], -c["rows"]) if c["stages"] > 1 else (1, 0))
     group = largest_group(GROUP, device)
     parts = _near((n for n in PARTS if n <= group), length / 8)
     found += [
