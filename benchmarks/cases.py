@@ -192,8 +192,9 @@ class Case:
         """The largest relative error of a result, in norm."""
         return TOLERANCE[self.dtype, self.precision]
 
-    def missing(self) -> None:
+    def missing(self) -> str | None:
         """Return None: the data are drawn here."""
+        return None
 
     @cached_property
     def inputs(self) -> tuple[Array, ...]:

@@ -38,7 +38,7 @@ from .candidates import (
     prepared,
     variant,
 )
-from .cases import GAIN, Case, Check
+from .cases import GAIN, Array, Case, Check
 from .frame import Trial
 from .guard import Guarded
 from .more_peers import Fann
@@ -82,7 +82,7 @@ class EqualCase(Case):
         """
         return _network(self.sizes, self.activation, self.dtype, self.seed)
 
-    def missing(self) -> str | None:  # type: ignore[override]
+    def missing(self) -> str | None:
         """Return that the memory does not suffice."""
         need, free = ROOM * self.bytes, _free_bytes()
         if free is None or need <= free:
@@ -114,7 +114,7 @@ def _network(
     layers = [Dense(n, name) for n in sizes[1:]]
     size = Description(sizes[0], layers, dtype, False).layout.size
     limit = np.dtype(dtype).type(GAIN.get(name, 1.0) * math.sqrt(3 / sizes[0]))
-    values = np.random.default_rng(seed).random(size, dtype)
+    values: Array = np.random.default_rng(seed).random(size, np.dtype(dtype).type)
     values -= values.dtype.type(0.5)
     values *= 2 * limit
     return Network(sizes[0], layers, dtype=dtype, parameters=values)

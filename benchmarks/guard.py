@@ -62,14 +62,15 @@ class Guarded:
         DeadError
             If it ends a child process, or does not let it end.
         """
-        reason = _death(self.peer, device.index, device.name)
+        peer: Any = self.peer  # a frozen record, which can be hashed
+        reason = _death(peer, device.index, device.name)
         if reason is not None:
             raise DeadError(reason)
         return self.peer.prepare(case, device)
 
 
 @lru_cache
-def _death(peer: Candidate, *device: str) -> str | None:
+def _death(peer: Any, *device: str) -> str | None:
     """Return None if a peer survives a tiny case, or only raises; else a sentence."""
     try:
         done = subprocess.run(
