@@ -17,10 +17,12 @@ from clnet.variants.gradient_norm import Norm
 from clnet.variants.group_step import GroupStep
 from clnet.variants.host import Host
 from clnet.variants.local import Local
+from clnet.variants.mma import Mma
+from clnet.variants.mma_backward import MmaBackward
 from clnet.variants.naive import Naive
 from clnet.variants.optimisers import Optimisers
-from clnet.variants.persistent import Persistent
 from clnet.variants.outer import Outer
+from clnet.variants.persistent import Persistent
 from clnet.variants.sell import Sell
 from clnet.variants.sequential import Sequential
 from clnet.variants.sparse_outer import SparseOuter
@@ -42,6 +44,7 @@ VARIANTS: tuple[Variant, ...] = (
     FusedLocal(),
     Persistent(),
     Gemm(),
+    Mma(),
     Cpu(),
     Csr(),
     SparseTeam(),
@@ -62,6 +65,7 @@ TRAINING_VARIANTS: tuple[Variant, ...] = (
     *(variant for variant in VARIANTS if variant.name not in ("host", "persistent")),
     Outer(),
     GemmBackward(),
+    MmaBackward(),
     SparseOuter(),
     StencilBackward(),
     StencilGradients(),

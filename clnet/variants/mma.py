@@ -36,9 +36,8 @@ KEYS = ("tile_m", "tile_n", "warps_m", "warps_n", "step", "stages", "slice")
 SHAPES = {  # by planes; from large to small: large tiles read less
     2: (
         (128, 128, 2, 2, 1, 2, 1),
-        (128, 128, 4, 4, 1, 3, 1),
-        (128, 64, 2, 2, 1, 3, 1),
         (128, 64, 4, 2, 1, 3, 1),
+        (128, 64, 4, 2, 2, 2, 1),
         (64, 64, 2, 2, 2, 3, 1),
         (64, 32, 2, 2, 2, 3, 2),
         (32, 32, 2, 2, 2, 4, 1),
@@ -46,16 +45,17 @@ SHAPES = {  # by planes; from large to small: large tiles read less
         (16, 64, 1, 4, 2, 4, 1),
     ),
     1: (
-        (128, 128, 2, 4, 2, 3, 1),
         (128, 128, 2, 2, 1, 4, 1),
-        (128, 64, 2, 2, 2, 3, 1),
+        (128, 64, 4, 2, 2, 3, 1),
         (64, 64, 2, 2, 2, 4, 1),
         (64, 32, 2, 2, 2, 4, 1),
+        (32, 32, 2, 2, 2, 4, 1),
         (128, 16, 4, 1, 2, 4, 1),
         (16, 64, 1, 4, 2, 4, 1),
     ),
 }
 PARTS = (1, 2, 4, 8)
+ADDERS = 128  # work-items of a group that adds parts
 LEAST_PART = 16  # blocks of terms
 MOST_CONFIGS = 6  # that are worth measuring
 FILL = 16  # as many blocks' time passes before a group's units are busy
@@ -223,9 +223,9 @@ class Mma:
         )
         if parts == 1:
             return launches
-        pairs = round_up(-(-layer.n_out // 2), WARP)
+        pairs = round_up(-(-layer.n_out // 2), ADDERS)
         added = Launch(
-            SOURCE, "add_parts", defines, (pairs, span.batch), (WARP, 1),
+            SOURCE, "add_parts", defines, (pairs, span.batch), (ADDERS, 1),
             (*partial, *biases, *to, *last),
         )
         return (*launches, added)
