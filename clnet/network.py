@@ -463,7 +463,7 @@ class Network(Description):
             As for `clnet.device`.
         devices : list of these, ``"all"`` or None
             Instead: devices that share each batch. Each computes the gradients of its
-            samples, the host adds them up, and all parameters stay equal; the result
+            samples and adds up those of all, so that parameters stay equal; the result
             is that of one device but for the order of sums, and for what dropout drops.
         desired_error : float or None
             Stop when the training's error is at most this.

@@ -1,8 +1,9 @@
 """Training by several devices: each the gradients of its share of every batch.
 
-The host adds the gradients up, in the order of the devices, and the update follows from
-the sum: on every device where these are alike, so that their parameters stay equal bit
-for bit; else on the first one, whose parameters the others then get.
+The gradients go through the host to the other devices, each adds them up in the same
+order, and the update follows from the sum: on every device where these are alike, so
+that their parameters stay equal bit for bit; else on the first one, and the others get
+its parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from clnet.data_parallel import alike, least_seconds, shares, told
 from clnet.data_set import DataSet
 from clnet.device import Device
 from clnet.errors import InputError
-from clnet.memory import add_rows
+from clnet.gradient_exchange import GradientExchange
 from clnet.ops import Program
 from clnet.replay import Learnt, Replay
 from clnet.session import session
@@ -55,6 +56,8 @@ class _Worker:
         The share of a batch.
     learnt : Learnt
         The device's parameters and state.
+    exchange : GradientExchange
+        The device's side of it.
     """
 
     def __init__(
@@ -66,8 +69,9 @@ class _Worker:
         data: DataSet,
         rows: slice,
         learnt: Learnt,
+        exchange: GradientExchange,
     ) -> None:
-        self.learnt = learnt
+        self.exchange = exchange
         self._rows = rows
         self._gathers = isinstance(program.ops[0], Gather)
         self._totals = program.output
@@ -86,7 +90,7 @@ class _Worker:
             steps=1,
         )
         self.replay.run()
-        self.learnt.fetch_gradients()
+        self.exchange.fetch()
         return True
 
     def totals(self) -> Array:
@@ -137,6 +141,13 @@ class ParallelPass:
         self._devices, self._learnt = tuple(devices), tuple(learnt)
         self._gradients, update = parts(program)
         self._alike = alike(devices)
+        self._exchanges = [
+            GradientExchange(
+                session(device), one.gradients, one.size, program.dtype,
+                len(devices) - 1 if self._alike or number == 0 else 0,
+            )
+            for number, (device, one) in enumerate(zip(devices, learnt, strict=True))
+        ]
         self._plans: dict[tuple[Device, int], TrainingPlan] = {}
         even = shares(batch, [1.0] * len(devices))
         self._workers = self._shared(even)
@@ -197,14 +208,15 @@ class ParallelPass:
         return found
 
     def _step(self, first: int, samples: int, count: int) -> None:
-        busy = [w for w in self._workers if w.run(first, samples, count)]
-        total, *others = (worker.learnt.fetched_gradients() for worker in busy)
-        for other in others:
-            add_rows(total, other)
-        for update, learnt in zip(self._updates, self._learnt, strict=False):
+        busy = {w.exchange for w in self._workers if w.run(first, samples, count)}
+        found = [one.fetched() if one in busy else None for one in self._exchanges]
+        for number, update in enumerate(self._updates):
             if self._totals is not None:
                 update.write(self._totals, self.totals()[np.newaxis])
-            learnt.send_gradients(total)
+            self._exchanges[number].add(
+                [g for g in found[:number] if g is not None], found[number] is not None,
+                [g for g in found[number + 1 :] if g is not None],
+            )
             update.set(samples=samples, seen=first + samples, count=count)
             update.run()
             update.session.settle()
@@ -223,7 +235,7 @@ class ParallelPass:
                 found.append(_Worker(
                     self._network, device, self._steps(device, counts[number]),
                     self._gradients, self._data, slice(stop - counts[number], stop),
-                    self._learnt[number],
+                    self._learnt[number], self._exchanges[number],
                 ))
         return found
 
@@ -238,7 +250,7 @@ class ParallelPass:
 
     def _try(self, worker: _Worker) -> None:
         worker.run(0, self._batch, 0)
-        worker.learnt.fetched_gradients()
+        worker.exchange.fetched()
 
 
 def parts(program: Program) -> tuple[Program, Program]:

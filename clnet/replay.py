@@ -7,14 +7,13 @@ and device unless `read` or `write` is called.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.binding import Binding, Step
-from clnet.memory import Action, Memory, copy_rows, staging
+from clnet.memory import Action, Memory
 from clnet.ops import Layout, Value
 from clnet.session import Session
 from clnet.variants.base import (
@@ -56,7 +55,6 @@ class Learnt:
         self.parameters = Memory(session, parameters.nbytes)
         self.state = Memory(session, state.nbytes)
         self._gradients: Memory | None = None
-        self._copies: list[Any] = []  # a copy's event, when it goes, waits for its end
         self._kept = [Memory(session, parameters.nbytes) for _ in range(2)]
         self.parameters.write(session, parameters)
         for kept in self._kept:
@@ -86,48 +84,6 @@ class Learnt:
             size = self.size * np.dtype(self._dtype).itemsize
             self._gradients = Memory(self._session, size)
         return self._gradients
-
-    @cached_property
-    def _staged(self) -> Array:
-        """The host's side of the gradients [size]: their memory itself, if shared."""
-        shared = self.gradients.array
-        if shared is None:
-            return staging(self._session, (self.size,), self._dtype)
-        return shared[: self.size * np.dtype(self._dtype).itemsize].view(self._dtype)
-
-    def fetch_gradients(self) -> None:
-        """Begin to copy the gradients to the host, once the steps so far are done."""
-        import pyopencl as cl
-
-        if self.gradients.array is None:
-            self._session.settle()  # the steps may be on another queue
-            self._copies = [
-                cl.enqueue_copy(
-                    self._session.queue, self._staged, self.gradients.argument,
-                    is_blocking=False,
-                )
-            ]
-        for queue in self._session.queues.values():
-            queue.flush()
-
-    def fetched_gradients(self) -> Array:
-        """Wait for the gradients, and return the host's side of them [size]."""
-        self._session.finish()
-        return self._staged
-
-    def send_gradients(self, flat: Array) -> None:
-        """Replace gradients that were fetched, for the steps that are enqueued next."""
-        import pyopencl as cl
-
-        if flat is not self._staged:
-            copy_rows(self._staged, flat)
-        if self.gradients.array is None:
-            self._copies = [
-                cl.enqueue_copy(
-                    self._session.queue, self.gradients.argument, self._staged,
-                    is_blocking=len(self._session.queues) > 1,
-                )
-            ]
 
     def replace(self, parameters: Array) -> None:
         """Replace the parameters [size], once the steps so far are done."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from clnet import memory
-from clnet.memory import COPIERS, add_rows, copy_rows
+from clnet.memory import COPIERS, copy_rows
 
 
 @pytest.mark.parametrize("rows", [0, 1, COPIERS - 1, COPIERS, 4 * COPIERS + 3])
@@ -18,8 +18,6 @@ def test_rows_are_copied_whole(monkeypatch, rows, large):
     copy_rows(padded[:, :5], source)
     np.testing.assert_array_equal(padded[:, :5], source)
     assert not padded[:, 5:].any()
-    add_rows(padded[:, :5], source)
-    np.testing.assert_array_equal(padded[:, :5], 2 * source)
 
 
 def test_what_goes_wrong_in_a_thread_is_raised(monkeypatch):
