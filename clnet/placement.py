@@ -24,10 +24,10 @@ def _uniform(
     total = n_out * n_in
     count = max(1, round(density * total))
     fewer = min(count, total - count)  # drawn: those that there are, or are not
-    if fewer < total >> MARKED:
+    if count < total >> MARKED:
         flat = np.zeros(0, np.int64)
-        while flat.size < fewer:
-            more = rng.integers(total, size=fewer - flat.size)
+        while flat.size < count:
+            more = rng.integers(total, size=count - flat.size)
             flat = sorted_once(np.concatenate([flat, more]))
     else:  # as many draws, and the same; marks need no sorting
         drawn = np.zeros(total, bool)
