@@ -38,7 +38,7 @@
 // ds[b, i] = dy[b, i] f'(v) STEEPNESS
 // gradients[weights + r * pitch + i] = sum over b:  ds[b, i] x[b, i + r]
 // a neuron's bias: gradients[bias + i] = sum over b:  ds[b, i]
-// a shared one: target[offset + g] = the sum of group g's
+// a shared one: target[offset + g] = the sum of group g's, which `join` of wide.cl adds
 //
 // parameters, gradients: of one layout
 // dy [batch, lddy], at [batch, ldat], x [batch, ldx], ds [batch, ldds] (anything
@@ -46,11 +46,12 @@
 // index map: work-item = VECTORS vectors of rows, TEAM vectors apart
 __kernel __attribute__((reqd_work_group_size(TEAM, 1, 1)))
 void stencil_gradients(__global const REAL *parameters, const int bias,
-               __global REAL *gradients, const int weights, const int pitch,
-               __global const REAL *dy, const int lddy, __global const REAL *at,
-               const int ldat, __global const REAL *x, const int ldx,
-               __global REAL *ds, const int ldds, __global REAL *target,
-               const int offset, const int n_out, const int batch)
+                       __global REAL *gradients, const int weights, const int pitch,
+                       __global const REAL *dy, const int lddy,
+                       __global const REAL *at, const int ldat,
+                       __global const REAL *x, const int ldx, __global REAL *ds,
+                       const int ldds, __global REAL *target, const int offset,
+                       const int n_out, const int batch)
 {
     __local REAL held[TEAM];
     VAL shared = CONST(0), shared_lost = CONST(0);

@@ -22,11 +22,11 @@ class LocalStorage:
     the slots from n_out to the pitch are padding.
 
     There is no stride and no padding of the edges. With a stride, neighbouring rows no
-    longer read neighbouring inputs, and with padding the first and last rows read fewer
-    than the others. What every kernel here lives on ends with either: a vector of inputs
+    longer read neighbouring inputs; with padding, the first and last rows read fewer
+    than the others. Either ends what every kernel here lives on: a vector of inputs
     that slides on by one, a stack's halo that grows by ``window - 1`` a layer, bands
-    without dead slots. They would be other kernels under this name, and what they can
-    gain over the sparse formats, which hold such matrices, is the indices alone.
+    without dead slots. They would be other kernels under this name, and could gain no
+    more than the indices over the sparse formats, which hold such matrices.
 
     Attributes
     ----------
