@@ -20,7 +20,7 @@ from clnet.device import Device
 from clnet.format_planner import automatic
 from clnet.layers import Sparse
 from clnet.network import Network
-from clnet.storage import FORMATS, memory_table
+from clnet.storage import FORMATS, Pattern, memory_table
 from clnet.storage.formats import AUTO, USUAL
 
 from .candidates import BASES, Candidate, Planned, Prepared, forward
@@ -333,7 +333,7 @@ def report(rows: Sequence[Row]) -> str:
     """Return the study's tables: times, then memory by exact counts."""
     parts = [tables(rows)]
     if any(row.table == "density" for row in rows):
-        parts.append(memory())
+        parts += [memory(), meeting()]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -356,6 +356,39 @@ def memory() -> str:
         lines, ["density", *FORMATS], stralign="right", disable_numparse=True
     )
     return f"memory, bytes as stored, and by the study's formulas\n\n{table}"
+
+
+COUNTS: dict[str, Callable[[Pattern], int]] = {
+    "hyb as stored": lambda pattern: sum(
+        part.nbytes(4) for part in FORMATS["hyb"](pattern)
+    ),
+    "hyb by the formulas": lambda pattern: 4 * sum(
+        part.study_words for part in FORMATS["hyb"](pattern)
+    ),
+    "all ell": lambda pattern: 8 * pattern.n_out * pattern.longest,
+    "all coo": lambda pattern: 12 * len(pattern),
+}
+"""Ways to count the bytes of a pattern: all but the first with words of 4 bytes."""
+
+
+def meeting() -> str:
+    """Return from which density on a layer needs more memory than a dense one."""
+    lines = []
+    for neurons in (BASE[0], 10 * BASE[0]):
+        found = []
+        for count in COUNTS.values():
+            low, high = 1, 100  # percent; bytes grow with the density
+            while low < high:
+                middle = (low + high) // 2
+                layer = Sparse(neurons, density=middle / 100)
+                if count(layer.connections(neurons)) < 4 * neurons**2:
+                    low = middle + 1
+                else:
+                    high = middle
+            found.append(f"{low}%")
+        lines.append([str(neurons), *found])
+    table = tabulate(lines, ["neurons", *COUNTS], disable_numparse=True)
+    return f"density from which a layer needs no less memory than dense\n\n{table}"
 
 
 def _sizes(row: Row) -> list[int]:

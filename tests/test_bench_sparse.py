@@ -83,3 +83,7 @@ def test_memory_is_below_dense_where_few_connections_are():
 
     assert words("20%", "hyb") < words("20%", "dense")
     assert words("75%", "hyb") > words("75%", "dense")
+    # Three words an entry cross at a third, the formulas' two at about a half.
+    for line in study.meeting().splitlines()[-2:]:
+        stored, formulas, ell, coo = (int(w.strip("%")) for w in line.split()[1:])
+        assert coo == 34 and 30 < ell <= formulas <= 50 < stored
