@@ -101,9 +101,9 @@ def _apply_t(span: Span, config: Config) -> tuple[Launch, ...]:
     a = Packed(key, product.b.size), Packed(f"{key}, scales", product.b.scales_size)
     ds = _scratch("ds", product.a)
     return (
-        product.b.launch_turned(
+        product.b.launch(
             Parameters(), op.weights.offset, storage.stride, *a, second=True,
-            when="parameters",
+            turned=True, when="parameters",
         ),
         product.a.launch(
             op.ds, 0, op.ds.stride, *ds, second=False, source_padded=padded(op.ds)
@@ -129,10 +129,10 @@ def _outer(span: Span, config: Config) -> tuple[Launch, ...]:
         assert isinstance(other, BiasGrad)
         totals = Gradients(), other.bias.offset
     return (
-        product.a.launch_turned(
-            op.ds, 0, op.ds.stride, *ds, second=False, totals=totals
+        product.a.launch(
+            op.ds, 0, op.ds.stride, *ds, second=False, turned=True, totals=totals
         ),
-        product.b.launch_turned(op.x, 0, op.x.stride, *x, second=True),
+        product.b.launch(op.x, 0, op.x.stride, *x, second=True, turned=True),
         _multiplied(
             "outer", span, config, (*ds, *x), {"OUTER": 1, "HAS_BIAS": 0},
             (

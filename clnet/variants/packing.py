@@ -61,7 +61,8 @@ class Packing:
 
     def launch(
         self, source: Argument, offset: int, stride: int, to: Argument,
-        scales: Argument, *, second: bool, source_padded: int, when: When = "call",
+        scales: Argument, *, second: bool, turned: bool = False, source_padded: int = 1,
+        totals: tuple[Argument, int] | None = None, when: When = "call",
         number: int = 0,
     ) -> Launch:
         """Return the launch that packs a matrix.
@@ -76,49 +77,29 @@ class Packing:
             Buffers of `size` and `scales_size` bytes.
         second : bool
             As the second operand of a product.
+        turned : bool
+            Its rows are the source's columns: stride is from one term to the next.
         source_padded : int
-            1: rows start on a vector and end in zeros.
+            1: the source's rows start on a vector and end in zeros.
+        totals : (Argument, int) or None
+            Where the rows' sums are written too: a buffer, and the values before.
         when : {"call", "parameters", "inputs"}
             As for `Launch`.
         number : int
             So many matrices of these sizes lie before it in the buffers.
         """
-        places = to, number * self.size // WORDS, scales, number * self.scales_size // 4
-        return self._launch(
-            "pack", (source, offset, stride), (*places, self.blocks), when,
-            second=second, source_padded=source_padded,
-        )
-
-    def launch_turned(
-        self, source: Argument, offset: int, stride: int, to: Argument,
-        scales: Argument, *, second: bool, totals: tuple[Argument, int] | None = None,
-        when: When = "call",
-    ) -> Launch:
-        """Return the launch that packs a matrix whose rows are the source's columns.
-
-        Parameters
-        ----------
-        source, offset, stride, to, scales, second, when
-            As for `launch`: stride is from one term to the next.
-        totals : (Argument, int) or None
-            Where the rows' sums are written too: a buffer, and the values before.
-        """
-        written = to, scales, self.blocks, *(totals or (scales, 0))
-        return self._launch(
-            "pack_turned", (source, offset, stride), written, when, second=second,
-            totals=totals is not None,
-        )
-
-    def _launch(
-        self, kernel: str, source: tuple[Argument, ...], to: tuple[Argument, ...],
-        when: When, *, second: bool, source_padded: int = 1, totals: bool = False,
-    ) -> Launch:
         return Launch(
-            "pack.cl", kernel,
+            "pack.cl", "pack",
             {
                 "PLANES": self.planes, "PACKERS": PACKERS, "SECOND": int(second),
-                "SOURCE_PADDED": source_padded, "TOTALS": int(totals),
+                "TURNED": int(turned), "SOURCE_PADDED": source_padded,
+                "TOTALS": int(totals is not None),
             },
             (self.row_blocks * PACKERS,), (PACKERS,),
-            (*source, self.rows, self.terms, *to), when=when,
+            (
+                source, offset, stride, self.rows, self.terms,
+                to, number * self.size // WORDS, scales,
+                number * self.scales_size // 4, self.blocks, *(totals or (scales, 0)),
+            ),
+            when=when,
         )
