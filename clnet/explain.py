@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from tabulate import tabulate
 
 from clnet.device import Device
+from clnet.layers import Sparse
 from clnet.ops import Apply, BiasAct, Program, Slot, Softmax
+from clnet.storage.formats import AUTO
 from clnet.training_ops import ActGrad, ApplyT, BiasGrad, Outer
 
 if TYPE_CHECKING:
@@ -75,6 +77,14 @@ def explanation(
                 ),
             ])
         )
+    if training is not None and (formats := _own_formats(network)):
+        parts.append(
+            "formats of the layers that leave theirs to be chosen\n"
+            + _indented(
+                f"{formats}: they are trained as they are stored, which "
+                "Network.stored_as changes"
+            )
+        )
     if len(survey.covers) > 1:
         rows = [
             (_seconds(cover.seconds), _summary(cover)) for cover in survey.covers[1:]
@@ -95,7 +105,27 @@ def explanation(
     refusals += survey.failures
     if refusals:
         parts.append("refused\n" + "\n".join(map(_indented, refusals)))
+    parts.append("inputs of scipy.sparse\n" + _indented(_dense_inputs(training)))
     return "\n\n".join(parts)
+
+
+def _own_formats(network: Network) -> str:
+    """Return the formats of layers that leave theirs to be chosen; "": none does."""
+    found = (
+        matrix.format
+        for layer, matrix in zip(network.layers, network.matrices, strict=True)
+        if isinstance(layer, Sparse) and layer.format == AUTO
+    )
+    return ", ".join(dict.fromkeys(found))
+
+
+def _dense_inputs(training: Program | None) -> str:
+    """Return what becomes of inputs that are sparse themselves, and why."""
+    if training is not None:
+        return "made dense as a whole: the data stay on the device, where rows are read"
+    from clnet.inference import CHUNK
+
+    return f"made dense, {CHUNK} samples at a time: kernels read whole rows of x"
 
 
 def _losers(survey: Survey) -> list[Candidate]:
