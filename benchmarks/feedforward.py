@@ -20,7 +20,7 @@ from .frame import Trial
 from .more_peers import more_peers
 from .options import Options
 from .peers import PEERS as FIRST_PEERS
-from .plots import Plot
+from .plots import Plot, by_call
 from .records import Row
 from .report import figures, tables
 from .values import per_sample
@@ -151,16 +151,20 @@ def report(rows: Sequence[Row]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def _page(row: Row) -> str:
+    return f"{row.table}, {by_call(row)}"
+
+
 PLOTS = (
     Plot(
         "time", "Execution time", ("configurations", "deep"), x=lambda row: row.case,
-        x_label="network", y_label="time of a call (µs)", bars=True,
+        x_label="network", y_label="time of a call (µs)", bars=True, page=_page,
     ),
     Plot(
         "speed-up", "Speed-up a sample", ("configurations", "deep"),
         x=lambda row: row.case, x_label="network",
         y_label="over one sample by the naive kernel on one core",
-        y=per_sample("serial"), bars=True,
+        y=per_sample("serial"), bars=True, page=_page,
     ),
     Plot(
         "work-items", "Work-items a neuron", ("work_items",),

@@ -18,8 +18,9 @@ from .values import Value, microseconds
 
 INSTALL = "pip install 'clnet[bench]'"
 CHOSEN = ("planned", "auto", "dynamic")  # our choice, in black
-COLOURS = (  # told apart by people of any colour vision (Okabe and Ito)
+COLOURS = (  # told apart by people of any colour vision (Okabe and Ito; Tol)
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#999999",
+    "#332288", "#882255", "#44aa99", "#999933",
 )
 MARKERS = "osD^vPX"
 GREY = "0.55"
@@ -239,13 +240,16 @@ def _png(
 
 def _looks(lines: Lines, peers: Set[str]) -> dict[str, dict[str, Any]]:
     """Return of each line how it is drawn."""
-    rest = zip(cycle(COLOURS), cycle(MARKERS[:-1]), strict=False)
+    rest = {
+        peer: zip(cycle(COLOURS), cycle(MARKERS), strict=False)
+        for peer in (False, True)
+    }
     looks = {}
     for name in lines:
         if name in CHOSEN:
             colour, marker, width = "black", "o", 2.0
         else:
-            (colour, marker), width = next(rest), 1.4
+            (colour, marker), width = next(rest[name in peers]), 1.4
         looks[name] = {
             "color": colour, "marker": marker, "linewidth": width,
             "linestyle": "--" if name in peers else "-",
