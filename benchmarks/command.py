@@ -169,10 +169,29 @@ def show(name: str, rows: Sequence[Row], path: Path) -> None:
     print(f"{len(rows)} rows in {path}", flush=True)
 
 
-def show_file(name: str, file: str) -> None:
-    """Show the rows of a file; see `show`."""
+def show_file(name: str | None, file: str) -> None:
+    """Show the rows of a file; see `show`.
+
+    Parameters
+    ----------
+    name : str or None
+        The study; None: the rows'.
+    file : str
+        Of rows.
+
+    Raises
+    ------
+    InputError, FormatError
+        If the rows are another study's or none, or a file cannot be read or written.
+    """
     path = Path(file)
-    show(name, read(path), path)
+    rows = read(path)
+    if not rows:
+        raise InputError(f"{path} has no rows")
+    found = rows[0].study
+    if name not in (None, found):
+        raise InputError(f"{path} has rows of {found}, not of {name}")
+    show(found, rows, path)
 
 
 def select(

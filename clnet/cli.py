@@ -317,7 +317,8 @@ def _parser() -> _Parser:
     )
     sub.add_argument(
         "--rows", metavar="CSV",
-        help="measure nothing: show a file's rows, with pictures and page beside it",
+        help="measure nothing, whatever else is asked for: show all of a file's rows, "
+        "with pictures and page beside it",
     )
     return parser
 
@@ -503,11 +504,11 @@ def _bench(arguments: argparse.Namespace) -> int:
     from clnet.bench import benchmarks
 
     command = benchmarks("command")
-    if arguments.study is None:
-        print(command.list_studies())
-        return 0
     if arguments.rows is not None:
         command.show_file(arguments.study, arguments.rows)
+        return 0
+    if arguments.study is None:
+        print(command.list_studies())
         return 0
     options = command.Options(
         effort=arguments.effort, batches=arguments.batch, tables=arguments.table,

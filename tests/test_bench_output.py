@@ -139,7 +139,9 @@ def test_rows_of_a_file_are_shown(row, tmp_path, capsys):
     results.add(row)
     assert main(["bench", "dispatch", "--rows", str(results.path)]) == 0
     assert "1 rows in" in capsys.readouterr().out
-    assert main(["bench", "dispatch", "--rows", str(tmp_path / "no.csv")]) == 2
+    assert main(["bench", "training", "--rows", str(results.path)]) == 2
+    assert "has rows of dispatch, not of training" in capsys.readouterr().err
+    assert main(["bench", "--rows", str(tmp_path / "no.csv")]) == 2
     assert "cannot be read" in capsys.readouterr().err
 
 
