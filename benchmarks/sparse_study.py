@@ -167,7 +167,12 @@ class SciPy:
 
     def prepare(self, case: SparseCase, device: Device) -> Prepared:
         """Return the loop over the layers; a batch is multiplied turned."""
-        layers = [(_csr(case, i), b) for i, b in _layers(case)]
+        from scipy import sparse  # type: ignore[import-untyped]
+
+        layers = [
+            (sparse.csr_array(_csr(case, i), shape=(len(b), case.sizes[i])), b)
+            for i, b in _layers(case)
+        ]
         f = PLAIN[case.activation]
 
         def call(x: Array) -> Array:
@@ -204,13 +209,10 @@ class TorchSparse:
 
         layers = []
         for number, b in _layers(case):
-            matrix = _csr(case, number)
+            values, columns, starts = map(torch.tensor, _csr(case, number))
+            shape = (len(b), case.sizes[number])
             layers.append((
-                torch.sparse_csr_tensor(
-                    torch.tensor(matrix.indptr, dtype=torch.int32),
-                    torch.tensor(matrix.indices, dtype=torch.int32),
-                    torch.tensor(matrix.data), size=matrix.shape,
-                ).to("cuda"),
+                torch.sparse_csr_tensor(starts, columns, values, size=shape).to("cuda"),
                 torch.tensor(b, device="cuda")[:, None],
             ))
         f = {"sigmoid": torch.sigmoid, "tanh": torch.tanh}[case.activation]
@@ -240,7 +242,13 @@ class CuPySparse(CuPy):
         from cupyx.scipy import sparse
 
         layers = [
-            (sparse.csr_matrix(_csr(case, number)), cupy.asarray(b))
+            (
+                sparse.csr_matrix(
+                    tuple(map(cupy.asarray, _csr(case, number))),
+                    shape=(len(b), case.sizes[number]),
+                ),
+                cupy.asarray(b),
+            )
             for number, b in _layers(case)
         ]
 
@@ -262,17 +270,14 @@ def _layers(case: SparseCase) -> list[tuple[int, Array]]:
     return [(i, network.biases(i)) for i in range(len(network.layers))]
 
 
-def _csr(case: SparseCase, number: int) -> Any:
-    """Return a layer's matrix as scipy.sparse's."""
-    from scipy import sparse  # type: ignore[import-untyped]
-
+def _csr(case: SparseCase, number: int) -> tuple[Array, Array, Array]:
+    """Return a layer's values, their columns, and where rows start."""
     network = case.network
     matrix = network.matrices[number]
     rows, columns, places = matrix.entries()
     starts = np.searchsorted(rows, np.arange(matrix.n_out + 1))
-    return sparse.csr_array(
-        (network.parameters[places], columns.astype(np.int32), starts.astype(np.int32)),
-        shape=(matrix.n_out, matrix.n_in),
+    return (
+        network.parameters[places], columns.astype(np.int32), starts.astype(np.int32)
     )
 
 
