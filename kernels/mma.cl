@@ -67,14 +67,14 @@ UNROLLED
 }
 
 // y and kept as above, from the sums of the parts: partial [PARTS, batch, ld]
-// index map: work-item (pair of neurons, sample)
+// index map: work-item (sample, pair of neurons)
 __kernel void add_parts(__global const float *partial, const int ld,
                         __global const float *parameters, const int bias,
                         __global float *y, const int ldy, __global float *kept,
                         const int ldk, const int n_out, const int batch)
 {
-    const int n = 2 * get_global_id(0);
-    const size_t m = get_global_id(1);
+    const size_t m = get_global_id(0);
+    const int n = 2 * get_global_id(1);
     if (n >= n_out) return;
     float2 v = (float2)(0);
 UNROLLED

@@ -30,7 +30,7 @@ from clnet.variants.base import Cost, Scratch
 
 H200 = Device(
     "H200", "gpu", compute_units=132, local_memory=47 << 10, largest_group=1024,
-    simd_width=32, fp64=True, concurrent_groups=True,
+    simd_width=32, fp64=True, concurrent_groups=True, compute_capability=(9, 0),
 )
 LAPTOP = Device(
     "laptop", "gpu", compute_units=24, local_memory=64 << 10, largest_group=256,
@@ -430,7 +430,8 @@ SPARSE = {
     "csr": "csr", "sparse_team": "csr", "sell": "sell", "dia": "dia",
     "fused_sparse": "csr",
 }
-KEEPS_SUMS = ("gemm", "csr", "sparse_team", "sell", "dia")  # they write the sums too
+# Variants that write the sums too.
+KEEPS_SUMS = ("gemm", "mma", "csr", "sparse_team", "sell", "dia")
 
 
 def described():
@@ -506,7 +507,9 @@ def test_what_is_refused_and_what_is_not(variant):
     batch = 1 if variant.name == "persistent" else 2
     span = network.program.span(0, ops, batch)
     single = dataclasses.replace(span, dtype="float32")
-    cpu = dataclasses.replace(LEAST, local_memory=1 << 20, largest_group=4096)
+    cpu = dataclasses.replace(
+        LEAST, local_memory=1 << 20, largest_group=4096, compute_capability=(9, 0)
+    )
     assert None in (variant.refuse(single, H200), variant.refuse(single, cpu))
     refusal = variant.refuse(span, LAPTOP)
     assert refusal is not None or variant.name == "host"

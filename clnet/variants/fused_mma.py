@@ -43,8 +43,8 @@ class FusedMma:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse devices without such matrix units, and wide layers."""
-        refusal = refuse_without_units(span, device)
-        refusal = refusal or refuse_unless_dense_layers(span, device)
+        refusal = refuse_unless_dense_layers(span, device)
+        refusal = refusal or refuse_without_units(span, device)
         if refusal is not None:
             return refusal
         wide, largest = _wide(span), _packing(span).size

@@ -123,7 +123,7 @@ class Product:
             flops=span_flops(span),
             bytes=span_bytes(span) + self.a.size + self.b.size + read + 2 * partial,
             launches=launches,
-            scratch=self.a.size + self.b.size + partial,
+            scratch=sum(x.size + x.scales_size for x in (self.a, self.b)) + partial,
             compute_units=min(
                 device.compute_units, self.tiles(config) * config["parts"]
             ),
@@ -170,8 +170,8 @@ class Mma:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse devices without such matrix units, and all but float32."""
-        refusal = refuse_without_units(span, device)
-        return refusal or refuse_unless_dense_layers(span, device, keeps_sums=True)
+        refusal = refuse_unless_dense_layers(span, device, keeps_sums=True)
+        return refusal or refuse_without_units(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles and parts, the best by a model first."""
@@ -225,7 +225,7 @@ class Mma:
             return launches
         pairs = round_up(-(-layer.n_out // 2), ADDERS)
         added = Launch(
-            SOURCE, "add_parts", defines, (pairs, span.batch), (ADDERS, 1),
+            SOURCE, "add_parts", defines, (span.batch, pairs), (1, ADDERS),
             (*partial, *biases, *to, *last),
         )
         return (*launches, added)

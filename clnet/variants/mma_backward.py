@@ -43,8 +43,8 @@ class MmaBackward:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse what `GemmBackward` does, and devices without such matrix units."""
-        refusal = refuse_without_units(span, device)
-        return refusal or GemmBackward().refuse(span, device)
+        refusal = GemmBackward().refuse(span, device)
+        return refusal or refuse_without_units(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles, the best by a model first."""
