@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import clnet
-from clnet import Dense, Network
+from clnet import Dense, Network, Sparse
 from clnet.binding import Step
 from clnet.errors import BuildError, DeviceError
 from clnet.session import session
@@ -21,6 +21,7 @@ from clnet.tuning.measure import (
     representative,
     timing,
 )
+from clnet.variants.csr import Csr
 from clnet.variants.generic import Generic
 from clnet.variants.host import Host
 from clnet.variants.naive import Naive
@@ -255,3 +256,13 @@ def test_interruptions_do_not_count(monkeypatch):
 )
 def test_a_batch_is_stood_for_by_the_next_power_of_two(batch, expected):
     assert representative(batch) == expected
+
+
+def test_sums_that_are_added_to_are_compared_by_what_went_in():
+    """HYB's second product reads and writes the same sums."""
+    network = Network(30, [Sparse(20, density=0.3, format="hyb", seed=1)], seed=1)
+    span = network.program.span(1, 2, 9)
+    assert set(span.outputs) < set(span.inputs)
+    for variant, config in ((Generic(), {}), (Csr(), {"runs": 1, "tile": 8})):
+        steps = [Step(span, variant, config, CPU)]
+        assert check(SESSION, network, steps, span.inputs, span.outputs) in (0, 1)
