@@ -141,10 +141,7 @@ class Product:
 def refuse_without_units(span: Span, device: Device) -> str | None:
     """Return why matrix units are not there or not wanted, or None."""
     if inline_ptx(device) < UNITS:
-        return (
-            "it is made for matrix units that PTX reaches (compute capability 8.0 "
-            f"or more), and {device.name} has none"
-        )
+        return "it needs matrix units of compute capability 8.0 or more"
     if span.dtype != "float32":
         return "it computes in float32 only"
     return None
