@@ -76,6 +76,9 @@ class FusedSparse:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse all but several layers, one of them sparse, that memory holds."""
+        sentence = _refuse_storages(span)
+        if sentence is not None:
+            return sentence
         layers = _layers(span)
         if layers is None:
             return "it computes whole layers, and these ops are none"
@@ -85,9 +88,9 @@ class FusedSparse:
             return "it keeps a last layer's output alone, and more is read later"
         if len(span.inputs) > 1:
             return "it reads one value, and these layers read several"
-        sentence = _refuse_storages(layers)
-        if sentence is None:
-            sentence = unsupported_dtype(span, device)
+        if not all(layer.act.nonlinearity.uniform for layer in layers):
+            return "it applies one activation a layer, and here neurons differ"
+        sentence = unsupported_dtype(span, device)
         if sentence is None and not self._configs(span, device):
             needed = _places(span).total * item_size(span)
             sentence = (
@@ -222,15 +225,13 @@ def _all_layers(span: Span) -> tuple[Layer, ...]:
     return layers
 
 
-def _refuse_storages(layers: Sequence[Layer]) -> str | None:
-    storages = [apply.storage for layer in layers for apply in layer.applies]
+def _refuse_storages(span: Span) -> str | None:
+    storages = [op.storage for op in span.ops if isinstance(op, Apply)]
     for storage in storages:
         if not isinstance(storage, (RowStorage, SparseStorage, LocalStorage)):
             return f"it reads sparse, dense and local layers, not {storage.name}"
     if not any(isinstance(storage, SparseStorage) for storage in storages):
         return "it is for networks with sparse layers, and here are none"
-    if not all(layer.act.nonlinearity.uniform for layer in layers):
-        return "it applies one activation a layer, and here neurons differ"
     return None
 
 
