@@ -16,8 +16,9 @@ from typing import Any, Protocol
 from clnet.binding import Step
 from clnet.device import Device, devices
 from clnet.errors import ClnetError, DeviceError
+from clnet.executable import DeviceTime, Executable
 from clnet.ops import Span
-from clnet.runtime import DeviceTime, Executable, Plan
+from clnet.runtime import Plan
 from clnet.session import session
 from clnet.tuning.measure import WrongResultError, measure
 from clnet.variants import VARIANTS

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from clnet.device import Device
+from clnet.executable import NANOSECOND
 from clnet.memory import Memory
-from clnet.runtime import NANOSECOND
 from clnet.session import session
 from clnet.variants.base import Launch
 from clnet.variants.team import team_group

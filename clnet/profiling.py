@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 from tabulate import tabulate
 
+from clnet.executable import NANOSECOND, Executable
 from clnet.memory import copy_rows
-from clnet.runtime import NANOSECOND, Executable
 from clnet.session import failed, session
 
 if TYPE_CHECKING:

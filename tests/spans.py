@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from clnet import reference
+from clnet.binding import Step
 from clnet.device import device
 from clnet.losses import loss_function
 from clnet.lowering import lower_training
 from clnet.replay import Learnt, Replay
-from clnet.runtime import Step, session
+from clnet.session import session
 from clnet.training_ops import Outer
 
 DEVICE = device()

@@ -15,7 +15,7 @@ from clnet import DeviceError, InputError
 from clnet.bench import benchmarks
 from clnet.cli import main
 from clnet.errors import ClnetWarning
-from clnet.runtime import Executable
+from clnet.executable import Executable
 from clnet.session import session
 from clnet.summary import WIDTH
 

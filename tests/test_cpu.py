@@ -14,7 +14,7 @@ from bounds import assert_right
 import clnet
 from clnet import Dense, Network
 from clnet.binding import Step
-from clnet.runtime import Executable
+from clnet.executable import Executable
 from clnet.session import session
 from clnet.variants import cpu
 from clnet.variants.cpu import STATE, Cpu

@@ -12,7 +12,7 @@ import clnet
 from clnet import Dense, Network, Sparse, reference
 from clnet.activations import ACTIVATIONS
 from clnet.binding import Step
-from clnet.runtime import Executable
+from clnet.executable import Executable
 from clnet.session import session
 from clnet.storage import Pattern
 from clnet.variants.csr import Csr

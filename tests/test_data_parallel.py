@@ -17,8 +17,8 @@ from clnet import Dense, Network, data_parallel, inference
 from clnet.data_parallel import LEAST_SHARE, ParallelPlan, alike, shares
 from clnet.device import device_list
 from clnet.errors import DeviceError, InputError
+from clnet.executable import Executable
 from clnet.parallel_training import ParallelPass
-from clnet.runtime import Executable
 from clnet.variants.host import Host
 from clnet.variants.naive import Naive
 

@@ -17,7 +17,8 @@ from clnet import Dense, Network
 from clnet.activations import ACTIVATIONS
 from clnet.binding import Step
 from clnet.errors import ClnetWarning
-from clnet.runtime import Executable, Plan
+from clnet.executable import Executable
+from clnet.runtime import Plan
 from clnet.session import session
 from clnet.variants import Generic, persistent
 from clnet.variants.persistent import Persistent

@@ -9,8 +9,8 @@ import pytest
 
 import clnet
 from clnet.errors import DeviceError
+from clnet.executable import Executable
 from clnet.profiling import PARTS, CallTimes, call_times
-from clnet.runtime import Executable
 
 NETWORK = clnet.Network.mlp([5, 7, 3], seed=1)
 CPU = clnet.device("cpu")

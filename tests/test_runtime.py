@@ -19,8 +19,9 @@ import clnet
 from clnet import Dense, Network, memory
 from clnet.binding import Step
 from clnet.errors import DeviceError, InputError
+from clnet.executable import Executable
 from clnet.ops import Apply
-from clnet.runtime import Executable, Plan
+from clnet.runtime import Plan
 from clnet.session import session
 from clnet.variants.cpu import Cpu
 from clnet.variants.generic import Generic

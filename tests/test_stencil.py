@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import clnet
 from clnet import Dense, Local, Network, reference
 from clnet.binding import Step
+from clnet.executable import Executable
 from clnet.losses import loss_function
 from clnet.lowering import lower_training
 from clnet.replay import Learnt, Replay
-from clnet.runtime import Executable
 from clnet.session import session
 from clnet.training_ops import ApplyT, BiasGrad, Loss, Outer
 from clnet.variants.generic import MOST_ENTRIES, Generic

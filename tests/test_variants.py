@@ -20,9 +20,9 @@ from clnet import Dense, Network
 from clnet.activations import ACTIVATIONS
 from clnet.binding import Step
 from clnet.device import Device, device
+from clnet.executable import Executable
 from clnet.layers import Local
 from clnet.ops import Apply, Nonlinearity, Span, Value
-from clnet.runtime import Executable
 from clnet.session import session
 from clnet.storage import DenseStorage, Entries, entry_matrix
 from clnet.variants import VARIANTS

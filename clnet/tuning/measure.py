@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from clnet.binding import Step
 from clnet.errors import ClnetError, DeviceError
+from clnet.executable import Executable
 from clnet.network import Network
 from clnet.ops import PRECISIONS, Apply, Op, Program, Span, Value
 from clnet.reference import run_op
-from clnet.runtime import Executable
 from clnet.session import Session
 from clnet.training_ops import ApplyT, Outer
 from clnet.tuning.store import Timing
