@@ -107,9 +107,9 @@ class Survey:
         What those without times are and why they have none, if that is to be told.
     formats : list of (str, float)
         Formats of the layers that leave theirs to be chosen, and seconds of a whole
-        call, best first; empty where there was nothing to choose.
-    larger : list of (str, int)
-        Formats that were not tried for their bytes.
+        call or step of training, best first; empty where there was nothing to choose.
+    untried : list of (str, str)
+        Formats that were not tried, and why.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -118,7 +118,7 @@ class Survey:
     covers: list[Cover] = field(default_factory=list)
     unmeasured: str = ""
     formats: list[tuple[str, float]] = field(default_factory=list)
-    larger: list[tuple[str, int]] = field(default_factory=list)
+    untried: list[tuple[str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -67,17 +67,17 @@ def explanation(
         "chosen\n" + _table(program, chosen.candidates),
     ]
     if survey.formats:
+        by = "whole calls" if training is None else "steps of training"
         parts.append(
-            "formats of the layers that leave theirs to be chosen, by whole calls\n"
+            f"formats of the layers that leave theirs to be chosen, by {by}\n"
             + _plain([
                 *((_seconds(seconds), name) for name, seconds in survey.formats),
                 *(
-                    ("not tried", f"{name}: it needs {size / 1e6:.3g} MB")
-                    for name, size in survey.larger
+                    ("not tried", f"{name}: {why}") for name, why in survey.untried
                 ),
             ])
         )
-    if training is not None and (formats := _own_formats(network)):
+    elif training is not None and (formats := _own_formats(network)):
         parts.append(
             "formats of the layers that leave theirs to be chosen\n"
             + _indented(

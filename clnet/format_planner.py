@@ -1,16 +1,17 @@
 """How partially connected layers of format ``"auto"`` are stored: by measurement.
 
 The network is planned once for each format that may win, with all its layers of format
-``"auto"`` stored so, and whole calls are compared. A plan in another format than the
-network's own reads a follower: a network that takes the parameters of the first one
-whenever these change.
+``"auto"`` stored so, and whole calls, or steps of training, are compared. A plan in
+another format than the network's own reads a follower: a network that takes the
+parameters of the first one whenever these change. Training changes parameters in the
+follower's layout, and `relayout` tells where they are in the first one's.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,11 +22,14 @@ from clnet.initialisers import Draw
 from clnet.layers import Layer, Sparse
 from clnet.matrix import Matrix
 from clnet.network import Network
+from clnet.relayout import Relayout
 from clnet.storage import Pattern, SparseStorage
 from clnet.storage.formats import AUTO, USUAL, foreseen
 
 if TYPE_CHECKING:
     from clnet.planner import Planner
+
+P = TypeVar("P", bound="Planner")
 
 RIVALS = {"cpu": ("dia", "dense"), "gpu": ("sell", "ell", "dia", "dense")}
 """Formats that may beat the network's own; kernels read the others as they do csr, but
@@ -49,6 +53,11 @@ class Follower(Network):
     format : str
         A name of `clnet.storage.FORMATS`.
 
+    Attributes
+    ----------
+    relayout : Relayout
+        Where the parameters of the first one are.
+
     Raises
     ------
     InputError
@@ -65,10 +74,9 @@ class Follower(Network):
                 for layer, matrix in zip(network.layers, network.matrices, strict=True)
             ],
             dtype=network.dtype, fann_compatible=network.fann_compatible,
+            fann=network.fann,
         )
-        self._places = tuple(
-            np.concatenate([*_weights(one), *_biases(one)]) for one in (network, self)
-        )
+        self.relayout = Relayout.between(network, self)
 
     def _initial(self, draw: Draw | None, seed: int | None) -> NDArray[Any]:
         """Return zeros: what is drawn would be replaced."""
@@ -84,9 +92,7 @@ class Follower(Network):
         """Its parameters in this network's order, read-only."""
         if self._seen != self.version:
             version = self.version
-            there, here = self._places
-            parameters = np.zeros(self.layout.size, self.dtype)
-            parameters[here] = self._followed.parameters[there]
+            parameters = self.relayout.moved(self._followed.parameters)
             parameters.flags.writeable = False
             self._parameters, self._seen = parameters, version
         return self._parameters
@@ -111,9 +117,9 @@ def _stored(layer: Layer, format: str, matrix: Matrix) -> Layer:  # noqa: A002
 
 
 def best_stored(
-    network: Network, device: Device, planner: Callable[[Network], Planner]
-) -> Planner:
-    """Return the planner of a network in the format of the shortest whole calls.
+    network: Network, device: Device, planner: Callable[[Network], P]
+) -> P:
+    """Return the planner of a network in the format of the shortest times.
 
     Parameters
     ----------
@@ -125,8 +131,8 @@ def best_stored(
         Makes the planner of a network.
     """
     own = planner(network)
-    rivals, larger = _rivals(network, device)
-    if not rivals and not larger:
+    rivals, untried = _rivals(network, device)
+    if not rivals and not untried:
         return own
     known = own.timed()
     if known is None:
@@ -136,6 +142,10 @@ def best_stored(
     for name in rivals:
         try:
             one = planner(Follower(network, name))
+            hopeless = one.hopeless(best[0].seconds)
+            if hopeless is not None:
+                untried.append((name, hopeless))
+                continue
             cover = one.timed()
         except (DeviceError, InputError, MemoryError) as error:
             faults.append(f"{name}: {error}")
@@ -147,17 +157,17 @@ def best_stored(
             best = cover, one
     survey = best[1].survey
     survey.formats = sorted(told, key=lambda pair: pair[1])
-    survey.larger = larger
+    survey.untried = untried
     survey.failures += faults
     return best[1]
 
 
 def _rivals(
     network: Network, device: Device
-) -> tuple[list[str], list[tuple[str, int]]]:
+) -> tuple[list[str], list[tuple[str, str]]]:
     """Return the formats to compare with the network's own, and those too large.
 
-    The latter with their bytes.
+    The latter with a sentence.
     """
     chosen = [i for i, layer in enumerate(network.layers) if automatic(layer)]
     matrices = [network.matrices[i] for i in chosen]
@@ -175,23 +185,11 @@ def _rivals(
         for name in RIVALS["cpu" if device.type == "cpu" else "gpu"]
     }
     smallest = min(own, *needed.values())
-    found, larger = [], []
+    found, untried = [], []
     for name, size in needed.items():
         most = LARGER.get(name, MUCH_LARGER) * smallest
         if size <= max(SMALL, most):
             found.append(name)
         else:
-            larger.append((name, size))
-    return found, larger
-
-
-def _weights(network: Network) -> list[NDArray[np.int64]]:
-    """Return where each layer's weights are, row by row."""
-    return [matrix.entries().places for matrix in network.matrices]
-
-
-def _biases(network: Network) -> list[NDArray[np.int64]]:
-    return [
-        np.arange(slot.offset, slot.offset + slot.size)
-        for slot in network.layout.biases if slot is not None
-    ]
+            untried.append((name, f"it needs {size / 1e6:.3g} MB"))
+    return found, untried

@@ -211,7 +211,8 @@ class Sparse(Neurons):
         Seed of the placement: the same connections again.
     format : str
         How the matrix is stored: a name of `clnet.storage.FORMATS`. ``"auto"``: as csr,
-        or, where calls are planned by measurement, as is fastest, dense if that is.
+        or, where calls and steps of training are planned by measurement, computed as is
+        fastest, dense if that is.
     memory_limit : int or None
         Bytes that weights and their index arrays may take.
 

@@ -430,6 +430,12 @@ class Network(Description):
         there, and the host reads one record an epoch. Ctrl-C ends the training and
         keeps what was learnt.
 
+        Sparse layers of format ``"auto"`` are trained in the format of the shortest
+        step, measured on the device, which `History.plan` tells; several devices train
+        them as they are stored, and so does an optimiser whose random numbers belong to
+        the parameters' places (`Sarprop`). Parameters, states and files stay as the
+        network stores them.
+
         Parameters
         ----------
         x : array_like or scipy.sparse matrix, shape [samples, n_in]

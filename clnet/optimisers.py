@@ -68,12 +68,16 @@ class Optimiser:
         The batch size that it needs; None: any.
     reads_error : bool
         Whether its step depends on `Moment.mse`.
+    by_place : bool
+        Whether its step of an element depends on the element's place in the flat
+        buffer: in another layout it would be another one.
     """
 
     name: ClassVar[str]
     slots: ClassVar[int]
     batch: ClassVar[int | None] = None
     reads_error: ClassVar[bool] = False
+    by_place: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -241,6 +245,7 @@ class Sarprop(Optimiser):
     name = "sarprop"
     slots = 2  # step, previous slope
     reads_error = True
+    by_place = True
     increase_factor: float = 1.2
     decrease_factor: float = 0.5
     delta_max: float = 50.0

@@ -91,6 +91,10 @@ class Planner:
     def _times(self, batch: int) -> Times:
         return Times(self.network, self.program, self.device, batch, self.survey)
 
+    def hopeless(self, seconds: float) -> str | None:
+        """Return why no cover can be shorter, before any is measured; None: one may."""
+        return None
+
     def timed(self) -> Cover | None:
         """Return the best cover with the time of a whole call.
 
@@ -105,8 +109,7 @@ class Planner:
 
     def plan(self) -> Plan:
         """Return the plan, or raise DeviceError if no cover exists."""
-        chosen = self.survey.covers[0] if self.survey.covers else self._chosen()
-        survey = self.survey
+        chosen, survey = self._best(), self.survey
 
         here = [c for c in survey.candidates if c.step.place == self.device]
 
@@ -137,6 +140,10 @@ class Planner:
                 f"{wanted}"
             )
         return cover.steps
+
+    def _best(self) -> Cover:
+        """Return the best cover, searched for once."""
+        return self.survey.covers[0] if self.survey.covers else self._chosen()
 
     def _chosen(self) -> Cover:
         """Return the best cover; the survey then tells of the others.

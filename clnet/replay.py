@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from clnet.binding import Binding, Step
 from clnet.memory import Action, Memory
 from clnet.ops import Layout, Value
+from clnet.relayout import Relayout
 from clnet.session import Session
 from clnet.variants.base import (
     Argument,
@@ -45,10 +46,25 @@ class Learnt:
         The flat buffer at first.
     state : ndarray, shape [slots, size]
         The optimiser's at first.
+    relayout : Relayout or None
+        Where all that is given and returned lies on the device; None: as it is given.
+
+    Attributes
+    ----------
+    size : int
+        Elements of the flat buffer on the device.
     """
 
-    def __init__(self, session: Session, parameters: Array, state: Array) -> None:
+    def __init__(
+        self, session: Session, parameters: Array, state: Array,
+        relayout: Relayout | None = None,
+    ) -> None:
         self._session = session
+        self._relayout = relayout
+        self._given: tuple[Array, ...] = ()  # read for their padding
+        if relayout is not None:
+            self._given = parameters, state
+            parameters, state = self._there(parameters), self._there(state)
         self._dtype = parameters.dtype.name
         self._slots = len(state)
         self.size = parameters.size
@@ -88,19 +104,31 @@ class Learnt:
     def replace(self, parameters: Array) -> None:
         """Replace the parameters [size], once the steps so far are done."""
         self._session.finish()
-        self.parameters.write(self._session, parameters)
+        self.parameters.write(self._session, self._there(parameters))
 
     def values(self) -> tuple[Array, Array]:
         """Return parameters [size] and state [slots, size]."""
         parameters = self.parameters.read(self._session, self.size, self._dtype)
         state = self.state.read(self._session, self._slots * self.size, self._dtype)
-        return parameters, state.reshape(self._slots, self.size)
+        state = state.reshape(self._slots, self.size)
+        return self._returned(parameters, 0), self._returned(state, 1)
 
     def kept(self) -> list[Array]:
         """Return the parameters of the last two calls of `keep`, the newest first."""
-        return [
+        read = [
             memory.read(self._session, self.size, self._dtype) for memory in self._kept
         ]
+        return [self._returned(parameters, 0) for parameters in read]
+
+    def _there(self, values: Array) -> Array:
+        """Return values [..., size] as they lie on the device."""
+        return values if self._relayout is None else self._relayout.moved(values)
+
+    def _returned(self, values: Array, number: int) -> Array:
+        """Return values as those lie that were given: parameters, or state."""
+        if self._relayout is None:
+            return values
+        return self._relayout.moved_back(values, self._given[number])
 
 
 class Replay(Binding):

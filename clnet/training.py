@@ -24,7 +24,8 @@ from clnet.data_set import DataSet
 from clnet.device import Device
 from clnet.device import device as find_device
 from clnet.errors import ClnetWarning
-from clnet.history import Epoch, History, Measures
+from clnet.format_planner import Follower
+from clnet.history import Epoch, History, Measures, TrainingState
 from clnet.lowering import lower_training
 from clnet.ops import PRECISIONS, Program
 from clnet.optimisers import Optimiser
@@ -33,7 +34,7 @@ from clnet.replay import Learnt, Replay
 from clnet.session import Session, failed, session
 from clnet.shuffling import key
 from clnet.training_ops import RECORD, Tally
-from clnet.training_planner import plan_training
+from clnet.training_planner import TrainingPlan, plan_training
 from clnet.training_setup import TrainingSetup, default_loss, rule_of
 
 if TYPE_CHECKING:
@@ -45,38 +46,28 @@ CHUNK = 8192  # samples of a validation set that are computed at once
 
 
 class Pass:
-    """A program run over a data set, batch by batch.
+    """A planned program run over a data set, batch by batch.
 
     Parameters
     ----------
     session : Session
         Where.
-    network : Network
-        What the program was lowered from.
-    program : Program
-        One step.
+    plan : TrainingPlan
+        Of one step.
     data : DataSet
         Uploaded here.
-    batch : int
-        Samples a step.
     learnt : Learnt
         Parameters and state.
     """
 
     def __init__(
-        self,
-        session: Session,
-        network: Network,
-        program: Program,
-        data: DataSet,
-        batch: int,
-        learnt: Learnt,
+        self, session: Session, plan: TrainingPlan, data: DataSet, learnt: Learnt
     ) -> None:
-        self._plan = plan_training(network, program, session.device, batch)
-        self._replay = Replay(session, self._plan.steps, network.layout, learnt)
-        self._totals = program.output
+        self._plan = plan
+        self._replay = Replay(session, plan.steps, plan.network.layout, learnt)
+        self._totals = plan.program.output
         self._n = len(data)
-        for value, array in zip(program.inputs, data.arrays, strict=True):
+        for value, array in zip(plan.program.inputs, data.arrays, strict=True):
             self._replay.write(value, array)
 
     def run(
@@ -142,21 +133,27 @@ class Training:
         self._shuffled = setup.shuffled
         self._epoch, self._count, self._seed = state.epoch, state.count, state.seed
         self._samples = n = len(data)
-        self._learnt = [
-            Learnt(one, state.parameters, state.values) for one in self._sessions
-        ]
-        program = lower_training(
-            network, setup.loss, setup.rule, samples=n if batch < n else None,
-            shuffled=setup.shuffled, weighted=data.weight is not None,
-            regularisation=setup.regularisation,
-        ).at(setup.precision)
+
+        def lowered(stored: Network) -> Program:
+            return lower_training(
+                stored, setup.loss, setup.rule, samples=n if batch < n else None,
+                shuffled=setup.shuffled, weighted=data.weight is not None,
+                regularisation=setup.regularisation,
+            ).at(setup.precision)
+
+        program = lowered(network)
+        self._stored = network  # as it is trained: maybe in other formats
         self._training: Pass | ParallelPass
         if len(setup.devices) == 1:
-            self._training = Pass(
-                self._sessions[0], network, program, data, batch, self._learnt[0]
+            plan = plan_training(
+                network, program, setup.devices[0], batch, lowered=lowered
             )
+            self._stored = plan.network
+            self._learnt = self._begun(state)
+            self._training = Pass(self._sessions[0], plan, data, self._learnt[0])
             sharing = [1]
         else:
+            self._learnt = self._begun(state)
             self._training = ParallelPass(
                 network, program, data, batch, setup.devices, self._learnt
             )
@@ -167,6 +164,15 @@ class Training:
         )
         self._validation_samples = len(setup.validation or ())
 
+    def _begun(self, state: TrainingState) -> list[Learnt]:
+        """Return a state on each device, in the layout that is trained."""
+        stored = self._stored
+        relayout = stored.relayout if isinstance(stored, Follower) else None
+        return [
+            Learnt(one, state.parameters, state.values, relayout)
+            for one in self._sessions
+        ]
+
     def _validating(
         self, setup: TrainingSetup, data: DataSet, sharing: Sequence[int]
     ) -> Iterator[Pass]:
@@ -176,12 +182,16 @@ class Training:
             if n:
                 size = min(n, CHUNK)
                 program = lower_training(
-                    self.network, setup.loss, None, samples=n if size < n else None,
+                    self._stored, setup.loss, None, samples=n if size < n else None,
                     dropout=False,
                 ).at(setup.precision)
+                plan = plan_training(
+                    self._stored, _without_backward(program), setup.devices[number],
+                    size,
+                )
                 yield Pass(
-                    self._sessions[number], self.network, _without_backward(program),
-                    data.part(slice(start, start + n)), size, self._learnt[number],
+                    self._sessions[number], plan, data.part(slice(start, start + n)),
+                    self._learnt[number],
                 )
             start += n
 
@@ -320,9 +330,13 @@ def explain(
     """
     check_count("batch", batch)
     rule, where = rule_of(network, optimiser), find_device(device)
-    program = lower_training(network, default_loss(network, optimiser), rule)
+    loss = default_loss(network, optimiser)
+
+    def lowered(stored: Network) -> Program:
+        return lower_training(stored, loss, rule).at(precision)
+
     return plan_training(
-        network, program.at(precision), where, batch, tune=tune
+        network, lowered(network), where, batch, tune=tune, lowered=lowered
     ).explain()
 
 

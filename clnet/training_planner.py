@@ -14,7 +14,7 @@ shortest of all, unless a kernel is more than `FASTEST` times as fast as its mod
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -23,10 +23,11 @@ from clnet.binding import Step
 from clnet.cover import Candidate, Cover, shortest_path
 from clnet.device import Device
 from clnet.explain import explanation
+from clnet.format_planner import best_stored
 from clnet.network import Network
 from clnet.ops import Program, Value
 from clnet.planner import Planner
-from clnet.training_ops import Tally
+from clnet.training_ops import Tally, Update
 from clnet.tuning.store import Timing
 from clnet.tuning.times import Times
 from clnet.tuning.trial import Trial
@@ -48,12 +49,18 @@ class TrainingPlan:
 
     Attributes
     ----------
+    network : Network
+        In whose layout: what was planned, or a `Follower` of it.
+    program : Program
+        Lowered from it.
     steps : tuple of Step
         In order.
     explanation : str
         Why these.
     """
 
+    network: Network
+    program: Program
     steps: tuple[Step, ...]
     explanation: str
 
@@ -70,6 +77,7 @@ def plan_training(
     *,
     tune: bool | None = None,
     variants: Sequence[Variant] | None = None,
+    lowered: Callable[[Network], Program] | None = None,
 ) -> TrainingPlan:
     """Return the cheapest steps for a program of training.
 
@@ -87,6 +95,9 @@ def plan_training(
         As for `Network.compile`.
     variants : sequence of Variant or None
         Those that may be used; None: all of training.
+    lowered : callable or None
+        Lowers the same from a network of other formats: the format of layers that
+        leave theirs to be chosen is that of the shortest step. None: formats stay.
 
     Raises
     ------
@@ -94,8 +105,15 @@ def plan_training(
         If they do not compute the whole program.
     """
     chosen = TRAINING_VARIANTS if variants is None else tuple(variants)
-    planner = _TrainingPlanner(network, device, batch, tune, chosen, program)
-    return planner.training_plan()
+
+    def planner(stored: Network) -> _TrainingPlanner:
+        other = program if lowered is None else lowered(stored)
+        return _TrainingPlanner(stored, device, batch, tune, chosen, other)
+
+    last = program.ops[-1]
+    if lowered is None or (isinstance(last, Update) and last.optimiser.by_place):
+        return planner(network).training_plan()
+    return best_stored(network, device, planner).training_plan()
 
 
 class _TrainingTimes(Times):
@@ -118,8 +136,16 @@ class _TrainingPlanner(Planner):
             self.network, self.program, self.device, self.batch, self.survey
         )
 
+    def hopeless(self, seconds: float) -> str | None:
+        hopes = [_at_best(self.times.remembered(c)) for c in self._candidates()]
+        path = shortest_path(len(self.program.ops), hopes)
+        self._begin(self.times.batch)  # the search tells of refusals again
+        if path is None or path.seconds < seconds:
+            return None
+        return f"even {FASTEST:g} times as fast as modelled it would be no faster"
+
     def training_plan(self) -> TrainingPlan:
-        chosen = self._chosen()
+        chosen = self._best()
         self.survey.unmeasured = "ways to compute spans: " + (
             "nothing new may be measured" if self.tune is False else
             f"even {FASTEST:g} times as fast as modelled they would make no faster "
@@ -128,7 +154,7 @@ class _TrainingPlanner(Planner):
         text = explanation(
             self.network, self.device, self.batch, self.survey, self.program
         )
-        return TrainingPlan(chosen.steps, text)
+        return TrainingPlan(self.network, self.program, chosen.steps, text)
 
     def _measured(self, candidates: list[Candidate]) -> list[Candidate]:
         """Return the candidates with times, measuring those that tell the best path.

@@ -6,13 +6,33 @@ import numpy as np
 import pytest
 
 import clnet
-from clnet import Dense, Network, Sparse, format_planner, reference
+from clnet import (
+    Dense,
+    Network,
+    Sparse,
+    format_planner,
+    reference,
+    training,
+    training_planner,
+)
+from clnet.callbacks import Checkpoint
 from clnet.cover import Cover
 from clnet.errors import DeviceError, InputError
 from clnet.format_planner import Follower, best_stored
+from clnet.formats import load
+from clnet.history import TrainingState
+from clnet.lowering import live_elements
+from clnet.replay import Learnt
+from clnet.session import session
 from clnet.storage import FORMATS, Pattern
 from clnet.storage.formats import foreseen
+from clnet.training_planner import plan_training
+from clnet.tuning import times
 from clnet.tuning.store import Timing
+from clnet.tuning.trial import Trial
+from clnet.variants.generic import Generic
+from clnet.variants.generic_backward import GenericBackward
+from clnet.variants.optimisers import Optimisers
 
 CPU = clnet.device("cpu")
 GPU = clnet.Device("some gpu", "gpu")
@@ -39,7 +59,7 @@ def test_a_follower_has_the_parameters_of_whom_it_follows(form):
                 np.testing.assert_array_equal(
                     getattr(follower, what)(number), getattr(network, what)(number)
                 )
-        padding = np.delete(follower.parameters, follower._places[1])
+        padding = np.delete(follower.parameters, follower.relayout.here)
         assert not padding.any()
         network.parameters = RNG.uniform(-1, 1, network.parameters.shape)
     with pytest.raises(InputError, match="follows"):
@@ -62,6 +82,9 @@ class FakePlanner:
         self.survey = clnet.cover.Survey()
         self.format = network.matrices[0].format.replace("masked", "dense")
         self.seconds = seconds.get(self.format)
+
+    def hopeless(self, seconds):
+        return "too slow" if self.seconds == 99 else None
 
     def timed(self):
         if self.seconds is None:
@@ -92,9 +115,10 @@ def test_the_format_of_the_shortest_calls_is_taken():
 
 
 def test_what_fails_or_is_not_known_is_left_out():
-    found, survey, _ = chosen(network_of(), GPU, csr=3, sell=-1, dense=5)
+    found, survey, _ = chosen(network_of(), GPU, csr=3, sell=-1, ell=99, dense=5)
     assert found == "csr"
     assert survey.formats == [("csr", 3), ("dense", 5)]
+    assert survey.untried == [("ell", "too slow")]
     assert survey.failures == ["sell: too small"]
     # Nothing may be measured, and nothing is remembered.
     assert chosen(network_of(), GPU, dense=1)[::2] == ("csr", ["csr"])
@@ -114,7 +138,8 @@ def test_what_needs_much_more_memory_is_not_tried(monkeypatch):
     network = Network(200, [Sparse(200, pattern=pattern)], seed=1)
     _, survey, tried = chosen(network, GPU, csr=3)
     assert tried == ["csr"]
-    assert [name for name, _ in survey.larger] == ["sell", "ell", "dia", "dense"]
+    assert [name for name, _ in survey.untried] == ["sell", "ell", "dia", "dense"]
+    assert all(why.startswith("it needs ") for _, why in survey.untried)
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -150,3 +175,118 @@ def test_plans_run_in_the_chosen_format():
                 atol=1e-5,
             )
             network.parameters = RNG.uniform(-1, 1, network.parameters.shape)
+
+
+# Training ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fastest(tmp_path, monkeypatch):
+    """Let `fit` measure, but find one format's products the fastest by far."""
+    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
+    times.store_of.cache_clear()
+    yield lambda form: _find_fastest(monkeypatch, form)
+    times.store_of.cache_clear()
+
+
+def _find_fastest(monkeypatch, form):
+    measured = []
+    name = {"dense": "masked"}.get(form, form)
+
+    def measure(self, steps, outputs):
+        measured.append(self.network)
+        storages = [
+            op.storage for step in steps for op in step.span.ops
+            if hasattr(op, "storage")
+        ]
+        products = 0.5 * sum(storage.name != name for storage in storages)
+        return Timing(products + 1e-12, products + 1e-12, 0.0)
+
+    monkeypatch.setattr(training, "plan_training", plan_training)
+    monkeypatch.setattr(training_planner, "TRAINING_VARIANTS", PLAIN)
+    monkeypatch.setattr(Trial, "measure", measure)
+    monkeypatch.setattr(format_planner, "RIVALS", {"cpu": ("dense", "sell", "ell")})
+    return measured
+
+
+PLAIN = (Generic(), GenericBackward(), Optimisers())
+SAMPLES = RNG.uniform(-1, 1, (24, 20)), RNG.uniform(0, 1, (24, 7))
+
+
+@pytest.mark.parametrize("form", ["dense", "sell"])
+def test_training_is_the_same_in_the_chosen_format(form, fastest, tmp_path):
+    options = {"optimiser": "rprop", "batch_size": 8, "seed": 3, "l2": 1e-3}
+    usual = network_of()
+    expected = usual.fit(*SAMPLES, epochs=4, validation=SAMPLES, **options)
+    assert "as they are stored" in expected.plan
+    fastest(form)
+
+    def trained(network, epochs, **more):
+        history = network.fit(*SAMPLES, epochs=epochs, **options, **more)
+        assert history.plan.split("by steps of training")[1].split()[2] == form
+        return history
+
+    whole, path = network_of(), tmp_path / "saved.safetensors"
+    seen = []
+
+    def see(running, epoch):
+        seen.append(running.parameters)
+        running.parameters = seen[-1]
+        np.testing.assert_array_equal(running.parameters, seen[-1])
+
+    history = trained(
+        whole, 4, validation=SAMPLES, callbacks=[see, Checkpoint(path, every=3)]
+    )
+    assert whole.matrices[0].format == "csr"
+    np.testing.assert_allclose(whole.parameters, usual.parameters, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(
+        history.validation_loss, expected.validation_loss, rtol=1e-4
+    )
+    padding = ~live_elements(whole.layout, whole.storages)
+    assert padding.any() and not whole.parameters[padding].any()
+    np.testing.assert_array_equal(
+        history.state.values[:, padding], expected.state.values[:, padding]
+    )
+    np.testing.assert_array_equal(load(path).parameters, seen[2])
+
+    part = network_of()
+    trained(part, 2).state.save(tmp_path / "state.npz")
+    state = TrainingState.load(tmp_path / "state.npz")
+    np.testing.assert_array_equal(state.parameters, seen[1])
+    again = trained(part, 2, state=state)
+    np.testing.assert_array_equal(part.parameters, whole.parameters)
+    np.testing.assert_array_equal(again.state.values, history.state.values)
+    other = network_of(format="csr")
+    other.fit(*SAMPLES, epochs=2, state=state, **options)
+    np.testing.assert_allclose(other.parameters, whole.parameters, rtol=1e-3, atol=1e-5)
+
+
+def test_formats_that_cannot_win_are_not_measured(fastest):
+    network, measured = network_of(), fastest("csr")
+    plan = network.fit(*SAMPLES, epochs=1).plan
+    assert {id(one) for one in measured} == {id(network)}
+    assert "not tried  ell: even 3 times as fast" in plan
+    del measured[:]
+    network.fit(*SAMPLES, epochs=1)
+    assert not measured  # all is remembered
+
+
+def test_random_numbers_of_places_keep_the_format(fastest):
+    fastest("dense")
+    plan = network_of().fit(*SAMPLES, epochs=1, optimiser="sarprop").plan
+    assert "csr: they are trained as they are stored" in " ".join(plan.split())
+
+
+def test_what_is_learnt_is_told_in_the_networks_own_layout():
+    network = network_of()
+    size = network.layout.size
+    state = RNG.uniform(-1, 1, (2, size)).astype("float32")
+    follower = Follower(network, "ell")
+    learnt = Learnt(session(CPU), network.parameters, state, follower.relayout)
+    assert learnt.size == follower.layout.size != size
+    for expected in (network.parameters, network.parameters * 2):
+        learnt.replace(expected)
+        learnt.keep()
+        for found in (learnt.values()[0], learnt.kept()[0]):
+            np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(learnt.values()[1], state)
