@@ -43,7 +43,9 @@ def test_training_by_the_script(data, tmp_path, monkeypatch, capsys, request):
     monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
     monkeypatch.setattr(
         clnet.Network, "plan_for",
-        lambda self, device, batch: self.compile(device, batch, tune=False),
+        lambda self, devices, batch, precision: self.compile(
+            devices[0], batch, tune=False, precision=precision
+        ),
     )
     runpy.run_path(str(EXAMPLES / "train.py"), run_name="__main__")
     lines = capsys.readouterr().out.splitlines()

@@ -16,7 +16,9 @@ def unmeasured(monkeypatch):
     """Plans from the cost model: these tests are not about times."""
     monkeypatch.setattr(
         Network, "plan_for",
-        lambda self, device, batch: self.compile(device, batch, tune=False),
+        lambda self, devices, batch, precision: self.compile(
+            devices[0], batch, tune=False, precision=precision
+        ),
     )
 
 
