@@ -258,7 +258,11 @@ class ApplyT(Op):
 
 @dataclass(frozen=True)
 class Outer(Op):
-    """The weights' gradient: at live entry (i, j), ``ds[:, i] · x[:, j]``."""
+    """The weights' gradient: at live entry (i, j), ``ds[:, i] · x[:, j]``.
+
+    What padding of the gradient holds nobody reads: `GradientNorm` and `Update` know
+    the live elements.
+    """
 
     READS: ClassVar = ("ds", "x")
     WRITES: ClassVar = ("gradient",)

@@ -153,7 +153,7 @@ class Trial:
         if largest > LARGEST * np.finfo(self.program.dtype).max:
             return None
         self.session.finish()
-        flat = replay.read_gradients()
+        flat = np.where(self._live, replay.read_gradients(), 0)  # nobody reads others
         values, state = learnt.values()
         results = {"parameters": values[self._live], "state": state[:, self._live]}
         for value in outputs:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clnet.device import Device
 from clnet.ops import VALUE_ALIGNMENT, Slot, Span, Value, round_up
-from clnet.storage import DenseStorage, RowStorage
+from clnet.storage import RowStorage
 from clnet.training_ops import ActGrad, ApplyT, BiasGrad, Outer
 from clnet.variants.backward import gradient_defines, gradient_function
 from clnet.variants.base import (
@@ -51,7 +51,7 @@ class GemmBackward:
         op, *more = span.ops
         if not isinstance(op, (ApplyT, Outer)):
             return "it computes gradients' products, and this op is none"
-        if not isinstance(op.storage, _storage(op)):
+        if not isinstance(op.storage, RowStorage):
             return f"it computes gradients of dense layers, not {op.storage.name}"
         if isinstance(op, ApplyT) and op.accumulate:
             return "it does not add to the gradients of a layer's other readers"
@@ -92,11 +92,6 @@ class GemmBackward:
         if isinstance(span.ops[0], ApplyT):
             return (_apply_t(span, config, device),)
         return _outer(span, config, device)
-
-
-def _storage(op: ApplyT | Outer) -> type[RowStorage]:
-    """Return what a layer's weights must be: written, all of them must be live."""
-    return DenseStorage if isinstance(op, Outer) else RowStorage
 
 
 def _refuse_with(op: ApplyT | Outer, other: object, span: Span) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clnet.device import Device
 from clnet.ops import Span, round_up
-from clnet.storage import DenseStorage
+from clnet.storage import RowStorage
 from clnet.training_ops import Outer as OuterOp
 from clnet.variants.base import (
     Config,
@@ -48,7 +48,7 @@ class Outer:
         op = span.ops[0]
         if not isinstance(op, OuterOp):
             return "it computes weights' gradients, and this op does not"
-        if not isinstance(op.storage, DenseStorage):
+        if not isinstance(op.storage, RowStorage):
             return f"it writes dense layers, not {op.storage.name}"
         return unsupported_dtype(span, device)
 
@@ -88,7 +88,7 @@ class Outer:
         """Return the sums of each part, and their sum where there are several."""
         op = only_op(span, OuterOp)
         storage = op.storage
-        assert isinstance(storage, DenseStorage)
+        assert isinstance(storage, RowStorage)
         vec, rows, parts = config["vec"], config["rows"], config["parts"]
         defines: dict[str, int | str] = {
             "REAL": real(span), "VEC": vec, "ROWS": rows, "BLOCK": BLOCK,
