@@ -15,13 +15,15 @@ from clnet import (
     training,
     training_planner,
 )
+from clnet.binding import Step
 from clnet.callbacks import Checkpoint
 from clnet.cover import Cover
 from clnet.errors import DeviceError, InputError
 from clnet.format_planner import Follower, best_stored
 from clnet.formats import load
 from clnet.history import TrainingState
-from clnet.lowering import live_elements
+from clnet.losses import loss_function
+from clnet.lowering import live_elements, lower_training
 from clnet.replay import Learnt
 from clnet.session import session
 from clnet.storage import FORMATS, Pattern
@@ -30,9 +32,11 @@ from clnet.training_planner import plan_training
 from clnet.tuning import times
 from clnet.tuning.store import Timing
 from clnet.tuning.trial import Trial
+from clnet.variants.gemm_backward import GemmBackward
 from clnet.variants.generic import Generic
 from clnet.variants.generic_backward import GenericBackward
 from clnet.variants.optimisers import Optimisers
+from clnet.variants.outer import Outer
 
 CPU = clnet.device("cpu")
 GPU = clnet.Device("some gpu", "gpu")
@@ -290,3 +294,20 @@ def test_what_is_learnt_is_told_in_the_networks_own_layout():
         for found in (learnt.values()[0], learnt.kept()[0]):
             np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(learnt.values()[1], state)
+
+
+@pytest.mark.parametrize("variant", [Outer(), GemmBackward()], ids=["outer", "gemm"])
+def test_dense_kernels_give_the_gradients_of_masked_rows(variant, monkeypatch):
+    monkeypatch.setattr("clnet.tuning.measure.ROUND_SECONDS", 1e-5)
+    network = network_of(format="dense")
+    program = lower_training(network, loss_function("mse"), None)
+    trial = Trial(session(CPU), network, program)
+    at = next(
+        i for i, op in enumerate(program.ops)
+        if type(op).__name__ == "Outer" and op.storage.name == "masked"
+    )
+    span = program.span(at, at + 1, 9)
+    assert variant.refuse(span, CPU) is None
+    for config in list(variant.space(span, CPU))[:2]:
+        step = Step(span, variant, config, CPU)
+        trial.measure([step], span.outputs)  # or raises WrongResultError
