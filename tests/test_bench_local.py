@@ -41,7 +41,7 @@ def test_larger_networks_for_more_cores():
         assert found == pytest.approx(cores * rows, rel=0.01)
 
 
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("batch", [1, pytest.param(2, marks=pytest.mark.sweep)])
 def test_candidates_are_right(batch):
     """Whoever is here computes the oracle's results."""
     device = clnet.device()
@@ -77,6 +77,7 @@ def test_other_functions():
     assert np.isfinite(case.network.parameters).all()
 
 
+@pytest.mark.sweep
 def test_on_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(benchmarks("command"), "load", lambda: 0.0)
     monkeypatch.setattr(local_study, "QUICK", ((30, 3),))

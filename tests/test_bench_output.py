@@ -213,6 +213,7 @@ def test_more_peers_are_missing_or_right():
             assert peer.missing() is None or "install" in peer.missing()
 
 
+@pytest.mark.sweep
 def test_the_serial_program_is_right_on_one_core():
     serial = candidates.Serial()
     if serial.missing() is not None:

@@ -293,6 +293,7 @@ def tiny_study(monkeypatch, tmp_path):
     return tmp_path
 
 
+@pytest.mark.sweep
 def test_the_command_runs_the_study(tiny_study, device, capsys):
     out_folder = tiny_study / "out"
     status = main([

@@ -165,7 +165,10 @@ def check(network, loss, batch, rule, variant, *, n=None, shuffled=False,
 )
 def test_batches(variant, batch):
     network = Network(13, [Dense(6, "tanh"), Dense(3, "sigmoid")], seed=batch)
-    check(network, "mse", batch, None, variant, all_configs=batch == 391)
+    slow = variant.name == "group_step" and DEVICE.type == "cpu"  # a build a config
+    check(
+        network, "mse", batch, None, variant, all_configs=batch == 391 and not slow
+    )
 
 
 @pytest.mark.parametrize(("variant", "n_in"), thinned([1, 3, 4, 5, 127], [1, 5]))

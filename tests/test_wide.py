@@ -118,7 +118,9 @@ def test_millions_of_terms(place):
 
 
 @PLACES
-@pytest.mark.parametrize("window", [1, 2, 3, 8])
+@pytest.mark.parametrize("window", [
+    1, 3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 8))
+])
 def test_gradients_in_one_pass(window, place):
     """Edges of vectors and groups, batches of several blocks, every kind of bias."""
     bias = ("shared", "neuron", None)[window % 3]
