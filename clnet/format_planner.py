@@ -38,6 +38,7 @@ LARGER = {"dense": 6.0, "dia": 4.0}
 """Times the bytes of the smallest format: what is larger is not tried. Whole rows are
 read several times as fast as entries are, diagonals nearly so."""
 MUCH_LARGER = 2.0  # the same for other formats: they are read no faster than csr
+SHORT = 6e-6  # seconds of a call that no format makes much shorter
 SMALL = 1 << 20  # bytes: caches hold them, and launches count more
 
 
@@ -137,6 +138,9 @@ def best_stored(
     known = own.timed()
     if known is None:
         return own  # it may not be measured, and never was
+    if known.seconds < SHORT and own.tune is not True:
+        untried += [(name, f"{USUAL} is fast enough") for name in rivals]
+        rivals = []
     best, told = (known, own), [(USUAL, known.seconds)]
     faults = []
     for name in rivals:
