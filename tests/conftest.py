@@ -57,6 +57,21 @@ def modelled_training() -> Iterator[None]:
 
 
 @pytest.fixture
+def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Begin with nothing remembered."""
+    from clnet.tuning import times
+
+    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
+    # What only takes time here:
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr("clnet.tuning.measure.WARM_UP_SECONDS", 1e-4)
+    times.store_of.cache_clear()
+    yield
+    times.store_of.cache_clear()
+
+
+@pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure without waiting for threads that spin."""
     from clnet.bench import benchmarks

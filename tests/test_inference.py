@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -13,26 +11,13 @@ from bounds import assert_right
 import clnet
 from clnet import Network, inference
 from clnet.errors import DeviceError, InputError
-from clnet.tuning import measure as measuring
-from clnet.tuning import times
 from clnet.variants.host import Host
 from clnet.variants.naive import Naive
 
+pytestmark = pytest.mark.usefixtures("own_store")
+
 NETWORK = Network.mlp([5, 7, 6, 3], seed=1)
 CPU = clnet.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def own_store(tmp_path, monkeypatch):
-    """Every test starts with nothing remembered."""
-    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
-    # What only takes time here:
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(measuring, "WARM_UP_SECONDS", 1e-4)
-    times.store_of.cache_clear()
-    yield
-    times.store_of.cache_clear()
 
 
 def inputs(network, batch, seed=0):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import time
 from types import SimpleNamespace
 
@@ -24,7 +23,6 @@ from clnet.errors import (
     OutOfMemoryError,
 )
 from clnet.planner import Planner
-from clnet.tuning import measure as measuring
 from clnet.tuning import times
 from clnet.tuning.measure import WrongResultError
 from clnet.tuning.store import Timing
@@ -34,22 +32,11 @@ from clnet.variants.host import Host
 from clnet.variants.local import Local
 from clnet.variants.naive import Naive
 
+pytestmark = pytest.mark.usefixtures("own_store")
+
 NETWORK = Network.mlp([5, 7, 6, 3], seed=1)
 OPS = len(NETWORK.program.ops)
 CPU = clnet.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def own_store(tmp_path, monkeypatch):
-    """Every test starts with nothing remembered."""
-    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
-    # What only takes time here:
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(measuring, "WARM_UP_SECONDS", 1e-4)
-    times.store_of.cache_clear()
-    yield
-    times.store_of.cache_clear()
 
 
 def inputs(network, batch, seed=0):
