@@ -175,7 +175,7 @@ class ByVariant:
             If it cannot compute the network here.
         """
         place = _serial(device) if self.one_core else device
-        program = case.network.program
+        program = case.network.program.at(case.precision)
         n = len(program.ops)
         reach = "layer" if self.by_layer else self.variant.reach
         length = {"op": 1, "pair": 2, "layer": 2, "run": n}[reach]
@@ -275,7 +275,9 @@ class Planned:
     def prepare(self, case: Case, device: Device) -> Prepared:
         """Plan for host arrays; on the other bases, for data on the device."""
         tune = True if self.tune else None
-        plan = case.network.compile(device, case.batch, tune=tune)
+        plan = case.network.compile(
+            device, case.batch, tune=tune, precision=case.precision
+        )
         if all(step.place is not None for step in plan.steps):
             return prepared(case, device, plan.steps)
         # The host takes part, which only host arrays allow.
@@ -283,7 +285,7 @@ class Planned:
 
         def steps() -> tuple[Step, ...]:
             return case.network.compile(
-                device, case.batch, tune=tune, variants=names
+                device, case.batch, tune=tune, variants=names, precision=case.precision
             ).steps
 
         return forward(

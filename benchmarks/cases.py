@@ -169,7 +169,7 @@ class Case:
     @property
     def span(self) -> Span:
         """The whole program."""
-        program = self.network.program
+        program = self.network.program.at(self.precision)
         return program.span(0, len(program.ops), self.batch)
 
     @property

@@ -8,10 +8,12 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from .candidates import RefusedError
+from .peers import PATIENCE
 
 NAMES = ("floatfann", "fann")  # both are FANN's single-precision build
 
@@ -22,11 +24,31 @@ def library_file(given: str | None) -> str | None:
     return given or next((file for file in found if file), None)
 
 
-def missing_library(given: str | None) -> str | None:
-    """Return None if there is a library, else a sentence."""
-    if library_file(given) is None:
-        return "FANN's library is not installed: see --fann-library"
-    return None
+@dataclass(frozen=True)
+class FannPeer:
+    """What the peers that call FANN share.
+
+    Attributes
+    ----------
+    library : str or None
+        Its file; None: where the system's libraries are.
+    """
+
+    library: str | None = None
+    name: str = "fann"
+    patience: float | None = PATIENCE
+
+    def missing(self) -> str | None:
+        """Return that there is no library."""
+        if library_file(self.library) is None:
+            return "FANN's library is not installed: see --fann-library"
+        return None
+
+    def loaded(self) -> ctypes.CDLL:
+        """Return the library, which is not missing."""
+        file = library_file(self.library)
+        assert file is not None
+        return load_library(file)
 
 
 class Head(ctypes.Structure):

@@ -16,7 +16,7 @@ from clnet.device import Device
 
 from .candidates import Candidate, Prepared, RefusedError, Timer, forward
 from .cases import Array, Case
-from .fann_library import Head, Owned, library_file, load_library, missing_library
+from .fann_library import FannPeer, Head, Owned
 from .guard import Guarded
 from .peers import PATIENCE, WARM_RUNS
 from .versions import blas_threads
@@ -48,28 +48,12 @@ def _written(case: Case, known: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Fann:
-    """FANN's `fann_run`, a call a sample, on one core.
-
-    Attributes
-    ----------
-    library : str or None
-        Its file; None: where the system's libraries are.
-    """
-
-    library: str | None = None
-    name: str = "fann"
-    patience: float | None = PATIENCE
-
-    def missing(self) -> str | None:
-        """Return that there is no library."""
-        return missing_library(self.library)
+class Fann(FannPeer):
+    """FANN's `fann_run`, a call a sample, on one core."""
 
     def prepare(self, case: Case, device: Device) -> Prepared:
         """Return the loop over samples; weights are put into FANN's own array."""
-        file = library_file(self.library)
-        assert file is not None
-        fann = load_library(file)
+        fann = self.loaded()
         if case.dtype != "float32":
             raise RefusedError(f"this FANN computes in float32, not in {case.dtype}")
         function, steepness = _written(case, FANN_FUNCTIONS)
@@ -102,7 +86,7 @@ class Fann:
                 y[number] = np.ctypeslib.as_array(found, (n_out,))
             return y
 
-        return forward(case, call, config=Path(file).name, threads=1)
+        return forward(case, call, config=Path(fann._name).name, threads=1)
 
 
 @dataclass(frozen=True)

@@ -11,34 +11,17 @@ import numpy as np
 from clnet.device import Device
 
 from .candidates import Prepared
-from .fann_library import Owned, library_file, load_library, missing_library
-from .peers import PATIENCE
+from .fann_library import FannPeer, Owned
 from .training_cases import Clock, Trained, TrainingCase, trainer
 
 
 @dataclass(frozen=True)
-class Fann:
-    """FANN's library, which trains on one core.
-
-    Attributes
-    ----------
-    library : str or None
-        Its file; None: where the system's libraries are.
-    """
-
-    library: str | None = None
-    name: str = "fann"
-    patience: float | None = PATIENCE
-
-    def missing(self) -> str | None:
-        """Return that there is no library."""
-        return missing_library(self.library)
+class Fann(FannPeer):
+    """FANN's library, which trains on one core."""
 
     def prepare(self, case: TrainingCase, device: Device) -> Prepared:
         """Return `fann_train_epoch` on networks read from a file of ours."""
-        file = library_file(self.library)
-        assert file is not None
-        fann = load_library(file)
+        fann = self.loaded()
         network = case.network(fann=True)
         with tempfile.TemporaryDirectory() as folder:
             data = Path(folder, "data")
@@ -63,6 +46,6 @@ class Fann:
             return Trained(errors, clock.seconds)
 
         return trainer(
-            case, train, expected=lambda: case.fann_errors, config=Path(file).name,
-            threads=1,
+            case, train, expected=lambda: case.fann_errors,
+            config=Path(fann._name).name, threads=1,
         )
