@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -33,7 +32,6 @@ from .candidates import (
     Candidate,
     Planned,
     Prepared,
-    RefusedError,
     Serial,
     prepared,
     variant,
@@ -47,7 +45,6 @@ from .peers import NumPy
 from .plots import Plot
 from .records import Row
 from .report import fill, number, tables
-from .rounds import EFFORTS, Entry, interleave
 from .values import speed_up
 
 ABOUT = "serial against parallel by the size of the layers, and the choice between them"
@@ -156,11 +153,7 @@ class DeviceOnly:
 
 @dataclass(frozen=True)
 class Dynamic:
-    """The plan for the device, or that for its host's CPU: which was faster at first.
-
-    Layer by layer a plan stays on one OpenCL platform and in NumPy; this is the choice
-    of a user who has a GPU and PoCL.
-    """
+    """The network on the device that `Network.compile` finds to be the fastest."""
 
     name: str = "dynamic"
     patience: float | None = None
@@ -172,24 +165,10 @@ class Dynamic:
         return "there is no OpenCL device for the CPU: PoCL would be one"
 
     def prepare(self, case: Case, device: Device) -> Prepared:
-        """Return the faster of both plans, told in the config."""
-        cpu = next(place for place in devices() if place.type == "cpu")
-        plans = {
-            place.name: Planned().prepare(case, place) for place in (device, cpu)
-        }
-        entries = {
-            name: Entry(plan.timers["wall"](), plan.spins)
-            for name, plan in plans.items()
-        }
-        interleave(list(entries.values()), EFFORTS["quick"])
-        times = {
-            name: statistics.median(entry.samples)
-            for name, entry in entries.items() if entry.samples
-        }
-        if not times:
-            raise RefusedError("neither plan could be timed")
-        best = min(times, key=lambda name: times[name])
-        return replace(plans[best], config=f"{best}: {plans[best].config}")
+        """Return its plan; the config begins with the device."""
+        best = case.network.compile("fastest", case.batch).device
+        found = Planned().prepare(case, best)
+        return replace(found, config=f"{best.name}: {found.config}")
 
 
 def trials(device: Device, options: Options) -> tuple[Trial, ...]:

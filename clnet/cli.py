@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clnet.data_parallel import ParallelPlan
-    from clnet.device import Device
+    from clnet.device import Devices
     from clnet.runtime import Plan
 
 LARGEST_BATCH = 4096  # samples a call, where --batch is not given
@@ -124,12 +124,15 @@ def _parser() -> _Parser:
         sub.set_defaults(run=run)
         return sub
 
-    def on_device(sub: _Parser, several: bool = False) -> None:
+    def on_device(
+        sub: _Parser, several: bool = False, fastest: bool = False
+    ) -> None:
         sub.add_argument(
             "--device",
             metavar="NAME",
             help='"cpu", "gpu", part of a name, an index; default: the best'
-            + several * '; "all", or several with commas: they share the samples',
+            + several * '; "all", or several with commas: they share the samples'
+            + fastest * '; "fastest": as measured',
         )
 
     def with_precision(sub: _Parser) -> None:
@@ -183,7 +186,7 @@ def _parser() -> _Parser:
         "--out", metavar="FILE",
         help="write the inputs and, in place of targets, the outputs to a data file",
     )
-    on_device(sub, several=True)
+    on_device(sub, several=True, fastest=True)
     with_precision(sub)
     sub.add_argument(
         "--batch", type=_count, metavar="N",
@@ -238,7 +241,7 @@ def _parser() -> _Parser:
         "clnet explain mushroom.net --device gpu --batch 32",
     )
     sub.add_argument("network", metavar="NET", help=f"a network: {networks}")
-    on_device(sub)
+    on_device(sub, fastest=True)
     with_precision(sub)
     sub.add_argument(
         "--batch", type=_count, default=1, metavar="N",
@@ -349,11 +352,9 @@ def _names(text: str) -> list[str]:
     return text.split(",")
 
 
-def devices_of(text: str | None) -> tuple[Device, ...]:
-    """Return the devices of ``--device``, which may be several with commas."""
-    from clnet.device import device_list
-
-    return device_list(text if text is None or "," not in text else _names(text))
+def devices_of(text: str | None) -> Devices:
+    """Return what ``--device`` names, which may be several with commas."""
+    return text if text is None or "," not in text else _names(text)
 
 
 def _devices(_: argparse.Namespace) -> int:
@@ -383,8 +384,9 @@ def _info(arguments: argparse.Namespace) -> int:
 
 def _predict(arguments: argparse.Namespace) -> int:
     from clnet import InputError, load, load_data
+    from clnet.data_parallel import ParallelPlan
     from clnet.formats import DATA_SUFFIXES, save_data, suffix_of
-    from clnet.inference import plan_on
+    from clnet.inference import places, plan_on
     from clnet.runtime import Plan
     from clnet.summary import pairs
 
@@ -403,10 +405,11 @@ def _predict(arguments: argparse.Namespace) -> int:
             f"expected {network.n_in} and {network.n_out} as {arguments.network}"
         )
     batch = arguments.batch or min(len(x), LARGEST_BATCH)
-    devices = devices_of(arguments.device)
-    if arguments.profile and len(devices) > 1:
-        raise InputError(f"--profile is of one device, not of {len(devices)}")
-    plan = plan_on(network, devices, batch, arguments.precision)
+    where = places(devices_of(arguments.device))
+    if arguments.profile and not isinstance(where, str) and len(where) > 1:
+        raise InputError(f"--profile is of one device, not of {len(where)}")
+    plan = plan_on(network, where, batch, arguments.precision)
+    devices = plan.devices if isinstance(plan, ParallelPlan) else (plan.device,)
     if arguments.scale and scaling is not None:
         y = scaling.descale_output(run_in_batches(plan, scaling.scale_input(x)))
     else:

@@ -142,13 +142,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Train, and say how it went."""
     from clnet.callbacks import Callback, EarlyStopping
     from clnet.cli import LARGEST_BATCH, devices_of
+    from clnet.device import device_list
     from clnet.errors import InputError
 
     _check_targets(arguments)
     digits = arguments.data == DIGITS
     training, test = _digits(arguments) if digits else _files(arguments)
     network = _network(arguments, training)
-    devices = devices_of(arguments.device)
+    devices = device_list(devices_of(arguments.device))
     if arguments.patience is not None and test is None:
         raise InputError("--patience watches the validation: give --validation")
     callbacks: list[Callback] = [_Report()]

@@ -110,6 +110,8 @@ class Survey:
         call or step of training, best first; empty where there was nothing to choose.
     untried : list of (str, str)
         Formats that were not tried, and why.
+    devices : list of (str, float)
+        Devices, and seconds of a whole call, best first; empty where one was named.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -119,6 +121,7 @@ class Survey:
     unmeasured: str = ""
     formats: list[tuple[str, float]] = field(default_factory=list)
     untried: list[tuple[str, str]] = field(default_factory=list)
+    devices: list[tuple[str, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from clnet.quirks import apply_quirks
 TYPES = ("gpu", "accelerator", "cpu", "custom")
 
 ALL = "all"  # every device
+FASTEST = "fastest"  # the one on which a call takes the shortest time
 
 GET_PLATFORM = (
     "`pip install 'clnet[cpu]'` brings one for the CPU (Linux, x86-64); a GPU's driver"
@@ -243,6 +244,11 @@ def _named(spec: str | Device | None) -> Device:
     there = ", ".join(f"{d.index} {d.name} ({d.type})" for d in present)
     sentence = f"no device matches {spec!r}{note}: there are {there}"
     raise DeviceError("; ".join([sentence, *survey().faults]))
+
+
+def is_fastest(spec: object) -> bool:
+    """Return whether a specification leaves the device to be chosen by measurement."""
+    return isinstance(spec, str) and spec.strip().lower() == FASTEST
 
 
 def device_list(spec: Devices) -> tuple[Device, ...]:

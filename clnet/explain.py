@@ -66,6 +66,11 @@ def explanation(
         ),
         "chosen\n" + _table(program, chosen.candidates),
     ]
+    if survey.devices:
+        parts.append(
+            "devices, by whole calls\n"
+            + _plain([(_seconds(seconds), name) for name, seconds in survey.devices])
+        )
     if survey.formats:
         by = "whole calls" if training is None else "steps of training"
         parts.append(

@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers, as_rows, check_count, is_sparse
 from clnet.data_parallel import ParallelPlan
-from clnet.device import Device, Devices, device_list
+from clnet.device import FASTEST, Device, Devices, device_list, devices, is_fastest
 from clnet.device import device as find_device
+from clnet.device_planner import fastest_planner
 from clnet.errors import InputError, unknown
 from clnet.format_planner import best_stored
 from clnet.ops import PRECISIONS
@@ -41,23 +42,46 @@ def compile_network(
     check_count("batch", batch)
     if tune is not None and not isinstance(tune, bool):
         raise InputError(f"tune must be None, True or False, not {tune!r}")
-    where, allowed = find_device(device), _named(variants)
+    allowed = _named(variants)
 
-    def planner(stored: Network) -> Planner:
-        program = stored.program.at(precision)
-        return Planner(stored, where, int(batch), tune, allowed, program)
+    def planner(where: Device) -> Planner:
+        def stored_so(stored: Network) -> Planner:
+            program = stored.program.at(precision)
+            return Planner(stored, where, int(batch), tune, allowed, program)
 
-    return best_stored(network, where, planner).plan()
+        return best_stored(network, where, stored_so)
+
+    if is_fastest(device):
+        return fastest_planner(devices(), planner).plan()
+    return planner(find_device(device)).plan()
+
+
+def places(devices: Devices) -> str | tuple[Device, ...]:
+    """Return the devices that are named, or the word for the one to be chosen."""
+    return FASTEST if is_fastest(devices) else device_list(devices)
 
 
 def plan_on(
-    network: Network, devices: Sequence[Device], batch: int, precision: str
+    network: Network, where: str | tuple[Device, ...], batch: int, precision: str
 ) -> Plan | ParallelPlan:
-    """Return the plan of a device, or of several that share the batch."""
-    if len(devices) == 1:
-        return network.compile(devices[0], batch, precision=precision)
+    """Return the plan of a device, or of several that share the batch.
+
+    Parameters
+    ----------
+    network : Network
+        What to run.
+    where : str or tuple of Device
+        As `places` returns it.
+    batch : int
+        Samples a call.
+    precision : str
+        As for `Network.compile`.
+    """
+    if isinstance(where, str) or len(where) == 1:
+        one = where if isinstance(where, str) else where[0]
+        return network.compile(one, batch, precision=precision)
     return ParallelPlan(
-        network, devices, batch, partial(network.compile, precision=precision)
+        network, where, batch, partial(network.compile, precision=precision)
     )
 
 
@@ -88,8 +112,8 @@ def _outputs(
         )
     if rows.shape[0] == 0:
         raise InputError("x has no sample: give at least one")
-    where = device_list(device)
-    parts, length = [], CHUNK * len(where)
+    where = places(device)
+    parts, length = [], CHUNK * (1 if isinstance(where, str) else len(where))
     for start in range(0, rows.shape[0], length):
         chunk = as_numbers("x", rows[start : start + length], network.dtype)
         parts.append(network.plan_for(where, len(chunk), precision)(chunk))

@@ -315,7 +315,9 @@ class Network(Description):
         Parameters
         ----------
         device : str, Device or None
-            As for `clnet.device`.
+            As for `clnet.device`; or ``"fastest"``: the device on which a whole call is
+            measured to be the shortest, from host array to host array. A GPU, or for
+            small networks the CPU beside it.
         batch : int
             Samples a call.
         tune : bool or None
@@ -343,10 +345,9 @@ class Network(Description):
         self, devices: Devices, batch: int, precision: str = PRECISIONS[0]
     ) -> Plan | ParallelPlan:
         """Return the plan that `predict` uses for a batch size; a few are kept."""
-        from clnet.device import device_list
-        from clnet.inference import PLANS, plan_on
+        from clnet.inference import PLANS, places, plan_on
 
-        key = (device_list(devices), batch, precision)
+        key = (places(devices), batch, precision)
         plan = self._plans.get(key)
         if plan is None:
             plan = plan_on(self, key[0], batch, precision)
@@ -371,7 +372,7 @@ class Network(Description):
             Inputs; converted to the network's dtype. Sparse ones become dense, some
             thousand samples at a time.
         device : str, Device, list of these, or None
-            As for `clnet.device`. A list, or ``"all"``: devices that share the samples,
+            As for `compile`. A list, or ``"all"``: devices that share the samples,
             by their speed, and run at the same time.
         scale : bool or None
             True: scale the inputs and descale the outputs by the network's `scaling`;
