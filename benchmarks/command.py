@@ -18,7 +18,7 @@ from clnet.device import device as find_device
 from clnet.errors import ClnetWarning, InputError, unknown
 from clnet.summary import WIDTH, pairs
 
-from . import dispatch, feedforward, local_study, sparse_study, training
+from . import dispatch, feedforward, local, sparse, training
 from .frame import Bench, Trial
 from .options import Options
 from .page import write_page
@@ -56,8 +56,8 @@ class Study(Protocol):
 
 STUDIES: dict[str, Study] = {
     "feedforward": cast(Study, feedforward), "training": cast(Study, training),
-    "dispatch": cast(Study, dispatch), "local_study": cast(Study, local_study),
-    "sparse_study": cast(Study, sparse_study),
+    "dispatch": cast(Study, dispatch), "local": cast(Study, local),
+    "sparse": cast(Study, sparse),
 }
 
 

@@ -121,7 +121,7 @@ def test_all_pictures_can_be_drawn(study, row, tmp_path):
                  "work_items": "split-8"}
         rows = [
             replace(row, table=t, candidate=names.get(t, "planned"), case="5 10%"
-                    if study == "sparse_study" else "10")
+                    if study == "sparse" else "10")
             for t in plot.tables
         ]
         plots.draw([plot], rows, tmp_path / "x", frozenset())

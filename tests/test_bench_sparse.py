@@ -9,7 +9,7 @@ import clnet
 from clnet.bench import benchmarks
 from clnet.storage import FORMATS
 
-study = benchmarks("sparse_study")
+study = benchmarks("sparse")
 options = benchmarks("options")
 cases = benchmarks("cases")
 CPU = clnet.device("cpu")
