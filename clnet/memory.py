@@ -109,6 +109,27 @@ class Memory:
             cl.enqueue_copy(session.queue, found, self.argument, is_blocking=True)
         return found
 
+    def take(self, session: Session, other: Memory) -> None:
+        """Copy another buffer of the same size, once the commands so far are done."""
+        import pyopencl as cl
+
+        session.settle()
+        if self.array is not None:
+            session.finish()
+            self.array[:] = other.array
+            return
+        copied = cl.enqueue_copy(session.queue, self.argument, other.argument)
+        if len(session.queues) > 1:  # whose commands do not wait for this one
+            copied.wait()
+
+    def part(self, start: int, size: int) -> Any:
+        """Return the argument for so many bytes; `start` as `part_alignment` wants."""
+        import pyopencl as cl
+
+        if self.array is not None:
+            return cl.SVM(self.array[start : start + size])
+        return self.argument.get_sub_region(start, size)
+
     def first(self, session: Session) -> int:
         """Return the first byte."""
         return int(self.read(session, 1, "uint8")[0])
@@ -119,6 +140,12 @@ class Memory:
         size = batch * value.stride * np.dtype(dtype).itemsize
         rows = self.array[:size].view(dtype).reshape(batch, value.stride)
         return rows[:, : value.width]
+
+
+def part_alignment(session: Session) -> int:
+    """Return what bytes the starts of a buffer's parts are multiples of."""
+    bits: int = session.device.handle.mem_base_addr_align
+    return max(ALIGNMENT, bits // 8)
 
 
 @cache

@@ -185,9 +185,9 @@ class ParallelPass:
         return "\n\n".join(texts)
 
     def run(
-        self, words: Iterable[int], rate: float, seed: int, count: int
-    ) -> int:
-        """Train an epoch, and return how many steps it has: as `Pass.run`."""
+        self, words: Iterable[int], rate: float, seed: int, count: int, place: int = 0
+    ) -> None:
+        """Train an epoch, whose totals have one place: as `Pass.run`."""
         keys = {f"key{i}": int(word) for i, word in enumerate(words)}
         for number, worker in enumerate(self._workers):
             # A seed of its own: samples count from 0 on each, in what dropout hashes.
@@ -195,24 +195,20 @@ class ParallelPass:
         for update in self._updates:
             update.set(rate=rate, seed=seed & 0xFFFFFFFF)
         n, batch = len(self._data), self._batch
-        steps = 0
-        for first in range(0, n, batch):
-            samples = min(batch, n - first)
-            self._step(first, samples, count + steps)
-            steps += 1
-        return steps
+        for step, first in enumerate(range(0, n, batch)):
+            self._step(first, min(batch, n - first), count + step)
 
-    def totals(self) -> Array:
-        """Wait for the epoch's end, and return its totals [6] of all devices."""
+    def totals(self, count: int = 1) -> Array:
+        """Wait for the epoch's end, and return its totals [1, 6] of all devices."""
         found: Array = np.sum([worker.totals() for worker in self._workers], axis=0)
-        return found
+        return found[np.newaxis]
 
     def _step(self, first: int, samples: int, count: int) -> None:
         busy = {w.exchange for w in self._workers if w.run(first, samples, count)}
         found = [one.fetched() if one in busy else None for one in self._exchanges]
         for number, update in enumerate(self._updates):
             if self._totals is not None:
-                update.write(self._totals, self.totals()[np.newaxis])
+                update.write(self._totals, self.totals())
             self._exchanges[number].add(
                 [g for g in found[:number] if g is not None], found[number] is not None,
                 [g for g in found[number + 1 :] if g is not None],

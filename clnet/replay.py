@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.binding import Binding, Step
-from clnet.memory import Action, Memory
-from clnet.ops import Layout, Value
+from clnet.memory import Action, Memory, part_alignment
+from clnet.ops import Layout, Value, round_up
 from clnet.relayout import Relayout
 from clnet.session import Session
 from clnet.variants.base import (
@@ -71,27 +71,52 @@ class Learnt:
         self.parameters = Memory(session, parameters.nbytes)
         self.state = Memory(session, state.nbytes)
         self._gradients: Memory | None = None
+        # The last two kept, the newest first; states only where `keep` is asked to.
         self._kept = [Memory(session, parameters.nbytes) for _ in range(2)]
+        self._kept_states: list[Memory] = []
+        self._whole = [False, False]
         self.parameters.write(session, parameters)
         for kept in self._kept:
             kept.write(session, parameters)
         if state.size:
             self.state.write(session, state)
 
-    def keep(self) -> None:
-        """Copy the parameters, once all steps are done; the last two are kept."""
-        import pyopencl as cl
+    @property
+    def keeps_states(self) -> bool:
+        """Whether there is room to keep states."""
+        size = self._slots * self.size * np.dtype(self._dtype).itemsize
+        return bool(self._kept_states) or self._session.free >= 2 * size
 
-        self._kept.reverse()
-        newest, now = self._kept[0], self.parameters
-        if newest.array is not None:
-            newest.array[:] = now.array
-        else:
-            copied = cl.enqueue_copy(
-                self._session.queue, newest.argument, now.argument
-            )
-            if len(self._session.queues) > 1:  # whose steps may be on another
-                copied.wait()
+    def keep(self, whole: bool) -> None:
+        """Copy the parameters, once all steps are done; the last two are kept.
+
+        Parameters
+        ----------
+        whole : bool
+            Whether the state is kept as well, so that training can go on from there.
+        """
+        if whole and not self._kept_states:
+            size = self._slots * self.size * np.dtype(self._dtype).itemsize
+            self._kept_states = [Memory(self._session, size) for _ in range(2)]
+        for kept in (self._kept, self._kept_states, self._whole):
+            kept.reverse()
+        self._whole[0] = whole
+        self._kept[0].take(self._session, self.parameters)
+        if whole:
+            self._kept_states[0].take(self._session, self.state)
+
+    def restore(self, number: int) -> None:
+        """Go back to what was kept, once all steps are done.
+
+        Parameters
+        ----------
+        number : int
+            0: at the last call of `keep`; 1: at the one before. Parameters alone go
+            back if no state was kept.
+        """
+        self.parameters.take(self._session, self._kept[number])
+        if self._whole[number]:
+            self.state.take(self._session, self._kept_states[number])
 
     @property
     def gradients(self) -> Memory:
@@ -112,13 +137,6 @@ class Learnt:
         state = self.state.read(self._session, self._slots * self.size, self._dtype)
         state = state.reshape(self._slots, self.size)
         return self._returned(parameters, 0), self._returned(state, 1)
-
-    def kept(self) -> list[Array]:
-        """Return the parameters of the last two calls of `keep`, the newest first."""
-        read = [
-            memory.read(self._session, self.size, self._dtype) for memory in self._kept
-        ]
-        return [self._returned(parameters, 0) for parameters in read]
 
     def _there(self, values: Array) -> Array:
         """Return values [..., size] as they lie on the device."""
@@ -159,6 +177,7 @@ class Replay(Binding):
         self._layout = layout
         self._shared: dict[str, Memory] = {}  # tables and packed buffers
         self._numbers: dict[str, float] = {}
+        self._places: dict[str, tuple[Memory, int, list[Any]]] = {}
         self._on_write: list[Action] = []
         self._stale = True  # what follows from the inputs alone
         calls: list[Launch] = []
@@ -259,6 +278,31 @@ class Replay(Binding):
         rows = value.height(self.batch)
         flat = memory.read(self.session, rows * value.stride, self.dtype)
         return flat.reshape(rows, value.stride)[:, : value.width]
+
+    def spread(self, value: Value, places: int) -> None:
+        """Give a value several places, of which `turn_to` says where it is now."""
+        rows = value.height(self.batch)
+        size = rows * value.stride * np.dtype(self.dtype).itemsize
+        pitch = round_up(size, part_alignment(self.session))
+        memory = Memory(self.session, places * pitch)
+        arguments = [memory.part(i * pitch, size) for i in range(places)]
+        self._places[value.name] = memory, pitch, arguments
+
+    def turn_to(self, value: Value, place: int) -> None:
+        """Let the steps enqueued next find a value in one of its places."""
+        argument = self._places[value.name][2][place]
+        for kernel, index in self._uses[value.name]:
+            kernel.set_arg(index, argument)
+
+    def read_places(self, value: Value, count: int) -> Array:
+        """Wait for all steps, and return a value in its first places [count, width]."""
+        memory, pitch, _ = self._places[value.name]
+        if memory.array is not None or len(self.session.queues) > 1:
+            self.session.finish()
+        apart = pitch // np.dtype(self.dtype).itemsize
+        starts = range(0, count * apart, apart)
+        flat = memory.read(self.session, starts[-1] + value.width, self.dtype)
+        return np.stack([flat[start : start + value.width] for start in starts])
 
     def write_gradients(self, flat: Array) -> None:
         """Fill the flat gradient buffer [size], and wait."""

@@ -145,3 +145,11 @@ def schedule(chosen: str | Schedule | None, last: int) -> Schedule:
         return float(factor)
 
     return checked
+
+
+def foreseen(chosen: str | Schedule | None) -> bool:
+    """Return whether a schedule's factors depend on the epoch's number alone.
+
+    A function of the caller's may read what a callback changes.
+    """
+    return chosen is None or isinstance(chosen, (str, Step, Exponential, Cosine))

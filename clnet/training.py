@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
-from math import isfinite
+from dataclasses import dataclass, replace
+from math import inf, isfinite
 from operator import add
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,12 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 CHUNK = 8192  # samples of a validation set that are computed at once
+# Epochs that are begun before the first of them is told: so many at most, and no more
+# than take so long; and a share of those since a callback looked at the parameters, as
+# such a look makes the later ones vain, and those before it be done again.
+AHEAD = 64
+AHEAD_SECONDS = 0.02
+AHEAD_SHARE = 4
 
 
 class Pass:
@@ -66,15 +72,16 @@ class Pass:
         self._plan = plan
         self._replay = Replay(session, plan.steps, plan.network.layout, learnt)
         self._totals = plan.program.output
+        self._replay.spread(self._totals, AHEAD)
         self._n = len(data)
         for value, array in zip(plan.program.inputs, data.arrays, strict=True):
             self._replay.write(value, array)
 
     def run(
         self, words: Iterable[int] = (), rate: float = 0.0, seed: int = 0,
-        count: int = 0,
-    ) -> int:
-        """Enqueue an epoch, and return how many steps it has.
+        count: int = 0, place: int = 0,
+    ) -> None:
+        """Enqueue an epoch.
 
         Parameters
         ----------
@@ -86,15 +93,18 @@ class Pass:
             Of the optimiser's random numbers.
         count : int
             Steps taken before.
+        place : int
+            Of its totals, among those of the epochs that are read together.
         """
+        self._replay.session.settle()  # another pass may be under way
+        self._replay.turn_to(self._totals, place)
         self._replay.set(rate=rate, seed=seed & 0xFFFFFFFF)
         self._replay.set(**{f"key{i}": int(word) for i, word in enumerate(words)})
-        return self._replay.run_pass(self._n, count)
+        self._replay.run_pass(self._n, count)
 
-    def totals(self) -> Array:
-        """Wait for the epoch's end, and return its totals [6], as `Tally`'s."""
-        totals: Array = self._replay.read(self._totals)[0]
-        return totals
+    def totals(self, count: int = 1) -> Array:
+        """Wait for the epochs' end, and return their totals [count, 6] (`Tally`)."""
+        return self._replay.read_places(self._totals, count)
 
     def explain(self) -> str:
         """Return how a step is computed, and why."""
@@ -112,10 +122,29 @@ def measures(totals: Array, samples: int, outputs: int) -> Measures:
     return Measures(loss / samples, squares / outputs, bit_fail)
 
 
+@dataclass(frozen=True)
+class _Stretch:
+    """Epochs that were begun together.
+
+    Attributes
+    ----------
+    first : int
+        Epochs done before.
+    rates : list of float
+        The learning rate of each.
+    """
+
+    first: int
+    rates: list[float]
+
+
 class Training:
     """A training under way: what callbacks see.
 
-    Made by `fit`.
+    Made by `fit`. Where it can, it begins epochs before those in front of them are
+    told, so that the device need not wait for the host. Nobody sees that: who looks at
+    the parameters, or stops, has all goes back to where the stretch began, and those up
+    to there done again, which gives the same bits.
 
     Attributes
     ----------
@@ -131,8 +160,13 @@ class Training:
         self.history = History(state)
         self._sessions = [session(device) for device in setup.devices]
         self._shuffled = setup.shuffled
-        self._epoch, self._count, self._seed = state.epoch, state.count, state.seed
+        self._state = state
+        self._epoch = self._begun = state.epoch
+        self._stretches = [_Stretch(state.epoch, [])] * 2  # as `Learnt` keeps
+        self._quiet = 0  # epochs since somebody looked
+        self._goes_ahead = setup.foreseen and len(setup.devices) == 1
         self._samples = n = len(data)
+        self._steps = -(-n // batch)
 
         def lowered(stored: Network) -> Program:
             return lower_training(
@@ -149,11 +183,11 @@ class Training:
                 network, program, setup.devices[0], batch, lowered=lowered
             )
             self._stored = plan.network
-            self._learnt = self._begun(state)
+            self._learnt = self._started(state)
             self._training = Pass(self._sessions[0], plan, data, self._learnt[0])
             sharing = [1]
         else:
-            self._learnt = self._begun(state)
+            self._learnt = self._started(state)
             self._training = ParallelPass(
                 network, program, data, batch, setup.devices, self._learnt
             )
@@ -164,7 +198,7 @@ class Training:
         )
         self._validation_samples = len(setup.validation or ())
 
-    def _begun(self, state: TrainingState) -> list[Learnt]:
+    def _started(self, state: TrainingState) -> list[Learnt]:
         """Return a state on each device, in the layout that is trained."""
         stored = self._stored
         relayout = stored.relayout if isinstance(stored, Follower) else None
@@ -203,11 +237,14 @@ class Training:
     @property
     def parameters(self) -> Array:
         """The flat buffer as it is now, read from the device; assign to replace it."""
+        self._go_back()
+        self._quiet = 0
         self._sessions[0].finish()
         return self._learnt[0].values()[0]
 
     @parameters.setter
     def parameters(self, values: Array) -> None:
+        self._go_back()
         for learnt in self._learnt:
             learnt.replace(values)
 
@@ -219,26 +256,89 @@ class Training:
         """Give the network the parameters as they are now."""
         self.network.parameters = self.parameters
 
-    def epoch(self, rate: float) -> Epoch:
-        """Train one epoch at a learning rate."""
-        start = time.perf_counter()
-        self._learnt[0].keep()
-        words = key(self._seed, self._epoch) if self._shuffled else ()
-        self._count += self._training.run(words, rate, self._seed, self._count)
-        totals = self._training.totals()
-        trained = measures(totals, self._samples, self.network.n_out)
-        self._epoch += 1
-        validation = self._validated() if self._validations else None
-        seconds = time.perf_counter() - start
-        done = Epoch(self._epoch, trained, validation, seconds)
-        self.history.epochs.append(done)
-        return done
+    def epochs(self, count: int, rate: Callable[[int], float]) -> Iterator[Epoch]:
+        """Train so many epochs, and yield each when it is done.
 
-    def _validated(self) -> Measures:
-        for one in self._validations:
-            one.run()
-        totals = np.sum([one.totals() for one in self._validations], axis=0)
-        return measures(totals, self._validation_samples, self.network.n_out)
+        Parameters
+        ----------
+        count : int
+            How many at most.
+        rate : callable
+            Gives the learning rate of an epoch, counted from 0.
+        """
+        last, seconds = self._epoch + count, inf
+        while self._epoch < last:
+            first, together = self._epoch, 1
+            if self._goes_ahead and self._learnt[0].keeps_states:
+                together = min(
+                    AHEAD, last - first, self._quiet // AHEAD_SHARE,
+                    int(AHEAD_SECONDS / seconds),
+                )
+            rates = [rate(n) for n in range(first, first + max(1, together))]
+            start = time.perf_counter()
+            self._begin(rates)
+            records = self._records(len(rates))
+            seconds = (time.perf_counter() - start) / len(rates)
+            for trained, validation in records:
+                self._epoch += 1
+                self._quiet += 1
+                done = Epoch(self._epoch, trained, validation, seconds)
+                self.history.epochs.append(done)
+                yield done
+                if self._begun == self._epoch:
+                    break  # the last of them, or one that somebody looked at
+
+    def _begin(self, rates: list[float]) -> None:
+        """Enqueue epochs, one for each rate."""
+        self._learnt[0].keep(whole=len(rates) > 1)
+        self._stretches = [_Stretch(self._epoch, rates), self._stretches[0]]
+        self._begun = self._epoch + len(rates)
+        for place, rate in enumerate(rates):
+            self._enqueue(self._epoch + place, rate, place)
+            for one in self._validations:
+                one.run(place=place)
+
+    def _enqueue(self, epoch: int, rate: float, place: int) -> None:
+        """Enqueue an epoch's steps."""
+        words = key(self._state.seed, epoch) if self._shuffled else ()
+        self._training.run(
+            words, rate, self._state.seed, self._count(epoch), place
+        )
+
+    def _count(self, epoch: int) -> int:
+        """Return the steps done when so many epochs are."""
+        return self._state.count + (epoch - self._state.epoch) * self._steps
+
+    def _records(self, count: int) -> list[tuple[Measures, Measures | None]]:
+        """Wait for the epochs that were begun, and return what they gave."""
+        n_out = self.network.n_out
+        found = [
+            measures(totals, self._samples, n_out)
+            for totals in self._training.totals(count)
+        ]
+        if not self._validations:
+            return [(trained, None) for trained in found]
+        totals = np.sum([one.totals(count) for one in self._validations], axis=0)
+        others = [measures(one, self._validation_samples, n_out) for one in totals]
+        return list(zip(found, others, strict=True))
+
+    def _go_back(self) -> None:
+        """Take back the epochs that were begun and not yet told."""
+        if self._begun > self._epoch and len(self._stretches[0].rates) > 1:
+            self._restore(self._epoch)
+            self._begun = self._epoch
+            self._quiet = 0
+
+    def _restore(self, epoch: int) -> None:
+        """Have the parameters again as they were when so many epochs were done.
+
+        That is in the last two stretches; only where the state was kept it is restored.
+        """
+        number = 0 if self._stretches[0].first <= epoch else 1
+        self._learnt[0].restore(number)
+        stretch = self._stretches[number]
+        for i, rate in enumerate(stretch.rates[: epoch - stretch.first]):
+            self._enqueue(stretch.first + i, rate, i)
 
     def finish(self) -> None:
         """Give the network what was learnt, and the history its state.
@@ -248,17 +348,17 @@ class Training:
         ClnetWarning
             If that is not finite: the last finite parameters are taken.
         """
+        self._go_back()
         for one in self._sessions:
             one.finish()
         history = self.history
         parameters, values = self._learnt[0].values()
         diverged = bool(history.epochs) and not history[-1].training.finite
-        newest, before = self._learnt[0].kept()
         if diverged:  # the last epoch began with what gave the loss that overflowed
-            parameters = before
+            parameters = self._parameters_at(self._epoch - 2)
         elif not np.isfinite(parameters).all():
             diverged = True
-            parameters = newest
+            parameters = self._parameters_at(self._epoch - 1)
             history.stopped = (
                 f"training diverged: epoch {self._epoch} left parameters that are not "
                 "finite; those before it are kept, try a smaller learning rate"
@@ -267,9 +367,15 @@ class Training:
             warnings.warn(history.stopped, ClnetWarning, stacklevel=4)
         self.network.parameters = parameters
         history.state = replace(
-            history.state, epoch=self._epoch, count=self._count,
+            history.state, epoch=self._epoch, count=self._count(self._epoch),
             parameters=self.network.parameters.copy(), values=values,
         )
+
+    def _parameters_at(self, epoch: int) -> Array:
+        """Return the parameters when so many epochs were done, or the first ones."""
+        self._restore(max(epoch, self._state.epoch))
+        self._sessions[0].finish()
+        return self._learnt[0].values()[0]
 
 
 def _without_backward(program: Program) -> Program:
@@ -343,12 +449,13 @@ def explain(
 def _run(training: Training, setup: TrainingSetup, progress: bool) -> None:
     """Train epoch by epoch until something says stop; the history says what."""
     history, epochs, callbacks = training.history, setup.epochs, setup.callbacks
-    first = history.state.epoch
-    numbers = range(first, first + epochs)
+
+    def rate(epoch: int) -> float:
+        return setup.rule.rate * setup.rates(epoch)
+
     try:
         with _bar(epochs) if progress else nullcontext() as bar:
-            for number in numbers:
-                epoch = training.epoch(setup.rule.rate * setup.rates(number))
+            for epoch in training.epochs(epochs, rate):
                 if bar is not None:
                     bar.update()
                     bar.set_postfix(loss=f"{epoch.loss:.4g}", refresh=False)

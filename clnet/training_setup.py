@@ -25,7 +25,7 @@ from clnet.optimisers import (
     optimiser,
 )
 from clnet.regularisation import Regularisation
-from clnet.schedules import Schedule
+from clnet.schedules import Schedule, foreseen
 from clnet.schedules import schedule as find_schedule
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class TrainingSetup:
         What is done to gradients before the rule.
     rates : callable
         Factor of the learning rate for an epoch, counted from 0.
+    foreseen : bool
+        Whether the rates depend on that number alone.
     epochs : int
         How many at most.
     reached : callable
@@ -81,6 +83,7 @@ class TrainingSetup:
     loss: LossFunction
     regularisation: Regularisation
     rates: Schedule
+    foreseen: bool
     epochs: int
     reached: Callable[[Epoch], str | None]
     callbacks: list[Callback]
@@ -146,8 +149,8 @@ def training_setup(
         raise InputError(f"{rule.name} has no learning rate: leave out the schedule")
     return TrainingSetup(
         data, other, batch, bool(shuffle) and batch < len(data), rule, row,
-        regularisation, rates, epochs, reached, calls, begin, where, precision,
-        _fann_of(network, rule, row, stop),
+        regularisation, rates, foreseen(schedule), epochs, reached, calls, begin, where,
+        precision, _fann_of(network, rule, row, stop),
     )
 
 

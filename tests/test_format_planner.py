@@ -290,9 +290,11 @@ def test_what_is_learnt_is_told_in_the_networks_own_layout():
     assert learnt.size == follower.layout.size != size
     for expected in (network.parameters, network.parameters * 2):
         learnt.replace(expected)
-        learnt.keep()
-        for found in (learnt.values()[0], learnt.kept()[0]):
-            np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(learnt.values()[0], expected)
+        learnt.keep(whole=False)
+        learnt.replace(0 * expected)
+        learnt.restore(0)
+        np.testing.assert_array_equal(learnt.values()[0], expected)
     np.testing.assert_array_equal(learnt.values()[1], state)
 
 
