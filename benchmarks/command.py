@@ -39,6 +39,7 @@ class Study(Protocol):
     ABOUT: str
     BASES: Mapping[str, str]  # what a time can be of, and what that means
     PEERS: frozenset[str]  # names of candidates that are not ours
+    TAKES: frozenset[str]  # of `options.OPEN`
     PLOTS: Sequence[Plot]
 
     def bases(self, device: Device) -> Sequence[str]:
@@ -90,6 +91,7 @@ def run(name: str, device: str | None, out: str | None, options: Options) -> int
     if name not in STUDIES:
         raise unknown("study", name, STUDIES)
     study = STUDIES[name]
+    options.check(name, study.TAKES)
     where = find_device(device)
     effort = EFFORTS[options.effort]
     bases = options.bases or study.bases(where)

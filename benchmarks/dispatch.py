@@ -47,6 +47,7 @@ from .records import Row
 from .report import fill, number, tables
 from .values import speed_up
 
+TAKES = frozenset({"fann_library"})
 ABOUT = "serial against parallel by the size of the layers, and the choice between them"
 LAYERS = 7  # of neurons, the inputs counted
 SIZES = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 12_000)

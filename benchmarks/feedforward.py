@@ -9,9 +9,11 @@ eleven equal layers, small enough for the launches to count.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from clnet.device import Device
+from clnet.ops import PRECISIONS
 from clnet.variants.team import ITEMS
 
 from .candidates import BASES, ByVariant, Candidate, Planned, Serial, variant
@@ -20,11 +22,12 @@ from .frame import Trial
 from .more_peers import more_peers
 from .options import Options
 from .peers import PEERS as FIRST_PEERS
-from .plots import Plot, by_call
+from .plots import Plot
 from .records import Row
 from .report import figures, tables
-from .values import per_sample
+from .values import by_call, per_sample
 
+TAKES = frozenset({"batches", "precisions", "tune", "fann_library"})
 ABOUT = "fully connected networks: the first study's kernels, ours, and peers"
 CONFIGURATIONS = {
     "config-1": (200, 400, *[500] * 7, 400, 100),
@@ -50,8 +53,10 @@ SERIAL = ("serial", "fann")  # on one core, a sample after the other
 SLOW = frozenset({"torch-compile", "tinygrad"})  # to make ready
 SPINNING = frozenset({"host", "sklearn"})  # as NumPy; each has to be waited for
 GPU_SHAPED = (
-    "naive", "local", "split", "fused", "fused_local", "persistent", "gemm",
+    "naive", "local", "split", "fused", "fused_local", "persistent", "gemm", "mma",
 )
+BATCHED = frozenset({"gemm", "mma"})  # have nothing to do with one sample
+LOWER = frozenset({"mma"})  # computes otherwise where less precision is asked for
 
 
 def bases(device: Device) -> Sequence[str]:
@@ -67,20 +72,27 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
     device : Device
         Where.
     options : Options
-        Its effort (``"quick"`` leaves out cases), batches and tuning count here.
+        Its effort (``"quick"`` leaves out cases), batches, precisions and tuning count
+        here.
     """
     batches = options.batches
+    precisions = options.precisions or PRECISIONS[:1]
     quick = options.effort == "quick"
     found = []
     for name, sizes in CONFIGURATIONS.items():
+        case = Case(name, sizes, "sigmoid")
         for batch in batches or (QUICK_BATCHES if quick else BATCHES):
-            case = Case(name, sizes, "sigmoid", batch)
-            found.append(_trial("configurations", case, device, options))
-        found.append(_work_items(Case(name, sizes, "sigmoid"), device))
+            found += [
+                _trial("configurations", one, device, options)
+                for one in _cases(case, batch, precisions)
+            ]
+        found.append(_work_items(case, device))
     for name, sizes in DEEP.items():
         for batch in batches or (1,):
-            case = Case(name, sizes, "tanh", batch)
-            found.append(_trial("deep", case, device, options))
+            found += [
+                _trial("deep", one, device, options)
+                for one in _cases(Case(name, sizes, "tanh"), batch, precisions)
+            ]
     if quick:
         found = [
             trial for trial in found
@@ -89,14 +101,19 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
     return tuple(found)
 
 
+def _cases(case: Case, batch: int, precisions: Sequence[str]) -> list[Case]:
+    return [replace(case, batch=batch, precision=name) for name in precisions]
+
+
 def _trial(table: str, case: Case, device: Device, options: Options) -> Trial:
     cpu, tune = device.type == "cpu", options.tune
     ours: list[Candidate] = [
         ByVariant(variant(name), tune=tune)
-        for name in GPU_SHAPED
-        if name != ("gemm" if case.batch == 1 else "persistent")
+        for name in GPU_SHAPED if case.batch > 1 or name not in BATCHED
     ]
     on_demand = {ONE_GROUP, *SERIAL} if case.batch > 1 else set()
+    if case.precision != PRECISIONS[0]:
+        on_demand |= {*GPU_SHAPED, *SERIAL} - LOWER
     if cpu:
         ours.append(ByVariant(variant("cpu"), tune=tune))
         if any(place.serial for place in device.places):

@@ -27,10 +27,11 @@ from .local_candidates import (
 from .options import Options
 from .plots import Curve, Plot
 from .records import Row
-from .report import Layout, matrix, number, tables
+from .report import matrix, number, tables
 from .traffic import Traffic
 from .values import speed_up
 
+TAKES = frozenset({"batches", "tune"})
 ABOUT = "locally connected layers: bandwidth, several layers a launch, scaling"
 PAIRS = (  # (N, K)
     (50, 20), (1000, 250), (10_000, 100), (100_000, 20), (1_000_000, 17),
@@ -164,7 +165,7 @@ def _rows(n: int, k: int) -> int:
 
 def report(rows: Sequence[Row]) -> str:
     """Return the study's tables: times, effective bandwidth, efficiency over cores."""
-    parts = [tables(rows, layout=LAYOUT)]
+    parts = [tables(rows)]
     pairs = [row for row in rows if row.table == "pairs" and row.median is not None]
     for basis in dict.fromkeys(row.basis for row in pairs):
         group = [row for row in pairs if row.basis == basis]
@@ -230,12 +231,6 @@ def _efficiency(strong: bool, alone: Sequence[Row], row: Row) -> str:
     assert first.median is not None
     cores = int(row.candidate.removeprefix("cores-")) if strong else 1
     return number(first.median / row.median / cores)
-
-
-LAYOUT = Layout(
-    title=lambda row: f"{row.table}, batch {row.batch}, {row.basis}",
-    unit=lambda row: ("microseconds", 1e6), meanings=BASES,
-)
 
 
 def _cores(row: Row) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from clnet.formats.files import write
 
 from .records import Row, slug
-from .values import Value, microseconds
+from .values import Value, by_call, microseconds
 
 INSTALL = "pip install 'clnet[bench]'"
 CHOSEN = ("planned", "auto", "dynamic")  # our choice, in black
@@ -33,11 +33,6 @@ STYLE = {
     "axes.axisbelow": True, "grid.color": "0.9", "grid.linewidth": 0.6,
     "legend.frameon": False, "lines.linewidth": 1.4, "lines.markersize": 4.5,
 }
-
-
-def by_call(row: Row) -> str:
-    """Return the batch and the basis: a picture each."""
-    return f"batch {row.batch}, {row.basis}"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from clnet.summary import WIDTH
 
 from .candidates import BASES
 from .records import Row
-from .values import Value
+from .values import Value, by_call
 
 Label = Callable[[Row], str]
 FLOOR = "(floor)"  # a column
@@ -45,7 +45,7 @@ class Layout:
 
 
 CALLS = Layout(
-    title=lambda row: f"{row.table.replace('_', ' ')}, batch {row.batch}, {row.basis}",
+    title=lambda row: f"{row.table.replace('_', ' ')}, {by_call(row)}",
     unit=lambda row: ("microseconds", 1e6), meanings=BASES,
 )
 

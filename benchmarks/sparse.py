@@ -29,10 +29,12 @@ from .frame import Trial
 from .more_peers import CuPy, on_cupy
 from .options import Options
 from .peers import PATIENCE, PLAIN, NumPy, Torch, eager, graphed, missing_torch
-from .plots import Plot, by_call
+from .plots import Plot
 from .records import Row
 from .report import tables
+from .values import by_call
 
+TAKES = frozenset({"batches", "tune"})
 ABOUT = "partially connected networks: time and memory by format, density and size"
 BASE = (50, 5, 0.1)  # neurons a layer, layers, density
 NEURONS = (1, 10, 25, 50, 75, 100)

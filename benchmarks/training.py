@@ -25,6 +25,7 @@ from .training_cases import EPOCHS, TrainingCase
 from .training_peers import Fitted, training_peers
 from .training_trials import TRIALS
 
+TAKES = frozenset({"data", "fann_library"})
 ABOUT = "training: FANN's rules and Adam, against FANN, NumPy, PyTorch, scikit-learn"
 DATA = Path("..", "shared", "datasets", "fann")  # where a checkout has them beside it
 FANN_SETS: Mapping[str, tuple[tuple[int, ...], int, str]] = {

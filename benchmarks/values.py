@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from clnet.ops import PRECISIONS
+
 from .records import Row
+
+SERIAL_CALL = "batch 1, wall"  # of what computes a sample after the other on one core
 
 Value = Callable[[Row, Sequence[Row]], float | None]
 """A number of a row among rows; None: it has none."""
+
+
+def by_call(row: Row) -> str:
+    """Return what a call is: batch, basis, and a precision but the highest.
+
+    Rows of one such text share a table and a picture.
+    """
+    lower = [] if row.precision == PRECISIONS[0] else [row.precision]
+    return ", ".join([f"batch {row.batch}", *lower, row.basis])
 
 
 def microseconds(row: Row, rows: Sequence[Row]) -> float | None:
@@ -25,7 +38,7 @@ def speed_up(*names: str) -> Value:
     """
 
     def value(row: Row, rows: Sequence[Row]) -> float | None:
-        peer = _first(names, row.batch, row.basis, row, rows)
+        peer = _first(names, by_call(row), row, rows)
         return peer / row.median if peer and row.median else None
 
     return value
@@ -44,18 +57,17 @@ def per_sample(*names: str) -> Value:
     """
 
     def value(row: Row, rows: Sequence[Row]) -> float | None:
-        peer = _first(names, 1, "wall", row, rows)
+        peer = _first(names, SERIAL_CALL, row, rows)
         return peer * row.batch / row.median if peer and row.median else None
 
     return value
 
 
 def _first(
-    names: Sequence[str], batch: int, basis: str, row: Row, rows: Sequence[Row]
+    names: Sequence[str], call: str, row: Row, rows: Sequence[Row]
 ) -> float | None:
     same = {
         other.candidate: other.median for other in rows
-        if (other.table, other.case, other.batch, other.basis)
-        == (row.table, row.case, batch, basis)
+        if (other.table, other.case, by_call(other)) == (row.table, row.case, call)
     }
     return next((same[name] for name in names if same.get(name)), None)

@@ -295,6 +295,10 @@ def _parser() -> _Parser:
         "--batch", type=_counts, metavar="N,N", help="samples a call, instead of the "
         "study's",
     )
+    sub.add_argument(
+        "--precision", type=_names, metavar="A,B",
+        help=f"what arithmetic may be used: {', '.join(PRECISIONS)}; default: the first",
+    )
     for name, text in (
         ("table", "only these tables"),
         ("case", 'only these cases, as in "config-*"'),
@@ -308,7 +312,7 @@ def _parser() -> _Parser:
     )
     sub.add_argument(
         "--fann-library", metavar="FILE",
-        help="FANN's, for training; default: where the system's libraries are",
+        help="FANN's; default: where the system's libraries are",
     )
     sub.add_argument(
         "--tune", action="store_true",
@@ -514,7 +518,8 @@ def _bench(arguments: argparse.Namespace) -> int:
         print(command.list_studies())
         return 0
     options = command.Options(
-        effort=arguments.effort, batches=arguments.batch, tables=arguments.table,
+        effort=arguments.effort, batches=arguments.batch,
+        precisions=arguments.precision, tables=arguments.table,
         cases=arguments.case, variants=arguments.variants, peers=arguments.peers,
         bases=arguments.basis, tune=arguments.tune, data=arguments.data,
         fann_library=arguments.fann_library, resume=arguments.resume,

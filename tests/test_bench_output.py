@@ -152,6 +152,8 @@ def test_speed_ups(row):
     assert values.per_sample("fann", "serial")(many, rows) == 200
     assert values.speed_up("serial")(many, rows) is None
     assert values.speed_up("serial")(one, rows) == 1
+    assert values.by_call(one) == values.SERIAL_CALL
+    assert values.by_call(replace(many, precision="high")) == "batch 100, high, device"
 
 
 def test_the_crossing_lies_between_the_sizes():

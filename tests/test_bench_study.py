@@ -130,10 +130,12 @@ def test_numpy_computes_the_case(activation):
     assert prepared.check() < case.tolerance
 
 
-def test_torch_is_missing_or_right(device):
+@pytest.mark.parametrize("precision", ["highest", "medium"])
+def test_torch_is_missing_or_right(device, precision):
     kept = []
     bench = frame.Bench("s", device, BRIEF, ("wall",), kept.append)
-    bench.run(frame.Trial("t", TINY, tuple(peers.PEERS[1:])))
+    case = replace(TINY, precision=precision)
+    bench.run(frame.Trial("t", case, tuple(peers.PEERS[1:])))
     assert {row.status for row in kept} <= {"measured", "missing"}
 
 
@@ -189,6 +191,19 @@ def test_quick_is_less_and_full_is_more(device):
         chosen = command.select(trials, Options(effort=effort), feedforward.PEERS)
         counts[effort] = sum(len(trial.candidates) for trial in chosen)
     assert counts["quick"] < counts["normal"] < counts["full"]
+
+
+def test_less_precision_is_for_those_whom_it_serves():
+    options = Options(batches=[32], precisions=["highest", "high"])
+    trials = feedforward.trials(GPU, options)
+    one, lower = (
+        {candidate.name for candidate in trial.candidates}
+        for trial in command.select(trials, options, feedforward.PEERS)
+        if trial.case.name == "config-1" and trial.table == "configurations"
+    )
+    assert {"gemm", "mma", "planned", "torch-graph"} <= one
+    same = {"naive", "local", "split", "fused_local", "persistent", "gemm"}
+    assert lower == one - same
 
 
 def test_kernels_shaped_for_gpus_run_on_a_cpu_where_it_is_small_or_asked_for():
@@ -323,6 +338,8 @@ def test_an_interrupted_command_shows_and_keeps_its_rows(
         (["feedforward", "--device", "abacus"], "no device matches 'abacus'"),
         (["feedforward", "--basis", "wal"], "did you mean 'wall'"),
         (["feedforward", "--case", "x"], "unknown case 'x'"),
+        (["feedforward", "--precision", "x"], "unknown precision 'float32 x'"),
+        (["dispatch", "--batch", "2"], "dispatch takes no --batch, but --fann-library"),
         (["feedforward", "--batch", "0"], "expected a whole number of at least 1"),
         (["feedforward", "--quick", "--full"], "not allowed with"),
     ],
