@@ -9,26 +9,37 @@
 //
 //   forward   4 samples x 1 neuron    reads 4 weights and 4 x 4 values for 16 products
 //   back      4 samples x 1 input     reads 1 weight and 4 values for 4 products
-//   outer     1 row x 4 columns       a quarter of a row apart: neighbours then read
-//                                     neighbouring rows of x, which PITCH puts in
+//   outer     4 rows x 4 columns      reads 8 x 4 values for 64 products; its columns
+//                                     are a quarter of a row apart: neighbours then
+//                                     read neighbouring rows of x, which PITCH puts in
 //                                     different banks
 //
 // Derivatives take the place of the outputs that they belong to. Sums over the batch are
-// taken in an order that depends on the sizes alone.
+// taken in an order that depends on the sizes alone. What a tile takes is time until the
+// first value is there, more than work: so all sizes are constants, loops over layers
+// are unrolled, and a sample's row is asked for at once.
 //
 // TILE    samples of a tile: a multiple of 4; usually 32
 // PITCH   from a value to the next one of a sample: TILE and one vector of 4
 // GROUP   work-items of a group: a power of two, at least TILE; usually 256
 // PARTS   work-items that share an element in `combine`: a power of two; usually 8
 // LOCAL   values of local memory for a tile
+// LAYERS  how many there are
+// CHAIN   {{n_in, …}, …} each one's Layer; its places are those in local memory
+// SAME    {{function, …}, …} its neurons, where all are the same; else their function
+//         is -1, and they are in a table
+// X_PLACE, T_PLACE, RECORD_PLACE  of a tile's inputs, targets and records
 // and those of steps.h
 #define REAL float
 #define WIDTH 1
 #include "steps.h"
 #if !defined(TILE) || !defined(PITCH) || !defined(GROUP) || !defined(PARTS)          \
-    || !defined(LOCAL)
-#error "group_step.cl needs TILE, PITCH, GROUP, PARTS and LOCAL"
+    || !defined(LOCAL) || !defined(LAYERS) || !defined(CHAIN) || !defined(SAME)       \
+    || !defined(X_PLACE) || !defined(T_PLACE) || !defined(RECORD_PLACE)
+#error "group_step.cl needs TILE, PITCH, GROUP, PARTS, LOCAL, LAYERS, CHAIN, SAME, \
+X_PLACE, T_PLACE and RECORD_PLACE"
 #endif
+#define BATCHED 16  // values that a work-item asks for at once
 #define QUADS (TILE / 4)  // of samples, in a tile
 #define ALIGNED __attribute__((aligned(16)))
 
@@ -56,19 +67,24 @@ inline float derivative(const Neuron neuron, const float y, const float v)
     return steepness;
 }
 
-// The net's places in local memory: `values` and `sums` of its layers, x, and records.
+__constant Layer layers[LAYERS] = CHAIN;
+__constant Neuron same[LAYERS] = SAME;
+
+// What a group works with.
 typedef struct {
-    __global const Layer *layers;
     __global const Neuron *neurons;
-    __global float *parameters;
+    __global const float *parameters;
     __global const float *x, *t, *weight;
-    int count;  // layers
-    int size;   // of the parameters
-    int n;      // samples of the data set
-    int bits;   // of half a sample's number, for the order
-    int x_place, record_place;  // in local memory
+    int size;  // of the parameters
+    int n;     // samples of the data set
+    int bits;  // of half a sample's number, for the order
     float bit_fail_limit;
 } Net;
+
+inline Neuron neuron_of(const Net *net, const int l, const int o)
+{
+    return same[l].function < 0 ? net->neurons[layers[l].neuron + o] : same[l];
+}
 
 // The data set's row that is number `i` of the epoch's order.
 inline int row_of(const Net *net, const int i, const uint8 key)
@@ -80,31 +96,55 @@ inline int row_of(const Net *net, const int i, const uint8 key)
 #endif
 }
 
-inline void load(const Net *net, __local float *own, const int first, const int counted,
-                 const uint8 key)
+// to[i][s] = the values of sample s's row, and zeros up to `whole`
+inline void turn(__global const float *from, const int width, const int whole,
+                 const int there, __local float *to)
 {
-    const int width = net->layers->n_in;
-    const int lanes = GROUP / TILE, s = get_local_id(0) / lanes;
     // As many work-items as fit share a sample's row.
-    if (s < TILE) {
-        const int there = s < counted;
-        const int row = there ? row_of(net, first + s, key) : 0;
-        __local float *to = own + net->x_place + s;
-        for (int i = get_local_id(0) % lanes; i < (width + 3) / 4 * 4; i += lanes)
-            to[i * PITCH] =
-                there && i < width ? net->x[(size_t)row * width + i] : 0;
+    const int lanes = GROUP / TILE, lane = get_local_id(0) % lanes;
+    for (int begin = lane; begin < whole; begin += BATCHED * lanes) {
+        float found[BATCHED];
+#pragma unroll
+        for (int j = 0; j < BATCHED; ++j) {
+            const int i = begin + j * lanes;
+            found[j] = from[i < width ? i : 0];
+        }
+#pragma unroll
+        for (int j = 0; j < BATCHED; ++j) {
+            const int i = begin + j * lanes;
+            if (i < whole) to[i * PITCH] = there && i < width ? found[j] : 0;
+        }
     }
 }
 
-inline void forward(const Net *net, __global const Layer *layer, __local const float *x,
+inline void load(const Net *net, __local float *own, const int first, const int counted,
+                 const uint8 key)
+{
+    const int s = get_local_id(0) / (GROUP / TILE);
+    if (s >= TILE) return;
+    const int there = s < counted;
+    const size_t row = there ? row_of(net, first + s, key) : 0;
+    const int n_in = layers[0].n_in, n_out = layers[LAYERS - 1].n_out;
+    turn(net->x + row * n_in, n_in, (n_in + 3) / 4 * 4, there, own + X_PLACE + s);
+    turn(net->t + row * n_out, n_out, n_out, there, own + T_PLACE + s);
+#if WEIGHTED
+    if (get_local_id(0) % (GROUP / TILE) == 0)
+        own[RECORD_PLACE + s] = there ? net->weight[row] : 0;
+#endif
+}
+
+inline void forward(const Net *net, const int l, __local const float *x,
                     __local float *own)
 {
+    const Layer layer = layers[l];
     const int quad = get_local_id(0) % QUADS * 4;
     __global const float *parameters = net->parameters;
-    for (int o = get_local_id(0) / QUADS; o < layer->n_out; o += GROUP / QUADS) {
-        __global const float *w = parameters + layer->weights + o * layer->stride;
-        float4 sum = (float4)(layer->bias < 0 ? 0 : parameters[layer->bias + o]);
-        for (int k = 0; k < layer->stride; k += 4) {
+    for (int o = get_local_id(0) / QUADS; o < layer.n_out; o += GROUP / QUADS) {
+        __global const float *w = parameters + layer.weights + o * layer.stride;
+        const Neuron neuron = neuron_of(net, l, o);
+        float4 sum = (float4)(layer.bias < 0 ? 0 : parameters[layer.bias + o]);
+#pragma unroll 4
+        for (int k = 0; k < layer.stride; k += 4) {
             const float4 a = *(__global const float4 *)(w + k);
             __local const float *from = x + k * PITCH + quad;
             sum += a.s0 * *(__local const float4 *)from;
@@ -112,11 +152,10 @@ inline void forward(const Net *net, __global const Layer *layer, __local const f
             sum += a.s2 * *(__local const float4 *)(from + 2 * PITCH);
             sum += a.s3 * *(__local const float4 *)(from + 3 * PITCH);
         }
-        const Neuron neuron = net->neurons[layer->neuron + o];
         sum = clamp(sum * neuron.steepness, -neuron.limit, neuron.limit);
         const int place = o * PITCH + quad;
-        if (layer->sums >= 0) *(__local float4 *)(own + layer->sums + place) = sum;
-        *(__local float4 *)(own + layer->values + place) =
+        if (layer.sums >= 0) *(__local float4 *)(own + layer.sums + place) = sum;
+        *(__local float4 *)(own + layer.values + place) =
             (float4)(activated(neuron, sum.s0), activated(neuron, sum.s1),
                      activated(neuron, sum.s2), activated(neuron, sum.s3));
     }
@@ -124,46 +163,45 @@ inline void forward(const Net *net, __global const Layer *layer, __local const f
 
 // A sample's outputs become the loss's derivatives by the outputs' sums.
 inline void loss_of(const Net *net, __local float *own, const int sample,
-                    const int counted, const int first, const uint8 key)
+                    const int counted)
 {
-    __global const Layer *last = net->layers + net->count - 1;
-    __local float *y = own + last->values + sample;
-    __local float *record = own + net->record_place + sample;
-    const int width = last->n_out;
+    const Layer last = layers[LAYERS - 1];
+    __local float *y = own + last.values + sample;
+    __local const float *t = own + T_PLACE + sample;
+    __local float *record = own + RECORD_PLACE + sample;
+    const int width = last.n_out;
     float sum = 0, squares = 0, fails = 0;
     if (sample < counted) {
-        const int row = row_of(net, first + sample, key);
-        __global const float *t = net->t + (size_t)row * width;
-        const float factor = WEIGHTED ? net->weight[row] : 1.0f;
+        const float factor = WEIGHTED ? record[0] : 1.0f;
         const float part = MEAN ? factor / width : factor;
 #if SOFTMAX
         float top = y[0], total = 0, targets = 0;
         for (int j = 1; j < width; ++j) top = y[j * PITCH] > top ? y[j * PITCH] : top;
         for (int j = 0; j < width; ++j) {
             total += exponential(y[j * PITCH] - top);
-            targets += t[j];
+            targets += t[j * PITCH];
         }
         const float log_total = logarithm(total);
 #endif
         for (int j = 0; j < width; ++j) {
-            const Neuron neuron = net->neurons[last->neuron + j];
-            const float z = y[j * PITCH];
+            const Neuron neuron = neuron_of(net, LAYERS - 1, j);
+            const float z = y[j * PITCH], wanted = t[j * PITCH];
             float output = z, slope;
 #if SOFTMAX
             output = exponential(z - top) / total;
-            sum += t[j] * (log_total - (z - top));
-            slope = output * targets - t[j];
+            sum += wanted * (log_total - (z - top));
+            slope = output * targets - wanted;
 #else
-            sum += LOSS(z, t[j], neuron.share);
-            slope = SLOPE(z, t[j], neuron.share);
+            sum += LOSS(z, wanted, neuron.share);
+            slope = SLOPE(z, wanted, neuron.share);
 #endif
 #if SIGMOID
             output = act_sigmoid(output);
 #endif
-            const float error = (t[j] - output) * neuron.share;
+            const float error = (wanted - output) * neuron.share;
             squares += error * error;
             fails += fabs(error) >= net->bit_fail_limit ? 1 : 0;
-            const float v = last->sums < 0 ? z : own[last->sums + j * PITCH + sample];
+            const float v = last.sums < 0 ? z : own[last.sums + j * PITCH + sample];
             y[j * PITCH] = slope * part * derivative(neuron, z, v);
         }
         sum *= part;
@@ -175,59 +213,72 @@ inline void loss_of(const Net *net, __local float *own, const int sample,
     record[2 * TILE] = fails;
 }
 
+inline float total_of(const float4 v) { return v.s0 + v.s1 + (v.s2 + v.s3); }
+
 // gradient[o, i] (+)= sum over s of ds[o, s] * x[i, s], and the biases' likewise
-inline void outer(__global const Layer *layer, __local const float *ds,
-                  __local const float *x, __global float *gradient, const int add)
+inline void outer(const Layer layer, __local const float *ds, __local const float *x,
+                  __global float *gradient, const int add)
 {
-    const int across = layer->stride / 4;  // work-items side by side in a row
-    for (int item = get_local_id(0); item < layer->n_out * across; item += GROUP) {
-        const int o = item / across, i = item % across;
-        float4 s0 = (float4)(0), s1 = s0, s2 = s0, s3 = s0;
+    const int across = layer.stride / 4;  // work-items side by side in a row
+    const int down = (layer.n_out + 3) / 4;  // rows behind the last are zeros
+    for (int item = get_local_id(0); item < down * across; item += GROUP) {
+        const int o = item / across * 4, i = item % across;
+        float4 sums[4][4];
+#pragma unroll
+        for (int r = 0; r < 4; ++r)
+#pragma unroll
+            for (int c = 0; c < 4; ++c) sums[r][c] = (float4)(0);
         for (int s = 0; s < TILE; s += 4) {
-            const float4 d = *(__local const float4 *)(ds + o * PITCH + s);
-            __local const float *from = x + i * PITCH + s;
-            s0 += d * *(__local const float4 *)from;
-            s1 += d * *(__local const float4 *)(from + across * PITCH);
-            s2 += d * *(__local const float4 *)(from + 2 * across * PITCH);
-            s3 += d * *(__local const float4 *)(from + 3 * across * PITCH);
+            float4 d[4];
+#pragma unroll
+            for (int r = 0; r < 4; ++r)
+                d[r] = *(__local const float4 *)(ds + (o + r) * PITCH + s);
+#pragma unroll
+            for (int c = 0; c < 4; ++c) {
+                const float4 v =
+                    *(__local const float4 *)(x + (i + c * across) * PITCH + s);
+#pragma unroll
+                for (int r = 0; r < 4; ++r) sums[r][c] += d[r] * v;
+            }
         }
-        __global float *to = gradient + layer->weights + o * layer->stride + i;
-        const float4 sums = (float4)(s0.s0 + s0.s1 + (s0.s2 + s0.s3),
-                                     s1.s0 + s1.s1 + (s1.s2 + s1.s3),
-                                     s2.s0 + s2.s1 + (s2.s2 + s2.s3),
-                                     s3.s0 + s3.s1 + (s3.s2 + s3.s3));
-        to[0] = add ? to[0] + sums.s0 : sums.s0;
-        to[across] = add ? to[across] + sums.s1 : sums.s1;
-        to[2 * across] = add ? to[2 * across] + sums.s2 : sums.s2;
-        to[3 * across] = add ? to[3 * across] + sums.s3 : sums.s3;
+#pragma unroll
+        for (int r = 0; r < 4; ++r)
+#pragma unroll
+            for (int c = 0; c < 4; ++c) {
+                __global float *to = gradient + layer.weights
+                                     + (o + r) * layer.stride + i + c * across;
+                const float sum = total_of(sums[r][c]);
+                if (o + r < layer.n_out) *to = add ? *to + sum : sum;
+            }
     }
-    if (layer->bias < 0) return;
-    for (int o = get_local_id(0); o < layer->n_out; o += GROUP) {
+    if (layer.bias < 0) return;
+    for (int o = get_local_id(0); o < layer.n_out; o += GROUP) {
         float4 sum = (float4)(0);
+#pragma unroll
         for (int s = 0; s < TILE; s += 4)
             sum += *(__local const float4 *)(ds + o * PITCH + s);
-        const float all = sum.s0 + sum.s1 + (sum.s2 + sum.s3);
-        __global float *to = gradient + layer->bias + o;
-        *to = add ? *to + all : all;
+        __global float *to = gradient + layer.bias + o;
+        *to = add ? *to + total_of(sum) : total_of(sum);
     }
 }
 
 // The outputs of the layer below become its derivatives.
-inline void back(const Net *net, __global const Layer *layer, __local float *own)
+inline void back(const Net *net, const int l, __local float *own)
 {
+    const Layer layer = layers[l], below = layers[l - 1];
     const int quad = get_local_id(0) % QUADS * 4;
-    __global const Layer *below = layer - 1;
-    __global const float *w = net->parameters + layer->weights;
-    __local const float *ds = own + layer->values;
-    for (int i = get_local_id(0) / QUADS; i < layer->n_in; i += GROUP / QUADS) {
+    __global const float *w = net->parameters + layer.weights;
+    __local const float *ds = own + layer.values;
+    for (int i = get_local_id(0) / QUADS; i < layer.n_in; i += GROUP / QUADS) {
         float4 sum = (float4)(0);
-        for (int o = 0; o < layer->n_out; ++o)
-            sum += w[o * layer->stride + i]
+#pragma unroll 8
+        for (int o = 0; o < layer.n_out; ++o)
+            sum += w[o * layer.stride + i]
                    * *(__local const float4 *)(ds + o * PITCH + quad);
-        const Neuron neuron = net->neurons[below->neuron + i];
-        __local float4 *y = (__local float4 *)(own + below->values + i * PITCH + quad);
-        const float4 v = below->sums < 0
-            ? *y : *(__local const float4 *)(own + below->sums + i * PITCH + quad);
+        const Neuron neuron = neuron_of(net, l - 1, i);
+        __local float4 *y = (__local float4 *)(own + below.values + i * PITCH + quad);
+        const float4 v = below.sums < 0
+            ? *y : *(__local const float4 *)(own + below.sums + i * PITCH + quad);
         *y = sum * (float4)(derivative(neuron, (*y).s0, v.s0),
                             derivative(neuron, (*y).s1, v.s1),
                             derivative(neuron, (*y).s2, v.s2),
@@ -241,30 +292,30 @@ inline void tile(const Net *net, __local float *own, const int first, const int 
 {
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
     load(net, own, first, counted, key);
-    __local const float *in = own + net->x_place;
-    for (int l = 0; l < net->count; ++l) {
+#pragma unroll
+    for (int l = 0; l < LAYERS; ++l) {
         barrier(CLK_LOCAL_MEM_FENCE);
-        forward(net, net->layers + l, in, own);
-        in = own + net->layers[l].values;
+        forward(net, l, own + (l ? layers[l - 1].values : X_PLACE), own);
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (get_local_id(0) < TILE)
-        loss_of(net, own, get_local_id(0), counted, first, key);
+    if (get_local_id(0) < TILE) loss_of(net, own, get_local_id(0), counted);
     barrier(CLK_LOCAL_MEM_FENCE);
     if (get_local_id(0) < RECORD) {
-        float sum = 0;
-        for (int s = 0; s < TILE; ++s)
-            sum += own[net->record_place + get_local_id(0) * TILE + s];
+        float4 sum = (float4)(0);
+        __local const float *record = own + RECORD_PLACE + get_local_id(0) * TILE;
+#pragma unroll
+        for (int s = 0; s < TILE; s += 4) sum += *(__local const float4 *)(record + s);
         __global float *to = gradient + net->size + get_local_id(0);
-        *to = add ? *to + sum : sum;
+        *to = add ? *to + total_of(sum) : total_of(sum);
     }
 #if BACKWARD
-    for (int l = net->count - 1; l >= 0; --l) {
-        __global const Layer *layer = net->layers + l;
-        outer(layer, own + layer->values,
-              l ? own + layer[-1].values : own + net->x_place, gradient, add);
+#pragma unroll
+    for (int l = LAYERS - 1; l >= 0; --l) {
+        outer(layers[l], own + layers[l].values,
+              own + (l ? layers[l - 1].values : X_PLACE), gradient, add);
+        if (l == 0) break;
         barrier(CLK_LOCAL_MEM_FENCE);
-        if (l) back(net, layer, own);
+        back(net, l, own);
         barrier(CLK_LOCAL_MEM_FENCE);
     }
 #endif
@@ -286,21 +337,19 @@ inline void step_element(__global float *parameters, __global float *state,
 }
 #endif
 
-// layers, neurons          the tables
+// neurons                  the table
 // parameters [size]        x, t, weight [n, width]: the data set
 // gradients [groups, size + APART]  each group's, and behind them its record
 #define SHARED_ARGUMENTS                                                             \
-    __global const Layer *layers, __global const Neuron *neurons,                    \
-        __global float *parameters, __global const float *x,                         \
-        __global const float *t, __global const float *weight,                       \
-        __global float *gradients, const int count_of_layers, const int size,        \
-        const int n, const int bits, const int x_place, const int record_place,      \
-        const float bit_fail_limit, const int first, const int samples,              \
-        const uint k0, const uint k1, const uint k2, const uint k3, const uint k4,   \
-        const uint k5, const uint k6, const uint k7
+    __global const Neuron *neurons, __global float *parameters,                      \
+        __global const float *x, __global const float *t,                            \
+        __global const float *weight, __global float *gradients, const int size,     \
+        const int n, const int bits, const float bit_fail_limit, const int first,    \
+        const int samples, const uint k0, const uint k1, const uint k2,              \
+        const uint k3, const uint k4, const uint k5, const uint k6, const uint k7
 #define SET_NET                                                                      \
-    const Net net = {layers, neurons, parameters, x, t, weight, count_of_layers,     \
-                     size, n, bits, x_place, record_place, bit_fail_limit};          \
+    const Net net = {neurons, parameters, x, t, weight, size, n, bits,               \
+                     bit_fail_limit};                                                \
     const uint8 key = (uint8)(k0, k1, k2, k3, k4, k5, k6, k7);
 
 // index map: group g takes tiles g, g + groups, … of the step
@@ -338,6 +387,7 @@ combine(__global const float *gradients, const int groups, const int size,
     const int element = end == size ? i : size + id % wide;
     float sum = 0;
     if (element < end)
+#pragma unroll 16
         for (int g = id / wide; g < groups; g += PARTS)
             sum += gradients[(size_t)g * (size + APART) + element];
     sums[id] = sum;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from numpy.typing import NDArray
@@ -37,6 +38,7 @@ from clnet.variants.whole_step import (
     layer_table,
     neuron_table,
     refuse_unless_whole_step,
+    rows_text,
     step_defines,
     whole_step,
 )
@@ -120,7 +122,9 @@ class GroupStep:
         defines: dict[str, int | str] = {
             **step_defines(step, span), "TILE": tile,
             "PITCH": tile + PADDING, "GROUP": group,
-            "PARTS": PARTS, "LOCAL": places.size,
+            "PARTS": PARTS, "LOCAL": places.size, "LAYERS": len(step.layers),
+            "CHAIN": rows_text(places.layers), "SAME": rows_text(_same(step)),
+            "X_PLACE": places.x, "T_PLACE": places.t, "RECORD_PLACE": places.record,
         }
         live: Argument = Gradients()
         if step.update is not None:
@@ -128,15 +132,13 @@ class GroupStep:
             live = live_table(step.update)
         x, t, *weight = step.data
         n = span.batch if step.gather is None else step.gather.samples
-        key = f"group_step {places.layers.tobytes().hex()}"
         groups = _groups(span, config, device)
         sums = Scratch("group gradients", 4 * groups * (step.size + APART))
         shared: tuple[Argument, ...] = (
-            Table(f"{key} layers", lambda: places.layers),
-            Table(f"{key} neurons of {step.loss.loss}", lambda: neuron_table(step)),
-            Parameters(), x, t, weight[0] if weight else t, sums, len(step.layers),
-            step.size, n, half_bits(n), places.x, places.record,
-            float(step.loss.bit_fail_limit), Scalar("first"), Scalar("samples"), *KEY,
+            Table(f"neurons of {step.loss.loss}", lambda: neuron_table(step)),
+            Parameters(), x, t, weight[0] if weight else t, sums, step.size, n,
+            half_bits(n), float(step.loss.bit_fail_limit), Scalar("first"),
+            Scalar("samples"), *KEY,
         )
         rule: tuple[Argument, ...] = (
             Scalar("seen"), Scalar("fresh"), Scalar("rate", "real"), Scalar("count"),
@@ -170,6 +172,7 @@ class _Places:
 
     layers: NDArray[Any]  # the kernel's table
     x: int
+    t: int
     record: int
     size: int
 
@@ -185,13 +188,26 @@ class _Places:
 
         layers = layer_table(step, place, pitch, 4)
         x = place(round_up(step.layers[0].n_in, 4) * pitch)
-        return cls(layers, x, place(round_up(len(RECORD) * tile, 4)), end)
+        t = place(round_up(step.layers[-1].n_out, 4) * pitch)
+        record = place(round_up(len(RECORD) * tile, 4))
+        return cls(layers, x, t, record, end)
 
 
 def _step(span: Span) -> WholeStep:
     step = whole_step(span)
     assert step is not None
     return step
+
+
+def _same(step: WholeStep) -> NDArray[Any]:
+    """Return each layer's neurons, where they are all the same, else function -1."""
+    neurons = neuron_table(step)
+    ends = list(accumulate(layer.n_out for layer in step.layers))
+    found = neurons[[end - 1 for end in ends]]
+    for row, start, end in zip(found, [0, *ends], ends, strict=False):
+        if (neurons[start:end] != neurons[start]).any():
+            row["function"] = -1
+    return found
 
 
 def _group(device: Device) -> int:

@@ -250,3 +250,15 @@ def neuron_table(step: WholeStep) -> NDArray[Any]:
         found.append(rows)
     found[-1]["share"] = np.resize(np.where(step.loss.halved, 0.5, 1.0), n)
     return np.concatenate(found)
+
+
+def rows_text(rows: NDArray[Any]) -> str:
+    """Return a table's rows as the initialiser of a constant array of structs."""
+    def text(number: float) -> str:
+        if isinstance(number, int):
+            return str(number)
+        return "INFINITY" if np.isinf(number) else f"{number!r}f"
+
+    return ", ".join(
+        "{" + ", ".join(text(number) for number in row) + "}" for row in rows.tolist()
+    ).join("{}")
