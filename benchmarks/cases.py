@@ -256,7 +256,16 @@ def _network(
     sizes: tuple[int, ...], activation: str, dtype: str, seed: int
 ) -> Network:
     network = Network.mlp(sizes, activation, seed=seed, dtype=dtype)
-    parameters = network.parameters * np.dtype(dtype).type(GAIN.get(activation, 1.0))
+    return spread(network, activation, seed)
+
+
+def spread(network: Network, activation: str, seed: int) -> Network:
+    """Return a network with weights times their `GAIN`, and biases drawn from ± `BIAS`.
+
+    All its layers have one activation.
+    """
+    gain = np.dtype(network.dtype).type(GAIN.get(activation, 1.0))
+    parameters = network.parameters * gain
     rng = np.random.default_rng(seed)
     for slot in network.layout.biases:
         assert slot is not None

@@ -29,7 +29,7 @@ from .plots import Curve, Plot
 from .records import Row
 from .report import matrix, number, tables
 from .traffic import Traffic
-from .values import speed_up
+from .values import speed_up, widths
 
 TAKES = frozenset({"batches", "tune"})
 ABOUT = "locally connected layers: bandwidth, several layers a launch, scaling"
@@ -202,10 +202,6 @@ def _share(times: Mapping[str, float | None], row: Row) -> str:
     return number(alone / row.median)
 
 
-def _sizes(row: Row) -> list[int]:
-    return [int(n) for n in row.sizes.split("-")]
-
-
 def _bandwidth(row: Row) -> str:
     """Return 4 bytes for each weight, input and output of each layer, over the time."""
     return number(_gigabytes(row))
@@ -213,15 +209,15 @@ def _bandwidth(row: Row) -> str:
 
 def _gigabytes(row: Row, _: Sequence[Row] = ()) -> float:
     assert row.median is not None
-    sizes = _sizes(row)
-    values = sum(sizes[:-1]) + sum(sizes[1:])
-    weights = WINDOW * sum(sizes[1:])
+    per_layer = widths(row)
+    values = sum(per_layer[:-1]) + sum(per_layer[1:])
+    weights = WINDOW * sum(per_layer[1:])
     return 4e-9 * (weights + row.batch * values) / row.median
 
 
 def _throughput(row: Row) -> str:
     assert row.median is not None
-    return number(2e-9 * WINDOW * row.batch * sum(_sizes(row)[1:]) / row.median)
+    return number(2e-9 * WINDOW * row.batch * sum(widths(row)[1:]) / row.median)
 
 
 def _efficiency(strong: bool, alone: Sequence[Row], row: Row) -> str:
@@ -229,7 +225,7 @@ def _efficiency(strong: bool, alone: Sequence[Row], row: Row) -> str:
     first = next((other for other in alone if other.case == row.case), alone[0])
     assert row.median is not None
     assert first.median is not None
-    cores = int(row.candidate.removeprefix("cores-")) if strong else 1
+    cores = _cores(row) if strong else 1
     return number(first.median / row.median / cores)
 
 

@@ -28,7 +28,7 @@ from .candidates import (
     prepared,
     variant,
 )
-from .cases import BIAS, GAIN, Array, Case
+from .cases import Array, Case, spread
 from .peers import PATIENCE, eager, graphed, missing_torch
 
 WINDOW = 3  # of the study
@@ -58,14 +58,7 @@ def _network(
 ) -> Network:
     window = 1 + sizes[0] - sizes[1]
     layers = [Local(window, name)] * (len(sizes) - 1)
-    network = Network(sizes[0], layers, seed=seed, dtype=dtype)
-    parameters = network.parameters * np.dtype(dtype).type(GAIN.get(name, 1.0))
-    rng = np.random.default_rng(seed)
-    for slot in network.layout.biases:
-        assert slot is not None
-        parameters[slot.offset] = rng.uniform(-BIAS, BIAS)
-    network.parameters = parameters
-    return network
+    return spread(Network(sizes[0], layers, seed=seed, dtype=dtype), name, seed)
 
 
 @dataclass(frozen=True)

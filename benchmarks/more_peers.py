@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
@@ -26,8 +27,8 @@ FANN_FUNCTIONS = {"sigmoid": (3, 0.5), "tanh": (5, 1.0)}
 OPSET, IR_VERSION = 17, 8  # ONNX: what all releases since 2022 read
 
 
-def _installed(module: str, name: str = "") -> str | None:
-    """Return None if a module is there, else a sentence."""
+def not_installed(module: str, name: str = "") -> str | None:
+    """Return None if a module is there, else that it is not, in a sentence."""
     return None if find_spec(module) else f"{name or module} is not installed"
 
 
@@ -98,7 +99,7 @@ class OnnxRuntime:
 
     def missing(self) -> str | None:
         """Return what is not installed: the runtime, or what writes models."""
-        return _installed("onnxruntime") or _installed("onnx")
+        return not_installed("onnxruntime") or not_installed("onnx")
 
     def prepare(self, case: Case, device: Device) -> Prepared:
         """Return a session of all cores."""
@@ -157,7 +158,7 @@ class ScikitLearn:
 
     def missing(self) -> str | None:
         """Return that it is not installed."""
-        return _installed("sklearn", "scikit-learn")
+        return not_installed("sklearn", "scikit-learn")
 
     def prepare(self, case: Case, device: Device) -> Prepared:
         """Return `predict` of a model that was never fitted."""
@@ -189,7 +190,7 @@ class Tinygrad:
 
     def missing(self) -> str | None:
         """Return that it is not installed."""
-        return _installed("tinygrad")
+        return not_installed("tinygrad")
 
     def prepare(self, case: Case, device: Device) -> Prepared:
         """Return the captured calls, if its device is ours."""
@@ -229,7 +230,7 @@ class CuPy:
 
     def missing(self) -> str | None:
         """Return that it is not installed, or that CUDA has no device."""
-        if reason := _installed("cupy"):
+        if reason := not_installed("cupy"):
             return reason
         import cupy
 
@@ -259,8 +260,6 @@ class CuPy:
 
 def on_cupy(case: Case, model: Callable[[Any], Any]) -> Prepared:
     """Return CuPy's timers of a model from device array to device array."""
-    import time
-
     import cupy
 
     x = cupy.asarray(case.inputs[0])

@@ -302,7 +302,7 @@ def _scales(axes: Any, plot: Plot, lines: Lines, places: Sequence[Any]) -> None:
             axes.set_ylim(bottom=0.6 * lowest)
     else:
         axes.set_ylim(bottom=0)
-    if "x" in plot.log and not text:
+    if "x" in plot.log and not text and len(places) != 1:  # one has no scale
         axes.set_xscale("log")
         if places and len(places) <= 12:
             axes.set_xticks(sorted(places), [f"{x:g}" for x in sorted(places)])

@@ -24,15 +24,15 @@ from clnet.storage import FORMATS, Pattern, memory_table
 from clnet.storage.formats import AUTO, USUAL
 
 from .candidates import BASES, Candidate, Planned, Prepared, forward
-from .cases import BIAS, GAIN, Array, Case
+from .cases import Array, Case, spread
 from .frame import Trial
-from .more_peers import CuPy, on_cupy
+from .more_peers import CuPy, not_installed, on_cupy
 from .options import Options
 from .peers import PATIENCE, PLAIN, NumPy, Torch, eager, graphed, missing_torch
 from .plots import Plot
 from .records import Row
 from .report import tables
-from .values import by_call
+from .values import by_call, widths
 
 TAKES = frozenset({"batches", "tune"})
 ABOUT = "partially connected networks: time and memory by format, density and size"
@@ -101,15 +101,7 @@ def _network(
         Sparse(n, name, density=density, seed=seed + i)
         for i, n in enumerate(sizes[1:])
     ]
-    network = Network(sizes[0], layers, seed=seed, dtype=dtype)
-    parameters = network.parameters * np.dtype(dtype).type(GAIN.get(name, 1.0))
-    rng = np.random.default_rng(seed)
-    for slot in network.layout.biases:
-        assert slot is not None
-        biases = rng.uniform(-BIAS, BIAS, slot.size)
-        parameters[slot.offset : slot.offset + slot.size] = biases
-    network.parameters = parameters
-    return network
+    return spread(Network(sizes[0], layers, seed=seed, dtype=dtype), name, seed)
 
 
 @lru_cache(maxsize=1)
@@ -163,9 +155,7 @@ class SciPy:
 
     def missing(self) -> str | None:
         """Return that SciPy is not installed."""
-        from importlib.util import find_spec
-
-        return None if find_spec("scipy") else "scipy is not installed"
+        return not_installed("scipy")
 
     def prepare(self, case: SparseCase, device: Device) -> Prepared:
         """Return the loop over the layers; a batch is multiplied turned."""
@@ -398,10 +388,6 @@ def meeting() -> str:
     return f"density from which a layer needs no less memory than dense\n\n{table}"
 
 
-def _sizes(row: Row) -> list[int]:
-    return [int(n) for n in row.sizes.split("-")]
-
-
 def _percent(row: Row) -> float:
     """Return the density that a case's name ends in."""
     return float(row.case.rpartition(" ")[2].removesuffix("%"))
@@ -417,14 +403,14 @@ def _lines(
 
 
 PLOTS = (
-    _lines("neurons", lambda row: _sizes(row)[0], "neurons a layer",
+    _lines("neurons", lambda row: widths(row)[0], "neurons a layer",
            f"{BASE[1]} layers, {100 * BASE[2]:g}%"),
-    _lines("layers", lambda row: len(_sizes(row)) - 1, "layers",
+    _lines("layers", lambda row: len(widths(row)) - 1, "layers",
            f"{BASE[0]} neurons, {100 * BASE[2]:g}%"),
     _lines("density", _percent, "density (%)", f"{BASE[1]} layers of {BASE[0]}"),
     Plot(
         "large", "One layer", ("large",), x=_percent, x_label="density (%)",
         y_label="time (µs)",
-        page=lambda row: f"{_sizes(row)[0]} neurons, {by_call(row)}",
+        page=lambda row: f"{widths(row)[0]} neurons, {by_call(row)}",
     ),
 )

@@ -23,6 +23,11 @@ def by_call(row: Row) -> str:
     return ", ".join([f"batch {row.batch}", *lower, row.basis])
 
 
+def widths(row: Row) -> list[int]:
+    """Return a row's inputs and neurons of each layer."""
+    return [int(n) for n in row.sizes.split("-")]
+
+
 def microseconds(row: Row, rows: Sequence[Row]) -> float | None:
     """Return a row's median in microseconds."""
     return None if row.median is None else 1e6 * row.median

@@ -11,7 +11,7 @@ import numpy as np
 import pyopencl as cl
 import pyopencl.array as cla
 import pytest
-from bounds import span_bound
+from bounds import assert_right, span_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,16 +39,6 @@ DEVICES = pytest.mark.parametrize("device", [CPU, NO_SVM], ids=["shared", "buffe
 def inputs(network, batch, seed=0):
     rng = np.random.default_rng(seed)
     return rng.uniform(-1, 1, (batch, network.n_in)).astype(network.dtype)
-
-
-def assert_right(network, x, y):
-    program = network.program
-    span = program.span(0, len(program.ops), len(x))
-    exact, bound = span_bound(span, {program.input.name: x}, network.parameters)
-    name = program.output.name
-    assert y.dtype == network.dtype
-    assert y.shape == exact[name].shape
-    assert (np.abs(y - exact[name]) <= bound[name]).all()
 
 
 def on_device(network, batch=1, device=CPU, variants=("naive", "generic")):
