@@ -63,9 +63,10 @@ class Device:
         Work-items that run in lock step.
     fp64, fp16, subgroups : bool
         Whether kernels may use double, half, and sub-groups.
-    concurrent_groups : bool
+    concurrent_groups : bool or None
         Whether all groups of one launch are known to run at the same time, given no
-        more groups than compute units.
+        more groups than compute units. None: `device` asks it, by a launch; `devices`
+        does not.
     compute_capability : (int, int) or None
         NVIDIA's major and minor number.
     fine_svm : bool
@@ -107,7 +108,7 @@ class Device:
     fp64: bool = False
     fp16: bool = False
     subgroups: bool = False
-    concurrent_groups: bool = False
+    concurrent_groups: bool | None = field(default=False, compare=False)
     compute_capability: tuple[int, int] | None = None
     fine_svm: bool = False
     operator_math: bool = False
@@ -195,11 +196,20 @@ def device(spec: str | Device | None = None, *, units: int | None = None) -> Dev
     InputError
         If `spec` or `units` is something else.
     """
-    whole = _named(spec)
+    whole = _asked(_named(spec))
     if units is None:
         return whole
     check_count("units", units)
     return whole if units == whole.compute_units else _part(whole, units)
+
+
+def _asked(device: Device) -> Device:
+    """Return the record with what only a launch can tell."""
+    if device.concurrent_groups is not None or device.emulated:
+        return device
+    from clnet.meeting import groups_meet
+
+    return replace(device, concurrent_groups=groups_meet(device))
 
 
 @functools.cache
@@ -272,7 +282,7 @@ def device_list(spec: Devices) -> tuple[Device, ...]:
         If one is named twice, or there is none.
     """
     if isinstance(spec, str) and spec.strip().lower() == ALL:
-        return devices()
+        return tuple(device(one) for one in devices())
     if spec is None or isinstance(spec, (str, Device)):
         return (device(spec),)
     if not isinstance(spec, Iterable):
@@ -393,6 +403,8 @@ def _query(handle: Any, index: str) -> Device:
         fp16="cl_khr_fp16" in extensions,
         subgroups="cl_khr_subgroups" in extensions,
         compute_capability=None if major is None or minor is None else (major, minor),
+        # Threads of a CPU have other work too, and are not asked.
+        concurrent_groups=False if kind == "cpu" else None,
         fine_svm=bool(ask("svm_capabilities", 0) & fine),
         handle=handle,
     )

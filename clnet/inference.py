@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers, as_rows, check_count, is_sparse
 from clnet.data_parallel import ParallelPlan
-from clnet.device import FASTEST, Device, Devices, device_list, devices, is_fastest
+from clnet.device import ALL, FASTEST, Device, Devices, device_list, is_fastest
 from clnet.device import device as find_device
 from clnet.device_planner import fastest_planner
 from clnet.errors import InputError, unknown
@@ -52,7 +52,7 @@ def compile_network(
         return best_stored(network, where, stored_so)
 
     if is_fastest(device):
-        return fastest_planner(devices(), planner).plan()
+        return fastest_planner(device_list(ALL), planner).plan()
     return planner(find_device(device)).plan()
 
 

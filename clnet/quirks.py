@@ -131,12 +131,6 @@ QUIRKS: tuple[Quirk, ...] = (
         reason="a kernel that asks at its launch for all of the local memory reported"
         " fails with OUT_OF_RESOURCES, so 1 KiB stays free (NVIDIA, driver 580)",
     ),
-    Quirk(
-        match=lambda device: device.platform == NVIDIA and device.type == "gpu",
-        effect={"concurrent_groups": True},
-        reason="all work-groups of a launch run at once as long as there are no more"
-        " groups than compute units (NVIDIA, driver 580)",
-    ),
 )
 
 

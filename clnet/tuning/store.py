@@ -108,22 +108,47 @@ class Store:
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         entries = {**known, key: {**asdict(timing), "date": now}}
         self._spans[span] = entries
-        if not self._writable:
-            return
-        text = json.dumps(
+        self._save(
+            self._path(span),
             {"format": FORMAT, "device": self._identity, "span": span,
              "times": entries},
-            indent=1, sort_keys=True,
         )
+
+    def _save(self, path: Path, content: Mapping[str, Any]) -> None:
+        if not self._writable:
+            return
+        text = json.dumps(content, indent=1, sort_keys=True)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            write(self._path(span), [text.encode()])
+            write(path, [text.encode()])
         except (OSError, FormatError) as error:
             self._writable = False
             _warn(
                 f"measured times are not remembered: {error}; set CLNET_CACHE_DIR to "
                 "a folder that can be written"
             )
+
+    def fact(self, name: str) -> bool | None:
+        """Return what was found out about the device, or None.
+
+        A damaged file is as none: what it held is found out again.
+        """
+        try:
+            data = json.loads(self._fact_path(name).read_bytes())
+            found = data["value"] if data["format"] == FORMAT else None
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return None
+        return found if isinstance(found, bool) else None
+
+    def put_fact(self, name: str, value: bool) -> None:
+        """Remember what was found out about the device; warns as `put` does."""
+        self._save(
+            self._fact_path(name),
+            {"format": FORMAT, "device": self._identity, "fact": name, "value": value},
+        )
+
+    def _fact_path(self, name: str) -> Path:
+        return self.directory / f"{name.replace(' ', '-')}.json"
 
     def _path(self, span: str) -> Path:
         return self.directory / f"{_digest(span)}.json"
