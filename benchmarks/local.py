@@ -27,7 +27,7 @@ from .local_candidates import (
 from .options import Options
 from .plots import Curve, Plot
 from .records import Row
-from .report import matrix, number, tables
+from .report import fill, matrix, number, tables
 from .traffic import Traffic
 from .values import speed_up, widths
 
@@ -191,7 +191,7 @@ def report(rows: Sequence[Row]) -> str:
             if alone:
                 cell = partial(_efficiency, table == "strong", alone)
                 title = f"{table}, {basis}: efficiency, {meaning}"
-                parts.append(f"{title}\n\n" + matrix(group, cell))
+                parts.append(fill(title) + "\n\n" + matrix(group, cell))
     return "\n\n".join(part for part in parts if part)
 
 
