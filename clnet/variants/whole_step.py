@@ -257,7 +257,8 @@ def rows_text(rows: NDArray[Any]) -> str:
     def text(number: float) -> str:
         if isinstance(number, int):
             return str(number)
-        return "INFINITY" if np.isinf(number) else f"{number!r}f"
+        # INFINITY is no constant to NVIDIA's compiler (driver 580).
+        return "1e38f * 1e38f" if np.isinf(number) else f"{number!r}f"
 
     return ", ".join(
         "{" + ", ".join(text(number) for number in row) + "}" for row in rows.tolist()
