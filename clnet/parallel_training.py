@@ -184,6 +184,12 @@ class ParallelPass:
         texts.append(f"the update, on {where}\n\n{self._update_plan.explain()}")
         return "\n\n".join(texts)
 
+    may_fail = False  # gradients alone are computed without kernels that wait
+
+    def mended(self) -> bool:
+        """Return False: see `Pass.mended`."""
+        return False
+
     def run(
         self, words: Iterable[int], rate: float, seed: int, count: int, place: int = 0
     ) -> None:

@@ -304,6 +304,15 @@ class Replay(Binding):
         flat = memory.read(self.session, starts[-1] + value.width, self.dtype)
         return np.stack([flat[start : start + value.width] for start in starts])
 
+    def failed(self) -> bool:
+        """Wait for all steps, and return whether a kernel's wait hit its bound."""
+        return self._distress is not None and bool(self._distress.first(self.session))
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether kernels wait for each other."""
+        return self._distress is not None
+
     def write_gradients(self, flat: Array) -> None:
         """Fill the flat gradient buffer [size], and wait."""
         self._memory(Gradients()).write(self.session, flat)

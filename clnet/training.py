@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from math import inf, isfinite
-from operator import add
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,11 +29,12 @@ from clnet.lowering import lower_training
 from clnet.ops import PRECISIONS, Program
 from clnet.optimisers import Optimiser
 from clnet.parallel_training import ParallelPass
-from clnet.replay import Learnt, Replay
-from clnet.session import Session, failed, session
+from clnet.replay import Learnt
+from clnet.session import failed, session
 from clnet.shuffling import key
-from clnet.training_ops import RECORD, Tally
-from clnet.training_planner import TrainingPlan, plan_training
+from clnet.training_ops import Tally
+from clnet.training_pass import AHEAD, Pass, measures
+from clnet.training_planner import plan_training
 from clnet.training_setup import TrainingSetup, default_loss, rule_of
 
 if TYPE_CHECKING:
@@ -43,83 +43,11 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 CHUNK = 8192  # samples of a validation set that are computed at once
-# Epochs that are begun before the first of them is told: so many at most, and no more
-# than take so long; and a share of those since a callback looked at the parameters, as
-# such a look makes the later ones vain, and those before it be done again.
-AHEAD = 64
+# Epochs that are begun before the first of them is told: no more than take so long, and
+# a share of those since a callback looked at the parameters, as such a look makes the
+# later ones vain, and those before it be done again.
 AHEAD_SECONDS = 0.02
 AHEAD_SHARE = 4
-
-
-class Pass:
-    """A planned program run over a data set, batch by batch.
-
-    Parameters
-    ----------
-    session : Session
-        Where.
-    plan : TrainingPlan
-        Of one step.
-    data : DataSet
-        Uploaded here.
-    learnt : Learnt
-        Parameters and state.
-    """
-
-    def __init__(
-        self, session: Session, plan: TrainingPlan, data: DataSet, learnt: Learnt
-    ) -> None:
-        self._plan = plan
-        self._replay = Replay(session, plan.steps, plan.network.layout, learnt)
-        self._totals = plan.program.output
-        self._replay.spread(self._totals, AHEAD)
-        self._n = len(data)
-        for value, array in zip(plan.program.inputs, data.arrays, strict=True):
-            self._replay.write(value, array)
-
-    def run(
-        self, words: Iterable[int] = (), rate: float = 0.0, seed: int = 0,
-        count: int = 0, place: int = 0,
-    ) -> None:
-        """Enqueue an epoch.
-
-        Parameters
-        ----------
-        words : iterable of int
-            The key of its order; empty: none is shuffled.
-        rate : float
-            The learning rate.
-        seed : int
-            Of the optimiser's random numbers.
-        count : int
-            Steps taken before.
-        place : int
-            Of its totals, among those of the epochs that are read together.
-        """
-        self._replay.session.settle()  # another pass may be under way
-        self._replay.turn_to(self._totals, place)
-        self._replay.set(rate=rate, seed=seed & 0xFFFFFFFF)
-        self._replay.set(**{f"key{i}": int(word) for i, word in enumerate(words)})
-        self._replay.run_pass(self._n, count)
-
-    def totals(self, count: int = 1) -> Array:
-        """Wait for the epochs' end, and return their totals [count, 6] (`Tally`)."""
-        return self._replay.read_places(self._totals, count)
-
-    def explain(self) -> str:
-        """Return how a step is computed, and why."""
-        return self._plan.explain()
-
-
-def measures(totals: Array, samples: int, outputs: int) -> Measures:
-    """Return what an epoch's totals [6] say of so many samples and outputs each."""
-    # As Python's floats: the sums are of the type's own precision, and what rounding
-    # took from them is added in float64.
-    numbers: list[float] = totals.tolist()
-    loss, squares, fails = map(add, numbers, numbers[len(RECORD) :])
-    outputs *= samples
-    bit_fail = round(fails) if isfinite(fails) else outputs
-    return Measures(loss / samples, squares / outputs, bit_fail)
 
 
 @dataclass(frozen=True)
@@ -278,6 +206,12 @@ class Training:
             start = time.perf_counter()
             self._begin(rates)
             records = self._records(len(rates))
+            whole = all(trained.finite for trained, _ in records)
+            if not whole and self._training.mended():
+                self.history.plan = self.explain()
+                self._restore(first)
+                self._begun = first
+                continue
             seconds = (time.perf_counter() - start) / len(rates)
             for trained, validation in records:
                 self._epoch += 1
@@ -290,7 +224,7 @@ class Training:
 
     def _begin(self, rates: list[float]) -> None:
         """Enqueue epochs, one for each rate."""
-        self._learnt[0].keep(whole=len(rates) > 1)
+        self._learnt[0].keep(whole=len(rates) > 1 or self._training.may_fail)
         self._stretches = [_Stretch(self._epoch, rates), self._stretches[0]]
         self._begun = self._epoch + len(rates)
         for place, rate in enumerate(rates):
@@ -339,6 +273,8 @@ class Training:
         stretch = self._stretches[number]
         for i, rate in enumerate(stretch.rates[: epoch - stretch.first]):
             self._enqueue(stretch.first + i, rate, i)
+        if self._training.mended():
+            self._restore(epoch)
 
     def finish(self) -> None:
         """Give the network what was learnt, and the history its state.

@@ -3,7 +3,8 @@
 //
 //   gradients, then combine   many groups: each adds up the gradients of its tiles, the
 //                             next launch adds those, in the groups' order, and updates
-//   steps                     one group: any number of whole steps in one launch
+//   steps                     any number of whole steps in one launch: by one group, or
+//                             by many that meet before and after each update
 //
 // Values are kept turned, [feature][PITCH], so that a work-item takes 4 samples at once:
 //
@@ -29,15 +30,18 @@
 // SAME    {{function, …}, …} its neurons, where all are the same; else their function
 //         is -1, and they are in a table
 // X_PLACE, T_PLACE, RECORD_PLACE  of a tile's inputs, targets and records
+// MEET    where the groups of `steps` meet, a power of two, no less than they are; else 0
+// PATIENCE  looks at who has come before the alarm
 // and those of steps.h
 #define REAL float
 #define WIDTH 1
 #include "steps.h"
 #if !defined(TILE) || !defined(PITCH) || !defined(GROUP) || !defined(PARTS)          \
     || !defined(LOCAL) || !defined(LAYERS) || !defined(CHAIN) || !defined(SAME)       \
-    || !defined(X_PLACE) || !defined(T_PLACE) || !defined(RECORD_PLACE)
+    || !defined(X_PLACE) || !defined(T_PLACE) || !defined(RECORD_PLACE)              \
+    || !defined(MEET) || (MEET && !defined(PATIENCE))
 #error "group_step.cl needs TILE, PITCH, GROUP, PARTS, LOCAL, LAYERS, CHAIN, SAME, \
-X_PLACE, T_PLACE and RECORD_PLACE"
+X_PLACE, T_PLACE, RECORD_PLACE, MEET and PATIENCE"
 #endif
 #define BATCHED 16  // values that a work-item asks for at once
 #define QUADS (TILE / 4)  // of samples, in a tile
@@ -368,10 +372,45 @@ gradients(SHARED_ARGUMENTS)
              start >= (int)get_num_groups(0) * TILE);
 }
 
-// The sums of all groups' gradients, and the update.
+// The sums of the gradients of some groups, and of their records: the update, or the
+// totals. A group takes GROUP / PARTS elements at once, PARTS work-items each.
 //
 // total [size]  the gradients' sum, where there is no update
-// index map: group g takes GROUP / PARTS elements, PARTS work-items each
+inline void combined(__global const float *gradients, const int groups, const int size,
+                     __global float *parameters, __global float *state,
+                     __global float *total, __global float *totals,
+                     __global const uchar *live, const int fresh, const Moment now,
+                     __local float *sums)
+{
+    const int id = get_local_id(0), wide = GROUP / PARTS;
+    // Records lie behind the gradients.
+    for (int begin = (BACKWARD ? 0 : size) + get_group_id(0) * wide;
+         begin < size + RECORD; begin += get_num_groups(0) * wide) {
+        const int element = begin + id % wide;
+        float sum = 0;
+        if (element < size + RECORD)
+#pragma unroll 16
+            for (int g = id / wide; g < groups; g += PARTS)
+                sum += gradients[(size_t)g * (size + APART) + element];
+        sums[id] = sum;
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (id < wide && element < size + RECORD) {
+#pragma unroll
+            for (int part = 1; part < PARTS; ++part) sum += sums[part * wide + id];
+            if (element >= size) {
+                add_to_total(totals, element - size, sum, fresh);
+            } else {
+#if UPDATE
+                step_element(parameters, state, live, size, element, sum, now);
+#elif BACKWARD
+                total[element] = sum;
+#endif
+            }
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+}
+
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
 combine(__global const float *gradients, const int groups, const int size,
         __global float *parameters, __global float *state, __global float *total,
@@ -380,52 +419,96 @@ combine(__global const float *gradients, const int groups, const int size,
         const int count, const uint seed)
 {
     __local float sums[GROUP];
-    const int id = get_local_id(0), wide = GROUP / PARTS;
-    // The group behind the last element adds the records.
-    const int i = get_group_id(0) * wide + id % wide;
-    const int end = get_group_id(0) == get_num_groups(0) - 1 ? size + RECORD : size;
-    const int element = end == size ? i : size + id % wide;
-    float sum = 0;
-    if (element < end)
-#pragma unroll 16
-        for (int g = id / wide; g < groups; g += PARTS)
-            sum += gradients[(size_t)g * (size + APART) + element];
-    sums[id] = sum;
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (id >= wide) return;
-    for (int part = 1; part < PARTS; ++part) sum += sums[part * wide + id];
-    if (end != size) {
-        if (id < RECORD) {
-            add_to_total(totals, id, sum, fresh);
-        }
-        return;
-    }
-    if (element >= size) return;
+    Moment now = {0};
 #if UPDATE
-    const Moment now = moment_of(rate, samples, 0.0f, seen, outputs, count, seed);
-    step_element(parameters, state, live, size, element, sum, now);
-#elif BACKWARD
-    total[element] = sum;
+    now = moment_of(rate, samples, 0.0f, seen, outputs, count, seed);
+#endif
+    combined(gradients, groups, size, parameters, state, total, totals, live, fresh, now,
+             sums);
+}
+
+#if MEET
+// What was written before is seen by other groups, and what they wrote is seen after.
+inline void order(void)
+{
+#if PTX >= 70
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+#else
+    mem_fence(CLK_GLOBAL_MEM_FENCE);
 #endif
 }
 
+inline uint look(volatile __global uint *word)
+{
+#if PTX >= 70
+    uint found;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(word)
+                 : "memory");
+    return found;
+#else
+    return atomic_or(word, 0);
+#endif
+}
+
+// Wait until all groups have come, and then come `round` of all times; false: in vain.
+inline int meet(volatile __global uint *came, const uint round,
+                volatile __global int *distress, __local int *vain)
+{
+    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+    if (get_local_id(0) == 0) {
+        order();
+        // Each time MEET are added, so that the count may run over.
+        atomic_add(came, get_group_id(0) ? 1u : MEET + 1u - get_num_groups(0));
+        int left = PATIENCE;
+        while ((int)(look(came) - round) < 0 && --left > 0)
+            if (left % 64 == 0 && *distress) left = 1;
+        order();
+        *vain = left <= 0;
+        if (*vain) *distress = 1;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+    return !*vain;
+}
+#define MEETING , volatile __global uint *came, volatile __global int *distress
+#else
+#define MEETING
+#endif
+
 // steps: to do, from the one described by the others on; samples: of all of them; seen:
 // of the epoch so far, with the first step's
-// index map: one group
+// came: how often groups came to meet; if they did in vain, the totals are NaN
+// index map: group g takes tiles g, g + groups, … of each step
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
 steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
       __global float *totals, __global const uchar *live, const int batch,
       const int outputs, const int steps, const int seen, const int fresh,
-      const float rate, const int count, const uint seed)
+      const float rate, const int count, const uint seed MEETING)
 {
     __local float own[LOCAL] ALIGNED;
     SET_NET
     for (int i = get_local_id(0); i < LOCAL; i += GROUP) own[i] = 0;
+    const int groups = get_num_groups(0);
+    __global float *mine = gradients + get_group_id(0) * (size_t)(size + APART);
+#if MEET
+    __local float sums[GROUP];
+    __local int vain;
+    // None meets before all have come: whoever came already is of this launch.
+    uint round = look(came) / MEET * MEET;
+#endif
     for (int step = 0; step < steps; ++step) {
         const int begin = step * batch, here = min(batch, samples - begin);
-        for (int start = 0; start < here; start += TILE)
-            tile(&net, own, first + begin + start, min(TILE, here - start), key,
-                 gradients, start > 0);
+        for (int start = get_group_id(0) * TILE; start < here; start += groups * TILE)
+            tile(&net, own, first + begin + start, min(TILE, here - start), key, mine,
+                 start >= groups * TILE);
+#if MEET
+        round += MEET;
+        if (!meet(came, round, distress, &vain)) break;
+        const Moment now = moment_of(rate, here, 0.0f, seen, outputs, count + step, seed);
+        combined(gradients, min(groups, (here + TILE - 1) / TILE), size, parameters,
+                 state, total, totals, live, fresh && step == 0, now, sums);
+        round += MEET;
+        if (!meet(came, round, distress, &vain)) break;
+#else
         barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
         if (get_local_id(0) == 0) {
             for (int k = 0; k < RECORD; ++k)
@@ -441,5 +524,11 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
 #elif BACKWARD
         for (int i = get_local_id(0); i < size; i += GROUP) total[i] = gradients[i];
 #endif
+#endif
     }
+#if MEET
+    if (vain && get_local_id(0) == 0) {
+        for (int k = 0; k < RECORD; ++k) totals[k] = NAN;
+    }
+#endif
 }

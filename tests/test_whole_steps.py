@@ -7,10 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from clnet import Dense, Network, reference, replay
+from clnet import Dense, Network, reference, replay, training
 from clnet.activations import ACTIVATIONS
 from clnet.binding import Step
 from clnet.device import device
+from clnet.errors import ClnetWarning
 from clnet.losses import LOSSES, loss_function
 from clnet.lowering import live_elements, lower_training
 from clnet.optimisers import (
@@ -27,8 +28,8 @@ from clnet.regularisation import Regularisation
 from clnet.replay import Learnt, Replay
 from clnet.session import session
 from clnet.shuffling import key
-from clnet.training_ops import Tally
-from clnet.variants import epoch
+from clnet.training_ops import Tally, Update
+from clnet.variants import epoch, group_step
 from clnet.variants.base import span_flops
 from clnet.variants.epoch import Epoch
 from clnet.variants.group_step import GroupStep
@@ -70,7 +71,9 @@ def data_of(network, loss, n, seed=4):
     return [rng.uniform(-1, 1, (n, network.n_in)), t, rng.uniform(0, 2, (n, 1))]
 
 
-def trained(network, program, batch, data, variant, config, place, epochs=2):
+def trained(
+    network, program, batch, data, variant, config, place, epochs=2, where=SESSION
+):
     """Return the Replay and Learnt after some epochs on the device."""
     span = program.span(0, len(program.ops), batch)
     assert variant.refuse(span, place) is None
@@ -78,9 +81,9 @@ def trained(network, program, batch, data, variant, config, place, epochs=2):
     state = np.zeros((0 if rule is None else rule.slots, network.layout.size), "f4")
     if rule is not None:
         state[...] = np.reshape(rule.initial, (rule.slots, 1))
-    learnt = Learnt(SESSION, network.parameters, state)
+    learnt = Learnt(where, network.parameters, state)
     bound = Replay(
-        SESSION, [Step(span, variant, config, place)], network.layout, learnt
+        where, [Step(span, variant, config, place)], network.layout, learnt
     )
     for value, array in zip(program.inputs, data, strict=False):
         bound.write(value, array)
@@ -351,3 +354,88 @@ def test_the_same_bits_again_and_after_a_helper_that_was_late(monkeypatch):
     monkeypatch.setattr(epoch, "PATIENCE", 0)
     monkeypatch.setattr(epoch, "TASK_LOOKS", 0)
     assert all(bits() == first for _ in range(5))
+
+
+# Groups that meet -------------------------------------------------------------------
+
+
+def posing(units):
+    """The device, as if its groups ran at the same time: one has nobody to wait for."""
+    if DEVICE.concurrent_groups:
+        return DEVICE
+    return dataclasses.replace(DEVICE, concurrent_groups=True, compute_units=units)
+
+
+def together(span, place):
+    return next(c for c in GroupStep().space(span, place) if c["together"])
+
+
+@pytest.mark.parametrize(("n", "batch"), [(391, 391), (90, 33)])
+def test_groups_that_meet(n, batch):
+    rule = Rprop() if n == batch else Adam()
+    place = posing(1)
+    network = Network(13, [Dense(6, "tanh"), Dense(3, "sigmoid")], seed=batch)
+    program = lower_training(
+        network, loss_function("mse"), rule, samples=None if n == batch else n
+    )
+    data = data_of(network, "mse", n)
+    values, parameters = expected(network, program, batch, data, 3)
+    config = together(program.span(0, len(program.ops), batch), place)
+    bound, learnt = trained(
+        network, program, batch, data, GroupStep(), config, place, 3, session(place)
+    )
+    totals = bound.read(program.output)[0]
+    near((totals[:3] + totals[3:])[:2], values["totals"][0, :2])
+    near(learnt.values()[0], parameters, 1e-3)
+    assert not bound.failed()
+
+
+def test_who_may_meet():
+    network = Network(13, [Dense(6, "tanh"), Dense(3, "sigmoid")], seed=1)
+
+    def kinds(device, rule):
+        program = lower_training(network, loss_function("mse"), rule)
+        span = program.span(0, len(program.ops), 391)
+        return any(c["together"] for c in GroupStep().space(span, device))
+
+    gpu = dataclasses.replace(
+        posing(1), type="gpu", compute_capability=(9, 0), concurrent_groups=True
+    )
+    assert kinds(gpu, Rprop())
+    assert not kinds(dataclasses.replace(gpu, concurrent_groups=False), Rprop())
+    assert not kinds(dataclasses.replace(gpu, compute_capability=None), Rprop())
+    assert not kinds(gpu, Sarprop())  # none of many knows the epoch's error
+    assert not kinds(gpu, None)
+
+
+@pytest.mark.skipif(bool(DEVICE.concurrent_groups), reason="groups meet here")
+def test_a_meeting_in_vain_is_told_and_done_again(monkeypatch):
+    monkeypatch.setattr(group_step, "PATIENCE", 2000)
+    place = posing(5 * DEVICE.compute_units)
+    network, other = (Network(4, [Dense(9, "tanh"), Dense(2)], seed=1) for _ in "ab")
+    rng = np.random.default_rng(0)
+    x, t = rng.uniform(-1, 1, (300, 4)), rng.uniform(0, 1, (300, 2))
+    plan = training.plan_training
+
+    def waiting(network, program, device, batch, **options):
+        found = plan(network, program, device, batch, tune=False)
+        span = program.span(0, len(program.ops), batch)
+        if not device.concurrent_groups or not isinstance(program.ops[-1], Update):
+            return found
+        step = Step(span, GroupStep(), together(span, device), device)
+        return dataclasses.replace(found, steps=(step,))
+
+    monkeypatch.setattr(training, "plan_training", waiting)
+    seen = []
+    with pytest.warns(ClnetWarning, match="group_step waited in vain"):
+        history = network.fit(
+            x, t, epochs=6, device=place, validation=(x[:9], t[:9]),
+            callbacks=[lambda _, epoch: seen.append(epoch.number)],
+        )
+    assert seen == [1, 2, 3, 4, 5, 6]
+    assert "waited in vain" in history.plan
+    expected = other.fit(x, t, epochs=6, device=DEVICE, validation=(x[:9], t[:9]))
+    np.testing.assert_allclose(history.loss, expected.loss, rtol=1e-4)
+    np.testing.assert_allclose(
+        history.validation_loss, expected.validation_loss, rtol=1e-4
+    )

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from clnet.device import Device
 from clnet.ops import Span, round_up
 from clnet.optimisers import Sarprop
+from clnet.program import inline_ptx
 from clnet.shuffling import half_bits
 from clnet.training_ops import RECORD
 from clnet.variants.base import (
     Argument,
     Config,
     Cost,
+    Distress,
     Gradients,
     Launch,
     Parameters,
@@ -48,6 +50,7 @@ GROUPS = (256, 128)  # work-items of a group
 PARTS = 8  # work-items that share an element when gradients are added
 PADDING = 4  # samples behind a tile's, which spread its rows over the banks
 FEW = 2  # tiles that one group does as fast as several
+PATIENCE = 1 << 20  # looks at who has come: about a second
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ class GroupStep:
     """A tile of samples a work-group (``group_step.cl``).
 
     Config: ``tile``, samples of a tile; ``group``, work-items of a group; ``alone``, 1
-    where one group does all, and any number of steps in a launch.
+    where one group does all, and any number of steps in a launch; ``together``, 1 where
+    many groups do, which wait for each other.
     """
 
     name: str = "group_step"
@@ -71,7 +75,7 @@ class GroupStep:
         step = _step(span)
         if step.update is not None and step.update.norm is not None:
             return "it never has a whole gradient, and here one is clipped by its norm"
-        least = 4 * _Places.of(step, TILES[-1]).size
+        least = 4 * (_Places.of(step, TILES[-1]).size + GROUPS[0])  # and sums
         if least > device.local_memory:
             return (
                 f"it keeps a tile's values in local memory: {least} bytes, and "
@@ -88,18 +92,20 @@ class GroupStep:
         groups = [group for group in GROUPS if group <= most] or [most]
         tiles = [
             tile for tile in TILES
-            if 4 * _Places.of(step, tile).size <= device.local_memory
+            if 4 * (_Places.of(step, tile).size + GROUPS[0]) <= device.local_memory
             and tile <= groups[-1] and tile < 2 * round_up(span.batch, TILES[-1])
         ]
         # Only one group knows the epoch's error before it updates.
         alone = step.update is not None and isinstance(step.update.optimiser, Sarprop)
         few = span.batch <= FEW * tiles[0]
-        kinds = [1] if alone else [1, 0] if few else [0, 1]
+        kinds = [(1, 0)] if alone else [(1, 0), (0, 0)] if few else [(0, 0), (1, 0)]
+        if not alone and step.update is not None and _hand_over(device):
+            kinds.insert(int(few), (0, 1))
         return tuple(
-            {"tile": tile, "group": group, "alone": kind}
-            for kind in kinds for tile in tiles for group in groups
-            if kind or span.batch > tile
-        ) or ({"tile": tiles[-1], "group": groups[0], "alone": 1},)
+            {"tile": tile, "group": group, "alone": one, "together": several}
+            for one, several in kinds for tile in tiles for group in groups
+            if one or span.batch > tile
+        ) or ({"tile": tiles[-1], "group": groups[0], "alone": 1, "together": 0},)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count every group's gradients, written and read."""
@@ -108,7 +114,7 @@ class GroupStep:
         samples = span.batch * sum(value.width for value in step.data)
         return Cost(
             span_flops(span), 4 * (samples + 3 * groups * step.size),
-            1 if config["alone"] else 2, 4 * groups * (step.size + APART),
+            2 - config["alone"] - config["together"], 4 * groups * (step.size + APART),
             min(groups, device.compute_units), 0.2 * gpu_shape(device),
         )
 
@@ -125,6 +131,7 @@ class GroupStep:
             "PARTS": PARTS, "LOCAL": places.size, "LAYERS": len(step.layers),
             "CHAIN": rows_text(places.layers), "SAME": rows_text(_same(step)),
             "X_PLACE": places.x, "T_PLACE": places.t, "RECORD_PLACE": places.record,
+            "MEET": 0,
         }
         live: Argument = Gradients()
         if step.update is not None:
@@ -145,16 +152,22 @@ class GroupStep:
             Scalar("seed", "uint"),
         )
         totals = step.tally.totals
-        if config["alone"]:
+        elements = (step.size if step.backward else 0) + len(RECORD)
+        blocks = -(-elements // (group // PARTS))
+        if config["alone"] or config["together"]:
+            count = 1
+            meeting: tuple[Argument, ...] = ()
+            if config["together"]:
+                count = min(device.compute_units, max(groups, blocks))
+                defines |= {"MEET": 1 << count.bit_length(), "PATIENCE": PATIENCE}
+                meeting = (Scratch("came", 4), Distress())
             return (
                 Launch(
-                    "group_step.cl", "steps", defines, (group,), (group,),
+                    "group_step.cl", "steps", defines, (count * group,), (group,),
                     (*shared, State(), Gradients(), totals, live, span.batch, t.width,
-                     Scalar("steps"), *rule),
+                     Scalar("steps"), *rule, *meeting),
                 ),
             )
-        elements = step.size if step.backward else 0
-        blocks = -(-elements // (group // PARTS)) + 1
         return (
             Launch("group_step.cl", "gradients", defines, (groups * group,), (group,),
                    shared),
@@ -219,4 +232,13 @@ def _groups(span: Span, config: Config, device: Device) -> int:
     if config["alone"]:
         return 1
     tiles = -(-span.batch // config["tile"])
-    return min(tiles, 2 * device.compute_units)
+    return min(tiles, (1 if config["together"] else 2) * device.compute_units)
+
+
+def _hand_over(device: Device) -> bool:
+    """Return whether groups of a launch can meet, and see what others wrote before.
+
+    Among a GPU's groups that takes fences that only PTX has here.
+    """
+    coherent = device.type == "cpu" or bool(inline_ptx(device))
+    return bool(device.concurrent_groups) and coherent
