@@ -19,6 +19,9 @@ from clnet.activations import LEAK
 from clnet.device import Device
 from clnet.errors import BuildError
 
+WARP_UNITS, GROUP_UNITS = 80, 90
+"""Matrix units that serve a warp, and a group of four, by generations of PTX."""
+_PASSED = "//sm_90a "  # before instructions that pass the compiler as comments
 _INCLUDE = re.compile(r'^#include "([\w.]+)"[^\n]*$', re.MULTILINE)
 
 
@@ -85,6 +88,14 @@ def inline_ptx(device: Device) -> int:
     return 10 * major + minor
 
 
+def matrix_units(device: Device) -> tuple[int, ...]:
+    """Return the kinds of matrix units that a kernel can use, the oldest first."""
+    generation = inline_ptx(device)
+    if generation == GROUP_UNITS:  # of this one alone
+        return WARP_UNITS, GROUP_UNITS
+    return (WARP_UNITS,) if generation >= WARP_UNITS else ()
+
+
 def build(context: Any, device: Device, text: str, source: str) -> Any:
     """Return a `pyopencl.Program` built for one device of a context.
 
@@ -95,13 +106,17 @@ def build(context: Any, device: Device, text: str, source: str) -> Any:
     """
     import pyopencl as cl
 
+    options, devices = list(device.build_options), [device.handle]
     try:
         with warnings.catch_warnings():
             # Remarks of compilers on what builds are none of the user's business.
             warnings.simplefilter("ignore", cl.CompilerWarning)
-            return cl.Program(context, text).build(
-                list(device.build_options), devices=[device.handle]
-            )
+            program = cl.Program(context, text).build(options, devices=devices)
+            if _PASSED in text and GROUP_UNITS in matrix_units(device):
+                built = dict(zip(program.devices, program.binaries, strict=True))
+                binary = _retargeted(built[device.handle])
+                program = cl.Program(context, devices, [binary]).build(options)
+            return program
     except cl.Error as error:
         raise BuildError(
             f"kernel {source} does not build on {device.name}: "
@@ -109,6 +124,16 @@ def build(context: Any, device: Device, text: str, source: str) -> Any:
             str(error),
             text,
         ) from error
+
+
+def _retargeted(binary: bytes) -> bytes:
+    """Return a program's PTX for the one architecture that has a warp group's units.
+
+    Their instructions are not in the PTX of the target that OpenCL's compiler writes:
+    they pass it as comments.
+    """
+    text = binary.rstrip(b"\0").replace(_PASSED.encode(), b"")
+    return text.replace(b".target sm_90,", b".target sm_90a,")
 
 
 def _first_error(log: str) -> str:

@@ -1,5 +1,5 @@
 // Matrices as 16-bit halves in the order in which matrix units want them: what pack.cl
-// writes and mma.h multiplies.
+// writes and mma.h multiplies, or pack_tiles.cl and wgmma.h.
 //
 // A row r is scaled by a power of two so that its largest value lies in [2^14, 2^15); the
 // inverse is kept and multiplies the sums. PLANES = 2 keeps what rounding took as well,
@@ -17,7 +17,8 @@
 // "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
 // theoretical peak performance", 2022. PLANES = 1 is TF32's precision.
 //
-// A packed operand is an array [row blocks, k blocks, PLANES, 32 lanes] of 4 words:
+// For the units of a warp a packed operand is an array [row blocks, k blocks, PLANES, 32
+// lanes] of 4 words:
 // blocks of 16 rows x 16 terms, in each of which a lane of a warp has 8 halves:
 //
 //         a: k ->  2t 2t+1   2t+8 2t+9        b: k ->  2t 2t+1   2t+8 2t+9
@@ -27,6 +28,10 @@
 // with g = lane / 4 and t = lane % 4. That is how `mma.m16n8k16` wants 16 rows of a in
 // four registers in a row, and twice 8 rows of b in two. Rows end on 128, terms on 32,
 // with zeros.
+//
+// For the units of a warp group, which read local memory, both operands are arrays [tiles
+// of 64 rows, k blocks, PLANES, 2, 64 rows] of 8 terms of a row: a piece of 64 rows x 16
+// terms is copied as it lies. Rows end on 128, terms on 64.
 //
 // PLANES   1: TF32's precision; 2: float32's
 // PTX      80 and up: mma and cp.async of that generation; else the same in plain C,
@@ -41,6 +46,7 @@
 #endif
 #define WARP 32
 #define BLOCK 16                     // rows of a block, and its terms
+#define TILE_ROWS 64                 // rows of a piece for a warp group
 #define LOW 2048.0f                  // 2^11: by which the low parts are larger
 #define TOP 14                       // exponent of a row's largest value, scaled
 #define LEAST_EXPONENT -100          // of a row's largest: below, scales would overflow

@@ -1,18 +1,24 @@
-// mma: layers of a batch on matrix units (mma.h): a is x [samples, inputs], b is A
-// [neurons, inputs], both packed by pack.cl. `mma` multiplies; `add_parts` adds the sums
-// of parts of the inputs where tiles alone would leave the device idle.
+// mma: layers of a batch on matrix units (mma.h, wgmma.h): a is x [samples, inputs], b is
+// A [neurons, inputs], both packed. `mma` multiplies; `add_parts` adds the sums of parts
+// of the inputs where tiles alone would leave the device idle.
 //
+// UNITS     80: a warp's units; 90: a warp group's
 // PARTS     1: `mma` finishes the layer; else it writes the sums of its part
 // Y_PADDED  1: rows of y start on a vector of 4
 // HAS_BIAS, KEEPS_SUMS  as in gemm.cl
 // REAL (float), ACTIVATION, STEEPNESS, LIMIT  as in activations.h
 // TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, PANEL, PLANES, PTX  as in mma.h
+//           or wgmma.h
 #define WIDTH 1
 #include "activations.h"
+#if UNITS == 90
+#include "wgmma.h"
+#else
 #include "mma.h"
-#if !defined(PARTS) || !defined(ACTIVATION) || !defined(HAS_BIAS) \
+#endif
+#if !defined(UNITS) || !defined(PARTS) || !defined(ACTIVATION) || !defined(HAS_BIAS) \
     || !defined(KEEPS_SUMS) || !defined(Y_PADDED)
-#error "mma.cl needs PARTS, ACTIVATION, HAS_BIAS, KEEPS_SUMS and Y_PADDED"
+#error "mma.cl needs UNITS, PARTS, ACTIVATION, HAS_BIAS, KEEPS_SUMS and Y_PADDED"
 #endif
 
 // y, and the sums where they are kept, from two neighbouring sums
@@ -41,11 +47,12 @@ void mma(__global const uint4 *x, __global const float *x_inverse,
          const int batch)
 {
     __local uint4 shared[SHARED];
-    const int steps = blocks / STEP, part = get_group_id(1);
+    const int rounds = blocks / ROUND, part = get_group_id(1);
     const int2 tile = tile_of(get_group_id(0), batch, n_out);
     float sums[BLOCKS_M][2 * BLOCKS_N][4];
-    multiply(sums, shared, x, a, tile, blocks, steps * part / PARTS,
-             steps * (part + 1) / PARTS);
+    if (!multiply(sums, shared, x, a, tile, blocks, rounds * part / PARTS,
+                  rounds * (part + 1) / PARTS))
+        return;
 UNROLLED
     for (int j = 0; j < 2 * BLOCKS_N; ++j) {
         const int n = tile.s1 + COLUMN_OF(j);

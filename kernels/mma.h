@@ -12,12 +12,13 @@
 // STEP              blocks of 16 terms that are copied at once: 1 or 2
 // STAGES            steps in local memory: 2 to 6, of which one is computed
 // SLICE             blocks of terms that the units add up: a divisor of STEP
-// PANEL             tiles of rows whose groups are neighbours: they share their columns
+// PANEL             as in products.h
 // PLANES, PTX       as in halves.h
 #include "fragments.h"
+#include "products.h"
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(WARPS_M) || !defined(WARPS_N) \
-    || !defined(STEP) || !defined(STAGES) || !defined(SLICE) || !defined(PANEL)
-#error "mma.h needs TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE and PANEL"
+    || !defined(STEP) || !defined(STAGES) || !defined(SLICE)
+#error "mma.h needs TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES and SLICE"
 #endif
 
 #define ITEMS (WARPS_M * WARPS_N * WARP)
@@ -27,6 +28,7 @@
 #define A_STEP (TILE_M / BLOCK * CHUNK)
 #define B_STEP (TILE_N / BLOCK * CHUNK)
 #define SHARED (STAGES * (A_STEP + B_STEP))   // 4-word parts in local memory
+#define ROUND STEP                            // blocks of terms of a round
 
 // Rows and columns of a lane's sums, from its group's tile on.
 #define LANE (get_local_id(0) % WARP)
@@ -94,21 +96,11 @@ UNROLLED
     }
 }
 
-// Where a group's tile begins, as (row, column), of `rows` x `columns`: PANEL tiles of
-// rows are passed together, tile of columns by tile of columns.
-inline int2 tile_of(const int group, const int rows, const int columns)
-{
-    const int across = (columns + TILE_N - 1) / TILE_N;
-    const int down = (rows + TILE_M - 1) / TILE_M;
-    const int panel = group / (PANEL * across), within = group % (PANEL * across);
-    const int high = min(PANEL, down - panel * PANEL);
-    return (int2)((panel * PANEL + within % high) * TILE_M, within / high * TILE_N);
-}
-
-// sums = this lane's of the tile at `tile`, of the steps from `from` to `to` of operands
+// sums = this lane's of the tile at `tile`, of the rounds from `from` to `to` of operands
 // of `blocks` blocks of terms; shared [SHARED] is local memory. Which they are: sums
-// [i][j][e] belong to row ROW_OF(2 i + e / 2) and column COLUMN_OF(j) + e % 2.
-inline void multiply(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared,
+// [i][j][e] belong to row ROW_OF(2 i + e / 2) and column COLUMN_OF(j) + e % 2. Returned:
+// whether there are any.
+inline bool multiply(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared,
                      __global const uint4 *a, __global const uint4 *b, const int2 tile,
                      const int blocks, const int from, const int to)
 {
@@ -152,15 +144,5 @@ UNROLLED
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         next = next + 1 == STAGES ? 0 : next + 1;
     }
-}
-
-// Two neighbouring outputs, or the first of them where it is a row's last.
-inline void put_pair(__global float *to, const float2 v, const int left, const int padded)
-{
-    if (padded && left > 1) {
-        *(__global float2 *)to = v;
-    } else {
-        to[0] = v.s0;
-        if (left > 1) to[1] = v.s1;
-    }
+    return true;
 }

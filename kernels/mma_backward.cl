@@ -1,17 +1,23 @@
-// mma_backward: the products of a dense layer's backward pass on matrix units (mma.h), of
-// operands that pack.cl has packed.
+// mma_backward: the products of a dense layer's backward pass on matrix units (mma.h,
+// wgmma.h), of packed operands.
 //
+// UNITS     as in mma.cl
 // OUTER     1: the kernel outer; 0: the kernel apply_t
 // HAS_BIAS  apply_t: 1 where the layer below has biases and its sums are read
 // GRADIENT  apply_t: the derivative of the layer below, where it is multiplied by; left
 //           out where not; READS_SUMS, STEEPNESS, LIMIT with it, as in slope.h
 // REAL      float
 // TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, PANEL, PLANES, PTX  as in mma.h
+//           or wgmma.h
 #define WIDTH 1
 #include "activations.h"
+#if UNITS == 90
+#include "wgmma.h"
+#else
 #include "mma.h"
-#if !defined(OUTER) || !defined(HAS_BIAS)
-#error "mma_backward.cl needs OUTER and HAS_BIAS"
+#endif
+#if !defined(UNITS) || !defined(OUTER) || !defined(HAS_BIAS)
+#error "mma_backward.cl needs UNITS, OUTER and HAS_BIAS"
 #endif
 
 // For all pairs of a lane's sums in a matrix of `rows` x `columns`: DO(m, n, v).
@@ -45,7 +51,7 @@ void outer(__global const uint4 *a, __global const float *a_inverse,
     __local uint4 shared[SHARED];
     const int2 tile = tile_of(get_group_id(0), n_out, n_in);
     float sums[BLOCKS_M][2 * BLOCKS_N][4];
-    multiply(sums, shared, a, b, tile, blocks, 0, blocks / STEP);
+    if (!multiply(sums, shared, a, b, tile, blocks, 0, blocks / ROUND)) return;
     gradients += weights;
 #define PUT(m, n, v) put_pair(gradients + (size_t)m * stride + n, v, n_in - n, 1);
     FOR_PAIRS(n_out, n_in, PUT)
@@ -74,7 +80,7 @@ void apply_t(__global const uint4 *a, __global const float *a_inverse,
     __local uint4 shared[SHARED];
     const int2 tile = tile_of(get_group_id(0), batch, n_in);
     float sums[BLOCKS_M][2 * BLOCKS_N][4];
-    multiply(sums, shared, a, b, tile, blocks, 0, blocks / STEP);
+    if (!multiply(sums, shared, a, b, tile, blocks, 0, blocks / ROUND)) return;
 #ifdef GRADIENT
 #define PUT(m, n, v)                                                                     \
     float2 at = *(__global const float2 *)(kept + (size_t)m * ldk + n);                  \

@@ -12,6 +12,7 @@ from clnet import Dense, Local, Network
 from clnet.device import device
 from clnet.errors import InputError
 from clnet.ops import PRECISIONS, Apply
+from clnet.program import GROUP_UNITS, WARP_UNITS
 from clnet.training_ops import ApplyT, Outer
 from clnet.variants.fused_mma import FusedMma
 from clnet.variants.mma import KEYS, LOCAL_BYTES, SHAPES, Mma
@@ -44,15 +45,15 @@ def checked(network, span, config, variant=None):
 
 @pytest.mark.parametrize("precision", PRECISIONS[:2])
 @pytest.mark.parametrize("place", [
-    pytest.param(i, marks=() if i in (0, 3) else pytest.mark.sweep)
-    for i in range(len(SHAPES[1]))
+    pytest.param(i, marks=() if i in (0, 3, -1) else pytest.mark.sweep)
+    for i in (*range(len(SHAPES[2]) - 1), -1)
 ])
 def test_edges(precision, place):
     """Outputs, and the sums that the derivative of silu reads."""
     shape = SHAPES[PLANES[precision]][place]
     function = "silu" if place % 2 else "tanh"
-    network = Network(37 + place, [Dense(shape[1] + 5, function), Dense(2)], seed=place)
-    span = forward(network, shape[0] + 1, precision)
+    network = Network(37 + place, [Dense(shape[2] + 5, function), Dense(2)], seed=1)
+    span = forward(network, shape[1] + 1, precision)
     assert len(span.outputs) == 1 + (function == "silu")
     checked(network, span, config_of(shape, parts=1 + place % 3))
 
@@ -83,7 +84,7 @@ def test_apply_t(sizes, pair):
     function = "silu" if n_in == 37 else "tanh"
     network = Network(3, [Dense(n_in, function), Dense(n_out)], seed=1)
     span = span_at(program_of(network), ApplyT, 1 + pair, batch)
-    checked(network, span, config_of(SHAPES[2][-3 + pair]), MmaBackward())
+    checked(network, span, config_of(SHAPES[2][-4 + 3 * pair]), MmaBackward())
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -93,7 +94,7 @@ def test_outer(sizes, biased):
     n_in, n_out, batch = sizes
     network = Network(n_in, [Dense(n_out, bias=biased)], seed=1)
     span = span_at(program_of(network), Outer, 1 + biased, batch)
-    checked(network, span, config_of(SHAPES[2][-3 + biased]), MmaBackward())
+    checked(network, span, config_of(SHAPES[2][-4 + 3 * biased]), MmaBackward())
 
 
 @pytest.mark.sweep
@@ -124,20 +125,33 @@ def test_planes_and_sizes():
 def test_shapes_keep_to_what_the_kernel_says():
     for planes, shapes in SHAPES.items():
         assert len(set(shapes)) == len(shapes)
-        for m, n, warps_m, warps_n, step, stages, part in shapes:
-            assert m % (16 * warps_m) == n % (16 * warps_n) == 0
-            assert 128 % m == 128 % n == 2 % step == step % part == 0
-            assert (m + n) * step * 32 * planes * stages <= LOCAL_BYTES
-            assert warps_m * warps_n >= step * planes
+        bytes_of_barriers = 0
+        for units, m, n, warps_m, warps_n, step, stages, part in shapes:
+            assert m % (16 * warps_m) == n % (16 * warps_n) == 128 % m == 128 % n == 0
+            if units == GROUP_UNITS:
+                assert m == 16 * warps_m and m % 64 == n // warps_n % 64 == 0
+                assert 4 % part == part % step == 0
+                bytes_of_barriers = 16 * stages
+            else:
+                assert 2 % step == step % part == bytes_of_barriers == 0
+                assert warps_m * warps_n >= step * planes
+            step_bytes = (m + n) * step * 32 * planes
+            assert stages * step_bytes + bytes_of_barriers <= LOCAL_BYTES
 
 
 def test_the_model_fills_the_device():
-    def first(*sizes):
+    def space(on, *sizes):
         network = Network.mlp(sizes[1:], activation="tanh")
-        return next(iter(Mma().space(forward(network, sizes[0]), H200)))
+        return tuple(Mma().space(forward(network, sizes[0]), on))
+
+    def first(*sizes):
+        return space(H200, *sizes)[0]
 
     large = first(8192, 1024, 1024)
-    assert (large["tile_m"], large["parts"]) == (128, 1)
+    assert (large["units"], large["parts"]) == (GROUP_UNITS, 1)
+    older = dataclasses.replace(H200, compute_capability=(8, 6))
+    assert {c["units"] for c in space(older, 8192, 1024, 1024)} == {WARP_UNITS}
+    assert space(H200, 8192, 1024, 1024)[-1]["units"] == WARP_UNITS
     assert first(128, 2048, 128)["parts"] > 1
     assert first(1024, 1024, 10)["tile_n"] <= 32
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clnet.device import Device
 from clnet.ops import VALUE_ALIGNMENT, Span, round_up
-from clnet.program import inline_ptx
+from clnet.program import GROUP_UNITS, WARP_UNITS, matrix_units
 from clnet.storage import RowStorage
 from clnet.variants.base import (
     Argument,
@@ -25,39 +25,47 @@ from clnet.variants.base import (
     span_bytes,
     span_flops,
 )
-from clnet.variants.packing import BLOCK, PLANES, WARP, Packing
+from clnet.variants.packing import BLOCK, PLANES, ROWS, TERMS, WARP, Packing
 
 SOURCE = "mma.cl"
-UNITS = 80  # generation of PTX whose matrix units are used
 LOCAL_BYTES = 48 << 10  # that a kernel for these units may declare
 PANEL = 16  # tiles of samples whose groups are neighbours
 RATES = {2: 3.0, 1: 8.0}  # times what float32 arithmetic does, by planes
-KEYS = ("tile_m", "tile_n", "warps_m", "warps_n", "step", "stages", "slice")
+KEYS = (
+    "units", "tile_m", "tile_n", "warps_m", "warps_n", "step", "stages", "slice",
+)
 SHAPES = {  # by planes; from large to small: large tiles read less
     2: (
-        (128, 128, 2, 2, 1, 2, 1),
-        (128, 64, 4, 2, 1, 3, 1),
-        (128, 64, 4, 2, 2, 2, 1),
-        (64, 64, 2, 2, 2, 3, 1),
-        (64, 32, 2, 2, 2, 3, 2),
-        (32, 32, 2, 2, 2, 4, 1),
-        (128, 16, 4, 1, 2, 2, 1),
-        (16, 64, 1, 4, 2, 4, 1),
+        (80, 128, 128, 2, 2, 1, 2, 1),
+        (80, 128, 64, 4, 2, 1, 3, 1),
+        (80, 128, 64, 4, 2, 2, 2, 1),
+        (80, 64, 64, 2, 2, 2, 3, 1),
+        (80, 64, 32, 2, 2, 2, 3, 2),
+        (80, 32, 32, 2, 2, 2, 4, 1),
+        (80, 128, 16, 4, 1, 2, 2, 1),
+        (80, 16, 64, 1, 4, 2, 4, 1),
+        (90, 64, 64, 4, 1, 1, 5, 4),
+        (90, 64, 64, 4, 1, 1, 5, 2),
     ),
     1: (
-        (128, 128, 2, 2, 1, 4, 1),
-        (128, 64, 4, 2, 2, 3, 1),
-        (64, 64, 2, 2, 2, 4, 1),
-        (64, 32, 2, 2, 2, 4, 1),
-        (32, 32, 2, 2, 2, 4, 1),
-        (128, 16, 4, 1, 2, 4, 1),
-        (16, 64, 1, 4, 2, 4, 1),
+        (80, 128, 128, 2, 2, 1, 4, 1),
+        (80, 128, 64, 4, 2, 2, 3, 1),
+        (80, 64, 64, 2, 2, 2, 4, 1),
+        (80, 64, 32, 2, 2, 2, 4, 1),
+        (80, 32, 32, 2, 2, 2, 4, 1),
+        (80, 128, 16, 4, 1, 2, 4, 1),
+        (80, 16, 64, 1, 4, 2, 4, 1),
+        (90, 128, 128, 8, 1, 1, 5, 4),
+        (90, 128, 64, 8, 1, 2, 3, 4),
+        (90, 64, 128, 4, 1, 2, 3, 4),
+        (90, 64, 64, 4, 1, 2, 5, 4),
     ),
 }
 PARTS = (1, 2, 4, 8)
 ADDERS = 128  # work-items of a group that adds parts
 LEAST_PART = 16  # blocks of terms
 MOST_CONFIGS = 6  # that are worth measuring
+SPEED = {WARP_UNITS: 1, GROUP_UNITS: 2}
 FILL = 16  # as many blocks' time passes before a group's units are busy
 SUMMING = 1000  # the time of adding parts, likewise in that of a block's product
 
@@ -79,15 +87,17 @@ class Product:
     k: int
     planes: int
 
-    @property
-    def a(self) -> Packing:
-        """The first operand."""
-        return Packing(self.m, self.k, self.planes)
+    def a(self, config: Config) -> Packing:
+        """Return the first operand."""
+        return self._packing(self.m, config)
 
-    @property
-    def b(self) -> Packing:
-        """The second operand."""
-        return Packing(self.n, self.k, self.planes)
+    def b(self, config: Config) -> Packing:
+        """Return the second operand."""
+        return self._packing(self.n, config)
+
+    def _packing(self, rows: int, config: Config) -> Packing:
+        units = config["units"]
+        return Packing(rows, self.k, self.planes, ROWS, TERMS[units], units)
 
     def tiles(self, config: Config) -> int:
         """Return how many tiles cover c."""
@@ -96,11 +106,16 @@ class Product:
     def space(
         self, device: Device, parts: tuple[int, ...] = (1,)
     ) -> tuple[Config, ...]:
-        """Return the configs to measure, the best by a model first."""
+        """Return the configs to measure, the best by a model first.
+
+        The last one is for units of another kind than the first, if there are any: a
+        driver may refuse to build for the newest.
+        """
         found = [
             {**dict(zip(KEYS, shape, strict=True)), "parts": p}
             for shape in SHAPES[self.planes] for p in parts
-            if p == 1 or self.a.blocks >= p * LEAST_PART
+            if shape[0] in matrix_units(device)
+            and (p == 1 or self.k >= p * LEAST_PART * BLOCK)
         ]
 
         def clocks(config: Config) -> float:
@@ -108,22 +123,28 @@ class Product:
             m, n, parts = config["tile_m"], config["tile_n"], config["parts"]
             waves = -(-self.tiles(config) * parts // device.compute_units)
             each = m * n / BLOCK**2 + 2 * (m + n) / BLOCK  # products and copies
-            return waves * (self.a.blocks / parts + FILL) * each + (parts > 1) * SUMMING
+            each /= SPEED[config["units"]]
+            blocks = self.k / parts / BLOCK + FILL
+            return waves * blocks * each + (parts > 1) * SUMMING
 
-        return tuple(sorted(found, key=clocks)[:MOST_CONFIGS])
+        found.sort(key=clocks)
+        best = found[: MOST_CONFIGS - 1]
+        others = [c for c in found if c["units"] != best[0]["units"]]
+        return (*best, *(others[:1] or found[MOST_CONFIGS - 1 : MOST_CONFIGS]))
 
     def cost(
         self, span: Span, config: Config, device: Device, launches: int,
         partial: int = 0,
     ) -> Cost:
         """Count both operands packed, and again for every tile that reads them."""
-        read = self.a.size * -(-self.n // config["tile_n"])
-        read += self.b.size * -(-self.m // config["tile_m"])
+        a, b = self.a(config), self.b(config)
+        read = a.size * -(-self.n // config["tile_n"])
+        read += b.size * -(-self.m // config["tile_m"])
         return Cost(
             flops=span_flops(span),
-            bytes=span_bytes(span) + self.a.size + self.b.size + read + 2 * partial,
+            bytes=span_bytes(span) + a.size + b.size + read + 2 * partial,
             launches=launches,
-            scratch=sum(x.size + x.scales_size for x in (self.a, self.b)) + partial,
+            scratch=sum(x.size + x.scales_size for x in (a, b)) + partial,
             compute_units=min(
                 device.compute_units, self.tiles(config) * config["parts"]
             ),
@@ -140,7 +161,7 @@ class Product:
 
 def refuse_without_units(span: Span, device: Device) -> str | None:
     """Return why matrix units are not there or not wanted, or None."""
-    if inline_ptx(device) < UNITS:
+    if not matrix_units(device):
         return "it needs matrix units of compute capability 8.0 or more"
     if span.dtype != "float32":
         return "it computes in float32 only"
@@ -148,18 +169,19 @@ def refuse_without_units(span: Span, device: Device) -> str | None:
 
 
 def group_of(config: Config) -> int:
-    """Return the work-items of a group."""
-    return WARP * config["warps_m"] * config["warps_n"]
+    """Return the work-items of a group; for a warp group's units one warp copies."""
+    copying = config["units"] == GROUP_UNITS
+    return WARP * (config["warps_m"] * config["warps_n"] + copying)
 
 
 @dataclass(frozen=True)
 class Mma:
     """One dense layer of a batch (``mma.cl``).
 
-    Config: ``tile_m``, ``tile_n``, samples and neurons of a group; ``warps_m``,
-    ``warps_n``, its warps; ``step``, blocks of 16 inputs copied at once; ``stages``,
-    steps in local memory; ``slice``, blocks that the units add up; ``parts`` of the
-    inputs, whose sums a launch adds.
+    Config: ``units``, the generation of matrix units; ``tile_m``, ``tile_n``, samples
+    and neurons of a group; ``warps_m``, ``warps_n``, its warps; ``step``, blocks of 16
+    inputs copied at once; ``stages``, steps in local memory; ``slice``, blocks that the
+    units add up; ``parts`` of the inputs, whose sums a launch adds.
     """
 
     name: str = "mma"
@@ -190,9 +212,10 @@ class Mma:
         kept = sums if keeps else y
         storage, bias = layer.apply.storage, layer.act.bias
         assert isinstance(storage, RowStorage)
-        key = f"mma {layer.apply.weights.offset} in {product.planes} halves"
-        a = Packed(key, product.b.size), Packed(f"{key}, scales", product.b.scales_size)
-        packed = Scratch("x", product.a.size), Scratch("scales", product.a.scales_size)
+        first, second = product.a(config), product.b(config)
+        key = f"mma {layer.apply.weights.offset} in {second.form}"
+        a = Packed(key, second.size), Packed(f"{key}, scales", second.scales_size)
+        packed = Scratch("x", first.size), Scratch("scales", first.scales_size)
         defines = {
             **layer_defines(span, layer), **product.defines(config), "PARTS": parts,
             "Y_PADDED": padded(y), "KEEPS_SUMS": int(keeps),
@@ -204,17 +227,17 @@ class Mma:
         partial = Scratch("partial", _partial_size(span, config)), _pitch(span)
         to: tuple[Argument, ...] = (y, y.stride)
         launches = (
-            product.b.launch(
+            second.launch(
                 Parameters(), layer.apply.weights.offset, storage.stride, *a,
                 second=True, source_padded=1, when="parameters",
             ),
-            product.a.launch(
+            first.launch(
                 x, 0, x.stride, *packed, second=False, source_padded=padded(x)
             ),
             Launch(
                 SOURCE, "mma", defines,
                 (product.tiles(config) * group, parts), (group, 1),
-                (*packed, *a, product.a.blocks, *biases,
+                (*packed, *a, first.blocks, *biases,
                  *(to if parts == 1 else partial), *last),
             ),
         )

@@ -88,24 +88,24 @@ def _multiplied(
         SOURCE, kernel,
         {"REAL": real(span), **product.defines(config), **defines},
         (product.tiles(config) * group,), (group,),
-        (*operands, product.a.blocks, *rest),
+        (*operands, product.a(config).blocks, *rest),
     )
 
 
 def _apply_t(span: Span, config: Config) -> tuple[Launch, ...]:
     op, to, product = span.ops[0], carried(span), _product(span)
     assert isinstance(op, ApplyT)
-    storage = op.storage
+    storage, first, second = op.storage, product.a(config), product.b(config)
     assert isinstance(storage, RowStorage)
-    key = f"mma {op.weights.offset} turned in {product.planes} halves"
-    a = Packed(key, product.b.size), Packed(f"{key}, scales", product.b.scales_size)
-    ds = _scratch("ds", product.a)
+    key = f"mma {op.weights.offset} turned in {second.form}"
+    a = Packed(key, second.size), Packed(f"{key}, scales", second.scales_size)
+    ds = _scratch("ds", first)
     return (
-        product.b.launch(
+        second.launch(
             Parameters(), op.weights.offset, storage.stride, *a, second=True,
             turned=True, when="parameters",
         ),
-        product.a.launch(
+        first.launch(
             op.ds, 0, op.ds.stride, *ds, second=False, source_padded=padded(op.ds)
         ),
         _multiplied(
@@ -123,16 +123,17 @@ def _outer(span: Span, config: Config) -> tuple[Launch, ...]:
     assert isinstance(op, Outer)
     storage, product = op.storage, _product(span)
     assert isinstance(storage, RowStorage)
-    ds, x = _scratch("ds", product.a), _scratch("x", product.b)
+    first, second = product.a(config), product.b(config)
+    ds, x = _scratch("ds", first), _scratch("x", second)
     totals = None
     for other in more:
         assert isinstance(other, BiasGrad)
         totals = Gradients(), other.bias.offset
     return (
-        product.a.launch(
+        first.launch(
             op.ds, 0, op.ds.stride, *ds, second=False, turned=True, totals=totals
         ),
-        product.b.launch(op.x, 0, op.x.stride, *x, second=True, turned=True),
+        second.launch(op.x, 0, op.x.stride, *x, second=True, turned=True),
         _multiplied(
             "outer", span, config, (*ds, *x), {"OUTER": 1, "HAS_BIAS": 0},
             (

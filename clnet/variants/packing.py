@@ -1,4 +1,4 @@
-"""Matrices as halves in the order that matrix units want (``pack.cl``, ``mma.h``)."""
+"""Matrices as halves in the order that matrix units want (``halves.h``)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from clnet.ops import round_up
+from clnet.program import GROUP_UNITS, WARP_UNITS
 from clnet.variants.base import Argument, Launch, When
 
 WARP = 32  # work-items
 BLOCK = 16  # rows, and terms, of a block
 BLOCK_BYTES = 2 * BLOCK * BLOCK  # of a plane
-ROWS, TERMS = 128, 32  # most packed matrices end on multiples of these
+ROWS = 128  # most packed matrices end on multiples of it
+TERMS: Mapping[int, int] = MappingProxyType({WARP_UNITS: 32, GROUP_UNITS: 64})
+"""Likewise, for each kind of units."""
 WORDS = 16  # bytes of what kernels count the places of packed values in
-PACKERS = 1024  # work-items that pack a block of rows
+PACKERS = 1024  # work-items that pack a block of rows, at most
+UNIT, HELD = 8, 4  # of pack_tiles.cl: a group's rows and a part's terms; parts held
 PLANES: Mapping[str, int] = MappingProxyType({"highest": 2, "high": 1, "medium": 1})
 """Halves that keep a value, for each precision."""
 
@@ -31,13 +35,22 @@ class Packing:
         Halves a value.
     rows_to, terms_to : int
         Of what number rows and terms are filled up to a multiple, with zeros.
+    units : int
+        `WARP_UNITS` or `GROUP_UNITS`: for which.
     """
 
     rows: int
     terms: int
     planes: int
     rows_to: int = ROWS
-    terms_to: int = TERMS
+    terms_to: int = TERMS[WARP_UNITS]
+    units: int = WARP_UNITS
+
+    @property
+    def form(self) -> str:
+        """Its order, in words that tell it from others."""
+        group = " for a warp group" * (self.units == GROUP_UNITS)
+        return f"{self.planes} halves{group}"
 
     @property
     def blocks(self) -> int:
@@ -76,7 +89,7 @@ class Packing:
         to, scales : Argument
             Buffers of `size` and `scales_size` bytes.
         second : bool
-            As the second operand of a product.
+            As the second operand of a product; for a warp group's units both are alike.
         turned : bool
             Its rows are the source's columns: stride is from one term to the next.
         source_padded : int
@@ -88,14 +101,20 @@ class Packing:
         number : int
             So many matrices of these sizes lie before it in the buffers.
         """
+        defines: dict[str, int | str] = {
+            "PLANES": self.planes, "TURNED": int(turned),
+            "SOURCE_PADDED": source_padded, "TOTALS": int(totals is not None),
+        }
+        if self.units == WARP_UNITS:
+            text, groups, packers = "pack.cl", self.row_blocks, PACKERS
+            defines["SECOND"] = int(second)
+        else:
+            text, groups = "pack_tiles.cl", self.row_blocks * BLOCK // UNIT
+            held = -(-self.blocks * BLOCK // UNIT // HELD)  # parts of a row at once
+            packers = min(PACKERS, max(2 * WARP, UNIT << (held - 1).bit_length()))
         return Launch(
-            "pack.cl", "pack",
-            {
-                "PLANES": self.planes, "PACKERS": PACKERS, "SECOND": int(second),
-                "TURNED": int(turned), "SOURCE_PADDED": source_padded,
-                "TOTALS": int(totals is not None),
-            },
-            (self.row_blocks * PACKERS,), (PACKERS,),
+            text, "pack", {**defines, "PACKERS": packers},
+            (groups * packers,), (packers,),
             (
                 source, offset, stride, self.rows, self.terms,
                 to, number * self.size // WORDS, scales,
