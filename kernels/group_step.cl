@@ -339,6 +339,8 @@ inline void step_element(__global float *parameters, __global float *state,
 #pragma unroll
     for (int k = 0; k < SLOTS; ++k) state[(size_t)k * size + i] = kept[k];
 }
+#else
+typedef int Moment;  // there are no updates
 #endif
 
 // neurons                  the table
@@ -419,9 +421,10 @@ combine(__global const float *gradients, const int groups, const int size,
         const int count, const uint seed)
 {
     __local float sums[GROUP];
-    Moment now = {0};
 #if UPDATE
-    now = moment_of(rate, samples, 0.0f, seen, outputs, count, seed);
+    const Moment now = moment_of(rate, samples, 0.0f, seen, outputs, count, seed);
+#else
+    const Moment now = 0;
 #endif
     combined(gradients, groups, size, parameters, state, total, totals, live, fresh, now,
              sums);
