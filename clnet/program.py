@@ -114,7 +114,7 @@ def build(context: Any, device: Device, text: str, source: str) -> Any:
             program = cl.Program(context, text).build(options, devices=devices)
             if _PASSED in text and GROUP_UNITS in matrix_units(device):
                 built = dict(zip(program.devices, program.binaries, strict=True))
-                binary = _retargeted(built[device.handle])
+                binary = retargeted(built[device.handle])
                 program = cl.Program(context, devices, [binary]).build(options)
             return program
     except cl.Error as error:
@@ -126,10 +126,10 @@ def build(context: Any, device: Device, text: str, source: str) -> Any:
         ) from error
 
 
-def _retargeted(binary: bytes) -> bytes:
-    """Return a program's PTX for the one architecture that has a warp group's units.
+def retargeted(binary: bytes) -> bytes:
+    """Return a program's PTX for the one target that has a warp group's units.
 
-    Their instructions are not in the PTX of the target that OpenCL's compiler writes:
+    Their instructions are unknown to the target for which OpenCL's compiler writes PTX:
     they pass it as comments.
     """
     text = binary.rstrip(b"\0").replace(_PASSED.encode(), b"")

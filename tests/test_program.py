@@ -18,6 +18,8 @@ from clnet.program import (
     build,
     kernel_directory,
     kernel_text,
+    matrix_units,
+    retargeted,
     source_hash,
     source_text,
 )
@@ -207,3 +209,19 @@ def test_every_activation_has_its_function():
     text = kernel_text("activations.h")
     for name in ACTIVATIONS:
         assert re.search(rf"\bact_{name}\b", text)
+
+
+# Matrix units ---------------------------------------------------------------------
+
+
+def test_instructions_of_one_target_pass_the_compiler_as_comments():
+    text = b".target sm_90, texmode\n//sm_90a wgmma.fence;\n\0"
+    assert retargeted(text) == b".target sm_90a, texmode\nwgmma.fence;\n"
+
+
+@pytest.mark.parametrize(
+    ("capability", "units"),
+    [(None, ()), ((7, 5), ()), ((8, 6), (80,)), ((9, 0), (80, 90)), ((10, 0), (80,))],
+)
+def test_matrix_units(capability, units):
+    assert matrix_units(dataclasses.replace(CPU, compute_capability=capability)) == units
