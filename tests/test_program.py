@@ -224,4 +224,5 @@ def test_instructions_of_one_target_pass_the_compiler_as_comments():
     [(None, ()), ((7, 5), ()), ((8, 6), (80,)), ((9, 0), (80, 90)), ((10, 0), (80,))],
 )
 def test_matrix_units(capability, units):
-    assert matrix_units(dataclasses.replace(CPU, compute_capability=capability)) == units
+    device = dataclasses.replace(CPU, compute_capability=capability)
+    assert matrix_units(device) == units
