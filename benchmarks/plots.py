@@ -164,7 +164,7 @@ def draw(
             if not lines and not alone:
                 continue
             title = f"{plot.title}, {page}" if page else plot.title
-            caption = _caption(group)
+            caption = _caption(group) if lines else "computed, not measured"
             marks = plot.marks(group)
             png = _png(plot, lines, marks, title, caption, peers)
             name = f"{stem.name}-{plot.name}" + (f"-{slug(page)}" if page else "")
