@@ -44,8 +44,8 @@ LARGE = tuple(
     (n, density) for n in (1000, 4000, 8000)
     for density in (0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5)
 ) + tuple((16_000, density) for density in (0.001, 0.01, 0.05))
-QUICK = ((1000, 0.01), (1000, 0.1), (4000, 0.01), (4000, 0.05), (4000, 0.1))
-QUICK_NEURONS, QUICK_LAYERS, QUICK_DENSITIES = (10, 50, 100), (1, 5, 25), (0.1, 0.5)
+QUICK = ((1000, 0.01), (1000, 0.1), (4000, 0.01))
+QUICK_NEURONS, QUICK_LAYERS, QUICK_DENSITIES = (10, 100), (1, 10), (0.1, 0.5)
 BATCHES = (1, 32)  # of large ones
 PADDED = ("ell", "hyb", "dia", "coo")  # only run unasked where the study had them
 WHOLE = 10_000  # neurons from which whole rows are a gigabyte: only run unasked below

@@ -42,6 +42,7 @@ ADAM: Mapping[tuple[int, ...], tuple[int, tuple[int, int], tuple[int, int]]] = {
     (784, 128, 10): (128, (50, 50), (2, 8)),
     (784, 1024, 1024, 10): (1024, (4, 16), (1, 4)),
 }
+QUICK = ("robot", "gene", "64-100-10")  # cases
 LONG = 10_000_000  # multiply-adds a step beyond which scikit-learn is left out unasked
 OURS = Fitted()
 PEERS = frozenset(peer.name for peer in training_peers(None))
@@ -64,7 +65,8 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
     device : Device
         Where.
     options : Options
-        Its folder of data and FANN's library count here.
+        Its effort (``"quick"`` leaves out cases), folder of data and FANN's library
+        count here.
     """
     cpu = device.type == "cpu"
     folder = DATA if options.data is None else Path(options.data)
@@ -94,7 +96,7 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
     ]
     by_fann = [peer for peer in peers if peer.name != "sklearn"]
     by_adam = [peer for peer in peers if peer.name != "fann"]
-    return (
+    found = (
         *(
             _trial("rprop", case, [*TRIALS, *by_fann], elsewhere | COMPILED)
             for case in full
@@ -105,6 +107,9 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
         ),
         *(_trial("adam", case, by_adam, elsewhere | _long(case)) for case in drawn),
     )
+    if options.effort == "quick":
+        found = tuple(trial for trial in found if trial.case.name in QUICK)
+    return found
 
 
 def _long(case: TrainingCase) -> Set[str]:
