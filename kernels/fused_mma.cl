@@ -1,43 +1,46 @@
 // fused_mma: a chain of narrow dense layers in one launch, on matrix units.
 //
-// A warp takes ROWS_M * 16 samples through all layers. The outputs that a layer leaves in
-// its lanes are, packed as halves, the very fragments that the next layer multiplies:
+// A warp takes ROWS_M * 16 samples through all layers: what a layer leaves in its lanes
+// are the fragments that the next one multiplies (fused_mma.h). Nothing but weights
+// passes through local memory, and nothing but x and y through global memory. While the
+// last layer, which leaves no fragments, is computed, the next samples are on their way.
+// The idea is that of tiny-cuda-nn's fused networks: Mueller et al., "Real-time neural
+// radiance caching for path tracing", 2021.
 //
-//     sums of columns 16 j …: a lane has        next layer's fragment of terms 16 j …:
-//     row g      2t 2t+1   2t+8 2t+9            word 0    word 2
-//     row g + 8  2t 2t+1   2t+8 2t+9            word 1    word 3
-//
-// so nothing but weights passes through local memory, and nothing but x and y through
-// global memory. The idea is that of tiny-cuda-nn's fused networks: Mueller et al.,
-// "Real-time neural radiance caching for path tracing", 2021; here rows are scaled as in
-// halves.h, by the largest value that the four lanes of a row have.
-//
-// WIDE      inputs and neurons of every layer, filled up: a multiple of 32
-// WARPS     of a group; usually 4 or 8
-// ROWS_M    blocks of 16 samples of a warp: 1 or 2
-// RESIDENT  1: all layers' weights stay in local memory; 0: one layer's at a time
-// N_IN      inputs of the first layer
+// WARPS     of a group; with 16 and more a lane has 128 registers
+// ROWS_M    blocks of 16 samples of a warp: each block of weights is read once for all
+// STAGES    0: all weights stay in local memory; else so many chunks of CHUNK blocks do,
+//           in turn, one of which is multiplied while the others are on their way
 // X_PADDED  1: rows of x start on a vector of 4 and end in zeros; 0: not
 // Y_PADDED  1: rows of y start on a vector of 4
-// LAYERS, N_OUT, STRIDE, WEIGHTS, BIAS, FUNCTION, FUNCTIONS  as in chain.h
-// REAL (float)  as in activations.h; PLANES, PTX as in halves.h
-#define WIDTH 1
-#include "activations.h"
-#include "chain.h"
-#include "fragments.h"
-#if !defined(WIDE) || !defined(WARPS) || !defined(ROWS_M) || !defined(RESIDENT) \
-    || !defined(N_IN) || !defined(X_PADDED) || !defined(Y_PADDED)
-#error "fused_mma.cl needs WIDE, WARPS, ROWS_M, RESIDENT, N_IN, X_PADDED and Y_PADDED"
+// INNER     code of the layers' function but the last one's; an expression of `layer`
+// OUTER     code of the last one's
+// RELU, IDENTITY  these functions' codes; -1 where they do not occur
+// BOUNDED   {b, …} whether a layer's function stays within -1 and 1
+// FIRST, HIDDEN, LAST, CHUNK, N_IN, LAYERS, …  as in fused_mma.h
+#include "fused_mma.h"
+#if !defined(WARPS) || !defined(ROWS_M) || !defined(STAGES) || !defined(X_PADDED) \
+    || !defined(Y_PADDED) || !defined(INNER) || !defined(OUTER) || !defined(RELU) \
+    || !defined(IDENTITY) || !defined(BOUNDED)
+#error "fused_mma.cl needs WARPS, ROWS_M, STAGES, X_PADDED, Y_PADDED, INNER, OUTER, RELU, \
+IDENTITY and BOUNDED"
 #endif
-#define BLOCKS (WIDE / BLOCK)
-#define LAYER (BLOCKS * BLOCKS * PLANES * WARP)     // 4-word parts of a layer's weights
-#define SAMPLES (WARPS * ROWS_M * BLOCK)            // of a group
+#define TERMS (FIRST > HIDDEN ? FIRST : HIDDEN)      // most blocks of terms
+#define SAMPLES (WARPS * ROWS_M * BLOCK)             // of a group
 #define ITEMS (WARPS * WARP)
+__constant int bounded[LAYERS] = BOUNDED;
 
-// most [ROWS_M][2] = the largest of what the four lanes of a row have; and its blocks as
-// fragments. In plain C both pass through local memory, a warp's part of `exchange`.
+// A sample's 4 values of a lane, of each block of terms; and halves of them, [.][word].
+typedef float4 Values[TERMS];
+typedef uint Words[TERMS][PLANES][4];
+
+// most [ROWS_M][2] = the largest of what the four lanes of a sample have; and fragments
+// of a warp's words. In plain C both pass through local memory, a warp's `exchange`.
 #if PTX >= 80
 #define EXCHANGED 1
+#define STAGE_WORDS(rows, exchange)
+#define ROWS(m, k, p) \
+    (uint4)(rows[m][k][p][0], rows[m][k][p][1], rows[m][k][p][2], rows[m][k][p][3])
 inline void share_largest(uint (*most)[2], __local uint4 *exchange)
 {
 UNROLLED
@@ -50,11 +53,11 @@ UNROLLED
         most[i / 2][i % 2] = max(two, other);
     }
 }
-#define AS_FRAGMENT(words, exchange, place) (words)
-#define EXCHANGE_BARRIER()
 #else
-#define STAGED (ROWS_M * BLOCKS * PLANES * WARP)    // of a warp; after them ROWS_M * 16
+#define STAGED (ROWS_M * TERMS * PLANES * WARP)     // of a warp; after them ROWS_M * 16
 #define EXCHANGED (WARPS * (STAGED + 4 * ROWS_M))   // values
+#define STAGE_WORDS(rows, exchange) stage_words(rows, exchange)
+#define ROWS(m, k, p) FRAGMENT(exchange + (((m) * TERMS + (k)) * PLANES + (p)) * WARP, 0)
 inline void share_largest(uint (*most)[2], __local uint4 *exchange)
 {
     const int lane = get_local_id(0) % WARP;
@@ -66,195 +69,356 @@ inline void share_largest(uint (*most)[2], __local uint4 *exchange)
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int i = 0; i < 2 * ROWS_M; ++i) most[i / 2][i % 2] = largest[8 * i];
 }
-inline Fragment staged(const uint4 words, __local uint4 *block)
+inline void stage_words(Words *rows, __local uint4 *exchange)
 {
-    block[get_local_id(0) % WARP] = words;
-    return FRAGMENT(block, 0);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int i = 0; i < ROWS_M * TERMS * PLANES; ++i) {
+        const uint *words = rows[i / PLANES / TERMS][i / PLANES % TERMS][i % PLANES];
+        exchange[i * WARP + get_local_id(0) % WARP] =
+            (uint4)(words[0], words[1], words[2], words[3]);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
 }
-#define AS_FRAGMENT(words, exchange, place) staged(words, (exchange) + (place) * WARP)
-#define EXCHANGE_BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
 #endif
 
-// The first `left` of two neighbouring values.
-inline float2 pair_at(__global const float *from, const int left)
+// Of two words' halves the larger magnitudes.
+inline uint larger(const uint a, const uint b)
 {
-#if X_PADDED
-    return left > 0 ? *(__global const float2 *)from : (float2)(0);
+#if PTX >= 80
+    uint word;
+    asm("{ .reg .b32 p, q; abs.f16x2 p, %1; abs.f16x2 q, %2; max.f16x2 %0, p, q; }"
+        : "=r"(word) : "r"(a), "r"(b));
+    return word;
 #else
-    return (float2)(left > 0 ? from[0] : 0, left > 1 ? from[1] : 0);
+    return max(a & 0x7fff, b & 0x7fff)
+           | max(a >> 16 & 0x7fff, b >> 16 & 0x7fff) << 16;
 #endif
 }
 
-// Start to copy so many 4-word parts of weights to local memory.
+// A word's halves times 2^power, -14 to 15.
+inline uint times_power(const uint word, const int power)
+{
+#if PTX >= 80
+    const uint one = (15 + power) << 10;
+    uint product;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(word), "r"(one | one << 16));
+    return product;
+#else
+    const float2 v = of_halves(word) * power_of_two(power);
+    return halves(v.s0, v.s1);
+#endif
+}
+
+// Words i and i + 2 of a block = 4 values of a lane.
+inline void put_words(uint (*words)[4], const int i, const float4 v)
+{
+    words[0][i] = halves(v.s0, v.s1);
+    words[0][2 + i] = halves(v.s2, v.s3);
+#if PLANES == 2
+    const float4 low = (v - (float4)(of_halves(words[0][i]), of_halves(words[0][2 + i])))
+                       * LOW;
+    words[1][i] = halves(low.s0, low.s1);
+    words[1][2 + i] = halves(low.s2, low.s3);
+#endif
+}
+
+// The same of max(v, 0), which costs nothing.
+inline void put_words_relu(uint (*words)[4], const int i, const float4 v)
+{
+#if PTX >= 80 && PLANES == 1
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(words[0][i]) : "f"(v.s1), "f"(v.s0));
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(words[0][2 + i]) : "f"(v.s3), "f"(v.s2));
+#else
+    put_words(words, i, (float4)(act_relu(v.s0), act_relu(v.s1), act_relu(v.s2),
+                                 act_relu(v.s3)));
+#endif
+}
+
+inline float4 activate_four(const int code, const float4 v)
+{
+    switch (code) {
+#define FOUR(number, function, steepness, limit)                                         \
+    case number: {                                                                       \
+        const float4 w = isinf(limit) ? v : clamp(v, -(limit), limit);                   \
+        return (float4)(function(w.s0), function(w.s1), function(w.s2), function(w.s3)); \
+    }
+        FUNCTIONS(FOUR)
+    }
+    return v;
+}
+
+// v = what the warp's lanes multiply of x, from sample `first` on
+inline void load_samples(Values (*v)[2], __global const float *x, const int ldx,
+                         const int first, const int batch)
+{
+    const int lane = get_local_id(0) % WARP, g = lane / 4, t = lane % 4;
+UNROLLED
+    for (int i = 0; i < 2 * ROWS_M; ++i) {
+        __global const float *row = x + (size_t)min(first + 8 * i + g, batch - 1) * ldx;
+UNROLLED
+        for (int k = 0; k < FIRST; ++k) {
+            const int left = N_IN - BLOCK * k - 4 * t;
+            __global const float *from = row + BLOCK * k + 4 * t;
+#if X_PADDED
+            v[i / 2][i % 2][k] = left > 0 ? *(__global const float4 *)from : (float4)(0);
+#else
+            v[i / 2][i % 2][k] =
+                (float4)(left > 0 ? from[0] : 0, left > 1 ? from[1] : 0,
+                         left > 2 ? from[2] : 0, left > 3 ? from[3] : 0);
+#endif
+        }
+    }
+}
+
+// rows = v times 2^scales, the largest of a sample below 2^TOP, but scales within `limit`
+inline void first_rows(Words *rows, int (*scales)[2], Values (*v)[2], const int limit,
+                       __local uint4 *exchange)
+{
+    uint most[ROWS_M][2];
+UNROLLED
+    for (int i = 0; i < 2 * ROWS_M; ++i) {
+        float largest = 0;
+UNROLLED
+        for (int k = 0; k < FIRST; ++k) {
+            const float4 four = fabs(v[i / 2][i % 2][k]);
+            largest = fmax(fmax(largest, fmax(four.s0, four.s1)), fmax(four.s2, four.s3));
+        }
+        most[i / 2][i % 2] = as_uint(largest);
+    }
+    share_largest(most, exchange);
+UNROLLED
+    for (int i = 0; i < 2 * ROWS_M; ++i) {
+        const int m = i / 2, power = min(TOP - 1 - exponent_of(most[m][i % 2]), limit);
+        scales[m][i % 2] = power;
+UNROLLED
+        for (int k = 0; k < FIRST; ++k)
+            put_words(rows[m][k], i % 2, v[m][i % 2][k] * power_of_two(power));
+    }
+}
+
+// Scale rows anew by their largest values.
+inline void scale_rows(Words *rows, int (*scales)[2], const int limit,
+                       __local uint4 *exchange)
+{
+    uint most[ROWS_M][2];
+UNROLLED
+    for (int i = 0; i < 2 * ROWS_M; ++i) {
+        uint two = 0;
+UNROLLED
+        for (int k = 0; k < HIDDEN; ++k)
+            two = larger(two, larger(rows[i / 2][k][0][i % 2], rows[i / 2][k][0][2 + i % 2]));
+        most[i / 2][i % 2] = max(two & 0xffff, two >> 16);
+    }
+    share_largest(most, exchange);
+UNROLLED
+    for (int i = 0; i < 2 * ROWS_M; ++i) {
+        const int m = i / 2, exponent = (int)(most[m][i % 2] >> 10) - 15;
+        int power = min(TOP - 1 - exponent, limit - scales[m][i % 2]);
+        scales[m][i % 2] += power;
+        do {
+            const int part = clamp(power, -14, 15);
+UNROLLED
+            for (int k = 0; k < HIDDEN * PLANES; ++k) {
+                uint *words = rows[m][k / PLANES][k % PLANES];
+                words[i % 2] = times_power(words[i % 2], part);
+                words[2 + i % 2] = times_power(words[2 + i % 2], part);
+            }
+            power -= part;
+        } while (power != 0);
+    }
+}
+
+// Start to copy words of weights to local memory.
 inline void copy_weights(__local uint4 *to, __global const uint4 *from, const int count)
 {
-    for (int i = get_local_id(0); i < count; i += ITEMS) copy_words(to + i, from + i);
+UNROLLED
+    for (int start = 0; start < count; start += ITEMS) {
+        const int i = start + get_local_id(0);
+        if (count % ITEMS == 0 || i < count) copy_words(to + i, from + i);
+    }
     DEPART();
+}
+
+#if STAGES > 0
+// The chunk of weights whose turn it is; and start to copy the one that takes the place
+// of the one before. turn = (the chunk's place in local memory, number of what comes)
+inline __local const uint4 *next_chunk(__local uint4 *shared, __global const uint4 *weights,
+                                       int2 *turn)
+{
+    ARRIVED(STAGES - 2);
+    barrier(CLK_LOCAL_MEM_FENCE);  // also: all have done with the chunk before
+    const int place = turn->s0, before = (place == 0 ? STAGES : place) - 1;
+    copy_weights(shared + before * CHUNK * PART, weights + turn->s1 * CHUNK * PART,
+                 CHUNK * PART);
+    *turn = (int2)(place + 1 == STAGES ? 0 : place + 1,
+                   turn->s1 + 1 == ALL / CHUNK ? 0 : turn->s1 + 1);
+    return shared + place * CHUNK * PART;
+}
+#endif
+
+// rows = a layer's outputs of its inputs `rows`; the last one's go to y instead
+//
+// terms, neurons  its blocks
+inline void compute(Words *rows, int (*scales)[2], const int layer, const int terms,
+                    const int neurons, const int last, __local uint4 *shared,
+                    __global const uint4 *weights, int2 *turn, __local uint4 *exchange,
+                    __global const float *biases, __global const float *factors,
+                    __global const int2 *steps, __global float *y, const int ldy,
+                    const int first, const int batch)
+{
+    const int lane = get_local_id(0) % WARP, g = lane / 4, t = lane % 4;
+    const int code = last ? OUTER : INNER, keeps = code == RELU || code == IDENTITY;
+    Words next[ROWS_M];
+    float up[ROWS_M][2], down[ROWS_M][2], anew[ROWS_M][2];
+    if (!last && layer > 0 && layer % PERIOD == 0)
+        scale_rows(rows, scales, steps[layer].s1, exchange);
+UNROLLED
+    for (int m = 0; m < ROWS_M; ++m)
+UNROLLED
+        for (int i = 0; i < 2; ++i) {
+            scales[m][i] += steps[layer].s0;
+            up[m][i] = power_of_two(scales[m][i]);
+            down[m][i] = power_of_two(-scales[m][i]);
+            if (last || keeps) continue;
+            // |f(v)| <= |v| + 1; v is below the bound after this layer.
+            const int bound = bounded[layer] ? TOP : TOP + 2 * (layer % PERIOD) + 2;
+            scales[m][i] = min(bounded[layer] ? TOP - 1 : min(scales[m][i], bound) - 1,
+                               steps[layer + 1].s1);
+            anew[m][i] = power_of_two(scales[m][i]);
+        }
+    STAGE_WORDS(rows, exchange);
+    __local const uint4 *part = shared + START(layer) * PART;
+UNROLLED
+    for (int j = 0; j < neurons; ++j) {
+        const int n = BLOCK * j + 4 * t;
+        const float4 bias = *(__global const float4 *)(biases + layer * WIDE + n);
+        float sums[ROWS_M][2][4], rest[ROWS_M][2][4];
+UNROLLED
+        for (int i = 0; i < 2 * ROWS_M; ++i) {
+            const float4 four = bias * up[i / 2][i % 2];
+            const float *each = (const float *)&four;
+UNROLLED
+            for (int e = 0; e < 4; ++e) {
+                sums[i / 2][e / 2][i % 2 * 2 + e % 2] = each[e];
+                rest[i / 2][e / 2][i % 2 * 2 + e % 2] = 0;
+            }
+        }
+UNROLLED
+        for (int k = 0; k < terms; ++k) {
+            int block = j * terms + k;
+#if STAGES > 0
+            block %= CHUNK;
+            if (block == 0) part = next_chunk(shared, weights, turn);
+#endif
+            Fragment columns[PLANES];
+UNROLLED
+            for (int p = 0; p < PLANES; ++p)
+                columns[p] = FRAGMENT(part + (block * PLANES + p) * WARP, lane);
+UNROLLED
+            for (int m = 0; m < ROWS_M; ++m)
+UNROLLED
+                for (int side = 0; side < 2; ++side) {
+                    multiply_add(sums[m][side], ROWS(m, k, 0), columns[0], side);
+#if PLANES == 2
+                    multiply_add(rest[m][side], ROWS(m, k, 0), columns[1], side);
+                    multiply_add(rest[m][side], ROWS(m, k, 1), columns[0], side);
+#endif
+                }
+        }
+UNROLLED
+        for (int i = 0; i < 2 * ROWS_M; ++i) {
+            const int m = i / 2, at = i % 2;
+            const float *left = sums[m][0] + 2 * at, *right = sums[m][1] + 2 * at;
+            float4 v = (float4)(left[0], left[1], right[0], right[1]);
+#if PLANES == 2
+            left = rest[m][0] + 2 * at;
+            right = rest[m][1] + 2 * at;
+            v += (float4)(left[0], left[1], right[0], right[1]) / LOW;
+#endif
+            if (last) {
+                v *= *(__global const float4 *)(factors + n) * down[m][at];
+                v = activate_four(code, v);
+                const int sample = first + 8 * i + g, wanted = n_out_of[LAYERS - 1] - n;
+                __global float *to = y + (size_t)sample * ldy + n;
+                if (sample >= batch) continue;
+                if (Y_PADDED && wanted >= 4) {
+                    *(__global float4 *)to = v;
+                } else {
+                    if (wanted > 0) to[0] = v.s0;
+                    if (wanted > 1) to[1] = v.s1;
+                    if (wanted > 2) to[2] = v.s2;
+                    if (wanted > 3) to[3] = v.s3;
+                }
+            } else if (code == RELU) {
+                put_words_relu(next[m][j], at, v);
+            } else if (code == IDENTITY) {
+                put_words(next[m][j], at, v);
+            } else {
+                v = activate_four(code, v * down[m][at]);
+                put_words(next[m][j], at, v * anew[m][at]);
+            }
+        }
+    }
+    if (last) return;
+UNROLLED
+    for (int i = 0; i < ROWS_M * HIDDEN * PLANES * 4; ++i) {
+        const int m = i / (HIDDEN * PLANES * 4), k = i / (PLANES * 4) % HIDDEN;
+        rows[m][k][i / 4 % PLANES][i % 4] = next[m][k][i / 4 % PLANES][i % 4];
+    }
 }
 
 // y [batch, ldy] = the chain's outputs for x [batch, ldx]
 //
-// weights    [LAYERS] packed layers; w_inverse [LAYERS, WIDE]: their scales'
-// parameters the biases
+// weights, biases, factors, steps  as fused_pack.cl wrote them
 // index map: work-group: every (groups)-th tile of SAMPLES; a warp: ROWS_M * 16 of them
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void fused_mma(__global const float *x, const int ldx, __global const uint4 *weights,
-               __global const float *w_inverse, __global const float *parameters,
-               __global float *y, const int ldy, const int batch)
+               __global const float *biases, __global const float *factors,
+               __global const int2 *steps, __global float *y, const int ldy,
+               const int batch)
 {
-    __local uint4 shared[(RESIDENT ? LAYERS : 1) * LAYER];
+    __local uint4 shared[(STAGES > 0 ? STAGES * CHUNK : ALL) * PART];
     __local uint4 exchanges[EXCHANGED];
-    const int warp = get_local_id(0) / WARP, lane = get_local_id(0) % WARP;
-    const int g = lane / 4, t = lane % 4;
+    const int warp = get_local_id(0) / WARP;
+    const int all = get_num_groups(0) * SAMPLES;
     __local uint4 *exchange = exchanges + warp * (EXCHANGED / WARPS);
-#if RESIDENT
-    copy_weights(shared, weights, LAYERS * LAYER);
-    ARRIVED(0);
-    barrier(CLK_LOCAL_MEM_FENCE);
-#endif
-    for (int tile = get_group_id(0) * SAMPLES; tile < batch;
-         tile += get_num_groups(0) * SAMPLES) {
-        const int first = tile + warp * ROWS_M * BLOCK + g;
-        float v[ROWS_M][2 * BLOCKS][4], inverse[ROWS_M][2];
-UNROLLED
-        for (int m = 0; m < ROWS_M; ++m) {
-UNROLLED
-            for (int i = 0; i < 2; ++i) {
-                const int sample = first + m * BLOCK + 8 * i;
-UNROLLED
-                for (int j = 0; j < 2 * BLOCKS; ++j) {
-                    const int k = 8 * j + 2 * t;
-                    const float2 two =
-                        pair_at(x + (size_t)min(sample, batch - 1) * ldx + k, N_IN - k);
-                    v[m][j][2 * i] = two.s0;
-                    v[m][j][2 * i + 1] = two.s1;
-                }
-            }
-        }
-        for (int layer = 0; layer < LAYERS; ++layer) {
-#if !RESIDENT
-            barrier(CLK_LOCAL_MEM_FENCE);  // all have done with the layer before
-            copy_weights(shared, weights + layer * LAYER, LAYER);
-#endif
-            Fragment rows[ROWS_M][BLOCKS][PLANES];
-            uint most[ROWS_M][2];
-UNROLLED
-            for (int m = 0; m < ROWS_M; ++m)
-UNROLLED
-                for (int i = 0; i < 2; ++i) {
-                    most[m][i] = 0;
-UNROLLED
-                    for (int j = 0; j < 2 * BLOCKS; ++j)
-                        most[m][i] = max(most[m][i],
-                                         max(magnitude(v[m][j][2 * i]),
-                                             magnitude(v[m][j][2 * i + 1])));
-                }
-            share_largest(most, exchange);
-UNROLLED
-            for (int m = 0; m < ROWS_M; ++m) {
-                float scales[2];
-UNROLLED
-                for (int i = 0; i < 2; ++i) {
-                    const float2 both = scales_of(most[m][i]);
-                    scales[i] = both.s0;
-                    inverse[m][i] = both.s1;
-                }
-UNROLLED
-                for (int k = 0; k < BLOCKS; ++k) {
-                    uint high[4], low[4];
-UNROLLED
-                    for (int i = 0; i < 4; ++i) {
-                        const float *two = v[m][2 * k + i / 2] + i % 2 * 2;
-                        float2 pair = (float2)(two[0], two[1]) * scales[i % 2];
-                        high[i] = halves(pair.s0, pair.s1);
-                        pair = (pair - of_halves(high[i])) * LOW;
-                        low[i] = halves(pair.s0, pair.s1);
-                    }
-                    const int place = (m * BLOCKS + k) * PLANES;
-                    rows[m][k][0] = AS_FRAGMENT(
-                        (uint4)(high[0], high[1], high[2], high[3]), exchange, place);
-#if PLANES == 2
-                    rows[m][k][1] = AS_FRAGMENT(
-                        (uint4)(low[0], low[1], low[2], low[3]), exchange, place + 1);
-#endif
-                }
-            }
-            EXCHANGE_BARRIER();
-#if !RESIDENT
-            ARRIVED(0);
-            barrier(CLK_LOCAL_MEM_FENCE);
-#endif
-            __local const uint4 *a = shared + (RESIDENT ? layer * LAYER : 0);
-            __global const float *scale = w_inverse + layer * WIDE;
-            const int bias = bias_of[layer];
-UNROLLED
-            for (int j = 0; j < BLOCKS; ++j) {
-                float main[ROWS_M][2][4], rest[ROWS_M][2][4];
-UNROLLED
-                for (int i = 0; i < ROWS_M * 8; ++i)
-                    main[i / 8][i / 4 % 2][i % 4] = rest[i / 8][i / 4 % 2][i % 4] = 0;
-UNROLLED
-                for (int k = 0; k < BLOCKS; ++k) {
-                    Fragment columns[PLANES];
-UNROLLED
-                    for (int p = 0; p < PLANES; ++p)
-                        columns[p] =
-                            FRAGMENT(a + ((j * BLOCKS + k) * PLANES + p) * WARP, lane);
-UNROLLED
-                    for (int m = 0; m < ROWS_M; ++m) {
-UNROLLED
-                        for (int side = 0; side < 2; ++side) {
-                            multiply_add(main[m][side], rows[m][k][0], columns[0], side);
-#if PLANES == 2
-                            multiply_add(rest[m][side], rows[m][k][0], columns[1], side);
-                            multiply_add(rest[m][side], rows[m][k][1], columns[0], side);
-#endif
-                        }
-                    }
-                }
-UNROLLED
-                for (int side = 0; side < 2; ++side) {
-                    const int n = 16 * j + 8 * side + 2 * t;
-                    const float2 of_column = *(__global const float2 *)(scale + n);
-                    float2 add = (float2)(0);
-                    if (bias >= 0 && n < n_out_of[layer])
-                        add = *(__global const float2 *)(parameters + bias + n);
-UNROLLED
-                    for (int m = 0; m < ROWS_M; ++m) {
-UNROLLED
-                        for (int i = 0; i < 2; ++i) {
-                            const float *two = main[m][side] + 2 * i;
-                            const float *small = rest[m][side] + 2 * i;
-                            float2 sum = (float2)(two[0], two[1]);
-                            if (PLANES == 2) sum += (float2)(small[0], small[1]) / LOW;
-                            sum = sum * inverse[m][i] * of_column + add;
-                            v[m][2 * j + side][2 * i] = chain_activate(layer, sum.s0);
-                            v[m][2 * j + side][2 * i + 1] = chain_activate(layer, sum.s1);
-                        }
-                    }
-                }
-            }
-            EXCHANGE_BARRIER();
-        }
-UNROLLED
-        for (int m = 0; m < ROWS_M; ++m) {
-UNROLLED
-            for (int i = 0; i < 2; ++i) {
-                const int sample = first + m * BLOCK + 8 * i;
-                if (sample >= batch) continue;
-UNROLLED
-                for (int j = 0; j < 2 * BLOCKS; ++j) {
-                    const int n = 8 * j + 2 * t, left = n_out_of[LAYERS - 1] - n;
-                    __global float *to = y + (size_t)sample * ldy + n;
-                    const float *two = v[m][j] + 2 * i;
-                    if (Y_PADDED && left > 1) {
-                        *(__global float2 *)to = (float2)(two[0], two[1]);
-                    } else {
-                        if (left > 0) to[0] = two[0];
-                        if (left > 1) to[1] = two[1];
-                    }
-                }
-            }
-        }
+    int first = get_group_id(0) * SAMPLES + warp * ROWS_M * BLOCK;
+    int2 turn = (int2)(0, STAGES - 1);
+    if (STAGES > 0) {
+        for (int i = 0; i < STAGES - 1; ++i)
+            copy_weights(shared + i * CHUNK * PART, weights + i * CHUNK * PART,
+                         CHUNK * PART);
+    } else {
+        copy_weights(shared, weights, ALL * PART);
     }
+    Values v[ROWS_M][2];
+    load_samples(v, x, ldx, first, batch);
+    if (STAGES == 0) {
+        ARRIVED(0);
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    for (int tile = get_group_id(0) * SAMPLES; tile < batch; tile += all) {
+        Words rows[ROWS_M];
+        int scales[ROWS_M][2];
+        first_rows(rows, scales, v, steps[0].s1, exchange);
+#define COMPUTE(layer, terms, neurons, last)                                             \
+    compute(rows, scales, layer, terms, neurons, last, shared, weights, &turn, exchange, \
+            biases, factors, steps, y, ldy, first, batch)
+        int layer = 0;
+#if LAYERS > 1 && FIRST != HIDDEN
+        COMPUTE(0, FIRST, HIDDEN, 0);
+        layer = 1;
+#endif
+        for (; layer < LAYERS - 1; ++layer) COMPUTE(layer, HIDDEN, HIDDEN, 0);
+        first += all;
+        load_samples(v, x, ldx, first, batch);
+        first -= all;
+#if LAYERS > 1
+        COMPUTE(LAYERS - 1, HIDDEN, LAST, 1);
+#else
+        COMPUTE(0, FIRST, LAST, 1);
+#endif
+        first += all;
+    }
+    ARRIVED(0);
 }

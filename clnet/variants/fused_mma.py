@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
+import numpy as np
+
+from clnet.activations import activation
 from clnet.device import Device
-from clnet.ops import Span, round_up
-from clnet.storage import RowStorage
+from clnet.ops import Nonlinearity, Span, round_up
 from clnet.variants.base import (
     Config,
     Cost,
@@ -15,19 +18,22 @@ from clnet.variants.base import (
     Packed,
     Parameters,
     Reach,
+    number,
     padded,
     refuse_unless_dense_layers,
     span_bytes,
     span_flops,
 )
-from clnet.variants.chain import chain, chain_defines
+from clnet.variants.chain import chain, chain_defines, functions_defines, table
 from clnet.variants.mma import LOCAL_BYTES, RATES, refuse_without_units
-from clnet.variants.packing import BLOCK, PLANES, WARP, Packing
+from clnet.variants.packing import BLOCK, BLOCK_BYTES, PACKERS, PLANES, WARP
 
-WIDEST = 128  # inputs or neurons of a layer
-STEP = 32  # of what all layers are filled up to a multiple
+REGISTERS = 16  # blocks of terms, of all rows and planes, that a lane can hold
+CHUNK_BYTES = 16 << 10  # of weights, where not all stay in local memory
+STAGES = LOCAL_BYTES // CHUNK_BYTES
 # Warps of a group, blocks of 16 samples of a warp, groups for a compute unit.
-SHAPES = ((4, 2, 2), (4, 2, 4), (8, 2, 1), (8, 2, 2), (4, 1, 4), (8, 1, 2), (8, 1, 4))
+SHAPES = ((8, 2, 2), (4, 2, 4), (8, 2, 1), (4, 2, 2), (4, 1, 4), (2, 2, 1), (4, 1, 1))
+KEYS = ("warps", "rows", "groups")
 
 
 @dataclass(frozen=True)
@@ -47,84 +53,180 @@ class FusedMma:
         refusal = refusal or refuse_without_units(span, device)
         if refusal is not None:
             return refusal
-        wide, largest = _wide(span), _packing(span).size
-        if wide > WIDEST:
-            return f"it takes layers of at most {WIDEST} neurons, and here are {wide}"
-        if largest > LOCAL_BYTES:
+        shape = _shape(span)
+        widest, most = max(shape.first, shape.inner), REGISTERS // shape.planes
+        if widest > most:
             return (
-                f"it keeps a layer's weights in {LOCAL_BYTES} bytes of local memory, "
-                f"and here are {largest}"
+                f"it keeps at most {most * BLOCK} inputs or hidden neurons in "
+                f"registers, and here are {widest * BLOCK}"
             )
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Warps, samples and groups."""
+        shape = _shape(span)
+        held = max(shape.first, shape.inner) * shape.planes
         return tuple(
-            {"warps": warps, "rows": rows, "groups": groups}
-            for warps, rows, groups in SHAPES
+            dict(zip(KEYS, config, strict=True)) for config in SHAPES
+            if config[1] * held <= REGISTERS
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count inputs, outputs and parameters once."""
-        packing, planes = _packing(span), PLANES[span.precision]
+        shape = _shape(span)
         return Cost(
             flops=span_flops(span),
             bytes=span_bytes(span),
             launches=1,
-            scratch=len(chain(span)) * packing.size,
+            scratch=sum(packed.size for packed in _packed(span)),
             compute_units=min(device.compute_units, _tiles(span, config)),
-            efficiency=RATES[planes],
+            efficiency=RATES[shape.planes],
         )
 
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the packing of every layer, and the one launch."""
-        layers, packing = chain(span), _packing(span)
+        """Return the packing of all layers, and the one launch."""
+        layers, shape, packed = chain(span), _shape(span), _packed(span)
         x, y = layers[0].apply.x, layers[-1].act.y
-        key = f"fused_mma {[layer.apply.weights.offset for layer in layers]} in "
-        key += f"{packing.planes} halves"
-        weights = Packed(key, len(layers) * packing.size)
-        scales = Packed(f"{key}, scales", len(layers) * packing.scales_size)
-        packs = []
-        for number, layer in enumerate(layers):
-            storage = layer.apply.storage
-            assert isinstance(storage, RowStorage)
-            own = Packing(
-                layer.n_out, layer.n_in, packing.planes, packing.rows, packing.terms
-            )
-            packs.append(own.launch(
-                Parameters(), layer.apply.weights.offset, storage.stride, weights,
-                scales, second=True, source_padded=1, when="parameters", number=number,
-            ))
+        shared = {**chain_defines(span), **shape.defines, "N_IN": x.width}
+        steepness = [layer.act.nonlinearity.steepness[0] for layer in layers]
         group = WARP * config["warps"]
         groups = min(_tiles(span, config), device.compute_units * config["groups"])
-        defines = {
-            **chain_defines(span), "PLANES": packing.planes, "WIDE": packing.rows,
-            "WARPS": config["warps"], "ROWS_M": config["rows"],
-            "RESIDENT": int(weights.size <= LOCAL_BYTES), "N_IN": x.width,
-            "X_PADDED": padded(x), "Y_PADDED": padded(y),
-        }
         return (
-            *packs,
             Launch(
-                "fused_mma.cl", "fused_mma", defines, (groups * group,), (group,),
-                (x, x.stride, weights, scales, Parameters(), y, y.stride, span.batch),
+                "fused_pack.cl", "fused_pack",
+                {
+                    **shared, "PACKERS": PACKERS,
+                    "STEEPNESS": "{" + ", ".join(number(s, span) for s in steepness)
+                    + "}",
+                },
+                (PACKERS,), (PACKERS,), (Parameters(), *packed), when="parameters",
+            ),
+            Launch(
+                "fused_mma.cl", "fused_mma",
+                {
+                    **shared, **_functions(span), "WARPS": config["warps"],
+                    "ROWS_M": config["rows"], "STAGES": shape.stages,
+                    "X_PADDED": padded(x), "Y_PADDED": padded(y),
+                },
+                (groups * group,), (group,),
+                (x, x.stride, *packed, y, y.stride, span.batch),
             ),
         )
 
 
-def _wide(span: Span) -> int:
-    """Return what every layer's inputs and neurons are filled up to."""
-    most = max(max(layer.n_in, layer.n_out) for layer in chain(span))
-    return round_up(most, STEP)
+@dataclass(frozen=True)
+class _Shape:
+    """A chain in blocks of 16 terms or neurons (``fused_mma.h``).
+
+    Attributes
+    ----------
+    first, last : int
+        Of the first layer's terms, of the last layer's neurons.
+    inner : int
+        Of the widest layer between; 0 where there is one layer only.
+    layers : int
+        How many.
+    planes : int
+        Halves a value.
+    """
+
+    first: int
+    inner: int
+    last: int
+    layers: int
+    planes: int
+
+    @property
+    def sizes(self) -> list[int]:
+        """Blocks of each layer's weights."""
+        widths = [self.first, *[self.inner] * (self.layers - 1), self.last]
+        return [a * b for a, b in pairwise(widths)]
+
+    @property
+    def stages(self) -> int:
+        """Chunks in local memory, where not all weights fit there; else 0."""
+        fits = sum(self.sizes) * self.planes * BLOCK_BYTES <= LOCAL_BYTES
+        return 0 if fits else STAGES
+
+    @property
+    def chunk(self) -> int:
+        """Blocks of a chunk."""
+        return CHUNK_BYTES // BLOCK_BYTES // self.planes if self.stages else 1
+
+    @property
+    def size(self) -> int:
+        """Bytes of all packed weights."""
+        blocks = sum(round_up(size, self.chunk) for size in self.sizes)
+        return blocks * self.planes * BLOCK_BYTES
+
+    @property
+    def wide(self) -> int:
+        """Biases of each layer."""
+        return BLOCK * max(self.inner, self.last)
+
+    @property
+    def defines(self) -> dict[str, int | str]:
+        """Return the macros of ``fused_mma.h``, but for those of the chain."""
+        return {
+            "FIRST": self.first, "HIDDEN": self.inner, "LAST": self.last,
+            "CHUNK": self.chunk, "PLANES": self.planes,
+        }
 
 
-def _packing(span: Span) -> Packing:
-    """Return that of a layer filled up."""
-    wide = _wide(span)
-    return Packing(wide, wide, PLANES[span.precision], wide, wide)
+def _shape(span: Span) -> _Shape:
+    layers = chain(span)
+    inner = max((layer.n_out for layer in layers[:-1]), default=0)
+    return _Shape(
+        -(-layers[0].n_in // BLOCK), -(-inner // BLOCK), -(-layers[-1].n_out // BLOCK),
+        len(layers), PLANES[span.precision],
+    )
+
+
+def _packed(span: Span) -> tuple[Packed, Packed, Packed, Packed]:
+    """Return weights, biases, factors of the last layer's rows, and steps of scales."""
+    layers, shape = chain(span), _shape(span)
+    key = f"fused_mma {[layer.apply.weights.offset for layer in layers]} in "
+    key += f"{shape.planes} halves"
+    return (
+        Packed(key, shape.size),
+        Packed(f"{key}, biases", 4 * len(layers) * shape.wide),
+        Packed(f"{key}, factors", 4 * BLOCK * shape.last),
+        Packed(f"{key}, steps", 8 * len(layers)),
+    )
 
 
 def _tiles(span: Span, config: Config) -> int:
     return -(-span.batch // (BLOCK * config["warps"] * config["rows"]))
+
+
+def _functions(span: Span) -> dict[str, int | str]:
+    """Return the macros of ``fused_mma.cl`` that say what is applied to sums."""
+    # Their steepness is in the packed weights.
+    each = [
+        replace(layer.act.nonlinearity, steepness=(1.0,)) for layer in chain(span)
+    ]
+    functions = tuple(dict.fromkeys(each))
+    codes = [functions.index(function) for function in each]
+    inner = set(codes[:-1])
+
+    def code(name: str) -> int:
+        plain = Nonlinearity((name,))
+        return functions.index(plain) if plain in functions else -1
+
+    return {
+        **functions_defines(span, functions),
+        "FUNCTION": table(codes),
+        "INNER": codes[0] if len(inner) == 1 else "function_of[layer]",
+        "OUTER": codes[-1],
+        "RELU": code("relu"),
+        "IDENTITY": code("identity"),
+        "BOUNDED": table(int(_bounded(function.names[0])) for function in each),
+    }
+
+
+def _bounded(name: str) -> bool:
+    """Return whether a function stays within -1 and 1."""
+    far = activation(name).value(np.array([-1e4, 1e4]))
+    return bool(np.abs(far).max() <= 1)
