@@ -46,7 +46,7 @@ void mma(__global const uint4 *x, __global const float *x_inverse,
          const int ldy, __global float *kept, const int ldk, const int n_out,
          const int batch)
 {
-    __local uint4 shared[SHARED];
+    __local uint4 shared[SHARED] __attribute__((aligned(128)));
     const int rounds = blocks / ROUND, part = get_group_id(1);
     const int2 tile = tile_of(get_group_id(0), batch, n_out);
     float sums[BLOCKS_M][2 * BLOCKS_N][4];

@@ -48,7 +48,7 @@ void outer(__global const uint4 *a, __global const float *a_inverse,
            __global float *gradients, const int weights, const int stride,
            const int n_in, const int n_out)
 {
-    __local uint4 shared[SHARED];
+    __local uint4 shared[SHARED] __attribute__((aligned(128)));
     const int2 tile = tile_of(get_group_id(0), n_out, n_in);
     float sums[BLOCKS_M][2 * BLOCKS_N][4];
     if (!multiply(sums, shared, a, b, tile, blocks, 0, blocks / ROUND)) return;
@@ -77,7 +77,7 @@ void apply_t(__global const uint4 *a, __global const float *a_inverse,
              const int ldk, __global const float *parameters, const int bias,
              const int n_in, const int batch)
 {
-    __local uint4 shared[SHARED];
+    __local uint4 shared[SHARED] __attribute__((aligned(128)));
     const int2 tile = tile_of(get_group_id(0), batch, n_in);
     float sums[BLOCKS_M][2 * BLOCKS_N][4];
     if (!multiply(sums, shared, a, b, tile, blocks, 0, blocks / ROUND)) return;

@@ -11,7 +11,7 @@
 //     copying warp    | fill 0 | fill 1 | fill 2 |  …  until 0 is free: fill 0 | …
 //     warp groups              | 0 | 1 | 2 | add to sums | 0 | …
 //
-// The interface is that of mma.h.
+// The interface is that of mma.h. Local memory starts on 128 bytes, as 8 rows x 8 terms do.
 //
 // TILE_M, TILE_N    rows and columns of a group: multiples of 64
 // WARPS_M, WARPS_N  warps below and beside one another: each has 16 rows, and TILE_N /
