@@ -81,6 +81,14 @@ inline void stage_words(Words *rows, __local uint4 *exchange)
 }
 #endif
 
+// What was loaded before is asked for before what is loaded from local memory after: the
+// compiler would put off such loads until their values are wanted.
+#if PTX >= 80
+#define ASKED() asm volatile("bar.warp.sync 0xffffffff;" ::: "memory")
+#else
+#define ASKED()
+#endif
+
 // Of two words' halves the larger magnitudes.
 inline uint larger(const uint a, const uint b)
 {
@@ -157,10 +165,11 @@ UNROLLED
         __global const float *row = x + (size_t)min(first + 8 * i + g, batch - 1) * ldx;
 UNROLLED
         for (int k = 0; k < FIRST; ++k) {
-            const int left = N_IN - BLOCK * k - 4 * t;
+            const int whole = BLOCK * (k + 1) <= N_IN, left = N_IN - BLOCK * k - 4 * t;
             __global const float *from = row + BLOCK * k + 4 * t;
 #if X_PADDED
-            v[i / 2][i % 2][k] = left > 0 ? *(__global const float4 *)from : (float4)(0);
+            v[i / 2][i % 2][k] =
+                whole || left > 0 ? *(__global const float4 *)from : (float4)(0);
 #else
             v[i / 2][i % 2][k] =
                 (float4)(left > 0 ? from[0] : 0, left > 1 ? from[1] : 0,
@@ -262,8 +271,8 @@ inline __local const uint4 *next_chunk(__local uint4 *shared, __global const uin
 inline void compute(Words *rows, int (*scales)[2], const int layer, const int terms,
                     const int neurons, const int last, __local uint4 *shared,
                     __global const uint4 *weights, int2 *turn, __local uint4 *exchange,
-                    __global const float *biases, __global const float *factors,
-                    __global const int2 *steps, __global float *y, const int ldy,
+                    __local const float4 *biases, __local const int2 *steps,
+                    __global const float *factors, __global float *y, const int ldy,
                     const int first, const int batch)
 {
     const int lane = get_local_id(0) % WARP, g = lane / 4, t = lane % 4;
@@ -291,7 +300,7 @@ UNROLLED
 UNROLLED
     for (int j = 0; j < neurons; ++j) {
         const int n = BLOCK * j + 4 * t;
-        const float4 bias = *(__global const float4 *)(biases + layer * WIDE + n);
+        const float4 bias = biases[(layer * WIDE + n) / 4];
         float sums[ROWS_M][2][4], rest[ROWS_M][2][4];
 UNROLLED
         for (int i = 0; i < 2 * ROWS_M; ++i) {
@@ -338,10 +347,11 @@ UNROLLED
             if (last) {
                 v *= *(__global const float4 *)(factors + n) * down[m][at];
                 v = activate_four(code, v);
-                const int sample = first + 8 * i + g, wanted = n_out_of[LAYERS - 1] - n;
+                // Samples past the last one are the last one, and so are their outputs.
+                const int sample = min(first + 8 * i + g, batch - 1);
+                const int wanted = n_out_of[LAYERS - 1] - n;
                 __global float *to = y + (size_t)sample * ldy + n;
-                if (sample >= batch) continue;
-                if (Y_PADDED && wanted >= 4) {
+                if (Y_PADDED && (BLOCK * (j + 1) <= n_out_of[LAYERS - 1] || wanted >= 4)) {
                     *(__global float4 *)to = v;
                 } else {
                     if (wanted > 0) to[0] = v.s0;
@@ -373,12 +383,14 @@ UNROLLED
 // index map: work-group: every (groups)-th tile of SAMPLES; a warp: ROWS_M * 16 of them
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void fused_mma(__global const float *x, const int ldx, __global const uint4 *weights,
-               __global const float *biases, __global const float *factors,
+               __global const float4 *biases, __global const float *factors,
                __global const int2 *steps, __global float *y, const int ldy,
                const int batch)
 {
     __local uint4 shared[(STAGES > 0 ? STAGES * CHUNK : ALL) * PART];
     __local uint4 exchanges[EXCHANGED];
+    __local float4 near_biases[LAYERS * WIDE / 4];
+    __local int2 near_steps[LAYERS];
     const int warp = get_local_id(0) / WARP;
     const int all = get_num_groups(0) * SAMPLES;
     __local uint4 *exchange = exchanges + warp * (EXCHANGED / WARPS);
@@ -393,17 +405,18 @@ void fused_mma(__global const float *x, const int ldx, __global const uint4 *wei
     }
     Values v[ROWS_M][2];
     load_samples(v, x, ldx, first, batch);
-    if (STAGES == 0) {
-        ARRIVED(0);
-        barrier(CLK_LOCAL_MEM_FENCE);
-    }
+    for (int i = get_local_id(0); i < LAYERS * WIDE / 4; i += ITEMS)
+        near_biases[i] = biases[i];
+    for (int i = get_local_id(0); i < LAYERS; i += ITEMS) near_steps[i] = steps[i];
+    if (STAGES == 0) ARRIVED(0);
+    barrier(CLK_LOCAL_MEM_FENCE);
     for (int tile = get_group_id(0) * SAMPLES; tile < batch; tile += all) {
         Words rows[ROWS_M];
         int scales[ROWS_M][2];
-        first_rows(rows, scales, v, steps[0].s1, exchange);
+        first_rows(rows, scales, v, near_steps[0].s1, exchange);
 #define COMPUTE(layer, terms, neurons, last)                                             \
     compute(rows, scales, layer, terms, neurons, last, shared, weights, &turn, exchange, \
-            biases, factors, steps, y, ldy, first, batch)
+            near_biases, near_steps, factors, y, ldy, first, batch)
         int layer = 0;
 #if LAYERS > 1 && FIRST != HIDDEN
         COMPUTE(0, FIRST, HIDDEN, 0);
@@ -412,6 +425,7 @@ void fused_mma(__global const float *x, const int ldx, __global const uint4 *wei
         for (; layer < LAYERS - 1; ++layer) COMPUTE(layer, HIDDEN, HIDDEN, 0);
         first += all;
         load_samples(v, x, ldx, first, batch);
+        ASKED();
         first -= all;
 #if LAYERS > 1
         COMPUTE(LAYERS - 1, HIDDEN, LAST, 1);

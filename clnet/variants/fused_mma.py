@@ -26,11 +26,12 @@ from clnet.variants.base import (
 )
 from clnet.variants.chain import chain, chain_defines, functions_defines, table
 from clnet.variants.mma import LOCAL_BYTES, RATES, refuse_without_units
-from clnet.variants.packing import BLOCK, BLOCK_BYTES, PACKERS, PLANES, WARP
+from clnet.variants.packing import BLOCK, BLOCK_BYTES, PACKERS, PLANES, WARP, WORDS
 
 REGISTERS = 16  # blocks of terms, of all rows and planes, that a lane can hold
-CHUNK_BYTES = 16 << 10  # of weights, where not all stay in local memory
-STAGES = LOCAL_BYTES // CHUNK_BYTES
+CHUNK_BYTES = 8 << 10  # of weights, where not all stay in local memory
+LEAST_STAGES = 3  # chunks there
+STEP_BYTES = 8  # of a layer: its gain, and the limit of scales
 # Warps of a group, blocks of 16 samples of a warp, groups for a compute unit.
 SHAPES = ((8, 2, 2), (4, 2, 4), (8, 2, 1), (4, 2, 2), (4, 1, 4), (2, 2, 1), (4, 1, 1))
 KEYS = ("warps", "rows", "groups")
@@ -55,6 +56,12 @@ class FusedMma:
             return refusal
         shape = _shape(span)
         widest, most = max(shape.first, shape.inner), REGISTERS // shape.planes
+        if 0 < shape.stages < LEAST_STAGES:
+            return (
+                f"it keeps biases and {LEAST_STAGES * CHUNK_BYTES} bytes of weights in "
+                f"{LOCAL_BYTES} bytes of local memory, and the biases have "
+                f"{LOCAL_BYTES - shape.room}"
+            )
         if widest > most:
             return (
                 f"it keeps at most {most * BLOCK} inputs or hidden neurons in "
@@ -145,10 +152,15 @@ class _Shape:
         return [a * b for a, b in pairwise(widths)]
 
     @property
+    def room(self) -> int:
+        """Bytes of local memory that biases and steps of scales leave."""
+        return LOCAL_BYTES - self.layers * (4 * self.wide + STEP_BYTES) - WORDS
+
+    @property
     def stages(self) -> int:
         """Chunks in local memory, where not all weights fit there; else 0."""
-        fits = sum(self.sizes) * self.planes * BLOCK_BYTES <= LOCAL_BYTES
-        return 0 if fits else STAGES
+        fits = sum(self.sizes) * self.planes * BLOCK_BYTES <= self.room
+        return 0 if fits else max(1, self.room // CHUNK_BYTES)
 
     @property
     def chunk(self) -> int:
@@ -193,7 +205,7 @@ def _packed(span: Span) -> tuple[Packed, Packed, Packed, Packed]:
         Packed(key, shape.size),
         Packed(f"{key}, biases", 4 * len(layers) * shape.wide),
         Packed(f"{key}, factors", 4 * BLOCK * shape.last),
-        Packed(f"{key}, steps", 8 * len(layers)),
+        Packed(f"{key}, steps", STEP_BYTES * len(layers)),
     )
 
 
