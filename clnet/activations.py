@@ -49,6 +49,8 @@ class Activation:
         ``steepness = fann_factor * FANN's steepness``.
     symmetric : bool
         Whether FANN counts the output range as two wide and halves its errors.
+    bounded : bool
+        Whether no value is beyond 1.
     onnx : str or None
         The ONNX operator of the same meaning at steepness 1.
     fann_gradient : callable or None
@@ -65,6 +67,7 @@ class Activation:
     fann: int | None = None
     fann_factor: float = 1.0
     symmetric: bool = False
+    bounded: bool = True
     onnx: str | None = None
     fann_gradient: Callable[[Array, Array], Array] | None = None
     aliases: tuple[str, ...] = ()
@@ -197,7 +200,7 @@ def _inside(low: float, high: float) -> Callable[[Array, Array], Array]:
 
 _ROWS = (
     Activation("identity", lambda v: v, _one, "output", 0, onnx="Identity",
-               aliases=("linear",)),
+               aliases=("linear",), bounded=False),
     Activation("threshold", _threshold, _zero, "output", 1),
     Activation("threshold_symmetric", lambda v: 2 * _threshold(v) - 1, _zero, "output",
                2, symmetric=True),
@@ -240,17 +243,19 @@ _ROWS = (
                fann_gradient=lambda v, s: -np.sin(s * v) / 2),
     Activation("relu", lambda v: np.maximum(v, 0),
                lambda v, y: np.asarray(y > 0, dtype=y.dtype), "output", 18,
-               onnx="Relu", fann_gradient=_one, aliases=("linear_piece_rect",)),
+               bounded=False, onnx="Relu", fann_gradient=_one,
+               aliases=("linear_piece_rect",)),
     Activation("leaky_relu", lambda v: np.where(v < 0, v * v.dtype.type(LEAK), v),
                lambda v, y: np.where(y < 0, y.dtype.type(LEAK), y.dtype.type(1)),
-               "output", 19, onnx="LeakyRelu", aliases=("linear_piece_rect_leaky",)),
+               "output", 19, bounded=False, onnx="LeakyRelu",
+               aliases=("linear_piece_rect_leaky",)),
     Activation("elu", _elu, lambda v, y: np.where(y < 0, y + 1, y.dtype.type(1)),
-               "output", onnx="Elu"),
-    Activation("gelu", _gelu, _gelu_gradient, "sum", onnx="Gelu"),
+               "output", onnx="Elu", bounded=False),
+    Activation("gelu", _gelu, _gelu_gradient, "sum", onnx="Gelu", bounded=False),
     Activation("silu", lambda v: v * _sigmoid(v), _silu_gradient, "sum",
-               aliases=("swish",)),
+               aliases=("swish",), bounded=False),
     Activation("softplus", _softplus, lambda v, y: _sigmoid(v), "sum",
-               onnx="Softplus"),
+               onnx="Softplus", bounded=False),
 )
 
 ACTIVATIONS: dict[str, Activation] = {row.name: row for row in _ROWS}

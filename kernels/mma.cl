@@ -4,6 +4,7 @@
 //
 // UNITS     80: a warp's units; 90: a warp group's
 // PARTS     1: `mma` finishes the layer; else it writes the sums of its part
+// PACKS     1: y is written as the next layer's x, packed: no value is beyond 1
 // Y_PADDED  1: rows of y start on a vector of 4
 // HAS_BIAS, KEEPS_SUMS  as in gemm.cl
 // REAL (float), ACTIVATION, STEEPNESS, LIMIT  as in activations.h
@@ -16,35 +17,47 @@
 #else
 #include "mma.h"
 #endif
-#if !defined(UNITS) || !defined(PARTS) || !defined(ACTIVATION) || !defined(HAS_BIAS) \
-    || !defined(KEEPS_SUMS) || !defined(Y_PADDED)
-#error "mma.cl needs UNITS, PARTS, ACTIVATION, HAS_BIAS, KEEPS_SUMS and Y_PADDED"
+#if !defined(UNITS) || !defined(PARTS) || !defined(PACKS) || !defined(ACTIVATION) \
+    || !defined(HAS_BIAS) || !defined(KEEPS_SUMS) || !defined(Y_PADDED)
+#error "mma.cl needs UNITS, PARTS, PACKS, ACTIVATION, HAS_BIAS, KEEPS_SUMS and Y_PADDED"
 #endif
+#define SCALES scales_of(as_uint(1.0f))  // of rows whose values are not beyond 1
 
 // y, and the sums where they are kept, from two neighbouring sums
 inline void finish(float2 v, const size_t m, const int n, __global const float *bias,
-                   __global float *y, const int ldy, __global float *kept, const int ldk,
-                   const int n_out)
+                   __global float *y, const int ldy, __global float *inverse,
+                   __global float *kept, const int ldk, const int n_out)
 {
     if (KEEPS_SUMS) put_pair(kept + m * ldk + n, v, n_out - n, 1);
     if (HAS_BIAS) v += *(__global const float2 *)(bias + n);
     v = (float2)(activate(v.s0), activate(v.s1));
+#if PACKS
+    __global uint *to = (__global uint *)y + pair_at(m, n, ldy);
+    v = (float2)(v.s0, n + 1 < n_out ? v.s1 : 0) * SCALES.s0;
+    const uint high = halves(v.s0, v.s1);
+    *to = high;
+    v = (v - of_halves(high)) * LOW;
+    if (PLANES == 2) to[NEXT_PLANE] = halves(v.s0, v.s1);
+    if (n == 0) inverse[m] = SCALES.s1;
+#else
     put_pair(y + m * ldy + n, v, n_out - n, Y_PADDED);
+#endif
 }
 
 // y[m, n] = f(sums[m, n] + bias[n]),  sums[m, n] = sum over k of x[m, k] A[n, k]
 //
 // x, a         packed, `blocks` blocks of terms; x_inverse, a_inverse: their scales'
 // parameters   bias [n_out] at `bias`
-// y            [batch, ldy]; with several PARTS sums [PARTS, batch, ldy]
+// y            [batch, ldy]; with several PARTS sums [PARTS, batch, ldy]; with PACKS
+//              packed, ldy blocks of terms, and its rows' scales at `inverse`
 // kept         [batch, ldk]: the sums; anything without KEEPS_SUMS
 // index map: work-group (tile, part)
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void mma(__global const uint4 *x, __global const float *x_inverse,
          __global const uint4 *a, __global const float *a_inverse, const int blocks,
          __global const float *parameters, const int bias, __global float *y,
-         const int ldy, __global float *kept, const int ldk, const int n_out,
-         const int batch)
+         const int ldy, __global float *inverse, __global float *kept, const int ldk,
+         const int n_out, const int batch)
 {
     __local uint4 shared[SHARED] __attribute__((aligned(128)));
     const int rounds = blocks / ROUND, part = get_group_id(1);
@@ -67,18 +80,19 @@ UNROLLED
 #if PARTS > 1
             put_pair(y + ((size_t)part * batch + m) * ldy + n, v, n_out - n, 1);
 #else
-            finish(v, m, n, parameters + bias, y, ldy, kept, ldk, n_out);
+            finish(v, m, n, parameters + bias, y, ldy, inverse, kept, ldk, n_out);
 #endif
         }
     }
 }
 
-// y and kept as above, from the sums of the parts: partial [PARTS, batch, ld]
+// y, inverse and kept as above, from the sums of the parts: partial [PARTS, batch, ld]
 // index map: work-item (sample, pair of neurons)
 __kernel void add_parts(__global const float *partial, const int ld,
                         __global const float *parameters, const int bias,
-                        __global float *y, const int ldy, __global float *kept,
-                        const int ldk, const int n_out, const int batch)
+                        __global float *y, const int ldy, __global float *inverse,
+                        __global float *kept, const int ldk, const int n_out,
+                        const int batch)
 {
     const size_t m = get_global_id(0);
     const int n = 2 * get_global_id(1);
@@ -87,5 +101,5 @@ __kernel void add_parts(__global const float *partial, const int ld,
 UNROLLED
     for (int p = 0; p < PARTS; ++p)
         v += *(__global const float2 *)(partial + (p * (size_t)batch + m) * ld + n);
-    finish(v, m, n, parameters + bias, y, ldy, kept, ldk, n_out);
+    finish(v, m, n, parameters + bias, y, ldy, inverse, kept, ldk, n_out);
 }

@@ -37,6 +37,16 @@
 #define COLUMN_OF(j) \
     (get_local_id(0) / WARP / WARPS_M * (TILE_N / WARPS_N) + 8 * (j) + 2 * (LANE % 4))
 
+// Where the pair of terms k, k + 1 of row m of a first operand of `blocks` blocks of terms
+// lies, in words; and from there, in the next plane.
+#define NEXT_PLANE (4 * WARP)
+inline size_t pair_at(const int m, const int k, const int blocks)
+{
+    const int lane = 4 * (m % 8) + k % 8 / 2, word = 2 * (k % BLOCK / 8) + m % BLOCK / 8;
+    return ((size_t)(m / BLOCK) * blocks + k / BLOCK) * PLANES * NEXT_PLANE + 4 * lane
+           + word;
+}
+
 // Start to copy a step of an operand: `count` parts to local memory, CHUNK of them from
 // every block row, which lie `pitch` parts apart. ITEMS is a multiple of CHUNK.
 inline void copy_step(__local uint4 *to, __global const uint4 *from, const int count,

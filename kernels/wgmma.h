@@ -11,7 +11,8 @@
 //     copying warp    | fill 0 | fill 1 | fill 2 |  …  until 0 is free: fill 0 | …
 //     warp groups              | 0 | 1 | 2 | add to sums | 0 | …
 //
-// The interface is that of mma.h. Local memory starts on 128 bytes, as 8 rows x 8 terms do.
+// The interface is that of mma.h. Local memory starts on 128 bytes, where 8 rows x 8
+// terms do.
 //
 // TILE_M, TILE_N    rows and columns of a group: multiples of 64
 // WARPS_M, WARPS_N  warps below and beside one another: each has 16 rows, and TILE_N /
@@ -46,6 +47,14 @@
 #define ROW_OF(i) (get_local_id(0) / WARP % WARPS_M * BLOCK + 8 * (i) + LANE / 4)
 #define COLUMN_OF(j) \
     (get_local_id(0) / WARP / WARPS_M * (TILE_N / WARPS_N) + 8 * (j) + 2 * (LANE % 4))
+
+// As in mma.h, for either operand.
+#define NEXT_PLANE (4 * PLANE)
+inline size_t pair_at(const int m, const int k, const int blocks)
+{
+    const size_t piece = (size_t)(m / TILE_ROWS) * blocks + k / BLOCK;
+    return 4 * (piece * PIECE + k % BLOCK / 8 * TILE_ROWS + m % TILE_ROWS) + k % 8 / 2;
+}
 
 #if PTX == 90
 // A compiler whose target is older refuses these instructions: they pass it as comments

@@ -65,6 +65,23 @@ def test_small(sizes):
     checked(network, forward(network, batch), config_of(SHAPES[2][-1]))
 
 
+@pytest.mark.parametrize("units", [0, -1])
+@pytest.mark.parametrize("precision", PRECISIONS[:2])
+def test_row_of_layers(units, precision):
+    """Outputs that are bounded stay packed between layers; others are refused."""
+    layers = [Dense(45, "tanh"), Dense(70, "sigmoid"), Dense(3, "relu")]
+    network = Network(37, layers, seed=1)
+    program = network.program.at(precision)
+    span = program.span(0, len(program.ops), 66)
+    shape = SHAPES[PLANES[precision]][units]
+    checked(network, span, config_of(shape, parts=2 + units))
+    layers = [Dense(4, "relu"), Dense(4)]
+    span = forward(Network(3, layers), 4)
+    assert Mma().refuse(span, H200) is None
+    program = Network(3, layers).program
+    assert "relu may be" in Mma().refuse(program.span(0, 4, 4), H200)
+
+
 @pytest.mark.parametrize("scale", [1e-30, 1e-6, 1e4, 1e20])
 def test_any_scale(scale):
     """Rows far beyond the range of halves are scaled into it."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from clnet.activations import activation
 from clnet.device import Device
-from clnet.ops import VALUE_ALIGNMENT, Span, round_up
+from clnet.ops import VALUE_ALIGNMENT, LayerOps, Span, round_up
 from clnet.program import GROUP_UNITS, WARP_UNITS, matrix_units
 from clnet.storage import RowStorage
 from clnet.variants.base import (
@@ -18,7 +19,6 @@ from clnet.variants.base import (
     Parameters,
     Reach,
     Scratch,
-    dense_layer,
     layer_defines,
     padded,
     refuse_unless_dense_layers,
@@ -103,53 +103,32 @@ class Product:
         """Return how many tiles cover c."""
         return -(-self.m // config["tile_m"]) * -(-self.n // config["tile_n"])
 
-    def space(
-        self, device: Device, parts: tuple[int, ...] = (1,)
-    ) -> tuple[Config, ...]:
-        """Return the configs to measure, the best by a model first.
+    def clocks(self, config: Config, device: Device) -> float:
+        """Return the time in that of a unit for one block of 16 x 16 terms."""
+        m, n, parts = config["tile_m"], config["tile_n"], config["parts"]
+        waves = -(-self.tiles(config) * parts // device.compute_units)
+        each = m * n / BLOCK**2 + 2 * (m + n) / BLOCK  # products and copies
+        each /= SPEED[config["units"]]
+        blocks = self.k / parts / BLOCK + FILL
+        return waves * blocks * each + (parts > 1) * SUMMING
 
-        The last one is for units of another kind than the first, if there are any: a
-        driver may refuse to build for the newest.
-        """
-        found = [
-            {**dict(zip(KEYS, shape, strict=True)), "parts": p}
-            for shape in SHAPES[self.planes] for p in parts
-            if shape[0] in matrix_units(device)
-            and (p == 1 or self.k >= p * LEAST_PART * BLOCK)
-        ]
+    def pitch(self) -> int:
+        """Return the values from one row of a part's sums to the next."""
+        return round_up(self.n, VALUE_ALIGNMENT)
 
-        def clocks(config: Config) -> float:
-            """Return the time in that of a unit for one block of 16 x 16 terms."""
-            m, n, parts = config["tile_m"], config["tile_n"], config["parts"]
-            waves = -(-self.tiles(config) * parts // device.compute_units)
-            each = m * n / BLOCK**2 + 2 * (m + n) / BLOCK  # products and copies
-            each /= SPEED[config["units"]]
-            blocks = self.k / parts / BLOCK + FILL
-            return waves * blocks * each + (parts > 1) * SUMMING
+    def partial_size(self, config: Config) -> int:
+        """Return the bytes of the sums of parts."""
+        parts = config["parts"]
+        return 4 * parts * self.m * self.pitch() if parts > 1 else 0
 
-        found.sort(key=clocks)
-        best = found[: MOST_CONFIGS - 1]
-        others = [c for c in found if c["units"] != best[0]["units"]]
-        return (*best, *(others[:1] or found[MOST_CONFIGS - 1 : MOST_CONFIGS]))
+    def scratch(self, config: Config) -> int:
+        """Return the bytes of both operands packed."""
+        return sum(x.size + x.scales_size for x in (self.a(config), self.b(config)))
 
-    def cost(
-        self, span: Span, config: Config, device: Device, launches: int,
-        partial: int = 0,
-    ) -> Cost:
-        """Count both operands packed, and again for every tile that reads them."""
-        a, b = self.a(config), self.b(config)
-        read = a.size * -(-self.n // config["tile_n"])
-        read += b.size * -(-self.m // config["tile_m"])
-        return Cost(
-            flops=span_flops(span),
-            bytes=span_bytes(span) + a.size + b.size + read + 2 * partial,
-            launches=launches,
-            scratch=sum(x.size + x.scales_size for x in (a, b)) + partial,
-            compute_units=min(
-                device.compute_units, self.tiles(config) * config["parts"]
-            ),
-            efficiency=RATES[self.planes],
-        )
+    def read(self, config: Config) -> int:
+        """Return the bytes of operands that all tiles read."""
+        read = self.a(config).size * -(-self.n // config["tile_n"])
+        return read + self.b(config).size * -(-self.m // config["tile_m"])
 
     def defines(self, config: Config) -> dict[str, int | str]:
         """Return the macros of ``mma.h``."""
@@ -157,6 +136,47 @@ class Product:
             **{key.upper(): config[key] for key in KEYS}, "PANEL": PANEL,
             "PLANES": self.planes,
         }
+
+
+def configs_of(
+    products: Sequence[Product], device: Device, parts: tuple[int, ...] = (1,)
+) -> tuple[Config, ...]:
+    """Return the configs of products to measure, the best by a model first.
+
+    The last one is for units of another kind than the first, if there are any: a driver
+    may refuse to build for the newest.
+    """
+    found = [
+        {**dict(zip(KEYS, shape, strict=True)), "parts": p}
+        for shape in SHAPES[products[0].planes] for p in parts
+        if shape[0] in matrix_units(device)
+        and (p == 1 or min(x.k for x in products) >= p * LEAST_PART * BLOCK)
+    ]
+    found.sort(key=lambda config: sum(x.clocks(config, device) for x in products))
+    best = found[: MOST_CONFIGS - 1]
+    others = [c for c in found if c["units"] != best[0]["units"]]
+    return (*best, *(others[:1] or found[MOST_CONFIGS - 1 : MOST_CONFIGS]))
+
+
+def cost_of(
+    products: Sequence[Product], span: Span, config: Config, device: Device,
+    launches: int,
+) -> Cost:
+    """Count operands packed, and again for every tile that reads them."""
+    partial = sum(x.partial_size(config) for x in products)
+    scratch = sum(x.scratch(config) for x in products)
+    return Cost(
+        flops=span_flops(span),
+        bytes=span_bytes(span) + scratch + sum(x.read(config) for x in products)
+        + 2 * partial,
+        launches=launches,
+        scratch=scratch + partial,
+        compute_units=min(
+            device.compute_units,
+            max(x.tiles(config) for x in products) * config["parts"],
+        ),
+        efficiency=RATES[products[0].planes],
+    )
 
 
 def refuse_without_units(span: Span, device: Device) -> str | None:
@@ -176,7 +196,10 @@ def group_of(config: Config) -> int:
 
 @dataclass(frozen=True)
 class Mma:
-    """One dense layer of a batch (``mma.cl``).
+    """A dense layer of a batch, or a row of them (``mma.cl``).
+
+    Between layers of a row outputs stay packed. That takes a scale that is known before
+    they are, so their activations are bounded.
 
     Config: ``units``, the generation of matrix units; ``tile_m``, ``tile_n``, samples
     and neurons of a group; ``warps_m``, ``warps_n``, its warps; ``step``, blocks of 16
@@ -185,83 +208,106 @@ class Mma:
     """
 
     name: str = "mma"
-    reach: Reach = "layer"
+    reach: Reach = "run"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse devices without such matrix units, and all but float32."""
+        """Refuse devices without such matrix units, and all but float32.
+
+        Of several layers also those between which more than 1 may be passed on.
+        """
         refusal = refuse_unless_dense_layers(span, device, keeps_sums=True)
-        return refusal or refuse_without_units(span, device)
+        refusal = refusal or refuse_without_units(span, device)
+        if refusal or len(span.chain or ()) == 1:
+            return refusal
+        if span.layers is None:
+            return "it keeps no outputs but a last layer's, and more is read later"
+        for layer in span.layers[:-1]:
+            if not activation(layer.act.nonlinearity.names[0]).bounded:
+                name = layer.act.nonlinearity.names[0]
+                return f"it passes on what is not beyond 1, and {name} may be"
+        return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles and parts, the best by a model first."""
-        return _product(span).space(device, PARTS)
+        return configs_of(_products(span), device, PARTS)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count x packed and read again, and packed A for every tile of samples."""
-        launches = 2 + (config["parts"] > 1)
-        partial = _partial_size(span, config)
-        return _product(span).cost(span, config, device, launches, partial)
+        products = _products(span)
+        launches = 1 + len(products) * (1 + (config["parts"] > 1))
+        return cost_of(products, span, config, device, launches)
 
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the packing of A and of x, the product, and the sum of its parts."""
-        layer, product, group = dense_layer(span), _product(span), group_of(config)
-        x, y, sums = layer.apply.x, layer.act.y, layer.apply.sums
-        keeps, parts = sums in span.outputs, config["parts"]
-        kept = sums if keeps else y
-        storage, bias = layer.apply.storage, layer.act.bias
-        assert isinstance(storage, RowStorage)
-        first, second = product.a(config), product.b(config)
-        key = f"mma {layer.apply.weights.offset} in {second.form}"
-        a = Packed(key, second.size), Packed(f"{key}, scales", second.scales_size)
-        packed = Scratch("x", first.size), Scratch("scales", first.scales_size)
-        defines = {
-            **layer_defines(span, layer), **product.defines(config), "PARTS": parts,
-            "Y_PADDED": padded(y), "KEEPS_SUMS": int(keeps),
-        }
-        biases: tuple[Argument, ...] = (
-            Parameters(), 0 if bias is None else bias.offset,
-        )
-        last: tuple[Argument, ...] = (kept, kept.stride, layer.n_out, span.batch)
-        partial = Scratch("partial", _partial_size(span, config)), _pitch(span)
-        to: tuple[Argument, ...] = (y, y.stride)
-        launches = (
-            second.launch(
-                Parameters(), layer.apply.weights.offset, storage.stride, *a,
-                second=True, source_padded=1, when="parameters",
-            ),
-            first.launch(
+        """Return the packing of all A and of x, then each product, its parts added."""
+        layers, products = _layers(span), _products(span)
+        x = layers[0].apply.x
+        packed = _scratch(0, products[0].a(config))
+        packs, launches = [], [
+            products[0].a(config).launch(
                 x, 0, x.stride, *packed, second=False, source_padded=padded(x)
-            ),
-            Launch(
+            )
+        ]
+        partial = Scratch("partial", max(p.partial_size(config) for p in products))
+        for number, (layer, product) in enumerate(zip(layers, products, strict=True)):
+            y, sums, storage = layer.act.y, layer.apply.sums, layer.apply.storage
+            assert isinstance(storage, RowStorage)
+            operand, bias = product.b(config), layer.act.bias
+            key = f"mma {layer.apply.weights.offset} in {operand.form}"
+            a = Packed(key, operand.size), Packed(f"{key}, scales", operand.scales_size)
+            packs.append(operand.launch(
+                Parameters(), layer.apply.weights.offset, storage.stride, *a,
+                second=True, when="parameters",
+            ))
+            keeps, parts = sums in span.outputs, config["parts"]
+            given = packed  # of a last layer nothing is packed
+            to: tuple[Argument, ...] = (y, y.stride)
+            if layer is not layers[-1]:
+                following = products[number + 1].a(config)
+                packed = _scratch(number + 1, following)
+                to = packed[0], following.blocks
+            defines = {
+                **layer_defines(span, layer), **product.defines(config),
+                "PARTS": parts, "PACKS": int(layer is not layers[-1]),
+                "Y_PADDED": padded(y), "KEEPS_SUMS": int(keeps),
+            }
+            biases: tuple[Argument, ...] = (
+                Parameters(), 0 if bias is None else bias.offset,
+            )
+            kept = sums if keeps else y
+            last: tuple[Argument, ...] = (
+                packed[1], kept, kept.stride, layer.n_out, span.batch,
+            )
+            group, sums_of_parts = group_of(config), (partial, product.pitch())
+            launches.append(Launch(
                 SOURCE, "mma", defines,
                 (product.tiles(config) * group, parts), (group, 1),
-                (*packed, *a, first.blocks, *biases,
-                 *(to if parts == 1 else partial), *last),
-            ),
-        )
-        if parts == 1:
-            return launches
-        pairs = round_up(-(-layer.n_out // 2), ADDERS)
-        added = Launch(
-            SOURCE, "add_parts", defines, (span.batch, pairs), (1, ADDERS),
-            (*partial, *biases, *to, *last),
-        )
-        return (*launches, added)
+                (*given, *a, product.a(config).blocks, *biases,
+                 *(to if parts == 1 else sums_of_parts), *last),
+            ))
+            if parts > 1:
+                pairs = round_up(-(-layer.n_out // 2), ADDERS)
+                launches.append(Launch(
+                    SOURCE, "add_parts", defines, (span.batch, pairs), (1, ADDERS),
+                    (*sums_of_parts, *biases, *to, *last),
+                ))
+        return (*packs, *launches)
 
 
-def _product(span: Span) -> Product:
-    layer = dense_layer(span)
-    return Product(span.batch, layer.n_out, layer.n_in, PLANES[span.precision])
+def _layers(span: Span) -> tuple[LayerOps, ...]:
+    assert span.chain is not None
+    return span.chain
 
 
-def _pitch(span: Span) -> int:
-    """Return the values from one row of a part's sums to the next."""
-    return round_up(dense_layer(span).n_out, VALUE_ALIGNMENT)
+def _products(span: Span) -> list[Product]:
+    planes = PLANES[span.precision]
+    return [Product(span.batch, x.n_out, x.n_in, planes) for x in _layers(span)]
 
 
-def _partial_size(span: Span, config: Config) -> int:
-    """Return the bytes of the sums of parts."""
-    parts = config["parts"]
-    return 4 * parts * span.batch * _pitch(span) if parts > 1 else 0
+def _scratch(number: int, packing: Packing) -> tuple[Scratch, Scratch]:
+    """Return the buffers of a layer's x, packed, and of its scales."""
+    return (
+        Scratch(f"x of {number}", packing.size),
+        Scratch(f"scales of {number}", packing.scales_size),
+    )

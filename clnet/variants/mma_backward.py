@@ -23,7 +23,13 @@ from clnet.variants.base import (
     real,
 )
 from clnet.variants.gemm_backward import GemmBackward, carried
-from clnet.variants.mma import Product, group_of, refuse_without_units
+from clnet.variants.mma import (
+    Product,
+    configs_of,
+    cost_of,
+    group_of,
+    refuse_without_units,
+)
 from clnet.variants.packing import PLANES, Packing
 
 SOURCE = "mma_backward.cl"
@@ -48,11 +54,11 @@ class MmaBackward:
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles, the best by a model first."""
-        return _product(span).space(device)
+        return configs_of([_product(span)], device)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count both operands packed, and again for every tile that reads them."""
-        return _product(span).cost(span, config, device, launches=3)
+        return cost_of([_product(span)], span, config, device, launches=3)
 
     def launches(
         self, span: Span, config: Config, device: Device
