@@ -78,7 +78,7 @@ def test_types_and_shapes_are_kept(row, dtype):
     np.testing.assert_array_equal(v, np.linspace(-3, 3, 12, dtype=dtype).reshape(3, 4))
 
 
-@pytest.mark.parametrize("row", ACTIVATIONS.values(), ids=lambda row: row.name)
+@rows()
 def test_bounded_rows_give_nothing_beyond_1(row):
     most = np.abs(row.value(np.linspace(-50, 50, 2001))).max()
     assert (most <= 1) == row.bounded
