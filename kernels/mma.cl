@@ -63,9 +63,8 @@ void mma(__global const uint4 *x, __global const float *x_inverse,
     const int rounds = blocks / ROUND, part = get_group_id(1);
     const int2 tile = tile_of(get_group_id(0), batch, n_out);
     float sums[BLOCKS_M][2 * BLOCKS_N][4];
-    if (!multiply(sums, shared, x, a, tile, blocks, rounds * part / PARTS,
-                  rounds * (part + 1) / PARTS))
-        return;
+    multiply(sums, shared, x, a, tile, blocks, rounds * part / PARTS,
+             rounds * (part + 1) / PARTS);
 UNROLLED
     for (int j = 0; j < 2 * BLOCKS_N; ++j) {
         const int n = tile.s1 + COLUMN_OF(j);

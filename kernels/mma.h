@@ -37,8 +37,8 @@
 #define COLUMN_OF(j) \
     (get_local_id(0) / WARP / WARPS_M * (TILE_N / WARPS_N) + 8 * (j) + 2 * (LANE % 4))
 
-// Where the pair of terms k, k + 1 of row m of a first operand of `blocks` blocks of terms
-// lies, in words; and from there, in the next plane.
+// Where terms k and k + 1 of row m of a first operand of `blocks` blocks of terms lie, in
+// words; and from there, in the next plane.
 #define NEXT_PLANE (4 * WARP)
 inline size_t pair_at(const int m, const int k, const int blocks)
 {
@@ -108,9 +108,8 @@ UNROLLED
 
 // sums = this lane's of the tile at `tile`, of the rounds from `from` to `to` of operands
 // of `blocks` blocks of terms; shared [SHARED] is local memory. Which they are: sums
-// [i][j][e] belong to row ROW_OF(2 i + e / 2) and column COLUMN_OF(j) + e % 2. Returned:
-// whether there are any.
-inline bool multiply(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared,
+// [i][j][e] belong to row ROW_OF(2 i + e / 2) and column COLUMN_OF(j) + e % 2.
+inline void multiply(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared,
                      __global const uint4 *a, __global const uint4 *b, const int2 tile,
                      const int blocks, const int from, const int to)
 {
@@ -154,5 +153,4 @@ UNROLLED
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         next = next + 1 == STAGES ? 0 : next + 1;
     }
-    return true;
 }

@@ -3,20 +3,22 @@
 //
 //     c(m, n) = sum over k of a(m, k) b(n, k)
 //
-// of operands that pack_tiles.cl has packed (halves.h). A group computes TILE_M x TILE_N
-// of c. One warp does nothing but copy, whole pieces of 64 rows at a time, STAGES steps
-// ahead of the warp groups that multiply. Of each stage, one barrier in local memory
-// tells these that it is full, a second one the copying warp that it is free again:
+// of operands that pack_tiles.cl has packed (halves.h). A work-group is one warp group
+// and computes 64 x TILE_N of c. Steps are copied, whole pieces of 64 rows at a time,
+// STAGES of them ahead of the units; a barrier in local memory tells when a stage is
+// full. Once the units have done with a step, its stage is filled again:
 //
-//     copying warp    | fill 0 | fill 1 | fill 2 |  …  until 0 is free: fill 0 | …
-//     warp groups              | 0 | 1 | 2 | add to sums | 0 | …
+//     copies     | stage 0 | 1 | 2 | …        | 0 | 1 | …
+//     products             | 0 | 1 | 2 | … add to sums | 0 | …
+//
+// Local memory is short (48 KB a group): four groups a unit, each with its own copies
+// under way, do what one with a larger tile could not.
 //
 // The interface is that of mma.h. Local memory starts on 128 bytes, where 8 rows x 8
 // terms do.
 //
-// TILE_M, TILE_N    rows and columns of a group: multiples of 64
-// WARPS_M, WARPS_N  warps below and beside one another: each has 16 rows, and TILE_N /
-//                   WARPS_N columns, a multiple of 64
+// TILE_M, TILE_N    64 rows, and columns of a group: a multiple of 64
+// WARPS_M, WARPS_N  4 and 1: warps below and beside one another
 // STEP              blocks of 16 terms that are copied at once
 // STAGES            steps in local memory: 2 or more
 // SLICE             blocks of terms that the units add up: STEP, 2 STEP or 4 STEP
@@ -30,23 +32,20 @@
 #error "wgmma.h needs WARPS_M, WARPS_N, STEP, STAGES and SLICE"
 #endif
 
-#define WARP_GROUP 128                              // work-items
-#define MULTIPLIERS (WARPS_M * WARPS_N * WARP)      // that multiply
-#define ITEMS (MULTIPLIERS + WARP)                  // and those that copy
+#define ITEMS (WARPS_M * WARPS_N * WARP)
 #define BLOCKS_M 1
-#define BLOCKS_N (TILE_N / WARPS_N / BLOCK)         // blocks of columns of a warp
-#define PIECES (TILE_N / WARPS_N / TILE_ROWS)       // pieces of columns likewise
+#define BLOCKS_N (TILE_N / BLOCK)                   // blocks of columns
+#define PIECES (TILE_N / TILE_ROWS)                 // pieces of columns
 #define PLANE (2 * TILE_ROWS)                       // 4-word parts of a piece's plane
 #define PIECE (PLANES * PLANE)                      // of 64 rows x 16 terms
-#define A_STEP (TILE_M / TILE_ROWS * STEP * PIECE)
-#define B_STEP (TILE_N / TILE_ROWS * STEP * PIECE)
-#define SHARED (STAGES * (A_STEP + B_STEP + 1))     // and two barriers a stage
+#define ROWS_STEP (STEP * PIECE)                    // a step of 64 rows
+#define STAGE ((1 + PIECES) * ROWS_STEP)
+#define SHARED (STAGES * STAGE + (STAGES + 1) / 2)  // and a barrier a stage
 #define ROUND SLICE                                 // blocks of terms of a round
 
 #define LANE (get_local_id(0) % WARP)
-#define ROW_OF(i) (get_local_id(0) / WARP % WARPS_M * BLOCK + 8 * (i) + LANE / 4)
-#define COLUMN_OF(j) \
-    (get_local_id(0) / WARP / WARPS_M * (TILE_N / WARPS_N) + 8 * (j) + 2 * (LANE % 4))
+#define ROW_OF(i) (get_local_id(0) / WARP * BLOCK + 8 * (i) + LANE / 4)
+#define COLUMN_OF(j) (8 * (j) + 2 * (LANE % 4))
 
 // As in mma.h, for either operand.
 #define NEXT_PLANE (4 * PLANE)
@@ -85,22 +84,7 @@ inline ulong descriptor(const uint at)
     return (at & 0x3ffff) >> 4 | (ulong)(1024 >> 4) << 16 | (ulong)(128 >> 4) << 32;
 }
 
-// A barrier in local memory: made for `count` arrivals; one of them, and `bytes` of
-// copies that are to arrive too; one of them; the wait for a phase, counted modulo 2.
-inline void make_barrier(const uint barrier, const uint count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
-                 :: "r"(barrier), "r"(count) : "memory");
-}
-inline void expect(const uint barrier, const uint bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :: "r"(barrier), "r"(bytes) : "memory");
-}
-inline void arrive(const uint barrier)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
-}
+// Wait for a phase of a barrier in local memory; phases are counted modulo 2.
 inline void wait_for(const uint barrier, const uint phase)
 {
     uint there;
@@ -112,49 +96,31 @@ inline void wait_for(const uint barrier, const uint phase)
             : "=r"(there) : "r"(barrier), "r"(phase) : "memory");
     } while (!there);
 }
-inline void copy_piece(const uint to, __global const uint4 *from, const uint bytes,
-                       const uint barrier)
-{
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-        "[%0], [%1], %2, [%3];"
-        :: "r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
-}
 
-// What the copying warp does: `steps` steps to local memory at `shared`.
-inline void copy_steps(const uint shared, const uint full, const uint free,
-                       __global const uint4 *a, __global const uint4 *b,
-                       const size_t pitch, const int steps)
+// Start to copy a step of a and b to the stage at `to`; the barrier's phase ends with it.
+inline void copy_step(const uint to, __global const uint4 *a, __global const uint4 *b,
+                      const int pitch, const uint barrier)
 {
-    const uint bytes = STEP * PIECE * sizeof(uint4);
-    int stage = 0;
-    uint phase = 1;  // the first time stages are free
-    for (int step = 0; step < steps; ++step) {
-        const uint to = shared + stage * (A_STEP + B_STEP) * sizeof(uint4);
-        wait_for(free + 8 * stage, phase);
-        expect(full + 8 * stage, (A_STEP + B_STEP) * sizeof(uint4));
+    const uint bytes = ROWS_STEP * sizeof(uint4);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :: "r"(barrier), "r"((1 + PIECES) * bytes) : "memory");
 UNROLLED
-        for (int i = 0; i < TILE_M / TILE_ROWS; ++i)
-            copy_piece(to + i * bytes, a + i * pitch, bytes, full + 8 * stage);
-UNROLLED
-        for (int i = 0; i < TILE_N / TILE_ROWS; ++i)
-            copy_piece(to + (TILE_M / TILE_ROWS + i) * bytes, b + i * pitch, bytes,
-                       full + 8 * stage);
-        a += STEP * PIECE;
-        b += STEP * PIECE;
-        if (++stage == STAGES) {
-            stage = 0;
-            phase ^= 1;
-        }
+    for (int i = 0; i <= PIECES; ++i) {
+        __global const uint4 *from = i == 0 ? a : b + (size_t)(i - 1) * pitch;
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+            "[%0], [%1], %2, [%3];"
+            :: "r"(to + i * bytes), "l"(from), "r"(bytes), "r"(barrier) : "memory");
     }
 }
 
-// sums (+)= products of a warp group's pieces at a and b, of STEP blocks of terms;
-// begin: sums start at zero. With PLANES 2 the low parts are added to rest.
-inline void add_step(float (*sums)[4], float (*rest)[4], const uint a, const uint b,
+// sums (+)= products of a stage, of STEP blocks of terms; begin: sums start at zero. Of
+// PLANES 2 those of the low parts are added to rest.
+inline void add_step(float (*sums)[4], float (*rest)[4], const uint stage,
                      const int begin)
 {
-    const ulong rows = descriptor(a), columns = descriptor(b);
+    const ulong rows = descriptor(stage);
+    const ulong columns = descriptor(stage + ROWS_STEP * sizeof(uint4));
     FENCE();
 UNROLLED
     for (int k = 0; k < STEP; ++k)
@@ -170,52 +136,48 @@ UNROLLED
     COMMIT();
 }
 
-// As in mma.h: sums = this lane's of the tile at `tile`, of the rounds from `from` to
-// `to`. Returned: whether there are any; the copying warp has none.
-inline bool multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
+// As in mma.h: sums = this lane's of the tile at `tile`, of rounds `from` to `to`.
+inline void multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
                      __global const uint4 *a, __global const uint4 *b, const int2 tile,
                      const int blocks, const int from, const int to)
 {
     const int id = get_local_id(0), pitch = blocks * PIECE;
-    const uint start = (uint)(size_t)shared;
-    const uint full = start + STAGES * (A_STEP + B_STEP) * sizeof(uint4);
-    const uint free = full + 8 * STAGES;
-    if (id == 0) {
-        for (int stage = 0; stage < STAGES; ++stage) {
-            make_barrier(full + 8 * stage, 1);
-            make_barrier(free + 8 * stage, MULTIPLIERS / WARP_GROUP);
-        }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    const uint start = (uint)(size_t)shared, stage_bytes = STAGE * sizeof(uint4);
+    const uint full = start + STAGES * stage_bytes;  // the barriers
+    int left = (to - from) * (SLICE / STEP);         // steps that are not yet copied
+    a += (size_t)(tile.s0 / TILE_ROWS) * pitch + from * SLICE * PIECE;
+    b += (size_t)(tile.s1 / TILE_ROWS) * pitch + from * SLICE * PIECE;
+#define FILL(stage)                                                                      \
+    if (id == 0 && left-- > 0) {                                                         \
+        copy_step(start + (stage) * stage_bytes, a, b, pitch, full + 8 * (stage));       \
+        a += STEP * PIECE;                                                               \
+        b += STEP * PIECE;                                                               \
     }
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (id >= MULTIPLIERS) {
-        a += (size_t)(tile.s0 / TILE_ROWS) * pitch + from * SLICE * PIECE;
-        b += (size_t)(tile.s1 / TILE_ROWS) * pitch + from * SLICE * PIECE;
-        if (id == MULTIPLIERS)
-            copy_steps(start, full, free, a, b, pitch, (to - from) * (SLICE / STEP));
-        return false;
+    if (id == 0) {
+        for (int stage = 0; stage < STAGES; ++stage)
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;"
+                         :: "r"(full + 8 * stage) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster; "
+                     "fence.proxy.async.shared::cta;" ::: "memory");
+        for (int stage = 0; stage < STAGES; ++stage) FILL(stage)
     }
     float (*sums)[4] = all[0], part[2 * BLOCKS_N][4], rest[2 * BLOCKS_N][4];
 UNROLLED
     for (int j = 0; j < 2 * BLOCKS_N; ++j)
 UNROLLED
         for (int e = 0; e < 4; ++e) sums[j][e] = part[j][e] = rest[j][e] = 0;
-    const uint row = id / WARP_GROUP % (WARPS_M / 4);
-    const uint column = id / WARP_GROUP / (WARPS_M / 4) * PIECES;
-    const uint bytes = STEP * PIECE * sizeof(uint4);
+    barrier(CLK_LOCAL_MEM_FENCE);
     int stage = 0, before = 0;
     uint phase = 0;
     for (int round = from; round < to; ++round) {
 UNROLLED
         for (int step = 0; step < SLICE / STEP; ++step) {
-            const uint at = start + stage * (A_STEP + B_STEP) * sizeof(uint4);
             wait_for(full + 8 * stage, phase);
-            add_step(PLANES == 2 ? part : sums, rest, at + row * bytes,
-                     at + A_STEP * sizeof(uint4) + column * bytes,
+            add_step(PLANES == 2 ? part : sums, rest, start + stage * stage_bytes,
                      PLANES == 2 && step == 0);
-            if (PLANES == 2 ? step > 0 : step > 0 || round > from) {
+            if (step > 0 || (PLANES == 1 && round > from)) {
                 DONE_BUT(1);
-                if (id % WARP_GROUP == 0) arrive(free + 8 * before);
+                FILL(before)
             }
             before = stage;
             if (++stage == STAGES) {
@@ -225,7 +187,7 @@ UNROLLED
         }
 #if PLANES == 2
         DONE_BUT(0);
-        if (id % WARP_GROUP == 0) arrive(free + 8 * before);
+        FILL(before)
 UNROLLED
         for (int j = 0; j < 2 * BLOCKS_N; ++j)
 UNROLLED
@@ -240,12 +202,11 @@ UNROLLED
 #else
     DONE_BUT(0);
 #endif
-    return true;
 }
 
 #else
 // The same, of which steps are copied by all and multiplied one by one.
-inline bool multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
+inline void multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
                      __global const uint4 *a, __global const uint4 *b, const int2 tile,
                      const int blocks, const int from, const int to)
 {
@@ -254,21 +215,19 @@ inline bool multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
         for (int e = 0; e < 4; ++e) all[0][j][e] = 0;
     for (int block = from * SLICE; block < to * SLICE; ++block) {
         barrier(CLK_LOCAL_MEM_FENCE);
-        for (int c = id; c < (TILE_M + TILE_N) / TILE_ROWS * PIECE; c += ITEMS) {
-            const int piece = c / PIECE - TILE_M / TILE_ROWS;
-            shared[c] = piece < 0
-                ? a[(size_t)(tile.s0 / TILE_ROWS + c / PIECE) * pitch + block * PIECE
-                    + c % PIECE]
-                : b[(size_t)(tile.s1 / TILE_ROWS + piece) * pitch + block * PIECE
-                    + c % PIECE];
+        for (int c = id; c < (1 + PIECES) * PIECE; c += ITEMS) {
+            const int piece = c / PIECE, at = block * PIECE + c % PIECE;
+            shared[c] = piece == 0
+                ? a[(size_t)(tile.s0 / TILE_ROWS) * pitch + at]
+                : b[(size_t)(tile.s1 / TILE_ROWS + piece - 1) * pitch + at];
         }
         barrier(CLK_LOCAL_MEM_FENCE);
         __local const half *rows = (__local const half *)shared;
-        __local const half *columns = rows + TILE_M / TILE_ROWS * PIECE * 8;
+        __local const half *columns = rows + PIECE * 8;
 #define AT(piece_of, n, p, k) \
     vload_half((n) / TILE_ROWS * PIECE * 8 + (p) * PLANE * 8 \
                + ((k) / 8 * TILE_ROWS + (n) % TILE_ROWS) * 8 + (k) % 8, piece_of)
-        for (int j = 0; id < MULTIPLIERS && j < 2 * BLOCKS_N; ++j)
+        for (int j = 0; j < 2 * BLOCKS_N; ++j)
             for (int e = 0; e < 4; ++e) {
                 const int m = ROW_OF(e / 2), n = COLUMN_OF(j) + e % 2;
                 float main = 0, rest = 0;
@@ -281,6 +240,5 @@ inline bool multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
                 all[0][j][e] += fma(rest, 1 / LOW, main);
             }
     }
-    return id < MULTIPLIERS;
 }
 #endif

@@ -44,8 +44,8 @@ SHAPES = {  # by planes; from large to small: large tiles read less
         (80, 32, 32, 2, 2, 2, 4, 1),
         (80, 128, 16, 4, 1, 2, 2, 1),
         (80, 16, 64, 1, 4, 2, 4, 1),
+        (90, 64, 128, 4, 1, 1, 3, 4),
         (90, 64, 64, 4, 1, 1, 5, 4),
-        (90, 64, 64, 4, 1, 1, 5, 2),
     ),
     1: (
         (80, 128, 128, 2, 2, 1, 4, 1),
@@ -55,8 +55,6 @@ SHAPES = {  # by planes; from large to small: large tiles read less
         (80, 32, 32, 2, 2, 2, 4, 1),
         (80, 128, 16, 4, 1, 2, 4, 1),
         (80, 16, 64, 1, 4, 2, 4, 1),
-        (90, 128, 128, 8, 1, 1, 5, 4),
-        (90, 128, 64, 8, 1, 2, 3, 4),
         (90, 64, 128, 4, 1, 2, 3, 4),
         (90, 64, 64, 4, 1, 2, 5, 4),
     ),
@@ -189,9 +187,8 @@ def refuse_without_units(span: Span, device: Device) -> str | None:
 
 
 def group_of(config: Config) -> int:
-    """Return the work-items of a group; for a warp group's units one warp copies."""
-    copying = config["units"] == GROUP_UNITS
-    return WARP * (config["warps_m"] * config["warps_n"] + copying)
+    """Return the work-items of a group."""
+    return WARP * config["warps_m"] * config["warps_n"]
 
 
 @dataclass(frozen=True)
