@@ -184,6 +184,7 @@ class ParallelPass:
         texts.append(f"the update, on {where}\n\n{self._update_plan.explain()}")
         return "\n\n".join(texts)
 
+    does_epochs = False
     may_fail = False  # gradients alone are computed without kernels that wait
 
     def mended(self) -> bool:
@@ -191,9 +192,10 @@ class ParallelPass:
         return False
 
     def run(
-        self, words: Iterable[int], rate: float, seed: int, count: int, place: int = 0
+        self, words: Iterable[int], rate: float, seed: int, count: int,
+        place: int = 0, epochs: int = 1,
     ) -> None:
-        """Train an epoch, whose totals have one place: as `Pass.run`."""
+        """Train one epoch, whose totals have one place: as `Pass.run`."""
         keys = {f"key{i}": int(word) for i, word in enumerate(words)}
         for number, worker in enumerate(self._workers):
             # A seed of its own: samples count from 0 on each, in what dropout hashes.

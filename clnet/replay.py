@@ -165,8 +165,8 @@ class Replay(Binding):
 
     Attributes
     ----------
-    many_at_once : bool
-        Whether all launches can do many steps in a run.
+    many_at_once, many_epochs : bool
+        Whether all launches can do many steps in a run, and steps of several epochs.
     """
 
     def __init__(
@@ -200,9 +200,12 @@ class Replay(Binding):
             self._wait()
         else:
             self._ready(steps[0], first)  # of the next run
-        self.many_at_once = all(
-            any(isinstance(a, Scalar) and a.name == "steps" for a in call.arguments)
-            for call in calls if not call.standby
+        self.many_at_once, self.many_epochs = (
+            all(
+                any(isinstance(a, Scalar) and a.name == name for a in call.arguments)
+                for call in calls if not call.standby
+            )
+            for name in ("steps", "apart")
         )
         flops = sum(span_flops(step.span) for step in steps)
         self._most = max(1, RUN_FLOPS // max(flops, 1))
@@ -265,6 +268,37 @@ class Replay(Binding):
             self.run()
         return steps
 
+    def does_epochs(self, samples: int) -> bool:
+        """Whether all launches can do several epochs of so many samples in a run."""
+        return self.many_epochs and -(-samples // self.batch) <= self._most
+
+    def run_epochs(
+        self, samples: int, count: int, value: Value, place: int, epochs: int
+    ) -> None:
+        """Enqueue several epochs of one order and rate, as `does_epochs` allows.
+
+        Parameters
+        ----------
+        samples, count
+            As of `run_pass`.
+        value : Value
+            That was given places: the totals.
+        place : int
+            The first epoch's.
+        epochs : int
+            How many.
+        """
+        steps = -(-samples // self.batch)
+        together = self._most // steps
+        for number in range(0, epochs, together):
+            self.turn_to(value, place + number)
+            self.set(
+                first=0, samples=samples, seen=min(self.batch, samples), fresh=True,
+                count=count + number * steps,
+                steps=min(together, epochs - number) * steps,
+            )
+            self.run()
+
     def write(self, value: Value, rows: Array) -> None:
         """Fill a value by its rows [rows, width], and wait."""
         super().write(value, rows)
@@ -286,11 +320,15 @@ class Replay(Binding):
         pitch = round_up(size, part_alignment(self.session))
         memory = Memory(self.session, places * pitch)
         arguments = [memory.part(i * pitch, size) for i in range(places)]
+        if self.many_epochs:  # kernels find each place themselves
+            arguments = [memory.argument] * places
+            self.set(apart=pitch // np.dtype(self.dtype).itemsize)
         self._places[value.name] = memory, pitch, arguments
 
     def turn_to(self, value: Value, place: int) -> None:
         """Let the steps enqueued next find a value in one of its places."""
         argument = self._places[value.name][2][place]
+        self.set(place=place * self._numbers.get("apart", 0))
         for kernel, index in self._uses[value.name]:
             kernel.set_arg(index, argument)
 

@@ -43,11 +43,9 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 CHUNK = 8192  # samples of a validation set that are computed at once
-# Epochs that are begun before the first of them is told: no more than take so long, and
-# a share of those since a callback looked at the parameters, as such a look makes the
-# later ones vain, and those before it be done again.
-AHEAD_SECONDS = 0.02
-AHEAD_SHARE = 4
+# Epochs that are begun before the first of them is told take no longer than this: of
+# longer ones the host's share is small, and all were in vain if a callback looks.
+AHEAD_SECONDS = 2e-3
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ class Training:
         self._state = state
         self._epoch = self._begun = state.epoch
         self._stretches = [_Stretch(state.epoch, [])] * 2  # as `Learnt` keeps
-        self._quiet = 0  # epochs since somebody looked
+        self._quiet = 0 if setup.callbacks else AHEAD  # epochs since somebody looked
         self._goes_ahead = setup.foreseen and len(setup.devices) == 1
         self._samples = n = len(data)
         self._steps = -(-n // batch)
@@ -199,8 +197,7 @@ class Training:
             first, together = self._epoch, 1
             if self._goes_ahead and self._learnt[0].keeps_states:
                 together = min(
-                    AHEAD, last - first, self._quiet // AHEAD_SHARE,
-                    int(AHEAD_SECONDS / seconds),
+                    AHEAD, last - first, self._quiet, int(AHEAD_SECONDS / seconds)
                 )
             rates = [rate(n) for n in range(first, first + max(1, together))]
             start = time.perf_counter()
@@ -227,17 +224,25 @@ class Training:
         self._learnt[0].keep(whole=len(rates) > 1 or self._training.may_fail)
         self._stretches = [_Stretch(self._epoch, rates), self._stretches[0]]
         self._begun = self._epoch + len(rates)
-        for place, rate in enumerate(rates):
-            self._enqueue(self._epoch + place, rate, place)
-            for one in self._validations:
-                one.run(place=place)
+        self._enqueue(self._epoch, rates, self._validations)
 
-    def _enqueue(self, epoch: int, rate: float, place: int) -> None:
-        """Enqueue an epoch's steps."""
-        words = key(self._state.seed, epoch) if self._shuffled else ()
-        self._training.run(
-            words, rate, self._state.seed, self._count(epoch), place
-        )
+    def _enqueue(
+        self, first: int, rates: list[float], validations: Sequence[Pass] = ()
+    ) -> None:
+        """Enqueue epochs, one for each rate, in one run if nothing is between them."""
+        seed, alike = self._state.seed, len(set(rates)) == 1
+        if alike and not self._shuffled and not validations:
+            together = len(rates) if self._training.does_epochs else 1
+        else:
+            together = 1
+        for place in range(0, len(rates), together):
+            epoch = first + place
+            words = key(seed, epoch) if self._shuffled else ()
+            self._training.run(
+                words, rates[place], seed, self._count(epoch), place, together
+            )
+            for one in validations:
+                one.run(place=place)
 
     def _count(self, epoch: int) -> int:
         """Return the steps done when so many epochs are."""
@@ -271,8 +276,7 @@ class Training:
         number = 0 if self._stretches[0].first <= epoch else 1
         self._learnt[0].restore(number)
         stretch = self._stretches[number]
-        for i, rate in enumerate(stretch.rates[: epoch - stretch.first]):
-            self._enqueue(stretch.first + i, rate, i)
+        self._enqueue(stretch.first, stretch.rates[: epoch - stretch.first])
         if self._training.mended():
             self._restore(epoch)
 

@@ -25,12 +25,15 @@ RECORD = ("loss", "squared error", "bit fails")
 
 SCALARS = (
     "first", "samples", "seen", "fresh", "rate", "count", "seed", "key", "steps",
+    "place", "apart",
 )
 """What is set from step to step: the number of the batch's first sample in the epoch's
 order, its samples, those of the epoch so far with it, whether the totals start anew,
 the learning rate, the steps taken before, the seed of the optimiser's random numbers,
 the key of the epoch's order. A launch that takes ``steps`` does so many steps in a
-row, with ``samples`` in all, from the one on that the others describe."""
+row, with ``samples`` in all, from the one on that the others describe. One that takes
+``apart`` does as many epochs of those samples as there are steps for: the first one's
+totals begin with value ``place``, the next ones' lie ``apart`` behind each other."""
 
 
 def gradient(name: str, slot: Slot) -> Value:

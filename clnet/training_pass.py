@@ -57,9 +57,9 @@ class Pass:
 
     def run(
         self, words: Iterable[int] = (), rate: float = 0.0, seed: int = 0,
-        count: int = 0, place: int = 0,
+        count: int = 0, place: int = 0, epochs: int = 1,
     ) -> None:
-        """Enqueue an epoch.
+        """Enqueue an epoch, or several: see `does_epochs`.
 
         Parameters
         ----------
@@ -73,16 +73,28 @@ class Pass:
             Steps taken before.
         place : int
             Of its totals, among those of the epochs that are read together.
+        epochs : int
+            How many, in places one behind the other.
         """
         self._replay.session.settle()  # another pass may be under way
         self._replay.turn_to(self._totals, place)
         self._replay.set(rate=rate, seed=seed & 0xFFFFFFFF)
         self._replay.set(**{f"key{i}": int(word) for i, word in enumerate(words)})
-        self._replay.run_pass(len(self._data), count)
+        if epochs == 1:
+            self._replay.run_pass(len(self._data), count)
+        else:
+            self._replay.run_epochs(
+                len(self._data), count, self._totals, place, epochs
+            )
 
     def totals(self, count: int = 1) -> Array:
         """Wait for the epochs' end, and return their totals [count, 6] (`Tally`)."""
         return self._replay.read_places(self._totals, count)
+
+    @property
+    def does_epochs(self) -> bool:
+        """Whether several epochs of one order and rate go in a run."""
+        return self._replay.does_epochs(len(self._data))
 
     @property
     def may_fail(self) -> bool:

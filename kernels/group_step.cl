@@ -477,15 +477,17 @@ inline int meet(volatile __global uint *came, const uint round,
 #define MEETING
 #endif
 
-// steps: to do, from the one described by the others on; samples: of all of them; seen:
-// of the epoch so far, with the first step's
+// steps: to do, from the one described by the others on; samples: of all of them, or of
+// one epoch of several; seen: of the epoch so far, with the first step's; place, apart:
+// of the epochs' totals
 // came: how often groups came to meet; if they did in vain, the totals are NaN
 // index map: group g takes tiles g, g + groups, … of each step
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
 steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
       __global float *totals, __global const uchar *live, const int batch,
-      const int outputs, const int steps, const int seen, const int fresh,
-      const float rate, const int count, const uint seed MEETING)
+      const int outputs, const int steps, const int place, const int apart,
+      const int seen, const int fresh, const float rate, const int count,
+      const uint seed MEETING)
 {
     __local float own[LOCAL] ALIGNED;
     SET_NET
@@ -498,8 +500,12 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
     // None meets before all have come: whoever came already is of this launch.
     uint round = look(came) / MEET * MEET;
 #endif
+    const int epoch = (samples + batch - 1) / batch;  // steps
+    totals += place;
     for (int step = 0; step < steps; ++step) {
-        const int begin = step * batch, here = min(batch, samples - begin);
+        const int begin = step % epoch * batch, here = min(batch, samples - begin);
+        const int anew = begin == 0 && (fresh || step > 0);
+        if (begin == 0 && step > 0) totals += apart;
         for (int start = get_group_id(0) * TILE; start < here; start += groups * TILE)
             tile(&net, own, first + begin + start, min(TILE, here - start), key, mine,
                  start >= groups * TILE);
@@ -508,14 +514,14 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
         if (!meet(came, round, distress, &vain)) break;
         const Moment now = moment_of(rate, here, 0.0f, seen, outputs, count + step, seed);
         combined(gradients, min(groups, (here + TILE - 1) / TILE), size, parameters,
-                 state, total, totals, live, fresh && step == 0, now, sums);
+                 state, total, totals, live, anew, now, sums);
         round += MEET;
         if (!meet(came, round, distress, &vain)) break;
 #else
         barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
         if (get_local_id(0) == 0) {
             for (int k = 0; k < RECORD; ++k)
-                add_to_total(totals, k, gradients[size + k], fresh && step == 0);
+                add_to_total(totals, k, gradients[size + k], anew);
         }
         barrier(CLK_GLOBAL_MEM_FENCE);
 #if UPDATE

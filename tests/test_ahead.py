@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clnet import Dense, Network, training
+from clnet import Dense, Network, replay, training
+from clnet.binding import Step
 from clnet.device import device
 from clnet.errors import ClnetWarning
 from clnet.optimisers import SGD
+from clnet.variants.group_step import GroupStep
 
 DEVICE = device()
 COPYING = replace(DEVICE, fine_svm=False, companions=())  # as GPUs: one queue, copies
@@ -34,7 +36,6 @@ def net(last="sigmoid"):
 @pytest.fixture
 def ahead(monkeypatch):
     """Sets how many epochs are begun together."""
-    monkeypatch.setattr(training, "AHEAD_SHARE", 1)
     monkeypatch.setattr(training, "AHEAD_SECONDS", 1e9)
     return lambda most: monkeypatch.setattr(training, "AHEAD", most)
 
@@ -92,12 +93,35 @@ def test_all_is_as_one_by_one(ahead, place, options):
 def test_whatever_callbacks_do(looks, replaces, stop, most):
     acts = {"looks": looks, "replaces": replaces, "stop": stop}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "AHEAD_SHARE", 1)
         patch.setattr(training, "AHEAD_SECONDS", 1e9)
         found = []
         for several in (1, most):
             patch.setattr(training, "AHEAD", several)
             found.append(all_of(COPYING, {"optimiser": "rprop"}, **acts))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("flops", [1, 10**9])
+@pytest.mark.parametrize("options", [
+    {"optimiser": "rprop"}, {"optimiser": "adam", "batch_size": 16, "shuffle": False},
+    {"optimiser": "sarprop"}, {"optimiser": "sgd", "schedule": "step"},
+], ids=["rprop", "adam", "sarprop", "sgd"])
+def test_several_epochs_a_launch(ahead, monkeypatch, options, flops):
+    plan = training.plan_training
+
+    def one_group(network, program, device, batch, **others):
+        span, variant = program.span(0, len(program.ops), batch), GroupStep()
+        config = next(c for c in variant.space(span, device) if c["alone"])
+        found = plan(network, program, device, batch, tune=False)
+        return replace(found, steps=(Step(span, variant, config, device),))
+
+    monkeypatch.setattr(training, "plan_training", one_group)
+    monkeypatch.setattr(replay, "RUN_FLOPS", flops)
+    several = [{}, {"stop": 7}, {"looks": (4, 9)}]
+    found = []
+    for most in (1, 5):
+        ahead(most)
+        found.append([all_of(DEVICE, options, **acts) for acts in several])
     assert found[0] == found[1]
 
 
@@ -111,7 +135,10 @@ def test_epochs_are_begun_together(ahead, monkeypatch):
         begin(self, rates)
 
     monkeypatch.setattr(training.Training, "_begin", counted)
-    net().fit(X, T, epochs=EPOCHS)
+    net().fit(X, T, epochs=EPOCHS)  # nobody can look
+    assert found == [1, 4, 4, 3]
+    found.clear()
+    net().fit(X, T, epochs=EPOCHS, callbacks=[Acts()])
     assert found == [1, 1, 2, 4, 4]
     found.clear()
     net().fit(X, T, epochs=EPOCHS, callbacks=[Acts(looks=range(EPOCHS + 1))])

@@ -165,7 +165,8 @@ class GroupStep:
                 Launch(
                     "group_step.cl", "steps", defines, (count * group,), (group,),
                     (*shared, State(), Gradients(), totals, live, span.batch, t.width,
-                     Scalar("steps"), *rule, *meeting),
+                     Scalar("steps"), Scalar("place"), Scalar("apart"), *rule,
+                     *meeting),
                 ),
             )
         return (
