@@ -287,7 +287,17 @@ def test_edges(variant, case, place):
     check_case(variant, case, place, lambda listed: listed[:1])
 
 
-@pytest.mark.parametrize(("variant", "case"), pairs(CHAINS, FUNCTIONS))
+def half(found):
+    """Leave every other case of a variant, and every other variant of a case, out."""
+    return [
+        case if (place + VARIANTS.index(case.values[0])) % 2
+        or case.values[0].reach == "run"
+        else pytest.param(*case.values, id=case.id, marks=pytest.mark.sweep)
+        for place, case in enumerate(found)
+    ]
+
+
+@pytest.mark.parametrize(("variant", "case"), half(pairs(CHAINS, FUNCTIONS)))
 def test_functions_and_chains(variant, case, place):
     """Every activation, every other feature, each with another config."""
     number = CASES.index(case)
@@ -524,7 +534,7 @@ def test_what_is_refused_and_what_is_not(variant):
             single, outputs=(single.ops[0].writes[0], *single.outputs)
         )
         refusal = variant.refuse(needed, cpu)
-        if variant.name in KEEPS_SUMS:
+        if variant.name in KEEPS_SUMS and len(span.ops) == 2:
             assert refusal is None
         else:
             assert_is_a_sentence(refusal)

@@ -141,8 +141,8 @@ def configs_of(
 ) -> tuple[Config, ...]:
     """Return the configs of products to measure, the best by a model first.
 
-    The last one is for units of another kind than the first, if there are any: a driver
-    may refuse to build for the newest.
+    One at least is for units of another kind than the others, if there are any: a
+    driver may refuse to build for the newest.
     """
     found = [
         {**dict(zip(KEYS, shape, strict=True)), "parts": p}
@@ -151,9 +151,10 @@ def configs_of(
         and (p == 1 or min(x.k for x in products) >= p * LEAST_PART * BLOCK)
     ]
     found.sort(key=lambda config: sum(x.clocks(config, device) for x in products))
-    best = found[: MOST_CONFIGS - 1]
-    others = [c for c in found if c["units"] != best[0]["units"]]
-    return (*best, *(others[:1] or found[MOST_CONFIGS - 1 : MOST_CONFIGS]))
+    best, rest = found[:MOST_CONFIGS], found[MOST_CONFIGS:]
+    if {config["units"] for config in best} == {best[0]["units"]}:
+        best[-1:] = [c for c in rest if c["units"] != best[0]["units"]][:1] or best[-1:]
+    return tuple(best)
 
 
 def cost_of(
