@@ -9,6 +9,8 @@
 //
 // WARPS     of a group; with 16 and more a lane has 128 registers
 // ROWS_M    blocks of 16 samples of a warp: each block of weights is read once for all
+// AHEAD     1: the next samples are asked for before the last layer; 0: after it, in fewer
+//           registers
 // STAGES    0: all weights stay in local memory; else so many chunks of CHUNK blocks do,
 //           in turn, one of which is multiplied while the others are on their way
 // X_PADDED  1: rows of x start on a vector of 4 and end in zeros; 0: not
@@ -17,17 +19,19 @@
 // OUTER     code of the last one's
 // RELU, IDENTITY  these functions' codes; -1 where they do not occur
 // BOUNDED   {b, …} whether a layer's function stays within -1 and 1
+// N_LAST    neurons of the last layer
 // FIRST, HIDDEN, LAST, CHUNK, N_IN, LAYERS, …  as in fused_mma.h
 #include "fused_mma.h"
-#if !defined(WARPS) || !defined(ROWS_M) || !defined(STAGES) || !defined(X_PADDED) \
+#if !defined(WARPS) || !defined(ROWS_M) || !defined(AHEAD) || !defined(STAGES) || !defined(X_PADDED) \
     || !defined(Y_PADDED) || !defined(INNER) || !defined(OUTER) || !defined(RELU) \
-    || !defined(IDENTITY) || !defined(BOUNDED)
-#error "fused_mma.cl needs WARPS, ROWS_M, STAGES, X_PADDED, Y_PADDED, INNER, OUTER, RELU, \
-IDENTITY and BOUNDED"
+    || !defined(IDENTITY) || !defined(BOUNDED) || !defined(N_LAST)
+#error "fused_mma.cl needs WARPS, ROWS_M, AHEAD, STAGES, X_PADDED, Y_PADDED, INNER, OUTER, RELU, \
+IDENTITY, BOUNDED and N_LAST"
 #endif
 #define TERMS (FIRST > HIDDEN ? FIRST : HIDDEN)      // most blocks of terms
 #define SAMPLES (WARPS * ROWS_M * BLOCK)             // of a group
 #define ITEMS (WARPS * WARP)
+#define PLAIN 12    // so many powers of two below 2^LEVEL a sample need not be scaled
 __constant int bounded[LAYERS] = BOUNDED;
 
 // A sample's 4 values of a lane, of each block of terms; and halves of them, [.][word].
@@ -179,7 +183,8 @@ UNROLLED
     }
 }
 
-// rows = v times 2^scales, the largest of a sample below 2^TOP, but scales within `limit`
+// rows = v times 2^scales, the largest of a sample below 2^LEVEL and not far below, but
+//        scales within `limit`
 inline void first_rows(Words *rows, int (*scales)[2], Values (*v)[2], const int limit,
                        __local uint4 *exchange)
 {
@@ -197,11 +202,16 @@ UNROLLED
     share_largest(most, exchange);
 UNROLLED
     for (int i = 0; i < 2 * ROWS_M; ++i) {
-        const int m = i / 2, power = min(TOP - 1 - exponent_of(most[m][i % 2]), limit);
-        scales[m][i % 2] = power;
+        const int m = i / 2, power = LEVEL - 1 - exponent_of(most[m][i % 2]);
+        // Most samples are as they should be.
+        scales[m][i % 2] = min(0 <= power && power < PLAIN ? 0 : power, limit);
+        if (scales[m][i % 2] != 0) {
 UNROLLED
-        for (int k = 0; k < FIRST; ++k)
-            put_words(rows[m][k], i % 2, v[m][i % 2][k] * power_of_two(power));
+            for (int k = 0; k < FIRST; ++k)
+                v[m][i % 2][k] *= power_of_two(scales[m][i % 2]);
+        }
+UNROLLED
+        for (int k = 0; k < FIRST; ++k) put_words(rows[m][k], i % 2, v[m][i % 2][k]);
     }
 }
 
@@ -222,7 +232,7 @@ UNROLLED
 UNROLLED
     for (int i = 0; i < 2 * ROWS_M; ++i) {
         const int m = i / 2, exponent = (int)(most[m][i % 2] >> 10) - 15;
-        int power = min(TOP - 1 - exponent, limit - scales[m][i % 2]);
+        int power = min(LEVEL - 1 - exponent, limit - scales[m][i % 2]);
         scales[m][i % 2] += power;
         do {
             const int part = clamp(power, -14, 15);
@@ -272,7 +282,7 @@ inline void compute(Words *rows, int (*scales)[2], const int layer, const int te
                     const int neurons, const int last, __local uint4 *shared,
                     __global const uint4 *weights, int2 *turn, __local uint4 *exchange,
                     __local const float4 *biases, __local const int2 *steps,
-                    __global const float *factors, __global float *y, const int ldy,
+                    __local const float4 *factors, __global float *y, const int ldy,
                     const int first, const int batch)
 {
     const int lane = get_local_id(0) % WARP, g = lane / 4, t = lane % 4;
@@ -290,8 +300,8 @@ UNROLLED
             down[m][i] = power_of_two(-scales[m][i]);
             if (last || keeps) continue;
             // |f(v)| <= |v| + 1; v is below the bound after this layer.
-            const int bound = bounded[layer] ? TOP : TOP + 2 * (layer % PERIOD) + 2;
-            scales[m][i] = min(bounded[layer] ? TOP - 1 : min(scales[m][i], bound) - 1,
+            const int bound = bounded[layer] ? LEVEL : LEVEL + 2 * (layer % PERIOD) + 2;
+            scales[m][i] = min(bounded[layer] ? LEVEL - 1 : min(scales[m][i], bound) - 1,
                                steps[layer + 1].s1);
             anew[m][i] = power_of_two(scales[m][i]);
         }
@@ -345,13 +355,13 @@ UNROLLED
             v += (float4)(left[0], left[1], right[0], right[1]) / LOW;
 #endif
             if (last) {
-                v *= *(__global const float4 *)(factors + n) * down[m][at];
+                v *= factors[n / 4] * down[m][at];
                 v = activate_four(code, v);
                 // Samples past the last one are the last one, and so are their outputs.
                 const int sample = min(first + 8 * i + g, batch - 1);
-                const int wanted = n_out_of[LAYERS - 1] - n;
+                const int wanted = N_LAST - n;
                 __global float *to = y + (size_t)sample * ldy + n;
-                if (Y_PADDED && (BLOCK * (j + 1) <= n_out_of[LAYERS - 1] || wanted >= 4)) {
+                if (Y_PADDED && (BLOCK * (j + 1) <= N_LAST || wanted >= 4)) {
                     *(__global float4 *)to = v;
                 } else {
                     if (wanted > 0) to[0] = v.s0;
@@ -383,13 +393,14 @@ UNROLLED
 // index map: work-group: every (groups)-th tile of SAMPLES; a warp: ROWS_M * 16 of them
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void fused_mma(__global const float *x, const int ldx, __global const uint4 *weights,
-               __global const float4 *biases, __global const float *factors,
+               __global const float4 *biases, __global const float4 *factors,
                __global const int2 *steps, __global float *y, const int ldy,
                const int batch)
 {
     __local uint4 shared[(STAGES > 0 ? STAGES * CHUNK : ALL) * PART];
     __local uint4 exchanges[EXCHANGED];
     __local float4 near_biases[LAYERS * WIDE / 4];
+    __local float4 near_factors[LAST * BLOCK / 4];
     __local int2 near_steps[LAYERS];
     const int warp = get_local_id(0) / WARP;
     const int all = get_num_groups(0) * SAMPLES;
@@ -404,29 +415,31 @@ void fused_mma(__global const float *x, const int ldx, __global const uint4 *wei
         copy_weights(shared, weights, ALL * PART);
     }
     Values v[ROWS_M][2];
-    load_samples(v, x, ldx, first, batch);
+    if (AHEAD) load_samples(v, x, ldx, first, batch);
     for (int i = get_local_id(0); i < LAYERS * WIDE / 4; i += ITEMS)
         near_biases[i] = biases[i];
+    for (int i = get_local_id(0); i < LAST * BLOCK / 4; i += ITEMS)
+        near_factors[i] = factors[i];
     for (int i = get_local_id(0); i < LAYERS; i += ITEMS) near_steps[i] = steps[i];
     if (STAGES == 0) ARRIVED(0);
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int tile = get_group_id(0) * SAMPLES; tile < batch; tile += all) {
         Words rows[ROWS_M];
-        int scales[ROWS_M][2];
+        int scales[ROWS_M][2], layer = 0;
+        if (!AHEAD) load_samples(v, x, ldx, first, batch);
         first_rows(rows, scales, v, near_steps[0].s1, exchange);
 #define COMPUTE(layer, terms, neurons, last)                                             \
     compute(rows, scales, layer, terms, neurons, last, shared, weights, &turn, exchange, \
-            near_biases, near_steps, factors, y, ldy, first, batch)
-        int layer = 0;
+            near_biases, near_steps, near_factors, y, ldy, first, batch)
 #if LAYERS > 1 && FIRST != HIDDEN
         COMPUTE(0, FIRST, HIDDEN, 0);
         layer = 1;
 #endif
         for (; layer < LAYERS - 1; ++layer) COMPUTE(layer, HIDDEN, HIDDEN, 0);
-        first += all;
-        load_samples(v, x, ldx, first, batch);
-        ASKED();
-        first -= all;
+        if (AHEAD) {
+            load_samples(v, x, ldx, first + all, batch);
+            ASKED();
+        }
 #if LAYERS > 1
         COMPUTE(LAYERS - 1, HIDDEN, LAST, 1);
 #else

@@ -43,7 +43,7 @@ void fused_pack(__global const float *parameters, __global uint4 *weights,
         const int norm = exponent_of(largest[0]), gain = min(-norm, MOST_GAIN);
         if (id == 0) {
             gains[layer] = gain;
-            const int room = last ? MOST_GAIN - LEAST_ROW : TOP + 2 * (layer % PERIOD);
+            const int room = last ? MOST_GAIN - LEAST_ROW : LEVEL + 2 * (layer % PERIOD);
             limits[layer] = min(room - exponent_of(largest[1]), MOST_GAIN);
         }
         for (int row = id; row < WIDE; row += PACKERS) {

@@ -31,10 +31,14 @@ from clnet.variants.packing import BLOCK, BLOCK_BYTES, PACKERS, PLANES, WARP, WO
 REGISTERS = 16  # blocks of terms, of all rows and planes, that a lane can hold
 CHUNK_BYTES = 8 << 10  # of weights, where not all stay in local memory
 LEAST_STAGES = 3  # chunks there
+MOST_FUNCTIONS = 4  # that a kernel is built with
 STEP_BYTES = 8  # of a layer: its gain, and the limit of scales
 # Warps of a group, blocks of 16 samples of a warp, groups for a compute unit.
-SHAPES = ((8, 2, 2), (4, 2, 4), (8, 2, 1), (4, 2, 2), (4, 1, 4), (2, 2, 1), (4, 1, 1))
-KEYS = ("warps", "rows", "groups")
+SHAPES = (
+    (4, 2, 4, 0), (4, 2, 2, 1), (8, 2, 2, 0), (8, 1, 1, 1), (4, 1, 4, 0), (4, 1, 1, 1),
+    (2, 2, 1, 1),
+)
+KEYS = ("warps", "rows", "groups", "ahead")
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,9 @@ class FusedMma:
         refusal = refusal or refuse_without_units(span, device)
         if refusal is not None:
             return refusal
-        shape = _shape(span)
+        shape, functions = _shape(span), len(set(_functions_of(span)))
+        if functions > MOST_FUNCTIONS:
+            return f"it is built with {MOST_FUNCTIONS} functions, not with {functions}"
         widest, most = max(shape.first, shape.inner), REGISTERS // shape.planes
         if 0 < shape.stages < LEAST_STAGES:
             return (
@@ -114,7 +120,8 @@ class FusedMma:
                 "fused_mma.cl", "fused_mma",
                 {
                     **shared, **_functions(span), "WARPS": config["warps"],
-                    "ROWS_M": config["rows"], "STAGES": shape.stages,
+                    "ROWS_M": config["rows"], "AHEAD": config["ahead"],
+                    "STAGES": shape.stages, "N_LAST": y.width,
                     "X_PADDED": padded(x), "Y_PADDED": padded(y),
                 },
                 (groups * group,), (group,),
@@ -153,8 +160,9 @@ class _Shape:
 
     @property
     def room(self) -> int:
-        """Bytes of local memory that biases and steps of scales leave."""
-        return LOCAL_BYTES - self.layers * (4 * self.wide + STEP_BYTES) - WORDS
+        """Bytes of local memory that biases, factors and steps of scales leave."""
+        each = 4 * self.wide + STEP_BYTES
+        return LOCAL_BYTES - self.layers * each - 4 * BLOCK * self.last - WORDS
 
     @property
     def stages(self) -> int:
@@ -213,12 +221,14 @@ def _tiles(span: Span, config: Config) -> int:
     return -(-span.batch // (BLOCK * config["warps"] * config["rows"]))
 
 
+def _functions_of(span: Span) -> list[Nonlinearity]:
+    """Return what each layer applies to sums; steepness is in the packed weights."""
+    return [replace(layer.act.nonlinearity, steepness=(1.0,)) for layer in chain(span)]
+
+
 def _functions(span: Span) -> dict[str, int | str]:
     """Return the macros of ``fused_mma.cl`` that say what is applied to sums."""
-    # Their steepness is in the packed weights.
-    each = [
-        replace(layer.act.nonlinearity, steepness=(1.0,)) for layer in chain(span)
-    ]
+    each = _functions_of(span)
     functions = tuple(dict.fromkeys(each))
     codes = [functions.index(function) for function in each]
     inner = set(codes[:-1])
