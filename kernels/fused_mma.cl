@@ -232,18 +232,16 @@ UNROLLED
 UNROLLED
     for (int i = 0; i < 2 * ROWS_M; ++i) {
         const int m = i / 2, exponent = (int)(most[m][i % 2] >> 10) - 15;
-        int power = min(LEVEL - 1 - exponent, limit - scales[m][i % 2]);
-        scales[m][i % 2] += power;
-        do {
-            const int part = clamp(power, -14, 15);
+        // In two steps, as halves' powers end. What 2^-28 takes beside biases is nothing.
+        const int power = clamp(min(LEVEL - 1 - exponent, limit - scales[m][i % 2]), -28, 30);
+        scales[m][i % 2] = min(scales[m][i % 2] + power, limit);
 UNROLLED
-            for (int k = 0; k < HIDDEN * PLANES; ++k) {
-                uint *words = rows[m][k / PLANES][k % PLANES];
-                words[i % 2] = times_power(words[i % 2], part);
-                words[2 + i % 2] = times_power(words[2 + i % 2], part);
-            }
-            power -= part;
-        } while (power != 0);
+        for (int k = 0; k < HIDDEN * PLANES; ++k) {
+            uint *words = rows[m][k / PLANES][k % PLANES] + i % 2;
+UNROLLED
+            for (int w = 0; w < 4; w += 2)
+                words[w] = times_power(times_power(words[w], power / 2), power - power / 2);
+        }
     }
 }
 

@@ -20,6 +20,7 @@ DEVICE = device()
 H200 = dataclasses.replace(
     DEVICE, companions=(), type="gpu", compute_units=132, simd_width=32,
     local_memory=48128, largest_group=1024, launch_cost=5e-6, fp64=True,
+    compute_capability=None,
 )
 
 

@@ -14,6 +14,7 @@ from clnet.errors import InputError
 from clnet.ops import PRECISIONS, Apply
 from clnet.program import GROUP_UNITS, WARP_UNITS
 from clnet.training_ops import ApplyT, Outer
+from clnet.variants.fused_mma import KEYS as FUSED_KEYS
 from clnet.variants.fused_mma import FusedMma
 from clnet.variants.mma import KEYS, LOCAL_BYTES, SHAPES, Mma
 from clnet.variants.mma_backward import MmaBackward
@@ -114,22 +115,41 @@ def test_outer(sizes, biased):
     checked(network, span, config_of(SHAPES[2][-4 + 3 * biased]), MmaBackward())
 
 
-@pytest.mark.sweep
+def fused(network, batch, shape, precision):
+    program = network.program.at(precision)
+    span = program.span(0, len(program.ops), batch)
+    checked(
+        network, span, dict(zip(FUSED_KEYS, shape, strict=True)), FusedMma()
+    )
+
+
 @pytest.mark.parametrize("precision", PRECISIONS[:2])
 @pytest.mark.parametrize(
     ("sizes", "batch", "shape"),
-    [((20, 33, 7, 64), 70, (4, 2, 1)), ((9, 31), 17, (4, 1, 1)),
-     ((64,) * 7, 33, (8, 1, 1))],
+    [
+        ((20, 33, 7), 40, (1, 1, 1, 1)),
+        pytest.param((9, 31), 17, (4, 1, 1, 0), marks=pytest.mark.sweep),
+        pytest.param((20, *[33] * 6), 70, (2, 2, 1, 1), marks=pytest.mark.sweep),
+        pytest.param((64,) * 8, 33, (8, 1, 1, 0), marks=pytest.mark.sweep),
+    ],
 )
 def test_fused(sizes, batch, shape, precision):
     """Layers of any widths, their weights kept or fetched in turn."""
-    names = ("tanh", "relu", "sigmoid")
+    names = ("tanh", "relu", "silu")
     layers = [Dense(n, names[i % 3], bias=i != 1) for i, n in enumerate(sizes[1:])]
-    network = Network(sizes[0], layers, seed=1)
-    program = network.program.at(precision)
-    span = program.span(0, len(program.ops), batch)
-    config = dict(zip(("warps", "rows", "groups"), shape, strict=True))
-    checked(network, span, config, FusedMma())
+    fused(Network(sizes[0], layers, seed=1), batch, shape, precision)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e5])
+def test_fused_at_any_scale(scale):
+    """Values far beyond the range of halves, and biases far beyond the values."""
+    network = Network.mlp([20, 17, 17, 17, 17, 17, 5], "relu", seed=1)
+    parameters = network.parameters * scale
+    span = network.program.span(0, len(network.program.ops), 1)
+    for layer in span.layers[:-2]:
+        parameters[layer.act.bias.offset + np.arange(3)] = scale, 1e3 * scale, 1e-3
+    network.parameters = parameters
+    fused(network, 20, (1, 1, 1, 1), "high")
 
 
 def test_planes_and_sizes():
