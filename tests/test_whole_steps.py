@@ -174,7 +174,7 @@ def test_batches(variant, batch):
     )
 
 
-@pytest.mark.parametrize(("variant", "n_in"), thinned([1, 3, 4, 5, 127], [1, 5]))
+@pytest.mark.parametrize(("variant", "n_in"), thinned([1, 3, 4, 5, 127], [5]))
 @pytest.mark.parametrize("widths", [(1,), (2, 1), (7, 9, 5), (37, 4)])
 def test_widths(variant, n_in, widths):
     layers = [Dense(w, "tanh", bias=w != 9) for w in widths]
