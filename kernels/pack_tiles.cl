@@ -73,14 +73,12 @@ void pack(__global const float *source, const int offset, const int ld, const in
           __global float *inverse, const int inverse_at, const int blocks,
           __global float *totals, const int totals_at)
 {
-    __local uint largest[UNIT];
+    __local uint largest[PACKERS];
     __local float sums[TOTALS ? PACKERS : 1];
     const int id = get_local_id(0), row = get_group_id(0) * UNIT + id % UNIT;
     const int first = id / UNIT, parts = 2 * blocks;
     const int there = row < rows ? terms : 0;
     source += offset + (size_t)row * (TURNED ? 1 : ld);
-    if (id < UNIT) largest[id] = 0;
-    barrier(CLK_LOCAL_MEM_FENCE);
     float8 held[HELD];
     uint most = 0;
     float total = 0;
@@ -97,8 +95,16 @@ UNROLLED
         most = max(most, largest_of(v));
         total += sum_of(v);
     }
-    atomic_max(largest + id % UNIT, most);
+    largest[id] = most;
+    if (TOTALS) sums[id] = total;
     barrier(CLK_LOCAL_MEM_FENCE);
+    for (int left = PACKERS / 2; left >= UNIT; left /= 2) {
+        if (id < left) {
+            largest[id] = max(largest[id], largest[id + left]);
+            if (TOTALS) sums[id] += sums[id + left];
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
     const float2 scales = scales_of(largest[id % UNIT]);
     if (id < UNIT) inverse[inverse_at + row] = scales.s1;
     packed += at + (size_t)(row / TILE_ROWS) * parts * PLANES * TILE_ROWS
@@ -110,12 +116,5 @@ UNROLLED
         if (first + n * ACROSS < parts) PUT(first + n * ACROSS, held[n]);
     for (int p = first + HELD * ACROSS; p < parts; p += ACROSS)
         PUT(p, load(source, UNIT * p, ld, there));
-    if (TOTALS) {
-        sums[id] = total;
-        for (int half_way = PACKERS / 2; half_way >= UNIT; half_way /= 2) {
-            barrier(CLK_LOCAL_MEM_FENCE);
-            if (id < half_way) sums[id] += sums[id + half_way];
-        }
-        if (id < UNIT && row < rows) totals[totals_at + row] = sums[id];
-    }
+    if (TOTALS && id < UNIT && row < rows) totals[totals_at + row] = sums[id];
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from clnet.activations import activation
 from clnet.device import Device
 from clnet.ops import VALUE_ALIGNMENT, LayerOps, Span, round_up
-from clnet.program import GROUP_UNITS, WARP_UNITS, matrix_units
+from clnet.program import WARP_UNITS, matrix_units
 from clnet.storage import RowStorage
 from clnet.variants.base import (
     Argument,
@@ -25,7 +25,15 @@ from clnet.variants.base import (
     span_bytes,
     span_flops,
 )
-from clnet.variants.packing import BLOCK, PLANES, ROWS, TERMS, WARP, Packing
+from clnet.variants.packing import (
+    BLOCK,
+    BLOCK_BYTES,
+    PLANES,
+    ROWS,
+    TERMS,
+    WARP,
+    Packing,
+)
 
 SOURCE = "mma.cl"
 LOCAL_BYTES = 48 << 10  # that a kernel for these units may declare
@@ -46,6 +54,8 @@ SHAPES = {  # by planes; from large to small: large tiles read less
         (80, 16, 64, 1, 4, 2, 4, 1),
         (90, 64, 128, 4, 1, 1, 3, 4),
         (90, 64, 64, 4, 1, 1, 5, 4),
+        (90, 64, 64, 4, 1, 1, 4, 4),
+        (90, 64, 64, 4, 1, 1, 3, 4),
     ),
     1: (
         (80, 128, 128, 2, 2, 1, 4, 1),
@@ -56,6 +66,7 @@ SHAPES = {  # by planes; from large to small: large tiles read less
         (80, 128, 16, 4, 1, 2, 4, 1),
         (80, 16, 64, 1, 4, 2, 4, 1),
         (90, 64, 128, 4, 1, 2, 3, 4),
+        (90, 64, 128, 4, 1, 1, 6, 4),
         (90, 64, 64, 4, 1, 2, 5, 4),
     ),
 }
@@ -63,9 +74,15 @@ PARTS = (1, 2, 4, 8)
 ADDERS = 128  # work-items of a group that adds parts
 LEAST_PART = 16  # blocks of terms
 MOST_CONFIGS = 6  # that are worth measuring
-SPEED = {WARP_UNITS: 1, GROUP_UNITS: 2}
+
+# The model by which they are ranked, in clocks of a compute unit.
+BLOCK_CLOCKS = {2: 11, 1: 4}  # of a warp's units, by planes, for a product of 16^3
 FILL = 16  # as many blocks' time passes before a group's units are busy
-SUMMING = 1000  # the time of adding parts, likewise in that of a block's product
+RESIDENT = 512  # columns x planes of the warp groups that a compute unit holds
+LATENCY = 1900  # from asking for a step to having it in local memory
+BANDWIDTH = 45  # bytes a clock to local memory
+SUMMING = 8000  # for the launch that adds parts
+MEMORY = 13  # bytes a clock, of their sums
 
 
 @dataclass(frozen=True)
@@ -102,13 +119,29 @@ class Product:
         return -(-self.m // config["tile_m"]) * -(-self.n // config["tile_n"])
 
     def clocks(self, config: Config, device: Device) -> float:
-        """Return the time in that of a unit for one block of 16 x 16 terms."""
+        """Return the clocks that the model gives.
+
+        A warp group's units wait for copies: they are as fast as what is under way is
+        large.
+        """
         m, n, parts = config["tile_m"], config["tile_n"], config["parts"]
-        waves = -(-self.tiles(config) * parts // device.compute_units)
-        each = m * n / BLOCK**2 + 2 * (m + n) / BLOCK  # products and copies
-        each /= SPEED[config["units"]]
-        blocks = self.k / parts / BLOCK + FILL
-        return waves * blocks * each + (parts > 1) * SUMMING
+        groups = -(-self.tiles(config) * parts // device.compute_units)
+        blocks = self.k / parts / BLOCK
+        if config["units"] == WARP_UNITS:
+            each = m * n / BLOCK**2 + 2 * (m + n) / BLOCK  # products and copies
+            busy = groups * (blocks + FILL) * each * BLOCK_CLOCKS[self.planes]
+        else:
+            copied = (m + n) // BLOCK * self.planes * BLOCK_BYTES  # of a block of terms
+            resident = min(groups, max(1, RESIDENT // (n * self.planes)))
+            under_way = resident * config["stages"] * config["step"] * copied
+            rate = min(BANDWIDTH, under_way / LATENCY)
+            busy = groups * blocks * copied / rate
+        busy += 2 * LATENCY
+        if parts == 1:
+            return busy
+        return busy + SUMMING + 2 * self.partial_size(config) / (
+            MEMORY * device.compute_units
+        )
 
     def pitch(self) -> int:
         """Return the values from one row of a part's sums to the next."""
