@@ -8,17 +8,20 @@
 //
 // Values are kept turned, [feature][PITCH], so that a work-item takes 4 samples at once:
 //
-//   forward   4 samples x 1 neuron    reads 4 weights and 4 x 4 values for 16 products
+//   forward   4 samples x 1 neuron    reads 4 weights and 4 x 4 values for 16 products;
+//                                     where there are few neurons, work-items share one
 //   back      4 samples x 1 input     reads 1 weight and 4 values for 4 products
-//   outer     4 rows x 4 columns      reads 8 x 4 values for 64 products; its columns
-//                                     are a quarter of a row apart: neighbours then
-//                                     read neighbouring rows of x, which PITCH puts in
+//   outer     4 rows x 4 columns      reads 8 x 4 values for 64 products, or 1 x 1
+//                                     where that leaves too few work-items; columns are
+//                                     a quarter of a row apart: neighbours then read
+//                                     neighbouring rows of x, which PITCH puts in
 //                                     different banks
 //
 // Derivatives take the place of the outputs that they belong to. Sums over the batch are
 // taken in an order that depends on the sizes alone. What a tile takes is time until the
 // first value is there, more than work: so all sizes are constants, loops over layers
-// are unrolled, and a sample's row is asked for at once.
+// are unrolled, what is read from global memory is asked for at once, and a tile that a
+// group has already is not loaded again.
 //
 // TILE    samples of a tile: a multiple of 4; usually 32
 // PITCH   from a value to the next one of a sample: TILE and one vector of 4
@@ -29,7 +32,8 @@
 // CHAIN   {{n_in, …}, …} each one's Layer; its places are those in local memory
 // SAME    {{function, …}, …} its neurons, where all are the same; else their function
 //         is -1, and they are in a table
-// X_PLACE, T_PLACE, RECORD_PLACE  of a tile's inputs, targets and records
+// X_PLACE, T_PLACE, WEIGHT_PLACE, RECORD_PLACE  of a tile's inputs, targets, weights and
+//         records
 // MEET    where the groups of `steps` meet, a power of two, no less than they are; else 0
 // PATIENCE  looks at who has come before the alarm
 // and those of steps.h
@@ -38,12 +42,13 @@
 #include "steps.h"
 #if !defined(TILE) || !defined(PITCH) || !defined(GROUP) || !defined(PARTS)          \
     || !defined(LOCAL) || !defined(LAYERS) || !defined(CHAIN) || !defined(SAME)       \
-    || !defined(X_PLACE) || !defined(T_PLACE) || !defined(RECORD_PLACE)              \
-    || !defined(MEET) || (MEET && !defined(PATIENCE))
+    || !defined(X_PLACE) || !defined(T_PLACE) || !defined(WEIGHT_PLACE)              \
+    || !defined(RECORD_PLACE) || !defined(MEET) || (MEET && !defined(PATIENCE))
 #error "group_step.cl needs TILE, PITCH, GROUP, PARTS, LOCAL, LAYERS, CHAIN, SAME, \
-X_PLACE, T_PLACE, RECORD_PLACE, MEET and PATIENCE"
+X_PLACE, T_PLACE, WEIGHT_PLACE, RECORD_PLACE, MEET and PATIENCE"
 #endif
 #define BATCHED 16  // values that a work-item asks for at once
+#define LOCK_STEP 32  // work-items whose sums PTX adds
 #define QUADS (TILE / 4)  // of samples, in a tile
 #define ALIGNED __attribute__((aligned(16)))
 
@@ -133,22 +138,55 @@ inline void load(const Net *net, __local float *own, const int first, const int 
     turn(net->t + row * n_out, n_out, n_out, there, own + T_PLACE + s);
 #if WEIGHTED
     if (get_local_id(0) % (GROUP / TILE) == 0)
-        own[RECORD_PLACE + s] = there ? net->weight[row] : 0;
+        own[WEIGHT_PLACE + s] = there ? net->weight[row] : 0;
 #endif
+}
+
+// How many work-items share a neuron: those that have none otherwise.
+inline int sharing(const int n_out)
+{
+    int found = 1;
+#if PTX >= 70
+    while (2 * found * QUADS <= LOCK_STEP && 2 * found * QUADS * n_out <= GROUP)
+        found *= 2;
+#endif
+    return found;
+}
+
+// The sum of what the work-items have that share a neuron, QUADS apart.
+inline float4 shared_sum(float4 v, const int share)
+{
+#if PTX >= 70
+    for (int apart = QUADS; apart < QUADS * share; apart *= 2) {
+        float4 other;
+        asm volatile("shfl.sync.bfly.b32 %0, %4, %8, 31, 0xffffffff;"
+                     "shfl.sync.bfly.b32 %1, %5, %8, 31, 0xffffffff;"
+                     "shfl.sync.bfly.b32 %2, %6, %8, 31, 0xffffffff;"
+                     "shfl.sync.bfly.b32 %3, %7, %8, 31, 0xffffffff;"
+                     : "=&f"(other.x), "=&f"(other.y), "=&f"(other.z), "=&f"(other.w)
+                     : "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(apart));
+        v += other;
+    }
+#endif
+    return v;
 }
 
 inline void forward(const Net *net, const int l, __local const float *x,
                     __local float *own)
 {
     const Layer layer = layers[l];
+    const int share = sharing(layer.n_out), at_once = GROUP / QUADS / share;
     const int quad = get_local_id(0) % QUADS * 4;
+    const int part = get_local_id(0) / QUADS % share;
     __global const float *parameters = net->parameters;
-    for (int o = get_local_id(0) / QUADS; o < layer.n_out; o += GROUP / QUADS) {
+    for (int begin = 0; begin < layer.n_out; begin += at_once) {
+        const int mine = begin + get_local_id(0) / (QUADS * share);
+        const int o = mine < layer.n_out ? mine : 0;
         __global const float *w = parameters + layer.weights + o * layer.stride;
         const Neuron neuron = neuron_of(net, l, o);
-        float4 sum = (float4)(layer.bias < 0 ? 0 : parameters[layer.bias + o]);
+        float4 sum = (float4)(layer.bias < 0 || part ? 0 : parameters[layer.bias + o]);
 #pragma unroll 4
-        for (int k = 0; k < layer.stride; k += 4) {
+        for (int k = 4 * part; k < layer.stride; k += 4 * share) {
             const float4 a = *(__global const float4 *)(w + k);
             __local const float *from = x + k * PITCH + quad;
             sum += a.s0 * *(__local const float4 *)from;
@@ -156,6 +194,8 @@ inline void forward(const Net *net, const int l, __local const float *x,
             sum += a.s2 * *(__local const float4 *)(from + 2 * PITCH);
             sum += a.s3 * *(__local const float4 *)(from + 3 * PITCH);
         }
+        sum = shared_sum(sum, share);
+        if (part || mine >= layer.n_out) continue;
         sum = clamp(sum * neuron.steepness, -neuron.limit, neuron.limit);
         const int place = o * PITCH + quad;
         if (layer.sums >= 0) *(__local float4 *)(own + layer.sums + place) = sum;
@@ -176,7 +216,7 @@ inline void loss_of(const Net *net, __local float *own, const int sample,
     const int width = last.n_out;
     float sum = 0, squares = 0, fails = 0;
     if (sample < counted) {
-        const float factor = WEIGHTED ? record[0] : 1.0f;
+        const float factor = WEIGHTED ? own[WEIGHT_PLACE + sample] : 1.0f;
         const float part = MEAN ? factor / width : factor;
 #if SOFTMAX
         float top = y[0], total = 0, targets = 0;
@@ -217,46 +257,58 @@ inline void loss_of(const Net *net, __local float *own, const int sample,
     record[2 * TILE] = fails;
 }
 
+// gradient[o, i] (+)= sum over s of ds[o, s] * x[i, s], of rows o … and columns i …,
+// `across` apart
+#define DEFINE_OUTER(NAME, ROWS, COLUMNS)                                            \
+    inline void NAME(const Layer layer, __local const float *ds,                     \
+                     __local const float *x, __global float *gradient,               \
+                     const int add)                                                  \
+    {                                                                                \
+        const int across = layer.stride / COLUMNS;                                   \
+        const int down = (layer.n_out + ROWS - 1) / ROWS;                            \
+        for (int item = get_local_id(0); item < down * across; item += GROUP) {      \
+            const int o = item / across * ROWS, i = item % across;                   \
+            float4 sums[ROWS][COLUMNS];                                              \
+            _Pragma("unroll") for (int r = 0; r < ROWS; ++r)                         \
+                _Pragma("unroll") for (int c = 0; c < COLUMNS; ++c)                  \
+                    sums[r][c] = (float4)(0);                                        \
+            for (int s = 0; s < TILE; s += 4) {                                      \
+                float4 d[ROWS];                                                      \
+                _Pragma("unroll") for (int r = 0; r < ROWS; ++r)                     \
+                    d[r] = *(__local const float4 *)(ds + (o + r) * PITCH + s);      \
+                _Pragma("unroll") for (int c = 0; c < COLUMNS; ++c) {                \
+                    const float4 v =                                                 \
+                        *(__local const float4 *)(x + (i + c * across) * PITCH + s); \
+                    _Pragma("unroll") for (int r = 0; r < ROWS; ++r)                 \
+                        sums[r][c] += d[r] * v;                                      \
+                }                                                                    \
+            }                                                                        \
+            _Pragma("unroll") for (int r = 0; r < ROWS; ++r)                         \
+                _Pragma("unroll") for (int c = 0; c < COLUMNS; ++c) {                \
+                    __global float *to = gradient + layer.weights                    \
+                                         + (o + r) * layer.stride + i + c * across;  \
+                    const float sum = total_of(sums[r][c]);                          \
+                    if (o + r < layer.n_out) *to = add ? *to + sum : sum;            \
+                }                                                                    \
+        }                                                                            \
+    }
+
 inline float total_of(const float4 v) { return v.s0 + v.s1 + (v.s2 + v.s3); }
 
-// gradient[o, i] (+)= sum over s of ds[o, s] * x[i, s], and the biases' likewise
+DEFINE_OUTER(outer_block, 4, 4)  // rows behind the last are zeros
+DEFINE_OUTER(outer_element, 1, 1)
+
+// The gradients of a layer's weights and biases.
 inline void outer(const Layer layer, __local const float *ds, __local const float *x,
                   __global float *gradient, const int add)
 {
-    const int across = layer.stride / 4;  // work-items side by side in a row
-    const int down = (layer.n_out + 3) / 4;  // rows behind the last are zeros
-    for (int item = get_local_id(0); item < down * across; item += GROUP) {
-        const int o = item / across * 4, i = item % across;
-        float4 sums[4][4];
-#pragma unroll
-        for (int r = 0; r < 4; ++r)
-#pragma unroll
-            for (int c = 0; c < 4; ++c) sums[r][c] = (float4)(0);
-        for (int s = 0; s < TILE; s += 4) {
-            float4 d[4];
-#pragma unroll
-            for (int r = 0; r < 4; ++r)
-                d[r] = *(__local const float4 *)(ds + (o + r) * PITCH + s);
-#pragma unroll
-            for (int c = 0; c < 4; ++c) {
-                const float4 v =
-                    *(__local const float4 *)(x + (i + c * across) * PITCH + s);
-#pragma unroll
-                for (int r = 0; r < 4; ++r) sums[r][c] += d[r] * v;
-            }
-        }
-#pragma unroll
-        for (int r = 0; r < 4; ++r)
-#pragma unroll
-            for (int c = 0; c < 4; ++c) {
-                __global float *to = gradient + layer.weights
-                                     + (o + r) * layer.stride + i + c * across;
-                const float sum = total_of(sums[r][c]);
-                if (o + r < layer.n_out) *to = add ? *to + sum : sum;
-            }
-    }
+    if (layer.n_out * layer.stride > 2 * GROUP)
+        outer_block(layer, ds, x, gradient, add);
+    else
+        outer_element(layer, ds, x, gradient, add);
     if (layer.bias < 0) return;
-    for (int o = get_local_id(0); o < layer.n_out; o += GROUP) {
+    // The last ones, who have less to do.
+    for (int o = GROUP - 1 - get_local_id(0); o < layer.n_out; o += GROUP) {
         float4 sum = (float4)(0);
 #pragma unroll
         for (int s = 0; s < TILE; s += 4)
@@ -291,11 +343,14 @@ inline void back(const Net *net, const int l, __local float *own)
 }
 
 // The samples first … of a step, of which `counted` exist, forward and back.
+//
+// loaded: the first of those that are in local memory
 inline void tile(const Net *net, __local float *own, const int first, const int counted,
-                 const uint8 key, __global float *gradient, const int add)
+                 const uint8 key, __global float *gradient, const int add, int *loaded)
 {
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-    load(net, own, first, counted, key);
+    if (*loaded != first) load(net, own, first, counted, key);
+    *loaded = first;
 #pragma unroll
     for (int l = 0; l < LAYERS; ++l) {
         barrier(CLK_LOCAL_MEM_FENCE);
@@ -366,12 +421,13 @@ gradients(SHARED_ARGUMENTS)
     SET_NET
     __global float *sums = gradients + get_group_id(0) * (size_t)(size + APART);
     for (int i = get_local_id(0); i < LOCAL; i += GROUP) own[i] = 0;
+    int loaded = -1;
     if (get_group_id(0) * TILE >= samples)  // its tile is of a larger batch
         for (int i = get_local_id(0); i < (size + APART); i += GROUP) sums[i] = 0;
     for (int start = get_group_id(0) * TILE; start < samples;
          start += get_num_groups(0) * TILE)
         tile(&net, own, first + start, min(TILE, samples - start), key, sums,
-             start >= (int)get_num_groups(0) * TILE);
+             start >= (int)get_num_groups(0) * TILE, &loaded);
 }
 
 // The sums of the gradients of some groups, and of their records: the update, or the
@@ -389,11 +445,19 @@ inline void combined(__global const float *gradients, const int groups, const in
     for (int begin = (BACKWARD ? 0 : size) + get_group_id(0) * wide;
          begin < size + RECORD; begin += get_num_groups(0) * wide) {
         const int element = begin + id % wide;
+        const int there = element < size + RECORD ? element : 0;
         float sum = 0;
-        if (element < size + RECORD)
-#pragma unroll 16
-            for (int g = id / wide; g < groups; g += PARTS)
-                sum += gradients[(size_t)g * (size + APART) + element];
+        for (int first = id / wide; first < groups; first += BATCHED * PARTS) {
+            float found[BATCHED];
+#pragma unroll
+            for (int j = 0; j < BATCHED; ++j) {
+                const int g = min(first + j * PARTS, groups - 1);
+                found[j] = gradients[(size_t)g * (size + APART) + there];
+            }
+#pragma unroll
+            for (int j = 0; j < BATCHED; ++j)
+                sum += first + j * PARTS < groups ? found[j] : 0;
+        }
         sums[id] = sum;
         barrier(CLK_LOCAL_MEM_FENCE);
         if (id < wide && element < size + RECORD) {
@@ -493,6 +557,7 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
     SET_NET
     for (int i = get_local_id(0); i < LOCAL; i += GROUP) own[i] = 0;
     const int groups = get_num_groups(0);
+    int loaded = -1;
     __global float *mine = gradients + get_group_id(0) * (size_t)(size + APART);
 #if MEET
     __local float sums[GROUP];
@@ -508,7 +573,7 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
         if (begin == 0 && step > 0) totals += apart;
         for (int start = get_group_id(0) * TILE; start < here; start += groups * TILE)
             tile(&net, own, first + begin + start, min(TILE, here - start), key, mine,
-                 start >= groups * TILE);
+                 start >= groups * TILE, &loaded);
 #if MEET
         round += MEET;
         if (!meet(came, round, distress, &vain)) break;

@@ -46,7 +46,7 @@ from clnet.variants.whole_step import (
 )
 
 TILES = (32, 16, 8)  # samples of a tile, the usually best first
-GROUPS = (256, 128)  # work-items of a group
+GROUPS = (512, 256)  # work-items of a group, the usually best first
 PARTS = 8  # work-items that share an element when gradients are added
 PADDING = 4  # samples behind a tile's, which spread its rows over the banks
 FEW = 2  # tiles that one group does as fast as several
@@ -99,11 +99,13 @@ class GroupStep:
         alone = step.update is not None and isinstance(step.update.optimiser, Sarprop)
         few = span.batch <= FEW * tiles[0]
         kinds = [(1, 0)] if alone else [(1, 0), (0, 0)] if few else [(0, 0), (1, 0)]
-        if not alone and step.update is not None and _hand_over(device):
+        meets = not alone and step.update is not None and _hand_over(device)
+        if meets:
             kinds.insert(int(few), (0, 1))
         return tuple(
             {"tile": tile, "group": group, "alone": one, "together": several}
-            for one, several in kinds for tile in tiles for group in groups
+            for one, several in kinds for tile in tiles
+            for group in (groups if one or several or not meets else groups[-1:])
             if one or span.batch > tile
         ) or ({"tile": tiles[-1], "group": groups[0], "alone": 1, "together": 0},)
 
@@ -130,8 +132,8 @@ class GroupStep:
             "PITCH": tile + PADDING, "GROUP": group,
             "PARTS": PARTS, "LOCAL": places.size, "LAYERS": len(step.layers),
             "CHAIN": rows_text(places.layers), "SAME": rows_text(_same(step)),
-            "X_PLACE": places.x, "T_PLACE": places.t, "RECORD_PLACE": places.record,
-            "MEET": 0,
+            "X_PLACE": places.x, "T_PLACE": places.t, "WEIGHT_PLACE": places.weight,
+            "RECORD_PLACE": places.record, "MEET": 0,
         }
         live: Argument = Gradients()
         if step.update is not None:
@@ -187,6 +189,7 @@ class _Places:
     layers: NDArray[Any]  # the kernel's table
     x: int
     t: int
+    weight: int
     record: int
     size: int
 
@@ -203,8 +206,9 @@ class _Places:
         layers = layer_table(step, place, pitch, 4)
         x = place(round_up(step.layers[0].n_in, 4) * pitch)
         t = place(round_up(step.layers[-1].n_out, 4) * pitch)
+        weight = place(tile)
         record = place(round_up(len(RECORD) * tile, 4))
-        return cls(layers, x, t, record, end)
+        return cls(layers, x, t, weight, record, end)
 
 
 def _step(span: Span) -> WholeStep:
