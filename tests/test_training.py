@@ -159,6 +159,7 @@ class Transfers:
 def test_an_epoch_moves_one_record(monkeypatch, options):
     x, t = spirals()
     net().fit(x, t, epochs=1, seed=1, **options)  # so that all is measured
+    monkeypatch.setattr(training, "AHEAD", 1)  # else one record of several epochs
     transfers = Transfers(monkeypatch)
     sizes = []
     for epochs in (2, 7):
@@ -176,6 +177,7 @@ def test_an_epoch_moves_one_record(monkeypatch, options):
 def test_validation_moves_one_record_more(monkeypatch):
     x, t = spirals()
     net().fit(x, t, epochs=1, validation=(x[:50], t[:50]))  # so that all is measured
+    monkeypatch.setattr(training, "AHEAD", 1)
     transfers = Transfers(monkeypatch)
     counts = []
     for epochs in (1, 3):

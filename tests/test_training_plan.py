@@ -410,9 +410,9 @@ def test_many_steps_are_timed_together(monkeypatch):
             )
 
     seen = []
-    real = training.Replay.run_pass
+    real = trial.Replay.run_pass
     monkeypatch.setattr(
-        training.Replay, "run_pass",
+        trial.Replay, "run_pass",
         lambda self, *rest: seen.append(rest[0]) or real(self, *rest),
     )
     for variant, samples in ((Everything(), 8), (Counting(), 50)):
@@ -429,9 +429,9 @@ def test_trials_share_the_data_set_and_check_once(monkeypatch):
     step = Step(span, Everything(), {}, DEVICE)
     tried = Trial(session(DEVICE), network, program)
     written, checked = [], []
-    real = training.Replay.write
+    real = trial.Replay.write
     monkeypatch.setattr(
-        training.Replay, "write",
+        trial.Replay, "write",
         lambda self, value, rows: written.append(value.name) or real(self, value, rows),
     )
     fault = Trial._fault
