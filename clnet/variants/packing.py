@@ -76,7 +76,7 @@ class Packing:
         self, source: Argument, offset: int, stride: int, to: Argument,
         scales: Argument, *, second: bool, turned: bool = False, source_padded: int = 1,
         totals: tuple[Argument, int] | None = None, when: When = "call",
-        number: int = 0,
+        before: tuple[int, int] = (0, 0),
     ) -> Launch:
         """Return the launch that packs a matrix.
 
@@ -98,8 +98,8 @@ class Packing:
             Where the rows' sums are written too: a buffer, and the values before.
         when : {"call", "parameters", "inputs"}
             As for `Launch`.
-        number : int
-            So many matrices of these sizes lie before it in the buffers.
+        before : (int, int)
+            Bytes that others take before it in the two buffers.
         """
         defines: dict[str, int | str] = {
             "PLANES": self.planes, "TURNED": int(turned),
@@ -117,8 +117,8 @@ class Packing:
             (groups * packers,), (packers,),
             (
                 source, offset, stride, self.rows, self.terms,
-                to, number * self.size // WORDS, scales,
-                number * self.scales_size // 4, self.blocks, *(totals or (scales, 0)),
+                to, before[0] // WORDS, scales, before[1] // 4, self.blocks,
+                *(totals or (scales, 0)),
             ),
             when=when,
         )

@@ -1,0 +1,346 @@
+"""persistent_mma: a chain of dense layers of a small batch in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.activations import ACTIVATIONS
+from clnet.device import Device
+from clnet.ops import LayerOps, Nonlinearity, Span
+from clnet.program import WARP_UNITS, inline_ptx
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Distress,
+    Launch,
+    Packed,
+    Parameters,
+    Reach,
+    Scratch,
+    Table,
+    real,
+    refuse_unless_dense_layers,
+    span_bytes,
+    span_flops,
+)
+from clnet.variants.chain import chain, functions_defines, strides
+from clnet.variants.packing import BLOCK, WARP, Packing
+
+LARGEST_BATCH = 128
+LOCAL_BYTES = 47 << 10  # that a group uses
+TILE = 8  # samples
+HALVES = 2  # that keep a value
+BLOCK_BYTES = 1024
+PIECE_BYTES, SCALES_BYTES, SUM_BYTES = 512, 32, 640
+SHARED_BYTES = 20 << 10  # in which warps add their sums, at most
+MOST_SLOTS = 12  # blocks on their way to a warp
+PATIENCE = 1 << 22  # looks: some seconds
+FAR = 1e4  # where activations that are not bounded by 1 are beyond it
+KEYS = ("warps", "rows", "columns", "chunk", "groups")
+# Groups of many warps where waits count; two of four warps a unit where weights do,
+# since more of them are on their way.
+SHAPES = (
+    (16, 1, 1, 2, 1),
+    (16, 1, 2, 2, 1),
+    (8, 1, 2, 2, 1),
+    (4, 3, 4, 2, 2),
+    (4, 4, 4, 1, 2),
+    (4, 2, 4, 2, 2),
+)
+# Clocks of a task: a warp's for a block of one tile of samples, and for the block; a
+# piece; a task, and a row; the exchange of slices' sums. Measured on an H200, about.
+PRODUCT, ARRIVAL, PIECE, TASK, ROW, EXCHANGE = 57, 60, 40, 1000, 150, 900
+MOST_SLICES = 8
+
+
+@dataclass(frozen=True)
+class PersistentMma:
+    """Groups stay for all layers of a batch, each with its tasks (``persistent_mma.cl``).
+
+    Config: ``warps`` of a group; ``rows``, blocks of 16 neurons, and ``columns``, tiles
+    of 8 samples, of a task; ``chunk``, blocks of inputs whose values are looked for at
+    once; ``groups`` of a compute unit.
+    """
+
+    name: str = "persistent_mma"
+    reach: Reach = "run"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse large batches, and devices whose groups may not run at one time."""
+        refusal = refuse_unless_dense_layers(span, device)
+        if refusal is not None:
+            return refusal
+        if not device.concurrent_groups:
+            return (
+                "its groups wait for each other, and those of a launch on "
+                f"{device.name} may run one after the other"
+            )
+        if inline_ptx(device) < WARP_UNITS:
+            return "it needs matrix units of compute capability 8.0 or more"
+        if not 2 <= span.batch <= LARGEST_BATCH:
+            return f"it computes 2 to {LARGEST_BATCH} samples at a time"
+        if span.dtype != "float32":
+            return "it computes in float32 only"
+        return None
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Shapes that the batch fills and local memory holds."""
+        tiles = -(-span.batch // TILE)
+        return tuple(
+            config
+            for shape in SHAPES
+            if (config := dict(zip(KEYS, shape, strict=True)))
+            and config["columns"] < 2 * tiles
+            and Schedule(span, config, device).slots > 1
+        )
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count parameters once, and values for every row of tasks that reads them."""
+        schedule = Schedule(span, config, device)
+        return Cost(
+            flops=span_flops(span),
+            bytes=span_bytes(span),
+            launches=1,
+            scratch=2 * schedule.set_bytes + sum(schedule.packed_bytes),
+            compute_units=device.compute_units,
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the packing of each layer's weights, and the one launch."""
+        layers, schedule = chain(span), Schedule(span, config, device)
+        x, y = layers[0].apply.x, layers[-1].act.y
+        first, last = (layers[i].apply.weights.offset for i in (0, -1))
+        key = f"persistent_mma {first} to {last}"
+        size, scales_size = schedule.packed_bytes
+        packed = Packed(key, size), Packed(f"{key}, scales", scales_size)
+        groups, group = schedule.groups, WARP * config["warps"]
+        defines = {
+            "REAL": real(span),
+            "PLANES": HALVES,
+            **functions_defines(span, schedule.functions),
+            **{name.upper(): config[name] for name in ("warps", "rows", "columns")},
+            "CHUNK": config["chunk"],
+            "TILES": schedule.tiles,
+            "SLOTS": schedule.slots,
+            "TOGETHER": schedule.together,
+            "SLICES": max(cut.slices for cut in schedule.cuts),
+            "TASKS": schedule.tasks.shape[1],
+            "PIECES": schedule.pieces[-1],
+            "PARTS": schedule.sums[-1],
+            "PATIENCE": PATIENCE,
+        }
+        shape = ", ".join(f"{name} {value}" for name, value in config.items())
+        return (
+            *(
+                packing.launch(
+                    Parameters(), layer.apply.weights.offset, stride, *packed,
+                    second=False, when="parameters", before=before,
+                )
+                for layer, packing, stride, before in zip(
+                    layers, schedule.packings, strides(span), schedule.packed_before[:-1],
+                    strict=True,
+                )
+            ),
+            Launch(
+                "persistent_mma.cl", "persistent_mma", defines,
+                (groups * group,), (group,),
+                (
+                    *packed, Parameters(), x, x.stride, x.width, y, y.stride,
+                    span.batch, Scratch("words", 2 * schedule.set_bytes),
+                    Scratch("launches", 4 * groups),
+                    Table(
+                        f"{key}, {span.batch} samples on {groups} groups, {shape}",
+                        lambda: schedule.tasks,
+                    ),
+                    Distress(),
+                ),
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a layer is cut into tasks: rows of blocks of each, slices of its inputs."""
+
+    rows: int
+    slices: int
+    tasks: int
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which group does what, in which order, and where its values are."""
+
+    span: Span
+    config: Config
+    device: Device
+
+    @property
+    def groups(self) -> int:
+        """Groups of the launch."""
+        return self.config["groups"] * self.device.compute_units
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of samples, filled up to whole columns of tasks."""
+        columns = self.config["columns"]
+        return -(-self.span.batch // (TILE * columns)) * columns
+
+    @property
+    def together(self) -> int:
+        """Pieces of sums that warps add at a time."""
+        warps = self.config["warps"]
+        pieces = self.config["rows"] * self.config["columns"]
+        return max(1, min(warps, pieces, SHARED_BYTES // (warps * SUM_BYTES)))
+
+    @property
+    def slots(self) -> int:
+        """Blocks of weights on their way to a warp: what local memory has left."""
+        warps = self.config["warps"]
+        left = min(LOCAL_BYTES, self.device.local_memory)
+        left -= warps * self.together * SUM_BYTES + self.tasks[0].nbytes
+        return min(MOST_SLOTS, left // (warps * BLOCK_BYTES))
+
+    @cached_property
+    def packings(self) -> tuple[Packing, ...]:
+        """Each layer's weights: no more rows or terms than it must have."""
+        return tuple(
+            Packing(layer.n_out, layer.n_in, HALVES, BLOCK, BLOCK)
+            for layer in chain(self.span)
+        )
+
+    @property
+    def packed_before(self) -> list[tuple[int, int]]:
+        """Bytes of the weights and scales of the layers before each, and of all."""
+        return list(
+            accumulate(
+                ((p.size, p.scales_size) for p in self.packings),
+                lambda a, b: (a[0] + b[0], a[1] + b[1]), initial=(0, 0),
+            )
+        )
+
+    @property
+    def packed_bytes(self) -> tuple[int, int]:
+        """Bytes of all packed weights and scales; tasks' last rows read past them."""
+        size, scales_size = self.packed_before[-1]
+        widest = max(packing.blocks for packing in self.packings)
+        return size + self.config["rows"] * widest * BLOCK_BYTES, scales_size
+
+    @cached_property
+    def cuts(self) -> tuple[Cut, ...]:
+        """Each layer's, the fastest by a model."""
+        return tuple(
+            min(self._cuts(p), key=lambda c: self._clocks(p, c)) for p in self.packings
+        )
+
+    def _cuts(self, packing: Packing) -> Iterator[Cut]:
+        columns = self.tiles // self.config["columns"]
+        for rows in range(1, self.config["rows"] + 1):
+            tiles = -(-packing.row_blocks // rows) * columns
+            for slices in range(1, min(MOST_SLICES, packing.blocks) + 1):
+                share = -(-packing.blocks // slices)
+                # None empty; all that add up a sum at one time.
+                if -(-packing.blocks // share) == slices and (
+                    slices == 1 or tiles * slices <= self.groups
+                ):
+                    yield Cut(rows, slices, tiles * slices)
+
+    def _clocks(self, packing: Packing, cut: Cut) -> float:
+        columns = self.config["columns"]
+        blocks = -(-packing.blocks // (cut.slices * self.config["warps"]))
+        task = TASK + ROW * cut.rows + blocks * (
+            cut.rows * (columns * PRODUCT + ARRIVAL) + columns * PIECE
+        )
+        return -(-cut.tasks // self.groups) * task + EXCHANGE * (cut.slices > 1)
+
+    @cached_property
+    def pieces(self) -> list[int]:
+        """Where the pieces of each layer's inputs start, and how many there are."""
+        return list(accumulate((p.blocks * self.tiles for p in self.packings), initial=0))
+
+    @cached_property
+    def sums(self) -> list[int]:
+        """Where the pieces of each layer's exchange start, and how many there are."""
+        return list(
+            accumulate(
+                (
+                    cut.tasks * cut.rows * self.config["columns"] * (cut.slices > 1)
+                    for cut in self.cuts
+                ),
+                initial=0,
+            )
+        )
+
+    @property
+    def set_bytes(self) -> int:
+        """Bytes of a set of words."""
+        return (
+            PIECE_BYTES * (self.pieces[-1] + self.sums[-1])
+            + SCALES_BYTES * self.pieces[-1]
+        )
+
+    @cached_property
+    def functions(self) -> tuple[Nonlinearity, ...]:
+        """The activations that occur, by their codes."""
+        return tuple(
+            dict.fromkeys(layer.act.nonlinearity for layer in chain(self.span))
+        )
+
+    @cached_property
+    def tasks(self) -> NDArray[np.int32]:
+        """The kernel's table [groups, tasks, numbers]; no blocks: no task."""
+        lists: list[list[tuple[int, ...]]] = [[] for _ in range(self.groups)]
+        for number, layer in enumerate(chain(self.span)):
+            for task in range(self.cuts[number].tasks):
+                lists[task % self.groups].append(self._task(number, layer, task))
+        longest = max(len(tasks) for tasks in lists)
+        table = np.zeros((self.groups, longest, len(lists[0][0])), np.int32)
+        for group, tasks in enumerate(lists):
+            if tasks:
+                table[group, : len(tasks)] = tasks
+        return table
+
+    def _task(self, number: int, layer: LayerOps, task: int) -> tuple[int, ...]:
+        cut, packing = self.cuts[number], self.packings[number]
+        columns, last = self.config["columns"], number + 1 == len(self.packings)
+        tile, slice_ = divmod(task, cut.slices)
+        row, column = divmod(tile, self.tiles // columns)
+        row, column = row * cut.rows, column * columns
+        share = -(-packing.blocks // cut.slices)
+        before, scales_before = self.packed_before[number]
+        function, bias = layer.act.nonlinearity, layer.act.bias
+        inputs = chain(self.span)[number - 1].act.nonlinearity
+        return (
+            before // BLOCK_BYTES + row * packing.blocks + slice_ * share,
+            packing.blocks,
+            slice_ * share, min(share, packing.blocks - slice_ * share),
+            cut.rows, sum(1 << i for i in range(slice_, cut.rows, cut.slices)),
+            slice_, cut.slices,
+            self.pieces[number] + column, int(number == 0 or not bounded(inputs)),
+            self.pieces[-1] + self.sums[number]
+            + tile * cut.rows * columns * cut.slices,
+            self.pieces[number + 1] + row * self.tiles + column,
+            int(not bounded(function)),
+            0 if last else self.packings[number + 1].blocks,
+            row * BLOCK, layer.n_out,
+            -1 if bias is None else bias.offset, scales_before // 4,
+            column, self.functions.index(function),
+        )
+
+
+@cache
+def bounded(function: Nonlinearity) -> bool:
+    """Return whether no value of an activation is larger than 1."""
+    ends = np.array([-FAR, FAR])
+    return all(
+        bool(np.abs(ACTIVATIONS[name].value(ends)).max() <= 1)
+        for name in function.names
+    )
