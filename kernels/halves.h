@@ -30,8 +30,8 @@
 // with zeros.
 //
 // For the units of a warp group, which read local memory, both operands are arrays [tiles
-// of 64 rows, k blocks, PLANES, 2, 64 rows] of 8 terms of a row: a piece of 64 rows x 16
-// terms is copied as it lies. Rows end on 128, terms on 64.
+// of 64 rows, k blocks, PLANES, 8 eights of rows, 2 eights of terms, 8 rows] of 8 terms:
+// a piece of 64 rows x 16 terms is copied as it lies. Rows end on 128, terms on 64.
 //
 // PLANES   1: TF32's precision; 2: float32's
 // PTX      80 and up: mma and cp.async of that generation; else the same in plain C,

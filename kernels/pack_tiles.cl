@@ -61,8 +61,8 @@ inline void put(__global uint4 *to, const float8 v)
     }
 }
 
-// packed [row tiles, blocks, PLANES, 2, TILE_ROWS] parts of 4 words from `at` on: the rows
-//         of the source, of which there are `rows` of `terms` values
+// packed [row tiles, blocks, PLANES, 8, 2, 8] parts of 4 words from `at` on: the rows of
+//         the source, of which there are `rows` of `terms` values
 // inverse [TILE_ROWS * row tiles] from `inverse_at` on: what was divided out of them
 // totals  [rows] from `totals_at` on, with TOTALS: their sums
 // source  TURNED 0: row r has its term k at offset + r * ld + k; 1: at offset + k * ld + r
@@ -108,9 +108,9 @@ UNROLLED
     const float2 scales = scales_of(largest[id % UNIT]);
     if (id < UNIT) inverse[inverse_at + row] = scales.s1;
     packed += at + (size_t)(row / TILE_ROWS) * parts * PLANES * TILE_ROWS
-              + row % TILE_ROWS;
+              + row % TILE_ROWS / 8 * 16 + row % 8;
 #define PUT(p, v) \
-    put(packed + ((p) / 2 * PLANES * 2 + (p) % 2) * TILE_ROWS, (v) * scales.s0)
+    put(packed + (p) / 2 * PLANES * 2 * TILE_ROWS + (p) % 2 * 8, (v) * scales.s0)
 UNROLLED
     for (int n = 0; n < HELD; ++n)
         if (first + n * ACROSS < parts) PUT(first + n * ACROSS, held[n]);

@@ -44,10 +44,10 @@ def checked(network, span, config, variant=None):
     )
 
 
-@pytest.mark.parametrize("precision", PRECISIONS[:2])
-@pytest.mark.parametrize("place", [
-    pytest.param(i, marks=() if i in (0, 3, -1) else pytest.mark.sweep)
-    for i in (*range(len(SHAPES[2]) - 1), -1)
+@pytest.mark.parametrize(("precision", "place"), [
+    pytest.param(name, i, marks=() if i in (0, 3, last) else pytest.mark.sweep)
+    for name in PRECISIONS[:2] for last in [len(SHAPES[PLANES[name]]) - 1]
+    for i in range(last + 1)
 ])
 def test_edges(precision, place):
     """Outputs, and the sums that the derivative of silu reads."""
@@ -167,7 +167,7 @@ def test_shapes_keep_to_what_the_kernel_says():
             assert m % (16 * warps_m) == n % (16 * warps_n) == 128 % m == 128 % n == 0
             if units == GROUP_UNITS:
                 assert (m, warps_m, warps_n) == (64, 4, 1)
-                assert n % 64 == 4 % part == part % step == 0
+                assert n in (32, 64, 128) and 4 % part == part % step == 0
                 bytes_of_barriers = 16 * (-(-stages // 2))
             else:
                 assert 2 % step == step % part == bytes_of_barriers == 0
