@@ -31,8 +31,23 @@ IDENTITY, BOUNDED and N_LAST"
 #define TERMS (FIRST > HIDDEN ? FIRST : HIDDEN)      // most blocks of terms
 #define SAMPLES (WARPS * ROWS_M * BLOCK)             // of a group
 #define ITEMS (WARPS * WARP)
-#define PLAIN 12    // so many powers of two below 2^LEVEL a sample need not be scaled
+#define PLAIN 5     // so many powers of two below 2^LEVEL a sample need not be scaled
 __constant int bounded[LAYERS] = BOUNDED;
+
+// To the precision of halves, the units' own functions will do.
+#if PTX >= 80 && PLANES == 1
+inline float quick_tanh(const float v)
+{
+    float y;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(v));
+    return y;
+}
+inline float quick_sigmoid(const float v) { return 0.5f * quick_tanh(0.5f * v) + 0.5f; }
+inline float quick_silu(const float v) { return v * quick_sigmoid(v); }
+#define act_tanh quick_tanh
+#define act_sigmoid quick_sigmoid
+#define act_silu quick_silu
+#endif
 
 // A sample's 4 values of a lane, of each block of terms; and halves of them, [.][word].
 typedef float4 Values[TERMS];
@@ -298,9 +313,9 @@ UNROLLED
             down[m][i] = power_of_two(-scales[m][i]);
             if (last || keeps) continue;
             // |f(v)| <= |v| + 1; v is below the bound after this layer.
-            const int bound = bounded[layer] ? LEVEL : LEVEL + 2 * (layer % PERIOD) + 2;
-            scales[m][i] = min(bounded[layer] ? LEVEL - 1 : min(scales[m][i], bound) - 1,
-                               steps[layer + 1].s1);
+            const int fits = bounded[layer]
+                ? LEVEL - 1 : min(scales[m][i], BOUND(layer) + GROWTH) - 1;
+            scales[m][i] = min(fits, steps[layer + 1].s1);
             anew[m][i] = power_of_two(scales[m][i]);
         }
     STAGE_WORDS(rows, exchange);

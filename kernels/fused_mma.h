@@ -12,10 +12,10 @@
 // x and y are read and written 16 bytes at a time.
 //
 // Scales.  Halves end at 2^16. A sample's values are held times 2^scale, chosen from its
-// largest value so that all lie below 2^LEVEL; a layer's weights times 2^gain, so that the
-// magnitudes of the largest row add up to less than 2. A layer thus at most doubles the
-// bound; its biases at most double it again, as scales stay below the layer's `limit`.
-// PERIOD layers later the bound is 2^(LEVEL + 2 PERIOD) = 2^15, and the largest value is
+// largest value so that all lie below 2^LEVEL; a layer's weights times 2^gain, so that
+// the magnitudes of the largest row add up to less than 4. A layer thus multiplies the
+// bound by 4; its biases at most double it, as scales stay below the layer's `limit`:
+// together 2^GROWTH. PERIOD layers later the bound is 2^15, and the largest value is
 // looked up again. Rows of the last layer have a power of two each, its sums are floats.
 //
 // FIRST, LAST  blocks of the first layer's terms, and of the last layer's neurons
@@ -32,8 +32,10 @@
     || !defined(N_IN)
 #error "fused_mma.h needs FIRST, HIDDEN, LAST, CHUNK and N_IN"
 #endif
-#define LEVEL 7
+#define LEVEL 3
+#define GROWTH 3
 #define PERIOD 4
+#define BOUND(layer) (LEVEL + GROWTH * ((layer) % PERIOD))  // 2^ that: before a layer
 #define TERMS_OF(layer) ((layer) == 0 ? FIRST : HIDDEN)               // in blocks
 #define NEURONS_OF(layer) ((layer) == LAYERS - 1 ? LAST : HIDDEN)     // in blocks
 #define FILLED(blocks) (((blocks) + CHUNK - 1) / CHUNK * CHUNK)

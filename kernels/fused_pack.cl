@@ -40,10 +40,10 @@ void fused_pack(__global const float *parameters, __global uint4 *weights,
             if (bias_of[layer] >= 0) atomic_max(largest + 1, magnitude(b[row] * steepness));
         }
         barrier(CLK_LOCAL_MEM_FENCE);
-        const int norm = exponent_of(largest[0]), gain = min(-norm, MOST_GAIN);
+        const int norm = exponent_of(largest[0]), gain = min(1 - norm, MOST_GAIN);
         if (id == 0) {
             gains[layer] = gain;
-            const int room = last ? MOST_GAIN - LEAST_ROW : LEVEL + 2 * (layer % PERIOD);
+            const int room = last ? MOST_GAIN - LEAST_ROW : BOUND(layer) + GROWTH - 2;
             limits[layer] = min(room - exponent_of(largest[1]), MOST_GAIN);
         }
         for (int row = id; row < WIDE; row += PACKERS) {

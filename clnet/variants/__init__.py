@@ -8,6 +8,7 @@ from clnet.variants.dropout import Dropping
 from clnet.variants.epoch import Epoch
 from clnet.variants.fused import Fused
 from clnet.variants.fused_local import FusedLocal
+from clnet.variants.fused_mma import FusedMma
 from clnet.variants.fused_sparse import FusedSparse
 from clnet.variants.gemm import Gemm
 from clnet.variants.gemm_backward import GemmBackward
@@ -45,6 +46,7 @@ VARIANTS: tuple[Variant, ...] = (
     Persistent(),
     Gemm(),
     Mma(),
+    FusedMma(),
     Cpu(),
     Csr(),
     SparseTeam(),

@@ -33,11 +33,11 @@ CHUNK_BYTES = 8 << 10  # of weights, where not all stay in local memory
 LEAST_STAGES = 3  # chunks there
 MOST_FUNCTIONS = 4  # that a kernel is built with
 STEP_BYTES = 8  # of a layer: its gain, and the limit of scales
-# Warps of a group, blocks of 16 samples of a warp, groups for a compute unit.
-SHAPES = (
-    (4, 2, 4, 0), (4, 2, 2, 1), (8, 2, 2, 0), (8, 1, 1, 1), (4, 1, 4, 0), (4, 1, 1, 1),
-    (2, 2, 1, 1),
-)
+# Warps of a group, blocks of 16 samples of a warp, groups for a compute unit, whether
+# samples are asked for ahead; from the first to the last on an H200.
+LARGE = ((4, 2, 2, 1), (4, 2, 4, 0), (8, 2, 2, 0), (8, 1, 1, 1), (4, 1, 2, 1))
+SMALL = ((4, 1, 2, 1), (2, 2, 2, 1), (8, 1, 1, 1), (2, 1, 4, 1))
+SMALL_BATCH = 128  # samples a compute unit
 KEYS = ("warps", "rows", "groups", "ahead")
 
 
@@ -46,7 +46,8 @@ class FusedMma:
     """Layers whose outputs stay in registers (``fused_mma.cl``).
 
     Config: ``warps`` of a group; ``rows``, blocks of 16 samples of a warp; ``groups``
-    for each compute unit, which take tiles of samples in turn.
+    for each compute unit, which take tiles of samples in turn; ``ahead``, 1: they ask
+    for the next samples before the last layer.
     """
 
     name: str = "fused_mma"
@@ -76,11 +77,13 @@ class FusedMma:
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Warps, samples and groups."""
+        """Many samples a group where there are many, else many groups."""
         shape = _shape(span)
         held = max(shape.first, shape.inner) * shape.planes
+        small = span.batch <= SMALL_BATCH * device.compute_units
+        configs = SMALL if small else LARGE
         return tuple(
-            dict(zip(KEYS, config, strict=True)) for config in SHAPES
+            dict(zip(KEYS, config, strict=True)) for config in configs
             if config[1] * held <= REGISTERS
         )
 
