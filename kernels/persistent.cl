@@ -9,84 +9,31 @@
 //   group 1: rows 1, G + 1 …      DEPTH vectors a work-item are on their way while the
 //     :                           team waits for what they are to be multiplied by
 //
-// A value goes to the other groups as one word in memory that all see: its bits, turned
-// over, so that 0 means that it is not there yet. A reader looks at the word itself, so
-// that neither a barrier nor a fence stands between two layers (after the low-latency
-// protocol of NVIDIA's NCCL, which sends a flag beside each value). Launches use two
-// sets of words in turn, and each empties the set of the next. What a layer reads is
-// gathered once a group into local memory, into two places in turn, so that one barrier
-// a layer suffices.
-//
-// All groups must run at the same time. Every wait is bounded: after PATIENCE looks a
-// group sets the alarm, waits no more, and what it computes is NaN, as is all that
-// depends on it.
+// Values pass from group to group as words (words.h). What a layer reads is gathered
+// once a group into local memory, into two places in turn, so that one barrier a layer
+// suffices.
 //
 // GROUP     work-items of a group
 // TEAM      work-items a row: 32 where there is PTX, else 1
 // DEPTH     vectors of weights that a work-item keeps on their way
-// AHEAD     steps that are brought to the last cache before they are fetched; if any,
-//           weights are too many to stay in a cache, and pass by the first one
 // ROOM      values of the widest layer's input, in whole steps
-// PATIENCE  looks at a word before the alarm
-// NAP       nanoseconds between two looks, about
 // WORDS     {n, …} where the words of each layer's inputs start; the first has none
 // IN_ALL    words of a set
 // LAYERS, N_OUT, STRIDE, WEIGHTS, BIAS, FUNCTION, FUNCTIONS  as in chain.h
-// PTX       as given by the device
+// PATIENCE, NAP, PTX  as in words.h
 // REAL      float
 #define WIDTH 1
 #include "activations.h"
 #include "chain.h"
-#if !defined(GROUP) || !defined(TEAM) || !defined(DEPTH) || !defined(AHEAD) \
-    || !defined(ROOM) || !defined(PATIENCE) || !defined(NAP) || !defined(WORDS) \
-    || !defined(IN_ALL) || !defined(PTX)
-#error "persistent.cl needs GROUP, TEAM, DEPTH, AHEAD, ROOM, PATIENCE, NAP, WORDS, \
-IN_ALL and PTX"
+#include "words.h"
+#if !defined(GROUP) || !defined(TEAM) || !defined(DEPTH) || !defined(ROOM) \
+    || !defined(WORDS) || !defined(IN_ALL)
+#error "persistent.cl needs GROUP, TEAM, DEPTH, ROOM, WORDS and IN_ALL"
 #endif
 #define TEAMS (GROUP / TEAM)
 #define STEP (DEPTH * TEAM)  // vectors
-#if AHEAD > 0
-#define CACHE "L1::no_allocate."
-#else
-#define CACHE ""
-#endif
 
 __constant int words_of[LAYERS] = WORDS;
-
-// Four words, seen as other compute units wrote them last.
-inline uint4 look(__global const uint4 *words)
-{
-#if PTX >= 70
-    uint4 found;
-    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w)
-                 : "l"(words) : "memory");
-    return found;
-#else
-    volatile __global const uint *each = (volatile __global const uint *)words;
-    return (uint4)(each[0], each[1], each[2], each[3]);
-#endif
-}
-
-// Leave the memory to those that write.
-inline void rest(void)
-{
-#if PTX >= 70 && NAP > 0
-    asm volatile("nanosleep.u32 %0;" :: "r"(NAP));
-#endif
-}
-
-inline void tell(__global uint *word, const float value)
-{
-    // No word is 0: the one NaN that would be becomes another.
-    const uint text = as_uint(value) == ~0u ? ~as_uint(NAN) : ~as_uint(value);
-#if PTX >= 70
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(word), "r"(text)
-                 : "memory");
-#else
-    *(volatile __global uint *)word = text;
-#endif
-}
 
 // A vector of weights, 0 unless it is `there`.
 inline float4 weights_at(__global const float4 *from, const bool there)
@@ -95,7 +42,7 @@ inline float4 weights_at(__global const float4 *from, const bool there)
     float4 w = (float4)0;
     // Predicated: a branch would keep loads from being issued together.
     asm volatile("{.reg .pred there; setp.ne.s32 there, %5, 0;"
-                 "@there ld.global.nc." CACHE "v4.f32 {%0, %1, %2, %3}, [%4];}"
+                 "@there ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];}"
                  : "+f"(w.x), "+f"(w.y), "+f"(w.z), "+f"(w.w)
                  : "l"(from), "r"((int)there));
     return w;
@@ -104,47 +51,25 @@ inline float4 weights_at(__global const float4 *from, const bool there)
 #endif
 }
 
-// Bring vectors to the last cache.
-inline void announce(__global const float4 *from, const int vectors)
-{
-#if PTX >= 90
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
-                 :: "l"(from), "r"(16 * vectors));
-#endif
-}
-
-// Whether all of four words that stand for values are there.
-inline bool complete(const uint4 words, const int live)
-{
-    return words.x && (words.y || live < 2) && (words.z || live < 3)
-           && (words.w || live < 4);
-}
-
-// Gather the n values that a layer reads, and zeros up to whole steps.
-inline void gather(__local float4 *source, __global const uint *words, const int n,
-                   const int vectors, __local int *stuck, __global int *alarm)
+// Gather the vectors that a layer reads, and zeros up to whole steps.
+inline void gather(__local float4 *source, __global const uint *words,
+                   const int vectors, const int padded, __local int *stuck,
+                   __global int *alarm)
 {
     __global const uint4 *from = (__global const uint4 *)words;
-    for (int v = get_local_id(0); v < vectors; v += GROUP) {
-        const int live = n - 4 * v;
-        if (live <= 0) {
+    for (int v = get_local_id(0); v < padded; v += GROUP) {
+        if (v >= vectors) {
             source[v] = (float4)0;
             continue;
         }
         uint4 found = look(from + v);
         int left = *stuck ? 0 : PATIENCE;
-        while (!complete(found, live) && --left >= 0) {
+        while (!complete(found) && --left >= 0) {
             rest();
             found = look(from + v);
         }
-        if (left < 0) {
-            *stuck = *alarm = 1;
-            found = (uint4)~as_uint(NAN);
-        }
-        found = ~found;
-        source[v] = (float4)(as_float(found.x), live > 1 ? as_float(found.y) : 0.0f,
-                             live > 2 ? as_float(found.z) : 0.0f,
-                             live > 3 ? as_float(found.w) : 0.0f);
+        if (left < 0) *stuck = *alarm = 1;
+        source[v] = values_of(found);
     }
 }
 
@@ -244,19 +169,6 @@ void persistent(__global const float *parameters, __global const float *x,
 #define FETCH                                                                        \
     for (int i = 0; i < DEPTH; ++i)                                                  \
         ahead[i] = weights_at(from + i * TEAM, i * TEAM + lane < left);
-#if AHEAD > 0
-    Place far = here;
-#define ANNOUNCE                                                                     \
-    if (far.layer < LAYERS) {                                                        \
-        far = after(far, own, teams);                                                \
-        const int vectors = min(vectors_left(far), STEP);                            \
-        if (lane == 0 && vectors > 0) announce(vectors_of(parameters, far), vectors); \
-    }
-#pragma unroll 1
-    for (int i = 0; i < AHEAD; ++i) ANNOUNCE
-#else
-#define ANNOUNCE
-#endif
     LOOK_UP
 #pragma unroll
     FETCH
@@ -272,7 +184,7 @@ void persistent(__global const float *parameters, __global const float *x,
             for (int i = id; i < 4 * STEP * steps; i += GROUP)
                 ((__local float *)source)[i] = i < n_in ? x[i] : 0.0f;
         else
-            gather(source, now + words_of[layer], n_out_of[layer - 1], STEP * steps,
+            gather(source, now + words_of[layer], stride_of[layer] / 4, STEP * steps,
                    &stuck, alarm);
         barrier(CLK_LOCAL_MEM_FENCE);
         float4 sums = (float4)0;
@@ -285,11 +197,14 @@ void persistent(__global const float *parameters, __global const float *x,
                 sums = (float4)0;
                 if (lane == 0 && here.row < n_out) {
                     const float v = chain_activate(layer, sum + bias);
-                    if (layer < LAYERS - 1) {
-                        tell(now + told + here.row, v);
-                        then[told + here.row] = 0;
-                    } else {
+                    if (layer == LAYERS - 1) {
                         y[here.row] = v;
+                    } else {
+                        tell(now + told + here.row, then + told + here.row, v);
+                        // The last row's team fills up the last vector.
+                        if (here.row == n_out - 1)
+                            for (int i = n_out; i < written_by(layer); ++i)
+                                tell(now + told + i, then + told + i, 0);
                     }
                 }
                 bias = next_bias;
@@ -299,7 +214,6 @@ void persistent(__global const float *parameters, __global const float *x,
             here = next;
             if (here.layer < LAYERS) next = after(here, own, teams);
             LOOK_UP
-            ANNOUNCE
         }
     }
     if (id == 0) launches[group] = launch + 1;

@@ -18,14 +18,15 @@ from clnet.activations import ACTIVATIONS
 from clnet.binding import Step
 from clnet.errors import ClnetWarning
 from clnet.executable import Executable
+from clnet.program import inline_ptx
 from clnet.runtime import Plan
 from clnet.session import session
 from clnet.variants import Generic, persistent
-from clnet.variants.persistent import Persistent
+from clnet.variants.persistent import BULK, Persistent
 
 DEVICE = clnet.device()
 RNG = np.random.default_rng(3)
-SMALL = {"group": 64, "depth": 2, "ahead": 0}
+SMALL = {"group": 64, "depth": 2}
 CPU_ONLY = pytest.mark.skipif(
     DEVICE.concurrent_groups, reason=f"groups of {DEVICE.name} run at the same time"
 )
@@ -58,13 +59,13 @@ def check(network, config, device=None):
         assert (np.abs(one.result(y.name) - exact[y.name]) <= bound[y.name]).all()
 
 
-@pytest.mark.parametrize(("sizes", "group", "depth", "ahead"), [
-    ((1, 1), 32, 1, 0), ((8, 31, 32, 33, 1, 5), 32, 4, 1),
-    ((64, 200, 130, 7), 64, 2, 2), ((129, 65, 2, 127, 4), 128, 1, 0),
+@pytest.mark.parametrize(("sizes", "group", "depth"), [
+    ((1, 1), 32, 1), ((8, 31, 32, 33, 1, 5), 32, 4),
+    ((64, 200, 130, 7), 64, 2), ((129, 65, 2, 127, 4), 128, 1),
 ])
-def test_sizes(sizes, group, depth, ahead):
+def test_sizes(sizes, group, depth):
     network = Network.mlp(sizes, "sigmoid", seed=1)
-    check(network, {"group": group, "depth": depth, "ahead": ahead})
+    check(network, {"group": group, "depth": depth})
 
 
 @pytest.mark.parametrize("sizes", [(20, 5, 10), (4000, 2200, 10)])
@@ -72,6 +73,44 @@ def test_its_default(sizes):
     network = Network.mlp(sizes, "tanh", seed=2)
     span = network.program.span(0, len(network.program.ops), 1)
     check(network, next(iter(Persistent().space(span, posing(1)))))
+
+
+@pytest.mark.skipif(
+    inline_ptx(DEVICE) < BULK, reason=f"{DEVICE.name} has no bulk copies"
+)
+@pytest.mark.parametrize("sizes", [
+    (1, 1), (8, 31, 32, 33, 1, 5), (129, 700, 2, 130, 4), (200, 500, 750, 750, 100),
+    (1000, 2000, 2000, 2000, 999, 30), (4000, 4001, 3000, 10),
+])
+def test_bulk_copies(sizes):
+    network = Network.mlp(sizes, "tanh", seed=1)
+    span = network.program.span(0, len(network.program.ops), 1)
+    for config in Persistent().space(span, DEVICE):
+        check(network, config)
+
+
+def test_shapes_of_rings():
+    device = replace(
+        DEVICE, concurrent_groups=True, compute_units=132, compute_capability=(9, 0),
+        local_memory=48 << 10, largest_group=1024,
+    )
+    for sizes in ((1, 1), (4000, 7), (200, *[500] * 9), (2000, *[2000] * 4, 10)):
+        network = Network.mlp(sizes, seed=1)
+        span = network.program.span(0, len(network.program.ops), 1)
+        space = list(Persistent().space(span, device))
+        assert all("piece" in config for config in space)
+        for config in space:
+            (launch,) = Persistent().launches(span, config, device)
+            d = {k: v for k, v in launch.defines.items() if isinstance(v, int)}
+            ring = d["SLOTS"] * (16 * d["SLOT"] + 16)
+            sums = 2 * d["MOST"] * config["group"] // 8
+            assert ring + sums <= 48 << 10
+            assert d["SLOTS"] >= 2
+            assert d["ROWS"] % d["PIECE"] == 0
+            assert 4 * d["VECTORS"] * config["group"] >= max(sizes[:-1])
+            assert d["MOST"] * d["GROUPS"] >= max(sizes[1:])
+    wide = Network.mlp([20, 80000], seed=1).program.span(0, 2, 1)
+    assert all("depth" in config for config in Persistent().space(wide, device))
 
 
 def test_functions_and_biases():
@@ -123,7 +162,7 @@ def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
             for i in range(len(program.ops))
         ]
 
-    waiting = steps_of(network, device, {"group": 1, "depth": 1, "ahead": 0})
+    waiting = steps_of(network, device, {"group": 1, "depth": 1})
     plan = Plan(network, device, 1, waiting, lambda: waiting, spare, "why")
     x = RNG.uniform(-1, 1, (1, 30)).astype(np.float32)
     wanted = clnet.reference.run(program, x, network.parameters)

@@ -23,25 +23,38 @@ from clnet.variants.base import (
 )
 from clnet.variants.chain import chain, chain_defines, strides, table
 
-LOCK_STEP = 32  # work-items of a team where PTX adds their sums
-# Work-items of a group, vectors on their way, steps brought to the last cache: the
-# usually best first, where the weights stay in that cache between calls, and else.
-CACHED = ((256, 8, 0), (128, 4, 0), (192, 8, 0), (256, 16, 1))
-STREAMED = ((256, 16, 1), (512, 16, 1), (256, 8, 1), (256, 8, 0))
-CACHE = 1 << 25  # bytes of weights that are taken to stay there
-NAP = 40  # ns
+LOCK_STEP = 32  # work-items of a warp, which PTX lets add their sums
+BULK = 90  # the generation of PTX that copies in bulk
+# What is tried, the usually best first. Without bulk copies: work-items of a group,
+# vectors on their way.
+DEPTHS = ((256, 8), (128, 4), (192, 8), (256, 16), (512, 16))
+# With them, where the weights stay in the last cache between launches: work-items that
+# compute, rows in registers, rows of a piece; one group a compute unit. And else:
+# groups a compute unit, work-items, rows.
+CACHED = ((128, 4, 2), (128, 8, 4), (128, 4, 4), (128, 8, 8), (256, 4, 1))
+STREAMED = ((2, 256, 4), (2, 128, 4), (2, 128, 2), (2, 256, 2), (1, 256, 2))
+CACHE = 28 << 20  # bytes of weights that are asked to stay there
+PIECE = 12 << 10  # bytes of a piece of more than one row, at most
+FLIGHT = 2  # pieces on their way, if not all: what is looked for comes behind them
+SLOTS = 16  # at most
+RING = 48 << 10  # bytes of local memory that a group may declare
+REGISTERS = 1 << 16  # of a compute unit, 4 bytes each
+NAP = 40  # ns between looks; none where waits are all that counts
 PATIENCE = 1 << 22  # looks at a word: some seconds
 WORD = 4  # bytes of a value, of its word, and of a launch's number
+VECTOR = 16  # bytes
+FLAGS = 16  # bytes of a slot's two
 LINE = 32  # words; layers' words share no line of a cache
 
 
 @dataclass(frozen=True)
 class Persistent:
-    """One group a compute unit stays for all layers of one sample (``persistent.cl``).
+    """Groups that stay for all layers of one sample.
 
-    Config: ``group``, work-items of a group; ``depth``, vectors of weights that a
-    work-item keeps on their way; ``ahead``, steps of so many that are brought to the
-    last cache before.
+    Config: ``group``, work-items of a group that compute. Where they load weights
+    (``persistent.cl``): ``depth``, vectors of weights that each keeps on their way.
+    Where weights are copied in bulk (``persistent_ring.cl``): ``per_unit``, groups a
+    compute unit; ``rows`` in registers at once; rows of a ``piece`` copied at once.
     """
 
     name: str = "persistent"
@@ -70,15 +83,17 @@ class Persistent:
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Shapes that leave room for a layer's inputs twice."""
+        """Shapes that have the room that they need."""
         return self._configs(span, device)
 
     def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
-        return tuple(
-            {"group": group, "depth": depth, "ahead": ahead}
-            for group, depth, ahead in (
-                CACHED if span_bytes(span) <= CACHE else STREAMED
-            )
+        rings = _rings(span) if inline_ptx(device) >= BULK else ()
+        fitting = [config for config in rings if _ring_fits(span, config, device)]
+        # The fewer times a share's rows are summed, the better.
+        fitting.sort(key=lambda c: -(-_share(span, c, device) // c["rows"]))
+        return tuple(fitting) or tuple(
+            {"group": group, "depth": depth}
+            for group, depth in DEPTHS
             if group <= device.largest_group
             and 2 * WORD * _room(span, depth, device) < device.local_memory
         )
@@ -89,34 +104,38 @@ class Persistent:
             flops=span_flops(span),
             bytes=span_bytes(span),
             launches=1,
-            scratch=WORD * (2 * sum(_words(span)) + device.compute_units),
+            scratch=WORD * (2 * sum(_words(span)) + _groups(config, device)),
             compute_units=device.compute_units,
         )
 
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the one launch, of a group for each compute unit."""
+        """Return the one launch, of all groups that run at the same time."""
         layers = chain(span)
-        group, depth = config["group"], config["depth"]
-        groups = device.compute_units
-        words = _words(span)
+        group, groups, words = config["group"], _groups(config, device), _words(span)
         defines = {
             **chain_defines(span),
             "GROUP": group,
-            "TEAM": _team(device),
-            "DEPTH": depth,
-            "AHEAD": config["ahead"],
-            "ROOM": _room(span, depth, device),
             "PATIENCE": PATIENCE,
-            "NAP": NAP,
             "WORDS": table(accumulate(words[:-1], initial=0)),
             "IN_ALL": sum(words),
         }
+        if "piece" in config:
+            kernel, size = "persistent_ring", group + LOCK_STEP
+            defines |= _ring(span, config, device)
+        else:
+            kernel, size = "persistent", group
+            defines |= {
+                "NAP": NAP,
+                "TEAM": _team(device),
+                "DEPTH": config["depth"],
+                "ROOM": _room(span, config["depth"], device),
+            }
         x, y = layers[0].apply.x, layers[-1].act.y
         return (
             Launch(
-                "persistent.cl", "persistent", defines, (groups * group,), (group,),
+                f"{kernel}.cl", kernel, defines, (groups * size,), (size,),
                 (
                     Parameters(), x, x.width, y,
                     Scratch("words", 2 * WORD * sum(words)),
@@ -124,6 +143,10 @@ class Persistent:
                 ),
             ),
         )
+
+
+def _groups(config: Config, device: Device) -> int:
+    return device.compute_units * config.get("per_unit", 1)
 
 
 def _team(device: Device) -> int:
@@ -138,3 +161,71 @@ def _room(span: Span, depth: int, device: Device) -> int:
 def _words(span: Span) -> list[int]:
     """Return the words of each layer's inputs; those of the first layer are none."""
     return [0, *(round_up(layer.n_out, LINE) for layer in chain(span)[:-1])]
+
+
+def _share(span: Span, config: Config, device: Device) -> int:
+    """Return the rows of a group's largest share of a layer."""
+    return -(-max(x.n_out for x in chain(span)) // _groups(config, device))
+
+
+def _row(span: Span) -> int:
+    """Return the vectors of a row of the widest layer."""
+    return -(-max(strides(span)) * WORD // VECTOR)
+
+
+def _streamed(span: Span) -> bool:
+    """Tell whether the weights are too many to stay in the last cache."""
+    return span_bytes(span) > CACHE
+
+
+def _rings(span: Span) -> tuple[Config, ...]:
+    """Return the configs of ``persistent_ring.cl`` that are tried."""
+    if not _streamed(span):
+        return tuple(
+            {"group": group, "per_unit": 1, "rows": rows, "piece": piece}
+            for group, rows, piece in CACHED
+        )
+    fitting = max(PIECE // (_row(span) * VECTOR), 1)
+    piece = 1 << (fitting.bit_length() - 1)
+    return tuple(
+        {"group": group, "per_unit": count, "rows": rows, "piece": min(piece, rows)}
+        for count, group, rows in STREAMED
+    )
+
+
+def _ring(span: Span, config: Config, device: Device) -> dict[str, int]:
+    """Return the macros of ``persistent_ring.cl`` that a config decides on."""
+    group, rows, piece = config["group"], config["rows"], config["piece"]
+    most = round_up(_share(span, config, device), rows)
+    row, streamed = _row(span), _streamed(span)
+    partial = 2 * most * group // LOCK_STEP * WORD
+    slots = min((RING - partial) // (piece * row * VECTOR + FLAGS), SLOTS)
+    return {
+        "GROUPS": _groups(config, device),
+        "SLOTS": slots,
+        "SLOT": piece * row,
+        "PIECE": piece,
+        "FLIGHT": FLIGHT if streamed else slots,
+        "ROWS": rows,
+        "VECTORS": -(-row // group),
+        "MOST": most,
+        "KEEP": min(100 * CACHE // span_bytes(span), 100),
+        "NAP": NAP if streamed else 0,
+    }
+
+
+def _ring_fits(span: Span, config: Config, device: Device) -> bool:
+    """Tell whether a config's groups have room, all at the same time."""
+    group, rows = config["group"], config["rows"]
+    size = group + LOCK_STEP
+    ring = _ring(span, config, device)
+    vectors = ring["VECTORS"]
+    # What a work-item holds: weights, values and sums, and what else it takes.
+    registers = round_up(4 * vectors * rows + 9 * vectors + 24, 8)
+    return (
+        ring["SLOTS"] >= 2
+        and size <= device.largest_group
+        and registers * size * config["per_unit"] <= REGISTERS
+        # One work-item adds up a row, or fills up the last vector.
+        and _share(span, config, device) + VECTOR // WORD <= group
+    )

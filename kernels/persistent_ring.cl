@@ -1,0 +1,281 @@
+// persistent_ring: a chain of dense layers in one launch over all compute units, one
+// sample, weights by bulk copies.
+//
+// As in persistent.cl, groups stay from the first layer to the last, and values pass
+// from group to group as words. What is new is how weights come. A group's rows of a
+// layer follow each other in memory; one work-item, of a warp of its own, copies them
+// through all layers, PIECE rows at a time, into a ring of SLOTS in local memory (bulk.h):
+//
+//   ring:       | arrived | arrived | on its way | on its way | free |
+//                    v
+//   registers:  ROWS rows; work-item i of GROUP holds vectors i, i + GROUP … of each
+//
+// so that memory is not idle while values are waited for: the ring fills up, and ROWS
+// rows of the next layer lie in registers already. But no more than FLIGHT slots are on
+// their way at once: memory serves in turn, and a look at words behind more weights
+// than keep it busy would come late.
+//
+// A work-item looks for its own vectors of the layer's values, and keeps them in
+// registers for all rows. A warp adds its sums of ROWS rows by halves,
+//
+//   rows        work-items    0         1         2         3
+//   0 1 2 3     own sums      a a a a   b b b b   c c c c   d d d d
+//   half        with i ^ 2    ac ac     bd bd     ac ac     bd bd       rows 0 1 | 2 3
+//   a quarter   with i ^ 1    abcd      abcd      abcd      abcd        row 0|1|2|3
+//
+// then the warps' sums in local memory, by one work-item a row.
+//
+// A layer's rows are dealt in GROUPS shares of as many, more or less one; a group takes
+// another share in each layer, so that it gets as many rows as others in the end.
+//
+// GROUP   work-items that compute; GROUPS of them, all running at the same time
+// SLOTS   of the ring, of SLOT vectors: PIECE rows of the widest layer
+// FLIGHT  slots on their way at once
+// ROWS    rows in registers: a power of two, whole pieces
+// VECTORS of a row that a work-item holds, at most
+// MOST    rows of a share at most, in whole ROWS
+// KEEP    percent of the weights that are to stay in the last cache between launches
+// WORDS   {n, …} where the words of each layer's inputs start; the first has none
+// IN_ALL  words of a set
+// LAYERS, N_OUT, STRIDE, WEIGHTS, BIAS, FUNCTION, FUNCTIONS  as in chain.h
+// PATIENCE, NAP, PTX  as in words.h and bulk.h
+// REAL    float
+#define WIDTH 1
+#include "activations.h"
+#include "chain.h"
+#include "words.h"
+#include "bulk.h"
+#if !defined(GROUP) || !defined(GROUPS) || !defined(SLOTS) || !defined(SLOT) \
+    || !defined(PIECE) || !defined(FLIGHT) || !defined(ROWS) || !defined(VECTORS) \
+    || !defined(MOST) || !defined(KEEP) || !defined(WORDS) || !defined(IN_ALL)
+#error "persistent_ring.cl needs GROUP, GROUPS, SLOTS, SLOT, PIECE, FLIGHT, ROWS, \
+VECTORS, MOST, KEEP, WORDS and IN_ALL"
+#endif
+#define WARP 32
+#define WARPS (GROUP / WARP)
+#define HOLDERS (WARP / ROWS)  // work-items of a warp that end up with the same row
+
+__constant int words_of[LAYERS] = WORDS;
+
+inline void warp_barrier(void)
+{
+    asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
+}
+
+// Of those that compute.
+inline void group_barrier(void)
+{
+    asm volatile("bar.sync 1, %0;" :: "n"(GROUP) : "memory");
+}
+
+inline float of_partner(const float v, const int distance)
+{
+    float other;
+    asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;"
+                 : "=f"(other) : "f"(v), "r"(distance));
+    return other;
+}
+
+// Rows of a layer.
+typedef struct {
+    int first, past;
+} Share;
+
+inline Share share_of(const int group, const int layer)
+{
+    const int turn = (group + layer) % GROUPS, n = n_out_of[layer];
+    const Share share = {turn * n / GROUPS, (turn + 1) * n / GROUPS};
+    return share;
+}
+
+// A slot of the ring, and the phase of its flags that ends with its being used.
+typedef struct {
+    int slot;
+    uint phase;
+} Place;
+
+inline Place after(const Place place)
+{
+    const Place next = {place.slot + 1, place.phase}, first = {0, place.phase ^ 1};
+    return next.slot < SLOTS ? next : first;
+}
+
+// Copy a group's weights into the ring, through all layers.
+inline void copy_weights(__local float4 *slots, __local Flag *full, __local Flag *empty,
+                         __global const float *parameters, const int group)
+{
+    const ulong policy = bulk_policy(KEEP);
+    Place to = {0, 1};  // no flag is in the phase before the first: all slots are free
+    Place due = {0, 0};
+    int copies = 0;
+    for (int layer = 0; layer < LAYERS; ++layer) {
+        const Share share = share_of(group, layer);
+        const int stride = stride_of[layer];
+        for (int row = share.first; row < share.past; row += PIECE) {
+            flag_wait(empty + to.slot, to.phase);
+            if (copies++ >= FLIGHT) {
+                flag_wait(full + due.slot, due.phase);
+                due = after(due);
+            }
+            bulk_copy(slots + to.slot * SLOT,
+                      parameters + weights_of[layer] + (size_t)row * stride,
+                      min(PIECE, share.past - row) * (stride / 4), full + to.slot,
+                      policy);
+            to = after(to);
+        }
+    }
+}
+
+// Look for a work-item's vectors of the values that a layer reads; whether all came.
+inline bool look_for(float4 *in, __global const uint *words, const int vectors,
+                     const bool patient)
+{
+    const int id = get_local_id(0);
+    __global const uint4 *from = (__global const uint4 *)words + id;
+    uint4 found[VECTORS];
+    int left = patient ? PATIENCE : 0;
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v)
+        found[v] = v * GROUP + id < vectors ? (uint4)0 : (uint4)~0u;
+    bool all;
+    for (;;) {
+        // All looks first, then all waits.
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+            if (!complete(found[v])) found[v] = look(from + v * GROUP);
+        all = true;
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v) all = all && complete(found[v]);
+        if (all || --left < 0) break;
+        rest();
+    }
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v) in[v] = values_of(found[v]);
+    warp_barrier();
+    return all;
+}
+
+// Add up ROWS sums of each work-item over its warp: it gets that of row lane / HOLDERS.
+inline float warp_sum(float *sums, const int lane)
+{
+    int distance = WARP / 2;
+#pragma unroll
+    for (int kept = ROWS / 2; kept > 0; kept /= 2, distance /= 2) {
+        const bool upper = lane & distance;
+#pragma unroll
+        for (int r = 0; r < kept; ++r) {
+            const float own = upper ? sums[r + kept] : sums[r];
+            const float given = upper ? sums[r] : sums[r + kept];
+            sums[r] = own + of_partner(given, distance);
+        }
+    }
+#pragma unroll
+    for (; distance > 0; distance /= 2) sums[0] += of_partner(sums[0], distance);
+    return sums[0];
+}
+
+// y = the last layer's output for x
+//
+// parameters [..]      the flat buffer
+// x [n_in]  y [n_out]  one sample
+// words [2][IN_ALL]    of all values between layers, 0 at first
+// launches [groups]    the number of each group's launches so far, 0 at first
+// alarm                set where a wait hit its bound
+__kernel __attribute__((reqd_work_group_size(GROUP + WARP, 1, 1)))
+void persistent_ring(__global const float *parameters, __global const float *x,
+                     const int n_in, __global float *y, __global uint *words,
+                     __global uint *launches, __global int *alarm)
+{
+    __local float4 slots[SLOTS * SLOT] __attribute__((aligned(128)));
+    __local float4 partial[2][MOST * WARPS / 4] __attribute__((aligned(16)));
+    __local Flag full[SLOTS], empty[SLOTS];
+    const int id = get_local_id(0), lane = id % WARP, group = get_group_id(0);
+    const uint launch = launches[group];
+    if (id == GROUP) {
+        for (int i = 0; i < SLOTS; ++i) {
+            flag_init(full + i, 1);
+            flag_init(empty + i, WARPS);
+        }
+        flags_ready();
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (id >= GROUP) {
+        if (id == GROUP) copy_weights(slots, full, empty, parameters, group);
+        return;
+    }
+    // Words of this launch, and those of the next one, which are to be empty then.
+    __global uint *now = words + (launch & 1) * IN_ALL;
+    __global uint *then = words + (~launch & 1) * IN_ALL;
+    float4 weights[ROWS][VECTORS], in[VECTORS];
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v) {
+        const int i = 4 * (v * GROUP + id);
+        in[v] = (float4)(i < n_in ? x[i] : 0, i + 1 < n_in ? x[i + 1] : 0,
+                         i + 2 < n_in ? x[i + 2] : 0, i + 3 < n_in ? x[i + 3] : 0);
+    }
+    Place here = {0, 0};
+    bool patient = true;
+    for (int layer = 0; layer < LAYERS; ++layer) {
+        const Share share = share_of(group, layer);
+        const int rows = share.past - share.first, vectors = stride_of[layer] / 4;
+        if (rows == 0) continue;
+        const bool last = layer == LAYERS - 1;
+        const int place = (last ? 0 : words_of[layer + 1]) + share.first + id;
+        const float bias = bias_of[layer] >= 0 && id < rows
+                               ? parameters[bias_of[layer] + share.first + id] : 0.0f;
+        __local float4 *sums_of_warps = partial[layer & 1];
+        for (int row = 0; row < rows; row += ROWS) {
+#pragma unroll
+            for (int r = 0; r < ROWS; r += PIECE)
+                if (row + r < rows) {
+                    flag_wait(full + here.slot, here.phase);
+                    const __local float4 *piece = slots + here.slot * SLOT;
+#pragma unroll
+                    for (int v = 0; v < VECTORS; ++v) {
+                        const int at = min(v * GROUP + id, vectors - 1);
+#pragma unroll
+                        for (int i = 0; i < PIECE; ++i)
+                            weights[r + i][v] = piece[i * vectors + at];
+                    }
+                    warp_barrier();
+                    if (lane == 0) flag_arrive(empty + here.slot);
+                    here = after(here);
+                }
+            if (row == 0 && layer > 0
+                && !look_for(in, now + words_of[layer], vectors, patient)) {
+                *alarm = 1;
+                patient = false;
+            }
+            float sums[ROWS];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                float4 sum = (float4)0;
+#pragma unroll
+                for (int v = 0; v < VECTORS; ++v)
+                    if (v * GROUP + id < vectors) sum += weights[r][v] * in[v];
+                sums[r] = (sum.x + sum.y) + (sum.z + sum.w);
+            }
+            const float sum = warp_sum(sums, lane);
+            if (lane % HOLDERS == 0)
+                ((__local float *)sums_of_warps)[(row + lane / HOLDERS) * WARPS
+                                                 + id / WARP] = sum;
+        }
+        group_barrier();
+        // The last share's group fills up the last vector.
+        const int told = share.past == n_out_of[layer] ? written_by(layer) - share.first
+                                                       : rows;
+        if (id < told) {
+            float v = 0;
+            if (id < rows) {
+                float4 sum = (float4)0;
+#pragma unroll
+                for (int i = 0; i < WARPS / 4; ++i)
+                    sum += sums_of_warps[id * (WARPS / 4) + i];
+                v = chain_activate(layer, (sum.x + sum.y) + (sum.z + sum.w) + bias);
+            }
+            if (last) y[share.first + id] = v;
+            else tell(now + place, then + place, v);
+        }
+    }
+    if (id == 0) launches[group] = launch + 1;
+}
