@@ -57,6 +57,7 @@ SHAPES = (
 # piece; a task, and a row; the exchange of slices' sums. Measured on an H200, about.
 PRODUCT, ARRIVAL, PIECE, TASK, ROW, EXCHANGE = 57, 60, 40, 1000, 150, 900
 MOST_SLICES = 8
+MOST_ROWS = max(shape[KEYS.index("rows")] for shape in SHAPES)
 
 
 @dataclass(frozen=True)
@@ -231,8 +232,9 @@ class Schedule:
     def packed_bytes(self) -> tuple[int, int]:
         """Bytes of all packed weights and scales; tasks' last rows read past them."""
         size, scales_size = self.packed_before[-1]
+        # Whatever the config: the buffers serve all of them.
         widest = max(packing.blocks for packing in self.packings)
-        return size + self.config["rows"] * widest * BLOCK_BYTES, scales_size
+        return size + MOST_ROWS * widest * BLOCK_BYTES, scales_size
 
     @cached_property
     def cuts(self) -> tuple[Cut, ...]:
