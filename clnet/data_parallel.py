@@ -138,8 +138,15 @@ class ParallelPlan:
         parts = [told(self.devices, self.shares, "samples")]
         return "\n\n".join([*parts, *(plan.explain() for plan, _ in self._plans)])
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Array, out: Array | None = None) -> Array:
         """Return the outputs [batch, n_out] for inputs [batch, n_in] of the dtype.
+
+        Parameters
+        ----------
+        x : ndarray, shape [batch, n_in]
+            Inputs.
+        out : ndarray, shape [batch, n_out], optional
+            Where the outputs go; without it a new array is made.
 
         Raises
         ------
@@ -150,16 +157,13 @@ class ParallelPlan:
             raise InputError(
                 f"x has shape {list(x.shape)}, expected {self.batch} samples"
             )
-        parts: dict[int, Array] = {}
-
-        def finish(plan: Plan, rows: slice) -> None:
-            parts[rows.start] = plan.finish()
-
+        if out is None:
+            out = np.empty((self.batch, self.network.n_out), self.network.dtype)
         with self._lock, ExitStack() as running:  # none is left running, come what may
             for plan, rows in self._order:
                 plan.start(x[rows])
-                running.callback(finish, plan, rows)
-        return np.concatenate([parts[first] for first in sorted(parts)])
+                running.callback(plan.finish, out[rows])
+        return out
 
 
 def _seconds(plan: Plan) -> float:

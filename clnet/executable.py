@@ -227,12 +227,12 @@ class Executable(Binding):
             and bool(self._distress.first(self.session))
         )
 
-    def result(self, name: str) -> Array:
-        """Return an output of the last run as an array of the caller's own."""
+    def result(self, name: str, out: Array | None = None) -> Array:
+        """Return an output of the last run as an array of the caller's, or `out`."""
         array = self._host[name]
-        if array.base is None:
+        if out is None and array.base is None:
             return array
-        own = np.empty(array.shape, array.dtype)
+        own = np.empty(array.shape, array.dtype) if out is None else out
         copy_rows(own, array)
         return own
 

@@ -113,12 +113,17 @@ def _outputs(
     if rows.shape[0] == 0:
         raise InputError("x has no sample: give at least one")
     where = places(device)
-    parts, length = [], CHUNK * (1 if isinstance(where, str) else len(where))
+    length = CHUNK * (1 if isinstance(where, str) else len(where))
+    if rows.shape[0] <= length:
+        chunk = as_numbers("x", rows, network.dtype)
+        y: NDArray[Any] = network.plan_for(where, len(chunk), precision)(chunk)
+        return y[0] if array.ndim == 1 else y
+    y = np.empty((rows.shape[0], network.n_out), network.dtype)
     for start in range(0, rows.shape[0], length):
         chunk = as_numbers("x", rows[start : start + length], network.dtype)
-        parts.append(network.plan_for(where, len(chunk), precision)(chunk))
-    y = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    return y[0] if array.ndim == 1 else y
+        plan = network.plan_for(where, len(chunk), precision)
+        plan(chunk, y[start : start + length])
+    return y
 
 
 def _named(names: Sequence[str] | None) -> tuple[Variant, ...]:

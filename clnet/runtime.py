@@ -100,8 +100,9 @@ class Plan:
             Inputs; one sample may come without the batch axis if the batch is 1.
             A device array must be contiguous, of the network's dtype, and made in the
             context of `queue`; it is read in place.
-        out : pyopencl.array.Array, shape [batch, n_out], optional
-            Where a device array's result goes; without it a new one is made.
+        out : ndarray or pyopencl.array.Array, shape [batch, n_out], optional
+            Where the result goes, on the side where the inputs are; without it a new
+            array is made.
 
         Returns
         -------
@@ -118,9 +119,7 @@ class Plan:
             if hasattr(x, "queue"):
                 return self._call_on_device(x, out)
             if out is not None:
-                raise InputError(
-                    "out is for device arrays; a host array's result is new"
-                )
+                self._check_out(out)
             x = as_numbers("x", x, self._dtype.name)
         rank = x.ndim
         if x.shape != self._shape:
@@ -129,7 +128,7 @@ class Plan:
             copy_rows(self._x, x)
             try:
                 self._executable.run()
-                y = self._outputs()
+                y = self._outputs(out)
             except self._session.errors as error:
                 raise failed(self.device, error) from error
         return y if rank == 2 else y[0]
@@ -161,8 +160,13 @@ class Plan:
                 raise failed(self.device, error) from error
             raise
 
-    def finish(self) -> Array:
+    def finish(self, out: Array | None = None) -> Array:
         """Wait for the call that was begun, and return its outputs [batch, n_out].
+
+        Parameters
+        ----------
+        out : ndarray, shape [batch, n_out], optional
+            Where they go; without it a new array is made.
 
         Raises
         ------
@@ -171,19 +175,19 @@ class Plan:
         """
         try:
             self._executable.finish()
-            return self._outputs()
+            return self._outputs(out)
         except self._session.errors as error:
             raise failed(self.device, error) from error
         finally:
             self._lock.release()
 
-    def _outputs(self) -> Array:
+    def _outputs(self, out: Array | None) -> Array:
         """Return the outputs of the last run; if it failed, of one by the spare steps.
 
         It fails where kernels wait for others that do not run beside them after all, as
         where several programs share the device. The spare steps are then kept.
         """
-        y = self._executable.result(self._output.name)
+        y = self._executable.result(self._output.name, out)
         if not self._executable.failed(y):
             return y
         names = ", ".join(
@@ -205,7 +209,7 @@ class Plan:
         self._prepare()
         self._x[...] = x
         self._executable.run()
-        return self._executable.result(self._output.name)
+        return self._executable.result(self._output.name, out)
 
     def _shaped(self, x: Array) -> Array:
         if x.ndim == 1 and self.batch == 1 and x.shape[0] == self._shape[1]:
@@ -214,6 +218,20 @@ class Plan:
             f"x has shape {list(x.shape)}, expected {list(self._shape)}: this plan is "
             f"for a batch of {self.batch}"
         )
+
+    def _check_out(self, out: Any) -> None:
+        wanted = [self.batch, self._output.width]
+        if not isinstance(out, np.ndarray):
+            raise InputError(
+                f"out is of type {type(out).__name__}, expected an ndarray, as x is one"
+            )
+        if list(out.shape) != wanted or out.dtype != self._dtype:
+            raise InputError(
+                f"out is an array {list(out.shape)} of {out.dtype}, expected {wanted} "
+                f"of {self._dtype}"
+            )
+        if not out.flags.writeable:
+            raise InputError("out is read-only, expected an array to write to")
 
     def _call_on_device(self, x: Any, out: Any) -> Any:
         import pyopencl as cl

@@ -237,9 +237,25 @@ def test_a_wrong_sample_is_told(single):
         single(np.zeros(4))
 
 
-def test_out_is_for_device_arrays(plan):
-    with pytest.raises(InputError, match="out is for device arrays"):
-        plan(inputs(NETWORK, 4), out=np.zeros((4, 3)))
+def test_outputs_go_where_they_are_wanted(plan):
+    x, out = inputs(NETWORK, 4), np.full((9, 3), np.nan, "float32")
+    assert plan(x, out=out[::2][:4]).base is not None
+    np.testing.assert_array_equal(out[:8:2], plan(x))
+    assert np.isnan(out[1::2]).all()
+
+
+@pytest.mark.parametrize(
+    "out, sentence",
+    [
+        ([[0.0]], "out is of type list, expected an ndarray, as x is one"),
+        (np.zeros((4, 3)), "out is an array [4, 3] of float64, expected [4, 3] of"),
+        (np.zeros((3, 3), "float32"), "out is an array [3, 3] of float32"),
+        (np.broadcast_to(np.float32(0), (4, 3)), "out is read-only"),
+    ],
+)
+def test_a_wrong_out_is_told(plan, out, sentence):
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        plan(inputs(NETWORK, 4), out=out)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
