@@ -28,6 +28,9 @@
 // GROUP   work-items of a group: a power of two, at least TILE; usually 256
 // PARTS   work-items that share an element in `combine`: a power of two; usually 8
 // LOCAL   values of local memory for a tile
+// SIZE    elements of the flat buffer
+// STAGED  1 where local memory holds the parameters too: all groups read the same ones,
+//         and a few lines of the last cache would serve them one after the other
 // LAYERS  how many there are
 // CHAIN   {{n_in, …}, …} each one's Layer; its places are those in local memory
 // SAME    {{function, …}, …} its neurons, where all are the same; else their function
@@ -43,11 +46,17 @@
 #if !defined(TILE) || !defined(PITCH) || !defined(GROUP) || !defined(PARTS)          \
     || !defined(LOCAL) || !defined(LAYERS) || !defined(CHAIN) || !defined(SAME)       \
     || !defined(X_PLACE) || !defined(T_PLACE) || !defined(WEIGHT_PLACE)              \
-    || !defined(RECORD_PLACE) || !defined(MEET) || (MEET && !defined(PATIENCE))
+    || !defined(RECORD_PLACE) || !defined(SIZE) || !defined(STAGED)                  \
+    || !defined(MEET) || (MEET && !defined(PATIENCE))
 #error "group_step.cl needs TILE, PITCH, GROUP, PARTS, LOCAL, LAYERS, CHAIN, SAME, \
-X_PLACE, T_PLACE, WEIGHT_PLACE, RECORD_PLACE, MEET and PATIENCE"
+X_PLACE, T_PLACE, WEIGHT_PLACE, RECORD_PLACE, SIZE, STAGED, MEET and PATIENCE"
 #endif
 #define BATCHED 16  // values that a work-item asks for at once
+#if STAGED
+#define SPACE __local
+#else
+#define SPACE __global
+#endif
 #define LOCK_STEP 32  // work-items whose sums PTX adds
 #define QUADS (TILE / 4)  // of samples, in a tile
 #define ALIGNED __attribute__((aligned(16)))
@@ -82,9 +91,8 @@ __constant Neuron same[LAYERS] = SAME;
 // What a group works with.
 typedef struct {
     __global const Neuron *neurons;
-    __global const float *parameters;
+    SPACE const float *parameters;
     __global const float *x, *t, *weight;
-    int size;  // of the parameters
     int n;     // samples of the data set
     int bits;  // of half a sample's number, for the order
     float bit_fail_limit;
@@ -178,16 +186,16 @@ inline void forward(const Net *net, const int l, __local const float *x,
     const int share = sharing(layer.n_out), at_once = GROUP / QUADS / share;
     const int quad = get_local_id(0) % QUADS * 4;
     const int part = get_local_id(0) / QUADS % share;
-    __global const float *parameters = net->parameters;
+    SPACE const float *parameters = net->parameters;
     for (int begin = 0; begin < layer.n_out; begin += at_once) {
         const int mine = begin + get_local_id(0) / (QUADS * share);
         const int o = mine < layer.n_out ? mine : 0;
-        __global const float *w = parameters + layer.weights + o * layer.stride;
+        SPACE const float *w = parameters + layer.weights + o * layer.stride;
         const Neuron neuron = neuron_of(net, l, o);
         float4 sum = (float4)(layer.bias < 0 || part ? 0 : parameters[layer.bias + o]);
 #pragma unroll 4
         for (int k = 4 * part; k < layer.stride; k += 4 * share) {
-            const float4 a = *(__global const float4 *)(w + k);
+            const float4 a = *(SPACE const float4 *)(w + k);
             __local const float *from = x + k * PITCH + quad;
             sum += a.s0 * *(__local const float4 *)from;
             sum += a.s1 * *(__local const float4 *)(from + PITCH);
@@ -323,7 +331,7 @@ inline void back(const Net *net, const int l, __local float *own)
 {
     const Layer layer = layers[l], below = layers[l - 1];
     const int quad = get_local_id(0) % QUADS * 4;
-    __global const float *w = net->parameters + layer.weights;
+    SPACE const float *w = net->parameters + layer.weights;
     __local const float *ds = own + layer.values;
     for (int i = get_local_id(0) / QUADS; i < layer.n_in; i += GROUP / QUADS) {
         float4 sum = (float4)(0);
@@ -364,7 +372,7 @@ inline void tile(const Net *net, __local float *own, const int first, const int 
         __local const float *record = own + RECORD_PLACE + get_local_id(0) * TILE;
 #pragma unroll
         for (int s = 0; s < TILE; s += 4) sum += *(__local const float4 *)(record + s);
-        __global float *to = gradient + net->size + get_local_id(0);
+        __global float *to = gradient + SIZE + get_local_id(0);
         *to = add ? *to + total_of(sum) : total_of(sum);
     }
 #if BACKWARD
@@ -381,37 +389,77 @@ inline void tile(const Net *net, __local float *own, const int first, const int 
 }
 
 #if UPDATE
-// Element i takes a step by its gradient.
-inline void step_element(__global float *parameters, __global float *state,
-                         __global const uchar *live, const int size, const int i,
-                         const float g, const Moment now)
+// What belongs to an element.
+typedef struct {
+    float value, kept[SLOTS + 1];  // at least one: there are no empty arrays
+    uchar live;
+} Element;
+
+inline Element element_of(__global const float *parameters, __global const float *state,
+                          __global const uchar *live, const int i)
 {
-    if (!live[i]) return;
-    float kept[SLOTS + 1];  // at least one: there are no empty arrays
+    Element found;
+    found.value = parameters[i];
+    found.live = live[i];
 #pragma unroll
-    for (int k = 0; k < SLOTS; ++k) kept[k] = state[(size_t)k * size + i];
-    parameters[i] = stepped(parameters[i], g, kept, now, i);
+    for (int k = 0; k < SLOTS; ++k) found.kept[k] = state[(size_t)k * SIZE + i];
+    return found;
+}
+
+// Element i takes a step by its gradient.
+inline void step_element(Element element, __global float *parameters,
+                         __global float *state, const int i, const float g,
+                         const Moment now)
+{
+    if (!element.live) return;
+    parameters[i] = stepped(element.value, g, element.kept, now, i);
 #pragma unroll
-    for (int k = 0; k < SLOTS; ++k) state[(size_t)k * size + i] = kept[k];
+    for (int k = 0; k < SLOTS; ++k) state[(size_t)k * SIZE + i] = element.kept[k];
 }
 #else
 typedef int Moment;  // there are no updates
 #endif
 
 // neurons                  the table
-// parameters [size]        x, t, weight [n, width]: the data set
-// gradients [groups, size + APART]  each group's, and behind them its record
+// parameters [SIZE]        x, t, weight [n, width]: the data set
+// gradients [groups, SIZE + APART]  each group's, and behind them its record
 #define SHARED_ARGUMENTS                                                             \
     __global const Neuron *neurons, __global float *parameters,                      \
         __global const float *x, __global const float *t,                            \
-        __global const float *weight, __global float *gradients, const int size,     \
-        const int n, const int bits, const float bit_fail_limit, const int first,    \
+        __global const float *weight, __global float *gradients, const int n,        \
+        const int bits, const float bit_fail_limit, const int first,                 \
         const int samples, const uint k0, const uint k1, const uint k2,              \
         const uint k3, const uint k4, const uint k5, const uint k6, const uint k7
+#if STAGED
+#define PLACE_PARAMETERS __local float placed[SIZE] ALIGNED;
+#else
+#define PLACE_PARAMETERS __global const float *placed = parameters;
+#endif
 #define SET_NET                                                                      \
-    const Net net = {neurons, parameters, x, t, weight, size, n, bits,               \
-                     bit_fail_limit};                                                \
+    PLACE_PARAMETERS                                                                 \
+    const Net net = {neurons, placed, x, t, weight, n, bits, bit_fail_limit};        \
     const uint8 key = (uint8)(k0, k1, k2, k3, k4, k5, k6, k7);
+
+// Copy the parameters to local memory, each group from another place on.
+inline void stage(__global const float *parameters, SPACE float *placed)
+{
+#if STAGED
+    const int vectors = SIZE / 4, shift = get_group_id(0) * LOCK_STEP % vectors;
+    for (int begin = get_local_id(0); begin < vectors; begin += BATCHED / 4 * GROUP) {
+        float4 found[BATCHED / 4];
+#pragma unroll
+        for (int j = 0; j < BATCHED / 4; ++j) {
+            const int i = min(begin + j * GROUP, vectors - 1) + shift;
+            found[j] = ((__global const float4 *)parameters)[i % vectors];
+        }
+#pragma unroll
+        for (int j = 0; j < BATCHED / 4; ++j) {
+            const int i = min(begin + j * GROUP, vectors - 1) + shift;
+            ((__local float4 *)placed)[i % vectors] = found[j];
+        }
+    }
+#endif
+}
 
 // index map: group g takes tiles g, g + groups, … of the step
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
@@ -419,11 +467,12 @@ gradients(SHARED_ARGUMENTS)
 {
     __local float own[LOCAL] ALIGNED;
     SET_NET
-    __global float *sums = gradients + get_group_id(0) * (size_t)(size + APART);
+    __global float *sums = gradients + get_group_id(0) * (size_t)(SIZE + APART);
     for (int i = get_local_id(0); i < LOCAL; i += GROUP) own[i] = 0;
+    stage(parameters, placed);
     int loaded = -1;
     if (get_group_id(0) * TILE >= samples)  // its tile is of a larger batch
-        for (int i = get_local_id(0); i < (size + APART); i += GROUP) sums[i] = 0;
+        for (int i = get_local_id(0); i < SIZE + APART; i += GROUP) sums[i] = 0;
     for (int start = get_group_id(0) * TILE; start < samples;
          start += get_num_groups(0) * TILE)
         tile(&net, own, first + start, min(TILE, samples - start), key, sums,
@@ -433,8 +482,8 @@ gradients(SHARED_ARGUMENTS)
 // The sums of the gradients of some groups, and of their records: the update, or the
 // totals. A group takes GROUP / PARTS elements at once, PARTS work-items each.
 //
-// total [size]  the gradients' sum, where there is no update
-inline void combined(__global const float *gradients, const int groups, const int size,
+// total [SIZE]  the gradients' sum, where there is no update
+inline void combined(__global const float *gradients, const int groups,
                      __global float *parameters, __global float *state,
                      __global float *total, __global float *totals,
                      __global const uchar *live, const int fresh, const Moment now,
@@ -442,17 +491,21 @@ inline void combined(__global const float *gradients, const int groups, const in
 {
     const int id = get_local_id(0), wide = GROUP / PARTS;
     // Records lie behind the gradients.
-    for (int begin = (BACKWARD ? 0 : size) + get_group_id(0) * wide;
-         begin < size + RECORD; begin += get_num_groups(0) * wide) {
+    for (int begin = (BACKWARD ? 0 : SIZE) + get_group_id(0) * wide;
+         begin < SIZE + RECORD; begin += get_num_groups(0) * wide) {
         const int element = begin + id % wide;
-        const int there = element < size + RECORD ? element : 0;
+        const int there = element < SIZE + RECORD ? element : 0;
+#if UPDATE
+        const int stepping = id < wide && element < SIZE ? element : 0;
+        const Element mine = element_of(parameters, state, live, stepping);
+#endif
         float sum = 0;
         for (int first = id / wide; first < groups; first += BATCHED * PARTS) {
             float found[BATCHED];
 #pragma unroll
             for (int j = 0; j < BATCHED; ++j) {
                 const int g = min(first + j * PARTS, groups - 1);
-                found[j] = gradients[(size_t)g * (size + APART) + there];
+                found[j] = gradients[(size_t)g * (SIZE + APART) + there];
             }
 #pragma unroll
             for (int j = 0; j < BATCHED; ++j)
@@ -460,14 +513,14 @@ inline void combined(__global const float *gradients, const int groups, const in
         }
         sums[id] = sum;
         barrier(CLK_LOCAL_MEM_FENCE);
-        if (id < wide && element < size + RECORD) {
+        if (id < wide && element < SIZE + RECORD) {
 #pragma unroll
             for (int part = 1; part < PARTS; ++part) sum += sums[part * wide + id];
-            if (element >= size) {
-                add_to_total(totals, element - size, sum, fresh);
+            if (element >= SIZE) {
+                add_to_total(totals, element - SIZE, sum, fresh);
             } else {
 #if UPDATE
-                step_element(parameters, state, live, size, element, sum, now);
+                step_element(mine, parameters, state, element, sum, now);
 #elif BACKWARD
                 total[element] = sum;
 #endif
@@ -478,7 +531,7 @@ inline void combined(__global const float *gradients, const int groups, const in
 }
 
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
-combine(__global const float *gradients, const int groups, const int size,
+combine(__global const float *gradients, const int groups,
         __global float *parameters, __global float *state, __global float *total,
         __global float *totals, __global const uchar *live, const int outputs,
         const int samples, const int seen, const int fresh, const float rate,
@@ -490,7 +543,7 @@ combine(__global const float *gradients, const int groups, const int size,
 #else
     const Moment now = 0;
 #endif
-    combined(gradients, groups, size, parameters, state, total, totals, live, fresh, now,
+    combined(gradients, groups, parameters, state, total, totals, live, fresh, now,
              sums);
 }
 
@@ -558,7 +611,7 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
     for (int i = get_local_id(0); i < LOCAL; i += GROUP) own[i] = 0;
     const int groups = get_num_groups(0);
     int loaded = -1;
-    __global float *mine = gradients + get_group_id(0) * (size_t)(size + APART);
+    __global float *mine = gradients + get_group_id(0) * (size_t)(SIZE + APART);
 #if MEET
     __local float sums[GROUP];
     __local int vain;
@@ -571,6 +624,7 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
         const int begin = step % epoch * batch, here = min(batch, samples - begin);
         const int anew = begin == 0 && (fresh || step > 0);
         if (begin == 0 && step > 0) totals += apart;
+        stage(parameters, placed);
         for (int start = get_group_id(0) * TILE; start < here; start += groups * TILE)
             tile(&net, own, first + begin + start, min(TILE, here - start), key, mine,
                  start >= groups * TILE, &loaded);
@@ -578,25 +632,27 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
         round += MEET;
         if (!meet(came, round, distress, &vain)) break;
         const Moment now = moment_of(rate, here, 0.0f, seen, outputs, count + step, seed);
-        combined(gradients, min(groups, (here + TILE - 1) / TILE), size, parameters,
-                 state, total, totals, live, anew, now, sums);
+        combined(gradients, min(groups, (here + TILE - 1) / TILE), parameters, state,
+                 total, totals, live, anew, now, sums);
         round += MEET;
         if (!meet(came, round, distress, &vain)) break;
 #else
         barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
         if (get_local_id(0) == 0) {
             for (int k = 0; k < RECORD; ++k)
-                add_to_total(totals, k, gradients[size + k], anew);
+                add_to_total(totals, k, gradients[SIZE + k], anew);
         }
         barrier(CLK_GLOBAL_MEM_FENCE);
 #if UPDATE
         const Moment now = moment_of(rate, here, totals[1] + totals[4],
                                      seen - min(batch, samples) + begin + here, outputs,
                                      count + step, seed);
-        for (int i = get_local_id(0); i < size; i += GROUP)
-            step_element(parameters, state, live, size, i, gradients[i], now);
+        for (int i = get_local_id(0); i < SIZE; i += GROUP)
+            step_element(element_of(parameters, state, live, i), parameters, state, i,
+                         gradients[i], now);
+        barrier(CLK_GLOBAL_MEM_FENCE);
 #elif BACKWARD
-        for (int i = get_local_id(0); i < size; i += GROUP) total[i] = gradients[i];
+        for (int i = get_local_id(0); i < SIZE; i += GROUP) total[i] = gradients[i];
 #endif
 #endif
     }

@@ -133,7 +133,10 @@ class GroupStep:
             "PARTS": PARTS, "LOCAL": places.size, "LAYERS": len(step.layers),
             "CHAIN": rows_text(places.layers), "SAME": rows_text(_same(step)),
             "X_PLACE": places.x, "T_PLACE": places.t, "WEIGHT_PLACE": places.weight,
-            "RECORD_PLACE": places.record, "MEET": 0,
+            "RECORD_PLACE": places.record, "MEET": 0, "SIZE": step.size,
+            "STAGED": int(
+                4 * (places.size + group + step.size) <= device.local_memory
+            ),
         }
         live: Argument = Gradients()
         if step.update is not None:
@@ -145,9 +148,8 @@ class GroupStep:
         sums = Scratch("group gradients", 4 * groups * (step.size + APART))
         shared: tuple[Argument, ...] = (
             Table(f"neurons of {step.loss.loss}", lambda: neuron_table(step)),
-            Parameters(), x, t, weight[0] if weight else t, sums, step.size, n,
-            half_bits(n), float(step.loss.bit_fail_limit), Scalar("first"),
-            Scalar("samples"), *KEY,
+            Parameters(), x, t, weight[0] if weight else t, sums, n, half_bits(n),
+            float(step.loss.bit_fail_limit), Scalar("first"), Scalar("samples"), *KEY,
         )
         rule: tuple[Argument, ...] = (
             Scalar("seen"), Scalar("fresh"), Scalar("rate", "real"), Scalar("count"),
@@ -176,7 +178,7 @@ class GroupStep:
                    shared),
             Launch(
                 "group_step.cl", "combine", defines, (blocks * group,), (group,),
-                (sums, groups, step.size, Parameters(), State(), Gradients(), totals,
+                (sums, groups, Parameters(), State(), Gradients(), totals,
                  live, t.width, Scalar("samples"), *rule),
             ),
         )
