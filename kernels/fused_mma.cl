@@ -3,15 +3,15 @@
 // A warp takes ROWS_M * 16 samples through all layers: what a layer leaves in its lanes
 // are the fragments that the next one multiplies (fused_mma.h). Nothing but weights
 // passes through local memory, and nothing but x and y through global memory. While the
-// last layer, which leaves no fragments, is computed, the next samples are on their way.
+// last layer, which leaves no fragments, is computed, the next samples come in.
 // The idea is that of tiny-cuda-nn's fused networks: Mueller et al., "Real-time neural
 // radiance caching for path tracing", 2021.
 //
 // WARPS     of a group; with 16 and more a lane has 128 registers
 // ROWS_M    blocks of 16 samples of a warp: each block of weights is read once for all
-// AHEAD     1: the next samples are asked for before the last layer; 0: after it, in fewer
-//           registers
-// STAGES    0: all weights stay in local memory; else so many chunks of CHUNK blocks do,
+// AHEAD     1: the next samples are asked for before the last layer; 0: after it, which
+//           takes fewer registers
+// STAGES    0: all weights stay in local memory; else so many chunks of CHUNK blocks,
 //           in turn, one of which is multiplied while the others are on their way
 // X_PADDED  1: rows of x start on a vector of 4 and end in zeros; 0: not
 // Y_PADDED  1: rows of y start on a vector of 4
@@ -22,11 +22,12 @@
 // N_LAST    neurons of the last layer
 // FIRST, HIDDEN, LAST, CHUNK, N_IN, LAYERS, …  as in fused_mma.h
 #include "fused_mma.h"
-#if !defined(WARPS) || !defined(ROWS_M) || !defined(AHEAD) || !defined(STAGES) || !defined(X_PADDED) \
+#if !defined(WARPS) || !defined(ROWS_M) || !defined(AHEAD) || !defined(STAGES) \
+    || !defined(X_PADDED) \
     || !defined(Y_PADDED) || !defined(INNER) || !defined(OUTER) || !defined(RELU) \
     || !defined(IDENTITY) || !defined(BOUNDED) || !defined(N_LAST)
-#error "fused_mma.cl needs WARPS, ROWS_M, AHEAD, STAGES, X_PADDED, Y_PADDED, INNER, OUTER, RELU, \
-IDENTITY, BOUNDED and N_LAST"
+#error "fused_mma.cl needs WARPS, ROWS_M, AHEAD, STAGES, X_PADDED, Y_PADDED, INNER, \
+OUTER, RELU, IDENTITY, BOUNDED and N_LAST"
 #endif
 #define TERMS (FIRST > HIDDEN ? FIRST : HIDDEN)      // most blocks of terms
 #define SAMPLES (WARPS * ROWS_M * BLOCK)             // of a group
@@ -68,7 +69,8 @@ UNROLLED
         asm volatile("shfl.sync.bfly.b32 %0, %1, 1, 31, 0xffffffff;"
                      : "=r"(other) : "r"(most[i / 2][i % 2]));
         const uint two = max(most[i / 2][i % 2], other);
-        asm volatile("shfl.sync.bfly.b32 %0, %1, 2, 31, 0xffffffff;" : "=r"(other) : "r"(two));
+        asm volatile("shfl.sync.bfly.b32 %0, %1, 2, 31, 0xffffffff;"
+                     : "=r"(other) : "r"(two));
         most[i / 2][i % 2] = max(two, other);
     }
 }
@@ -142,8 +144,8 @@ inline void put_words(uint (*words)[4], const int i, const float4 v)
     words[0][i] = halves(v.s0, v.s1);
     words[0][2 + i] = halves(v.s2, v.s3);
 #if PLANES == 2
-    const float4 low = (v - (float4)(of_halves(words[0][i]), of_halves(words[0][2 + i])))
-                       * LOW;
+    const float4 high = (float4)(of_halves(words[0][i]), of_halves(words[0][2 + i]));
+    const float4 low = (v - high) * LOW;
     words[1][i] = halves(low.s0, low.s1);
     words[1][2 + i] = halves(low.s2, low.s3);
 #endif
@@ -153,8 +155,9 @@ inline void put_words(uint (*words)[4], const int i, const float4 v)
 inline void put_words_relu(uint (*words)[4], const int i, const float4 v)
 {
 #if PTX >= 80 && PLANES == 1
-    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(words[0][i]) : "f"(v.s1), "f"(v.s0));
-    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(words[0][2 + i]) : "f"(v.s3), "f"(v.s2));
+    uint *word = words[0] + i;
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word[0]) : "f"(v.s1), "f"(v.s0));
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word[2]) : "f"(v.s3), "f"(v.s2));
 #else
     put_words(words, i, (float4)(act_relu(v.s0), act_relu(v.s1), act_relu(v.s2),
                                  act_relu(v.s3)));
@@ -198,8 +201,8 @@ UNROLLED
     }
 }
 
-// rows = v times 2^scales, the largest of a sample below 2^LEVEL and not far below, but
-//        scales within `limit`
+// rows = v times 2^scales: the largest of a sample below 2^LEVEL, and not far below, as
+//        far as scales within `limit` allow
 inline void first_rows(Words *rows, int (*scales)[2], Values (*v)[2], const int limit,
                        __local uint4 *exchange)
 {
@@ -240,7 +243,10 @@ UNROLLED
         uint two = 0;
 UNROLLED
         for (int k = 0; k < HIDDEN; ++k)
-            two = larger(two, larger(rows[i / 2][k][0][i % 2], rows[i / 2][k][0][2 + i % 2]));
+        {
+            const uint *words = rows[i / 2][k][0] + i % 2;
+            two = larger(two, larger(words[0], words[2]));
+        }
         most[i / 2][i % 2] = max(two & 0xffff, two >> 16);
     }
     share_largest(most, exchange);
@@ -248,14 +254,17 @@ UNROLLED
     for (int i = 0; i < 2 * ROWS_M; ++i) {
         const int m = i / 2, exponent = (int)(most[m][i % 2] >> 10) - 15;
         // In two steps, as halves' powers end. What 2^-28 takes beside biases is nothing.
-        const int power = clamp(min(LEVEL - 1 - exponent, limit - scales[m][i % 2]), -28, 30);
+        int power = min(LEVEL - 1 - exponent, limit - scales[m][i % 2]);
+        power = clamp(power, -28, 30);
         scales[m][i % 2] = min(scales[m][i % 2] + power, limit);
 UNROLLED
         for (int k = 0; k < HIDDEN * PLANES; ++k) {
             uint *words = rows[m][k / PLANES][k % PLANES] + i % 2;
 UNROLLED
-            for (int w = 0; w < 4; w += 2)
-                words[w] = times_power(times_power(words[w], power / 2), power - power / 2);
+            for (int w = 0; w < 4; w += 2) {
+                const uint half_way = times_power(words[w], power / 2);
+                words[w] = times_power(half_way, power - power / 2);
+            }
         }
     }
 }
@@ -274,8 +283,8 @@ UNROLLED
 #if STAGES > 0
 // The chunk of weights whose turn it is; and start to copy the one that takes the place
 // of the one before. turn = (the chunk's place in local memory, number of what comes)
-inline __local const uint4 *next_chunk(__local uint4 *shared, __global const uint4 *weights,
-                                       int2 *turn)
+inline __local const uint4 *next_chunk(__local uint4 *shared,
+                                       __global const uint4 *weights, int2 *turn)
 {
     ARRIVED(STAGES - 2);
     barrier(CLK_LOCAL_MEM_FENCE);  // also: all have done with the chunk before

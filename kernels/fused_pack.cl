@@ -8,14 +8,14 @@
 #if !defined(PACKERS) || !defined(STEEPNESS)
 #error "fused_pack.cl needs PACKERS and STEEPNESS"
 #endif
-#define LEAST_ROW 24    // a row so many powers below the largest is scaled like the others
+#define LEAST_ROW 24    // a row more powers below the largest is scaled by that many
 #define MOST_GAIN 100   // of exponents: 2^e stays a float
 __constant float steepness_of[LAYERS] = STEEPNESS;
 
-// weights [ALL * PART]; biases [LAYERS, WIDE], steepness and the last rows' powers in them
+// weights [ALL * PART], biases [LAYERS, WIDE]: with steepness and the last rows' powers
 // factors [BLOCK * LAST]: what undoes the last rows' powers
 // steps   [LAYERS] = (gain, limit)
-// index map: one work-group; a work-item: every PACKERS-th row, then word, of each layer
+// index map: one work-group; a work-item: of each layer, every PACKERS-th row, then word
 __kernel __attribute__((reqd_work_group_size(PACKERS, 1, 1)))
 void fused_pack(__global const float *parameters, __global uint4 *weights,
                 __global float *biases, __global float *factors, __global int2 *steps)
@@ -37,7 +37,8 @@ void fused_pack(__global const float *parameters, __global uint4 *weights,
             for (int k = 0; k < terms; ++k) sum += fabs(a[row * stride_of[layer] + k]);
             norms[row] = magnitude(sum * steepness);
             atomic_max(largest, norms[row]);
-            if (bias_of[layer] >= 0) atomic_max(largest + 1, magnitude(b[row] * steepness));
+            if (bias_of[layer] >= 0)
+                atomic_max(largest + 1, magnitude(b[row] * steepness));
         }
         barrier(CLK_LOCAL_MEM_FENCE);
         const int norm = exponent_of(largest[0]), gain = min(1 - norm, MOST_GAIN);
@@ -47,8 +48,8 @@ void fused_pack(__global const float *parameters, __global uint4 *weights,
             limits[layer] = min(room - exponent_of(largest[1]), MOST_GAIN);
         }
         for (int row = id; row < WIDE; row += PACKERS) {
-            const int more =
-                last && row < neurons ? min(norm - exponent_of(norms[row]), LEAST_ROW) : 0;
+            const int below = row < neurons ? norm - exponent_of(norms[row]) : 0;
+            const int more = last ? min(below, LEAST_ROW) : 0;
             biases[layer * WIDE + row] = row < neurons && bias_of[layer] >= 0
                 ? b[row] * steepness * power_of_two(more) : 0;
             if (last && row < BLOCK * LAST) factors[row] = power_of_two(-more);
@@ -58,7 +59,8 @@ void fused_pack(__global const float *parameters, __global uint4 *weights,
             const int lane = i % WARP, block = i / WARP, g = lane / 4, t = lane % 4;
             uint high[4], low[4];
             for (int word = 0; word < 4; ++word) {
-                const int row = block / across * BLOCK + g / 2 * 4 + g % 2 + word / 2 * 2;
+                const int of_block = g / 2 * 4 + g % 2 + word / 2 * 2;
+                const int row = block / across * BLOCK + of_block;
                 const int k = block % across * BLOCK + 4 * t + word % 2 * 2;
                 float2 v = (float2)(0);
                 if (row < neurons) {
