@@ -182,7 +182,7 @@ class Binding:
             if isinstance(argument, Value):
                 self._uses.setdefault(argument.name, []).append((kernel, index))
             if isinstance(argument, Scalar):
-                setting = partial(_set, kernel, index, self._kind(argument))
+                setting = partial(set_number, kernel, index, self._kind(argument))
                 self._scalars.setdefault(argument.name, []).append(setting)
         if launch.standby:
             standby = Standby(self.session, place, kernel, launch)
@@ -225,7 +225,7 @@ class Binding:
         return kinds[scalar.kind]
 
 
-def _set(
+def set_number(
     kernel: Any, index: int, kind: Callable[[float], Any], number: float
 ) -> None:
     """Set a kernel's argument to a number."""

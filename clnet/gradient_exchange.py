@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.binding import set_number
 from clnet.memory import Memory, staging
 from clnet.ops import round_up
 from clnet.session import Session
@@ -109,7 +110,7 @@ class GradientExchange:
                 ))
         numbers = (len(before), int(own), len(arrays), self._size)
         for index, number in enumerate(numbers, start=2):
-            self._sum.set_arg(index, np.int32(number))
+            set_number(self._sum, index, np.int32, number)
         cl.enqueue_nd_range_kernel(
             queue, self._sum, self._launch.global_size, self._launch.local_size
         )
