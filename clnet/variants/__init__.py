@@ -24,6 +24,7 @@ from clnet.variants.naive import Naive
 from clnet.variants.optimisers import Optimisers
 from clnet.variants.outer import Outer
 from clnet.variants.persistent import Persistent
+from clnet.variants.persistent_mma import PersistentMma
 from clnet.variants.sell import Sell
 from clnet.variants.sequential import Sequential
 from clnet.variants.sparse_outer import SparseOuter
@@ -44,6 +45,7 @@ VARIANTS: tuple[Variant, ...] = (
     Fused(),
     FusedLocal(),
     Persistent(),
+    PersistentMma(),
     Gemm(),
     Mma(),
     FusedMma(),
@@ -64,7 +66,10 @@ VARIANTS: tuple[Variant, ...] = (
 
 TRAINING_VARIANTS: tuple[Variant, ...] = (
     # A training neither leaves the device nor begins a step again.
-    *(variant for variant in VARIANTS if variant.name not in ("host", "persistent")),
+    *(
+        variant for variant in VARIANTS
+        if variant.name not in ("host", "persistent", "persistent_mma")
+    ),
     Outer(),
     GemmBackward(),
     MmaBackward(),

@@ -62,7 +62,7 @@ MOST_ROWS = max(shape[KEYS.index("rows")] for shape in SHAPES)
 
 @dataclass(frozen=True)
 class PersistentMma:
-    """Groups stay for all layers of a batch, each with its tasks (``persistent_mma.cl``).
+    """Groups stay for all layers of a batch, each with tasks (``persistent_mma.cl``).
 
     Config: ``warps`` of a group; ``rows``, blocks of 16 neurons, and ``columns``, tiles
     of 8 samples, of a task; ``chunk``, blocks of inputs whose values are looked for at
@@ -146,8 +146,8 @@ class PersistentMma:
                     second=False, when="parameters", before=before,
                 )
                 for layer, packing, stride, before in zip(
-                    layers, schedule.packings, strides(span), schedule.packed_before[:-1],
-                    strict=True,
+                    layers, schedule.packings, strides(span),
+                    schedule.packed_before[:-1], strict=True,
                 )
             ),
             Launch(
@@ -174,6 +174,11 @@ class Cut:
     rows: int
     slices: int
     tasks: int
+
+
+def kept(cut: Cut, slice_: int) -> range:
+    """Return the rows of a tile whose sums a slice's group adds up and finishes."""
+    return range(slice_, cut.rows, cut.slices)
 
 
 @dataclass(frozen=True)
@@ -207,7 +212,7 @@ class Schedule:
         """Blocks of weights on their way to a warp: what local memory has left."""
         warps = self.config["warps"]
         left = min(LOCAL_BYTES, self.device.local_memory)
-        left -= warps * self.together * SUM_BYTES + self.tasks[0].nbytes
+        left -= warps * self.together * SUM_BYTES + int(self.tasks[0].nbytes)
         return min(MOST_SLOTS, left // (warps * BLOCK_BYTES))
 
     @cached_property
@@ -266,7 +271,9 @@ class Schedule:
     @cached_property
     def pieces(self) -> list[int]:
         """Where the pieces of each layer's inputs start, and how many there are."""
-        return list(accumulate((p.blocks * self.tiles for p in self.packings), initial=0))
+        return list(
+            accumulate((p.blocks * self.tiles for p in self.packings), initial=0)
+        )
 
     @cached_property
     def sums(self) -> list[int]:
@@ -324,8 +331,7 @@ class Schedule:
             before // BLOCK_BYTES + row * packing.blocks + slice_ * share,
             packing.blocks,
             slice_ * share, min(share, packing.blocks - slice_ * share),
-            cut.rows, sum(1 << i for i in range(slice_, cut.rows, cut.slices)),
-            slice_, cut.slices,
+            cut.rows, sum(1 << row for row in kept(cut, slice_)), slice_, cut.slices,
             self.pieces[number] + column, int(number == 0 or not bounded(inputs)),
             self.pieces[-1] + self.sums[number]
             + tile * cut.rows * columns * cut.slices,

@@ -1,0 +1,197 @@
+"""persistent_mma against the oracle by its plain-C path, and its schedule.
+
+One group has nobody to wait for: so its arithmetic is tested where groups may run one
+after the other. Slices then exchange their sums in the order of the group's tasks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from bounds import span_bound
+
+import clnet
+from clnet import Dense, Local, Network
+from clnet.binding import Step
+from clnet.errors import ClnetWarning
+from clnet.executable import Executable
+from clnet.ops import Nonlinearity
+from clnet.runtime import Plan
+from clnet.session import session
+from clnet.variants import Generic, persistent_mma
+from clnet.variants.persistent_mma import (
+    KEYS,
+    LARGEST_BATCH,
+    SHAPES,
+    Cut,
+    PersistentMma,
+    Schedule,
+    bounded,
+    kept,
+)
+
+DEVICE = clnet.device()
+ONE_GROUP = replace(DEVICE, concurrent_groups=True, compute_units=1)
+H200 = replace(
+    DEVICE, companions=(), type="gpu", compute_units=132, simd_width=32,
+    local_memory=48 << 10, largest_group=1024, concurrent_groups=True,
+    compute_capability=(9, 0),
+)
+CPU_ONLY = pytest.mark.skipif(
+    DEVICE.concurrent_groups, reason=f"groups of {DEVICE.name} run at the same time"
+)
+
+
+def config_of(*shape):
+    return dict(zip(KEYS, shape, strict=True))
+
+
+def whole(network, batch):
+    return network.program.span(0, len(network.program.ops), batch)
+
+
+def check(network, batch, config, scale=1.0, seed=0):
+    span = whole(network, batch)
+    step = Step(span, PersistentMma(), config, ONE_GROUP)
+    (y,) = span.outputs
+    one = Executable(session(ONE_GROUP), network, [step], span.inputs, (y,))
+    rng = np.random.default_rng(seed)
+    for _ in range(3):  # sets of words are used in turn
+        x = (scale * rng.uniform(-1, 1, (batch, network.n_in))).astype(np.float32)
+        one.x[span.inputs[0].name][...] = x
+        one.run()
+        exact, bound = span_bound(span, {span.inputs[0].name: x}, network.parameters)
+        assert (np.abs(one.result(y.name) - exact[y.name]) <= bound[y.name]).all()
+
+
+@pytest.mark.parametrize(("sizes", "batch", "shape"), [
+    ((20, 33, 50, 7), 5, (2, 1, 1, 1, 1)),
+    ((16, 17, 1, 31), 16, (4, 2, 2, 2, 1)),
+    ((130, 130, 66, 15), 17, (4, 4, 4, 1, 1)),
+])
+def test_sizes(sizes, batch, shape):
+    check(Network.mlp(sizes, "sigmoid", seed=batch), batch, config_of(*shape))
+
+
+@pytest.mark.parametrize("scale", [1e-10, 1e3])
+def test_functions_and_scales(scale):
+    """Values of any size, of bounded and of other activations, with and without bias."""
+    layers = [
+        Dense(35, "tanh"), Dense(33, "relu", bias=False), Dense(20, "silu", 0.5),
+        Dense(18, "identity"),
+    ]
+    check(Network(40, layers, seed=1), 9, config_of(2, 2, 1, 2, 1), scale)
+
+
+def test_slices_add_up(monkeypatch):
+    """The sums of slices, added by the last of them, which one group comes to last."""
+    monkeypatch.setattr(
+        persistent_mma, "kept",
+        lambda cut, slice_: range(cut.rows * (slice_ == cut.slices - 1)),
+    )
+    monkeypatch.setattr(
+        Schedule, "cuts",
+        property(lambda self: [
+            Cut(2, 2, -(-p.row_blocks // 2) * 2 * (self.tiles // self.config["columns"]))
+            for p in self.packings
+        ]),
+    )
+    check(Network.mlp([80, 50, 33], "relu", seed=3), 11, config_of(2, 2, 1, 2, 1))
+
+
+def test_what_is_not_a_number_stays_so():
+    network = Network.mlp([3, 4, 2], "tanh", seed=1)
+    span = whole(network, 9)
+    step = Step(span, PersistentMma(), config_of(2, 2, 1, 2, 1), ONE_GROUP)
+    one = Executable(session(ONE_GROUP), network, [step], span.inputs, span.outputs)
+    x = np.ones((9, 3), np.float32)
+    x[4] = np.frombuffer(b"\xff" * 12, np.float32)  # the bits of no word
+    one.x[span.inputs[0].name][...] = x
+    one.run()
+    y = one.result(span.outputs[0].name)
+    assert (np.isnan(y).any(axis=1) == (np.arange(9) == 4)).all()
+    assert not one.failed(y)
+
+
+@pytest.mark.parametrize("batch", [2, 32, 100])
+@pytest.mark.parametrize("sizes", [
+    (200, 400, 500, 100), (200, 1000, 2000, 2000, 1000, 100), (33, 9000, 5),
+])
+def test_schedules_cover_each_block_once(sizes, batch):
+    span = whole(Network.mlp(sizes, "sigmoid"), batch)
+    configs = list(PersistentMma().space(span, H200))
+    assert configs
+    for config in configs:
+        schedule = Schedule(span, config, H200)
+        done = [0] * len(schedule.packings)
+        for weights, _, _, blocks, rows, *_, neuron, _, _, _, _, _ in (
+            task for tasks in schedule.tasks.tolist() for task in tasks if task[3]
+        ):
+            layer = np.searchsorted(
+                [before for before, _ in schedule.packed_before], weights * 1024, "right"
+            ) - 1
+            height = schedule.packings[layer].row_blocks - neuron // 16
+            done[layer] += blocks * min(rows, height)
+        columns = schedule.tiles // config["columns"]
+        assert done == [p.row_blocks * p.blocks * columns for p in schedule.packings]
+        for cut in schedule.cuts:
+            assert cut.slices == 1 or cut.tasks <= schedule.groups
+            finished = [row for q in range(cut.slices) for row in kept(cut, q)]
+            assert sorted(finished) == list(range(cut.rows))
+
+
+def test_shapes_keep_to_what_the_kernel_says():
+    assert len(set(SHAPES)) == len(SHAPES)
+    for shape in SHAPES:
+        config = config_of(*shape)
+        assert 32 * config["warps"] * config["groups"] <= 512  # of 128 registers
+
+
+def test_bounded():
+    names = {"sigmoid", "tanh", "sin", "gaussian", "threshold", "elliot_symmetric"}
+    assert all(bounded(Nonlinearity((name,))) for name in names)
+    unbounded = ("identity", "relu", "leaky_relu", "elu", "gelu", "silu", "softplus")
+    assert not any(bounded(Nonlinearity((name,))) for name in unbounded)
+
+
+def test_refusals():
+    network = Network.mlp([3, 4, 2], seed=1)
+    refuse = PersistentMma().refuse
+    assert refuse(whole(network, 2), H200) is None
+    assert "samples at a time" in refuse(whole(network, 1), H200)
+    assert "samples at a time" in refuse(whole(network, LARGEST_BATCH + 1), H200)
+    alone = replace(H200, concurrent_groups=False)
+    assert "one after the other" in refuse(whole(network, 4), alone)
+    old = replace(H200, compute_capability=(7, 5))
+    assert "matrix units" in refuse(whole(network, 4), old)
+    double = Network.mlp([3, 4, 2], seed=1, dtype="float64")
+    assert "float32 only" in refuse(whole(double, 4), H200)
+    local = Network(9, [Local(window=3)])
+    assert "dense layers" in refuse(whole(local, 4), H200)
+
+
+@CPU_ONLY
+def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
+    monkeypatch.setattr(persistent_mma, "PATIENCE", 100)
+    network = Network.mlp([30, 40, 20], "sigmoid", seed=1)
+    device = replace(ONE_GROUP, compute_units=5 * DEVICE.compute_units)
+    waiting = [
+        Step(whole(network, 3), PersistentMma(), config_of(1, 1, 1, 1, 1), device)
+    ]
+    program = network.program
+
+    def spare():
+        return [
+            Step(program.span(i, i + 1, 3), Generic(), {}, device)
+            for i in range(len(program.ops))
+        ]
+
+    plan = Plan(network, device, 3, waiting, lambda: waiting, spare, "why")
+    x = np.random.default_rng(1).uniform(-1, 1, (3, 30)).astype(np.float32)
+    wanted = clnet.reference.run(program, x, network.parameters)
+    with pytest.warns(ClnetWarning, match="persistent_mma waited in vain"):
+        y = plan(x)
+    assert np.abs(y - wanted).max() < 1e-5
+    assert [step.variant.name for step in plan.steps] == ["generic"] * 4
