@@ -77,7 +77,7 @@ def test_sizes(sizes, batch, shape):
 
 @pytest.mark.parametrize("scale", [1e-10, 1e3])
 def test_functions_and_scales(scale):
-    """Values of any size, of bounded and of other activations, with and without bias."""
+    """Values of any size, of bounded and other activations, with bias and without."""
     layers = [
         Dense(35, "tanh"), Dense(33, "relu", bias=False), Dense(20, "silu", 0.5),
         Dense(18, "identity"),
@@ -94,7 +94,7 @@ def test_slices_add_up(monkeypatch):
     monkeypatch.setattr(
         Schedule, "cuts",
         property(lambda self: [
-            Cut(2, 2, -(-p.row_blocks // 2) * 2 * (self.tiles // self.config["columns"]))
+            Cut(2, 2, -(-p.row_blocks // 2) * 2 * self.tiles // self.config["columns"])
             for p in self.packings
         ]),
     )
@@ -129,9 +129,8 @@ def test_schedules_cover_each_block_once(sizes, batch):
         for weights, _, _, blocks, rows, *_, neuron, _, _, _, _, _ in (
             task for tasks in schedule.tasks.tolist() for task in tasks if task[3]
         ):
-            layer = np.searchsorted(
-                [before for before, _ in schedule.packed_before], weights * 1024, "right"
-            ) - 1
+            starts = [before // 1024 for before, _ in schedule.packed_before]
+            layer = np.searchsorted(starts, weights, "right") - 1
             height = schedule.packings[layer].row_blocks - neuron // 16
             done[layer] += blocks * min(rows, height)
         columns = schedule.tiles // config["columns"]
