@@ -24,6 +24,7 @@ from clnet.variants.base import (
     Argument,
     Config,
     Distress,
+    Given,
     Launch,
     Scalar,
     Scratch,
@@ -118,6 +119,7 @@ class Binding:
         self._alarm: Memory | None = None
         self._distress: Memory | None = None
         self._uses: dict[str, list[tuple[Any, int]]] = {}
+        self._given: dict[str, list[tuple[Any, int]]] = {}
         self._scalars: dict[str, list[Callable[[float], None]]] = {}
         self._standbys: list[Standby] = []
         self._actions: list[Action] = []
@@ -179,6 +181,8 @@ class Binding:
         kernel = self.session.kernel(launch, place)
         for index, argument in enumerate(launch.arguments):
             kernel.set_arg(index, self._resolved(number, argument))
+            if isinstance(argument, Given):
+                self._given.setdefault(argument.value.name, []).append((kernel, index))
             if isinstance(argument, Value):
                 self._uses.setdefault(argument.name, []).append((kernel, index))
             if isinstance(argument, Scalar):
@@ -208,6 +212,8 @@ class Binding:
             if key not in self._scratch:
                 self._scratch[key] = Memory(self.session, argument.size)
             return self._scratch[key].argument
+        if isinstance(argument, Given):
+            return given_struct(argument.value)
         if isinstance(argument, Alarm):
             if self._alarm is None:
                 self._alarm = Memory(self.session, np.dtype(np.int32).itemsize)
@@ -225,11 +231,20 @@ class Binding:
         return kinds[scalar.kind]
 
 
+def given_struct(value: Value) -> Array:
+    """Return what ``given.h`` describes, in numbers of 4 bytes; none is there yet."""
+    return np.zeros(1 + value.width, np.float32)
+
+
 def set_number(
     kernel: Any, index: int, kind: Callable[[float], Any], number: float
 ) -> None:
     """Set a kernel's argument to a number."""
-    value = kind(number)
+    set_bytes(kernel, index, kind(number))
+
+
+def set_bytes(kernel: Any, index: int, value: Any) -> None:
+    """Set a kernel's argument to what a number or array holds."""
     # pyopencl's `set_arg` first tries other kinds of arguments: it takes 6.5 us where
     # what its own calls of kernels use takes 0.1 (2026.1).
     getattr(kernel, "_set_arg_buf", kernel.set_arg)(index, value)

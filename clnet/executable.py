@@ -6,20 +6,20 @@ Everything a run needs is made once; it only copies in, enqueues, and copies out
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.binding import Binding, Step
+from clnet.binding import Binding, Step, given_struct, set_bytes
 from clnet.errors import InputError
 from clnet.memory import Action, Memory, copy_in, copy_out, copy_rows, staging
 from clnet.ops import Span, Value
 from clnet.reference import run_ops
 from clnet.session import Session
-from clnet.variants.base import Argument, Packed, Parameters, Table, phases
+from clnet.variants.base import Argument, Given, Packed, Parameters, Table, phases
 
 if TYPE_CHECKING:
     from clnet.network import Network
@@ -276,8 +276,12 @@ class Executable(Binding):
             return
         launches = step.variant.launches(step.span, step.config, step.place)
         self._ready(step, launches)
+        given = {
+            argument.value for launch in launches for argument in launch.arguments
+            if isinstance(argument, Given) and argument.value.name in self.x
+        }
         for value in step.span.inputs:
-            if value.name not in on_device:
+            if value.name not in on_device and value not in given:
                 self._upload(value)
                 on_device.add(value.name)
         packed = {
@@ -299,9 +303,22 @@ class Executable(Binding):
                     for argument in fills:
                         packed[argument].refill.append(action)
                 else:
+                    self._actions += self._gifts(given)
                     self._append(action, launch, place)
         on_device |= written
         on_host -= written
+
+    def _gifts(self, values: Iterable[Value]) -> Iterator[Action]:
+        """Yield what puts values among the arguments of the kernels bound last."""
+        for value in values:
+            struct = given_struct(value)
+            struct[:1].view(np.int32)[0] = 1
+            for kernel, index in self._given.pop(value.name, []):
+                yield partial(self._give, kernel, index, struct, self.x[value.name])
+
+    def _give(self, kernel: Any, index: int, struct: Array, rows: Array) -> None:
+        struct[1:] = rows[0]
+        set_bytes(kernel, index, struct)
 
     def _run_on_host(self, span: Span) -> None:
         values = {value.name: self._host[value.name] for value in span.inputs}

@@ -25,6 +25,7 @@
 #define WIDTH 1
 #include "activations.h"
 #include "chain.h"
+#include "given.h"
 #include "words.h"
 #if !defined(GROUP) || !defined(TEAM) || !defined(DEPTH) || !defined(ROOM) \
     || !defined(WORDS) || !defined(IN_ALL)
@@ -141,7 +142,7 @@ inline float bias_at(__global const float *parameters, const Place place)
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void persistent(__global const float *parameters, __global const float *x,
                 const int n_in, __global float *y, __global uint *words,
-                __global uint *launches, __global int *alarm)
+                __global uint *launches, __global int *alarm GIVEN_ARGUMENT)
 {
     __local float4 values[2 * ROOM / 4] __attribute__((aligned(16)));
     __local int stuck;
@@ -182,7 +183,7 @@ void persistent(__global const float *parameters, __global const float *x,
         __local float4 *source = values + (layer & 1) * (ROOM / 4);
         if (layer == 0)
             for (int i = id; i < 4 * STEP * steps; i += GROUP)
-                ((__local float *)source)[i] = i < n_in ? x[i] : 0.0f;
+                ((__local float *)source)[i] = i < n_in ? INPUT(i) : 0.0f;
         else
             gather(source, now + words_of[layer], stride_of[layer] / 4, STEP * steps,
                    &stuck, alarm);

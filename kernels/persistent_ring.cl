@@ -43,6 +43,7 @@
 #define WIDTH 1
 #include "activations.h"
 #include "chain.h"
+#include "given.h"
 #include "words.h"
 #include "bulk.h"
 #if !defined(GROUP) || !defined(GROUPS) || !defined(SLOTS) || !defined(SLOT) \
@@ -184,7 +185,7 @@ inline float warp_sum(float *sums, const int lane)
 __kernel __attribute__((reqd_work_group_size(GROUP + WARP, 1, 1)))
 void persistent_ring(__global const float *parameters, __global const float *x,
                      const int n_in, __global float *y, __global uint *words,
-                     __global uint *launches, __global int *alarm)
+                     __global uint *launches, __global int *alarm GIVEN_ARGUMENT)
 {
     __local float4 slots[SLOTS * SLOT] __attribute__((aligned(128)));
     __local float4 partial[2][MOST * WARPS / 4] __attribute__((aligned(16)));
@@ -210,8 +211,9 @@ void persistent_ring(__global const float *parameters, __global const float *x,
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
         const int i = 4 * (v * GROUP + id);
-        in[v] = (float4)(i < n_in ? x[i] : 0, i + 1 < n_in ? x[i + 1] : 0,
-                         i + 2 < n_in ? x[i + 2] : 0, i + 3 < n_in ? x[i + 3] : 0);
+        in[v] = (float4)(i < n_in ? INPUT(i) : 0, i + 1 < n_in ? INPUT(i + 1) : 0,
+                         i + 2 < n_in ? INPUT(i + 2) : 0,
+                         i + 3 < n_in ? INPUT(i + 3) : 0);
     }
     Place here = {0, 0};
     bool patient = true;

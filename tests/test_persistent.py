@@ -113,6 +113,21 @@ def test_shapes_of_rings():
     assert all("depth" in config for config in Persistent().space(wide, device))
 
 
+def test_inputs_that_are_on_the_device():
+    network, device = Network.mlp([20, 9, 4], "tanh", seed=2), posing(1)
+    (step,) = steps_of(network, device, SMALL)
+    (x,), (y,) = step.span.inputs, step.span.outputs
+    ours = session(device)
+    one = Executable(ours, network, [step], [x], [y], on_device=True)
+    rows = RNG.uniform(-1, 1, (1, 20)).astype(np.float32)
+    one.write(x, rows)
+    one.run()
+    ours.finish()
+    found = one._value(y).read(ours, 4, "float32")
+    exact, bound = span_bound(step.span, {"x": rows}, network.parameters)
+    assert (np.abs(found - exact[y.name]) <= bound[y.name]).all()
+
+
 def test_functions_and_biases():
     names = [name for name in ACTIVATIONS if name != "softmax"]
     layers = [

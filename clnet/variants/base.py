@@ -136,9 +136,20 @@ class Distress:
     """
 
 
+@dataclass(frozen=True)
+class Given:
+    """Argument: a float32 value's one row itself, as ``given.h`` describes it.
+
+    The kernel reads it there if the host has it; else in the buffer of the value, which
+    is another argument.
+    """
+
+    value: Value
+
+
 Argument = (
     Value | Parameters | Gradients | State | Scalar | Scratch | Packed | Table
-    | Alarm | Distress | int | float
+    | Alarm | Distress | Given | int | float
 )
 """An argument of a kernel; whole numbers arrive as OpenCL's `int`, others as REAL."""
 

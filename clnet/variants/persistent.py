@@ -13,6 +13,7 @@ from clnet.variants.base import (
     Config,
     Cost,
     Distress,
+    Given,
     Launch,
     Parameters,
     Reach,
@@ -41,6 +42,7 @@ RING = 48 << 10  # bytes of local memory that a group may declare
 REGISTERS = 1 << 16  # of a compute unit, 4 bytes each
 NAP = 40  # ns between looks; none where waits are all that counts
 PATIENCE = 1 << 22  # looks at a word: some seconds
+GIVEN = 224  # inputs among a launch's arguments: OpenCL promises 1 KiB for all of these
 WORD = 4  # bytes of a value, of its word, and of a launch's number
 VECTOR = 16  # bytes
 FLAGS = 16  # bytes of a slot's two
@@ -133,13 +135,15 @@ class Persistent:
                 "ROOM": _room(span, config["depth"], device),
             }
         x, y = layers[0].apply.x, layers[-1].act.y
+        given = (Given(x),) if x.width <= GIVEN else ()
+        defines["GIVEN"] = len(given) * x.width
         return (
             Launch(
                 f"{kernel}.cl", kernel, defines, (groups * size,), (size,),
                 (
                     Parameters(), x, x.width, y,
                     Scratch("words", 2 * WORD * sum(words)),
-                    Scratch("launches", WORD * groups), Distress(),
+                    Scratch("launches", WORD * groups), Distress(), *given,
                 ),
             ),
         )
