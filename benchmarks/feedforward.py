@@ -53,10 +53,11 @@ SERIAL = ("serial", "fann")  # on one core, a sample after the other
 SLOW = frozenset({"torch-compile", "tinygrad"})  # to make ready
 SPINNING = frozenset({"host", "sklearn"})  # as NumPy; each has to be waited for
 GPU_SHAPED = (
-    "naive", "local", "split", "fused", "fused_local", "persistent", "gemm", "mma",
+    "naive", "local", "split", "fused", "fused_local", "persistent", "persistent_mma",
+    "gemm", "mma", "fused_mma",
 )
-BATCHED = frozenset({"gemm", "mma"})  # have nothing to do with one sample
-LOWER = frozenset({"mma"})  # computes otherwise where less precision is asked for
+LOWER = frozenset({"persistent_mma", "mma", "fused_mma"})  # heed a lower precision
+BATCHED = LOWER | {"gemm"}  # have nothing to do with one sample
 
 
 def bases(device: Device) -> Sequence[str]:
