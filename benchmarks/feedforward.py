@@ -56,8 +56,8 @@ GPU_SHAPED = (
     "naive", "local", "split", "fused", "fused_local", "persistent", "persistent_mma",
     "gemm", "mma", "fused_mma",
 )
-LOWER = frozenset({"persistent_mma", "mma", "fused_mma"})  # heed a lower precision
-BATCHED = LOWER | {"gemm"}  # have nothing to do with one sample
+LOWER = frozenset({"mma", "fused_mma"})  # heed a lower precision
+BATCHED = LOWER | {"gemm", "persistent_mma"}  # have nothing to do with one sample
 
 
 def bases(device: Device) -> Sequence[str]:

@@ -202,7 +202,9 @@ def test_less_precision_is_for_those_whom_it_serves():
         if trial.case.name == "config-1" and trial.table == "configurations"
     )
     assert {"gemm", "mma", "planned", "torch-graph"} <= one
-    same = {"naive", "local", "split", "fused_local", "persistent", "gemm"}
+    same = {
+        "naive", "local", "split", "fused_local", "persistent", "persistent_mma", "gemm"
+    }
     assert lower == one - same
 
 
