@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import OutOfMemoryError
-from clnet.ops import Value
+from clnet.ops import Value, round_up
 from clnet.variants.base import Packed, Table
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Action = Callable[..., Any]
 ALIGNMENT = 64  # bytes; a cache line, and the widest vector
+# Written all over a new buffer; wide, as a driver was seen to fail where it is written
+# more than 2^31 times (NVIDIA's 580, single bytes).
+ZERO = np.zeros(2, np.uint64)
 # One thread copies some 10 GB a second, four 25; the bus of a GPU takes 50 (H200).
 COPIERS = 4  # threads
 LARGE = 1 << 24  # bytes from which they pay: to ask them takes 50 to 120 us
@@ -71,11 +74,12 @@ class Memory:
                 self.array[:] = 0
                 self.argument: Any = cl.SVM(self.array)
             else:
+                size = round_up(size, ZERO.nbytes)
                 self.argument = cl.Buffer(
                     session.context, cl.mem_flags.READ_WRITE, size
                 )
                 cl.enqueue_fill_buffer(
-                    session.queue, self.argument, np.uint8(0), 0, size
+                    session.queue, self.argument, ZERO, 0, size
                 ).wait()
         except (cl.Error, MemoryError) as error:
             raise OutOfMemoryError(
