@@ -3,14 +3,14 @@
 // A warp takes ROWS_M * 16 samples through all layers: what a layer leaves in its lanes
 // are the fragments that the next one multiplies (fused_mma.h). Nothing but weights
 // passes through local memory, and nothing but x and y through global memory. While the
-// last layer, which leaves no fragments, is computed, the next samples come in.
+// last layers are computed, the next samples come in.
 // The idea is that of tiny-cuda-nn's fused networks: Mueller et al., "Real-time neural
 // radiance caching for path tracing", 2021.
 //
 // WARPS     of a group; with 16 and more a lane has 128 registers
 // ROWS_M    blocks of 16 samples of a warp: each block of weights is read once for all
-// AHEAD     1: the next samples are asked for before the last layer; 0: after it, which
-//           takes fewer registers
+// AHEAD     so many layers before their turn samples are asked for: 0 to 2; more take
+//           more registers
 // STAGES    0: all weights stay in local memory; else so many chunks of CHUNK blocks,
 //           in turn, one of which is multiplied while the others are on their way
 // X_PADDED  1: rows of x start on a vector of 4 and end in zeros; 0: not
@@ -457,11 +457,12 @@ void fused_mma(__global const float *x, const int ldx, __global const uint4 *wei
         COMPUTE(0, FIRST, HIDDEN, 0);
         layer = 1;
 #endif
-        for (; layer < LAYERS - 1; ++layer) COMPUTE(layer, HIDDEN, HIDDEN, 0);
+        for (; layer < LAYERS - max(AHEAD, 1); ++layer) COMPUTE(layer, HIDDEN, HIDDEN, 0);
         if (AHEAD) {
             load_samples(v, x, ldx, first + all, batch);
             ASKED();
         }
+        for (; layer < LAYERS - 1; ++layer) COMPUTE(layer, HIDDEN, HIDDEN, 0);
 #if LAYERS > 1
         COMPUTE(LAYERS - 1, HIDDEN, LAST, 1);
 #else

@@ -33,9 +33,9 @@ CHUNK_BYTES = 8 << 10  # of weights, where not all stay in local memory
 LEAST_STAGES = 3  # chunks there
 MOST_FUNCTIONS = 4  # that a kernel is built with
 STEP_BYTES = 8  # of a layer: its gain, and the limit of scales
-# Warps of a group, blocks of 16 samples of a warp, groups for a compute unit, whether
-# samples are asked for ahead; from the first to the last on an H200.
-LARGE = ((4, 2, 2, 1), (4, 2, 4, 0), (8, 2, 2, 0), (8, 1, 1, 1), (4, 1, 2, 1))
+# Warps of a group, blocks of 16 samples of a warp, groups for a compute unit, layers by
+# which samples are asked for ahead; from the first to the last on an H200.
+LARGE = ((4, 2, 2, 2), (4, 2, 2, 1), (4, 2, 4, 0), (8, 1, 1, 1), (4, 1, 2, 1))
 SMALL = ((4, 1, 2, 1), (2, 2, 2, 1), (8, 1, 1, 1), (2, 1, 4, 1))
 SMALL_BATCH = 128  # samples a compute unit
 KEYS = ("warps", "rows", "groups", "ahead")
@@ -46,8 +46,8 @@ class FusedMma:
     """Layers whose outputs stay in registers (``fused_mma.cl``).
 
     Config: ``warps`` of a group; ``rows``, blocks of 16 samples of a warp; ``groups``
-    for each compute unit, which take tiles of samples in turn; ``ahead``, 1: they ask
-    for the next samples before the last layer.
+    for each compute unit, which take tiles of samples in turn; ``ahead``: so many
+    layers before their turn samples are asked for.
     """
 
     name: str = "fused_mma"
@@ -84,7 +84,7 @@ class FusedMma:
         configs = SMALL if small else LARGE
         return tuple(
             dict(zip(KEYS, config, strict=True)) for config in configs
-            if config[1] * held <= REGISTERS
+            if config[1] * held <= (REGISTERS if config[3] < 2 else REGISTERS // 2)
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
