@@ -55,10 +55,10 @@ class Study(Protocol):
         ...
 
 
-STUDIES: dict[str, Study] = {
-    "feedforward": cast(Study, feedforward), "training": cast(Study, training),
-    "dispatch": cast(Study, dispatch), "local": cast(Study, local),
-    "sparse": cast(Study, sparse),
+STUDIES: dict[str, Study] = {  # in the order in which they were made
+    "feedforward": cast(Study, feedforward), "sparse": cast(Study, sparse),
+    "training": cast(Study, training), "dispatch": cast(Study, dispatch),
+    "local": cast(Study, local),
 }
 
 
