@@ -41,17 +41,20 @@ PIECE_BYTES, SCALES_BYTES, SUM_BYTES = 512, 32, 640
 SHARED_BYTES = 20 << 10  # in which warps add their sums, at most
 MOST_SLOTS = 12  # blocks on their way to a warp
 PATIENCE = 1 << 22  # looks: some seconds
+CACHE = 1 << 25  # bytes of weights that are taken to stay in the last cache
 FAR = 1e4  # where activations that are not bounded by 1 are beyond it
 KEYS = ("warps", "rows", "columns", "chunk", "groups")
 # Groups of many warps where waits count; two of four warps a unit where weights do,
 # since more of them are on their way.
 SHAPES = (
     (16, 1, 1, 2, 1),
-    (16, 1, 2, 2, 1),
+    (16, 1, 2, 1, 1),
     (8, 1, 2, 2, 1),
+    (8, 1, 1, 4, 1),
+    (8, 3, 4, 2, 1),
+    (8, 4, 4, 2, 1),
+    (4, 4, 4, 2, 2),
     (4, 3, 4, 2, 2),
-    (4, 4, 4, 1, 2),
-    (4, 2, 4, 2, 2),
 )
 # Clocks of a task: a warp's for a block of one tile of samples, and for the block; a
 # piece; a task, and a row; the exchange of slices' sums. Measured on an H200, about.
@@ -137,6 +140,7 @@ class PersistentMma:
             "PIECES": schedule.pieces[-1],
             "PARTS": schedule.sums[-1],
             "PATIENCE": PATIENCE,
+            "STREAMED": int(size > CACHE),
         }
         shape = ", ".join(f"{name} {value}" for name, value in config.items())
         return (
