@@ -268,34 +268,32 @@ class Replay(Binding):
             self.run()
         return steps
 
-    def does_epochs(self, samples: int) -> bool:
-        """Whether all launches can do several epochs of so many samples in a run."""
-        return self.many_epochs and -(-samples // self.batch) <= self._most
+    def epochs_a_run(self, samples: int) -> int:
+        """Return how many epochs of so many samples one run can do; 0: not even one."""
+        return self._most // -(-samples // self.batch) if self.many_epochs else 0
 
     def run_epochs(
-        self, samples: int, count: int, value: Value, place: int, epochs: int
+        self, samples: int, count: int, epochs: int, place: int = 0
     ) -> None:
-        """Enqueue several epochs of one order and rate, as `does_epochs` allows.
+        """Enqueue several epochs of one order and rate, in as few runs as can be.
 
         Parameters
         ----------
         samples, count
             As of `run_pass`.
-        value : Value
-            That was given places: the totals.
-        place : int
-            The first epoch's.
         epochs : int
             How many.
+        place : int
+            Of the first one's totals, if these have places.
         """
         steps = -(-samples // self.batch)
-        together = self._most // steps
+        together = self.epochs_a_run(samples)
         for number in range(0, epochs, together):
-            self.turn_to(value, place + number)
             self.set(
                 first=0, samples=samples, seen=min(self.batch, samples), fresh=True,
                 count=count + number * steps,
                 steps=min(together, epochs - number) * steps,
+                place=(place + number) * self._numbers.get("apart", 0),
             )
             self.run()
 
@@ -338,9 +336,10 @@ class Replay(Binding):
         if memory.array is not None or len(self.session.queues) > 1:
             self.session.finish()
         apart = pitch // np.dtype(self.dtype).itemsize
-        starts = range(0, count * apart, apart)
-        flat = memory.read(self.session, starts[-1] + value.width, self.dtype)
-        return np.stack([flat[start : start + value.width] for start in starts])
+        rows = np.zeros((count, apart), self.dtype)
+        size = rows.size - apart + value.width
+        rows.reshape(-1)[:size] = memory.read(self.session, size, self.dtype)
+        return rows[:, : value.width]
 
     def failed(self) -> bool:
         """Wait for all steps, and return whether a kernel's wait hit its bound."""

@@ -251,14 +251,11 @@ class Training:
     def _records(self, count: int) -> list[tuple[Measures, Measures | None]]:
         """Wait for the epochs that were begun, and return what they gave."""
         n_out = self.network.n_out
-        found = [
-            measures(totals, self._samples, n_out)
-            for totals in self._training.totals(count)
-        ]
+        found = measures(self._training.totals(count), self._samples, n_out)
         if not self._validations:
             return [(trained, None) for trained in found]
         totals = np.sum([one.totals(count) for one in self._validations], axis=0)
-        others = [measures(one, self._validation_samples, n_out) for one in totals]
+        others = measures(totals, self._validation_samples, n_out)
         return list(zip(found, others, strict=True))
 
     def _go_back(self) -> None:

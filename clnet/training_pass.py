@@ -83,9 +83,7 @@ class Pass:
         if epochs == 1:
             self._replay.run_pass(len(self._data), count)
         else:
-            self._replay.run_epochs(
-                len(self._data), count, self._totals, place, epochs
-            )
+            self._replay.run_epochs(len(self._data), count, epochs, place)
 
     def totals(self, count: int = 1) -> Array:
         """Wait for the epochs' end, and return their totals [count, 6] (`Tally`)."""
@@ -94,7 +92,7 @@ class Pass:
     @property
     def does_epochs(self) -> bool:
         """Whether several epochs of one order and rate go in a run."""
-        return self._replay.does_epochs(len(self._data))
+        return self._replay.epochs_a_run(len(self._data)) > 0
 
     @property
     def may_fail(self) -> bool:
@@ -135,12 +133,14 @@ class Pass:
         return self._plan.explain()
 
 
-def measures(totals: Array, samples: int, outputs: int) -> Measures:
-    """Return what an epoch's totals [6] say of so many samples and outputs each."""
+def measures(totals: Array, samples: int, outputs: int) -> list[Measures]:
+    """Return what epochs' totals [epochs, 6] say of so many samples and outputs."""
     # As Python's floats: the sums are of the type's own precision, and what rounding
     # took from them is added in float64.
-    numbers: list[float] = totals.tolist()
-    loss, squares, fails = map(add, numbers, numbers[len(RECORD) :])
-    outputs *= samples
-    bit_fail = round(fails) if isfinite(fails) else outputs
-    return Measures(loss / samples, squares / outputs, bit_fail)
+    rows: list[list[float]] = totals.tolist()
+    found, outputs = [], outputs * samples
+    for numbers in rows:
+        loss, squares, fails = map(add, numbers, numbers[len(RECORD) :])
+        bit_fail = round(fails) if isfinite(fails) else outputs
+        found.append(Measures(loss / samples, squares / outputs, bit_fail))
+    return found

@@ -107,7 +107,12 @@ class Trial:
         batch, samples = replay.batch, self._samples(replay.batch)
 
         def run(steps: int) -> int:
-            made = replay.run_pass(min(samples, steps * batch))
+            epochs = replay.epochs_a_run(samples) if samples == batch else 0
+            if epochs > 1 and steps > 1:
+                made = min(epochs, steps)
+                replay.run_epochs(samples, 0, made)
+            else:
+                made = replay.run_pass(min(samples, steps * batch))
             self.session.finish()
             return made
 

@@ -97,16 +97,24 @@ class GroupStep:
         ]
         # Only one group knows the epoch's error before it updates.
         alone = step.update is not None and isinstance(step.update.optimiser, Sarprop)
+        found = []
+        if not alone and step.update is not None and _hand_over(device):
+            # The smallest tiles that leave each unit one: what counts is their latency.
+            units = device.compute_units
+            fitting = [tile for tile in tiles if -(-span.batch // tile) <= units]
+            tile = min(fitting, default=tiles[0])
+            if span.batch > tile:
+                found = [(tile, group, 0, 1) for group in groups]
+            groups = groups[-1:]  # the others are second best
         few = span.batch <= FEW * tiles[0]
-        kinds = [(1, 0)] if alone else [(1, 0), (0, 0)] if few else [(0, 0), (1, 0)]
-        meets = not alone and step.update is not None and _hand_over(device)
-        if meets:
-            kinds.insert(int(few), (0, 1))
+        kinds = [1] if alone else [1, 0] if few else [0, 1]
+        found += [
+            (tile, group, one, 0) for one in kinds for tile in tiles for group in groups
+            if one or span.batch > tile
+        ]
         return tuple(
             {"tile": tile, "group": group, "alone": one, "together": several}
-            for one, several in kinds for tile in tiles
-            for group in (groups if one or several or not meets else groups[-1:])
-            if one or span.batch > tile
+            for tile, group, one, several in found
         ) or ({"tile": tiles[-1], "group": groups[0], "alone": 1, "together": 0},)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
