@@ -55,7 +55,7 @@ class Epoch:
     validation : Measures or None
         After the epoch, of the validation set.
     seconds : float
-        How long the epoch took.
+        How long the epoch took; of several that were begun together, its share.
     """
 
     number: int
