@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,8 @@ class ParallelPlan:
     shares : list of int
         Samples of each device, in the order of the rows: as many each where the
         devices are alike, else in proportion to how fast they ran as many.
+    turns : threading.Lock
+        As of `Plan`.
     """
 
     def __init__(
@@ -129,9 +132,14 @@ class ParallelPlan:
                 rows = slice(first, first + count)
                 self._plans.append((plan(device, count), rows))
             first += count
-        # What runs in the calling thread, on a CPU, holds up those that come after it.
-        self._order = sorted(self._plans, key=lambda pair: pair[0].device.type == "cpu")
         self._lock = threading.Lock()
+        self._double: ParallelPlan | None = None
+        self.turns = threading.Lock()
+
+    @property
+    def _order(self) -> list[tuple[Plan, slice]]:
+        # What runs in the calling thread, on a CPU, holds up those that come after it.
+        return sorted(self._plans, key=lambda pair: pair[0].device.type == "cpu")
 
     def explain(self) -> str:
         """Return which device has which share, and of each plan why it is as it is."""
@@ -153,17 +161,47 @@ class ParallelPlan:
         InputError, DeviceError
             If the shape is wrong, or a device fails.
         """
+        self.start(x)
+        return self.finish(out)
+
+    def start(self, x: Array) -> None:
+        """Begin a call, as `Plan.start` does."""
         if x.ndim != 2 or len(x) != self.batch:
             raise InputError(
                 f"x has shape {list(x.shape)}, expected {self.batch} samples"
             )
+        self._lock.acquire()
+        try:
+            with ExitStack() as begun:  # none is left running, come what may
+                for plan, rows in self._order:
+                    plan.start(x[rows])
+                    begun.callback(plan.finish)
+                begun.pop_all()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def finish(self, out: Array | None = None) -> Array:
+        """Wait for the call that was begun, as `Plan.finish` does."""
         if out is None:
             out = np.empty((self.batch, self.network.n_out), self.network.dtype)
-        with self._lock, ExitStack() as running:  # none is left running, come what may
-            for plan, rows in self._order:
-                plan.start(x[rows])
-                running.callback(plan.finish, out[rows])
+        try:
+            with ExitStack() as waits:  # for all of them, the first one first
+                for plan, rows in reversed(self._order):
+                    waits.callback(plan.finish, out[rows])
+        finally:
+            self._lock.release()
         return out
+
+    def double(self) -> ParallelPlan:
+        """Return one whose calls may run beside this one's, as `Plan.double` does."""
+        if self._double is None:
+            doubles = [(plan.double(), rows) for plan, rows in self._plans]
+            self._double = self
+            if all(plan.double() is not plan for plan, _ in self._plans):
+                self._double = copy(self)
+                self._double._plans, self._double._lock = doubles, threading.Lock()
+        return self._double
 
 
 def _seconds(plan: Plan) -> float:

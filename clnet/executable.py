@@ -99,6 +99,7 @@ class Executable(Binding):
         self._waits: list[Action] = []
         # Of pinned memory a copy and a wait take less than a copy that waits.
         self._blocks = session.device.type == "cpu"
+        self._results: list[Any] = []  # events of a started call's last copies
         self._copies: list[Any] = []  # a copy's event, when it goes, waits for its end
         self._buffers: dict[str, Any] = {}
         self._kept: list[Memory] = []  # shared with other executables
@@ -145,12 +146,17 @@ class Executable(Binding):
             If the device fails.
         """
         self._enqueue()
-        self._copies += [copy(is_blocking=False) for copy in self._downloads]
+        self._results = [copy(is_blocking=False) for copy in self._downloads]
+        self._copies += self._results
         for queue in self.session.queues.values():
             queue.flush()
 
     def finish(self) -> None:
-        """Wait for the outputs of the call that was started."""
+        """Wait for the outputs of the call that was started, and for no later one's."""
+        if self._results and len(self.session.queues) == 1 and self._alarm is None:
+            for event in self._results:
+                event.wait()
+            return
         if self._downloads and self._blocks:
             self.session.queue.finish()
         for wait in self._waits:

@@ -119,10 +119,31 @@ def _outputs(
         y: NDArray[Any] = network.plan_for(where, len(chunk), precision)(chunk)
         return y[0] if array.ndim == 1 else y
     y = np.empty((rows.shape[0], network.n_out), network.dtype)
-    for start in range(0, rows.shape[0], length):
-        chunk = as_numbers("x", rows[start : start + length], network.dtype)
-        plan = network.plan_for(where, len(chunk), precision)
-        plan(chunk, y[start : start + length])
+    whole = network.plan_for(where, length, precision)
+    waiting: list[tuple[Plan | ParallelPlan, NDArray[Any]]] = []
+
+    def finish() -> None:
+        plan, out = waiting.pop(0)
+        plan.finish(out)
+
+    # While a device computes, the host copies the next chunk to where it is read from,
+    # and the one before from where it was written to.
+    with whole.turns:
+        try:
+            for number, start in enumerate(range(0, rows.shape[0], length)):
+                chunk = as_numbers("x", rows[start : start + length], network.dtype)
+                plan = whole.double() if number % 2 else whole
+                if len(chunk) < length:
+                    plan = network.plan_for(where, len(chunk), precision)
+                if waiting and waiting[0][0] is plan:
+                    finish()
+                plan.start(chunk)
+                waiting.append((plan, y[start : start + length]))
+                if len(waiting) > 1:
+                    finish()
+        finally:
+            if waiting:
+                finish()
     return y
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from clnet.binding import Step
 from clnet.checks import as_numbers
 from clnet.device import Device
-from clnet.errors import ClnetWarning, InputError
+from clnet.errors import ClnetWarning, InputError, OutOfMemoryError
 from clnet.executable import Executable
 from clnet.memory import copy_rows
 from clnet.session import failed, session
@@ -48,6 +49,11 @@ class Plan:
         Returns a cover whose kernels do not wait for each other.
     explanation : str
         Why these steps.
+
+    Attributes
+    ----------
+    turns : threading.Lock
+        Held by who calls this plan and its `double` in turns.
     """
 
     def __init__(
@@ -70,6 +76,8 @@ class Plan:
         self._spare_steps = spare_steps
         self._on_device: Executable | None = None
         self._lock = threading.Lock()
+        self._double: Plan | None = None
+        self.turns = threading.Lock()
         program = network.program
         self._input, self._output = program.input, program.output
         self._dtype = np.dtype(network.dtype)
@@ -180,6 +188,22 @@ class Plan:
             raise failed(self.device, error) from error
         finally:
             self._lock.release()
+
+    def double(self) -> Plan:
+        """Return a plan of the same steps whose calls may run beside this one's.
+
+        It has memory of its own. Where that is not there, or the device is the host's
+        CPU, which would only be kept from computing, it is this plan itself.
+        """
+        if self._double is None:
+            self._double = self
+            if self.device.type != "cpu":
+                with suppress(OutOfMemoryError):
+                    self._double = Plan(
+                        self.network, self.device, self.batch, self.steps,
+                        self._device_steps, self._spare_steps, self._explanation,
+                    )
+        return self._double
 
     def _outputs(self, out: Array | None) -> Array:
         """Return the outputs of the last run; if it failed, of one by the spare steps.

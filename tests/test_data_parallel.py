@@ -84,6 +84,38 @@ def test_many_samples_are_cut_into_calls(simple, monkeypatch):
     assert network.plan_for(TWINS[:2], 8).shares == [4, 4]
 
 
+CARDS = [
+    replace(CPU, type="gpu", fine_svm=False, companions=(), index=f"9:{i}")
+    for i in (5, 6)
+]
+
+
+@pytest.mark.parametrize("devices", [CARDS[0], CARDS], ids=["one", "two"])
+def test_chunks_in_turns(simple, monkeypatch, devices):
+    monkeypatch.setattr(inference, "CHUNK", 4)
+    network, begun, fails = net(), [], 0
+    start = Executable.start
+
+    def noted(self):
+        begun.append(self)
+        if len(begun) == fails:
+            raise MemoryError("none left")
+        start(self)
+
+    monkeypatch.setattr(Executable, "start", noted)
+    expected = network.predict(X[:35], [CPU])
+    for fails in (0, 5, 0):
+        begun.clear()
+        if fails:
+            with pytest.raises(DeviceError, match="none left"):
+                network.predict(X[:35], devices)
+            continue
+        y = network.predict(X[:35], devices)
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+        turns = begun[:: len(devices) if isinstance(devices, list) else 1]
+        assert turns[0] is turns[2] is not turns[1]
+
+
 def test_all_is_every_device(simple):
     assert device_list("all") == clnet.devices()
     assert net().predict(X[:2], "all").shape == (2, 3)
