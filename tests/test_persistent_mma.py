@@ -48,6 +48,9 @@ def config_of(*shape):
     return dict(zip(KEYS, shape, strict=True))
 
 
+SMALL = config_of(2, 2, 1, 2, 1)
+
+
 def whole(network, batch):
     return network.program.span(0, len(network.program.ops), batch)
 
@@ -68,21 +71,25 @@ def check(network, batch, config, scale=1.0, seed=0):
 
 @pytest.mark.parametrize(("sizes", "batch", "shape"), [
     ((20, 33, 50, 7), 5, (2, 1, 1, 1, 1)),
-    ((16, 17, 1, 31), 16, (4, 2, 2, 2, 1)),
-    ((130, 130, 66, 15), 17, (4, 4, 4, 1, 1)),
+    pytest.param((16, 17, 1, 31), 16, (4, 2, 2, 2, 1), marks=pytest.mark.sweep),
+    pytest.param((130, 130, 66, 15), 17, (4, 4, 4, 1, 1), marks=pytest.mark.sweep),
 ])
 def test_sizes(sizes, batch, shape):
     check(Network.mlp(sizes, "sigmoid", seed=batch), batch, config_of(*shape))
 
 
-@pytest.mark.parametrize("scale", [1e-10, 1e3])
-def test_functions_and_scales(scale):
-    """Values of any size, of bounded and other activations, with bias and without."""
+def mixed():
+    """Bounded and other activations, with bias and without."""
     layers = [
         Dense(35, "tanh"), Dense(33, "relu", bias=False), Dense(20, "silu", 0.5),
         Dense(18, "identity"),
     ]
-    check(Network(40, layers, seed=1), 9, config_of(2, 2, 1, 2, 1), scale)
+    return Network(40, layers, seed=1)
+
+
+@pytest.mark.parametrize("scale", [1e-10, 1e3])
+def test_functions_and_scales(scale):
+    check(mixed(), 9, SMALL, scale)
 
 
 def test_slices_add_up(monkeypatch):
@@ -98,16 +105,16 @@ def test_slices_add_up(monkeypatch):
             for p in self.packings
         ]),
     )
-    check(Network.mlp([80, 50, 33], "relu", seed=3), 11, config_of(2, 2, 1, 2, 1))
+    check(Network.mlp([80, 50, 33], "relu", seed=3), 11, SMALL)
 
 
 def test_what_is_not_a_number_stays_so():
-    network = Network.mlp([3, 4, 2], "tanh", seed=1)
+    network = mixed()
     span = whole(network, 9)
-    step = Step(span, PersistentMma(), config_of(2, 2, 1, 2, 1), ONE_GROUP)
+    step = Step(span, PersistentMma(), SMALL, ONE_GROUP)
     one = Executable(session(ONE_GROUP), network, [step], span.inputs, span.outputs)
-    x = np.ones((9, 3), np.float32)
-    x[4] = np.frombuffer(b"\xff" * 12, np.float32)  # the bits of no word
+    x = np.ones((9, 40), np.float32)
+    x[4, 7:10] = np.frombuffer(b"\xff" * 12, np.float32)  # the bits of no word
     one.x[span.inputs[0].name][...] = x
     one.run()
     y = one.result(span.outputs[0].name)
