@@ -4,7 +4,7 @@
 //     c(m, n) = sum over k of a(m, k) b(n, k)
 //
 // of operands that pack_tiles.cl has packed (halves.h). A work-group is one warp group
-// and computes TILE_M x TILE_N of c. Steps are copied, whole pieces of 64 rows at a time,
+// and computes 64 x TILE_N of c. Steps are copied, whole pieces of 64 rows at a time,
 // STAGES of them ahead of the units; a barrier in local memory tells when a stage is
 // full. Once the units have done with a step, its stage is filled again:
 //
@@ -17,7 +17,7 @@
 // The interface is that of mma.h. Local memory starts on 128 bytes, where 8 rows x 8
 // terms do.
 //
-// TILE_M, TILE_N    rows and columns of a group: 64 or 128, and 32, 64 or 128
+// TILE_M, TILE_N    64 rows, and columns of a group: 32, 64 or 128
 // WARPS_M, WARPS_N  4 and 1: warps below and beside one another
 // STEP              blocks of 16 terms that are copied at once
 // STAGES            steps in local memory: 2 or more
@@ -33,26 +33,19 @@
 #endif
 
 #define ITEMS (WARPS_M * WARPS_N * WARP)
-#define BLOCKS_M (TILE_M / TILE_ROWS)                // pieces of rows
+#define BLOCKS_M 1
 #define BLOCKS_N (TILE_N / BLOCK)                    // blocks of columns
 #define PLANE (2 * TILE_ROWS)                        // 4-word parts of 64 rows x 16 terms
 #define PIECE (PLANES * PLANE)
 #define B_PLANE (2 * TILE_N)                         // of the group's columns
 #define B_PIECE (PLANES * B_PLANE)
-#define A_STEP (STEP * BLOCKS_M * PIECE)
-#define STAGE (A_STEP + STEP * B_PIECE)
+#define STAGE (STEP * (PIECE + B_PIECE))
 #define SHARED (STAGES * STAGE + (STAGES + 1) / 2)   // and a barrier a stage
 #define ROUND SLICE                                 // blocks of terms of a round
 
 #define LANE (get_local_id(0) % WARP)
-#define ROW_OF(i) \
-    ((i) / 2 * TILE_ROWS + get_local_id(0) / WARP * BLOCK + 8 * ((i) % 2) + LANE / 4)
+#define ROW_OF(i) (get_local_id(0) / WARP * BLOCK + 8 * (i) + LANE / 4)
 #define COLUMN_OF(j) (8 * (j) + 2 * (LANE % 4))
-
-#define FOR_SUMS                                                                         \
-    UNROLLED for (int i = 0; i < BLOCKS_M; ++i)                                          \
-        UNROLLED for (int j = 0; j < 2 * BLOCKS_N; ++j)                                  \
-            UNROLLED for (int e = 0; e < 4; ++e)
 
 // As in mma.h, for either operand.
 #define NEXT_PLANE (4 * PLANE)
@@ -134,12 +127,10 @@ inline void copy(const uint to, __global const uint4 *from, const int parts,
 inline void copy_step(const uint to, __global const uint4 *a, __global const uint4 *b,
                       const int pitch, const uint barrier)
 {
-    const uint b_to = to + A_STEP * 16;
+    const uint b_to = to + STEP * PIECE * 16;
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  :: "r"(barrier), "r"(STAGE * 16) : "memory");
-UNROLLED
-    for (int i = 0; i < BLOCKS_M; ++i)
-        copy(to + i * STEP * PIECE * 16, a + i * pitch, STEP * PIECE, barrier);
+    copy(to, a, STEP * PIECE, barrier);
 #if TILE_N == TILE_ROWS
     copy(b_to, b, STEP * PIECE, barrier);
 #else  // a plane's columns are half a piece, or two
@@ -155,27 +146,25 @@ UNROLLED
 
 // sums (+)= products of a stage, of STEP blocks of terms; begin: sums start at zero. Of
 // PLANES 2 those of the low parts are added to rest.
-inline void add_step(float (*sums)[2 * BLOCKS_N][4], float (*rest)[2 * BLOCKS_N][4],
-                     const uint stage, const int begin)
+inline void add_step(float (*sums)[4], float (*rest)[4], const uint stage,
+                     const int begin)
 {
-    const ulong rows = descriptor(stage), columns = descriptor(stage + A_STEP * 16);
+    const ulong rows = descriptor(stage), columns = descriptor(stage + STEP * PIECE * 16);
     FENCE();
 UNROLLED
-    for (int k = 0; k < STEP; ++k)
-UNROLLED
-        for (int i = 0; i < BLOCKS_M; ++i) {
-            const ulong x = rows + (i * STEP + k) * PIECE, y = columns + k * B_PIECE;
-            MULTIPLY(sums[i], x, y, !begin || k > 0);
+    for (int k = 0; k < STEP; ++k) {
+        const ulong x = rows + k * PIECE, y = columns + k * B_PIECE;
+        MULTIPLY(sums, x, y, !begin || k > 0);
 #if PLANES == 2
-            MULTIPLY(rest[i], x, y + B_PLANE, 1);
-            MULTIPLY(rest[i], x + PLANE, y, 1);
+        MULTIPLY(rest, x, y + B_PLANE, 1);
+        MULTIPLY(rest, x + PLANE, y, 1);
 #endif
-        }
+    }
     COMMIT();
 }
 
 // As in mma.h: sums = this lane's of the tile at `tile`, of rounds `from` to `to`.
-inline void multiply(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared,
+inline void multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
                      __global const uint4 *a, __global const uint4 *b, const int2 tile,
                      const int blocks, const int from, const int to)
 {
@@ -200,8 +189,11 @@ inline void multiply(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared,
                      "fence.proxy.async.shared::cta;" ::: "memory");
         for (int stage = 0; stage < STAGES; ++stage) FILL(stage)
     }
-    float part[BLOCKS_M][2 * BLOCKS_N][4], rest[BLOCKS_M][2 * BLOCKS_N][4];
-    FOR_SUMS sums[i][j][e] = part[i][j][e] = rest[i][j][e] = 0;
+    float (*sums)[4] = all[0], part[2 * BLOCKS_N][4], rest[2 * BLOCKS_N][4];
+UNROLLED
+    for (int j = 0; j < 2 * BLOCKS_N; ++j)
+UNROLLED
+        for (int e = 0; e < 4; ++e) sums[j][e] = part[j][e] = rest[j][e] = 0;
     barrier(CLK_LOCAL_MEM_FENCE);
     int stage = 0, before = 0;
     uint phase = 0;
@@ -224,11 +216,17 @@ UNROLLED
 #if PLANES == 2
         DONE_BUT(0);
         FILL(before)
-        FOR_SUMS sums[i][j][e] += part[i][j][e];
+UNROLLED
+        for (int j = 0; j < 2 * BLOCKS_N; ++j)
+UNROLLED
+            for (int e = 0; e < 4; ++e) sums[j][e] += part[j][e];
 #endif
     }
 #if PLANES == 2
-    FOR_SUMS sums[i][j][e] = fma(rest[i][j][e], 1 / LOW, sums[i][j][e]);
+UNROLLED
+    for (int j = 0; j < 2 * BLOCKS_N; ++j)
+UNROLLED
+        for (int e = 0; e < 4; ++e) sums[j][e] = fma(rest[j][e], 1 / LOW, sums[j][e]);
 #else
     DONE_BUT(0);
 #endif
@@ -236,38 +234,39 @@ UNROLLED
 
 #else
 // The same, of which steps are copied by all and multiplied one by one.
-inline void multiply(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared,
+inline void multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
                      __global const uint4 *a, __global const uint4 *b, const int2 tile,
                      const int blocks, const int from, const int to)
 {
     const int id = get_local_id(0);
-    FOR_SUMS sums[i][j][e] = 0;
+    a += (size_t)(tile.s0 / TILE_ROWS) * blocks * PIECE;
+    for (int j = 0; j < 2 * BLOCKS_N; ++j)
+        for (int e = 0; e < 4; ++e) all[0][j][e] = 0;
     for (int block = from * SLICE; block < to * SLICE; ++block) {
         barrier(CLK_LOCAL_MEM_FENCE);
-        for (int c = id; c < BLOCKS_M * PIECE + B_PIECE; c += ITEMS) {
-            const int column = c - BLOCKS_M * PIECE;
-            const int n = tile.s1 + column % B_PLANE / 16 * 8;  // the first of 8
-            const int row = tile.s0 / TILE_ROWS + c / PIECE;
-            shared[c] = column < 0
-                ? a[((size_t)row * blocks + block) * PIECE + c % PIECE]
-                : b[((size_t)(n / TILE_ROWS) * blocks + block) * PIECE
-                    + column / B_PLANE * PLANE + n % TILE_ROWS * 2 + column % 16];
+        for (int c = id; c < PIECE; c += ITEMS) shared[c] = a[block * PIECE + c];
+        for (int c = id; c < B_PIECE; c += ITEMS) {
+            const int n = tile.s1 + c % B_PLANE / 16 * 8;  // and the 7 columns after it
+            const int piece = n / TILE_ROWS * blocks + block;
+            shared[PIECE + c] = b[(size_t)piece * PIECE + c / B_PLANE * PLANE
+                                  + n % TILE_ROWS * 2 + c % 16];
         }
         barrier(CLK_LOCAL_MEM_FENCE);
         __local const half *rows = (__local const half *)shared;
-        __local const half *columns = rows + 8 * BLOCKS_M * PIECE;
+        __local const half *columns = rows + 8 * PIECE;
 #define AT(n, k) (((n) / 8 * 16 + (k) / 8 * 8 + (n) % 8) * 8 + (k) % 8)
-#define ROW(p) vload_half(8 * (i * PIECE + (p) * PLANE) + AT(m % TILE_ROWS, k), rows)
+#define ROW(p) vload_half(8 * (p) * PLANE + AT(m, k), rows)
 #define COLUMN(p) vload_half(8 * (p) * B_PLANE + AT(n, k), columns)
-        FOR_SUMS {
-            const int m = ROW_OF(2 * i + e / 2), n = COLUMN_OF(j) + e % 2;
-            float main = 0, rest = 0;
-            for (int k = 0; k < BLOCK; ++k) {
-                main += ROW(0) * COLUMN(0);
-                if (PLANES == 2) rest += ROW(0) * COLUMN(1) + ROW(1) * COLUMN(0);
+        for (int j = 0; j < 2 * BLOCKS_N; ++j)
+            for (int e = 0; e < 4; ++e) {
+                const int m = ROW_OF(e / 2), n = COLUMN_OF(j) + e % 2;
+                float main = 0, rest = 0;
+                for (int k = 0; k < BLOCK; ++k) {
+                    main += ROW(0) * COLUMN(0);
+                    if (PLANES == 2) rest += ROW(0) * COLUMN(1) + ROW(1) * COLUMN(0);
+                }
+                all[0][j][e] += fma(rest, 1 / LOW, main);
             }
-            sums[i][j][e] += fma(rest, 1 / LOW, main);
-        }
     }
 }
 #endif

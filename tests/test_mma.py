@@ -166,7 +166,7 @@ def test_shapes_keep_to_what_the_kernel_says():
         for units, m, n, warps_m, warps_n, step, stages, part in shapes:
             assert m % (16 * warps_m) == n % (16 * warps_n) == 128 % m == 128 % n == 0
             if units == GROUP_UNITS:
-                assert (warps_m, warps_n) == (4, 1) and m in (64, 128)
+                assert (m, warps_m, warps_n) == (64, 4, 1)
                 assert n in (32, 64, 128) and 4 % part == part % step == 0
                 bytes_of_barriers = 16 * (-(-stages // 2))
             else:

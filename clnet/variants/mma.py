@@ -65,7 +65,6 @@ SHAPES = {  # by planes; from large to small: large tiles read less
         (80, 32, 32, 2, 2, 2, 4, 1),
         (80, 128, 16, 4, 1, 2, 4, 1),
         (80, 16, 64, 1, 4, 2, 4, 1),
-        (90, 128, 128, 4, 1, 1, 5, 4),
         (90, 64, 128, 4, 1, 2, 3, 4),
         (90, 64, 128, 4, 1, 1, 6, 4),
         (90, 64, 64, 4, 1, 2, 5, 4),
@@ -80,8 +79,7 @@ MOST_CONFIGS = 6  # that are worth measuring
 # The model by which they are ranked, in clocks of a compute unit.
 BLOCK_CLOCKS = {2: 11, 1: 4}  # of a warp's units, by planes, for a product of 16^3
 FILL = 16  # as many blocks' time passes before a group's units are busy
-REGISTERS = 512  # that a compute unit has for the like work-items of its warp groups
-OTHERS = 24  # of a work-item's, beside sums
+RESIDENT = 512  # columns x planes of the warp groups that a compute unit holds
 LATENCY = 1900  # from asking for a step to having it in local memory
 BANDWIDTH = 45  # bytes a clock to local memory
 SUMMING = 8000  # for the launch that adds parts
@@ -135,8 +133,7 @@ class Product:
             busy = groups * (blocks + FILL) * each * BLOCK_CLOCKS[self.planes]
         else:
             copied = (m + n) // BLOCK * self.planes * BLOCK_BYTES  # of a block of terms
-            sums = m * n // (4 * WARP) * (2 * self.planes - 1)  # two, and what is added
-            resident = min(groups, REGISTERS // (sums + OTHERS))
+            resident = min(groups, max(1, RESIDENT // (n * self.planes)))
             under_way = resident * config["stages"] * config["step"] * copied
             rate = min(BANDWIDTH, under_way / LATENCY)
             busy = groups * blocks * copied / rate
