@@ -38,7 +38,6 @@
 // TASKS     of a group, at most
 // PIECES    words' pieces of a set, and PARTS pieces of sums after them
 // PATIENCE  looks at a word before the alarm
-// STREAMED  1: weights are too many to stay in the last cache
 // FUNCTIONS as in functions.h; REAL (float) as in activations.h
 // PLANES (2), PTX  as in halves.h
 #define WIDTH 1
@@ -75,11 +74,11 @@ typedef struct {
 } Task;
 #define TASK_INTS 20
 
-// Which of a slice's blocks of inputs are a warp's: from s0 to s1.
-inline int2 part_of(const int blocks, const int warp)
+// The blocks of a slice that are a warp's: from x to y.
+inline int2 part_of(__local const Task *task, const int warp)
 {
-    const int share = (blocks + WARPS - 1) / WARPS;
-    return (int2)(min(blocks, warp * share), min(blocks, (warp + 1) * share));
+    const int share = (task->blocks + WARPS - 1) / WARPS;
+    return (int2)(min(task->blocks, warp * share), min(task->blocks, (warp + 1) * share));
 }
 
 // Words as other compute units wrote them last.
@@ -128,36 +127,11 @@ inline bool in_all(const bool so)
     return all;
 }
 
-// Start to copy 4 words of weights to local memory. Where they are too many to stay in
-// the last cache they are the first to leave it, since values are wanted again.
-inline void copy_weights(__local uint4 *to, __global const uint4 *from, const ulong policy)
-{
-#if STREAMED == 1
-    asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
-                 :: "r"((uint)(size_t)to), "l"(from), "l"(policy) : "memory");
-#elif STREAMED == 2
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
-                 :: "r"((uint)(size_t)to), "l"(from), "l"(policy) : "memory");
-#else
-    copy_words(to, from);
-#endif
-}
-
-inline ulong streaming(void)
-{
-    ulong policy = 0;
-#if STREAMED
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
-#endif
-    return policy;
-}
-
 // A warp's stream of blocks: of its part of each task in turn, row by row.
 typedef struct {
     __global const uint4 *from;     // this lane's part of the next block
     int pitch, rows, row, left;     // of its task; blocks of inputs that are left
     int task, slot;                 // the next task, the next slot
-    ulong policy;
 } Stream;
 
 // The stream's next task in which the warp has a part; after the last, any block.
@@ -169,7 +143,7 @@ inline void enter(Stream *s, __local const Task *tasks, __global const uint4 *we
     s->from = weights + get_local_id(0) % WARP;
     while (s->left == 0 && s->task < TASKS) {
         __local const Task *task = tasks + s->task++;
-        const int2 part = part_of(task->blocks, warp);
+        const int2 part = part_of(task, warp);
         if (part.s1 == part.s0) continue;
         s->left = part.s1 - part.s0;
         s->pitch = task->pitch * BOTH;
@@ -184,7 +158,7 @@ inline void fetch(Stream *s, __local uint4 *ring, __local const Task *tasks,
 {
 UNROLLED
     for (int p = 0; p < PLANES; ++p)
-        copy_weights(ring + s->slot * BOTH + p * WARP, s->from + p * WARP, s->policy);
+        copy_words(ring + s->slot * BOTH + p * WARP, s->from + p * WARP);
     DEPART();
     s->slot = s->slot + 1 == SLOTS ? 0 : s->slot + 1;
     s->from += s->pitch;
@@ -274,13 +248,6 @@ inline void publish(const float4 v, const int piece, const bool scaled, const bo
     }
 }
 
-// Those of numbers 0, 8, 1 and 9 that are live, else 0.
-inline float4 four_of(__global const float *from, const int live)
-{
-    return (float4)(live > 0 ? from[0] : 0.0f, live > 8 ? from[8] : 0.0f,
-                    live > 1 ? from[1] : 0.0f, live > 9 ? from[9] : 0.0f);
-}
-
 // y [batch, ldy] = the chain's outputs for x [batch, ldx] of n_in inputs
 //
 // weights    packed layers (halves.h): row blocks, blocks of terms; inverse: their scales
@@ -312,7 +279,7 @@ void persistent_mma(__global const uint4 *weights, __global const float *inverse
 #if PTX >= 80
     __local uint4 rings[WARPS * SLOTS * BOTH] __attribute__((aligned(16)));
     __local uint4 *ring = rings + warp * SLOTS * BOTH + lane;
-    Stream stream = {weights, 0, 1, 0, 0, 0, 0, streaming()};
+    Stream stream = {weights, 0, 1, 0, 0, 0, 0};
     enter(&stream, tasks, weights);
     for (int i = 0; i < SLOTS; ++i) fetch(&stream, ring, tasks, weights);
 #endif
@@ -329,30 +296,14 @@ UNROLLED
                 exchange);
     }
     for (int n = 0; n < TASKS && tasks[n].blocks > 0; ++n) {
-        const Task task = tasks[n];
-        const int2 part = part_of(task.blocks, warp) + task.first;
-        const int rows = task.rows;
-        const bool scaled = task.scaled;
-        __global const uint4 *pieces = now + task.values * WARP;
+        __local const Task *task = tasks + n;
+        const int2 part = part_of(task, warp) + task->first;
+        const int rows = task->rows;
+        const bool scaled = task->scaled;
+        __global const uint4 *pieces = now + task->values * WARP;
         __global const uint *scales =
-            (__global const uint *)(now + SCALES + task.values * 2);
+            (__global const uint *)(now + SCALES + task->values * 2);
         const float2 unscaled = (float2)(scales_of(BOUND).s1);
-        // A warp's piece of sums of each round: its row and column, and whether it is one.
-#define ROW(round) (((round) * TOGETHER + warp) / COLUMNS)
-#define COLUMN(round) (((round) * TOGETHER + warp) % COLUMNS)
-#define HAS(round) (warp < TOGETHER && (round) * TOGETHER + warp < rows * COLUMNS)
-#define KEEPS(round) (HAS(round) && (task.keeps >> ROW(round) & 1))
-        // Of a round, while the sums are made: scales and biases of what this lane
-        // finishes. With several rounds they would take registers from the products.
-#define TERMS                                                                            \
-    UNROLLED                                                                             \
-    for (int r = 0; r < ROUNDS; ++r) {                                                   \
-        const int k = task.neuron + ROW(r) * BLOCK + 2 * t;                              \
-        const int live = KEEPS(r) ? task.n_out - k : 0;                                  \
-        factor[r] = four_of(inverse + task.inverse + k, live);                           \
-        bias[r] = four_of(parameters + task.bias + k, task.bias < 0 ? 0 : live);         \
-    }
-        float4 bias[ROUNDS], factor[ROUNDS];
         float sums[ROWS][COLUMNS + SPARE][4];
 UNROLLED
         for (int i = 0; i < ROWS; ++i)
@@ -372,9 +323,6 @@ UNROLLED
         }
         uint4 found[CHUNK][COLUMNS], coming[CHUNK][COLUMNS];
         LOOK(found, part.s0)
-#if ROUNDS == 1
-        TERMS
-#endif
         for (int k = part.s0; k < part.s1; k += CHUNK) {
             LOOK(coming, k + CHUNK)
             float2 scale[CHUNK][COLUMNS];
@@ -442,19 +390,36 @@ UNROLLED
                 const float2 scale =
                     scaled ? as_float2(~(uint2)(two[0], two[1])) : unscaled;
                 for (int i = 0; i < rows; ++i) {
-                    const int block = i * task.pitch + k - task.first;
+                    const int block = i * task->pitch + k - task->first;
                     for (int e = 0; e < 4; ++e)
                         sums[i][j][e] +=
                             (e % 2 ? scale.s1 : scale.s0)
-                            * product(weights + ((size_t)task.weights + block) * BOTH,
+                            * product(weights + ((size_t)task->weights + block) * BOTH,
                                       piece, e);
                 }
             }
 #endif
-        float4 own[ROUNDS];
-#if ROUNDS > 1 || PTX < 80
-        TERMS
-#endif
+        // A warp's piece of sums of each round: its row and column, and whether it is one.
+#define ROW(round) (((round) * TOGETHER + warp) / COLUMNS)
+#define COLUMN(round) (((round) * TOGETHER + warp) % COLUMNS)
+#define HAS(round) (warp < TOGETHER && (round) * TOGETHER + warp < rows * COLUMNS)
+#define KEEPS(round) (HAS(round) && (task->keeps >> ROW(round) & 1))
+        float4 own[ROUNDS], bias[ROUNDS], factor[ROUNDS];
+UNROLLED
+        for (int r = 0; r < ROUNDS; ++r) {
+            bias[r] = factor[r] = (float4)(0);
+            if (!KEEPS(r)) continue;
+            float two[4], one[4];
+UNROLLED
+            for (int e = 0; e < 4; ++e) {
+                const int k = task->neuron + ROW(r) * BLOCK + 2 * t + e / 2 + e % 2 * 8;
+                const bool live = k < task->n_out;
+                one[e] = live ? inverse[task->inverse + k] : 0.0f;
+                two[e] = live && task->bias >= 0 ? parameters[task->bias + k] : 0.0f;
+            }
+            factor[r] = (float4)(one[0], one[1], one[2], one[3]);
+            bias[r] = (float4)(two[0], two[1], two[2], two[3]);
+        }
 UNROLLED
         for (int r = 0; r < ROUNDS; ++r) {
 #if PTX >= 80
@@ -475,15 +440,12 @@ UNROLLED
             own[r] = (float4)(0);
             if (HAS(r)) {
 UNROLLED
-                for (int w = 0; w < WARPS; w += 2) {
-                    __local const float *from =
-                        shared + ((w * TOGETHER + warp) * 8 + g) * PITCH + 4 * t;
-                    own[r] += *(__local const float4 *)from
-                              + *(__local const float4 *)(from + TOGETHER * 8 * PITCH);
-                }
+                for (int w = 0; w < WARPS; ++w)
+                    own[r] += *(__local const float4 *)(
+                        shared + ((w * TOGETHER + warp) * 8 + g) * PITCH + 4 * t);
                 if (!KEEPS(r))
                     tell(now, then,
-                         (task.sums + (r * TOGETHER + warp) * task.slices + task.slice)
+                         (task->sums + (r * TOGETHER + warp) * task->slices + task->slice)
                              * WARP + lane,
                          as_uint4(own[r]));
             }
@@ -493,11 +455,11 @@ UNROLLED
 #if PTX >= 80
             if (!KEEPS(r)) continue;
 #endif
-            const int slices = task.slices, slice = task.slice;
+            const int slices = task->slices, slice = task->slice;
             float4 v = own[r];
             if (KEEPS(r) && slices > 1) {
                 __global const uint4 *parts =
-                    now + (task.sums + (r * TOGETHER + warp) * slices) * WARP + lane;
+                    now + (task->sums + (r * TOGETHER + warp) * slices) * WARP + lane;
                 uint4 sum[SLICES];
                 bool there = false;
                 while (!there) {
@@ -520,19 +482,19 @@ UNROLLED
                     if (q < slices) v += as_float4(~sum[q]);
             }
             v = v * factor[r] + bias[r];
-            const int function = task.function;
+            const int function = task->function;
             v = (float4)(activate_as(function, v.s0), activate_as(function, v.s1),
                          activate_as(function, v.s2), activate_as(function, v.s3));
-            const int block = task.neuron / BLOCK + ROW(r);
-            if (task.next) {
-                publish(v, task.out + ROW(r) * TILES + COLUMN(r), task.out_scaled,
-                        KEEPS(r) && block < task.next, now, then, exchange);
+            const int block = task->neuron / BLOCK + ROW(r);
+            if (task->next) {
+                publish(v, task->out + ROW(r) * TILES + COLUMN(r), task->out_scaled,
+                        KEEPS(r) && block < task->next, now, then, exchange);
             } else if (KEEPS(r)) {
-                const int sample = (task.column + COLUMN(r)) * 8 + g;
+                const int sample = (task->column + COLUMN(r)) * 8 + g;
                 const float out[4] = {v.s0, v.s1, v.s2, v.s3};
                 for (int e = 0; e < 4; ++e) {
                     const int k = block * BLOCK + 2 * t + e / 2 + e % 2 * 8;
-                    if (sample < batch && k < task.n_out)
+                    if (sample < batch && k < task->n_out)
                         y[(size_t)sample * ldy + k] = out[e];
                 }
             }

@@ -44,16 +44,13 @@ PATIENCE = 1 << 22  # looks: some seconds
 CACHE = 1 << 25  # bytes of weights that are taken to stay in the last cache
 FAR = 1e4  # where activations that are not bounded by 1 are beyond it
 KEYS = ("warps", "rows", "columns", "chunk", "groups")
-# Groups of many warps where waits count; two of four warps a unit where weights do,
-# since more of them are on their way.
+# From groups of many warps, where waits count, to two of four warps a unit, where
+# weights do, since more of them are on their way.
 SHAPES = (
     (16, 1, 1, 2, 1),
     (16, 1, 2, 1, 1),
-    (8, 1, 2, 2, 1),
-    (8, 1, 1, 4, 1),
-    (8, 3, 4, 2, 1),
     (8, 4, 4, 2, 1),
-    (4, 4, 4, 2, 2),
+    (4, 4, 4, 1, 2),
     (4, 3, 4, 2, 2),
 )
 # Clocks of a task: a warp's for a block of one tile of samples, and for the block; a
@@ -98,7 +95,7 @@ class PersistentMma:
         tiles = -(-span.batch // TILE)
         return tuple(
             config
-            for shape in SHAPES
+            for shape in (SHAPES if span_bytes(span) <= CACHE else SHAPES[::-1])
             if (config := dict(zip(KEYS, shape, strict=True)))
             and config["columns"] < 2 * tiles
             and Schedule(span, config, device).slots > 1
@@ -140,7 +137,6 @@ class PersistentMma:
             "PIECES": schedule.pieces[-1],
             "PARTS": schedule.sums[-1],
             "PATIENCE": PATIENCE,
-            "STREAMED": int(size > CACHE),
         }
         shape = ", ".join(f"{name} {value}" for name, value in config.items())
         return (
