@@ -170,6 +170,8 @@ def test_refusals():
     assert "samples at a time" in refuse(whole(network, LARGEST_BATCH + 1), H200)
     alone = replace(H200, concurrent_groups=False)
     assert "one after the other" in refuse(whole(network, 4), alone)
+    small = replace(H200, local_memory=1 << 12)
+    assert "4096 bytes" in refuse(whole(network, 4), small)
     old = replace(H200, compute_capability=(7, 5))
     assert "matrix units" in refuse(whole(network, 4), old)
     double = Network.mlp([3, 4, 2], seed=1, dtype="float64")

@@ -37,7 +37,7 @@ LOCAL_BYTES = 47 << 10  # that a group uses
 TILE = 8  # samples
 HALVES = 2  # that keep a value
 BLOCK_BYTES = 1024
-PIECE_BYTES, SCALES_BYTES, SUM_BYTES = 512, 32, 640
+PIECE_BYTES, SCALES_BYTES, SUM_BYTES, TASK_BYTES = 512, 32, 640, 80
 SHARED_BYTES = 20 << 10  # in which warps add their sums, at most
 MOST_SLOTS = 12  # blocks on their way to a warp
 PATIENCE = 1 << 22  # looks: some seconds
@@ -88,17 +88,25 @@ class PersistentMma:
             return f"it computes 2 to {LARGEST_BATCH} samples at a time"
         if span.dtype != "float32":
             return "it computes in float32 only"
+        if not self._configs(span, device):
+            return (
+                "its lists of tasks and sums take more local memory than the "
+                f"{device.local_memory} bytes that {device.name} has"
+            )
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Shapes that the batch fills and local memory holds."""
+        return self._configs(span, device)
+
+    def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
         tiles = -(-span.batch // TILE)
         return tuple(
             config
             for shape in (SHAPES if span_bytes(span) <= CACHE else SHAPES[::-1])
             if (config := dict(zip(KEYS, shape, strict=True)))
             and config["columns"] < 2 * tiles
-            and Schedule(span, config, device).slots > 1
+            and Schedule(span, config, device).slots > 0
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
@@ -133,7 +141,7 @@ class PersistentMma:
             "SLOTS": schedule.slots,
             "TOGETHER": schedule.together,
             "SLICES": max(cut.slices for cut in schedule.cuts),
-            "TASKS": schedule.tasks.shape[1],
+            "TASKS": schedule.most_tasks,
             "PIECES": schedule.pieces[-1],
             "PARTS": schedule.sums[-1],
             "PATIENCE": PATIENCE,
@@ -212,8 +220,13 @@ class Schedule:
         """Blocks of weights on their way to a warp: what local memory has left."""
         warps = self.config["warps"]
         left = min(LOCAL_BYTES, self.device.local_memory)
-        left -= warps * self.together * SUM_BYTES + int(self.tasks[0].nbytes)
+        left -= warps * self.together * SUM_BYTES + TASK_BYTES * self.most_tasks
         return min(MOST_SLOTS, left // (warps * BLOCK_BYTES))
+
+    @property
+    def most_tasks(self) -> int:
+        """Tasks of the first group, which no other has more of."""
+        return sum(-(-cut.tasks // self.groups) for cut in self.cuts)
 
     @cached_property
     def packings(self) -> tuple[Packing, ...]:
@@ -310,8 +323,7 @@ class Schedule:
         for number, layer in enumerate(chain(self.span)):
             for task in range(self.cuts[number].tasks):
                 lists[task % self.groups].append(self._task(number, layer, task))
-        longest = max(len(tasks) for tasks in lists)
-        table = np.zeros((self.groups, longest, len(lists[0][0])), np.int32)
+        table = np.zeros((self.groups, self.most_tasks, TASK_BYTES // 4), np.int32)
         for group, tasks in enumerate(lists):
             if tasks:
                 table[group, : len(tasks)] = tasks
