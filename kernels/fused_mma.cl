@@ -457,12 +457,15 @@ void fused_mma(__global const float *x, const int ldx, __global const uint4 *wei
         COMPUTE(0, FIRST, HIDDEN, 0);
         layer = 1;
 #endif
-        for (; layer < LAYERS - max(AHEAD, 1); ++layer) COMPUTE(layer, HIDDEN, HIDDEN, 0);
+        for (; layer < LAYERS - (AHEAD > 1 ? AHEAD : 1); ++layer)
+            COMPUTE(layer, HIDDEN, HIDDEN, 0);
         if (AHEAD) {
             load_samples(v, x, ldx, first + all, batch);
             ASKED();
         }
+#if AHEAD > 1
         for (; layer < LAYERS - 1; ++layer) COMPUTE(layer, HIDDEN, HIDDEN, 0);
+#endif
 #if LAYERS > 1
         COMPUTE(LAYERS - 1, HIDDEN, LAST, 1);
 #else

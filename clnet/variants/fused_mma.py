@@ -35,7 +35,7 @@ MOST_FUNCTIONS = 4  # that a kernel is built with
 STEP_BYTES = 8  # of a layer: its gain, and the limit of scales
 # Warps of a group, blocks of 16 samples of a warp, groups for a compute unit, layers by
 # which samples are asked for ahead; from the first to the last on an H200.
-LARGE = ((4, 2, 2, 2), (4, 2, 2, 1), (4, 2, 4, 0), (8, 1, 1, 1), (4, 1, 2, 1))
+LARGE = ((4, 2, 2, 1), (4, 2, 2, 2), (4, 2, 4, 0), (8, 1, 1, 1), (4, 1, 2, 1))
 SMALL = ((4, 1, 2, 1), (2, 2, 2, 1), (8, 1, 1, 1), (2, 1, 4, 1))
 SMALL_BATCH = 128  # samples a compute unit
 KEYS = ("warps", "rows", "groups", "ahead")
