@@ -40,7 +40,7 @@ FLIGHT = 2  # pieces on their way, if not all: what is looked for comes behind t
 SLOTS = 16  # at most
 RING = 48 << 10  # bytes of local memory that a group may declare
 REGISTERS = 1 << 16  # of a compute unit, 4 bytes each
-NAP = 40  # ns between looks; none where waits are all that counts
+NAP = 40  # ns between looks, where they share a path with weights
 PATIENCE = 1 << 22  # looks at a word: some seconds
 GIVEN = 224  # inputs among a launch's arguments: OpenCL promises 1 KiB for all of these
 WORD = 4  # bytes of a value, of its word, and of a launch's number
@@ -201,7 +201,7 @@ def _ring(span: Span, config: Config, device: Device) -> dict[str, int]:
     """Return the macros of ``persistent_ring.cl`` that a config decides on."""
     group, rows, piece = config["group"], config["rows"], config["piece"]
     most = round_up(_share(span, config, device), rows)
-    row, streamed = _row(span), _streamed(span)
+    row = _row(span)
     partial = 2 * most * group // LOCK_STEP * WORD
     slots = min((RING - partial) // (piece * row * VECTOR + FLAGS), SLOTS)
     return {
@@ -209,12 +209,12 @@ def _ring(span: Span, config: Config, device: Device) -> dict[str, int]:
         "SLOTS": slots,
         "SLOT": piece * row,
         "PIECE": piece,
-        "FLIGHT": FLIGHT if streamed else slots,
+        "FLIGHT": FLIGHT if _streamed(span) else slots,
         "ROWS": rows,
         "VECTORS": -(-row // group),
         "MOST": most,
         "KEEP": min(100 * CACHE // span_bytes(span), 100),
-        "NAP": NAP if streamed else 0,
+        "NAP": 0,
     }
 
 
