@@ -129,7 +129,7 @@ def fused(network, batch, shape, precision):
     [
         ((20, 33, 7), 40, (1, 1, 1, 1)),
         pytest.param((9, 31), 17, (4, 1, 1, 0), marks=pytest.mark.sweep),
-        pytest.param((20, *[33] * 6), 70, (2, 2, 1, 2), marks=pytest.mark.sweep),
+        pytest.param((20, 33, 33, 33, 5), 40, (2, 2, 1, 2), marks=pytest.mark.sweep),
         pytest.param((64,) * 8, 33, (8, 1, 1, 0), marks=pytest.mark.sweep),
     ],
 )
