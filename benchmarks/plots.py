@@ -159,14 +159,14 @@ def draw(
         mine = [row for row in rows if row.table in plot.tables]
         for page in dict.fromkeys(plot.page(row) for row in mine):
             group = [row for row in mine if plot.page(row) == page]
-            lines = _lines(plot, group, mine)
+            lines, places = _lines(plot, group, mine)
             alone = plot.curves and all(curve.over for curve in plot.curves)
             if not lines and not alone:
                 continue
             title = f"{plot.title}, {page}" if page else plot.title
             caption = _caption(group) if lines else "computed, not measured"
             marks = plot.marks(group)
-            png = _png(plot, lines, marks, title, caption, peers)
+            png = _png(plot, lines, places, marks, title, caption, peers)
             name = f"{stem.name}-{plot.name}" + (f"-{slug(page)}" if page else "")
             path = stem.with_name(f"{name}.png")
             write(path, [png])
@@ -180,15 +180,23 @@ Lines = Mapping[str, Mapping[Any, float]]
 """Of each line its places and heights."""
 
 
-def _lines(plot: Plot, rows: Sequence[Row], others: Sequence[Row]) -> Lines:
-    """Return a page's lines; heights may depend on the rows of other pages."""
+def _lines(
+    plot: Plot, rows: Sequence[Row], others: Sequence[Row]
+) -> tuple[Lines, list[Any]]:
+    """Return a page's lines, and their places in the order of the rows.
+
+    Heights may depend on the rows of other pages.
+    """
     lines: dict[str, dict[Any, float]] = {}
+    places: dict[Any, None] = {}
     for row in rows:
         name = plot.line(row)
         height = None if row.median is None else plot.y(row, others)
         if name is not None and height is not None:
-            lines.setdefault(name, {})[plot.x(row)] = height
-    return lines
+            place = plot.x(row)
+            lines.setdefault(name, {})[place] = height
+            places[place] = None
+    return lines, list(places)
 
 
 def _caption(rows: Sequence[Row]) -> str:
@@ -201,14 +209,13 @@ def _caption(rows: Sequence[Row]) -> str:
 
 
 def _png(
-    plot: Plot, lines: Lines, marks: Mapping[str, float], title: str, caption: str,
-    peers: Set[str],
+    plot: Plot, lines: Lines, places: Sequence[Any], marks: Mapping[str, float],
+    title: str, caption: str, peers: Set[str],
 ) -> bytes:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     with rc_context(STYLE):
-        places = list(dict.fromkeys(x for line in lines.values() for x in line))
         wide = plot.bars and len(lines) * len(places) > 40
         figure = Figure((SIZE[0] * 1.5, SIZE[1]) if wide else SIZE, RESOLUTION)
         axes = figure.add_subplot()
