@@ -45,7 +45,8 @@ CACHE = 1 << 25  # bytes of weights that are taken to stay in the last cache
 FAR = 1e4  # where activations that are not bounded by 1 are beyond it
 KEYS = ("warps", "rows", "columns", "chunk", "groups")
 # From groups of many warps, where waits count, to two of four warps a unit, where
-# weights do, since more of them are on their way.
+# weights do, since more of them are on their way. Two groups of 128 work-items fit a
+# unit that has such matrix units, whatever registers and local memory they take.
 SHAPES = (
     (16, 1, 1, 2, 1),
     (16, 1, 2, 1, 1),
