@@ -297,7 +297,7 @@ def _parser() -> _Parser:
     )
     sub.add_argument(
         "--precision", type=_names, metavar="A,B",
-        help=f"what arithmetic may be used: {', '.join(PRECISIONS)}; default: the first",
+        help=f"how exact products are, of {', '.join(PRECISIONS)}; default: the first",
     )
     for name, text in (
         ("table", "only these tables"),
