@@ -30,6 +30,7 @@ from clnet.variants.base import (
     span_flops,
 )
 from clnet.variants.chain import chain, functions_defines, strides
+from clnet.variants.mma import RATES
 from clnet.variants.packing import BLOCK, WARP, Packing
 
 LARGEST_BATCH = 128
@@ -111,7 +112,7 @@ class PersistentMma:
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count parameters once, and values for every row of tasks that reads them."""
+        """Count what the span must move."""
         schedule = Schedule(span, config, device)
         return Cost(
             flops=span_flops(span),
@@ -119,6 +120,7 @@ class PersistentMma:
             launches=1,
             scratch=2 * schedule.set_bytes + sum(schedule.packed_bytes),
             compute_units=device.compute_units,
+            efficiency=RATES[HALVES],
         )
 
     def launches(
