@@ -23,10 +23,10 @@
 // low ones are rows 8 to 15 of a piece, which so is a block of the second operand. They
 // have a scale of their own for each sample of a piece, unless their activation is
 // bounded by 1. All that groups hand over, pieces, scales and sums, are words turned
-// over, so that 0 means "not there yet" (persistent.cl), and what is not there in the end
+// over, so that 0 means "not there yet" (words.h), and what is not there in the end
 // is NaN; launches use two sets of words in turn, and each empties the other one.
 //
-// All groups must run at the same time; waits are bounded as in persistent.cl.
+// All groups must run at the same time; waits are bounded as in words.h.
 //
 // WARPS     of a group
 // ROWS      rows of blocks of a task, at most
@@ -44,6 +44,8 @@
 #include "activations.h"
 #include "functions.h"
 #include "fragments.h"
+#define NAP 0  // a wait is short, and many warps share it
+#include "words.h"
 #if !defined(WARPS) || !defined(ROWS) || !defined(COLUMNS) || !defined(TILES) \
     || !defined(CHUNK) || !defined(SLOTS) || !defined(TOGETHER) || !defined(SLICES) \
     || !defined(TASKS) || !defined(PIECES) || !defined(PARTS) || !defined(PATIENCE)
@@ -81,24 +83,9 @@ inline int2 part_of(__local const Task *task, const int warp)
     return (int2)(min(task->blocks, warp * share), min(task->blocks, (warp + 1) * share));
 }
 
-// Words as other compute units wrote them last.
-inline uint4 look(__global const uint4 *words)
-{
-#if PTX >= 80
-    uint4 found;
-    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w)
-                 : "l"(words) : "memory");
-    return found;
-#else
-    volatile __global const uint *each = (volatile __global const uint *)words;
-    return (uint4)(each[0], each[1], each[2], each[3]);
-#endif
-}
-
 // Write words, turned over, and empty those of the next launch. No word is 0: the one
 // NaN that would be becomes another.
-inline void tell(__global uint4 *now, __global uint4 *then, const int at, uint4 v)
+inline void tell_words(__global uint4 *now, __global uint4 *then, const int at, uint4 v)
 {
     v = select(~v, (uint4)(1), ~v == (uint4)(0));
 #if PTX >= 80
@@ -109,11 +96,6 @@ inline void tell(__global uint4 *now, __global uint4 *then, const int at, uint4 
     for (int i = 0; i < 4; ++i) each[i] = ((uint *)&v)[i];
 #endif
     then[at] = (uint4)(0);
-}
-
-inline bool complete(const uint4 words)
-{
-    return words.x && words.y && words.z && words.w;
 }
 
 #if PTX >= 80
@@ -239,7 +221,7 @@ inline void publish(const float4 v, const int piece, const bool scaled, const bo
     const uint2 high = (uint2)(halves(w.s0, w.s2), halves(w.s1, w.s3));
     const float2 first = of_halves(high.s0), second = of_halves(high.s1);
     const float4 low = (w - (float4)(first.s0, second.s0, first.s1, second.s1)) * LOW;
-    tell(now, then, piece * WARP + lane,
+    tell_words(now, then, piece * WARP + lane,
          (uint4)(high, halves(low.s0, low.s2), halves(low.s1, low.s3)));
     if (scaled && lane % 4 == 0) {
         const int at = 4 * (SCALES + piece * 2) + lane / 4;
@@ -444,7 +426,7 @@ UNROLLED
                     own[r] += *(__local const float4 *)(
                         shared + ((w * TOGETHER + warp) * 8 + g) * PITCH + 4 * t);
                 if (!KEEPS(r))
-                    tell(now, then,
+                    tell_words(now, then,
                          (task->sums + (r * TOGETHER + warp) * task->slices + task->slice)
                              * WARP + lane,
                          as_uint4(own[r]));
