@@ -17,7 +17,6 @@ from clnet import Dense, Local, Network
 from clnet.binding import Step
 from clnet.errors import ClnetWarning
 from clnet.executable import Executable
-from clnet.ops import Nonlinearity
 from clnet.runtime import Plan
 from clnet.session import session
 from clnet.variants import Generic, persistent_mma
@@ -28,7 +27,6 @@ from clnet.variants.persistent_mma import (
     Cut,
     PersistentMma,
     Schedule,
-    bounded,
     kept,
 )
 
@@ -153,13 +151,6 @@ def test_shapes_keep_to_what_the_kernel_says():
     for shape in SHAPES:
         config = config_of(*shape)
         assert 32 * config["warps"] * config["groups"] <= 512  # of 128 registers
-
-
-def test_bounded():
-    names = {"sigmoid", "tanh", "sin", "gaussian", "threshold", "elliot_symmetric"}
-    assert all(bounded(Nonlinearity((name,))) for name in names)
-    unbounded = ("identity", "relu", "leaky_relu", "elu", "gelu", "silu", "softplus")
-    assert not any(bounded(Nonlinearity((name,))) for name in unbounded)
 
 
 def test_refusals():

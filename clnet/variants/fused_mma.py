@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import numpy as np
-
 from clnet.activations import activation
 from clnet.device import Device
 from clnet.ops import Nonlinearity, Span, round_up
@@ -247,11 +245,7 @@ def _functions(span: Span) -> dict[str, int | str]:
         "OUTER": codes[-1],
         "RELU": code("relu"),
         "IDENTITY": code("identity"),
-        "BOUNDED": table(int(_bounded(function.names[0])) for function in each),
+        "BOUNDED": table(
+            int(activation(function.names[0]).bounded) for function in each
+        ),
     }
-
-
-def _bounded(name: str) -> bool:
-    """Return whether a function stays within -1 and 1."""
-    far = activation(name).value(np.array([-1e4, 1e4]))
-    return bool(np.abs(far).max() <= 1)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.activations import ACTIVATIONS
+from clnet.activations import activation
 from clnet.device import Device
 from clnet.ops import LayerOps, Nonlinearity, Span
 from clnet.program import WARP_UNITS, inline_ptx
@@ -43,7 +43,6 @@ SHARED_BYTES = 20 << 10  # in which warps add their sums, at most
 MOST_SLOTS = 12  # blocks on their way to a warp
 PATIENCE = 1 << 22  # looks: some seconds
 CACHE = 1 << 25  # bytes of weights that are taken to stay in the last cache
-FAR = 1e4  # where activations that are not bounded by 1 are beyond it
 KEYS = ("warps", "rows", "columns", "chunk", "groups")
 # From groups of many warps, where waits count, to two of four warps a unit, where
 # weights do, since more of them are on their way. Two groups of 128 work-items fit a
@@ -359,11 +358,6 @@ class Schedule:
         )
 
 
-@cache
 def bounded(function: Nonlinearity) -> bool:
-    """Return whether no value of an activation is larger than 1."""
-    ends = np.array([-FAR, FAR])
-    return all(
-        bool(np.abs(ACTIVATIONS[name].value(ends)).max() <= 1)
-        for name in function.names
-    )
+    """Return whether no neuron's value is beyond 1."""
+    return all(activation(name).bounded for name in function.names)
