@@ -160,6 +160,7 @@ CASES = [
     pytest.param(
         variant, place, name, form, batch,
         id=f"{variant.name}-{place.type}-{name}-{form}-{batch}",
+        marks=[pytest.mark.sweep] if i % 2 and j else [],
     )
     for variant, place in VARIANTS
     for i, name in enumerate(PATTERNS)
