@@ -155,7 +155,11 @@ def read(path: Path) -> list[Row]:
     """
     try:
         text = path.read_bytes().decode()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise FormatError(
+            f"results cannot be read from {path}: {error.strerror}"
+        ) from error
+    except UnicodeDecodeError as error:
         raise FormatError(f"results cannot be read from {path}: {error}") from error
     _check_header(path, text)
     lines = csv.DictReader(io.StringIO(text))

@@ -244,6 +244,11 @@ def _named(spec: str | Device | None) -> Device:
         raise InputError(
             f"a device is given as text, a Device or None, found {type(spec).__name__}"
         )
+    if is_fastest(spec):
+        raise InputError(
+            f'"{FASTEST}" is a choice that compile and predict make for one device: '
+            "name the device here"
+        )
     present = devices()
     matches, number = _matches(spec.strip().lower(), present)
     if number < len(matches):

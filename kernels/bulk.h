@@ -36,7 +36,8 @@ inline void flag_arrive(__local Flag *flag)
                  :: "r"(shared(flag)) : "memory");
 }
 
-// Wait until the phase is over.
+// Wait until the phase is over. It needs no bound of its own: what it waits for are
+// copies, which end, and work-items of its own group, whose waits for others are bounded.
 inline void flag_wait(__local Flag *flag, const uint phase)
 {
     uint over;

@@ -2,17 +2,18 @@
 // group want (halves.h).
 //
 // PACKERS        work-items that pack 8 rows: a power of two, 64 to 1024
+// HELD           parts of a row that a work-item keeps from finding their largest
 // TURNED         1: rows of the matrix are columns of the source; 0: they are its rows
 // SOURCE_PADDED  1: rows of the source start on a vector of 4 and end in zeros; 0: not
 // TOTALS         1: rows are added up too; 0: not
 // PLANES, PTX    as in halves.h
 #include "halves.h"
-#if !defined(PACKERS) || !defined(TURNED) || !defined(SOURCE_PADDED) || !defined(TOTALS)
-#error "pack_tiles.cl needs PACKERS, TURNED, SOURCE_PADDED and TOTALS"
+#if !defined(PACKERS) || !defined(HELD) || !defined(TURNED) || !defined(SOURCE_PADDED) \
+    || !defined(TOTALS)
+#error "pack_tiles.cl needs PACKERS, HELD, TURNED, SOURCE_PADDED and TOTALS"
 #endif
 #define UNIT 8                      // terms of a 4-word part, and rows of a group
 #define ACROSS (PACKERS / UNIT)     // parts of a row that are packed at once
-#define HELD 4                      // that a work-item keeps from finding their largest
 
 // 8 terms of a row, from k on.
 inline float8 load(__global const float *row, const int k, const int ld, const int terms)

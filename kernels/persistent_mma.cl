@@ -74,7 +74,7 @@ typedef struct {
     int bias, inverse;      // where those of its layer start; no bias: -1
     int column, function;   // its first tile of samples; its activation's code
 } Task;
-#define TASK_INTS 20
+#define TASK_INTS (int)(sizeof(Task) / sizeof(int))
 
 // The blocks of a slice that are a warp's: from x to y.
 inline int2 part_of(__local const Task *task, const int warp)

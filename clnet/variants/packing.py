@@ -18,7 +18,7 @@ TERMS: Mapping[int, int] = MappingProxyType({WARP_UNITS: 32, GROUP_UNITS: 64})
 """Likewise, for each kind of units."""
 WORDS = 16  # bytes of what kernels count the places of packed values in
 PACKERS = 1024  # work-items that pack a block of rows, at most
-UNIT, HELD = 8, 4  # of pack_tiles.cl: a group's rows and a part's terms; parts held
+UNIT, HELD = 8, 4  # rows of a group and terms of a part in pack_tiles.cl; parts held
 PLANES: Mapping[str, int] = MappingProxyType({"highest": 2, "high": 1, "medium": 1})
 """Halves that keep a value, for each precision."""
 
@@ -110,6 +110,7 @@ class Packing:
             defines["SECOND"] = int(second)
         else:
             text, groups = "pack_tiles.cl", self.row_blocks * BLOCK // UNIT
+            defines["HELD"] = HELD
             held = -(-self.blocks * BLOCK // UNIT // HELD)  # parts of a row at once
             packers = min(PACKERS, max(2 * WARP, UNIT << (held - 1).bit_length()))
         return Launch(

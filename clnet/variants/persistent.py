@@ -19,6 +19,7 @@ from clnet.variants.base import (
     Reach,
     Scratch,
     refuse_unless_dense_layers,
+    refuse_unless_groups_meet,
     span_bytes,
     span_flops,
 )
@@ -65,13 +66,9 @@ class Persistent:
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse batches, and devices whose groups may run one after the other."""
         refusal = refuse_unless_dense_layers(span, device)
+        refusal = refusal or refuse_unless_groups_meet(device)
         if refusal is not None:
             return refusal
-        if not device.concurrent_groups:
-            return (
-                "its groups wait for each other, and those of a launch on "
-                f"{device.name} may run one after the other"
-            )
         if span.batch > 1:
             return "it computes one sample at a time"
         if span.dtype != "float32":

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from clnet.activations import activation
 from clnet.device import Device
 from clnet.ops import LayerOps, Nonlinearity, Span
-from clnet.program import WARP_UNITS, inline_ptx
 from clnet.variants.base import (
     Config,
     Cost,
@@ -26,18 +25,19 @@ from clnet.variants.base import (
     Table,
     real,
     refuse_unless_dense_layers,
+    refuse_unless_groups_meet,
     span_bytes,
     span_flops,
 )
 from clnet.variants.chain import chain, functions_defines, strides
-from clnet.variants.mma import RATES
-from clnet.variants.packing import BLOCK, WARP, Packing
+from clnet.variants.mma import RATES, refuse_without_units
+from clnet.variants.packing import BLOCK, BLOCK_BYTES, WARP, Packing
 
 LARGEST_BATCH = 128
 LOCAL_BYTES = 47 << 10  # that a group uses
 TILE = 8  # samples
 HALVES = 2  # that keep a value
-BLOCK_BYTES = 1024
+BOTH_BYTES = HALVES * BLOCK_BYTES  # of a block
 PIECE_BYTES, SCALES_BYTES, SUM_BYTES, TASK_BYTES = 512, 32, 640, 80
 SHARED_BYTES = 20 << 10  # in which warps add their sums, at most
 MOST_SLOTS = 12  # blocks on their way to a warp
@@ -76,19 +76,12 @@ class PersistentMma:
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse large batches, and devices whose groups may not run at one time."""
         refusal = refuse_unless_dense_layers(span, device)
+        refusal = refusal or refuse_unless_groups_meet(device)
+        refusal = refusal or refuse_without_units(span, device)
         if refusal is not None:
             return refusal
-        if not device.concurrent_groups:
-            return (
-                "its groups wait for each other, and those of a launch on "
-                f"{device.name} may run one after the other"
-            )
-        if inline_ptx(device) < WARP_UNITS:
-            return "it needs matrix units of compute capability 8.0 or more"
         if not 2 <= span.batch <= LARGEST_BATCH:
             return f"it computes 2 to {LARGEST_BATCH} samples at a time"
-        if span.dtype != "float32":
-            return "it computes in float32 only"
         if not self._configs(span, device):
             return (
                 "its lists of tasks and sums take more local memory than the "
@@ -223,7 +216,7 @@ class Schedule:
         warps = self.config["warps"]
         left = min(LOCAL_BYTES, self.device.local_memory)
         left -= warps * self.together * SUM_BYTES + TASK_BYTES * self.most_tasks
-        return min(MOST_SLOTS, left // (warps * BLOCK_BYTES))
+        return min(MOST_SLOTS, left // (warps * BOTH_BYTES))
 
     @property
     def most_tasks(self) -> int:
@@ -254,7 +247,7 @@ class Schedule:
         size, scales_size = self.packed_before[-1]
         # Whatever the config: the buffers serve all of them.
         widest = max(packing.blocks for packing in self.packings)
-        return size + MOST_ROWS * widest * BLOCK_BYTES, scales_size
+        return size + MOST_ROWS * widest * BOTH_BYTES, scales_size
 
     @cached_property
     def cuts(self) -> tuple[Cut, ...]:
@@ -342,7 +335,7 @@ class Schedule:
         function, bias = layer.act.nonlinearity, layer.act.bias
         inputs = chain(self.span)[number - 1].act.nonlinearity
         return (
-            before // BLOCK_BYTES + row * packing.blocks + slice_ * share,
+            before // BOTH_BYTES + row * packing.blocks + slice_ * share,
             packing.blocks,
             slice_ * share, min(share, packing.blocks - slice_ * share),
             cut.rows, sum(1 << row for row in kept(cut, slice_)), slice_, cut.slices,
