@@ -42,6 +42,11 @@ Timer = Callable[[int], float]
 """Runs so many times, and returns the seconds of one run."""
 
 
+def bases(device: Device) -> Sequence[str]:
+    """Return what is timed unasked: on a CPU, where data need no way, calls."""
+    return ("wall",) if device.type == "cpu" else tuple(BASES)[:3]
+
+
 class RefusedError(ClnetError):
     """A variant cannot run here; the message is its sentence."""
 

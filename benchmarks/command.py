@@ -47,7 +47,15 @@ class Study(Protocol):
         ...
 
     def trials(self, device: Device, options: Options) -> tuple[Trial, ...]:
-        """Return what can be measured on a device, in order."""
+        """Return what can be measured on a device, in order.
+
+        Parameters
+        ----------
+        device : Device
+            Where.
+        options : Options
+            Its effort and what of `TAKES` count here; `select` heeds the names.
+        """
         ...
 
     def report(self, rows: Sequence[Row]) -> str:

@@ -173,15 +173,7 @@ class Dynamic:
 
 
 def trials(device: Device, options: Options) -> tuple[Trial, ...]:
-    """Return the study's trials on a device, a size each.
-
-    Parameters
-    ----------
-    device : Device
-        Where.
-    options : Options
-        Its effort counts here.
-    """
+    """Return a trial a size; see `command.Study`."""
     sizes = QUICK if options.effort == "quick" else SIZES
     cpu = device.type == "cpu"
     candidates: list[Candidate] = [
@@ -298,7 +290,7 @@ def _crossing_text(points: Sequence[tuple[int, float, float]]) -> str:
     size = crossing(points)
     if size is None:
         return "parallel is never faster"
-    if size <= points[0][0]:
+    if all(parallel < serial for _, serial, parallel in points):
         return "parallel is faster at all sizes"
     return f"parallel is faster from some {number(size)} neurons a layer on"
 

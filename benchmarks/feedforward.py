@@ -16,7 +16,9 @@ from clnet.device import Device
 from clnet.ops import PRECISIONS
 from clnet.variants.team import ITEMS
 
-from .candidates import BASES, ByVariant, Candidate, Planned, Serial, variant
+from .candidates import BASES as BASES
+from .candidates import ByVariant, Candidate, Planned, Serial, variant
+from .candidates import bases as bases
 from .cases import Case
 from .frame import Trial
 from .more_peers import more_peers
@@ -48,9 +50,10 @@ AGAINST = {"cpu": ("numpy", "torch"), "gpu": ("torch-graph", "torch-cuda", "nump
 ONE_GROUP = "fused"  # keeps one compute unit busy, whatever the batch
 PEERS = frozenset(peer.name for peer in (*FIRST_PEERS, *more_peers(None)))
 HOST = frozenset({"torch", "onnxruntime", "sklearn"})  # peers that run on CPUs
-CUDA = frozenset({"torch-cuda", "torch-graph", "torch-compile", "cupy"})
+COMPILED = frozenset({"torch-compile", "torch-compile-graph"})
+CUDA = COMPILED | {"torch-cuda", "torch-graph", "cupy"}
 SERIAL = ("serial", "fann")  # on one core, a sample after the other
-SLOW = frozenset({"torch-compile", "tinygrad"})  # to make ready
+SLOW = COMPILED | {"tinygrad"}  # to make ready
 SPINNING = frozenset({"host", "sklearn"})  # as NumPy; each has to be waited for
 GPU_SHAPED = (
     "naive", "local", "split", "fused", "fused_local", "persistent", "persistent_mma",
@@ -60,22 +63,8 @@ LOWER = frozenset({"mma", "fused_mma"})  # heed a lower precision
 BATCHED = LOWER | {"gemm", "persistent_mma"}  # have nothing to do with one sample
 
 
-def bases(device: Device) -> Sequence[str]:
-    """Return what is timed unasked."""
-    return ("wall",) if device.type == "cpu" else tuple(BASES)[:3]
-
-
 def trials(device: Device, options: Options) -> tuple[Trial, ...]:
-    """Return the study's trials on a device, those of one network together.
-
-    Parameters
-    ----------
-    device : Device
-        Where.
-    options : Options
-        Its effort (``"quick"`` leaves out cases), batches, precisions and tuning count
-        here.
-    """
+    """Return the trials, those of one network together; see `command.Study`."""
     batches = options.batches
     precisions = options.precisions or PRECISIONS[:1]
     quick = options.effort == "quick"

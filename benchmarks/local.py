@@ -12,7 +12,9 @@ from functools import partial
 
 from clnet.device import Device
 
-from .candidates import BASES, ByVariant, Candidate, Planned, variant
+from .candidates import BASES as BASES
+from .candidates import ByVariant, Candidate, Planned, variant
+from .candidates import bases as bases
 from .frame import Trial
 from .laws import CHIP, FRACTIONS, amdahl, symmetric
 from .local_candidates import (
@@ -53,21 +55,8 @@ SCALING = {
 MEMORY = {"read": Traffic("read"), "copy": Traffic("copy")}
 
 
-def bases(device: Device) -> Sequence[str]:
-    """Return what is timed unasked."""
-    return ("wall",) if device.type == "cpu" else tuple(BASES)[:3]
-
-
 def trials(device: Device, options: Options) -> tuple[Trial, ...]:
-    """Return the study's trials on a device.
-
-    Parameters
-    ----------
-    device : Device
-        Where.
-    options : Options
-        Its effort, batches and tuning count here.
-    """
+    """Return pairs, both strategies, and on CPUs the scaling; see `command.Study`."""
     cpu = device.type == "cpu"
     pairs = QUICK if options.effort == "quick" else PAIRS
     if not cpu and options.effort != "quick":

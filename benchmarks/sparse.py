@@ -23,7 +23,9 @@ from clnet.network import Network
 from clnet.storage import FORMATS, Pattern, memory_table
 from clnet.storage.formats import AUTO, USUAL
 
-from .candidates import BASES, Candidate, Planned, Prepared, forward
+from .candidates import BASES as BASES
+from .candidates import Candidate, Planned, Prepared, forward
+from .candidates import bases as bases
 from .cases import Array, Case, spread
 from .frame import Trial
 from .more_peers import CuPy, not_installed, on_cupy
@@ -53,11 +55,6 @@ CUDA = frozenset(
     {"torch-sparse", "torch-sparse-graph", "torch-cuda", "torch-graph", "cupy-sparse"}
 )
 PEERS = frozenset({"numpy", "scipy", "torch", *CUDA})
-
-
-def bases(device: Device) -> Sequence[str]:
-    """Return what is timed unasked."""
-    return ("wall",) if device.type == "cpu" else tuple(BASES)[:3]
 
 
 @dataclass(frozen=True)
@@ -277,15 +274,7 @@ def _csr(case: SparseCase, number: int) -> tuple[Array, Array, Array]:
 
 
 def trials(device: Device, options: Options) -> tuple[Trial, ...]:
-    """Return the study's trials on a device.
-
-    Parameters
-    ----------
-    device : Device
-        Where.
-    options : Options
-        Its effort, batches and tuning count here.
-    """
+    """Return the trials, those of small nets first; see `command.Study`."""
     quick = options.effort == "quick"
     neurons, layers, density = BASE
     found = [

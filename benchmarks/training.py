@@ -58,16 +58,7 @@ def bases(device: Device) -> Sequence[str]:
 
 
 def trials(device: Device, options: Options) -> tuple[Trial, ...]:
-    """Return the study's trials on a device.
-
-    Parameters
-    ----------
-    device : Device
-        Where.
-    options : Options
-        Its effort (``"quick"`` leaves out cases), folder of data and FANN's library
-        count here.
-    """
+    """Return the trials, a rule after the other; see `command.Study`."""
     cpu = device.type == "cpu"
     folder = DATA if options.data is None else Path(options.data)
     peers = training_peers(options.fann_library)

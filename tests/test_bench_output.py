@@ -160,6 +160,8 @@ def test_the_crossing_lies_between_the_sizes():
     assert dispatch.crossing([(1, 1.0, 2.0), (4, 2.0, 1.0)]) == pytest.approx(2.0)
     assert dispatch.crossing([(1, 1.0, 2.0), (4, 1.0, 2.0)]) is None
     assert dispatch.crossing([(3, 2.0, 1.0)]) == pytest.approx(3.0)
+    sentence = dispatch._crossing_text([(5000, 2.0, 1.0)])
+    assert sentence == "parallel is faster at all sizes"
 
 
 def test_laws():
