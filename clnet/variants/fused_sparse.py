@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.device import Device
-from clnet.ops import Apply, BiasAct, Nonlinearity, Span, Value
+from clnet.ops import Apply, Nonlinearity, Span, Value
 from clnet.storage import (
     CooStorage,
     CsrStorage,
@@ -19,7 +19,6 @@ from clnet.storage import (
     RowStorage,
     SparseStorage,
 )
-from clnet.storage.base import Storage
 from clnet.storage.sparse import index_array
 from clnet.variants.base import (
     Config,
@@ -37,6 +36,13 @@ from clnet.variants.base import (
     unsupported_dtype,
 )
 from clnet.variants.chain import functions_defines
+from clnet.variants.products import (
+    Layer,
+    layers_of,
+    live_count,
+    live_entries,
+    whole_layers,
+)
 from clnet.variants.sparse import index_type, largest_group, vector_lanes
 
 GROUPS = (1024, 256, 512)  # work-items for one sample, the usually best first
@@ -56,13 +62,6 @@ PART = np.dtype(  # a row of the kernel's table
 )
 
 
-class Layer(NamedTuple):
-    """The ops of a layer: its sums are those of all its products."""
-
-    applies: tuple[Apply, ...]
-    act: BiasAct
-
-
 @dataclass(frozen=True)
 class FusedSparse:
     """A tile of samples goes through all layers (``fused_sparse.cl``).
@@ -79,7 +78,7 @@ class FusedSparse:
         sentence = _refuse_storages(span)
         if sentence is not None:
             return sentence
-        layers = _layers(span)
+        layers = whole_layers(span)
         if layers is None:
             return "it computes whole layers, and these ops are none"
         if len(layers) < 2:
@@ -128,9 +127,9 @@ class FusedSparse:
         """Count the entries, and dense rows, anew for every tile of samples."""
         tiles = -(-span.batch // config["tile"])
         size, places = item_size(span), _places(span).total
-        lists = sum(_list_bytes(layer) for layer in _all_layers(span))
+        lists = sum(_list_bytes(layer) for layer in layers_of(span))
         weights = sum(
-            apply.weights.size for layer in _all_layers(span) for apply in layer.applies
+            apply.weights.size for layer in layers_of(span) for apply in layer.applies
         )
         moved = span_bytes(span) + lists * tiles + size * weights * (tiles - 1)
         if device.type == "cpu":
@@ -148,7 +147,7 @@ class FusedSparse:
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return the one launch."""
-        layers, places = _all_layers(span), _places(span)
+        layers, places = layers_of(span), _places(span)
         tile, slots = config["tile"], not all(_direct(layer) for layer in layers)
         x, y = span.inputs[0], span.outputs[0]
         functions = tuple(dict.fromkeys(layer.act.nonlinearity for layer in layers))
@@ -199,32 +198,6 @@ class FusedSparse:
         )
 
 
-def _layers(span: Span) -> tuple[Layer, ...] | None:
-    """Return the layers of a span, or None if there are other ops, or a part of one."""
-    found: list[Layer] = []
-    applies: list[Apply] = []
-    for op in span.ops:
-        if isinstance(op, Apply) and op.accumulate == bool(applies):
-            applies.append(op)
-        elif isinstance(op, BiasAct) and applies:
-            found.append(Layer(tuple(applies), op))
-            applies = []
-        else:
-            return None
-        if any(apply.sums != applies[0].sums for apply in applies):
-            return None
-        if found and found[-1].act is op and op.sums != found[-1].applies[0].sums:
-            return None
-    return tuple(found) if found and not applies else None
-
-
-def _all_layers(span: Span) -> tuple[Layer, ...]:
-    """Return the layers of a span that was not refused."""
-    layers = _layers(span)
-    assert layers is not None
-    return layers
-
-
 def _refuse_storages(span: Span) -> str | None:
     storages = [op.storage for op in span.ops if isinstance(op, Apply)]
     for storage in storages:
@@ -246,7 +219,7 @@ class Places(NamedTuple):
 
 
 def _places(span: Span) -> Places:
-    layers, x = _all_layers(span), span.inputs[0]
+    layers, x = layers_of(span), span.inputs[0]
     until = {x: 0}  # the last layer that reads a value
     for number, layer in enumerate(layers):
         for apply in layer.applies:
@@ -290,28 +263,11 @@ def _direct(layer: Layer) -> bool:
     )
 
 
-def _entries(storage: Storage) -> tuple[NDArray[np.int64], ...]:
-    """Return rows, columns and slots of the live entries of a storage."""
-    if isinstance(storage, SparseStorage):
-        return storage.pattern.rows, storage.pattern.columns, storage.slots
-    entries = storage.entries()
-    slots = np.flatnonzero(entries.live)
-    return entries.rows[slots], entries.columns[slots], slots
-
-
-def _live(storage: Storage) -> int:
-    """Return how many live entries a storage has that is not dense."""
-    if isinstance(storage, SparseStorage):
-        return len(storage.pattern)
-    assert isinstance(storage, LocalStorage)
-    return storage.n_out * storage.window
-
-
 def _list_bytes(layer: Layer) -> int:
     """Return the bytes of a layer's lists, about."""
     each = 2 if _direct(layer) else 6
     return sum(
-        4 * apply.storage.n_out + each * _live(apply.storage)
+        4 * apply.storage.n_out + each * live_count(apply.storage)
         for apply in layer.applies if not isinstance(apply.storage, RowStorage)
     )
 
@@ -320,8 +276,8 @@ def _rows_lengths(span: Span) -> list[float]:
     """Return the mean entries of a row of each product."""
     return [
         apply.storage.n_in if isinstance(apply.storage, RowStorage)
-        else max(1.0, _live(apply.storage) / apply.storage.n_out)
-        for layer in _all_layers(span) for apply in layer.applies
+        else max(1.0, live_count(apply.storage) / apply.storage.n_out)
+        for layer in layers_of(span) for apply in layer.applies
     ]
 
 
@@ -351,7 +307,7 @@ def _tables(
                 stride, weights = first.storage.stride, first.weights.offset
                 source = places.of[first.x]
             else:
-                found = [_entries(apply.storage) for apply in piece]
+                found = [live_entries(apply.storage) for apply in piece]
                 rows = np.concatenate([r for r, _, _ in found])
                 column = np.concatenate([
                     c + places.of[apply.x]
@@ -409,7 +365,7 @@ def _pitch(config: Config) -> int:
 
 def _sums(span: Span, config: Config) -> int:
     """Return the partial sums in local memory: of all rows, if these are not many."""
-    most = max(layer.act.y.width for layer in _all_layers(span))
+    most = max(layer.act.y.width for layer in layers_of(span))
     return _pitch(config) * min(most, ROWS, max(1, 4096 // _pitch(config)))
 
 
