@@ -412,7 +412,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     where = places(devices_of(arguments.device))
     if arguments.profile and not isinstance(where, str) and len(where) > 1:
         raise InputError(f"--profile is of one device, not of {len(where)}")
-    plan = plan_on(network, where, batch, arguments.precision)
+    plan = plan_on(network, where, batch, arguments.precision, sys.stderr.isatty())
     devices = plan.devices if isinstance(plan, ParallelPlan) else (plan.device,)
     if arguments.scale and scaling is not None:
         y = scaling.descale_output(run_in_batches(plan, scaling.scale_input(x)))
@@ -482,16 +482,18 @@ def _explain(arguments: argparse.Namespace) -> int:
 
     tune = True if arguments.tune else None
     network, batch = load(arguments.network), arguments.batch
+    progress = sys.stderr.isatty()
     if arguments.training is None:
         print(network.compile(
-            arguments.device, batch, tune=tune, precision=arguments.precision
+            arguments.device, batch, tune=tune, precision=arguments.precision,
+            progress=progress,
         ).explain())
     else:
         from clnet.training import explain
 
         print(explain(
             network, arguments.training, arguments.device, batch, tune,
-            arguments.precision,
+            arguments.precision, progress,
         ))
     return 0
 
@@ -502,7 +504,8 @@ def _tune(arguments: argparse.Namespace) -> int:
     network = load(arguments.network)
     for batch in arguments.batch:
         print(network.compile(
-            arguments.device, batch, tune=True, precision=arguments.precision
+            arguments.device, batch, tune=True, precision=arguments.precision,
+            progress=sys.stderr.isatty(),
         ).explain())
     return 0
 

@@ -155,8 +155,6 @@ def run(arguments: argparse.Namespace) -> int:
     callbacks: list[Callback] = [_Report()]
     if arguments.patience is not None:
         callbacks.append(EarlyStopping(patience=arguments.patience))
-    if sys.stderr.isatty():  # until the bar, which may take a while the first time
-        print("choosing kernels …", file=sys.stderr)
     history = network.fit(
         training.x, training.t, optimiser=_optimiser(arguments, network),
         loss=arguments.loss, epochs=arguments.epochs or EPOCHS,

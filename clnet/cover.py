@@ -6,8 +6,9 @@ configuration at a place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from clnet.binding import Step
 from clnet.device import Device
@@ -167,6 +168,19 @@ def shortest_path(n: int, candidates: Iterable[Candidate]) -> Cover | None:
     if best is None or not best.candidates:
         return None
     return Cover(best.candidates, best.handed_over)
+
+
+def least_through(n: int, candidates: Sequence[Candidate]) -> list[float]:
+    """Return of each the modelled seconds of the shortest path that takes it.
+
+    From cut 0 to cut n, hand-overs aside.
+    """
+    before, after = [0.0, *[inf] * n], [*[inf] * n, 0.0]
+    for c in sorted(candidates, key=lambda c: c.stop):
+        before[c.stop] = min(before[c.stop], before[c.start] + c.modelled)
+    for c in sorted(candidates, key=lambda c: -c.start):
+        after[c.start] = min(after[c.start], c.modelled + after[c.stop])
+    return [before[c.start] + c.modelled + after[c.stop] for c in candidates]
 
 
 def _useful(paths: Iterable[_Path]) -> Iterable[_Path]:

@@ -19,6 +19,7 @@ from clnet.format_planner import best_stored
 from clnet.ops import PRECISIONS
 from clnet.planner import Planner
 from clnet.runtime import Plan
+from clnet.tuning.search import Search
 from clnet.variants import VARIANTS, Variant
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from clnet.scaling import Scaling
 
 CHUNK = 8192  # samples a call of `predict` for each device, on average at most
+SEARCH_SECONDS = 5.0  # after which `predict` takes the best plan that is known
 PLANS = 16  # plans that a network keeps for `predict`
 
 
@@ -37,6 +39,7 @@ def compile_network(
     tune: bool | None = None,
     variants: Sequence[str] | None = None,
     precision: str = PRECISIONS[0],
+    search: Search,
 ) -> Plan:
     """Return the best plan for a network on a device; see `Network.compile`."""
     check_count("batch", batch)
@@ -47,7 +50,9 @@ def compile_network(
     def planner(where: Device) -> Planner:
         def stored_so(stored: Network) -> Planner:
             program = stored.program.at(precision)
-            return Planner(stored, where, int(batch), tune, allowed, program)
+            return Planner(
+                stored, where, int(batch), tune, allowed, program, search
+            )
 
         return best_stored(network, where, stored_so)
 
@@ -62,9 +67,15 @@ def places(devices: Devices) -> str | tuple[Device, ...]:
 
 
 def plan_on(
-    network: Network, where: str | tuple[Device, ...], batch: int, precision: str
+    network: Network,
+    where: str | tuple[Device, ...],
+    batch: int,
+    precision: str,
+    progress: bool = False,
 ) -> Plan | ParallelPlan:
     """Return the plan of a device, or of several that share the batch.
+
+    What has no time yet is measured, for `SEARCH_SECONDS`.
 
     Parameters
     ----------
@@ -74,15 +85,14 @@ def plan_on(
         As `places` returns it.
     batch : int
         Samples a call.
-    precision : str
+    precision, progress
         As for `Network.compile`.
     """
-    if isinstance(where, str) or len(where) == 1:
-        one = where if isinstance(where, str) else where[0]
-        return network.compile(one, batch, precision=precision)
-    return ParallelPlan(
-        network, where, batch, partial(network.compile, precision=precision)
-    )
+    with Search(SEARCH_SECONDS, progress) as search:
+        plan = partial(compile_network, network, precision=precision, search=search)
+        if isinstance(where, str) or len(where) == 1:
+            return plan(where if isinstance(where, str) else where[0], batch)
+        return ParallelPlan(network, where, batch, plan)
 
 
 def predict(

@@ -307,6 +307,7 @@ class Network(Description):
         tune: bool | None = None,
         variants: Sequence[str] | None = None,
         precision: str = PRECISIONS[0],
+        progress: bool = False,
     ) -> Plan:
         """Return a plan that runs this network on a device for one batch size.
 
@@ -329,6 +330,8 @@ class Network(Description):
         precision : {"highest", "high", "medium"}
             How exact products are: as float32's, or where that is faster as with
             factors of 11 bits (TF32's), or of 8 (bfloat16's); sums are float32.
+        progress : bool
+            Whether to show on stderr what is measured, if that takes a while.
 
         Raises
         ------
@@ -336,10 +339,13 @@ class Network(Description):
             If an argument is wrong, no such device exists, or memory does not suffice.
         """
         from clnet.inference import compile_network
+        from clnet.tuning.search import Search
 
-        return compile_network(
-            self, device, batch, tune=tune, variants=variants, precision=precision
-        )
+        with Search(progress=progress) as search:
+            return compile_network(
+                self, device, batch, tune=tune, variants=variants, precision=precision,
+                search=search,
+            )
 
     def plan_for(
         self, devices: Devices, batch: int, precision: str = PRECISIONS[0]
@@ -365,6 +371,10 @@ class Network(Description):
         precision: str = PRECISIONS[0],
     ) -> NDArray[Any]:
         """Return the outputs for inputs.
+
+        The first call of a batch size plans, from remembered times; where there are
+        none it measures, for a few seconds at most. `compile` and ``clnet tune``
+        search to the end: later calls choose by what they have found.
 
         Parameters
         ----------
@@ -489,7 +499,7 @@ class Network(Description):
             Go on from here, bit for bit as if there had been no interruption: the
             `state` of an earlier `History`.
         progress : bool
-            Whether to show a progress bar on stderr.
+            Whether to show a progress bar on stderr, and before it what is measured.
         scale : bool or None
             True: scale inputs and targets, those of the validation too, by the
             network's `scaling`; losses are of scaled ones. As for `predict`.

@@ -28,6 +28,7 @@ from clnet.replay import Learnt, Replay
 from clnet.session import session
 from clnet.training_ops import Gather, GradientNorm, Update
 from clnet.training_planner import TrainingPlan, plan_training
+from clnet.tuning.search import Search
 from clnet.variants.gradient_norm import Norm
 from clnet.variants.optimisers import Optimisers
 
@@ -116,6 +117,8 @@ class ParallelPass:
         Two or more.
     learnt : sequence of Learnt
         Parameters and state on each.
+    search : Search
+        Told of what is measured.
 
     Raises
     ------
@@ -131,6 +134,7 @@ class ParallelPass:
         batch: int,
         devices: Sequence[Device],
         learnt: Sequence[Learnt],
+        search: Search,
     ) -> None:
         if batch < len(devices):
             raise InputError(
@@ -139,6 +143,7 @@ class ParallelPass:
             )
         self._network, self._data, self._batch = network, data, batch
         self._devices, self._learnt = tuple(devices), tuple(learnt)
+        self._search = search
         self._gradients, update = parts(program)
         self._alike = alike(devices)
         self._exchanges = [
@@ -248,7 +253,9 @@ class ParallelPass:
         for (other, batch), plan in self._plans.items():
             if batch == samples and alike([device, other]):
                 return moved(plan.steps, other, device)
-        plan = plan_training(self._network, self._gradients, device, samples)
+        plan = plan_training(
+            self._network, self._gradients, device, samples, search=self._search
+        )
         self._plans[device, samples] = plan
         return plan.steps
 

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 
 from clnet.binding import Step
 from clnet.candidates import eligible
-from clnet.cover import Candidate, Cover, Survey, shortest_path
+from clnet.cover import Candidate, Cover, Survey, least_through, shortest_path
 from clnet.device import Device
 from clnet.errors import DeviceError, OutOfMemoryError
 from clnet.explain import explanation
 from clnet.ops import Program, Span
 from clnet.runtime import Plan
 from clnet.tuning.measure import representative
+from clnet.tuning.search import Search
 from clnet.tuning.times import Times
 from clnet.variants import Variant
 from clnet.variants.base import Config, may_fail
@@ -59,6 +60,8 @@ class Planner:
         Those that may be used.
     program : Program or None
         What is to be computed; None: the network's own.
+    search : Search or None
+        How long it may measure; None: as long as it takes.
 
     Attributes
     ----------
@@ -74,6 +77,7 @@ class Planner:
         tune: bool | None,
         variants: tuple[Variant, ...],
         program: Program | None = None,
+        search: Search | None = None,
     ) -> None:
         self.network = network
         self.device = device
@@ -81,6 +85,7 @@ class Planner:
         self.tune = tune
         self.variants = variants
         self.program: Program = program or network.program
+        self.search = search or Search()
         self._begin(representative(batch))
 
     def _begin(self, batch: int) -> None:
@@ -89,7 +94,9 @@ class Planner:
         self.times = self._times(batch)
 
     def _times(self, batch: int) -> Times:
-        return Times(self.network, self.program, self.device, batch, self.survey)
+        return Times(
+            self.network, self.program, self.device, batch, self.survey, self.search
+        )
 
     def hopeless(self, seconds: float) -> str | None:
         """Return why no cover can be shorter, before any is measured; None: one may."""
@@ -194,22 +201,49 @@ class Planner:
     def _measured(self, candidates: list[Candidate]) -> list[Candidate]:
         """Return the candidates with times, measuring those that have prospects.
 
-        The host's come last: NumPy's threads spin for a while after they have worked.
+        The likely ones first: the search's time may not suffice for all.
         """
-        limits = self._limits(candidates)
-        order = sorted(
-            range(len(candidates)), key=lambda i: candidates[i].step.place is None
-        )
-        result = list(candidates)
-        for i in order:
-            candidate = self.times.remembered(candidates[i])
-            if candidate.timing is None and (
-                self.tune is True
-                or candidate.modelled <= limits[candidate.start, candidate.stop]
-            ):
-                candidate = self.times.measured(candidate)
-            result[i] = candidate
-        return result
+        found = [self.times.remembered(c) for c in candidates]
+        limits = self._limits(found)
+        unknown = [
+            i for i, c in enumerate(found) if c.timing is None
+            and (self.tune is True or c.modelled <= limits[c.start, c.stop])
+        ]
+        ranks = self._ranks(found)
+        for i in sorted(unknown, key=ranks.__getitem__):
+            if self.search.over and self._covered(found):
+                self.survey.unmeasured = (
+                    "ways to compute spans: they have no prospects, or the "
+                    f"{self.search.seconds:g} s of the search were over; `compile` and "
+                    "`clnet tune` search to the end"
+                )
+                break
+            found[i] = self.times.measured(found[i])
+        return found
+
+    def _ranks(self, candidates: Sequence[Candidate]) -> list[tuple[bool, bool, float]]:
+        """Return keys by which candidates are sorted, the likely ones before others.
+
+        First the shortest cover by the model. Then the host's, which need not be built,
+        and at a stretch: NumPy's threads spin for a while after they have worked. A
+        variant's configurations for a span stay together: they share what checks them.
+        """
+        n = len(self.program.ops)
+        cover = shortest_path(n, [replace(c, timing=None) for c in candidates])
+        first = {id(step) for step in cover.steps} if cover else set()
+        least: dict[tuple[str, int, int], float] = {}
+        groups = [(c.step.variant.name, c.start, c.stop) for c in candidates]
+        for group, path in zip(groups, least_through(n, candidates), strict=True):
+            least[group] = min(path, least.get(group, path))
+        return [
+            (id(c.step) not in first, c.step.place is not None, least[group])
+            for c, group in zip(candidates, groups, strict=True)
+        ]
+
+    def _covered(self, candidates: Iterable[Candidate]) -> bool:
+        """Return whether those with times make a cover."""
+        timed = [c for c in candidates if c.timing is not None]
+        return shortest_path(len(self.program.ops), timed) is not None
 
     def _limits(
         self, candidates: Sequence[Candidate]
@@ -276,6 +310,8 @@ class Planner:
         ]
         found = [cover for cover in measured if cover is not None]
         for _ in range(AGAIN):
+            if self.search.over:
+                break
             least = min((cover.seconds for cover in found), default=0.0)
             for i, cover in enumerate(found):
                 if len(found) > 1 and cover.seconds <= CLOSE * least:

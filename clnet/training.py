@@ -36,6 +36,7 @@ from clnet.training_ops import Tally
 from clnet.training_pass import AHEAD, Pass, measures
 from clnet.training_planner import plan_training
 from clnet.training_setup import TrainingSetup, default_loss, rule_of
+from clnet.tuning.search import Search
 
 if TYPE_CHECKING:
     from clnet.network import Network
@@ -80,7 +81,9 @@ class Training:
         The epochs so far.
     """
 
-    def __init__(self, network: Network, setup: TrainingSetup) -> None:
+    def __init__(
+        self, network: Network, setup: TrainingSetup, search: Search
+    ) -> None:
         data, batch, state = setup.data, setup.batch, setup.state
         self.network = network
         self.history = History(state)
@@ -106,7 +109,8 @@ class Training:
         self._training: Pass | ParallelPass
         if len(setup.devices) == 1:
             plan = plan_training(
-                network, program, setup.devices[0], batch, lowered=lowered
+                network, program, setup.devices[0], batch, lowered=lowered,
+                search=search,
             )
             self._stored = plan.network
             self._learnt = self._started(state)
@@ -115,12 +119,12 @@ class Training:
         else:
             self._learnt = self._started(state)
             self._training = ParallelPass(
-                network, program, data, batch, setup.devices, self._learnt
+                network, program, data, batch, setup.devices, self._learnt, search
             )
             sharing = self._training.shares
         self.history.plan = self.explain()
         self._validations = [] if setup.validation is None else list(
-            self._validating(setup, setup.validation, sharing)
+            self._validating(setup, setup.validation, sharing, search)
         )
         self._validation_samples = len(setup.validation or ())
 
@@ -134,7 +138,8 @@ class Training:
         ]
 
     def _validating(
-        self, setup: TrainingSetup, data: DataSet, sharing: Sequence[int]
+        self, setup: TrainingSetup, data: DataSet, sharing: Sequence[int],
+        search: Search,
     ) -> Iterator[Pass]:
         """Yield the passes of devices over their shares of a validation set."""
         start = 0
@@ -147,7 +152,7 @@ class Training:
                 ).at(setup.precision)
                 plan = plan_training(
                     self._stored, _without_backward(program), setup.devices[number],
-                    size,
+                    size, search=search,
                 )
                 yield Pass(
                     self._sessions[number], plan, data.part(slice(start, start + n)),
@@ -325,7 +330,8 @@ def fit(network: Network, setup: TrainingSetup, progress: bool) -> History:
     """Train a network; see `Network.fit`."""
     errors = session(setup.devices[0]).errors
     try:
-        training = Training(network, setup)
+        with Search(progress=progress) as search:
+            training = Training(network, setup, search)
         for callback in setup.callbacks:
             if hasattr(callback, "start"):
                 callback.start(training)
@@ -352,6 +358,7 @@ def explain(
     batch: int,
     tune: bool | None = None,
     precision: str = PRECISIONS[0],
+    progress: bool = False,
 ) -> str:
     """Return how a step of training over all samples would be computed, and why.
 
@@ -363,7 +370,7 @@ def explain(
         Samples.
     tune : bool or None
         As for `Network.compile`.
-    precision : str
+    precision, progress
         Likewise.
 
     Raises
@@ -378,9 +385,11 @@ def explain(
     def lowered(stored: Network) -> Program:
         return lower_training(stored, loss, rule).at(precision)
 
-    return plan_training(
-        network, lowered(network), where, batch, tune=tune, lowered=lowered
-    ).explain()
+    with Search(progress=progress) as search:
+        return plan_training(
+            network, lowered(network), where, batch, tune=tune, lowered=lowered,
+            search=search,
+        ).explain()
 
 
 def _run(training: Training, setup: TrainingSetup, progress: bool) -> None:

@@ -28,6 +28,7 @@ from clnet.network import Network
 from clnet.ops import Program, Value
 from clnet.planner import Planner
 from clnet.training_ops import Tally, Update
+from clnet.tuning.search import Search
 from clnet.tuning.store import Timing
 from clnet.tuning.times import Times
 from clnet.tuning.trial import Trial
@@ -78,6 +79,7 @@ def plan_training(
     tune: bool | None = None,
     variants: Sequence[Variant] | None = None,
     lowered: Callable[[Network], Program] | None = None,
+    search: Search | None = None,
 ) -> TrainingPlan:
     """Return the cheapest steps for a program of training.
 
@@ -98,6 +100,8 @@ def plan_training(
     lowered : callable or None
         Lowers the same from a network of other formats: the format of layers that
         leave theirs to be chosen is that of the shortest step. None: formats stay.
+    search : Search or None
+        Told of what is measured.
 
     Raises
     ------
@@ -108,7 +112,7 @@ def plan_training(
 
     def planner(stored: Network) -> _TrainingPlanner:
         other = program if lowered is None else lowered(stored)
-        return _TrainingPlanner(stored, device, batch, tune, chosen, other)
+        return _TrainingPlanner(stored, device, batch, tune, chosen, other, search)
 
     last = program.ops[-1]
     if lowered is None or (isinstance(last, Update) and last.optimiser.by_place):
@@ -133,7 +137,8 @@ class _TrainingTimes(Times):
 class _TrainingPlanner(Planner):
     def _times(self, batch: int) -> Times:
         return _TrainingTimes(
-            self.network, self.program, self.device, self.batch, self.survey
+            self.network, self.program, self.device, self.batch, self.survey,
+            self.search,
         )
 
     def hopeless(self, seconds: float) -> str | None:

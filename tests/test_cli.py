@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import clnet
-from clnet import Dense, DeviceError, Network, cli
+from clnet import Dense, DeviceError, Network, cli, inference
 from clnet.cli import main
 from clnet.errors import BuildError
 from clnet.formats import save_data
@@ -40,13 +40,13 @@ def device():
 @pytest.fixture
 def unmeasured(device, monkeypatch):
     """The device, with plans made from the cost model: quick."""
-    compiled = Network.compile
+    compiled = inference.compile_network
 
-    def compile_network(self, device=None, batch=1, *, tune=None, precision="highest"):
+    def compile_network(*arguments, tune=None, **rest):
         assert not tune
-        return compiled(self, device, batch, tune=False, precision=precision)
+        return compiled(*arguments, tune=False, **rest)
 
-    monkeypatch.setattr(Network, "compile", compile_network)
+    monkeypatch.setattr(inference, "compile_network", compile_network)
     return device
 
 
@@ -258,7 +258,7 @@ def test_explain_and_tune_pass_on_what_was_asked(clnet_command, monkeypatch):
         def explain(self):
             return f"plan {len(asked)}"
 
-    def compile_network(self, device=None, batch=1, *, tune=None, precision="highest"):
+    def compile_network(self, device=None, batch=1, *, tune=None, **rest):
         asked.append((device, batch, tune))
         return FakePlan()
 

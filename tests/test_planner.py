@@ -25,6 +25,7 @@ from clnet.errors import (
 from clnet.planner import Planner
 from clnet.tuning import times
 from clnet.tuning.measure import WrongResultError
+from clnet.tuning.search import Search
 from clnet.tuning.store import Timing
 from clnet.variants import VARIANTS
 from clnet.variants.generic import Generic
@@ -72,9 +73,14 @@ class Lab:
             raise found
         return Timing(found, found, 0.0)
 
-    def plan(self, network=NETWORK, device=CPU, batch=1, tune=None, variants=None):
+    def plan(
+        self, network=NETWORK, device=CPU, batch=1, tune=None, variants=None,
+        search=None,
+    ):
         chosen = inference._named(variants)
-        return Planner(network, device, batch, tune, chosen).plan()
+        return Planner(
+            network, device, batch, tune, chosen, search=search
+        ).plan()
 
 
 @pytest.fixture
@@ -191,6 +197,27 @@ def test_what_was_measured_is_not_measured_again(lab):
     assert again.text == first.text
 
 
+def test_a_search_whose_time_is_over_measures_one_cover(lab):
+    plan = lab.plan(device=GPU, search=Search(0.0))
+    assert sum(len(step.span.ops) for steps in lab.asked for step in steps) == OPS
+    assert "the 0 s of the search were over" in " ".join(plan.text.split())
+    there = len(lab.asked)
+    lab.plan(device=GPU, search=Search())
+    assert len(lab.asked) > 2 * there
+
+
+def test_a_search_tells_of_what_it_measures(lab, monkeypatch, capsys):
+    monkeypatch.setattr("clnet.tuning.search.PATIENCE", 0.0)
+    lab.plan(device=GPU, search=Search())
+    assert capsys.readouterr() == ("", "")
+    with Search(progress=True) as search:
+        lab.plan(device=GPU, batch=2, search=search)
+    out, err = capsys.readouterr()
+    assert "measuring kernels: " in err
+    assert not out
+    assert err.endswith("\r")  # and is wiped away
+
+
 def test_a_batch_serves_all_down_to_half_of_it(lab):
     lab.plan(batch=8)
     lab.asked.clear()
@@ -266,7 +293,9 @@ def test_tuning_asks_the_whole_space_and_else_the_likely_ones(lab):
     lab.plan(network, GPU, 64, variants=["gemm"])
     assert configs() == space[:1]
     lab.plan(network, GPU, 64, variants=["gemm"], tune=True)
-    assert configs() == space  # the first one was remembered
+    asked = configs()  # the first one was remembered
+    assert len(asked) == len(space)
+    assert all(config in asked for config in space)
 
 
 def test_equal_layers_are_measured_once(lab):

@@ -148,18 +148,20 @@ def timing(
     if alone > longest:
         return Timing(alone, alone, 0.0)
     repeats = max(1, min(1000, int(ROUND_SECONDS / max(alone, 1e-7))))
-    rounds: list[float] = []
-    singles: list[float] = []
-    for _ in range(ROUNDS):
+
+    def taken(repeats: int) -> float:
         start = time.perf_counter()
         for _ in range(repeats):
             run()
         finish()
-        rounds.append((time.perf_counter() - start) / repeats)
-        start = time.perf_counter()
-        run()
-        finish()
-        singles.append(time.perf_counter() - start)
+        return (time.perf_counter() - start) / repeats
+
+    rounds: list[float] = []
+    singles: list[float] = []
+    for _ in range(ROUNDS):
+        rounds.append(taken(repeats))
+        # What fills a round alone has just been timed alone.
+        singles.append(taken(1) if repeats > 1 else rounds[-1])
     low, median, high = statistics.quantiles(rounds, n=4)
     alone = statistics.quantiles(singles, n=4)[0]
     return Timing(low, alone, (high - low) / median)

@@ -16,7 +16,8 @@ from clnet.network import Network
 from clnet.ops import Program, Span, Value
 from clnet.program import source_hash
 from clnet.session import Session, session
-from clnet.tuning.measure import SPIN_SECONDS, WrongResultError, measure
+from clnet.tuning.measure import SPIN_SECONDS, WrongResultError, measure, names_of
+from clnet.tuning.search import Search
 from clnet.tuning.store import Store, Timing
 
 ALIKE = 8  # equal spans that are timed together, at most
@@ -43,6 +44,8 @@ class Times:
         Samples that are measured; those of the steps that are asked for may be others.
     survey : Survey
         Told of what fails although it is eligible.
+    search : Search
+        Told of what is measured.
 
     Attributes
     ----------
@@ -59,12 +62,13 @@ class Times:
         device: Device,
         batch: int,
         survey: Survey,
+        search: Search,
     ) -> None:
         self.network = network
         self.program = program
         self.device = device
         self.batch = batch
-        self._survey = survey
+        self._survey, self._search = survey, search
         self._found: dict[tuple[str, str], Timing | str] = {}
         self._host_worked = False
 
@@ -95,6 +99,7 @@ class Times:
             trial, *alike = (
                 replace(step, span=other) for other in self._alike(span, candidate)
             )
+            self._search.tell(step.variant.name)
             try:
                 timing = self._timed(
                     [trial], span.inputs, span.outputs,
@@ -125,14 +130,13 @@ class Times:
         steps = [
             replace(c.step, span=self.span(c.start, c.stop)) for c in cover.candidates
         ]
+        self._search.tell(f"{names_of(steps)}, {self.whole}")
         try:
             timing = self._timed(
                 steps, self.program.inputs, self.program.outputs, on_device=False
             )
         except (DeviceError, WrongResultError) as error:
-            names = dict.fromkeys(step.variant.name for step in steps)
-            what = f"{' with '.join(names)}, all ops"
-            self._leave_out(what, error, cover.candidates[0])
+            self._leave_out(f"{names_of(steps)}, all ops", error, cover.candidates[0])
             return None
         return replace(cover, timing=timing)
 
