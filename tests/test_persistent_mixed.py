@@ -1,0 +1,176 @@
+"""Sparse, local and dense layers in one launch, against the oracle.
+
+Where groups may run one after the other, several can be tested if each waits for those
+before it alone, and so they are in the order in which PoCL begins them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from bounds import span_bound
+from test_persistent import CPU_ONLY, DEVICE, RNG, posing
+
+import clnet
+from clnet import Dense, Local, Network, Sparse
+from clnet.binding import Step
+from clnet.errors import ClnetWarning
+from clnet.executable import Executable
+from clnet.runtime import Plan
+from clnet.session import session
+from clnet.storage import Pattern
+from clnet.variants import Generic, persistent_mixed
+from clnet.variants.persistent_mixed import Lists, PersistentMixed
+
+MIXED = PersistentMixed()
+
+
+def sparse(n_out, name, density, form="csr", **more):
+    return Sparse(n_out, name, density=density, seed=n_out, format=form, **more)
+
+
+NETWORKS = {
+    "sparse": (29, [sparse(33, "tanh", 0.2), sparse(1, "sigmoid", 0.1)]),
+    "all kinds": (30, [
+        Dense(65, "tanh", bias=False), sparse(65, "tanh", 0.1, "hyb"), Dense(37, "elu"),
+        sparse(9, "sigmoid", 0.5, "ell"), sparse(300, "elliot", 0.2, "sell"),
+        Local(7, "tanh"), Local(3, "relu", bias="shared"), Dense(11, "sigmoid"),
+    ]),
+    "windows": (64, [
+        Local(5, "tanh"), Local(30, "relu", bias="shared"),
+        sparse(31, "identity", 0.5, "dia", bias=False), Local(1, "tanh"),
+    ]),
+    "many inputs": (1030, [sparse(40, "tanh", 0.3), Local(33, "sigmoid")]),
+    "a wide layer": (600, [Local(4, "tanh"), sparse(2100, "tanh", 0.02, "coo")]),
+}
+
+
+def network_of(name):
+    n_in, layers = NETWORKS[name]
+    return Network(n_in, layers, seed=1)
+
+
+def step_of(network, config, device):
+    span = network.program.span(0, len(network.program.ops), 1)
+    assert MIXED.refuse(span, device) is None
+    return Step(span, MIXED, config, device)
+
+
+def check(network, config, device):
+    step = step_of(network, config, device)
+    (x,), (y,) = step.span.inputs, step.span.outputs
+    one = Executable(session(device), network, [step], [x], [y])
+    for i in range(4):  # sets of words are used in turn
+        rows = RNG.uniform(-1, 1, (1, network.n_in)).astype(np.float32)
+        one.x[x.name][...] = np.nan if i == 1 else rows
+        one.run()
+        if i == 1:
+            assert np.isnan(one.result(y.name)).any()
+            assert not one.failed(one.result(y.name))
+            continue
+        exact, bound = span_bound(step.span, {x.name: rows}, network.parameters)
+        assert (np.abs(one.result(y.name) - exact[y.name]) <= bound[y.name]).all()
+        if i == 2:
+            network.parameters = network.parameters[::-1].copy()
+
+
+@pytest.mark.parametrize(("name", "group", "depth"), [
+    ("sparse", 32, 1), ("all kinds", 64, 2), ("windows", 32, 3), ("many inputs", 64, 1),
+    ("a wide layer", 32, 2),
+])
+def test_networks(name, group, depth):
+    device, network = posing(1), network_of(name)
+    configs = [{"group": group, "depth": depth}]
+    if DEVICE.concurrent_groups:
+        configs += MIXED.space(step_of(network, configs[0], device).span, device)
+    for config in configs:
+        check(network, config, device)
+
+
+@pytest.mark.parametrize("units", [2, 5])
+def test_groups_pass_values_on(units):
+    """Rows read no vector that a later group computes: none waits in vain."""
+    layers = [Dense(40, "tanh")]
+    for n, reach in ((40, 40), (40, 3), (40, 12), (4, 9)):
+        row, column = np.indices((n, 40))
+        last = row * (40 // n)
+        below = (column <= last) & (column > last - reach)
+        layers.append(Sparse(n, "sigmoid", pattern=Pattern.of(below), format="csr"))
+    check(Network(7, layers, seed=3), {"group": 32, "depth": 2}, posing(units))
+
+
+def test_ranges_are_of_neighbours():
+    network = Network(70, [Local(7, "tanh"), Local(4, "tanh")], seed=1)
+    span = network.program.span(0, 4, 1)
+    tables = Lists(span, 5).tables
+    first = np.array([0, 13, 26, 39, 52])  # 64 rows: shares of 13, and 12 at last
+    past = np.array([13, 26, 39, 52, 64]) + 6
+    wanted = np.stack([first // 4, -(-past // 4)], axis=1)
+    assert (tables.ranges[:5] == wanted).all()
+    assert (np.diff(tables.ranges[5:]) <= 5).all()  # 13 rows and 3 values more
+    assert tables.columns.max() < 4 * 7
+
+
+def test_shapes_have_room():
+    device = replace(
+        DEVICE, concurrent_groups=True, compute_units=132, compute_capability=(9, 0),
+        local_memory=47 << 10, largest_group=1024,
+    )
+    for n, layers in (*NETWORKS.values(), (100_000, [Local(3, "tanh")] * 9)):
+        network = Network(n, layers, seed=1)
+        span = network.program.span(0, len(network.program.ops), 1)
+        space = list(MIXED.space(span, device))
+        assert space
+        for config in space:
+            *_, launch = MIXED.launches(span, config, device)
+            assert 2 * (launch.defines["ROOM"] + 4) * 4 < 47 << 10
+            assert MIXED.cost(span, config, device).compute_units == 132
+
+
+def test_refusals():
+    refuse, device = MIXED.refuse, posing(1)
+    program = network_of("all kinds").program
+    n = len(program.ops)
+    assert "one after the other" in refuse(
+        program.span(0, n, 1), replace(DEVICE, concurrent_groups=False)
+    )
+    assert "one sample" in refuse(program.span(0, n, 2), device)
+    assert "float32 only" in refuse(
+        replace(program.span(0, n, 1), dtype="float64"), device
+    )
+    assert "this is one" in refuse(program.span(n - 6, n - 4, 1), device)
+    assert "more is read later" in refuse(
+        replace(program.span(0, n, 1), outputs=program.ops[1].writes), device
+    )
+    dense = Network.mlp([3, 4, 2]).program
+    assert "here are none" in refuse(dense.span(0, 4, 1), device)
+    several = Network(9, [
+        sparse(4, "tanh", 0.5), sparse(5, "tanh", 0.5, sources=(0, 1)),
+    ]).program
+    assert "reads others" in refuse(several.span(0, len(several.ops), 1), device)
+    small = replace(device, local_memory=1 << 10)
+    assert "1024 bytes" in refuse(program.span(0, n, 1), small)
+
+
+@CPU_ONLY
+def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
+    monkeypatch.setattr(persistent_mixed, "PATIENCE", 1000)
+    network, device = network_of("windows"), posing(5 * DEVICE.compute_units)
+    program = network.program
+
+    def spare():
+        return [
+            Step(program.span(i, i + 1, 1), Generic(), {}, device)
+            for i in range(len(program.ops))
+        ]
+
+    waiting = [step_of(network, {"group": 1, "depth": 1}, device)]
+    plan = Plan(network, device, 1, waiting, lambda: waiting, spare, "why")
+    x = RNG.uniform(-1, 1, (1, network.n_in)).astype(np.float32)
+    wanted = clnet.reference.run(program, x, network.parameters)
+    with pytest.warns(ClnetWarning, match="persistent_mixed waited in vain"):
+        assert np.abs(plan(x) - wanted).max() < 1e-5
+    assert "waited in vain" in plan.explain()
+    assert {step.variant.name for step in plan.steps} == {"generic"}
