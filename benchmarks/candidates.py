@@ -179,7 +179,7 @@ class ByVariant:
         RefusedError
             If it cannot compute the network here.
         """
-        place = _serial(device) if self.one_core else device
+        place = serial_place(device) if self.one_core else device
         program = case.network.program.at(case.precision)
         n = len(program.ops)
         reach = "layer" if self.by_layer else self.variant.reach
@@ -246,14 +246,11 @@ class Serial:
 
     def missing(self) -> str | None:
         """Return that no device here runs in the calling thread."""
-        if any(_is_serial(found) for found in devices()):
-            return None
-        return "no OpenCL device here runs in the calling thread: PoCL's would"
+        return no_core()
 
     def prepare(self, case: Case, device: Device) -> Prepared:
         """Return its plan, timed by the host's clock alone."""
-        if not _is_serial(device):
-            device = next(found for found in devices() if _is_serial(found))
+        device = on_one_core(device)
         naive = ByVariant(variant("naive"), one_core=True)
         plan = _plan(case, device, naive.steps(case, device))
         return forward(case, plan, config=device.name, threads=1)
@@ -299,6 +296,20 @@ class Planned:
         )
 
 
+def no_core() -> str | None:
+    """Return that no device here runs in the calling thread; None: one does."""
+    if any(_is_serial(found) for found in devices()):
+        return None
+    return "no OpenCL device here runs in the calling thread: PoCL's would"
+
+
+def on_one_core(device: Device) -> Device:
+    """Return a device that has a place in the calling thread: this, else the host's."""
+    if _is_serial(device):
+        return device
+    return next(found for found in devices() if _is_serial(found))
+
+
 def variant(name: str) -> Variant:
     """Return the variant of a name."""
     return next(variant for variant in VARIANTS if variant.name == name)
@@ -308,7 +319,8 @@ def _is_serial(device: Device) -> bool:
     return any(place.serial for place in device.places)
 
 
-def _serial(device: Device) -> Device:
+def serial_place(device: Device) -> Device:
+    """Return a device's place in the calling thread; raise RefusedError if none is."""
     for place in device.places:
         if place.serial:
             return place

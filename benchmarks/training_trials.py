@@ -1,9 +1,10 @@
 """The third study's trials: a step's launches, merged more and more.
 
 ``copied`` is how the study began: a launch a function of a layer, each with all its
-arrays copied in before and out after. ``resident`` leaves them on the device.
-``merged`` has back-propagation and slopes in few launches. What the study only
-proposed, a whole epoch in one, is what `Network.fit` takes where it may.
+arrays copied in before and out after. ``resident`` leaves them on the device, and
+``serial`` is the same on one core of the host. ``merged`` has back-propagation and
+slopes in few launches. What the study only proposed, a whole epoch in one, is what
+`Network.fit` takes where it may.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from clnet.training_planner import plan_training
 from clnet.variants import TRAINING_VARIANTS, Variant
 from clnet.variants.base import Gradients, Launch, Parameters, State
 
-from .candidates import Prepared, steps_text
+from .candidates import Prepared, no_core, on_one_core, serial_place, steps_text
 from .cases import Array
 from .training_cases import Clock, Trained, TrainingCase, trainer
 
@@ -89,19 +90,24 @@ class Replayed:
         Whether a variant may be used.
     binding : type
         How launches are run.
+    one_core : bool
+        Whether they run in the calling thread, on the host.
     """
 
     name: str
     allowed: Callable[[Variant], bool]
     binding: type[Replay] = Replay
+    one_core: bool = False
     patience: float | None = None
 
     def missing(self) -> str | None:
-        """Return None: it is ours."""
-        return None
+        """Return that it needs a device that runs in the calling thread."""
+        return no_core() if self.one_core else None
 
     def prepare(self, case: TrainingCase, device: Device) -> Prepared:
         """Return the loop over epochs, which reads a record after each."""
+        if self.one_core:
+            device = serial_place(on_one_core(device))
         network = case.network()
         program = case.program(network, case.optimiser)
         variants = [variant for variant in TRAINING_VARIANTS if self.allowed(variant)]
@@ -137,6 +143,7 @@ class Replayed:
 
 
 TRIALS = (
+    Replayed("serial", _single, one_core=True),
     Replayed("copied", _single, _Copying),
     Replayed("resident", _single),
     Replayed("merged", _merged),
