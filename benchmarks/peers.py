@@ -188,7 +188,7 @@ def graphed(case: Case, model: Any) -> Prepared:
         for _ in range(WARM_RUNS):
             model(x)
     torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
+    graph: Any = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         y = model(x)
     graph.model = model  # whose memory it reads
