@@ -1,0 +1,338 @@
+"""fused_step: whole steps of training of narrow layers on matrix units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil, log2
+
+from clnet.activations import activation
+from clnet.device import Device
+from clnet.ops import Nonlinearity, Span, round_up
+from clnet.optimisers import Sarprop
+from clnet.shuffling import half_bits
+from clnet.storage import DenseStorage
+from clnet.training_ops import RECORD
+from clnet.variants.base import (
+    Argument,
+    Config,
+    Cost,
+    Gradients,
+    Launch,
+    Packed,
+    Parameters,
+    Reach,
+    Scalar,
+    Scratch,
+    State,
+    number,
+    padded,
+    real,
+    span_flops,
+)
+from clnet.variants.chain import table
+from clnet.variants.mma import LOCAL_BYTES, RATES, refuse_without_units
+from clnet.variants.optimisers import live_table, rule_defines
+from clnet.variants.packing import BLOCK, BLOCK_BYTES, PACKERS, PLANES, WARP
+from clnet.variants.whole_step import (
+    APART,
+    KEY,
+    WholeStep,
+    function_of,
+    functions_of,
+    refuse_unless_whole_step,
+    step_defines,
+    whole_step,
+)
+
+SOURCE = "fused_step.cl"
+REGISTERS = 16  # blocks of a layer, of all rows and planes, that a lane can hold
+CHUNK_BYTES = 8 << 10  # of weights
+LEAST_STAGES = 2  # chunks in local memory
+MOST_STAGES = 4
+SQUARE = 4  # blocks beside and below one another that a warp multiplies over samples
+SLOPE_WARPS = 4  # of a group that does
+SLOPE_GROUPS = 2  # of them, for each compute unit
+ADDERS = 256  # work-items of a group that adds parts
+SHARED_BY = 8  # of them that share an element
+MOST_DERIVATIVE = 2.0  # above any function's derivative by what it is applied to
+KEYS = ("warps", "rows", "groups")
+CONFIGS = ((8, 1, 2), (4, 1, 4), (4, 2, 2), (8, 2, 1))
+
+
+@dataclass(frozen=True)
+class FusedStep:
+    """Steps whose samples stay in registers, both ways (``fused_step.cl``).
+
+    Config: ``warps`` of a group; ``rows``, blocks of 16 samples of a warp; ``groups``
+    for each compute unit, which take tiles of samples in turn.
+    """
+
+    name: str = "fused_step"
+    reach: Reach = "program"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse other programs, wide layers, and devices without matrix units."""
+        if span.dtype != "float32":
+            return "it computes in float32 only"
+        refusal = refuse_unless_whole_step(span, device)
+        refusal = refusal or refuse_without_units(span, device)
+        if refusal is not None:
+            return refusal
+        step = _step(span)
+        if not step.backward:
+            return "it computes gradients, and here are losses alone"
+        if step.update is not None:
+            if step.update.norm is not None:
+                return (
+                    "it never has a whole gradient, and here one is clipped by its norm"
+                )
+            if isinstance(step.update.optimiser, Sarprop):
+                return "it does not know the epoch's error before it updates"
+        functions = [layer.act.nonlinearity for layer in step.layers]
+        if not all(function.uniform for function in functions):
+            return "it applies one activation a layer, and here neurons differ"
+        if len(set(functions[:-1])) > 1:
+            return "it applies one activation to all layers but the last one"
+        if len(set(step.loss.halved)) > 1:
+            return "it halves all outputs' errors or none, and here they differ"
+        shape = _shape(span)
+        if shape.widest * shape.planes > REGISTERS:
+            most = REGISTERS // shape.planes * BLOCK
+            return (
+                f"it keeps at most {most} values of a layer in registers, and here are "
+                f"{shape.widest * BLOCK}"
+            )
+        if all(shape.stages(c[0]) < LEAST_STAGES for c in CONFIGS):
+            return f"its biases leave no room in {LOCAL_BYTES} bytes of local memory"
+        return None
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Return what registers and local memory hold."""
+        shape = _shape(span)
+        held = shape.widest * shape.planes
+        return tuple(
+            dict(zip(KEYS, config, strict=True)) for config in CONFIGS
+            if config[1] * held <= REGISTERS
+            and shape.stages(config[0]) >= LEAST_STAGES
+        )
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count data once, and what the gradients are products of twice."""
+        step, shape = _step(span), _shape(span)
+        data = 4 * sum(value.width for value in step.data)
+        kept = 2 * BLOCK * shape.planes * (shape.kept + shape.derived)
+        sums = 4 * _parts(span, device) * step.size
+        return Cost(
+            span_flops(span), span.batch * (data + 2 * kept) + 2 * sums, 4,
+            span.batch * kept + sums, device.compute_units, RATES[shape.planes],
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the packing, both ways, the gradients' products, and the update."""
+        step, shape = _step(span), _shape(span)
+        last = step.layers[-1].act.nonlinearity
+        hidden = step.layers[0].act.nonlinearity if shape.layers > 1 else last
+        warps, rows = config["warps"], config["rows"]
+        tile = BLOCK * warps * rows
+        blocks = round_up(span.batch, tile) // BLOCK
+        groups = min(-(-span.batch // tile), config["groups"] * device.compute_units)
+        parts = _parts(span, device)
+        x, t, *weight = step.data
+        codes = functions_of(step)
+        biases = [layer.act.bias for layer in step.layers]
+        before = min(
+            (bias.offset for bias in biases if bias is not None), default=step.size
+        )
+        steep = max(abs(hidden.steepness[0]), 1e-30) * MOST_DERIVATIVE
+        defines: dict[str, int | str] = {
+            "REAL": real(span), **step_defines(step, span), **shape.defines,
+            "N_IN": x.width, "N_OUT": table(layer.n_out for layer in step.layers),
+            "STRIDE": table(shape.strides),
+            "WEIGHTS_OF": table(x.apply.weights.offset for x in step.layers),
+            "BIAS_OF": table(-1 if bias is None else bias.offset for bias in biases),
+            "STEEPNESS_OF": "{" + ", ".join(
+                number(x.act.nonlinearity.steepness[0], span) for x in step.layers
+            ) + "}",
+            "HIDDEN_CODE": _code(codes, hidden), "LAST_CODE": _code(codes, last),
+            "HIDDEN_BOUNDED": int(activation(hidden.names[0]).bounded),
+            "HIDDEN_LIMIT": _limit(hidden, span), "LAST_LIMIT": _limit(last, span),
+            "SLOPE_EXPONENT": ceil(log2(steep)),
+            "SHARE": "0.5f" if step.loss.halved[0] else "1.0f",
+            "WARPS": warps, "ROWS_M": rows, "STAGES": shape.stages(warps),
+            "X_PADDED": padded(x), "T_PADDED": padded(t),
+            "SLOPE_WARPS": SLOPE_WARPS, "PARTS": parts, "ADDERS": ADDERS,
+            "SHARED_BY": SHARED_BY, "PACKERS": PACKERS, "SIZE": step.size,
+            "BIASES": before,
+        }
+        live: Argument = Gradients()
+        if step.update is not None:
+            defines |= rule_defines(step.update, span)
+            live = live_table(step.update)
+        key = f"fused_step in {shape.planes} halves"
+        packed = (
+            Packed(key, shape.size),
+            Packed(f"{key}, biases", 4 * shape.layers * shape.wide),
+            Packed(f"{key}, about", 16 * shape.layers),
+        )
+        block = BLOCK_BYTES * shape.planes
+        values = Scratch("values", blocks * shape.kept * block)
+        derivatives = Scratch("derivatives", blocks * shape.derived * block)
+        powers = Scratch("powers", 4 * blocks * shape.layers)
+        slopes = Scratch(
+            "slopes", max(16, groups * warps * (shape.layers - 1) * shape.inner * rows
+                          * 2 * WARP * 8 * shape.planes),
+        )
+        sums = Scratch("parts", 4 * max(1, before) * parts)
+        rest = Scratch("biases and records", 4 * groups * (step.size - before + APART))
+        n = span.batch if step.gather is None else step.gather.samples
+        jobs = shape.squares * parts
+        wide = ADDERS // SHARED_BY
+        adding = -(-(step.size + len(RECORD)) // wide)
+        group = SLOPE_WARPS * WARP
+        return (
+            Launch(
+                SOURCE, "pack", defines, (2 * shape.layers * PACKERS,), (PACKERS,),
+                (Parameters(), *packed), when="parameters",
+            ),
+            Launch(
+                SOURCE, "train", defines, (groups * warps * WARP,), (warps * WARP,),
+                (
+                    x, x.stride, t, t.stride, weight[0] if weight else t, *packed,
+                    values, derivatives, powers, blocks, slopes, rest, n, half_bits(n),
+                    float(step.loss.bit_fail_limit), Scalar("first"),
+                    Scalar("samples"), *KEY,
+                ),
+            ),
+            Launch(
+                SOURCE, "slopes", defines, (-(-jobs // SLOPE_WARPS) * group,), (group,),
+                (values, derivatives, powers, blocks, sums, Scalar("samples")),
+            ),
+            Launch(
+                SOURCE, "combine", defines, (adding * ADDERS,), (ADDERS,),
+                (
+                    sums, rest, groups, Parameters(), State(), Gradients(),
+                    step.tally.totals, live, t.width, Scalar("samples"), Scalar("seen"),
+                    Scalar("fresh"), Scalar("rate", "real"), Scalar("count"),
+                    Scalar("seed", "uint"),
+                ),
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A chain in blocks of 16 (``fused_step.h``).
+
+    Attributes
+    ----------
+    first, inner, last : int
+        Of the first layer's terms; of the widest layer between, 0 where there is one
+        layer only; of the last layer's neurons.
+    strides : tuple of int
+        Of the rows of each layer's A.
+    planes : int
+        Halves a value.
+    """
+
+    first: int
+    inner: int
+    last: int
+    strides: tuple[int, ...]
+    planes: int
+
+    @property
+    def layers(self) -> int:
+        """How many."""
+        return len(self.strides)
+
+    @property
+    def widest(self) -> int:
+        """Blocks of the widest."""
+        return max(self.first, self.inner, self.last)
+
+    @property
+    def wide(self) -> int:
+        """Biases of each layer."""
+        return BLOCK * max(self.inner, self.last)
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """Blocks of each layer's terms and neurons."""
+        widths = [self.first, *[self.inner] * (self.layers - 1), self.last]
+        return list(zip(widths, widths[1:], strict=False))
+
+    @property
+    def kept(self) -> int:
+        """Blocks of all layers' terms."""
+        return sum(terms for terms, _ in self.sizes)
+
+    @property
+    def derived(self) -> int:
+        """Blocks of all layers' neurons."""
+        return sum(neurons for _, neurons in self.sizes)
+
+    @property
+    def squares(self) -> int:
+        """What warps multiply over samples, at least one of each layer."""
+        return sum(-(-a // SQUARE) * -(-b // SQUARE) for a, b in self.sizes)
+
+    @property
+    def chunk(self) -> int:
+        """Blocks of a chunk."""
+        return CHUNK_BYTES // BLOCK_BYTES // self.planes
+
+    @property
+    def size(self) -> int:
+        """Bytes of all packed weights, forward and turned."""
+        filled = [round_up(a * b, self.chunk) for a, b in self.sizes]
+        return (sum(filled) + sum(filled[1:])) * self.planes * BLOCK_BYTES
+
+    def stages(self, warps: int) -> int:
+        """Return how many chunks local memory holds."""
+        each = 4 * self.wide * (1 + warps) + 16
+        room = LOCAL_BYTES - self.layers * each - 4 * len(RECORD) * warps * WARP - 16
+        return min(MOST_STAGES, room // CHUNK_BYTES)
+
+    @property
+    def defines(self) -> dict[str, int | str]:
+        """Return the macros of ``fused_step.h`` that are sizes."""
+        return {
+            "FIRST": self.first, "HIDDEN": self.inner, "LAST": self.last,
+            "CHUNK": self.chunk, "PLANES": self.planes, "LAYERS": self.layers,
+        }
+
+
+def _step(span: Span) -> WholeStep:
+    step = whole_step(span)
+    assert step is not None
+    return step
+
+
+def _shape(span: Span) -> _Shape:
+    layers, strides = _step(span).layers, []
+    for layer in layers:
+        assert isinstance(layer.apply.storage, DenseStorage)
+        strides.append(layer.apply.storage.stride)
+    inner = max((layer.n_out for layer in layers[:-1]), default=0)
+    return _Shape(
+        -(-layers[0].n_in // BLOCK), -(-inner // BLOCK), -(-layers[-1].n_out // BLOCK),
+        tuple(strides), PLANES[span.precision],
+    )
+
+
+def _parts(span: Span, device: Device) -> int:
+    """Return of how many parts of the samples gradients are added up."""
+    warps = SLOPE_WARPS * SLOPE_GROUPS * device.compute_units
+    most = -(-span.batch // (SQUARE * BLOCK))
+    return max(1, min(most, warps // _shape(span).squares))
+
+
+def _code(codes: list[tuple[str, str, str]], function: Nonlinearity) -> int:
+    return codes.index(function_of(function.names[0], function))
+
+
+def _limit(function: Nonlinearity, span: Span) -> str:
+    return number((function.limits or (float("inf"),))[0], span)

@@ -1,0 +1,145 @@
+// What the kernels of fused_step.cl share: sizes, the order of packed weights, and what
+// lanes of a warp tell each other.
+//
+// A block of weights is one of 16 rows x 16 terms (halves.h), with both in another order,
+// as in fused_mma.h: what a lane g, t = lane / 4, lane % 4 holds of the sums of 16 neurons
+// are then four in a row, of samples g and g + 8, and packed they are the next layer's
+// operand. Blocks lie in the order of their use: each layer's forward, then from the
+// last layer to the second each one's turned, each filled up to whole chunks.
+//
+// FIRST, LAST  blocks of the first layer's terms, and of the last layer's neurons
+// HIDDEN       blocks of the widest layer between; 0 where there is one layer only
+// CHUNK        blocks that are copied to local memory at once
+// LAYERS       how many there are
+// N_IN         inputs of the first layer
+// N_OUT, STRIDE, WEIGHTS, BIAS  {n, …} of each layer: neurons, from one row of A to the
+//              next, where A and the biases start in the parameters; -1: none
+// STEEPNESS_OF {s, …} what each layer's sums are multiplied by
+// PLANES, PTX  as in halves.h
+#include "fragments.h"
+#if !defined(FIRST) || !defined(HIDDEN) || !defined(LAST) || !defined(CHUNK) \
+    || !defined(LAYERS) || !defined(N_IN) || !defined(N_OUT) || !defined(STRIDE) \
+    || !defined(WEIGHTS_OF) || !defined(BIAS_OF) || !defined(STEEPNESS_OF)
+#error "fused_step.h needs the macros that its head names"
+#endif
+#define PART (PLANES * WARP)  // words of a block
+#define TERMS_OF(layer) ((layer) == 0 ? FIRST : HIDDEN)
+#define NEURONS_OF(layer) ((layer) == LAYERS - 1 ? LAST : HIDDEN)
+#define FILLED(blocks) (((blocks) + CHUNK - 1) / CHUNK * CHUNK)
+// Blocks before a layer's; and before a layer's turned ones, from the second layer on.
+#define START(layer)                                                                     \
+    ((layer) == 0 ? 0 : FILLED(FIRST * NEURONS_OF(0))                                    \
+                            + ((layer) - 1) * FILLED(HIDDEN * HIDDEN))
+#define TURNED                                                                           \
+    (START(LAYERS - 1) + FILLED(TERMS_OF(LAYERS - 1) * LAST))
+#define START_TURNED(layer)                                                              \
+    ((layer) == LAYERS - 1 ? TURNED                                                      \
+     : TURNED + FILLED(HIDDEN * LAST) + (LAYERS - 2 - (layer)) * FILLED(HIDDEN * HIDDEN))
+#define ALL (LAYERS == 1 ? TURNED : START_TURNED(1) + FILLED(HIDDEN * NEURONS_OF(1)))
+#define WIDEST (FIRST > HIDDEN ? (FIRST > LAST ? FIRST : LAST)                           \
+                               : (HIDDEN > LAST ? HIDDEN : LAST))
+#define WIDE (BLOCK * (LAST > HIDDEN ? LAST : HIDDEN))  // neurons of a layer, at most
+#define NOTHING -127         // exponent of what is zero
+#define MOST_SCALE 60        // of exponents
+#define LEAST_SCALE -90
+__constant int n_out_of[LAYERS] = N_OUT;
+__constant int stride_of[LAYERS] = STRIDE;
+__constant int weights_of[LAYERS] = WEIGHTS_OF;
+__constant int bias_of[LAYERS] = BIAS_OF;
+__constant float steepness_of[LAYERS] = STEEPNESS_OF;
+
+inline int terms_of(const int layer) { return layer == 0 ? N_IN : n_out_of[layer - 1]; }
+
+// The exponent of a float's bits, which is no negative one's.
+inline int exponent_of(const uint bits) { return (int)(bits >> 23) - 127; }
+
+// 2^e; 0 from -127 on, and infinity from 128 on.
+inline float power_of_two(const int e)
+{
+    return as_float(min(max(e + 127, 0), 255) << 23);
+}
+
+// A word of the lane `mask` away. In plain C through 32 words of local memory.
+inline uint swapped(const uint v, const int mask, __local uint *exchange)
+{
+#if PTX >= 80
+    uint other;
+    asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;"
+                 : "=r"(other) : "r"(v), "r"(mask));
+    return other;
+#else
+    const int lane = get_local_id(0) % WARP;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    exchange[lane] = v;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    return exchange[lane ^ mask];
+#endif
+}
+
+// Lane g, t's two halves of row g, columns 2t and 2t + 1, become those of rows 2t and
+// 2t + 1, column g.
+inline uint turned(const uint word, __local uint *exchange)
+{
+#if PTX >= 80
+    uint found;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;"
+                 : "=r"(found) : "r"(word));
+    return found;
+#else
+    const int lane = get_local_id(0) % WARP, g = lane / 4, t = lane % 4;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    exchange[lane] = word;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    const int shift = 16 * (g % 2);
+    const uint first = exchange[8 * t + g / 2] >> shift & 0xffff;
+    return first | (exchange[8 * t + 4 + g / 2] >> shift & 0xffff) << 16;
+#endif
+}
+
+// Of two words' halves the larger magnitudes.
+inline uint larger(const uint a, const uint b)
+{
+#if PTX >= 80
+    uint word;
+    asm("{ .reg .b32 p, q; abs.f16x2 p, %1; abs.f16x2 q, %2; max.f16x2 %0, p, q; }"
+        : "=r"(word) : "r"(a), "r"(b));
+    return word;
+#else
+    return max(a & 0x7fff, b & 0x7fff)
+           | max(a >> 16 & 0x7fff, b >> 16 & 0x7fff) << 16;
+#endif
+}
+
+// A word's halves times 2^power, -14 to 15.
+inline uint times_power(const uint word, const int power)
+{
+#if PTX >= 80
+    const uint one = (15 + power) << 10;
+    uint product;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(word), "r"(one | one << 16));
+    return product;
+#else
+    const float2 v = of_halves(word) * power_of_two(power);
+    return halves(v.s0, v.s1);
+#endif
+}
+
+// Likewise -28 to 15; what is less becomes -28.
+inline uint times_far(const uint word, const int power)
+{
+    const int first = clamp(power, -14, 15), second = clamp(power - first, -14, 0);
+    return times_power(times_power(word, first), second);
+}
+
+// Words i and i + 2 of a block = 4 values of a lane.
+inline void put_words(uint (*words)[4], const int i, const float4 v)
+{
+    words[0][i] = halves(v.s0, v.s1);
+    words[0][2 + i] = halves(v.s2, v.s3);
+#if PLANES == 2
+    const float4 high = (float4)(of_halves(words[0][i]), of_halves(words[0][2 + i]));
+    const float4 low = (v - high) * LOW;
+    words[1][i] = halves(low.s0, low.s1);
+    words[1][2 + i] = halves(low.s2, low.s3);
+#endif
+}
