@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Callable
+from ctypes.util import find_library
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -181,6 +183,15 @@ class ScikitLearn:
         )
 
 
+def _lend_opencl() -> None:
+    """Let tinygrad find the OpenCL that pyopencl brings, where the system has none."""
+    import pyopencl
+
+    brought = Path(pyopencl.__file__).parent.glob(".libs/libOpenCL*")
+    if find_library("OpenCL") is None and (file := next(brought, None)):
+        os.environ.setdefault("OPENCL_PATH", str(file))
+
+
 @dataclass(frozen=True)
 class Tinygrad:
     """tinygrad on the first OpenCL device, the whole network under its TinyJit."""
@@ -194,6 +205,7 @@ class Tinygrad:
 
     def prepare(self, case: Case, device: Device) -> Prepared:
         """Return the captured calls, if its device is ours."""
+        _lend_opencl()
         from tinygrad import Device as Places
         from tinygrad import Tensor, TinyJit
 
