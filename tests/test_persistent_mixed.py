@@ -82,7 +82,8 @@ def check(network, config, device):
 ])
 def test_networks(name, group, depth):
     device, network = posing(1), network_of(name)
-    configs = [{"group": group, "depth": depth}]
+    units = device.compute_units
+    configs = [{"groups": units, "group": group, "depth": depth}]
     if DEVICE.concurrent_groups:
         span = step_of(network, configs[0], device).span
         configs += list(MIXED.space(span, device))[::3]
@@ -99,7 +100,9 @@ def test_groups_pass_values_on(units):
         last = row * (40 // n)
         below = (column <= last) & (column > last - reach)
         layers.append(Sparse(n, "sigmoid", pattern=Pattern.of(below), format="csr"))
-    check(Network(7, layers, seed=3), {"group": 32, "depth": 2}, posing(units))
+    device = posing(units)
+    config = {"groups": device.compute_units, "group": 32, "depth": 2}
+    check(Network(7, layers, seed=3), config, device)
 
 
 def test_ranges_are_of_neighbours():
@@ -127,7 +130,7 @@ def test_shapes_have_room():
         for config in space:
             *_, launch = MIXED.launches(span, config, device)
             assert 2 * (launch.defines["ROOM"] + 4) * 4 < 47 << 10
-            assert MIXED.cost(span, config, device).compute_units == 132
+            assert MIXED.cost(span, config, device).compute_units == config["groups"]
 
 
 def test_refusals():
@@ -167,7 +170,9 @@ def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
             for i in range(len(program.ops))
         ]
 
-    waiting = [step_of(network, {"group": 1, "depth": 1}, device)]
+    waiting = [
+        step_of(network, {"groups": 4, "group": 1, "depth": 1}, device)
+    ]
     plan = Plan(network, device, 1, waiting, lambda: waiting, spare, "why")
     x = RNG.uniform(-1, 1, (1, network.n_in)).astype(np.float32)
     wanted = clnet.reference.run(program, x, network.parameters)

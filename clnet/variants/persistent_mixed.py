@@ -45,6 +45,8 @@ from clnet.variants.products import (
 # Work-items of a group, vectors on their way; the usually best first.
 SHAPES = ((256, 2), (256, 4), (256, 1), (512, 2), (256, 8), (512, 4), (128, 4))
 TOGETHER = 8  # work-items of a row at least, if it is long: they read a line of a cache
+FEWER = 2  # times fewer groups than compute units, at least, if fewer
+EXCHANGE = 36 << 10  # bytes that a unit could read while groups exchange a layer
 TAKERS = 256  # work-items of a group that puts values in order
 VECTOR = 4  # values
 PLACES = 1 << 16  # at most: they are counted in 16 bits
@@ -56,8 +58,8 @@ SPARE = 64  # bytes of local memory for what is no value
 class PersistentMixed:
     """Groups that stay for all layers of any kind (``persistent_mixed.cl``).
 
-    Config: ``group``, work-items of a group; ``depth``, vectors of weights that each
-    keeps on their way.
+    Config: ``groups``; ``group``, work-items of each; ``depth``, vectors of weights
+    that each of those keeps on their way.
     """
 
     name: str = "persistent_mixed"
@@ -84,16 +86,22 @@ class PersistentMixed:
         return self._configs(span, device)
 
     def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
-        found = []
+        units = device.compute_units
+        widest = max(map(_n_out, layers_of(span)))
+        found: list[Config] = []
         for group, depth in SHAPES:
-            config = {"group": group, "depth": depth}
-            room = _room(span, config, device)
-            if (
-                group <= device.largest_group
-                and 2 * WORD * (room + VECTOR) + SPARE <= device.local_memory
-                and room + VECTOR <= PLACES
-            ):
-                found.append(config)
+            # Of few rows: no more groups than have one for each team.
+            enough = max(1, widest * _team(device) // group)
+            for groups in dict.fromkeys((units, min(units, enough))):
+                config = {"groups": groups, "group": group, "depth": depth}
+                room = _room(span, config, device)
+                if (
+                    (groups == units or FEWER * groups <= units)
+                    and group <= device.largest_group
+                    and 2 * WORD * (room + VECTOR) + SPARE <= device.local_memory
+                    and room + VECTOR <= PLACES
+                ):
+                    found.append(config)
         return tuple(found)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
@@ -102,20 +110,23 @@ class PersistentMixed:
             live_count(apply.storage)
             for layer in layers_of(span) if not _dense(layer) for apply in layer.applies
         )
+        groups, moved = config["groups"], span_bytes(span) + INDEX * entries
+        waits = EXCHANGE * len(layers_of(span))
         return Cost(
             flops=span_flops(span),
-            bytes=span_bytes(span) + INDEX * entries,
+            bytes=moved,
             launches=1,
-            scratch=WORD * (2 * sum(_words(span)) + device.compute_units + entries),
-            compute_units=device.compute_units,
+            scratch=WORD * (2 * sum(_words(span)) + groups + entries),
+            compute_units=groups,
+            efficiency=moved / (moved + groups * waits),
         )
 
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return what puts lists in order, and the one launch."""
-        layers, groups = layers_of(span), device.compute_units
-        group, words, lists = config["group"], _words(span), Lists(span, groups)
+        layers, groups, group = layers_of(span), config["groups"], config["group"]
+        words, lists = _words(span), Lists(span, groups)
         functions = tuple(dict.fromkeys(layer.act.nonlinearity for layer in layers))
         x, y = span.inputs[0], span.outputs[0]
         given = (Given(x),) if x.width <= GIVEN else ()
@@ -136,7 +147,7 @@ class PersistentMixed:
             "STARTS": table(starts[:-1]),
             "WEIGHTS": table(x.applies[0].weights.offset // VECTOR for x in layers),
             "LONGEST": table(map(_longest, layers)),
-            "SHIFTS": table(_shift(layer, group, device) for layer in layers),
+            "SHIFTS": table(_shift(layer, config, device) for layer in layers),
             "BIAS": table(-1 if bias is None else bias.offset for bias in biases),
             "BIAS_STEP": table(int(not layer.act.shared) for layer in layers),
             "FUNCTION": table(functions.index(x.act.nonlinearity) for x in layers),
@@ -229,12 +240,15 @@ def _share(layer: Layer, groups: int) -> int:
     return -(-_n_out(layer) // groups)
 
 
-def _shift(layer: Layer, group: int, device: Device) -> int:
+def _team(device: Device) -> int:
+    """Return the work-items that may read a row."""
+    return LOCK_STEP if inline_ptx(device) else 1
+
+
+def _shift(layer: Layer, config: Config, device: Device) -> int:
     """Return n of the 2^n work-items that read a row of a layer."""
-    if not inline_ptx(device):
-        return 0
-    idle = max(TOGETHER, group // _share(layer, device.compute_units))
-    most = min(LOCK_STEP, idle).bit_length() - 1
+    idle = max(TOGETHER, config["group"] // _share(layer, config["groups"]))
+    most = min(_team(device), idle).bit_length() - 1
     return min(most, (_longest(layer) - 1).bit_length())
 
 
@@ -245,10 +259,10 @@ def _room(span: Span, config: Config, device: Device) -> int:
         held = _padded(layer)
         storage = layer.applies[0].storage
         if _dense(layer):
-            step = config["depth"] << _shift(layer, config["group"], device)
+            step = config["depth"] << _shift(layer, config, device)
             held = round_up(held, VECTOR * step)
         elif isinstance(storage, LocalStorage):
-            rows = _share(layer, device.compute_units)
+            rows = _share(layer, config["groups"])
             # A range starts and ends on whole vectors.
             held = min(held, round_up(rows + storage.window - 1 + VECTOR, VECTOR))
         most = max(most, held)
