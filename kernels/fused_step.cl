@@ -23,6 +23,8 @@
 //           that
 // HIDDEN_BOUNDED  1 where the former stays within -1 and 1
 // HIDDEN_LIMIT, LAST_LIMIT  where sums times steepness are clipped
+// LOW_SLOPE  the other derivative of hidden layers, with steepness, where they have two,
+//           one of which is steepness; else left out
 // SLOPE_EXPONENT  hidden layers' derivatives, with steepness, are at most 2^that
 // SHARE     of the outputs' errors, as in losses.h
 // SLOPE_WARPS  warps of a group of `slopes`
@@ -280,6 +282,13 @@ UNROLLED
             }
 }
 
+// What lanes of a warp have written to local memory is seen by the others.
+#if PTX >= 80
+#define MEET_WARP() asm volatile("bar.warp.sync 0xffffffff;" ::: "memory")
+#else
+#define MEET_WARP() barrier(CLK_LOCAL_MEM_FENCE)
+#endif
+
 // What a step has of each layer, one after the other.
 #define BLOCKS_BEFORE(layer) ((layer) == 0 ? 0 : FIRST + ((layer) - 1) * HIDDEN)
 #define DERIVATIVES_BEFORE(layer) ((layer) * HIDDEN)
@@ -287,26 +296,30 @@ UNROLLED
 // Derivatives of a layer: written for its slopes, with the power of two that they and the
 // values below have together.
 inline void write_derivatives(__global uint4 *to, __global int *powers, Words *rows,
-                              int (*scales)[2], int (*below)[2], const int blocks,
-                              const int row, __local uint4 *exchange)
+                              int (*scales)[2], __local const int *kept,
+                              const int blocks, const int row,
+                              __local uint4 *exchange)
 {
+    const int g = get_local_id(0) % WARP / 4;
     Words even[ROWS_M];
     int most[ROWS_M][2];
     look_up(most, rows, blocks, exchange);
 UNROLLED
     for (int m = 0; m < ROWS_M; ++m) {
-        int power = 2 * MOST_SCALE + 15;
+        int power = 2 * MOST_SCALE + 15, both[2];
 UNROLLED
-        for (int i = 0; i < 2; ++i)
+        for (int i = 0; i < 2; ++i) {
+            both[i] = scales[m][i] + kept[16 * m + 8 * i + g];
             if (most[m][i] != NOTHING)
-                power = min(power, min(TOP - most[m][i], 15) + scales[m][i] + below[m][i]);
+                power = min(power, min(TOP - most[m][i], 15) + both[i]);
+        }
 UNROLLED
         for (int mask = 4; mask < WARP; mask *= 2)
             power = min(power, (int)swapped(power, mask, FEW(exchange)));
         if (get_local_id(0) % WARP == 0) powers[row + m] = power;
 UNROLLED
         for (int i = 0; i < blocks * PLANES * 4; ++i) {
-            const int w = i % 4, of = power - scales[m][w % 2] - below[m][w % 2];
+            const int w = i % 4, of = power - both[w % 2];
             even[m][i / 4 / PLANES][i / 4 % PLANES][w] =
                 times_far(rows[m][i / 4 / PLANES][i / 4 % PLANES][w], of);
         }
@@ -419,22 +432,169 @@ UNROLLED
     record[0] += sum * part;
 }
 
-#if PLANES == 2
+// What is kept of a block's slopes until the way back. Where they are one of two, a bit
+// each of SPARE words, 8 blocks in a word.
+#ifdef LOW_SLOPE
+#define SPARE ((HIDDEN * ROWS_M * 2 + 7) / 8)
+#define SLOPES_OF_LAYER (SPARE * WARP)
+typedef uint Slopes;
+#elif PLANES == 2
+#define SLOPES_OF_LAYER (HIDDEN * ROWS_M * 2 * WARP)
 typedef float4 Slopes;
 #define KEEP(s) (s)
 #define KEPT(s) (s)
 #else
+#define SLOPES_OF_LAYER (HIDDEN * ROWS_M * 2 * WARP)
 typedef uint2 Slopes;
 #define KEEP(s) (uint2)(halves((s).s0, (s).s1), halves((s).s2, (s).s3))
 #define KEPT(s) (float4)(of_halves((s).s0), of_halves((s).s1))
 #endif
+
+// The exponent of what sums of 16 * terms products may be larger by.
+inline int growth(const int terms)
+{
+    return 4 + (terms > 8 ? 4 : terms > 4 ? 3 : terms > 2 ? 2 : 1);
+}
+
+inline void copy_rows(Words *rows, Words *from)
+{
+UNROLLED
+    for (int i = 0; i < ROWS_M * HIDDEN * PLANES * 4; ++i) {
+        const int m = i / (HIDDEN * PLANES * 4), k = i / (PLANES * 4) % HIDDEN;
+        rows[m][k][i / 4 % PLANES][i % 4] = from[m][k][i / 4 % PLANES][i % 4];
+    }
+}
+
+// rows = a layer's outputs of its inputs `rows`; of the last one v = its sums
+//
+// terms, neurons  its blocks
+// kept [LAYERS, SAMPLES]  scales of what layers read; of this warp's samples
+inline void forward(const int layer, const int terms, const int neurons, const int last,
+                    Words *rows, float4 (*v)[2][WIDEST], __local int *kept,
+                    __global uint4 *values, const int row, __global Slopes *slopes,
+                    Feed *feed, __local const float4 *biases, const int4 about,
+                    __local uint4 *exchange)
+{
+    const int lane = get_local_id(0) % WARP, g = lane / 4, at = lane % 4;
+    const float steepness = steepness_of[layer];
+    int most[ROWS_M][2];
+    float up[ROWS_M][2], down[ROWS_M][2];
+    Words next[ROWS_M];
+    write_turned(values, rows, terms, 1, row, exchange);
+    if (!last) look_up(most, rows, terms, exchange);
+UNROLLED
+    for (int i = 0; i < 2 * ROWS_M; ++i) {
+        const int m = i / 2, h = i % 2, scale = kept[layer * SAMPLES + 8 * i + g];
+        down[m][h] = power_of_two(-scale) * power_of_two(-about.s0) * steepness;
+        if (last) continue;
+        const int of_sums = most[m][h] + 1 - scale + about.s1 + growth(terms)
+                            + exponent_of(as_uint(steepness)) + 1;
+        const int bound = max(max(of_sums, about.s2), 0) + 2;  // |f(v)| <= |v| + 1
+        const int next_scale =
+            clamp(HIDDEN_BOUNDED ? TOP : TOP - bound, LEAST_SCALE, MOST_SCALE);
+        up[m][h] = power_of_two(next_scale);
+        if (at == 0) kept[(layer + 1) * SAMPLES + 8 * i + g] = next_scale;
+    }
+#ifdef LOW_SLOPE
+    uint bits[SPARE];
+UNROLLED
+    for (int i = 0; i < SPARE; ++i) bits[i] = 0;
+#endif
+    STAGE_WORDS(rows, exchange);
+UNROLLED
+    for (int j = 0; j < neurons; ++j) {
+        const float4 bias = biases[(layer * WIDE + BLOCK * j) / 4 + at];
+        float4 found[ROWS_M][2];
+        multiply(found, rows, terms, j * terms, feed, exchange);
+UNROLLED
+        for (int i = 0; i < 2 * ROWS_M; ++i) {
+            const int m = i / 2, h = i % 2;
+            const float4 sum = found[m][h] * down[m][h] + bias;
+            if (last) {
+                v[m][h][j] = sum;
+                continue;
+            }
+            const float2 a = activate(0, sum.s0), b = activate(0, sum.s1);
+            const float2 c = activate(0, sum.s2), d = activate(0, sum.s3);
+            put_words(next[m][j], h, (float4)(a.s0, b.s0, c.s0, d.s0) * up[m][h]);
+            const int number = (j * ROWS_M + m) * 2 + h;
+#ifdef LOW_SLOPE
+            bits[number / 8] |= ((a.s1 != LOW_SLOPE ? 1u : 0) | (b.s1 != LOW_SLOPE ? 2u : 0)
+                                 | (c.s1 != LOW_SLOPE ? 4u : 0)
+                                 | (d.s1 != LOW_SLOPE ? 8u : 0)) << number % 8 * 4;
+#else
+            slopes[layer * SLOPES_OF_LAYER + number * WARP] =
+                KEEP((float4)(a.s1, b.s1, c.s1, d.s1));
+#endif
+        }
+    }
+#ifdef LOW_SLOPE
+UNROLLED
+    for (int i = 0; i < SPARE; ++i)
+        if (!last) slopes[layer * SLOPES_OF_LAYER + i * WARP] = bits[i];
+#endif
+    if (!last) copy_rows(rows, next);
+}
+
+// rows = the derivatives by the sums of the layer below, of those of `layer`
+//
+// terms  blocks of the layer's neurons
+// scale  of rows
+inline void backward(const int layer, const int terms, Words *rows, int (*scale)[2],
+                     __global const Slopes *slopes, Feed *feed, const int4 about,
+                     __local float *sums, __local uint4 *exchange)
+{
+    int most[ROWS_M][2];
+    float up[ROWS_M][2], down[ROWS_M][2];
+    Words next[ROWS_M];
+    look_up(most, rows, terms, exchange);
+    slopes += (layer - 1) * SLOPES_OF_LAYER;
+#ifdef LOW_SLOPE
+    uint bits[SPARE];
+UNROLLED
+    for (int i = 0; i < SPARE; ++i) bits[i] = slopes[i * WARP];
+#endif
+UNROLLED
+    for (int i = 0; i < 2 * ROWS_M; ++i) {
+        const int m = i / 2, h = i % 2;
+        const int bound = most[m][h] + 1 - scale[m][h] + about.s1 + SLOPE_EXPONENT
+                          + growth(terms);
+        down[m][h] = power_of_two(-scale[m][h]) * power_of_two(-about.s0);
+        scale[m][h] = clamp(TOP - bound, LEAST_SCALE, MOST_SCALE);
+        up[m][h] = power_of_two(scale[m][h]);
+    }
+    STAGE_WORDS(rows, exchange);
+UNROLLED
+    for (int j = 0; j < HIDDEN; ++j) {
+        float4 found[ROWS_M][2];
+        multiply(found, rows, terms, j * terms, feed, exchange);
+UNROLLED
+        for (int i = 0; i < 2 * ROWS_M; ++i) {
+            const int m = i / 2, h = i % 2, number = (j * ROWS_M + m) * 2 + h;
+#ifdef LOW_SLOPE
+            const uint four = bits[number / 8] >> number % 8 * 4;
+            const float high = steepness_of[0];
+            const float4 slope =
+                (float4)(four & 1 ? high : LOW_SLOPE, four & 2 ? high : LOW_SLOPE,
+                         four & 4 ? high : LOW_SLOPE, four & 8 ? high : LOW_SLOPE);
+#else
+            const Slopes both = slopes[number * WARP];
+            const float4 slope = KEPT(both);
+#endif
+            found[m][h] *= down[m][h] * slope;
+            put_words(next[m][j], h, found[m][h] * up[m][h]);
+        }
+        add_biases(sums + BLOCK * j, found, exchange);
+    }
+    copy_rows(rows, next);
+}
 
 // x, t, weight [n, width]: the data set
 // packed, biases, about: as pack wrote them
 // values       [layers' blocks: sample blocks, blocks, PLANES, WARP] what layers read
 // derivatives  likewise by what they sum up
 // powers       [LAYERS, sample_blocks] of two, by which products of both are too large
-// slopes       of a warp [LAYERS - 1, HIDDEN, ROWS_M, 2, WARP]: of the hidden layers
+// slopes       of each warp, of the hidden layers, as `forward` keeps them
 // sums         [groups, REST] of biases' gradients, and behind them the records
 // index map: work-group: every (groups)-th tile of SAMPLES; a warp: ROWS_M * 16 of them
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
@@ -453,10 +613,12 @@ void train(__global const float *x, const int ldx, __global const float *t, cons
     __local int4 near[LAYERS];
     __local float bias_sums[WARPS][LAYERS][WIDE];
     __local float records[RECORD][ITEMS];
+    __local int kept[LAYERS * SAMPLES];
     const uint8 key = (uint8)(k0, k1, k2, k3, k4, k5, k6, k7);
     const int warp = get_local_id(0) / WARP, lane = get_local_id(0) % WARP;
     const int g = lane / 4, at = lane % 4;
     const int all = get_num_groups(0) * SAMPLES;
+    __local int *own = kept + warp * ROWS_M * BLOCK;
     __local uint4 *exchange = exchanges + warp * (EXCHANGED / WARPS);
     Feed feed = {shared, packed, shared, 0, STAGES - 1};
     for (int i = 0; i < STAGES - 1; ++i)
@@ -466,14 +628,12 @@ void train(__global const float *x, const int ldx, __global const float *t, cons
         near_biases[i] = biases[i];
     for (int i = get_local_id(0); i < LAYERS; i += ITEMS) near[i] = about[i];
     for (int i = lane; i < LAYERS * WIDE; i += WARP) bias_sums[warp][0][i] = 0;
-    slopes += (size_t)(get_global_id(0) / WARP) * (LAYERS - 1) * HIDDEN * ROWS_M * 2 * WARP
-              + lane;
+    slopes += (size_t)(get_global_id(0) / WARP) * (LAYERS - 1) * SLOPES_OF_LAYER + lane;
     float record[RECORD] = {0, 0, 0};
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int tile = get_group_id(0) * SAMPLES; tile < samples; tile += all) {
         const int start = tile + warp * ROWS_M * BLOCK, row = start / BLOCK;
         Words rows[ROWS_M];
-        int scales[LAYERS][ROWS_M][2], most[ROWS_M][2];
         size_t rows_of[ROWS_M][2];
         float4 v[ROWS_M][2][WIDEST];
 UNROLLED
@@ -485,66 +645,33 @@ UNROLLED
             for (int k = 0; k < FIRST; ++k)
                 v[i / 2][i % 2][k] = load_four(from, BLOCK * k + 4 * at, N_IN, X_PADDED);
         }
-        pack_rows(rows, scales[0], v, FIRST, exchange);
+        int scale[ROWS_M][2];
+        pack_rows(rows, scale, v, FIRST, exchange);
+        if (at == 0)
+UNROLLED
+            for (int i = 0; i < 2 * ROWS_M; ++i) own[8 * i + g] = scale[i / 2][i % 2];
+        MEET_WARP();
 
         // Forward.
+#define VALUES(layer) (values + (size_t)BLOCKS_BEFORE(layer) * sample_blocks * PART)
 #define FORWARD(layer, terms, neurons, last)                                             \
-    forward(layer, terms, neurons, last, rows, scales[layer],                            \
-            scales[min(layer + 1, LAYERS - 1)], v, values, sample_blocks, row, slopes,   \
-            &feed, near_biases, near, exchange)
-UNROLLED
-        for (int layer = 0; layer < LAYERS; ++layer) {
-            const int terms = TERMS_OF(layer), neurons = NEURONS_OF(layer);
-            const int last = layer == LAYERS - 1;
-            write_turned(values + (size_t)BLOCKS_BEFORE(layer) * sample_blocks * PART,
-                         rows, terms, 1, row, exchange);
-            look_up(most, rows, terms, exchange);
-            const int4 here = near[layer];
-            float up[ROWS_M][2], down[ROWS_M][2];
-UNROLLED
-            for (int i = 0; i < 2 * ROWS_M; ++i) {
-                const int m = i / 2, h = i % 2, scale = scales[layer][m][h];
-                down[m][h] = power_of_two(-scale) * power_of_two(-here.s0)
-                             * steepness_of[layer];
-                if (last) continue;
-                // |sums| < 2^bound; 16 * terms is at most 2^(4 + bits of terms).
-                const int steep = exponent_of(as_uint(steepness_of[layer])) + 1;
-                const int of_sums = most[m][h] + 1 - scale + here.s1 + steep + 4
-                                    + (terms > 4 ? 3 + (terms > 8) : terms > 2 ? 2 : 1);
-                const int bound = max(max(of_sums, here.s2), 0) + 2;  // |f(v)| <= |v| + 1
-                scales[layer + 1][m][h] =
-                    clamp(HIDDEN_BOUNDED ? TOP : TOP - bound, LEAST_SCALE, MOST_SCALE);
-                up[m][h] = power_of_two(scales[layer + 1][m][h]);
-            }
-            Words next[ROWS_M];
-            STAGE_WORDS(rows, exchange);
-UNROLLED
-            for (int j = 0; j < neurons; ++j) {
-                const float4 bias = near_biases[(layer * WIDE + BLOCK * j) / 4 + at];
-                float4 found[ROWS_M][2];
-                multiply(found, rows, terms, j * terms, &feed, exchange);
-UNROLLED
-                for (int i = 0; i < 2 * ROWS_M; ++i) {
-                    const int m = i / 2, h = i % 2;
-                    const float4 sum = found[m][h] * down[m][h] + bias;
-                    if (last) {
-                        v[m][h][j] = sum;
-                        continue;
-                    }
-                    const float2 a = activate(0, sum.s0), b = activate(0, sum.s1);
-                    const float2 c = activate(0, sum.s2), d = activate(0, sum.s3);
-                    put_words(next[m][j], h, (float4)(a.s0, b.s0, c.s0, d.s0) * up[m][h]);
-                    slopes[(((layer * HIDDEN + j) * ROWS_M + m) * 2 + h) * WARP] =
-                        KEEP((float4)(a.s1, b.s1, c.s1, d.s1));
-                }
-            }
-            if (last) break;
-UNROLLED
-            for (int i = 0; i < ROWS_M * HIDDEN * PLANES * 4; ++i) {
-                const int m = i / (HIDDEN * PLANES * 4), k = i / (PLANES * 4) % HIDDEN;
-                rows[m][k][i / 4 % PLANES][i % 4] = next[m][k][i / 4 % PLANES][i % 4];
-            }
+    forward(layer, terms, neurons, last, rows, v, own, VALUES(layer), row, slopes, &feed, \
+            near_biases, near[layer], exchange);                                         \
+    MEET_WARP()
+#if LAYERS > 1
+        int layer = 0;
+#if FIRST != HIDDEN
+        FORWARD(0, FIRST, HIDDEN, 0);
+        ++layer;
+#endif
+#pragma nounroll
+        for (; layer < LAYERS - 1; ++layer) {
+            FORWARD(layer, HIDDEN, HIDDEN, 0);
         }
+        FORWARD(LAYERS - 1, HIDDEN, LAST, 1);
+#else
+        FORWARD(0, FIRST, LAST, 1);
+#endif
 
         // The loss.
 UNROLLED
@@ -559,7 +686,6 @@ UNROLLED
             loss_of(v[i / 2][i % 2], wanted, WEIGHTED ? weight[of] : 1.0f, there,
                     bit_fail_limit, record, FEW(exchange));
         }
-        int scale[ROWS_M][2];
         pack_rows(rows, scale, v, LAST, exchange);
 UNROLLED
         for (int k = 0; k < LAST; ++k) {
@@ -570,48 +696,26 @@ UNROLLED
         }
 
         // Back.
-UNROLLED
-        for (int layer = LAYERS - 1; layer >= 0; --layer) {
-            const int terms = NEURONS_OF(layer);
-            write_derivatives(
-                derivatives + (size_t)DERIVATIVES_BEFORE(layer) * sample_blocks * PART,
-                powers + layer * sample_blocks, rows, scale, scales[layer], terms, row,
-                exchange);
-            if (layer == 0) break;
-            look_up(most, rows, terms, exchange);
-            const int4 here = near[layer];
-            float up[ROWS_M][2], down[ROWS_M][2];
-UNROLLED
-            for (int i = 0; i < 2 * ROWS_M; ++i) {
-                const int m = i / 2, h = i % 2;
-                const int bound = most[m][h] + 1 - scale[m][h] + here.s1 + SLOPE_EXPONENT
-                                  + 4 + (terms > 4 ? 3 + (terms > 8) : terms > 2 ? 2 : 1);
-                down[m][h] = power_of_two(-scale[m][h]) * power_of_two(-here.s0);
-                scale[m][h] = clamp(TOP - bound, LEAST_SCALE, MOST_SCALE);
-                up[m][h] = power_of_two(scale[m][h]);
-            }
-            Words next[ROWS_M];
-            STAGE_WORDS(rows, exchange);
-UNROLLED
-            for (int j = 0; j < HIDDEN; ++j) {
-                float4 found[ROWS_M][2];
-                multiply(found, rows, terms, j * terms, &feed, exchange);
-UNROLLED
-                for (int i = 0; i < 2 * ROWS_M; ++i) {
-                    const int m = i / 2, h = i % 2;
-                    const Slopes slope =
-                        slopes[((((layer - 1) * HIDDEN + j) * ROWS_M + m) * 2 + h) * WARP];
-                    found[m][h] *= down[m][h] * KEPT(slope);
-                    put_words(next[m][j], h, found[m][h] * up[m][h]);
-                }
-                add_biases(bias_sums[warp][layer - 1] + BLOCK * j, found, exchange);
-            }
-UNROLLED
-            for (int i = 0; i < ROWS_M * HIDDEN * PLANES * 4; ++i) {
-                const int m = i / (HIDDEN * PLANES * 4), k = i / (PLANES * 4) % HIDDEN;
-                rows[m][k][i / 4 % PLANES][i % 4] = next[m][k][i / 4 % PLANES][i % 4];
-            }
+#define DERIVATIVES(layer, terms)                                                        \
+    write_derivatives(                                                                   \
+        derivatives + (size_t)DERIVATIVES_BEFORE(layer) * sample_blocks * PART,          \
+        powers + (layer) * sample_blocks, rows, scale, own + (layer) * SAMPLES, terms,   \
+        row, exchange)
+#define BACKWARD_FROM(layer, terms)                                                      \
+    DERIVATIVES(layer, terms);                                                           \
+    backward(layer, terms, rows, scale, slopes, &feed, near[layer],                      \
+             bias_sums[warp][(layer) - 1], exchange)
+#if LAYERS > 1
+        BACKWARD_FROM(LAYERS - 1, LAST);
+#pragma nounroll
+        for (layer = LAYERS - 2; layer > 0; --layer) {
+            BACKWARD_FROM(layer, HIDDEN);
         }
+        DERIVATIVES(0, HIDDEN);
+#else
+        DERIVATIVES(0, LAST);
+#endif
+        MEET_WARP();
     }
     ARRIVED(0);
     for (int k = 0; k < RECORD; ++k) records[k][get_local_id(0)] = record[k];

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil, log2
 
-from clnet.activations import activation
+from clnet.activations import LEAK, activation
 from clnet.device import Device
 from clnet.ops import Nonlinearity, Span, round_up
 from clnet.optimisers import Sarprop
@@ -56,6 +57,7 @@ SLOPE_GROUPS = 2  # of them, for each compute unit
 ADDERS = 256  # work-items of a group that adds parts
 SHARED_BY = 8  # of them that share an element
 MOST_DERIVATIVE = 2.0  # above any function's derivative by what it is applied to
+LOW_SLOPES = {"relu": 0.0, "leaky_relu": LEAK}  # where the other one is 1
 KEYS = ("warps", "rows", "groups")
 CONFIGS = ((8, 1, 2), (4, 1, 4), (4, 2, 2), (8, 2, 1))
 
@@ -103,7 +105,7 @@ class FusedStep:
                 f"it keeps at most {most} values of a layer in registers, and here are "
                 f"{shape.widest * BLOCK}"
             )
-        if all(shape.stages(c[0]) < LEAST_STAGES for c in CONFIGS):
+        if all(shape.stages(*c[:2]) < LEAST_STAGES for c in CONFIGS):
             return f"its biases leave no room in {LOCAL_BYTES} bytes of local memory"
         return None
 
@@ -114,7 +116,7 @@ class FusedStep:
         return tuple(
             dict(zip(KEYS, config, strict=True)) for config in CONFIGS
             if config[1] * held <= REGISTERS
-            and shape.stages(config[0]) >= LEAST_STAGES
+            and shape.stages(*config[:2]) >= LEAST_STAGES
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
@@ -161,12 +163,15 @@ class FusedStep:
             "HIDDEN_LIMIT": _limit(hidden, span), "LAST_LIMIT": _limit(last, span),
             "SLOPE_EXPONENT": ceil(log2(steep)),
             "SHARE": "0.5f" if step.loss.halved[0] else "1.0f",
-            "WARPS": warps, "ROWS_M": rows, "STAGES": shape.stages(warps),
+            "WARPS": warps, "ROWS_M": rows, "STAGES": shape.stages(warps, rows),
             "X_PADDED": padded(x), "T_PADDED": padded(t),
             "SLOPE_WARPS": SLOPE_WARPS, "PARTS": parts, "ADDERS": ADDERS,
             "SHARED_BY": SHARED_BY, "PACKERS": PACKERS, "SIZE": step.size,
             "BIASES": before,
         }
+        low = _low_slope(hidden)
+        if low is not None:
+            defines["LOW_SLOPE"] = number(low, span)
         live: Argument = Gradients()
         if step.update is not None:
             defines |= rule_defines(step.update, span)
@@ -262,7 +267,7 @@ class _Shape:
     def sizes(self) -> list[tuple[int, int]]:
         """Blocks of each layer's terms and neurons."""
         widths = [self.first, *[self.inner] * (self.layers - 1), self.last]
-        return list(zip(widths, widths[1:], strict=False))
+        return list(pairwise(widths))
 
     @property
     def kept(self) -> int:
@@ -290,9 +295,9 @@ class _Shape:
         filled = [round_up(a * b, self.chunk) for a, b in self.sizes]
         return (sum(filled) + sum(filled[1:])) * self.planes * BLOCK_BYTES
 
-    def stages(self, warps: int) -> int:
+    def stages(self, warps: int, rows: int) -> int:
         """Return how many chunks local memory holds."""
-        each = 4 * self.wide * (1 + warps) + 16
+        each = 4 * self.wide * (1 + warps) + 16 + 4 * warps * rows * BLOCK
         room = LOCAL_BYTES - self.layers * each - 4 * len(RECORD) * warps * WARP - 16
         return min(MOST_STAGES, room // CHUNK_BYTES)
 
@@ -332,6 +337,13 @@ def _parts(span: Span, device: Device) -> int:
 
 def _code(codes: list[tuple[str, str, str]], function: Nonlinearity) -> int:
     return codes.index(function_of(function.names[0], function))
+
+
+def _low_slope(function: Nonlinearity) -> float | None:
+    """Return the lesser of a function's two derivatives; None: it has others."""
+    if function.limits is not None or function.names[0] not in LOW_SLOPES:
+        return None
+    return LOW_SLOPES[function.names[0]] * function.steepness[0]
 
 
 def _limit(function: Nonlinearity, span: Span) -> str:
