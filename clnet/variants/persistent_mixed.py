@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -74,7 +74,7 @@ class PersistentMixed:
             return "it computes one sample at a time"
         if span.dtype != "float32":
             return "it computes in float32 only"
-        if not self._configs(span, device):
+        if next(self._configs(span, device), None) is None:
             return (
                 "it keeps what a group reads of two layers' inputs in local memory, "
                 f"and {device.name} has room for {device.local_memory} bytes"
@@ -83,12 +83,11 @@ class PersistentMixed:
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Shapes that have the room that they need."""
-        return self._configs(span, device)
+        return tuple(self._configs(span, device))
 
-    def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
+    def _configs(self, span: Span, device: Device) -> Iterator[Config]:
         units = device.compute_units
         widest = max(map(_n_out, layers_of(span)))
-        found: list[Config] = []
         for group, depth in SHAPES:
             # Of few rows: no more groups than have one for each team.
             enough = max(1, widest * _team(device) // group)
@@ -101,8 +100,7 @@ class PersistentMixed:
                     and 2 * WORD * (room + VECTOR) + SPARE <= device.local_memory
                     and room + VECTOR <= PLACES
                 ):
-                    found.append(config)
-        return tuple(found)
+                    yield config
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count what the span must move, and the lists' columns."""
