@@ -3,7 +3,8 @@
 Its Table I gives six configurations, of 7 to 11 layers of neurons, the inputs counted;
 here each is run for one sample and for batches. Its Table II asks how many work-items
 a neuron should have (optimisation 2, here `split`). Beside them stand networks of
-eleven equal layers, small enough for the launches to count.
+eleven equal layers, small enough for the launches to count, and on GPUs ones of five
+narrow layers and very many samples, where reading and writing values counts.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ CONFIGURATIONS = {
 }
 BATCHES = (1, 32, 1024)
 DEEP = {f"deep-{n}": (n,) * 12 for n in (32, 64, 256, 512)}  # inputs and eleven layers
+NARROW = {f"narrow-{n}": (n,) * 6 for n in (64, 128)}
+MANY = 1 << 17  # samples of these
 QUICK = ("config-1", "config-2", *DEEP)  # cases
 QUICK_BATCHES = (1, 32)
 # Multiply-adds a call up to which kernels shaped for GPUs are run on a CPU unasked.
@@ -77,11 +80,17 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
                 for one in _cases(case, batch, precisions)
             ]
         found.append(_work_items(case, device))
-    for name, sizes in DEEP.items():
-        for batch in batches or (1,):
+    equal = [("deep", Case(name, sizes, "tanh")) for name, sizes in DEEP.items()]
+    if device.type != "cpu":
+        equal += [
+            ("narrow", Case(name, sizes, "relu", MANY))
+            for name, sizes in NARROW.items()
+        ]
+    for table, case in equal:
+        for batch in batches or (case.batch,):
             found += [
-                _trial("deep", one, device, options)
-                for one in _cases(Case(name, sizes, "tanh"), batch, precisions)
+                _trial(table, one, device, options)
+                for one in _cases(case, batch, precisions)
             ]
     if quick:
         found = [
@@ -164,8 +173,9 @@ def _page(row: Row) -> str:
 
 PLOTS = (
     Plot(
-        "time", "Execution time", ("configurations", "deep"), x=lambda row: row.case,
-        x_label="network", y_label="time of a call (µs)", bars=True, page=_page,
+        "time", "Execution time", ("configurations", "deep", "narrow"),
+        x=lambda row: row.case, x_label="network", y_label="time of a call (µs)",
+        bars=True, page=_page,
     ),
     Plot(
         "speed-up", "Speed-up a sample", ("configurations", "deep"),

@@ -238,6 +238,12 @@ def test_the_first_table_of_a_gpu_has_the_whole_ladder():
         assert "torch-compile" not in names  # takes long: on demand
 
 
+def test_narrow_layers_and_many_samples_are_for_gpus():
+    for device, batches in ((CPU, set()), (GPU, {1 << 17})):
+        trials = feedforward.trials(device, Options())
+        assert {t.case.batch for t in trials if t.table == "narrow"} == batches
+
+
 def test_table_two_is_split_with_1_to_256_items():
     trials = feedforward.trials(GPU, Options())
     found = [trial for trial in trials if trial.table == "work_items"]
