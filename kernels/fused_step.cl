@@ -15,9 +15,12 @@
 // held times 2^scale, by what they can be at most; both scales of a product over samples
 // are made one in the derivatives, for 16 samples at a time.
 //
-// WARPS     of a group of `train`
+// INSIDE    1: `train` itself forms the products over samples, of QUAD blocks of a layer
+//           at most, and `slopes` is not there
+// WARPS     of a group of `train`; 8 where INSIDE
 // ROWS_M    blocks of 16 samples of a warp
-// STAGES    chunks of weights in local memory, one of which is multiplied
+// STAGES    0: all weights stay in local memory; else so many chunks of them, one of
+//           which is multiplied
 // X_PADDED, T_PADDED  1: rows of x, of t start on a vector of 4
 // HIDDEN_CODE, LAST_CODE  codes of the functions of the layers but the last one, and of
 //           that
@@ -39,8 +42,15 @@
 #define SAMPLES (WARPS * ROWS_M * BLOCK)  // of a group
 #define ITEMS (WARPS * WARP)
 #define REST (SIZE - BIASES + APART)      // of a group's sums of biases and records
+#define STEP_OF_POWERS 8
 #define QUAD 4                            // blocks beside and below one another, of a warp
 #define ROUND_UP(a, b) (((a) + (b) - 1) / (b))
+
+#if INSIDE
+#define SPACE __local
+#else
+#define SPACE __global
+#endif
 
 typedef uint Words[WIDEST][PLANES][4];
 
@@ -136,27 +146,32 @@ typedef struct {
     int place, next;            // its place; number of the chunk that comes next
 } Feed;
 
-inline void copy_chunk(__local uint4 *to, __global const uint4 *from)
+inline void copy_weights(__local uint4 *to, __global const uint4 *from, const int count)
 {
 UNROLLED
-    for (int start = 0; start < CHUNK * PART; start += ITEMS) {
+    for (int start = 0; start < count; start += ITEMS) {
         const int i = start + get_local_id(0);
-        if (CHUNK * PART % ITEMS == 0 || i < CHUNK * PART) copy_words(to + i, from + i);
+        if (count % ITEMS == 0 || i < count) copy_words(to + i, from + i);
     }
     DEPART();
 }
 
+#if STAGES > 0
 inline void next_chunk(Feed *feed)
 {
     ARRIVED(STAGES - 2);
     barrier(CLK_LOCAL_MEM_FENCE);  // also: all have done with the chunk before
     const int before = (feed->place == 0 ? STAGES : feed->place) - 1;
-    copy_chunk(feed->shared + before * CHUNK * PART,
-               feed->weights + feed->next * CHUNK * PART);
+    copy_weights(feed->shared + before * CHUNK * PART,
+                 feed->weights + feed->next * CHUNK * PART, CHUNK * PART);
     feed->part = feed->shared + feed->place * CHUNK * PART;
     feed->place = feed->place + 1 == STAGES ? 0 : feed->place + 1;
     feed->next = feed->next + 1 == ALL / CHUNK ? 0 : feed->next + 1;
 }
+#define BEGIN_WITH(feed, start)
+#else
+#define BEGIN_WITH(feed, start) (feed)->part = (feed)->shared + (start) * PART
+#endif
 
 // sums = this lane's of a block of 16 neurons; block: its first block's number
 inline void multiply(float4 (*sums)[2], Words *rows, const int terms, const int first,
@@ -169,8 +184,12 @@ UNROLLED
         main[i / 8][i / 4 % 2][i % 4] = rest[i / 8][i / 4 % 2][i % 4] = 0;
 UNROLLED
     for (int k = 0; k < terms; ++k) {
+#if STAGES > 0
         const int block = (first + k) % CHUNK;
         if (block == 0) next_chunk(feed);
+#else
+        const int block = first + k;
+#endif
         Fragment columns[PLANES];
 UNROLLED
         for (int p = 0; p < PLANES; ++p)
@@ -262,8 +281,8 @@ UNROLLED
 // to [block of 16 samples, blocks, PLANES, WARP] = the words turned
 //
 // second: as the second operand of a product over samples, else as the first
-inline void write_turned(__global uint4 *to, Words *rows, const int blocks,
-                         const int second, const int row, __local uint4 *exchange)
+inline void write_turned(SPACE uint4 *to, Words *rows, const int blocks, const int second,
+                         const int row, __local uint4 *exchange)
 {
     const int lane = get_local_id(0) % WARP;
 UNROLLED
@@ -292,10 +311,11 @@ UNROLLED
 // What a step has of each layer, one after the other.
 #define BLOCKS_BEFORE(layer) ((layer) == 0 ? 0 : FIRST + ((layer) - 1) * HIDDEN)
 #define DERIVATIVES_BEFORE(layer) ((layer) * HIDDEN)
+#define VALUE_BLOCKS (FIRST + (LAYERS - 1) * HIDDEN)
 
 // Derivatives of a layer: written for its slopes, with the power of two that they and the
 // values below have together.
-inline void write_derivatives(__global uint4 *to, __global int *powers, Words *rows,
+inline void write_derivatives(SPACE uint4 *to, SPACE int *powers, Words *rows,
                               int (*scales)[2], __local const int *kept,
                               const int blocks, const int row,
                               __local uint4 *exchange)
@@ -316,6 +336,7 @@ UNROLLED
 UNROLLED
         for (int mask = 4; mask < WARP; mask *= 2)
             power = min(power, (int)swapped(power, mask, FEW(exchange)));
+        power &= -STEP_OF_POWERS;  // so that most blocks have the same
         if (get_local_id(0) % WARP == 0) powers[row + m] = power;
 UNROLLED
         for (int i = 0; i < blocks * PLANES * 4; ++i) {
@@ -344,6 +365,92 @@ UNROLLED
     one += as_float(swapped(as_uint(odd ? keep.s0 : keep.s1), 8, FEW(exchange)));
     one += as_float(swapped(as_uint(one), 4, FEW(exchange)));
     if (lane / 4 % 2 == 0) sums[lane % 4 * 4 + 2 * high + odd] += one;
+}
+
+#if INSIDE
+#define MINE 2  // blocks of terms of a warp, with one of neurons
+#define TILE_BLOCKS (WARPS * ROWS_M)
+
+// Add products of a tile's derivatives and values to a warp's sums [MINE * 2], which are
+// times 2^reference.
+//
+// down, across: blocks of the layer's neurons and terms
+inline void add_slopes(float (*sums)[4], int *reference, const int down, const int across,
+                       __local const uint4 *values, __local const uint4 *derivatives,
+                       __local const int *powers)
+{
+    const int lane = get_local_id(0) % WARP, warp = get_local_id(0) / WARP;
+    const int m = warp % QUAD, n = warp / QUAD * MINE;
+    if (m >= down || n >= across) return;
+    int least = *reference;
+UNROLLED
+    for (int k = 0; k < TILE_BLOCKS; ++k) least = min(least, powers[k]);
+    if (least < *reference) {
+        const float less = power_of_two(least - *reference);
+UNROLLED
+        for (int i = 0; i < 8 * MINE; ++i) sums[i / 4][i % 4] *= less;
+        *reference = least;
+    }
+UNROLLED
+    for (int k = 0; k < TILE_BLOCKS; ++k) {
+        Fragment row[PLANES], columns[MINE][PLANES];
+UNROLLED
+        for (int p = 0; p < PLANES; ++p) {
+            row[p] = FRAGMENT(derivatives + ((k * down + m) * PLANES + p) * WARP, lane);
+UNROLLED
+            for (int j = 0; j < MINE; ++j) {
+                const int block = min(n + j, across - 1);
+                columns[j][p] =
+                    FRAGMENT(values + ((k * across + block) * PLANES + p) * WARP, lane);
+            }
+        }
+        const int less = least - powers[k];
+#if PLANES == 1
+        if (less == 0) {
+UNROLLED
+            for (int j = 0; j < 2 * MINE; ++j)
+                multiply_add(sums[j], row[0], columns[j / 2][0], j % 2);
+            continue;
+        }
+#endif
+        const float factor = power_of_two(less);
+UNROLLED
+        for (int j = 0; j < 2 * MINE; ++j) {
+            float main[4] = {0, 0, 0, 0}, rest[4] = {0, 0, 0, 0};
+            multiply_add(main, row[0], columns[j / 2][0], j % 2);
+#if PLANES == 2
+            multiply_add(rest, row[0], columns[j / 2][1], j % 2);
+            multiply_add(rest, row[1], columns[j / 2][0], j % 2);
+#endif
+UNROLLED
+            for (int e = 0; e < 4; ++e)
+                sums[j][e] += fma(rest[e], 1 / LOW, main[e]) * factor;
+        }
+    }
+}
+#endif
+
+// Four values of a lane's sums of two sides of a block, in row half h.
+inline float4 four_of(float (*sides)[4], const int h)
+{
+    return (float4)(sides[0][2 * h], sides[0][2 * h + 1], sides[1][2 * h],
+                    sides[1][2 * h + 1]);
+}
+
+// Write a block of a layer's slopes, of sums times 2^power.
+inline void write_slopes(__global float *to, const int layer, const int m, const int n,
+                         float (*sides)[4], const int power)
+{
+    const int lane = get_local_id(0) % WARP, column = BLOCK * n + lane % 4 * 4;
+    const float inverse = power_of_two(-(power / 2)) * power_of_two(-(power - power / 2));
+    const int stride = stride_of[layer];
+UNROLLED
+    for (int h = 0; h < 2; ++h) {
+        const int row = BLOCK * m + lane / 8 * 4 + h * 2 + lane / 4 % 2;
+        if (row < n_out_of[layer] && column < stride)
+            *(__global float4 *)(to + weights_of[layer] + row * stride + column) =
+                four_of(sides, h) * inverse;
+    }
 }
 
 // The data set's row that is number `i` of the epoch's order.
@@ -471,7 +578,7 @@ UNROLLED
 // kept [LAYERS, SAMPLES]  scales of what layers read; of this warp's samples
 inline void forward(const int layer, const int terms, const int neurons, const int last,
                     Words *rows, float4 (*v)[2][WIDEST], __local int *kept,
-                    __global uint4 *values, const int row, __global Slopes *slopes,
+                    SPACE uint4 *values, const int row, __global Slopes *slopes,
                     Feed *feed, __local const float4 *biases, const int4 about,
                     __local uint4 *exchange)
 {
@@ -500,6 +607,7 @@ UNROLLED
 UNROLLED
     for (int i = 0; i < SPARE; ++i) bits[i] = 0;
 #endif
+    BEGIN_WITH(feed, START(layer));
     STAGE_WORDS(rows, exchange);
 UNROLLED
     for (int j = 0; j < neurons; ++j) {
@@ -563,6 +671,7 @@ UNROLLED
         scale[m][h] = clamp(TOP - bound, LEAST_SCALE, MOST_SCALE);
         up[m][h] = power_of_two(scale[m][h]);
     }
+    BEGIN_WITH(feed, START_TURNED(layer));
     STAGE_WORDS(rows, exchange);
 UNROLLED
     for (int j = 0; j < HIDDEN; ++j) {
@@ -599,31 +708,53 @@ UNROLLED
 // index map: work-group: every (groups)-th tile of SAMPLES; a warp: ROWS_M * 16 of them
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void train(__global const float *x, const int ldx, __global const float *t, const int ldt,
-          __global const float *weight, __global const uint4 *packed,
+           __global const float *weight, __global const uint4 *packed,
           __global const float4 *biases, __global const int4 *about,
-          __global uint4 *values, __global uint4 *derivatives, __global int *powers,
-          const int sample_blocks, __global Slopes *slopes, __global float *sums,
-          const int n, const int bits, const float bit_fail_limit, const int first,
+#if !INSIDE
+           __global uint4 *values, __global uint4 *derivatives, __global int *powers,
+           const int sample_blocks,
+#else
+           __global float *parts,
+#endif
+           __global Slopes *slopes, __global float *sums, const int n, const int bits, const float bit_fail_limit, const int first,
           const int samples, const uint k0, const uint k1, const uint k2, const uint k3,
           const uint k4, const uint k5, const uint k6, const uint k7)
 {
-    __local uint4 shared[STAGES * CHUNK * PART];
+    __local uint4 shared[(STAGES > 0 ? STAGES * CHUNK : ALL) * PART];
     __local uint4 exchanges[EXCHANGED];
     __local float4 near_biases[LAYERS * WIDE / 4];
     __local int4 near[LAYERS];
     __local float bias_sums[WARPS][LAYERS][WIDE];
     __local float records[RECORD][ITEMS];
     __local int kept[LAYERS * SAMPLES];
+#if INSIDE
+    const int sample_blocks = TILE_BLOCKS;
+    __local uint4 values[VALUE_BLOCKS * TILE_BLOCKS * PART];
+    __local uint4 near_derivatives[2][WIDE / BLOCK * TILE_BLOCKS * PART];
+    __local int near_powers[2][TILE_BLOCKS];
+    float found[LAYERS][2 * MINE][4];
+    int references[LAYERS];
+UNROLLED
+    for (int i = 0; i < LAYERS * 8 * MINE; ++i) found[i / 8 / MINE][i / 4 % (2 * MINE)][i % 4] = 0;
+UNROLLED
+    for (int i = 0; i < LAYERS; ++i) references[i] = 2 * MOST_SCALE;
+#endif
     const uint8 key = (uint8)(k0, k1, k2, k3, k4, k5, k6, k7);
     const int warp = get_local_id(0) / WARP, lane = get_local_id(0) % WARP;
     const int g = lane / 4, at = lane % 4;
     const int all = get_num_groups(0) * SAMPLES;
     __local int *own = kept + warp * ROWS_M * BLOCK;
     __local uint4 *exchange = exchanges + warp * (EXCHANGED / WARPS);
-    Feed feed = {shared, packed, shared, 0, STAGES - 1};
+#if STAGES > 0
+    Feed feed = {shared, packed, shared, 0, (STAGES - 1) % (ALL / CHUNK)};
     for (int i = 0; i < STAGES - 1; ++i)
-        copy_chunk(shared + i * CHUNK * PART, packed + i % (ALL / CHUNK) * CHUNK * PART);
-    feed.next = (STAGES - 1) % (ALL / CHUNK);
+        copy_weights(shared + i * CHUNK * PART, packed + i % (ALL / CHUNK) * CHUNK * PART,
+                     CHUNK * PART);
+#else
+    Feed feed = {shared, packed, shared, 0, 0};
+    copy_weights(shared, packed, ALL * PART);
+    ARRIVED(0);
+#endif
     for (int i = get_local_id(0); i < LAYERS * WIDE / 4; i += ITEMS)
         near_biases[i] = biases[i];
     for (int i = get_local_id(0); i < LAYERS; i += ITEMS) near[i] = about[i];
@@ -632,7 +763,8 @@ void train(__global const float *x, const int ldx, __global const float *t, cons
     float record[RECORD] = {0, 0, 0};
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int tile = get_group_id(0) * SAMPLES; tile < samples; tile += all) {
-        const int start = tile + warp * ROWS_M * BLOCK, row = start / BLOCK;
+        const int start = tile + warp * ROWS_M * BLOCK;
+        const int row = INSIDE ? warp * ROWS_M : start / BLOCK;
         Words rows[ROWS_M];
         size_t rows_of[ROWS_M][2];
         float4 v[ROWS_M][2][WIDEST];
@@ -696,30 +828,52 @@ UNROLLED
         }
 
         // Back.
+#if INSIDE
+#define DERIVATIVES(layer, terms)                                                        \
+    write_derivatives(near_derivatives[(layer) % 2], near_powers[(layer) % 2], rows,     \
+                      scale, own + (layer) * SAMPLES, terms, row, exchange);             \
+    barrier(CLK_LOCAL_MEM_FENCE);                                                        \
+    add_slopes(found[layer], references + (layer), terms, TERMS_OF(layer),               \
+               VALUES(layer), near_derivatives[(layer) % 2], near_powers[(layer) % 2])
+#define LAYER_BY_LAYER UNROLLED
+#else
 #define DERIVATIVES(layer, terms)                                                        \
     write_derivatives(                                                                   \
         derivatives + (size_t)DERIVATIVES_BEFORE(layer) * sample_blocks * PART,          \
         powers + (layer) * sample_blocks, rows, scale, own + (layer) * SAMPLES, terms,   \
         row, exchange)
+#define LAYER_BY_LAYER _Pragma("nounroll")
+#endif
 #define BACKWARD_FROM(layer, terms)                                                      \
     DERIVATIVES(layer, terms);                                                           \
     backward(layer, terms, rows, scale, slopes, &feed, near[layer],                      \
              bias_sums[warp][(layer) - 1], exchange)
 #if LAYERS > 1
         BACKWARD_FROM(LAYERS - 1, LAST);
-#pragma nounroll
-        for (layer = LAYERS - 2; layer > 0; --layer) {
-            BACKWARD_FROM(layer, HIDDEN);
+LAYER_BY_LAYER
+        for (int l = LAYERS - 2; l > 0; --l) {
+            BACKWARD_FROM(l, HIDDEN);
         }
         DERIVATIVES(0, HIDDEN);
 #else
         DERIVATIVES(0, LAST);
 #endif
-        MEET_WARP();
+        if (INSIDE) barrier(CLK_LOCAL_MEM_FENCE); else MEET_WARP();
     }
     ARRIVED(0);
     for (int k = 0; k < RECORD; ++k) records[k][get_local_id(0)] = record[k];
     barrier(CLK_LOCAL_MEM_FENCE);
+#if INSIDE
+    parts += (size_t)get_group_id(0) * BIASES;
+UNROLLED
+    for (int l = 0; l < LAYERS; ++l)
+UNROLLED
+        for (int j = 0; j < MINE; ++j) {
+            const int m = warp % QUAD, n = warp / QUAD * MINE + j;
+            if (m < NEURONS_OF(l) && n < TERMS_OF(l))
+                write_slopes(parts, l, m, n, found[l] + 2 * j, references[l]);
+        }
+#endif
     sums += (size_t)get_group_id(0) * REST;
     for (int i = get_local_id(0); i < LAYERS * WIDE; i += ITEMS) {
         const int layer = i / WIDE;
@@ -735,6 +889,7 @@ UNROLLED
     }
 }
 
+#if !INSIDE
 // Squares of QUAD x QUAD blocks of a layer.
 #define ACROSS(layer) ROUND_UP(TERMS_OF(layer), QUAD)
 #define SQUARES(layer) (ROUND_UP(NEURONS_OF(layer), QUAD) * ACROSS(layer))
@@ -746,7 +901,7 @@ void slopes(__global const uint4 *values, __global const uint4 *derivatives,
             __global const int *powers, const int sample_blocks, __global float *parts,
             const int samples)
 {
-    const int lane = get_local_id(0) % WARP, g = lane / 4, at = lane % 4;
+    const int lane = get_local_id(0) % WARP;
 #if PTX < 80
     __local uint4 exchanges[SLOPE_WARPS][2][QUAD][PART];
     __local uint fews[SLOPE_WARPS][WARP];
@@ -796,11 +951,17 @@ UNROLLED                                                                        
         uint4 rows[QUAD][PLANES], columns[QUAD][PLANES];
 UNROLLED
         for (int i = 0; i < QUAD * PLANES; ++i) {
-            const uint4 w = a[i / PLANES][i % PLANES];
-            rows[i / PLANES][i % PLANES] =
-                (uint4)(times_far(w.s0, less), times_far(w.s1, less),
-                        times_far(w.s2, less), times_far(w.s3, less));
+            rows[i / PLANES][i % PLANES] = a[i / PLANES][i % PLANES];
             columns[i / PLANES][i % PLANES] = b[i / PLANES][i % PLANES];
+        }
+        if (less != 0) {
+UNROLLED
+            for (int i = 0; i < QUAD * PLANES; ++i) {
+                const uint4 w = rows[i / PLANES][i % PLANES];
+                rows[i / PLANES][i % PLANES] =
+                    (uint4)(times_far(w.s0, less), times_far(w.s1, less),
+                            times_far(w.s2, less), times_far(w.s3, less));
+            }
         }
         if (k + 1 < to) { FETCH(k + 1) }
 #if PTX >= 80
@@ -838,23 +999,15 @@ UNROLLED
             }
     }
     if (!there) return;
-    const float inverse = power_of_two(-(power / 2)) * power_of_two(-(power - power / 2));
-    parts += (size_t)part * BIASES + weights_of[layer];
-    const int stride = stride_of[layer];
+    parts += (size_t)part * BIASES;
 UNROLLED
-    for (int i = 0; i < 2 * QUAD; ++i) {
-        const int row = (m0 + i / 2) * BLOCK + g / 2 * 4 + i % 2 * 2 + g % 2;
-UNROLLED
-        for (int j = 0; j < QUAD; ++j) {
-            const int column = (n0 + j) * BLOCK + 4 * at;
-            const float *left = sums[i / 2][2 * j] + i % 2 * 2;
-            const float *right = sums[i / 2][2 * j + 1] + i % 2 * 2;
-            if (row < n_out_of[layer] && column < stride)
-                *(__global float4 *)(parts + row * stride + column) =
-                    (float4)(left[0], left[1], right[0], right[1]) * inverse;
-        }
+    for (int i = 0; i < QUAD * QUAD; ++i) {
+        const int m = m0 + i / QUAD, n = n0 + i % QUAD;
+        if (m < down && n < across)
+            write_slopes(parts, layer, m, n, sums[i / QUAD] + i % QUAD * 2, power);
     }
 }
+#endif
 
 // The sums of what parts and groups have, and the update, or the totals.
 //

@@ -58,8 +58,9 @@ ADDERS = 256  # work-items of a group that adds parts
 SHARED_BY = 8  # of them that share an element
 MOST_DERIVATIVE = 2.0  # above any function's derivative by what it is applied to
 LOW_SLOPES = {"relu": 0.0, "leaky_relu": LEAK}  # where the other one is 1
-KEYS = ("warps", "rows", "groups")
-CONFIGS = ((8, 1, 2), (4, 1, 4), (4, 2, 2), (8, 2, 1))
+LARGEST_LOCAL = 216 << 10  # bytes that a group of an H200 may declare
+KEYS = ("warps", "rows", "groups", "inside")
+CONFIGS = ((8, 1, 1, 1), (8, 1, 2, 0), (4, 1, 4, 0), (4, 2, 2, 0), (8, 2, 1, 0))
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class FusedStep:
     """Steps whose samples stay in registers, both ways (``fused_step.cl``).
 
     Config: ``warps`` of a group; ``rows``, blocks of 16 samples of a warp; ``groups``
-    for each compute unit, which take tiles of samples in turn.
+    for each compute unit, which take tiles of samples in turn; ``inside``, 1 where
+    those also add up the weights' gradients, in registers.
     """
 
     name: str = "fused_step"
@@ -105,7 +107,7 @@ class FusedStep:
                 f"it keeps at most {most} values of a layer in registers, and here are "
                 f"{shape.widest * BLOCK}"
             )
-        if all(shape.stages(*c[:2]) < LEAST_STAGES for c in CONFIGS):
+        if not any(map(shape.fits, CONFIGS)):
             return f"its biases leave no room in {LOCAL_BYTES} bytes of local memory"
         return None
 
@@ -115,8 +117,7 @@ class FusedStep:
         held = shape.widest * shape.planes
         return tuple(
             dict(zip(KEYS, config, strict=True)) for config in CONFIGS
-            if config[1] * held <= REGISTERS
-            and shape.stages(*config[:2]) >= LEAST_STAGES
+            if config[1] * held <= REGISTERS and shape.fits(config)
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
@@ -141,7 +142,8 @@ class FusedStep:
         tile = BLOCK * warps * rows
         blocks = round_up(span.batch, tile) // BLOCK
         groups = min(-(-span.batch // tile), config["groups"] * device.compute_units)
-        parts = _parts(span, device)
+        inside = config["inside"]
+        parts = groups if inside else _parts(span, device)
         x, t, *weight = step.data
         codes = functions_of(step)
         biases = [layer.act.bias for layer in step.layers]
@@ -163,7 +165,8 @@ class FusedStep:
             "HIDDEN_LIMIT": _limit(hidden, span), "LAST_LIMIT": _limit(last, span),
             "SLOPE_EXPONENT": ceil(log2(steep)),
             "SHARE": "0.5f" if step.loss.halved[0] else "1.0f",
-            "WARPS": warps, "ROWS_M": rows, "STAGES": shape.stages(warps, rows),
+            "WARPS": warps, "ROWS_M": rows, "INSIDE": inside,
+            "STAGES": shape.stages(warps, rows, inside),
             "X_PADDED": padded(x), "T_PADDED": padded(t),
             "SLOPE_WARPS": SLOPE_WARPS, "PARTS": parts, "ADDERS": ADDERS,
             "SHARED_BY": SHARED_BY, "PACKERS": PACKERS, "SIZE": step.size,
@@ -193,10 +196,26 @@ class FusedStep:
         sums = Scratch("parts", 4 * max(1, before) * parts)
         rest = Scratch("biases and records", 4 * groups * (step.size - before + APART))
         n = span.batch if step.gather is None else step.gather.samples
-        jobs = shape.squares * parts
+        data: tuple[Argument, ...] = (
+            x, x.stride, t, t.stride, weight[0] if weight else t, *packed,
+        )
+        scalars: tuple[Argument, ...] = (
+            rest, n, half_bits(n), float(step.loss.bit_fail_limit), Scalar("first"),
+            Scalar("samples"), *KEY,
+        )
+        train = (*data, values, derivatives, powers, blocks, slopes, *scalars)
+        products: tuple[Launch, ...] = (
+            Launch(
+                SOURCE, "slopes", defines,
+                (-(-shape.squares * parts // SLOPE_WARPS) * SLOPE_WARPS * WARP,),
+                (SLOPE_WARPS * WARP,),
+                (values, derivatives, powers, blocks, sums, Scalar("samples")),
+            ),
+        )
+        if inside:
+            train, products = (*data, sums, slopes, *scalars), ()
         wide = ADDERS // SHARED_BY
         adding = -(-(step.size + len(RECORD)) // wide)
-        group = SLOPE_WARPS * WARP
         return (
             Launch(
                 SOURCE, "pack", defines, (2 * shape.layers * PACKERS,), (PACKERS,),
@@ -204,17 +223,9 @@ class FusedStep:
             ),
             Launch(
                 SOURCE, "train", defines, (groups * warps * WARP,), (warps * WARP,),
-                (
-                    x, x.stride, t, t.stride, weight[0] if weight else t, *packed,
-                    values, derivatives, powers, blocks, slopes, rest, n, half_bits(n),
-                    float(step.loss.bit_fail_limit), Scalar("first"),
-                    Scalar("samples"), *KEY,
-                ),
+                train,
             ),
-            Launch(
-                SOURCE, "slopes", defines, (-(-jobs // SLOPE_WARPS) * group,), (group,),
-                (values, derivatives, powers, blocks, sums, Scalar("samples")),
-            ),
+            *products,
             Launch(
                 SOURCE, "combine", defines, (adding * ADDERS,), (ADDERS,),
                 (
@@ -295,11 +306,22 @@ class _Shape:
         filled = [round_up(a * b, self.chunk) for a, b in self.sizes]
         return (sum(filled) + sum(filled[1:])) * self.planes * BLOCK_BYTES
 
-    def stages(self, warps: int, rows: int) -> int:
-        """Return how many chunks local memory holds."""
+    def stages(self, warps: int, rows: int, inside: int) -> int:
+        """Return how many chunks local memory holds; 0: all weights."""
         each = 4 * self.wide * (1 + warps) + 16 + 4 * warps * rows * BLOCK
-        room = LOCAL_BYTES - self.layers * each - 4 * len(RECORD) * warps * WARP - 16
-        return min(MOST_STAGES, room // CHUNK_BYTES)
+        room = LARGEST_LOCAL if inside else LOCAL_BYTES
+        room -= self.layers * each + 4 * len(RECORD) * warps * WARP + 256
+        if inside:
+            tile = warps * rows * self.planes * BLOCK_BYTES
+            room -= (self.kept + 2 * self.wide // BLOCK) * tile
+        return 0 if self.size <= room else max(1, min(MOST_STAGES, room // CHUNK_BYTES))
+
+    def fits(self, config: tuple[int, ...]) -> bool:
+        """Return whether local memory has room for enough weights."""
+        warps, rows, _, inside = config
+        if inside and self.widest > SQUARE:
+            return False
+        return self.stages(warps, rows, inside) not in range(1, LEAST_STAGES)
 
     @property
     def defines(self) -> dict[str, int | str]:
