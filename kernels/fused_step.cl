@@ -31,7 +31,7 @@
 // SLOPE_EXPONENT  hidden layers' derivatives, with steepness, are at most 2^that
 // SHARE     of the outputs' errors, as in losses.h
 // SLOPE_WARPS  warps of a group of `slopes`
-// PARTS     of the samples, in `slopes`
+// PARTS     of the samples, in `slopes`: a multiple of SLOPE_WARPS
 // ADDERS, SHARED_BY  work-items of a group of `combine`; how many share an element
 // PACKERS   work-items of a group of `pack`
 // SIZE, BIASES  elements of the flat buffer, and those before the first bias
@@ -895,7 +895,7 @@ UNROLLED
 #define SQUARES(layer) (ROUND_UP(NEURONS_OF(layer), QUAD) * ACROSS(layer))
 
 // parts [PARTS, BIASES]: the weights' gradients, of parts of the samples
-// index map: a warp: a part, a layer's square
+// index map: a warp: a square of a part of a layer
 __kernel __attribute__((reqd_work_group_size(SLOPE_WARPS * WARP, 1, 1)))
 void slopes(__global const uint4 *values, __global const uint4 *derivatives,
             __global const int *powers, const int sample_blocks, __global float *parts,
@@ -909,16 +909,13 @@ void slopes(__global const uint4 *values, __global const uint4 *derivatives,
 #else
     __local uint *few = 0;
 #endif
-    int number = get_global_id(0) / WARP;
-    const int part = number % PARTS;
-    number /= PARTS;
-    int layer = 0;
-    for (; layer < LAYERS - 1 && number >= SQUARES(layer); ++layer)
-        number -= SQUARES(layer);
-    const int squares = SQUARES(layer), there = number < squares;
+    // A group's warps have one layer. Those of one part and several squares read the same.
+    int number = get_group_id(0) * SLOPE_WARPS, layer = 0;
+    for (; number >= PARTS * SQUARES(layer); ++layer) number -= PARTS * SQUARES(layer);
+    number += get_local_id(0) / WARP;
+    const int part = number / SQUARES(layer), square = number % SQUARES(layer);
     const int down = NEURONS_OF(layer), across = TERMS_OF(layer);
-    const int m0 = there ? number / ACROSS(layer) * QUAD : 0;
-    const int n0 = there ? number % ACROSS(layer) * QUAD : 0;
+    const int m0 = square / ACROSS(layer) * QUAD, n0 = square % ACROSS(layer) * QUAD;
     const int count = ROUND_UP(samples, BLOCK), each = ROUND_UP(count, PARTS);
     const int from = min(part * each, count), to = min(from + each, count);
     powers += layer * sample_blocks;
@@ -998,7 +995,6 @@ UNROLLED
 #endif
             }
     }
-    if (!there) return;
     parts += (size_t)part * BIASES;
 UNROLLED
     for (int i = 0; i < QUAD * QUAD; ++i) {

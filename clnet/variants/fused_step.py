@@ -207,7 +207,7 @@ class FusedStep:
         products: tuple[Launch, ...] = (
             Launch(
                 SOURCE, "slopes", defines,
-                (-(-shape.squares * parts // SLOPE_WARPS) * SLOPE_WARPS * WARP,),
+                (shape.squares * parts * WARP,),
                 (SLOPE_WARPS * WARP,),
                 (values, derivatives, powers, blocks, sums, Scalar("samples")),
             ),
@@ -352,9 +352,9 @@ def _shape(span: Span) -> _Shape:
 
 def _parts(span: Span, device: Device) -> int:
     """Return of how many parts of the samples gradients are added up."""
-    warps = SLOPE_WARPS * SLOPE_GROUPS * device.compute_units
-    most = -(-span.batch // (SQUARE * BLOCK))
-    return max(1, min(most, warps // _shape(span).squares))
+    groups = SLOPE_GROUPS * device.compute_units // _shape(span).squares
+    most = span.batch // (SLOPE_WARPS * SQUARE * BLOCK)
+    return SLOPE_WARPS * max(1, min(most, groups))
 
 
 def _code(codes: list[tuple[str, str, str]], function: Nonlinearity) -> int:
