@@ -291,20 +291,30 @@ def half(found):
     """Leave every other case of a variant, and every other variant of a case, out."""
     return [
         case if (place + VARIANTS.index(case.values[0])) % 2
-        or case.values[0].reach == "run"
         else pytest.param(*case.values, id=case.id, marks=pytest.mark.sweep)
         for place, case in enumerate(found)
     ]
 
 
-@pytest.mark.parametrize(("variant", "case"), half(pairs(CHAINS, FUNCTIONS)))
-def test_functions_and_chains(variant, case, place):
-    """Every activation, every other feature, each with another config."""
+def check_in_turn(variant, case, place):
+    """Check one config: the cases take all in turn."""
     number = CASES.index(case)
     check_case(
         variant, case, place,
         lambda listed: listed[number % len(listed) :][:1] if listed else [],
     )
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize(("variant", "case"), half(pairs((), FUNCTIONS)))
+def test_functions(variant, case, place):
+    """Every activation, and every other feature."""
+    check_in_turn(variant, case, place)
+
+
+@pytest.mark.parametrize(("variant", "case"), pairs(CHAINS, ()))
+def test_chains(variant, case, place):
+    check_in_turn(variant, case, place)
 
 
 @pytest.mark.parametrize(("variant", "case"), pairs(CHAINS[3:4], EDGES[-2:]))
@@ -439,7 +449,7 @@ def test_sums_accumulate_on_the_device(place):
 STENCILS = ("stencil", "stencil_cpu", "stencil_reduction", "trapezoid")
 SPARSE = {
     "csr": "csr", "sparse_team": "csr", "sell": "sell", "dia": "dia",
-    "fused_sparse": "csr",
+    "fused_sparse": "csr", "persistent_mixed": "csr",
 }
 # Variants that write the sums too.
 KEEPS_SUMS = ("gemm", "mma", "csr", "sparse_team", "sell", "dia")
@@ -515,7 +525,7 @@ def test_what_is_refused_and_what_is_not(variant):
     if variant.name in STENCILS:
         network = Network(8, [Local(3, "tanh")] * 2, dtype="float64")
     ops = {"op": 1, "pair": 2, "layer": 2, "run": 4}[variant.reach]
-    batch = 1 if variant.name == "persistent" else 2
+    batch = 1 if variant.name in ("persistent", "persistent_mixed") else 2
     span = network.program.span(0, ops, batch)
     single = dataclasses.replace(span, dtype="float32")
     cpu = dataclasses.replace(

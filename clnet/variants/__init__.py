@@ -24,6 +24,7 @@ from clnet.variants.naive import Naive
 from clnet.variants.optimisers import Optimisers
 from clnet.variants.outer import Outer
 from clnet.variants.persistent import Persistent
+from clnet.variants.persistent_mixed import PersistentMixed
 from clnet.variants.persistent_mma import PersistentMma
 from clnet.variants.sell import Sell
 from clnet.variants.sequential import Sequential
@@ -46,6 +47,7 @@ VARIANTS: tuple[Variant, ...] = (
     FusedLocal(),
     Persistent(),
     PersistentMma(),
+    PersistentMixed(),
     Gemm(),
     Mma(),
     FusedMma(),
@@ -68,7 +70,9 @@ TRAINING_VARIANTS: tuple[Variant, ...] = (
     # A training neither leaves the device nor begins a step again.
     *(
         variant for variant in VARIANTS
-        if variant.name not in ("host", "persistent", "persistent_mma")
+        if variant.name not in (
+            "host", "persistent", "persistent_mma", "persistent_mixed"
+        )
     ),
     Outer(),
     GemmBackward(),
