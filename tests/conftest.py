@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,29 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     where = os.environ.get("POCL_CACHE_DIR", str(Path.home() / ".cache" / "pocl"))
     os.environ["POCL_CACHE_DIR"] = str(Path(where) / f"tests-{worker}")
     Path(os.environ["POCL_CACHE_DIR"]).mkdir(parents=True, exist_ok=True)
+
+EXTRA_FLAGS = "POCL_EXTRA_BUILD_FLAGS"  # PoCL's, which adds them to every build
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Let PoCL optimise no kernel of tests marked so, which takes half of their time.
+
+    ``POCL_EXTRA_BUILD_FLAGS= pytest`` optimises these too.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if item.get_closest_marker("unoptimised") and EXTRA_FLAGS not in os.environ:
+            patch.setenv(EXTRA_FLAGS, "-cl-opt-disable")
+        yield
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep tests of a file together: they have kernels in common."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
+
 
 FANN_DATASETS = Path(__file__).parents[2] / "shared" / "datasets" / "fann"
 

@@ -21,6 +21,7 @@ def case():
     return study.sparse_case(12, 2, 0.3, 3)
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("name", ["csr", "dense", "auto"])
 def test_formats_are_right(case, name):
     ready = study.Stored(name).prepare(case, CPU)

@@ -75,6 +75,7 @@ def test_timed_run_needs_a_step_on_the_device(device):
         executable.timed_run()
 
 
+@pytest.mark.unoptimised
 def test_our_candidates_are_measured_on_every_basis(device):
     names = ("naive", "fused_local", "host")
     ours = [candidates.ByVariant(candidates.variant(name)) for name in names]
@@ -294,6 +295,7 @@ def test_a_machine_that_is_not_quiet_is_told(
     assert "1 rows in" in capsys.readouterr().out
 
 
+@pytest.mark.unoptimised
 def test_the_command_runs_a_study(tiny_study, device, tmp_path, capsys):
     status = main([
         "bench", "feedforward", "--out", str(tmp_path), "--batch", "1", "--variants",

@@ -91,6 +91,7 @@ def result(out, what, name):
     return float(part.split(f"{name} ", 1)[1].split()[0])
 
 
+@pytest.mark.unoptimised
 def test_numbers_with_scaling(tmp_path, capsys):
     """Raw numbers in and out; the file keeps the scaling, and predict uses it."""
     rng = np.random.default_rng(0)
@@ -115,6 +116,7 @@ def test_numbers_with_scaling(tmp_path, capsys):
     assert "carries scaling parameters, not used" in capsys.readouterr().out
 
 
+@pytest.mark.unoptimised
 def test_the_options_of_training(data, capsys):
     code = main([
         "train", f"{data}/a.train", "--layers", "2-8-1", "--optimiser", "sgd",

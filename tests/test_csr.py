@@ -58,6 +58,7 @@ def test_patterns(mask, batch):
             check(network, batch, place, runs)
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_functions(name):
     dtype = "float64" if CPU.fp64 and len(name) % 2 else "float32"

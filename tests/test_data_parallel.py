@@ -173,6 +173,7 @@ def test_bad_lists_of_devices(spec, sentence):
 # Fit ------------------------------------------------------------------------------
 
 
+@pytest.mark.unoptimised
 @devices
 @pytest.mark.parametrize("options", [
     {"optimiser": "rprop", "validation": (X[:7], T[:7])},
@@ -197,6 +198,7 @@ def test_devices_learn_what_one_does(devices, options):
     assert f" of {batch} samples of a batch on " in shared.plan
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("devices", [TWINS, GROUPS["unlike"]], ids=["alike", "unlike"])
 def test_parameters_stay_equal_on_all(devices):
     found = []

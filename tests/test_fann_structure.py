@@ -68,6 +68,7 @@ def test_what_is_read():
     )
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("algorithm", ["batch", "rprop", "quickprop"])
 def test_they_learn_as_fann_does(kind, algorithm, tmp_path):

@@ -68,7 +68,10 @@ def run(network, span, config, place):
 
 
 @pytest.mark.parametrize("place", [CPU, GPU], ids=["cpu", "gpu"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.unoptimised] * (i % 2))
+    for i, name in enumerate(NETWORKS)
+])
 def test_networks(name, place):
     number = list(NETWORKS).index(name)
     if name == "wide places":  # the only indices of 32 bits

@@ -59,6 +59,7 @@ def test_apply_t(config):
     check(network, span, GemmBackward(), config)
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("fann", [False, True])
 @pytest.mark.parametrize("name", ["sigmoid", "gaussian", "elliot", "relu", "gelu"])
 def test_derivatives(name, fann):
@@ -85,6 +86,7 @@ def test_doubles(kind, length):
     check(network, span, variant, config)
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (4, 4, 4), (5, 3, 2), (64, 16, 16)])
 def test_small(sizes):
     n_in, n_out, batch = sizes

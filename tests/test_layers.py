@@ -181,6 +181,7 @@ def test_initial_weights_do_not_depend_on_the_format():
 # Running -----------------------------------------------------------------------------
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("batch", [1, 6])
 def test_every_format_runs(form, batch):
@@ -223,6 +224,7 @@ def test_connections_that_do_not_exist_read_nothing():
                 assert y[0, 3] == network.biases(0)[3]
 
 
+@pytest.mark.unoptimised
 def test_float64():
     network = sparse_net("hyb", dtype="float64")
     if not DEVICE.fp64:
@@ -279,6 +281,7 @@ def test_scipy_inputs():
 # Training ----------------------------------------------------------------------------
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_training_never_makes_connections(name):
     layers = [Sparse(9, "tanh", pattern=MASK, format="hyb"),
@@ -317,6 +320,7 @@ def test_every_format_learns_the_same(form):
         )
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("layers", [
     SHORTCUT,
     (Dense(6, "tanh"), Sparse(5, "tanh", density=0.5, format="hyb", sources=(0, 1)),

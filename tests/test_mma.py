@@ -59,6 +59,7 @@ def test_edges(precision, place):
     checked(network, span, config_of(shape, parts=1 + place % 3))
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (4, 4, 4), (33, 3, 2), (64, 16, 16)])
 def test_small(sizes):
     n_in, n_out, batch = sizes
@@ -94,6 +95,7 @@ def test_any_scale(scale):
 SIZES = [(37, 41, 50), (1, 1, 1), (64, 33, 16), (5, 70, 131)]
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("pair", [False, True])
 @pytest.mark.parametrize("sizes", SIZES)
 def test_apply_t(sizes, pair):

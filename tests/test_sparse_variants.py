@@ -160,7 +160,9 @@ CASES = [
     pytest.param(
         variant, place, name, form, batch,
         id=f"{variant.name}-{place.type}-{name}-{form}-{batch}",
-        marks=[pytest.mark.sweep] if i % 2 and j else [],
+        marks=[
+            *[pytest.mark.sweep] * (i % 2 and j), *[pytest.mark.unoptimised] * (i > 1)
+        ],
     )
     for variant, place in VARIANTS
     for i, name in enumerate(PATTERNS)
@@ -193,6 +195,7 @@ def test_long_inputs_are_copied_in_stages():
             run(network, network.program, span, SparseTeam(), config, small)
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize(("variant", "place"), VARIANTS)
 def test_types_functions_and_the_other_batches(variant, place):
     for i, (name, batch) in enumerate((("sigmoid", 9), ("gelu", 1), ("relu", 70))):

@@ -35,6 +35,10 @@ GPU = dataclasses.replace(
 )
 CPU = dataclasses.replace(DEVICE, type="cpu")
 WINDOWS = (1, 2, 3, 4, 5, 7, 16, 33)
+EACH = [
+    pytest.param(window, marks=[pytest.mark.unoptimised] * (window not in (3, 16)))
+    for window in WINDOWS
+]
 BIASES = ("shared", "neuron", None)
 RNG = np.random.default_rng(3)
 
@@ -67,7 +71,7 @@ def configs(variant, network, ops, batch, place):
     return list(variant.space(span, place))
 
 
-@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("window", EACH)
 def test_a_layer(window):
     """Every window: first and inner layers, sums alone, each a configuration.
 
@@ -87,7 +91,7 @@ def test_a_layer(window):
         check(network, (2, 4), batch, StencilReduction(), config)
 
 
-@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("window", EACH)
 def test_layers_on_cores(window):
     bias = BIASES[(window + 1) % 3]
     for n_out, batch, depth, workers, tile, stream in (
@@ -110,7 +114,7 @@ def test_tiles_of_cores(window, n_out, batch, tile, workers):
     check(network, (0, 4), batch, StencilCpu(), config)
 
 
-@pytest.mark.parametrize("window", [w for w in WINDOWS if w <= 16])
+@pytest.mark.parametrize("window", EACH[:-1])
 def test_trapezoids(window):
     bias = BIASES[(window + 2) % 3]
     for n_out, batch, depth, first, which in ((1, 1, 3, 0, 0), (50, 3, 5, 2, -1)):
@@ -217,7 +221,7 @@ def backward(network, batch, place, choose):
     return tried
 
 
-@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("window", EACH)
 @pytest.mark.parametrize("place", [CPU, GPU], ids=["cores", "gpu"])
 def test_backward(window, place):
     network = deep(2 * (window - 1) + 40 + window, window, 2, BIASES[window % 3])

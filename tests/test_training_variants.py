@@ -117,6 +117,7 @@ def check_gradients(
     assert totals[2] == values["totals"][0, 2]
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("name", [n for n in ACTIVATIONS if n not in JUMPING])
 def test_every_activation(name):
     index = list(ACTIVATIONS).index(name)
@@ -136,6 +137,7 @@ def test_derivatives_of_fann(name):
     check_gradients(network, "fann_tanh", 65)
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("planned", [False, True])
 def test_every_loss(loss, planned):
@@ -250,6 +252,7 @@ RULES = [
 ]
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_optimiser(rule, dtype):
@@ -278,6 +281,7 @@ def test_every_optimiser(rule, dtype):
     agree(state[:, live], values["state"][:, live], dtype)
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("options", [
     {"l1": 0.01}, {"l2": 0.3}, {"clip_value": 0.05, "l1": 0.02},
     {"clip_norm": 0.1, "l1": 0.02, "l2": 0.1}, {"clip_norm": 1e9},

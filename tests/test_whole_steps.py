@@ -174,6 +174,7 @@ def test_batches(variant, batch):
     )
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize(("variant", "n_in"), thinned([1, 3, 4, 5, 127], [5]))
 @pytest.mark.parametrize("widths", [(1,), (2, 1), (7, 9, 5), (37, 4)])
 def test_widths(variant, n_in, widths):
@@ -181,6 +182,7 @@ def test_widths(variant, n_in, widths):
     check(Network(n_in, layers, seed=n_in), "mse", 50, Rprop(), variant)
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize(("variant", "loss"), thinned(LOSSES, KINDS))
 def test_every_loss_with_weights(variant, loss):
     last = LOSSES[loss].fused or "tanh"
@@ -191,6 +193,7 @@ def test_every_loss_with_weights(variant, loss):
 SMOOTH = [n for n in ACTIVATIONS if "threshold" not in n and "stepwise" not in n]
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
 @pytest.mark.parametrize("fann", [False, True])
 def test_every_activation_in_one_layer(variant, fann):
@@ -202,6 +205,7 @@ def test_every_activation_in_one_layer(variant, fann):
     check(network, "fann_tanh" if fann else "mse", 40, None, variant)
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize(("variant", "name"), thinned(OPTIMISERS, RULES))
 def test_every_optimiser_in_steps_of_many_samples(variant, name):
     rule = OPTIMISERS[name]()
@@ -218,6 +222,7 @@ def test_steps_of_parts_of_a_data_set(variant, shuffled):
           shuffled=shuffled, weighted=True, all_configs=variant.name == "epoch")
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
 @pytest.mark.parametrize(
     "regular", [Regularisation(l1=1e-3, l2=1e-2), Regularisation(clip_value=1e-3)]
@@ -271,6 +276,7 @@ def test_single_samples_in_sequence(rule):
           tolerance=1e-3)
 
 
+@pytest.mark.unoptimised
 @on_cpu
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("n_in", [1, 4, 7, 8, 9, 33])

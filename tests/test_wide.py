@@ -82,6 +82,7 @@ def local(n_out, activation="tanh", bias="shared", dtype="float32", **options):
     return Network(n_out + 1, [layer], seed=n_out, dtype=dtype, **options)
 
 
+@pytest.mark.unoptimised
 @PLACES
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss(loss, place):
