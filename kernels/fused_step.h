@@ -1,5 +1,5 @@
-// What the kernels of fused_step.cl share: sizes, the order of packed weights, and what
-// lanes of a warp tell each other.
+// What fused_step.cl and the kernels beside it share: sizes, the order of packed weights,
+// and what lanes of a warp tell each other.
 //
 // A block of weights is one of 16 rows x 16 terms (halves.h), with both in another order,
 // as in fused_mma.h: what a lane g, t = lane / 4, lane % 4 holds of the sums of 16 neurons
@@ -39,6 +39,7 @@
 #define WIDEST (FIRST > HIDDEN ? (FIRST > LAST ? FIRST : LAST)                           \
                                : (HIDDEN > LAST ? HIDDEN : LAST))
 #define WIDE (BLOCK * (LAST > HIDDEN ? LAST : HIDDEN))  // neurons of a layer, at most
+#define QUAD 4               // blocks of a square that a warp multiplies over samples
 #define NOTHING -127         // exponent of what is zero
 #define MOST_SCALE 60        // of exponents
 #define LEAST_SCALE -90
@@ -142,4 +143,32 @@ inline void put_words(uint (*words)[4], const int i, const float4 v)
     words[1][i] = halves(low.s0, low.s1);
     words[1][2 + i] = halves(low.s2, low.s3);
 #endif
+}
+
+// Blocks of what a step keeps of each layer, one after the other.
+#define BLOCKS_BEFORE(layer) ((layer) == 0 ? 0 : FIRST + ((layer) - 1) * HIDDEN)
+#define DERIVATIVES_BEFORE(layer) ((layer) * HIDDEN)
+#define VALUE_BLOCKS (FIRST + (LAYERS - 1) * HIDDEN)
+
+// Four values of a lane's sums of two sides of a block, in row half h.
+inline float4 four_of(float (*sides)[4], const int h)
+{
+    return (float4)(sides[0][2 * h], sides[0][2 * h + 1], sides[1][2 * h],
+                    sides[1][2 * h + 1]);
+}
+
+// Write a block of a layer's slopes, of sums times 2^power.
+inline void write_slopes(__global float *to, const int layer, const int m, const int n,
+                         float (*sides)[4], const int power)
+{
+    const int lane = get_local_id(0) % WARP, column = BLOCK * n + lane % 4 * 4;
+    const float inverse = power_of_two(-(power / 2)) * power_of_two(-(power - power / 2));
+    const int stride = stride_of[layer];
+UNROLLED
+    for (int h = 0; h < 2; ++h) {
+        const int row = BLOCK * m + lane / 8 * 4 + h * 2 + lane / 4 % 2;
+        if (row < n_out_of[layer] && column < stride)
+            *(__global float4 *)(to + weights_of[layer] + row * stride + column) =
+                four_of(sides, h) * inverse;
+    }
 }

@@ -46,7 +46,6 @@ from clnet.variants.whole_step import (
     whole_step,
 )
 
-SOURCE = "fused_step.cl"
 REGISTERS = 16  # blocks of a layer, of all rows and planes, that a lane can hold
 CHUNK_BYTES = 8 << 10  # of weights
 LEAST_STAGES = 2  # chunks in local memory
@@ -59,8 +58,13 @@ SHARED_BY = 8  # of them that share an element
 MOST_DERIVATIVE = 2.0  # above any function's derivative by what it is applied to
 LOW_SLOPES = {"relu": 0.0, "leaky_relu": LEAK}  # where the other one is 1
 LARGEST_LOCAL = 216 << 10  # bytes that a group of an H200 may declare
-KEYS = ("warps", "rows", "groups", "inside")
-CONFIGS = ((8, 1, 1, 1), (8, 1, 2, 0), (4, 1, 4, 0), (4, 2, 2, 0), (8, 2, 1, 0))
+SPARE = 256  # bytes of local memory for small things
+CONFIGS: tuple[Config, ...] = tuple(  # from the first to the last on an H200
+    dict(zip(("warps", "rows", "groups", "inside"), config, strict=True))
+    for config in (
+        (8, 1, 1, 1), (8, 1, 2, 0), (4, 1, 4, 0), (4, 2, 2, 0), (8, 2, 1, 0),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -113,12 +117,7 @@ class FusedStep:
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return what registers and local memory hold."""
-        shape = _shape(span)
-        held = shape.widest * shape.planes
-        return tuple(
-            dict(zip(KEYS, config, strict=True)) for config in CONFIGS
-            if config[1] * held <= REGISTERS and shape.fits(config)
-        )
+        return tuple(filter(_shape(span).fits, CONFIGS))
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count data once, and what the gradients are products of twice."""
@@ -136,106 +135,126 @@ class FusedStep:
     ) -> tuple[Launch, ...]:
         """Return the packing, both ways, the gradients' products, and the update."""
         step, shape = _step(span), _shape(span)
-        last = step.layers[-1].act.nonlinearity
-        hidden = step.layers[0].act.nonlinearity if shape.layers > 1 else last
-        warps, rows = config["warps"], config["rows"]
-        tile = BLOCK * warps * rows
+        warps, inside = config["warps"], config["inside"]
+        tile = BLOCK * warps * config["rows"]
         blocks = round_up(span.batch, tile) // BLOCK
         groups = min(-(-span.batch // tile), config["groups"] * device.compute_units)
-        inside = config["inside"]
         parts = groups if inside else _parts(span, device)
         x, t, *weight = step.data
-        codes = functions_of(step)
-        biases = [layer.act.bias for layer in step.layers]
-        before = min(
-            (bias.offset for bias in biases if bias is not None), default=step.size
-        )
-        steep = max(abs(hidden.steepness[0]), 1e-30) * MOST_DERIVATIVE
-        defines: dict[str, int | str] = {
-            "REAL": real(span), **step_defines(step, span), **shape.defines,
-            "N_IN": x.width, "N_OUT": table(layer.n_out for layer in step.layers),
-            "STRIDE": table(shape.strides),
-            "WEIGHTS_OF": table(x.apply.weights.offset for x in step.layers),
-            "BIAS_OF": table(-1 if bias is None else bias.offset for bias in biases),
-            "STEEPNESS_OF": "{" + ", ".join(
-                number(x.act.nonlinearity.steepness[0], span) for x in step.layers
-            ) + "}",
-            "HIDDEN_CODE": _code(codes, hidden), "LAST_CODE": _code(codes, last),
-            "HIDDEN_BOUNDED": int(activation(hidden.names[0]).bounded),
-            "HIDDEN_LIMIT": _limit(hidden, span), "LAST_LIMIT": _limit(last, span),
-            "SLOPE_EXPONENT": ceil(log2(steep)),
-            "SHARE": "0.5f" if step.loss.halved[0] else "1.0f",
-            "WARPS": warps, "ROWS_M": rows, "INSIDE": inside,
-            "STAGES": shape.stages(warps, rows, inside),
-            "X_PADDED": padded(x), "T_PADDED": padded(t),
-            "SLOPE_WARPS": SLOPE_WARPS, "PARTS": parts, "ADDERS": ADDERS,
-            "SHARED_BY": SHARED_BY, "PACKERS": PACKERS, "SIZE": step.size,
-            "BIASES": before,
-        }
-        low = _low_slope(hidden)
-        if low is not None:
-            defines["LOW_SLOPE"] = number(low, span)
+        n = span.batch if step.gather is None else step.gather.samples
+        shared = _shared_defines(step, span)
+        whole = {"REAL": real(span), **step_defines(step, span)}
+        places: dict[str, int | str] = {"SIZE": step.size, "BIASES": _before(step)}
+        rule: dict[str, int | str] = {}
         live: Argument = Gradients()
         if step.update is not None:
-            defines |= rule_defines(step.update, span)
-            live = live_table(step.update)
-        key = f"fused_step in {shape.planes} halves"
+            rule, live = rule_defines(step.update, span), live_table(step.update)
+        key, plane = f"fused_step in {shape.planes} halves", BLOCK_BYTES * shape.planes
         packed = (
             Packed(key, shape.size),
             Packed(f"{key}, biases", 4 * shape.layers * shape.wide),
             Packed(f"{key}, about", 16 * shape.layers),
         )
-        block = BLOCK_BYTES * shape.planes
-        values = Scratch("values", blocks * shape.kept * block)
-        derivatives = Scratch("derivatives", blocks * shape.derived * block)
-        powers = Scratch("powers", 4 * blocks * shape.layers)
-        slopes = Scratch(
-            "slopes", max(16, groups * warps * (shape.layers - 1) * shape.inner * rows
-                          * 2 * WARP * 8 * shape.planes),
+        kept = (
+            Scratch("values", blocks * shape.kept * plane),
+            Scratch("derivatives", blocks * shape.derived * plane),
+            Scratch("powers", 4 * blocks * shape.layers), blocks,
         )
-        sums = Scratch("parts", 4 * max(1, before) * parts)
-        rest = Scratch("biases and records", 4 * groups * (step.size - before + APART))
-        n = span.batch if step.gather is None else step.gather.samples
-        data: tuple[Argument, ...] = (
-            x, x.stride, t, t.stride, weight[0] if weight else t, *packed,
+        slopes = Scratch("slopes", groups * shape.slopes(config))
+        sums = Scratch("parts", 4 * max(1, _before(step)) * parts)
+        rest = Scratch(
+            "biases and records", 4 * groups * (step.size - _before(step) + APART)
         )
-        scalars: tuple[Argument, ...] = (
-            rest, n, half_bits(n), float(step.loss.bit_fail_limit), Scalar("first"),
-            Scalar("samples"), *KEY,
+        samples = Scalar("samples")
+        products = Launch(
+            "fused_slopes.cl", "slopes",
+            {
+                **shared, "SLOPE_WARPS": SLOPE_WARPS, "PARTS": parts,
+                "BIASES": _before(step),
+            },
+            (shape.squares * parts * WARP,), (SLOPE_WARPS * WARP,),
+            (*kept, sums, samples),
         )
-        train = (*data, values, derivatives, powers, blocks, slopes, *scalars)
-        products: tuple[Launch, ...] = (
-            Launch(
-                SOURCE, "slopes", defines,
-                (shape.squares * parts * WARP,),
-                (SLOPE_WARPS * WARP,),
-                (values, derivatives, powers, blocks, sums, Scalar("samples")),
-            ),
-        )
-        if inside:
-            train, products = (*data, sums, slopes, *scalars), ()
-        wide = ADDERS // SHARED_BY
-        adding = -(-(step.size + len(RECORD)) // wide)
+        adding = -(-(step.size + len(RECORD)) // (ADDERS // SHARED_BY))
         return (
             Launch(
-                SOURCE, "pack", defines, (2 * shape.layers * PACKERS,), (PACKERS,),
-                (Parameters(), *packed), when="parameters",
+                "fused_step_pack.cl", "pack", {**shared, "PACKERS": PACKERS},
+                (2 * shape.layers * PACKERS,), (PACKERS,), (Parameters(), *packed),
+                when="parameters",
             ),
             Launch(
-                SOURCE, "train", defines, (groups * warps * WARP,), (warps * WARP,),
-                train,
+                "fused_step.cl", "train",
+                {
+                    **whole, **rule, **shared, **places,
+                    **_functions_defines(step, span),
+                    "WARPS": warps, "ROWS_M": config["rows"], "INSIDE": inside,
+                    "STAGES": shape.stages(config),
+                    "X_PADDED": padded(x), "T_PADDED": padded(t),
+                },
+                (groups * warps * WARP,), (warps * WARP,),
+                (
+                    x, x.stride, t, t.stride, weight[0] if weight else t, *packed,
+                    *((sums,) if inside else kept), slopes, rest, n, half_bits(n),
+                    float(step.loss.bit_fail_limit), Scalar("first"), samples, *KEY,
+                ),
             ),
-            *products,
+            *(() if inside else (products,)),
             Launch(
-                SOURCE, "combine", defines, (adding * ADDERS,), (ADDERS,),
+                "fused_combine.cl", "combine",
+                {
+                    **whole, **rule, **places, "PARTS": parts, "ADDERS": ADDERS,
+                    "SHARED_BY": SHARED_BY,
+                },
+                (adding * ADDERS,), (ADDERS,),
                 (
                     sums, rest, groups, Parameters(), State(), Gradients(),
-                    step.tally.totals, live, t.width, Scalar("samples"), Scalar("seen"),
+                    step.tally.totals, live, t.width, samples, Scalar("seen"),
                     Scalar("fresh"), Scalar("rate", "real"), Scalar("count"),
                     Scalar("seed", "uint"),
                 ),
             ),
         )
+
+
+def _shared_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
+    """Return the macros of ``fused_step.h``."""
+    shape, biases = _shape(span), [layer.act.bias for layer in step.layers]
+    steepness = [layer.act.nonlinearity.steepness[0] for layer in step.layers]
+    return {
+        "FIRST": shape.first, "HIDDEN": shape.inner, "LAST": shape.last,
+        "CHUNK": shape.chunk, "PLANES": shape.planes, "LAYERS": shape.layers,
+        "N_IN": step.layers[0].n_in,
+        "N_OUT": table(layer.n_out for layer in step.layers),
+        "STRIDE": table(shape.strides),
+        "WEIGHTS_OF": table(layer.apply.weights.offset for layer in step.layers),
+        "BIAS_OF": table(-1 if bias is None else bias.offset for bias in biases),
+        "STEEPNESS_OF": "{" + ", ".join(number(s, span) for s in steepness) + "}",
+    }
+
+
+def _functions_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
+    """Return the macros of ``fused_step.cl`` that say what is applied to sums."""
+    codes, hidden = functions_of(step), step.layers[0].act.nonlinearity
+    last = step.layers[-1].act.nonlinearity
+    steepness = abs(hidden.steepness[0])
+    most = MOST_DERIVATIVE * steepness
+    found: dict[str, int | str] = {
+        "HIDDEN_CODE": _code(codes, hidden), "LAST_CODE": _code(codes, last),
+        "HIDDEN_BOUNDED": int(activation(hidden.names[0]).bounded),
+        "HIDDEN_LIMIT": _limit(hidden, span), "LAST_LIMIT": _limit(last, span),
+        "SLOPE_EXPONENT": ceil(log2(most)) if most else 0,
+        "SHARE": "0.5f" if step.loss.halved[0] else "1.0f",
+    }
+    low = LOW_SLOPES.get(hidden.names[0])
+    if low is not None and hidden.limits is None:
+        found["LOW_SLOPE"] = number(low * hidden.steepness[0], span)
+    return found
+
+
+def _before(step: WholeStep) -> int:
+    """Return the elements of the flat buffer before the first bias."""
+    biases = [layer.act.bias for layer in step.layers]
+    return min((bias.offset for bias in biases if bias is not None), default=step.size)
 
 
 @dataclass(frozen=True)
@@ -306,30 +325,28 @@ class _Shape:
         filled = [round_up(a * b, self.chunk) for a, b in self.sizes]
         return (sum(filled) + sum(filled[1:])) * self.planes * BLOCK_BYTES
 
-    def stages(self, warps: int, rows: int, inside: int) -> int:
+    def slopes(self, config: Config) -> int:
+        """Return the bytes of derivatives that a group keeps until the way back."""
+        each = self.inner * config["rows"] * 2 * WARP * 8 * self.planes
+        return max(16, config["warps"] * (self.layers - 1) * each)
+
+    def stages(self, config: Config) -> int:
         """Return how many chunks local memory holds; 0: all weights."""
-        each = 4 * self.wide * (1 + warps) + 16 + 4 * warps * rows * BLOCK
-        room = LARGEST_LOCAL if inside else LOCAL_BYTES
-        room -= self.layers * each + 4 * len(RECORD) * warps * WARP + 256
-        if inside:
-            tile = warps * rows * self.planes * BLOCK_BYTES
-            room -= (self.kept + 2 * self.wide // BLOCK) * tile
+        warps, tile = config["warps"], config["warps"] * config["rows"]
+        each = 4 * self.wide * (1 + warps) + 16 + 4 * tile * BLOCK
+        room = LARGEST_LOCAL if config["inside"] else LOCAL_BYTES
+        room -= self.layers * each + 4 * len(RECORD) * warps * WARP + SPARE
+        if config["inside"]:
+            kept = self.kept + 2 * self.wide // BLOCK
+            room -= kept * tile * self.planes * BLOCK_BYTES
         return 0 if self.size <= room else max(1, min(MOST_STAGES, room // CHUNK_BYTES))
 
-    def fits(self, config: tuple[int, ...]) -> bool:
-        """Return whether local memory has room for enough weights."""
-        warps, rows, _, inside = config
-        if inside and self.widest > SQUARE:
+    def fits(self, config: Config) -> bool:
+        """Return whether registers and local memory hold what they must."""
+        held = self.widest * self.planes * config["rows"]
+        if held > REGISTERS or (config["inside"] and self.widest > SQUARE):
             return False
-        return self.stages(warps, rows, inside) not in range(1, LEAST_STAGES)
-
-    @property
-    def defines(self) -> dict[str, int | str]:
-        """Return the macros of ``fused_step.h`` that are sizes."""
-        return {
-            "FIRST": self.first, "HIDDEN": self.inner, "LAST": self.last,
-            "CHUNK": self.chunk, "PLANES": self.planes, "LAYERS": self.layers,
-        }
+        return self.stages(config) not in range(1, LEAST_STAGES)
 
 
 def _step(span: Span) -> WholeStep:
@@ -359,13 +376,6 @@ def _parts(span: Span, device: Device) -> int:
 
 def _code(codes: list[tuple[str, str, str]], function: Nonlinearity) -> int:
     return codes.index(function_of(function.names[0], function))
-
-
-def _low_slope(function: Nonlinearity) -> float | None:
-    """Return the lesser of a function's two derivatives; None: it has others."""
-    if function.limits is not None or function.names[0] not in LOW_SLOPES:
-        return None
-    return LOW_SLOPES[function.names[0]] * function.steepness[0]
 
 
 def _limit(function: Nonlinearity, span: Span) -> str:

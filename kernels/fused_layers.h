@@ -1,0 +1,422 @@
+// What fused_step.cl does with a warp's samples in a layer, forward and back: weights
+// pass through local memory, values stay in lanes.
+//
+// WARPS, ROWS_M, STAGES, INSIDE, HIDDEN_CODE, …  as in fused_step.cl
+// others    as in fused_step.h and steps.h
+#define SAMPLES (WARPS * ROWS_M * BLOCK)  // of a group
+#define ITEMS (WARPS * WARP)
+#define STEP_OF_POWERS 8  // so that most blocks of samples have the same
+#if INSIDE
+#define SPACE __local
+#else
+#define SPACE __global
+#endif
+
+typedef uint Words[WIDEST][PLANES][4];
+
+#if PTX >= 80
+#define EXCHANGED 1
+#define STAGE_WORDS(rows, exchange)
+#define ROWS(m, k, p) \
+    (uint4)(rows[m][k][p][0], rows[m][k][p][1], rows[m][k][p][2], rows[m][k][p][3])
+#define FEW(exchange) 0
+#else
+#define STAGED (ROWS_M * WIDEST * PLANES * WARP)  // of a warp; and WARP / 4 for FEW
+#define EXCHANGED (WARPS * (STAGED + WARP / 4))
+#define STAGE_WORDS(rows, exchange) stage_words(rows, exchange)
+#define ROWS(m, k, p) FRAGMENT(exchange + (((m) * WIDEST + (k)) * PLANES + (p)) * WARP, 0)
+#define FEW(exchange) ((__local uint *)((exchange) + STAGED))
+inline void stage_words(Words *rows, __local uint4 *exchange)
+{
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int i = 0; i < ROWS_M * WIDEST * PLANES; ++i) {
+        const uint *words = rows[i / PLANES / WIDEST][i / PLANES % WIDEST][i % PLANES];
+        exchange[i * WARP + get_local_id(0) % WARP] =
+            (uint4)(words[0], words[1], words[2], words[3]);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+}
+#endif
+
+// Weights on their way through local memory.
+typedef struct {
+    __local uint4 *shared;
+    __global const uint4 *weights;
+    __local const uint4 *part;  // the chunk whose turn it is
+    int place, next;            // its place; number of the chunk that comes next
+} Feed;
+
+inline void copy_weights(__local uint4 *to, __global const uint4 *from, const int count)
+{
+UNROLLED
+    for (int start = 0; start < count; start += ITEMS) {
+        const int i = start + get_local_id(0);
+        if (count % ITEMS == 0 || i < count) copy_words(to + i, from + i);
+    }
+    DEPART();
+}
+
+#if STAGES > 0
+inline void next_chunk(Feed *feed)
+{
+    ARRIVED(STAGES - 2);
+    barrier(CLK_LOCAL_MEM_FENCE);  // also: all have done with the chunk before
+    const int before = (feed->place == 0 ? STAGES : feed->place) - 1;
+    copy_weights(feed->shared + before * CHUNK * PART,
+                 feed->weights + feed->next * CHUNK * PART, CHUNK * PART);
+    feed->part = feed->shared + feed->place * CHUNK * PART;
+    feed->place = feed->place + 1 == STAGES ? 0 : feed->place + 1;
+    feed->next = feed->next + 1 == ALL / CHUNK ? 0 : feed->next + 1;
+}
+#define BEGIN_WITH(feed, start)
+#else
+#define BEGIN_WITH(feed, start) (feed)->part = (feed)->shared + (start) * PART
+#endif
+
+// sums = this lane's of a block of 16 neurons; block: its first block's number
+inline void multiply(float4 (*sums)[2], Words *rows, const int terms, const int first,
+                     Feed *feed, __local uint4 *exchange)
+{
+    const int lane = get_local_id(0) % WARP;
+    float main[ROWS_M][2][4], rest[ROWS_M][2][4];
+UNROLLED
+    for (int i = 0; i < ROWS_M * 8; ++i)
+        main[i / 8][i / 4 % 2][i % 4] = rest[i / 8][i / 4 % 2][i % 4] = 0;
+UNROLLED
+    for (int k = 0; k < terms; ++k) {
+#if STAGES > 0
+        const int block = (first + k) % CHUNK;
+        if (block == 0) next_chunk(feed);
+#else
+        const int block = first + k;
+#endif
+        Fragment columns[PLANES];
+UNROLLED
+        for (int p = 0; p < PLANES; ++p)
+            columns[p] = FRAGMENT(feed->part + (block * PLANES + p) * WARP, lane);
+UNROLLED
+        for (int m = 0; m < ROWS_M; ++m)
+UNROLLED
+            for (int side = 0; side < 2; ++side) {
+                multiply_add(main[m][side], ROWS(m, k, 0), columns[0], side);
+#if PLANES == 2
+                multiply_add(rest[m][side], ROWS(m, k, 0), columns[1], side);
+                multiply_add(rest[m][side], ROWS(m, k, 1), columns[0], side);
+#endif
+            }
+    }
+UNROLLED
+    for (int i = 0; i < 2 * ROWS_M; ++i) {
+        const float *left = main[i / 2][0] + i % 2 * 2, *right = main[i / 2][1] + i % 2 * 2;
+        float4 v = (float4)(left[0], left[1], right[0], right[1]);
+#if PLANES == 2
+        left = rest[i / 2][0] + i % 2 * 2;
+        right = rest[i / 2][1] + i % 2 * 2;
+        v += (float4)(left[0], left[1], right[0], right[1]) / LOW;
+#endif
+        sums[i / 2][i % 2] = v;
+    }
+}
+
+// f, and f' * steepness, of a layer's four sums, with steepness
+inline float2 activate(const int last, const float sum)
+{
+    const float limit = last ? LAST_LIMIT : HIDDEN_LIMIT;
+    const float steepness = steepness_of[last ? LAYERS - 1 : 0];
+    const float v = clamp(sum, -limit, limit);
+    switch (last ? LAST_CODE : HIDDEN_CODE) {
+#define CASE(code, function, gradient, reads)                                        \
+    case code: {                                                                     \
+        const float y = function(v);                                                 \
+        return (float2)(y, gradient(reads(y, v), steepness) * steepness);            \
+    }
+        FUNCTIONS(CASE)
+#undef CASE
+    }
+    return (float2)(v, steepness);
+}
+
+// most [m][i] = the exponent of a sample's largest half; NOTHING where all are zero
+inline void look_up(int (*most)[2], Words *rows, const int blocks, __local uint4 *exchange)
+{
+UNROLLED
+    for (int i = 0; i < 2 * ROWS_M; ++i) {
+        uint two = 0;
+UNROLLED
+        for (int k = 0; k < blocks; ++k) {
+            const uint *words = rows[i / 2][k][0] + i % 2;
+            two = larger(two, larger(words[0], words[2]));
+        }
+        uint one = max(two & 0xffff, two >> 16);
+        one = max(one, swapped(one, 1, FEW(exchange)));
+        one = max(one, swapped(one, 2, FEW(exchange)));
+        most[i / 2][i % 2] = one == 0 ? NOTHING : max((int)(one >> 10), 1) - 15;
+    }
+}
+
+// Pack values of samples so that the largest half of each is about 2^TOP.
+inline void pack_rows(Words *rows, int (*scales)[2], float4 (*v)[2][WIDEST],
+                      const int blocks, __local uint4 *exchange)
+{
+UNROLLED
+    for (int i = 0; i < 2 * ROWS_M; ++i) {
+        const int m = i / 2;
+        float largest = 0;
+UNROLLED
+        for (int k = 0; k < blocks; ++k) {
+            const float4 four = fabs(v[m][i % 2][k]);
+            largest = fmax(fmax(largest, fmax(four.s0, four.s1)), fmax(four.s2, four.s3));
+        }
+        uint one = as_uint(largest);
+        one = max(one, swapped(one, 1, FEW(exchange)));
+        one = max(one, swapped(one, 2, FEW(exchange)));
+        const int scale = clamp(TOP - exponent_of(one), LEAST_SCALE, MOST_SCALE);
+        scales[m][i % 2] = scale;
+UNROLLED
+        for (int k = 0; k < blocks; ++k)
+            put_words(rows[m][k], i % 2, v[m][i % 2][k] * power_of_two(scale));
+    }
+}
+
+// to [block of 16 samples, blocks, PLANES, WARP] = the words turned
+//
+// second: as the second operand of a product over samples, else as the first
+inline void write_turned(SPACE uint4 *to, Words *rows, const int blocks, const int second,
+                         const int row, __local uint4 *exchange)
+{
+    const int lane = get_local_id(0) % WARP;
+UNROLLED
+    for (int m = 0; m < ROWS_M; ++m)
+UNROLLED
+        for (int k = 0; k < blocks; ++k)
+UNROLLED
+            for (int p = 0; p < PLANES; ++p) {
+                const uint *words = rows[m][k][p];
+                uint found[4];
+UNROLLED
+                for (int w = 0; w < 4; ++w) found[w] = turned(words[w], FEW(exchange));
+                to[(((row + m) * blocks + k) * PLANES + p) * WARP + lane] = second
+                    ? (uint4)(found[0], found[1], found[2], found[3])
+                    : (uint4)(found[0], found[2], found[1], found[3]);
+            }
+}
+
+// What lanes of a warp have written to local memory is seen by the others.
+#if PTX >= 80
+#define MEET_WARP() asm volatile("bar.warp.sync 0xffffffff;" ::: "memory")
+#else
+#define MEET_WARP() barrier(CLK_LOCAL_MEM_FENCE)
+#endif
+
+// Derivatives of a layer: written for its slopes, with the power of two that they and the
+// values below have together.
+inline void write_derivatives(SPACE uint4 *to, SPACE int *powers, Words *rows,
+                              int (*scales)[2], __local const int *kept,
+                              const int blocks, const int row,
+                              __local uint4 *exchange)
+{
+    const int g = get_local_id(0) % WARP / 4;
+    Words even[ROWS_M];
+    int most[ROWS_M][2];
+    look_up(most, rows, blocks, exchange);
+UNROLLED
+    for (int m = 0; m < ROWS_M; ++m) {
+        int power = 2 * MOST_SCALE + 15, both[2];
+UNROLLED
+        for (int i = 0; i < 2; ++i) {
+            both[i] = scales[m][i] + kept[16 * m + 8 * i + g];
+            if (most[m][i] != NOTHING)
+                power = min(power, min(TOP - most[m][i], 15) + both[i]);
+        }
+UNROLLED
+        for (int mask = 4; mask < WARP; mask *= 2)
+            power = min(power, (int)swapped(power, mask, FEW(exchange)));
+        power &= -STEP_OF_POWERS;  // so that most blocks have the same
+        if (get_local_id(0) % WARP == 0) powers[row + m] = power;
+UNROLLED
+        for (int i = 0; i < blocks * PLANES * 4; ++i) {
+            const int w = i % 4, of = power - both[w % 2];
+            even[m][i / 4 / PLANES][i / 4 % PLANES][w] =
+                times_far(rows[m][i / 4 / PLANES][i / 4 % PLANES][w], of);
+        }
+    }
+    write_turned(to, even, blocks, 0, row, exchange);
+}
+
+// Add a block's derivatives to the sums of a warp's biases.
+inline void add_biases(__local float *sums, float4 (*v)[2], __local uint4 *exchange)
+{
+    const int lane = get_local_id(0) % WARP;
+    float4 four = (float4)(0);
+UNROLLED
+    for (int i = 0; i < 2 * ROWS_M; ++i) four += v[i / 2][i % 2];
+    // Half of the lanes take half of the neurons each, twice; then all samples.
+    const int high = lane / 16;
+    float2 keep = high ? four.hi : four.lo, give = high ? four.lo : four.hi;
+    keep.s0 += as_float(swapped(as_uint(give.s0), 16, FEW(exchange)));
+    keep.s1 += as_float(swapped(as_uint(give.s1), 16, FEW(exchange)));
+    const int odd = lane / 8 % 2;
+    float one = odd ? keep.s1 : keep.s0;
+    one += as_float(swapped(as_uint(odd ? keep.s0 : keep.s1), 8, FEW(exchange)));
+    one += as_float(swapped(as_uint(one), 4, FEW(exchange)));
+    if (lane / 4 % 2 == 0) sums[lane % 4 * 4 + 2 * high + odd] += one;
+}
+
+// What is kept of a block's slopes until the way back. Where they are one of two, a bit
+// each of SPARE words, 8 blocks in a word.
+#ifdef LOW_SLOPE
+#define SPARE ((HIDDEN * ROWS_M * 2 + 7) / 8)
+#define SLOPES_OF_LAYER (SPARE * WARP)
+typedef uint Slopes;
+#elif PLANES == 2
+#define SLOPES_OF_LAYER (HIDDEN * ROWS_M * 2 * WARP)
+typedef float4 Slopes;
+#define KEEP(s) (s)
+#define KEPT(s) (s)
+#else
+#define SLOPES_OF_LAYER (HIDDEN * ROWS_M * 2 * WARP)
+typedef uint2 Slopes;
+#define KEEP(s) (uint2)(halves((s).s0, (s).s1), halves((s).s2, (s).s3))
+#define KEPT(s) (float4)(of_halves((s).s0), of_halves((s).s1))
+#endif
+
+// The exponent of what sums of 16 * terms products may be larger by.
+inline int growth(const int terms)
+{
+    return 4 + (terms > 8 ? 4 : terms > 4 ? 3 : terms > 2 ? 2 : 1);
+}
+
+inline void copy_rows(Words *rows, Words *from)
+{
+UNROLLED
+    for (int i = 0; i < ROWS_M * HIDDEN * PLANES * 4; ++i) {
+        const int m = i / (HIDDEN * PLANES * 4), k = i / (PLANES * 4) % HIDDEN;
+        rows[m][k][i / 4 % PLANES][i % 4] = from[m][k][i / 4 % PLANES][i % 4];
+    }
+}
+
+// rows = a layer's outputs of its inputs `rows`; of the last one v = its sums
+//
+// terms, neurons  its blocks
+// kept [LAYERS, SAMPLES]  scales of what layers read; of this warp's samples
+inline void forward(const int layer, const int terms, const int neurons, const int last,
+                    Words *rows, float4 (*v)[2][WIDEST], __local int *kept,
+                    SPACE uint4 *values, const int row, __global Slopes *slopes,
+                    Feed *feed, __local const float4 *biases, const int4 about,
+                    __local uint4 *exchange)
+{
+    const int lane = get_local_id(0) % WARP, g = lane / 4, at = lane % 4;
+    const float steepness = steepness_of[layer];
+    int most[ROWS_M][2];
+    float up[ROWS_M][2], down[ROWS_M][2];
+    Words next[ROWS_M];
+    write_turned(values, rows, terms, 1, row, exchange);
+    if (!last) look_up(most, rows, terms, exchange);
+UNROLLED
+    for (int i = 0; i < 2 * ROWS_M; ++i) {
+        const int m = i / 2, h = i % 2, scale = kept[layer * SAMPLES + 8 * i + g];
+        down[m][h] = power_of_two(-scale) * power_of_two(-about.s0) * steepness;
+        if (last) continue;
+        const int of_sums = most[m][h] + 1 - scale + about.s1 + growth(terms)
+                            + exponent_of(as_uint(steepness)) + 1;
+        const int bound = max(max(of_sums, about.s2), 0) + 2;  // |f(v)| <= |v| + 1
+        const int next_scale =
+            clamp(HIDDEN_BOUNDED ? TOP : TOP - bound, LEAST_SCALE, MOST_SCALE);
+        up[m][h] = power_of_two(next_scale);
+        if (at == 0) kept[(layer + 1) * SAMPLES + 8 * i + g] = next_scale;
+    }
+#ifdef LOW_SLOPE
+    uint bits[SPARE];
+UNROLLED
+    for (int i = 0; i < SPARE; ++i) bits[i] = 0;
+#endif
+    BEGIN_WITH(feed, START(layer));
+    STAGE_WORDS(rows, exchange);
+UNROLLED
+    for (int j = 0; j < neurons; ++j) {
+        const float4 bias = biases[(layer * WIDE + BLOCK * j) / 4 + at];
+        float4 found[ROWS_M][2];
+        multiply(found, rows, terms, j * terms, feed, exchange);
+UNROLLED
+        for (int i = 0; i < 2 * ROWS_M; ++i) {
+            const int m = i / 2, h = i % 2;
+            const float4 sum = found[m][h] * down[m][h] + bias;
+            if (last) {
+                v[m][h][j] = sum;
+                continue;
+            }
+            const float2 a = activate(0, sum.s0), b = activate(0, sum.s1);
+            const float2 c = activate(0, sum.s2), d = activate(0, sum.s3);
+            put_words(next[m][j], h, (float4)(a.s0, b.s0, c.s0, d.s0) * up[m][h]);
+            const int number = (j * ROWS_M + m) * 2 + h;
+#ifdef LOW_SLOPE
+            bits[number / 8] |= ((a.s1 != LOW_SLOPE ? 1u : 0) | (b.s1 != LOW_SLOPE ? 2u : 0)
+                                 | (c.s1 != LOW_SLOPE ? 4u : 0)
+                                 | (d.s1 != LOW_SLOPE ? 8u : 0)) << number % 8 * 4;
+#else
+            slopes[layer * SLOPES_OF_LAYER + number * WARP] =
+                KEEP((float4)(a.s1, b.s1, c.s1, d.s1));
+#endif
+        }
+    }
+#ifdef LOW_SLOPE
+UNROLLED
+    for (int i = 0; i < SPARE; ++i)
+        if (!last) slopes[layer * SLOPES_OF_LAYER + i * WARP] = bits[i];
+#endif
+    if (!last) copy_rows(rows, next);
+}
+
+// rows = the derivatives by the sums of the layer below, of those of `layer`
+//
+// terms  blocks of the layer's neurons
+// scale  of rows
+inline void backward(const int layer, const int terms, Words *rows, int (*scale)[2],
+                     __global const Slopes *slopes, Feed *feed, const int4 about,
+                     __local float *sums, __local uint4 *exchange)
+{
+    int most[ROWS_M][2];
+    float up[ROWS_M][2], down[ROWS_M][2];
+    Words next[ROWS_M];
+    look_up(most, rows, terms, exchange);
+    slopes += (layer - 1) * SLOPES_OF_LAYER;
+#ifdef LOW_SLOPE
+    uint bits[SPARE];
+UNROLLED
+    for (int i = 0; i < SPARE; ++i) bits[i] = slopes[i * WARP];
+#endif
+UNROLLED
+    for (int i = 0; i < 2 * ROWS_M; ++i) {
+        const int m = i / 2, h = i % 2;
+        const int bound = most[m][h] + 1 - scale[m][h] + about.s1 + SLOPE_EXPONENT
+                          + growth(terms);
+        down[m][h] = power_of_two(-scale[m][h]) * power_of_two(-about.s0);
+        scale[m][h] = clamp(TOP - bound, LEAST_SCALE, MOST_SCALE);
+        up[m][h] = power_of_two(scale[m][h]);
+    }
+    BEGIN_WITH(feed, START_TURNED(layer));
+    STAGE_WORDS(rows, exchange);
+UNROLLED
+    for (int j = 0; j < HIDDEN; ++j) {
+        float4 found[ROWS_M][2];
+        multiply(found, rows, terms, j * terms, feed, exchange);
+UNROLLED
+        for (int i = 0; i < 2 * ROWS_M; ++i) {
+            const int m = i / 2, h = i % 2, number = (j * ROWS_M + m) * 2 + h;
+#ifdef LOW_SLOPE
+            const uint four = bits[number / 8] >> number % 8 * 4;
+            const float high = steepness_of[0];
+            const float4 slope =
+                (float4)(four & 1 ? high : LOW_SLOPE, four & 2 ? high : LOW_SLOPE,
+                         four & 4 ? high : LOW_SLOPE, four & 8 ? high : LOW_SLOPE);
+#else
+            const Slopes both = slopes[number * WARP];
+            const float4 slope = KEPT(both);
+#endif
+            found[m][h] *= down[m][h] * slope;
+            put_words(next[m][j], h, found[m][h] * up[m][h]);
+        }
+        add_biases(sums + BLOCK * j, found, exchange);
+    }
+    copy_rows(rows, next);
+}
