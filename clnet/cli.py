@@ -86,7 +86,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> _Parser:
-    from clnet import __version__, cli_train
+    from clnet import __version__, cli_bench, cli_train
     from clnet.description import DTYPES
     from clnet.formats import DATA_SUFFIXES, NETWORK_SUFFIXES
     from clnet.ops import PRECISIONS
@@ -270,63 +270,14 @@ def _parser() -> _Parser:
     )
 
     sub = command(
-        "bench", _bench, "measure a study's networks, our kernels and others",
+        "bench", cli_bench.run, "measure a study's networks, our kernels and others",
         "Measure the cases of a study: our kernels, what clnet would choose, and what "
         "one would use instead, each checked before it is timed. Rows are appended to "
         "a CSV file as they are measured. Without a study: list them.",
         "clnet bench feedforward --quick",
     )
-    sub.add_argument("study", metavar="STUDY", nargs="?", help="which; default: list")
     on_device(sub)
-    effort = sub.add_mutually_exclusive_group()
-    for name, text in (
-        ("quick", "fewer cases and rounds: two minutes on two cores"),
-        ("full", "also what takes long, and more rounds"),
-    ):
-        effort.add_argument(
-            f"--{name}", dest="effort", action="store_const", const=name,
-            default="normal", help=text,
-        )
-    sub.add_argument(
-        "--out", metavar="DIR", help="folder of the CSV file, the pictures and the "
-        "page; default: benchmarks/results in the working directory",
-    )
-    sub.add_argument(
-        "--batch", type=_counts, metavar="N,N", help="samples a call, instead of the "
-        "study's",
-    )
-    sub.add_argument(
-        "--precision", type=_names, metavar="A,B",
-        help=f"how exact products are, of {', '.join(PRECISIONS)}; default: the first",
-    )
-    for name, text in (
-        ("table", "only these tables"),
-        ("case", 'only these cases, as in "config-*"'),
-        ("variants", 'only these of ours, or "none"'),
-        ("peers", 'only these of others, or "none"'),
-        ("basis", "what to time: wall, stream, device, busy"),
-    ):
-        sub.add_argument(f"--{name}", type=_names, metavar="A,B", help=text)
-    sub.add_argument(
-        "--data", metavar="DIR", help="folder of the data sets that training reads",
-    )
-    sub.add_argument(
-        "--fann-library", metavar="FILE",
-        help="FANN's; default: where the system's libraries are",
-    )
-    sub.add_argument(
-        "--tune", action="store_true",
-        help="measure all configurations of our kernels first",
-    )
-    sub.add_argument(
-        "--resume", action="store_true",
-        help="keep what the CSV file has of this device and these versions",
-    )
-    sub.add_argument(
-        "--rows", metavar="CSV",
-        help="measure nothing, whatever else is asked for: show all of a file's rows, "
-        "with pictures and page beside it",
-    )
+    cli_bench.add_arguments(sub, _counts, _names)
     return parser
 
 
@@ -362,7 +313,8 @@ def devices_of(text: str | None) -> Devices:
 
 
 def _devices(_: argparse.Namespace) -> int:
-    from clnet.device import device_table, devices
+    from clnet.device import devices
+    from clnet.device_table import device_table
 
     print(device_table(devices()))
     return 0
@@ -508,29 +460,6 @@ def _tune(arguments: argparse.Namespace) -> int:
             progress=sys.stderr.isatty(),
         ).explain())
     return 0
-
-
-def _bench(arguments: argparse.Namespace) -> int:
-    from clnet.bench import benchmarks
-
-    command = benchmarks("command")
-    if arguments.rows is not None:
-        command.show_file(arguments.study, arguments.rows)
-        return 0
-    if arguments.study is None:
-        print(command.list_studies())
-        return 0
-    options = command.Options(
-        effort=arguments.effort, batches=arguments.batch,
-        precisions=arguments.precision, tables=arguments.table,
-        cases=arguments.case, variants=arguments.variants, peers=arguments.peers,
-        bases=arguments.basis, tune=arguments.tune, data=arguments.data,
-        fann_library=arguments.fann_library, resume=arguments.resume,
-    )
-    status: int = command.run(
-        arguments.study, arguments.device, arguments.out, options
-    )
-    return status
 
 
 def _is_network(path: str) -> bool:

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clnet.device import TYPES, Device, Survey, device, device_table, devices
+from clnet.device import TYPES, Device, Survey, device, devices
+from clnet.device_table import device_table
 from clnet.errors import DeviceError, InputError
 from clnet.layers import Dense
 from clnet.network import Network
