@@ -11,53 +11,48 @@
 //
 // which of a dense layer are all, of a local one those of the share and its window's
 // end, of a sparse one those from the first to the last column in the share. A group
-// without a row in a layer goes on to the next.
+// has a task for each layer of which it has rows; all that it must know of it is in a
+// table (variants/persistent_mixed.py), and read two tasks ahead.
 //
 // Rows of dense layers are read as they lie. All others are lists: a row's values side
-// by side, padded to whole vectors, and each value's column, counted from where the
-// group's range starts. A row is read by 2^parts work-items, more where rows are few and
-// long. DEPTH vectors of each are on their way while its group waits for values.
+// by side, padded to whole vectors, and each value's column, counted from the vector
+// before the group's range. A row is read by 2^shift work-items, more where rows are few
+// and long. DEPTH vectors of each are on their way while its group waits for values.
 //
-// GROUP     work-items of a group; GROUPS of them, all running at the same time
+// GROUP     work-items of a group; all groups run at the same time
 // DEPTH     vectors of weights that a work-item keeps on their way
 // ROOM      values of the widest range, in whole steps
-// INPUTS    {n, …} vectors of each layer's inputs
-// WORDS     {n, …} where the words of each layer's inputs start; the first has none
+// TASKS     of a group, three empty ones at the end among them
 // IN_ALL    words of a set
-// LISTS     {n, …} number of each layer among those with lists; dense: -1
-// STARTS    {n, …} where the starts of each list's rows are
-// WEIGHTS   {n, …} vectors before each dense layer's weights in the parameters
-// LONGEST   {n, …} vectors of each layer's longest row
-// SHIFTS    {n, …} 2^n work-items read a row of the layer: 1 unless there is PTX
-// LAYERS, N_OUT, BIAS, FUNCTION, FUNCTIONS  as in chain.h
-// BIAS_STEP {n, …} 1; 0 where a layer's neurons share a bias
 // PATIENCE, NAP, PTX  as in words.h
+// FUNCTIONS as in functions.h
 // REAL      float
 #define WIDTH 1
 #include "activations.h"
 #include "functions.h"
 #include "given.h"
 #include "words.h"
-#if !defined(GROUP) || !defined(GROUPS) || !defined(DEPTH) || !defined(ROOM) \
-    || !defined(INPUTS) || !defined(WORDS) || !defined(IN_ALL) || !defined(LISTS) \
-    || !defined(STARTS) || !defined(WEIGHTS) || !defined(LONGEST) || !defined(SHIFTS) \
-    || !defined(LAYERS) || !defined(N_OUT) || !defined(BIAS) || !defined(BIAS_STEP) \
-    || !defined(FUNCTION)
-#error "persistent_mixed.cl needs the macros that its head names"
+#if !defined(GROUP) || !defined(DEPTH) || !defined(ROOM) || !defined(TASKS) \
+    || !defined(IN_ALL)
+#error "persistent_mixed.cl needs GROUP, DEPTH, ROOM, TASKS and IN_ALL"
 #endif
 #define BUFFER (1 + ROOM / 4)  // vectors; the first is zero: places that are none
 
-__constant int inputs_of[LAYERS] = INPUTS;
-__constant int words_of[LAYERS] = WORDS;
-__constant int list_of[LAYERS] = LISTS;
-__constant int starts_of[LAYERS] = STARTS;
-__constant int weights_of[LAYERS] = WEIGHTS;
-__constant int longest_of[LAYERS] = LONGEST;
-__constant int shift_of[LAYERS] = SHIFTS;
-__constant int n_out_of[LAYERS] = N_OUT;
-__constant int bias_of[LAYERS] = BIAS;
-__constant int bias_step_of[LAYERS] = BIAS_STEP;
-__constant int function_of[LAYERS] = FUNCTION;
+// What a group does in a layer; places are in values, words and vectors.
+typedef struct __attribute__((aligned(16))) {
+    int words, held, padded;  // its range: the first word, vectors, the same in whole
+                              // steps; of the first layer, where it starts in x
+    int listed, shift;        // 1: its rows are lists; 2^shift work-items read a row
+    int rows;                 // of its share; none: the group has finished
+    int vectors;              // of the longest row
+    int weights;              // dense: vectors before the first row; else its `starts`
+    int told, pads;           // the first word of its outputs; those to fill up with 0
+    int inner;                // 0: they are words before the first layer; 1: between two;
+                              // 2: outputs go to y
+    int bias, bias_step;      // of the first row, -1: none; 0 where all share one
+    int function;             // its activation's code
+    int spare[2];
+} Task;
 
 // A vector of weights, 0 unless it is `there`.
 inline float4 weights_at(__global const float4 *from, const bool there)
@@ -116,7 +111,9 @@ inline void gather(__local float4 *source, __global const uint *words,
 inline float row_sum(float v, const int shift)
 {
 #if PTX >= 70
-    for (int distance = 1 << shift >> 1; distance > 0; distance >>= 1) {
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+        if (distance >> shift) continue;
         float other;
         asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;"
                      : "=f"(other) : "f"(v), "r"(distance));
@@ -126,59 +123,72 @@ inline float row_sum(float v, const int shift)
     return v;
 }
 
-// Rows of a layer.
+// A work-item's vectors of a step: of a row of its task, or of the following one. All
+// take as many rows of a task, and steps of a row, so that they go on to the next one
+// together; rows past the share are empty.
 typedef struct {
-    int first, count;
-} Share;
+    int row, step;
+    bool further;        // of the following task
+    int listed, shift;   // as its task says
+    int first, past;     // its row's vectors
+    float bias;
+} Step;
 
-inline Share share_of(const int layer, const int group)
+// What is to be found out of a step, while nobody waits for it: no result is used here.
+inline void look_up(Step *step, const Task *task, __global const int *starts,
+                    __global const float *parameters)
 {
-    const int each = n_out_of[layer] / GROUPS, more = n_out_of[layer] % GROUPS;
-    const Share share = {group * each + min(group, more), each + (group < more)};
-    return share;
+    step->listed = task->listed;
+    step->shift = task->shift;
+    if (step->step > 0) return;
+    step->first = step->past = 0;
+    if (step->row >= task->rows) return;
+    if (task->listed) {
+        step->first = starts[task->weights + step->row];
+        step->past = starts[task->weights + step->row + 1];
+    } else {
+        step->first = task->weights + step->row * task->vectors;
+        step->past = step->first + task->vectors;
+    }
+    step->bias = task->bias < 0
+                     ? 0 : parameters[task->bias + step->row * task->bias_step];
 }
 
-// The first layer from one on that a group has rows of.
-inline int layer_from(int layer, const int group)
+// Ask for a step's weights, and the places of what they are multiplied by.
+inline void fetch(float4 *ahead, ushort4 *places, const Step step,
+                  __global const float *parameters, __global const float4 *lists,
+                  __global const ushort4 *columns)
 {
-    while (layer < LAYERS && share_of(layer, group).count == 0) ++layer;
-    return layer;
+    const int between = 1 << step.shift;
+    const int at = step.first + (step.step * DEPTH << step.shift)
+                   + ((int)get_local_id(0) & (between - 1));
+    const int left = step.past - at;
+    __global const float4 *from =
+        (step.listed ? lists : (__global const float4 *)parameters) + at;
+#pragma unroll
+    for (int i = 0; i < DEPTH; ++i) {
+        const bool there = i * between < left;
+        ahead[i] = weights_at(from + i * between, there);
+        places[i] = columns_at(columns + at + i * between, there && step.listed);
+    }
 }
 
-// From which vector of its inputs to which a group's rows of a layer read.
-inline int2 range_of(const int layer, const int group, __global const int2 *ranges)
+// Go on to the next step, and look it up.
+inline void advance(Step *step, const Task *task, const Task *following,
+                    __global const int *starts, __global const float *parameters)
 {
-    if (layer >= LAYERS) return (int2)(0);
-    if (list_of[layer] < 0) return (int2)(0, inputs_of[layer]);
-    return ranges[list_of[layer] * GROUPS + group];
-}
-
-// A place in a work-item's weights: a layer, a row of the group's share, a step of DEPTH
-// vectors of each that reads the row. All take as many rows of a layer, and steps of a
-// row, so that they go on to the next one together; rows past the share are empty.
-typedef struct {
-    int layer, row, step;
-} Place;
-
-inline Place entered(const int layer)
-{
-    const Place place = {layer, layer < LAYERS ? get_local_id(0) >> shift_of[layer] : 0,
-                         0};
-    return place;
-}
-
-// The place after one.
-inline Place after(Place place, const int group)
-{
-    const int shift = shift_of[place.layer];
-    ++place.step;
-    if ((place.step * DEPTH << shift) < longest_of[place.layer]) return place;
-    place.step = 0;
-    place.row += GROUP >> shift;
-    if (place.row - ((int)get_local_id(0) >> shift)
-        < share_of(place.layer, group).count)
-        return place;
-    return entered(layer_from(place.layer + 1, group));
+    const int team = (int)get_local_id(0) >> task->shift;
+    if ((++step->step * DEPTH << task->shift) >= task->vectors) {
+        step->step = 0;
+        step->row += GROUP >> task->shift;
+        step->further = step->row - team >= task->rows;
+        if (step->further) {
+            step->row = (int)get_local_id(0) >> following->shift;
+            look_up(step, following, starts, parameters);
+            return;
+        }
+    }
+    look_up(step, task, starts, parameters);
 }
 
 // y = the last layer's output for x
@@ -186,22 +196,24 @@ inline Place after(Place place, const int group)
 // parameters [..]      the flat buffer
 // lists [vectors]      values of all lists
 // starts [..]          of each list: where its rows' vectors start, and the end
-// ranges [.., GROUPS]  of each list: from which vector of its inputs to which
 // columns [vectors]    of each value of the lists
+// tasks [groups, TASKS]
 // x [n_in]  y [n_out]  one sample
 // words [2][IN_ALL]    of all values between layers, 0 at first
-// launches [GROUPS]    the number of each group's launches so far, 0 at first
+// launches [groups]    the number of each group's launches so far, 0 at first
 // alarm                set where a wait hit its bound
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void persistent_mixed(__global const float *parameters, __global const float4 *lists,
-                      __global const int *starts, __global const int2 *ranges,
-                      __global const ushort4 *columns, __global const float *x,
+                      __global const int *starts, __global const ushort4 *columns,
+                      __global const Task *tasks, __global const float *x,
                       const int n_in, __global float *y, __global uint *words,
                       __global uint *launches, __global int *alarm GIVEN_ARGUMENT)
 {
     __local float4 values[2 * BUFFER] __attribute__((aligned(16)));
     __local int stuck;
     const int id = get_local_id(0), group = get_group_id(0);
+    tasks += (size_t)group * TASKS;
+    Task task = tasks[0], following = tasks[1], later = tasks[2];
     const uint launch = launches[group];
     // Words of this launch, and those of the next one, which are to be empty then.
     __global uint *now = words + (launch & 1) * IN_ALL;
@@ -211,78 +223,29 @@ void persistent_mixed(__global const float *parameters, __global const float4 *l
         stuck = 0;
         values[0] = values[BUFFER] = (float4)0;
     }
-    int layer = layer_from(0, group);
-    Place here = entered(layer), next = here;
+    Step next = {id >> task.shift, 0, false, 0, 0, 0, 0, 0.0f};
     float4 ahead[DEPTH];
     ushort4 places[DEPTH];
-    float bias = 0, next_bias = 0;
-    __global const float4 *from = 0;
-    __global const ushort4 *columns_from = columns;
-    int first = 0, vectors = 0, left = 0, between = 1;
-    // What is to be found out of the next step, while nobody waits for it.
-#define LOOK_UP                                                                      \
-    left = 0;                                                                        \
-    if (next.layer < LAYERS) {                                                       \
-        const Share share = share_of(next.layer, group);                             \
-        const int row = share.first + next.row, shift = shift_of[next.layer];        \
-        const bool listed = list_of[next.layer] >= 0;                                \
-        between = 1 << shift;                                                        \
-        if (next.row < share.count) {                                                \
-            if (next.step == 0) {                                                    \
-                vectors = longest_of[next.layer];                                    \
-                first = weights_of[next.layer] + row * vectors;                      \
-                if (listed) {                                                        \
-                    first = starts[starts_of[next.layer] + row];                     \
-                    vectors = starts[starts_of[next.layer] + row + 1] - first;       \
-                }                                                                    \
-                next_bias = bias_of[next.layer] < 0 ? 0.0f                           \
-                    : parameters[bias_of[next.layer]                                 \
-                                 + row * bias_step_of[next.layer]];                  \
-            }                                                                        \
-            const int at = (next.step * DEPTH << shift) + (id & (between - 1));      \
-            left = vectors - at;                                                     \
-            columns_from = listed ? columns + first + at : 0;                        \
-            from = (listed ? lists : (__global const float4 *)parameters)            \
-                   + first + at;                                                     \
-        }                                                                            \
-    }
-    // And its weights.
-#define FETCH                                                                        \
-    for (int i = 0; i < DEPTH; ++i) {                                                \
-        const bool there = i * between < left;                                       \
-        ahead[i] = weights_at(from + i * between, there);                            \
-        places[i] = columns_at(columns_from + i * between, there && columns_from);   \
-    }
-    LOOK_UP
-#pragma unroll
-    FETCH
-    bias = next_bias;
-    int2 next_range = range_of(layer, group, ranges);
-    if (layer < LAYERS) next = after(here, group);
-    LOOK_UP
-    while (layer < LAYERS) {
-        const int following = layer_from(layer + 1, group), shift = shift_of[layer];
-        const int2 range = next_range;
-        next_range = range_of(following, group, ranges);
-        const int n_out = n_out_of[layer], held = range.s1 - range.s0;
-        const Share share = share_of(layer, group);
-        const bool listed = list_of[layer] >= 0;
-        const int step = DEPTH << shift;
-        const int padded = listed ? held : (held + step - 1) / step * step;
-        const int told = layer < LAYERS - 1 ? words_of[layer + 1] : 0;
-        if (layer == 0)
-            for (int i = id; i < 4 * padded; i += GROUP) {
-                const int at = 4 * range.s0 + i;
+    look_up(&next, &task, starts, parameters);
+    fetch(ahead, places, next, parameters, lists, columns);
+    float bias = next.bias;
+    advance(&next, &task, &following, starts, parameters);
+    for (int number = 3; task.rows > 0; ++number) {
+        if (task.inner == 0)
+            for (int i = id; i < 4 * task.padded; i += GROUP) {
+                const int at = task.words + i;
                 ((__local float *)source)[i] = at < n_in ? INPUT(at) : 0.0f;
             }
         else
-            gather(source, now + words_of[layer] + 4 * range.s0, held, padded, &stuck,
-                   alarm);
+            gather(source, now + task.words, task.held, task.padded, &stuck, alarm);
         barrier(CLK_LOCAL_MEM_FENCE);
         __local const float *single = (__local const float *)(source - 1);
+        const int shift = task.shift, lane = id & ((1 << shift) - 1);
         float4 sums = (float4)0;
-        while (here.layer == layer) {
-            if (listed) {
+        int row = id >> shift, step = 0;
+        for (bool last = false; !last;) {
+            last = next.further;
+            if (task.listed) {
 #pragma unroll
                 for (int i = 0; i < DEPTH; ++i)
                     sums += ahead[i] * (float4)(single[places[i].s0],
@@ -290,39 +253,42 @@ void persistent_mixed(__global const float *parameters, __global const float4 *l
                                                 single[places[i].s2],
                                                 single[places[i].s3]);
             } else {
-                const int at = here.step * step + (id & ((1 << shift) - 1));
+                const int at = (step * DEPTH << shift) + lane;
 #pragma unroll
                 for (int i = 0; i < DEPTH; ++i)
                     sums += ahead[i] * source[at + (i << shift)];
             }
             if (next.step == 0) {
                 const float sum = row_sum((sums.x + sums.y) + (sums.z + sums.w), shift);
-                const int row = share.first + here.row;
                 sums = (float4)0;
-                if ((id & ((1 << shift) - 1)) == 0 && here.row < share.count) {
-                    const float v = activate_as(function_of[layer], sum + bias);
-                    if (layer == LAYERS - 1) {
-                        y[row] = v;
+                if (lane == 0 && row < task.rows) {
+                    const float v = activate_as(task.function, sum + bias);
+                    const int at = task.told + row;
+                    if (task.inner == 2) {
+                        y[at] = v;
                     } else {
-                        tell(now + told + row, then + told + row, v);
-                        // Who has the last row fills up the last vector.
-                        if (row == n_out - 1)
-                            for (int i = n_out; i < 4 * inputs_of[layer + 1]; ++i)
-                                tell(now + told + i, then + told + i, 0);
+                        tell(now + at, then + at, v);
+                        if (row == task.rows - 1)
+                            for (int i = 1; i <= task.pads; ++i)
+                                tell(now + at + i, then + at + i, 0);
                     }
                 }
-                bias = next_bias;
             }
-#pragma unroll
-            FETCH
-            here = next;
-            if (here.layer < LAYERS) next = after(here, group);
-            LOOK_UP
+            fetch(ahead, places, next, parameters, lists, columns);
+            bias = next.bias;
+            row = next.row;
+            step = next.step;
+            if (last) {
+                task = following;
+                following = later;
+                later = tasks[number];
+                next.further = false;
+            }
+            advance(&next, &task, &following, starts, parameters);
         }
         __local float4 *read = source;
         source = other;
         other = read;
-        layer = following;
     }
     if (id == 0) launches[group] = launch + 1;
 }

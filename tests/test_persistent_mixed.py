@@ -22,7 +22,8 @@ from clnet.runtime import Plan
 from clnet.session import session
 from clnet.storage import Pattern
 from clnet.variants import Generic, persistent_mixed
-from clnet.variants.persistent_mixed import Lists, PersistentMixed
+from clnet.variants.persistent_mixed import PersistentMixed, ranges_of
+from clnet.variants.products import layers_of
 
 MIXED = PersistentMixed()
 
@@ -106,15 +107,24 @@ def test_groups_pass_values_on(units):
 
 
 def test_ranges_are_of_neighbours():
-    network = Network(70, [Local(7, "tanh"), Local(4, "tanh")], seed=1)
-    span = network.program.span(0, 4, 1)
-    tables = Lists(span, 5).tables
+    network = Network(70, [
+        Local(7, "tanh"), sparse(61, "tanh", 0.01, "hyb"), Local(4, "tanh"),
+    ], seed=1)
+    program = network.program
+    one, two, three = layers_of(program.span(0, len(program.ops), 1))
     first = np.array([0, 13, 26, 39, 52])  # 64 rows: shares of 13, and 12 at last
     past = np.array([13, 26, 39, 52, 64]) + 6
     wanted = np.stack([first // 4, -(-past // 4)], axis=1)
-    assert (tables.ranges[:5] == wanted).all()
-    assert (np.diff(tables.ranges[5:]) <= 5).all()  # 13 rows and 3 values more
-    assert tables.columns.max() < 4 * 7
+    assert (ranges_of(one, 5) == wanted).all()
+    assert (np.diff(ranges_of(three, 5)) <= 5).all()  # 12 rows and 3 values more
+    patterns = [apply.storage.pattern for apply in two.applies]
+    for group, (low, high) in enumerate(ranges_of(two, 61)):
+        columns = np.concatenate([p.columns[p.rows == group] for p in patterns])
+        assert (columns >= 4 * low).all()
+        assert (columns < 4 * high).all()
+        assert high - low == (
+            columns.max() // 4 - columns.min() // 4 + 1 if columns.size else 0
+        )
 
 
 def test_shapes_have_room():

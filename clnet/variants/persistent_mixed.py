@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.device import Device
-from clnet.ops import VALUE_ALIGNMENT, Apply, Span, round_up
+from clnet.ops import VALUE_ALIGNMENT, Apply, Nonlinearity, Span, round_up
 from clnet.program import inline_ptx
 from clnet.storage import LocalStorage, RowStorage, SparseStorage
 from clnet.storage.base import Storage
@@ -32,7 +32,7 @@ from clnet.variants.base import (
     span_bytes,
     span_flops,
 )
-from clnet.variants.chain import functions_defines, table
+from clnet.variants.chain import functions_defines
 from clnet.variants.persistent import GIVEN, LINE, LOCK_STEP, NAP, PATIENCE, WORD
 from clnet.variants.products import (
     Layer,
@@ -49,6 +49,13 @@ FEWER = 2  # times fewer groups than compute units, at least, if fewer
 EXCHANGE = 36 << 10  # bytes that a unit could read while groups exchange a layer
 TAKERS = 256  # work-items of a group that puts values in order
 VECTOR = 4  # values
+AHEAD = 3  # empty tasks at a list's end
+TASK = np.dtype(  # a task of the kernel's
+    [(name, np.int32) for name in (
+        "words", "held", "padded", "listed", "shift", "rows", "vectors", "weights",
+        "told", "pads", "inner", "bias", "bias_step", "function", "spare0", "spare1",
+    )]
+)
 PLACES = 1 << 16  # at most: they are counted in 16 bits
 INDEX = 2  # bytes of a place
 SPARE = 64  # bytes of local memory for what is no value
@@ -123,33 +130,17 @@ class PersistentMixed:
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return what puts lists in order, and the one launch."""
-        layers, groups, group = layers_of(span), config["groups"], config["group"]
-        words, lists = _words(span), Lists(span, groups)
-        functions = tuple(dict.fromkeys(layer.act.nonlinearity for layer in layers))
+        groups, group = config["groups"], config["group"]
+        lists, tasks = Lists(span, groups), Tasks(span, config, device)
         x, y = span.inputs[0], span.outputs[0]
         given = (Given(x),) if x.width <= GIVEN else ()
-        numbers = iter(range(len(layers)))
-        starts = list(
-            accumulate((0 if _dense(x) else _n_out(x) + 1 for x in layers), initial=0)
-        )
-        biases = [layer.act.bias for layer in layers]
+        words = sum(_words(span))
         defines: dict[str, int | str] = {
-            "REAL": real(span), "GROUP": group, "GROUPS": groups,
-            "DEPTH": config["depth"], "ROOM": _room(span, config, device),
-            "PATIENCE": PATIENCE, "NAP": NAP, "GIVEN": len(given) * x.width,
-            "LAYERS": len(layers),
-            "N_OUT": table(map(_n_out, layers)),
-            "INPUTS": table(_padded(layer) // VECTOR for layer in layers),
-            "WORDS": table(accumulate(words[:-1], initial=0)), "IN_ALL": sum(words),
-            "LISTS": table(-1 if _dense(x) else next(numbers) for x in layers),
-            "STARTS": table(starts[:-1]),
-            "WEIGHTS": table(x.applies[0].weights.offset // VECTOR for x in layers),
-            "LONGEST": table(map(_longest, layers)),
-            "SHIFTS": table(_shift(layer, config, device) for layer in layers),
-            "BIAS": table(-1 if bias is None else bias.offset for bias in biases),
-            "BIAS_STEP": table(int(not layer.act.shared) for layer in layers),
-            "FUNCTION": table(functions.index(x.act.nonlinearity) for x in layers),
-            **functions_defines(span, functions),
+            "REAL": real(span), "GROUP": group, "DEPTH": config["depth"],
+            "ROOM": _room(span, config, device), "TASKS": tasks.most,
+            "IN_ALL": words, "PATIENCE": PATIENCE, "NAP": NAP,
+            "GIVEN": len(given) * x.width,
+            **functions_defines(span, _functions(span)),
         }
         packed = Packed(f"{lists.key} values", WORD * VECTOR * lists.vectors)
         size = VECTOR * lists.vectors
@@ -165,8 +156,8 @@ class PersistentMixed:
                 (groups * group,), (group,),
                 (
                     Parameters(), packed, lists.table("starts"),
-                    lists.table("ranges"), lists.table("columns"), x, x.width, y,
-                    Scratch("words", 2 * WORD * sum(words)),
+                    lists.table("columns"), tasks.table(), x, x.width, y,
+                    Scratch("words", 2 * WORD * words),
                     Scratch("launches", WORD * groups), Distress(), *given,
                 ),
             ),
@@ -196,6 +187,11 @@ def _refuse_layers(span: Span) -> str | None:
             return "it applies one activation a layer, and here neurons differ"
         x = layer.act.y
     return None
+
+
+def _functions(span: Span) -> tuple[Nonlinearity, ...]:
+    """Return the activations that occur, by their codes."""
+    return tuple(dict.fromkeys(layer.act.nonlinearity for layer in layers_of(span)))
 
 
 def _dense(layer: Layer) -> bool:
@@ -267,15 +263,14 @@ def _room(span: Span, config: Config, device: Device) -> int:
     return most
 
 
-# Lists ------------------------------------------------------------------------------
+# Tables -----------------------------------------------------------------------------
 
 
 class Tables(NamedTuple):
-    """The tables of ``persistent_mixed.cl``."""
+    """The lists of ``persistent_mixed.cl``, and which parameters are their values."""
 
     sources: NDArray[np.int32]
     starts: NDArray[np.int32]
-    ranges: NDArray[np.int32]
     columns: NDArray[np.uint16]
 
 
@@ -343,19 +338,99 @@ def _tables(layer: Layer, groups: int, before: int) -> Tables:
     starts = np.concatenate(([0], np.cumsum(_row_vectors(layer))))
     entry_starts = np.searchsorted(rows, np.arange(_n_out(layer) + 1))
     at = VECTOR * starts[rows] + np.arange(len(rows)) - entry_starts[rows]
-    # Shares as the kernel deals them.
-    each, more = divmod(_n_out(layer), groups)
-    shares = np.cumsum([0, *(each + (g < more) for g in range(groups))])
-    ranges = np.zeros((groups, 2), np.int64)
-    for group, (a, b) in enumerate(pairwise(entry_starts[shares])):
-        if a < b:
-            some = columns[a:b]
-            ranges[group] = some.min() // VECTOR, some.max() // VECTOR + 1
-            # The first vector of local memory is zero.
-            columns[a:b] += VECTOR * (1 - ranges[group, 0])
+    counts = np.diff(entry_starts[_shares(layer, groups)])
+    # The first vector of local memory is zero.
+    columns += VECTOR * (1 - np.repeat(ranges_of(layer, groups)[:, 0], counts))
     size = VECTOR * int(starts[-1])
     sources, places = np.full(size, -1, np.int32), np.zeros(size, np.uint16)
     sources[at], places[at] = slots, columns
-    return Tables(
-        sources, (before + starts).astype(np.int32), ranges.astype(np.int32), places
-    )
+    return Tables(sources, (before + starts).astype(np.int32), places)
+
+
+def _shares(layer: Layer, groups: int) -> NDArray[np.int64]:
+    """Return where each group's rows of a layer start, and where the last end."""
+    each, more = divmod(_n_out(layer), groups)
+    return np.cumsum([0, *(each + (group < more) for group in range(groups))])
+
+
+def ranges_of(layer: Layer, groups: int) -> NDArray[np.int64]:
+    """Return from which vector of its inputs to which each group reads [groups, 2]."""
+    shares = _shares(layer, groups)
+    first, past = np.full(groups, layer.applies[0].storage.n_in), np.zeros(groups, int)
+    for apply in layer.applies:
+        storage = apply.storage
+        if isinstance(storage, SparseStorage):
+            columns = storage.pattern.columns
+            for group, (a, b) in enumerate(pairwise(storage.pattern.starts[shares])):
+                if a < b:
+                    first[group] = min(first[group], columns[a:b].min())
+                    past[group] = max(past[group], columns[a:b].max() + 1)
+        elif isinstance(storage, LocalStorage):
+            first = np.minimum(first, shares[:-1])
+            past = np.maximum(past, shares[1:] + storage.window - 1)
+        else:
+            first[:], past[:] = 0, storage.n_in
+    first = np.minimum(first, past)  # of no entries
+    return np.stack([first // VECTOR, -(-past // VECTOR)], axis=1)
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """What each group does in each layer."""
+
+    span: Span
+    config: Config
+    device: Device
+
+    @property
+    def most(self) -> int:
+        """Tasks of a group: the kernel reads ahead."""
+        return len(layers_of(self.span)) + AHEAD
+
+    def table(self) -> Table:
+        """Return the kernel's table [groups, most] as an argument."""
+        shape = ", ".join(f"{name} {value}" for name, value in self.config.items())
+        key = Lists(self.span, self.config["groups"]).key
+        return Table(f"{key}, tasks of {shape}", self._make)
+
+    def _make(self) -> NDArray[Any]:
+        layers, groups = layers_of(self.span), self.config["groups"]
+        words = list(accumulate(_words(self.span), initial=0))
+        table = np.zeros((groups, self.most), TASK)
+        filled = np.zeros(groups, np.int64)
+        starts = 0  # of the rows of lists
+        for number, layer in enumerate(layers):
+            shares, act = _shares(layer, groups), layer.act
+            rows, last = np.diff(shares), number + 1 == len(layers)
+            shift, longest = _shift(layer, self.config, self.device), _longest(layer)
+            held = ranges_of(layer, groups)
+            weights = layer.applies[0].weights.offset // VECTOR + shares[:-1] * longest
+            if not _dense(layer):
+                weights = starts + shares[:-1]
+                starts += _n_out(layer) + 1
+            tasks = np.zeros(groups, TASK)
+            tasks["words"] = words[number] + VECTOR * held[:, 0]
+            tasks["held"] = tasks["padded"] = held[:, 1] - held[:, 0]
+            if _dense(layer):
+                step = self.config["depth"] << shift
+                tasks["held"] = _padded(layer) // VECTOR
+                tasks["padded"] = round_up(_padded(layer) // VECTOR, step)
+            tasks["listed"], tasks["shift"] = not _dense(layer), shift
+            tasks["rows"], tasks["vectors"] = rows, longest
+            tasks["weights"] = weights
+            tasks["told"] = shares[:-1] + (0 if last else words[number + 1])
+            tasks["inner"] = 0 if number == 0 else 2 if last else 1
+            if not last:
+                tasks["pads"][shares[1:] == _n_out(layer)] = (
+                    _padded(layers[number + 1]) - _n_out(layer)
+                )
+            step_of_bias = int(not act.shared)
+            tasks["bias"] = -1
+            if act.bias is not None:
+                tasks["bias"] = act.bias.offset + step_of_bias * shares[:-1]
+            tasks["bias_step"] = step_of_bias
+            tasks["function"] = _functions(self.span).index(act.nonlinearity)
+            working = np.flatnonzero(rows)
+            table[working, filled[working]] = tasks[working]
+            filled[working] += 1
+        return table.view(np.int32)
