@@ -157,7 +157,7 @@ inline float4 four_of(float (*sides)[4], const int h)
                     sides[1][2 * h + 1]);
 }
 
-// Write a block of a layer's slopes, of sums times 2^power.
+// Write a block of a layer's slopes, of sums times 2^power; zeros in the rows' padding.
 inline void write_slopes(__global float *to, const int layer, const int m, const int n,
                          float (*sides)[4], const int power)
 {
@@ -167,8 +167,9 @@ inline void write_slopes(__global float *to, const int layer, const int m, const
 UNROLLED
     for (int h = 0; h < 2; ++h) {
         const int row = BLOCK * m + lane / 8 * 4 + h * 2 + lane / 4 % 2;
+        const int4 there = column + (int4)(0, 1, 2, 3) < terms_of(layer);
         if (row < n_out_of[layer] && column < stride)
             *(__global float4 *)(to + weights_of[layer] + row * stride + column) =
-                four_of(sides, h) * inverse;
+                select((float4)(0), four_of(sides, h) * inverse, there);
     }
 }

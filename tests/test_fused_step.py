@@ -1,0 +1,121 @@
+"""fused_step: steps of training on matrix units, by the plain-C path, and the oracle."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from test_mma import H200
+from test_whole_steps import DEVICE, data_of, expected, near, trained
+
+from clnet import Dense, Network
+from clnet.losses import loss_function
+from clnet.lowering import live_elements, lower_training
+from clnet.optimisers import SGD, Adam, Sarprop
+from clnet.variants import fused_step
+from clnet.variants.fused_step import FusedStep
+
+# Relative to a gradient's largest: what halves lose of values; float32's own otherwise.
+EPS = {"highest": 2e-6, "medium": 2e-3}
+BY_PARTS = {"warps": 2, "rows": 2, "groups": 1, "inside": 0}
+INSIDE = {"warps": 8, "rows": 1, "groups": 1, "inside": 1}
+
+
+def program_of(layers, loss, rule, precision, n_in=21, **options):
+    network = Network(n_in, layers, seed=3)
+    program = lower_training(network, loss_function(loss), rule, **options)
+    return network, program.at(precision)
+
+
+@pytest.fixture(autouse=True)
+def units_anywhere(monkeypatch):
+    monkeypatch.setattr(fused_step, "refuse_without_units", lambda span, device: None)
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize(("config", "precision", "hidden", "scale"), [
+    (BY_PARTS, "highest", "relu", 1.0),
+    (INSIDE, "medium", "silu", 1e-6),
+    pytest.param(BY_PARTS, "medium", "silu", 1e6, marks=pytest.mark.sweep),
+    pytest.param(INSIDE, "highest", "tanh", 1.0, marks=pytest.mark.sweep),
+])
+def test_gradients(config, precision, hidden, scale):
+    """Tiles of samples of very different size, and one that is not full."""
+    layers = [Dense(24, hidden), Dense(17, hidden, bias=False), Dense(5, "tanh")]
+    network, program = program_of(layers, "mse", None, precision)
+    batch = 150
+    data = data_of(network, "mse", batch)
+    data[0][40:100] *= scale
+    values, _ = expected(network, program, batch, data, 1)
+    bound, _ = trained(
+        network, program, batch, data, FusedStep(), config, DEVICE, 1
+    )
+    totals = bound.read(program.output)[0]
+    near((totals[:3] + totals[3:])[:2], values["totals"][0, :2], EPS[precision])
+    flat = bound.read_gradients()
+    assert not flat[~live_elements(network.layout, network.storages)].any()
+    for op in program.ops:
+        if hasattr(op, "gradient"):
+            slot = op.weights if hasattr(op, "weights") else op.bias
+            part = flat[slot.offset : slot.offset + slot.size]
+            near(part, values[op.gradient.name][0], EPS[precision])
+
+
+@pytest.mark.unoptimised
+def test_steps_of_parts_of_a_data_set():
+    layers = [Dense(20, "sigmoid"), Dense(4, "softmax")]
+    loss, n, batch = "categorical_cross_entropy", 130, 70
+    network, program = program_of(
+        layers, loss, Adam(), "highest", samples=n, shuffled=True, weighted=True
+    )
+    data = data_of(network, loss, n)
+    values, parameters = expected(network, program, batch, data, 1)
+    bound, learnt = trained(
+        network, program, batch, data, FusedStep(), BY_PARTS, DEVICE, 1
+    )
+    totals = bound.read(program.output)[0]
+    near((totals[:3] + totals[3:])[:2], values["totals"][0, :2])
+    near(learnt.values()[0], parameters, 1e-4)
+
+
+def test_what_is_refused():
+    def sentence(layers, rule=None, n_in=21):
+        _, program = program_of(layers, "mse", rule or SGD(), "highest", n_in)
+        return FusedStep().refuse(program.span(0, len(program.ops), 64), H200)
+
+    assert sentence([Dense(64, "relu"), Dense(3, "tanh")]) is None
+    assert "here are 160" in sentence([Dense(150, "relu"), Dense(3, "tanh")])
+    assert "all layers but the last" in sentence(
+        [Dense(9, "relu"), Dense(9, "tanh"), Dense(3, "tanh")]
+    )
+    assert "neurons differ" in sentence([Dense(2, ("relu", "tanh")), Dense(3, "tanh")])
+    assert "epoch's error" in sentence([Dense(9, "relu"), Dense(3, "tanh")], Sarprop())
+
+
+def test_configs_fit():
+    """Sums in registers where layers are narrow and local memory is large."""
+    def configs(width, precision):
+        layers = [Dense(width, "relu") for _ in range(5)]
+        _, program = program_of(layers, "mse", SGD(), precision, width)
+        span = program.span(0, len(program.ops), 1 << 17)
+        found = list(FusedStep().space(span, H200))
+        for config in found:
+            cost = FusedStep().cost(span, config, H200)
+            assert cost.scratch > 0
+            launches = FusedStep().launches(span, config, H200)
+            assert len(launches) == 4 - config["inside"]
+        return [config["inside"] for config in found]
+
+    assert configs(64, "medium")[0] == 1
+    assert configs(64, "highest")[0] == 0
+    assert set(configs(128, "highest")) == {0}
+
+
+def test_an_h200_is_needed(monkeypatch):
+    monkeypatch.undo()
+    _, program = program_of([Dense(3, "tanh")], "mse", SGD(), "highest")
+    span = program.span(0, len(program.ops), 64)
+    older = dataclasses.replace(H200, compute_capability=(7, 0))
+    assert "matrix units" in FusedStep().refuse(span, older)
+    assert np.isfinite(FusedStep().cost(span, INSIDE, H200).bytes)
