@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from bounds import assert_right
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,16 +72,14 @@ def test_alike_are_devices_that_differ_in_their_number_alone():
 @pytest.mark.parametrize("batch", [1, 2, 7])
 def test_devices_predict_what_one_does(simple, devices, batch):
     network = net()
-    y = network.predict(X[:batch], devices)
-    np.testing.assert_allclose(y, network.predict(X[:batch], CPU), rtol=1e-6, atol=1e-7)
+    assert_right(network, X[:batch], network.predict(X[:batch], devices))
     assert network.predict(X[0], devices).shape == (3,)
 
 
 def test_many_samples_are_cut_into_calls(simple, monkeypatch):
     monkeypatch.setattr(inference, "CHUNK", 4)
     network = net()
-    y = network.predict(X[:19], TWINS[:2])
-    np.testing.assert_allclose(y, network.predict(X[:19], CPU), rtol=1e-6, atol=1e-7)
+    assert_right(network, X[:19], network.predict(X[:19], TWINS[:2]))
     assert network.plan_for(TWINS[:2], 8).shares == [4, 4]
 
 
@@ -103,15 +102,13 @@ def test_chunks_in_turns(simple, monkeypatch, devices):
         start(self)
 
     monkeypatch.setattr(Executable, "start", noted)
-    expected = network.predict(X[:35], [CPU])
     for fails in (0, 5, 0):
         begun.clear()
         if fails:
             with pytest.raises(DeviceError, match="none left"):
                 network.predict(X[:35], devices)
             continue
-        y = network.predict(X[:35], devices)
-        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+        assert_right(network, X[:35], network.predict(X[:35], devices))
         turns = begun[:: len(devices) if isinstance(devices, list) else 1]
         assert turns[0] is turns[2] is not turns[1]
 
@@ -131,7 +128,7 @@ def test_faster_devices_get_more(simple, monkeypatch):
     assert told[0] == "shared among devices"
     assert told[1] == f"  6 of 8 samples on {CPU.index} {CPU.name}"
     assert told[2].startswith("  2 of 8 samples on 9:3")
-    np.testing.assert_allclose(plan(X[:8]), network.predict(X[:8], CPU), rtol=1e-6)
+    assert_right(network, X[:8], plan(X[:8]))
 
 
 def test_a_failure_leaves_nothing_running(simple, monkeypatch):
