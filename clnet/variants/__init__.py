@@ -10,6 +10,7 @@ from clnet.variants.fused import Fused
 from clnet.variants.fused_local import FusedLocal
 from clnet.variants.fused_mma import FusedMma
 from clnet.variants.fused_sparse import FusedSparse
+from clnet.variants.fused_step import FusedStep
 from clnet.variants.gemm import Gemm
 from clnet.variants.gemm_backward import GemmBackward
 from clnet.variants.generic import Generic
@@ -88,6 +89,7 @@ TRAINING_VARIANTS: tuple[Variant, ...] = (
     Epoch(),
     Sequential(),
     GroupStep(),
+    FusedStep(),
 )
 """Those that may compute a training step: it stays on the device."""
 

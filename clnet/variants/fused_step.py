@@ -11,6 +11,7 @@ from clnet.activations import LEAK, activation
 from clnet.device import Device
 from clnet.ops import Nonlinearity, Span, round_up
 from clnet.optimisers import Sarprop
+from clnet.program import GROUP_UNITS, matrix_units
 from clnet.shuffling import half_bits
 from clnet.storage import DenseStorage
 from clnet.training_ops import RECORD
@@ -57,12 +58,12 @@ ADDERS = 256  # work-items of a group that adds parts
 SHARED_BY = 8  # of them that share an element
 MOST_DERIVATIVE = 2.0  # above any function's derivative by what it is applied to
 LOW_SLOPES = {"relu": 0.0, "leaky_relu": LEAK}  # where the other one is 1
-LARGEST_LOCAL = 216 << 10  # bytes that a group of an H200 may declare
-SPARE = 256  # bytes of local memory for small things
+UNIT_BYTES = 226 << 10  # of local memory that a unit of generation 9.0 gives its groups
+SPARE = 1280  # bytes of local memory for small things, and the system's
 CONFIGS: tuple[Config, ...] = tuple(  # from the first to the last on an H200
     dict(zip(("warps", "rows", "groups", "inside"), config, strict=True))
     for config in (
-        (8, 1, 1, 1), (8, 1, 2, 0), (4, 1, 4, 0), (4, 2, 2, 0), (8, 2, 1, 0),
+        (8, 1, 1, 1), (16, 1, 1, 0), (8, 1, 2, 0), (4, 1, 4, 0), (4, 2, 2, 0),
     )
 )
 
@@ -111,13 +112,14 @@ class FusedStep:
                 f"it keeps at most {most} values of a layer in registers, and here are "
                 f"{shape.widest * BLOCK}"
             )
-        if not any(map(shape.fits, CONFIGS)):
+        if not list(self.space(span, device)):
             return f"its biases leave no room in {LOCAL_BYTES} bytes of local memory"
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return what registers and local memory hold."""
-        return tuple(filter(_shape(span).fits, CONFIGS))
+        shape = _shape(span)
+        return tuple(config for config in CONFIGS if shape.fits(config, device))
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count data once, and what the gradients are products of twice."""
@@ -188,7 +190,7 @@ class FusedStep:
                     **whole, **rule, **shared, **places,
                     **_functions_defines(step, span),
                     "WARPS": warps, "ROWS_M": config["rows"], "INSIDE": inside,
-                    "STAGES": shape.stages(config),
+                    "STAGES": shape.stages(config, device),
                     "X_PADDED": padded(x), "T_PADDED": padded(t),
                 },
                 (groups * warps * WARP,), (warps * WARP,),
@@ -330,23 +332,25 @@ class _Shape:
         each = self.inner * config["rows"] * 2 * WARP * 8 * self.planes
         return max(16, config["warps"] * (self.layers - 1) * each)
 
-    def stages(self, config: Config) -> int:
+    def stages(self, config: Config, device: Device) -> int:
         """Return how many chunks local memory holds; 0: all weights."""
         warps, tile = config["warps"], config["warps"] * config["rows"]
         each = 4 * self.wide * (1 + warps) + 16 + 4 * tile * BLOCK
-        room = LARGEST_LOCAL if config["inside"] else LOCAL_BYTES
+        room = LOCAL_BYTES
+        if GROUP_UNITS in matrix_units(device):
+            room = UNIT_BYTES // config["groups"]
         room -= self.layers * each + 4 * len(RECORD) * warps * WARP + SPARE
         if config["inside"]:
             kept = self.kept + 2 * self.wide // BLOCK
             room -= kept * tile * self.planes * BLOCK_BYTES
         return 0 if self.size <= room else max(1, min(MOST_STAGES, room // CHUNK_BYTES))
 
-    def fits(self, config: Config) -> bool:
+    def fits(self, config: Config, device: Device) -> bool:
         """Return whether registers and local memory hold what they must."""
         held = self.widest * self.planes * config["rows"]
         if held > REGISTERS or (config["inside"] and self.widest > SQUARE):
             return False
-        return self.stages(config) not in range(1, LEAST_STAGES)
+        return self.stages(config, device) not in range(1, LEAST_STAGES)
 
 
 def _step(span: Span) -> WholeStep:
