@@ -265,7 +265,7 @@ UNROLLED
 // What is kept of a block's slopes until the way back. Where they are one of two, a bit
 // each of SPARE words, 8 blocks in a word.
 #ifdef LOW_SLOPE
-#define SPARE ((HIDDEN * ROWS_M * 2 + 7) / 8)
+#define SPARE (HIDDEN > 0 ? (HIDDEN * ROWS_M * 2 + 7) / 8 : 1)
 #define SLOPES_OF_LAYER (SPARE * WARP)
 typedef uint Slopes;
 #elif PLANES == 2
@@ -318,7 +318,7 @@ UNROLLED
         down[m][h] = power_of_two(-scale) * power_of_two(-about.s0) * steepness;
         if (last) continue;
         const int of_sums = most[m][h] + 1 - scale + about.s1 + growth(terms)
-                            + exponent_of(as_uint(steepness)) + 1;
+                            + exponent_of(as_uint(fabs(steepness))) + 1;
         const int bound = max(max(of_sums, about.s2), 0) + 2;  // |f(v)| <= |v| + 1
         const int next_scale =
             clamp(HIDDEN_BOUNDED ? TOP : TOP - bound, LEAST_SCALE, MOST_SCALE);
