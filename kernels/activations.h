@@ -95,8 +95,8 @@ inline VAL twice_artanh(VAL s)
 // ln(1 + t) for -1/2 <= t <= 1.
 inline VAL log_one_plus(VAL t) { return twice_artanh(t / (CONST(2.0f) + t)); }
 
-// ln v for normal v > 0, to about 1e-7: v = 2^n m with m from about sqrt(1/2) to sqrt 2,
-// and ln m = 2 artanh((m - 1) / (m + 1)).
+// ln v for normal v > 0, to about 1e-7: v = 2^n m with m from about sqrt(1/2) to sqrt
+// 2, and ln m = 2 artanh((m - 1) / (m + 1)).
 inline VAL logarithm(VAL v)
 {
     const INTS root = (INTS)0x3F3504F3;  // sqrt(1/2) as bits

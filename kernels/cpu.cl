@@ -49,7 +49,8 @@ typedef struct {
     float steepness, limit;
 } Layer;
 
-// How a call is cut: `blocks` of at most `block` samples times groups of `group` panels.
+// How a call is cut: `blocks` of at most `block` samples times groups of `group`
+// panels.
 typedef struct {
     int batch, block, blocks, group;
 } Cut;

@@ -8,8 +8,8 @@
 // One sample (TILE 1): LANES entries at a time, their values of x put together in a
 // vector; what is left of a row is added singly. A tile of samples: x is turned before
 // (turn.cl), and an entry's value is multiplied with a row of it, whole vectors of
-// samples, whose sums stay in registers. Activations take whole vectors, too: of rows, or
-// of samples.
+// samples, whose sums stay in registers. Activations take whole vectors, too: of rows,
+// or of samples.
 //
 // REAL    float or double
 // LANES   numbers of a vector: 8 of float or 4 of double

@@ -1,7 +1,7 @@
 // dia: a product of diagonals (clnet/storage/dia.py), or of their transpose.
 //
-// Diagonal d has an entry in row r at column r + offsets[d], its value at d * pitch + r:
-// there are no column indices, and neighbouring rows read neighbouring values and
+// Diagonal d has an entry in row r at column r + offsets[d], its value at d * pitch +
+// r: there are no column indices, and neighbouring rows read neighbouring values and
 // neighbouring x.
 //
 //   offsets -1 0 2     a0 b0 .  .       values   -  c1 c2 c3     d = 0

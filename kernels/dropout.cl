@@ -7,7 +7,8 @@
 #error "dropout.cl needs REAL"
 #endif
 
-// y[b, j] = x[b, j] * factor, or 0 where dropped; on the way back x and y are derivatives
+// y[b, j] = x[b, j] * factor, or 0 where dropped; on the way back x and y are
+// derivatives
 //
 // threshold: of 2^24, how many hashes drop; factor: what keeps the mean
 // stream: of the layer; seed, count: of the training, and of the step

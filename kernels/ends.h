@@ -10,8 +10,8 @@
 
 #define COUNT (VECTORS * LANES)  // sums that end together: of rows, or of samples
 
-// Ends COUNT sums, of which `live` exist. Their places in sums and y are `lds` and `ldy`
-// apart.
+// Ends COUNT sums, of which `live` exist. Their places in sums and y are `lds` and
+// `ldy` apart.
 #define ACTIVATE(k)                                                                  \
     ((VEC *)found)[k] = activate(((VEC *)found)[k] + ((const VEC *)biases)[k]);
 inline void finish_all(REAL *found, const int live, __global REAL *sums, const int lds,

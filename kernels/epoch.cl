@@ -2,14 +2,16 @@
 //
 // A step is cut into tasks, a few tiles of samples each. A task takes its samples
 // forward, to the loss, and back, all in the worker's own memory, and leaves the sum of
-// their gradients. One worker then adds the tasks' gradients, in the order of the tasks,
-// and updates the parameters: so the result does not depend on who computed what.
+// their gradients. One worker then adds the tasks' gradients, in the order of the
+// tasks, and updates the parameters: so the result does not depend on who computed
+// what.
 //
 //   task 0   x --> values --> loss --> ds --> gradient 0 --+
 //   task 1   x --> values --> loss --> ds --> gradient 1 --+--> sum --> update
 //   task 2   x --> values --> loss --> ds --> gradient 2 --+
 //
-// A work-group is one work-item, and one worker. Lanes of vectors are samples (tiles.h).
+// A work-group is one work-item, and one worker. Lanes of vectors are samples
+// (tiles.h).
 //
 // Sizes are arguments, so that one program serves every network of a kind.
 //
@@ -272,8 +274,8 @@ inline void tile(const Net *net, __global float *own, __global const float *x,
 
 // One task of a step. `sum` takes its gradients as they grow, `found` what they are in
 // the end, and the record behind them: two workers that do one task write the same.
-inline void task(const Net *net, const Step *step, __global float *own, const int number,
-                 __global float *sum, __global float *found)
+inline void task(const Net *net, const Step *step, __global float *own,
+                 const int number, __global float *sum, __global float *found)
 {
     const int begin = number * net->tiles * net->tile;
     const int end = min(begin + net->tiles * net->tile, net->batch);
@@ -328,7 +330,8 @@ inline int8 live_part(__global const uchar *live)
     return convert_int8(vload8(0, live)) != (int8)(0);
 }
 
-// Add the tasks' records and gradients [tasks, size + APART], and update the parameters.
+// Add the tasks' records and gradients [tasks, size + APART], and update the
+// parameters.
 inline void finish(const Net *net, const Ending *ending, const int tasks,
                    __global const float *gradients, const int samples, const int seen,
                    const int fresh, const int count)
@@ -401,8 +404,9 @@ inline void finish(const Net *net, const Ending *ending, const int tasks,
         __global float *memory, __global float *gradients,                           \
         volatile __global int *sync, const int count_of_layers, const int size,      \
         const int n, const int batch, const int bits, const int tile_size,           \
-        const int pitch, const int tiles, const int tasks, const int x_place, const int t_place,      \
-        const int weight_place, const int dx_place, const int gradient_place,        \
+        const int pitch, const int tiles, const int tasks, const int x_place,        \
+        const int t_place, const int weight_place, const int dx_place,               \
+        const int gradient_place,                                                    \
         const int worker_size, const float bit_fail_limit
 // steps: to do, from the one described by the others on; samples: of all of them; seen:
 // of the epoch so far, with the first step's
@@ -471,8 +475,8 @@ workers(SHARED_ARGUMENTS, STEP_ARGUMENTS)
     }
 }
 
-// All steps by the calling thread as the first worker, while `helpers` stand by on other
-// threads (the protocol of cpu.cl).
+// All steps by the calling thread as the first worker, while `helpers` stand by on
+// other threads (the protocol of cpu.cl).
 //
 //   lead     open step n ---- work ---- close, finish, wait until none is inside
 //   helper      ...see n, enter ---- work ---- leave, stay for the next step...
@@ -516,7 +520,8 @@ lead(SHARED_ARGUMENTS, STEP_ARGUMENTS, volatile __global int *alarm)
         }
         if (late) {
             for (int number = 0; number < tasks; ++number)
-                task(&net, &step, memory, number, sum, again + (size_t)number * (size + APART));
+                task(&net, &step, memory, number, sum,
+                     again + (size_t)number * (size + APART));
         }
         FINISH(i, late ? again : gradients);
         int looks = 0;

@@ -38,7 +38,7 @@ inline void multiply_add(float *sums, const Fragment a, const Fragment b, const 
 
 // Copy 4 words to local memory; what was copied is there after ARRIVED and a barrier.
 // Through the first cache (.ca): groups of one unit share rows. Past it, the second
-// cache's bandwidth would be the bound (4.1 TB/s on an H200).
+// cache's bandwidth would be the bound.
 inline void copy_words(__local uint4 *to, __global const uint4 *from)
 {
 #if PTX >= 80

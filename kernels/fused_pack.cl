@@ -15,7 +15,8 @@ __constant float steepness_of[LAYERS] = STEEPNESS;
 // weights [ALL * PART], biases [LAYERS, WIDE]: with steepness and the last rows' powers
 // factors [BLOCK * LAST]: what undoes the last rows' powers
 // steps   [LAYERS] = (gain, limit)
-// index map: one work-group; a work-item: of each layer, every PACKERS-th row, then word
+// index map: one work-group; a work-item: of each layer, every PACKERS-th row, then
+// word
 __kernel __attribute__((reqd_work_group_size(PACKERS, 1, 1)))
 void fused_pack(__global const float *parameters, __global uint4 *weights,
                 __global float *biases, __global float *factors, __global int2 *steps)

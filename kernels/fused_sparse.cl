@@ -1,8 +1,9 @@
 // fused_sparse: whole networks with sparse layers in one launch.
 //
-// A tile of samples goes through all layers; what a layer leaves to the next is in local
-// memory (GPUs), or in the stretch of memory that a core keeps in its cache (CPUs). All
-// values have places in one array, TILE samples side by side, and those no longer needed
+// A tile of samples goes through all layers; what a layer leaves to the next is in
+// local memory (GPUs), or in the stretch of memory that a core keeps in its cache
+// (CPUs). All values have places in one array, TILE samples side by side, and those no
+// longer needed
 // give theirs away:
 //
 //   place   0          n0         n0 + n1
@@ -14,8 +15,8 @@
 // layer that has both is computed in parts, which add to its sums.
 //
 // On GPUs (GROUP above 1) a row is cut into PARTS, each LANES work-items with 4 samples
-// of the tile, or one with the only sample. A CPU core (GROUP 1) takes row by row: whole
-// vectors of entries for one sample, else whole vectors of samples.
+// of the tile, or one with the only sample. A CPU core (GROUP 1) takes row by row:
+// whole vectors of entries for one sample, else whole vectors of samples.
 //
 // REAL    float or double
 // GROUP   work-items of a group; 1: the shape for CPUs

@@ -37,10 +37,10 @@ __kernel void apply(__global const REAL *parameters, const int weights,
 // one neuron's to the next, 0 where all share one
 // index map: work-item b * across + j
 __kernel void bias_act(__global const REAL *parameters, const int bias,
-                       const int bias_step, __global const int *codes, __global const REAL *steepness,
-                       __global const REAL *limits, __global const REAL *sums,
-                       const int lds, __global REAL *y, const int ldy, const int width,
-                       const int across)
+                       const int bias_step, __global const int *codes,
+                       __global const REAL *steepness, __global const REAL *limits,
+                       __global const REAL *sums, const int lds, __global REAL *y,
+                       const int ldy, const int width, const int across)
 {
     const int j = get_global_id(0) % across;
     const size_t sample = get_global_id(0) / across;
@@ -58,7 +58,8 @@ __kernel void bias_act(__global const REAL *parameters, const int bias,
 }
 #endif
 
-// y[b, :] = softmax(x[b, :]); the maximum is taken off first, so that nothing overflows.
+// y[b, :] = softmax(x[b, :]); the maximum is taken off first, so that nothing
+// overflows.
 // index map: work-item b
 __kernel void softmax(__global const REAL *x, const int ldx, __global REAL *y,
                       const int ldy, const int width, const int batch)

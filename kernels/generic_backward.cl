@@ -1,5 +1,5 @@
-// generic_backward: the ops of a training step beyond the forward ones, for every storage
-// and every activation; right everywhere, fast nowhere.
+// generic_backward: the ops of a training step beyond the forward ones, for every
+// storage and every activation; right everywhere, fast nowhere.
 //
 // Sums over the batch are taken by one work-item, or one work-group, in an order that
 // depends on the sizes alone: the same device gives the same bits again. They are taken
@@ -32,9 +32,10 @@
 // sums, y: dy stands for the one that is not read
 // index map: work-item b * across + j, in one dimension: others may end at 65535
 __kernel void act_grad(__global const REAL *parameters, const int bias,
-                       const int bias_step, __global const int *codes, __global const REAL *steepness,
-                       __global const REAL *limits, __global const REAL *dy,
-                       const int lddy, __global const REAL *sums, const int lds,
+                       const int bias_step, __global const int *codes,
+                       __global const REAL *steepness, __global const REAL *limits,
+                       __global const REAL *dy, const int lddy,
+                       __global const REAL *sums, const int lds,
                        __global const REAL *outputs, const int ldy, __global REAL *ds,
                        const int ldds, const int width, const int across)
 {
@@ -230,7 +231,8 @@ __kernel void loss(__global const REAL *y, const int ldy, __global const REAL *t
 // from the first three (Kahan, "Further remarks on reducing truncation errors", 1965)
 //
 // fresh: 1 where the totals start anew
-// index map: one group; work-item i adds samples i, i + GROUP, …, then a tree adds those
+// index map: one group; work-item i adds samples i, i + GROUP, …, then a tree adds
+// those
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void tally(__global const REAL *record, __global REAL *totals, const int batch,
            const int fresh)
@@ -271,8 +273,8 @@ inline void copy_rows(__global const REAL *data, const int ldd, __global REAL *t
     }
 }
 
-// batch[b, :] = data[row, :], row being number (first + b) of the epoch's order, of x, of
-// targets and of weights; a width of 0: there are none
+// batch[b, :] = data[row, :], row being number (first + b) of the epoch's order, of x,
+// of targets and of weights; a width of 0: there are none
 //
 // index map: work-group = ROWS rows; each is found once
 __kernel void gather(__global const REAL *xs, const int ldxs, __global REAL *x,

@@ -4,7 +4,8 @@
 //   squares          p0    p1    p2        a work-item's sum, then a tree in the group
 //   norm             sqrt(p0 + p1 + p2)    one group
 //
-// The order of all sums depends on the sizes alone: the same device gives the same bits.
+// The order of all sums depends on the sizes alone: the same device gives the same
+// bits.
 //
 // GROUP   work-items of a group: a power of two; usually 256
 // PARTS   groups of the first kernel, 1 to GROUP; usually 64

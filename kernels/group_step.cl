@@ -1,12 +1,13 @@
-// group_step: steps of training by tiles of samples, a tile a work-group, all its values
-// in local memory.
+// group_step: steps of training by tiles of samples, a tile a work-group, all its
+// values in local memory.
 //
 //   gradients, then combine   many groups: each adds up the gradients of its tiles, the
 //                             next launch adds those, in the groups' order, and updates
 //   steps                     any number of whole steps in one launch: by one group, or
 //                             by many that meet before and after each update
 //
-// Values are kept turned, [feature][PITCH], so that a work-item takes 4 samples at once:
+// Values are kept turned, [feature][PITCH], so that a work-item takes 4 samples at
+// once:
 //
 //   forward   4 samples x 1 neuron    reads 4 weights and 4 x 4 values for 16 products;
 //                                     where there are few neurons, work-items share one
@@ -17,8 +18,9 @@
 //                                     neighbouring rows of x, which PITCH puts in
 //                                     different banks
 //
-// Derivatives take the place of the outputs that they belong to. Sums over the batch are
-// taken in an order that depends on the sizes alone. What a tile takes is time until the
+// Derivatives take the place of the outputs that they belong to. Sums over the batch
+// are taken in an order that depends on the sizes alone. What a tile takes is time
+// until the
 // first value is there, more than work: so all sizes are constants, loops over layers
 // are unrolled, what is read from global memory is asked for at once, and a tile that a
 // group has already is not loaded again.

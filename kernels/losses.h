@@ -1,7 +1,7 @@
-// Losses: loss_NAME(y, t, share), what one output adds, and slope_NAME(y, t, share), its
-// derivative by y, for every row NAME of clnet/losses.py but the one fused with softmax,
-// which is no function of one output. share is 0.5 where FANN halves the error, else 1.
-// Written over VAL, as activations.h, which must be included before.
+// Losses: loss_NAME(y, t, share), what one output adds, and slope_NAME(y, t, share),
+// its derivative by y, for every row NAME of clnet/losses.py but the one fused with
+// softmax, which is no function of one output. share is 0.5 where FANN halves the
+// error, else 1. Written over VAL, as activations.h, which must be included before.
 //
 // HUBER_DELTA      error at which huber turns from a square into a straight line
 // FANN_TANH_LIMIT  halved error beyond which FANN's tanh error is constant

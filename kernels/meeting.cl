@@ -1,7 +1,8 @@
 // meeting: do the groups of one launch run at the same time?
 //
-// Each group counts itself in, and looks whether all have come. It looks a bounded number
-// of times; a group that has looked in vain says so, and no other one waits for long.
+// Each group counts itself in, and looks whether all have come. It looks a bounded
+// number of times; a group that has looked in vain says so, and no other one waits for
+// long.
 //
 //   group 0   in . . . . . all    came = 4
 //   group 1     in . . . . all

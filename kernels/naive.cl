@@ -1,7 +1,8 @@
 // naive: one work-item a neuron, everything from global memory.
 //
-// The first study's starting point. Neighbouring work-items read neighbouring rows of A,
-// so that their loads fall `stride` floats apart: a GPU fetches a whole segment for each.
+// The first study's starting point. Neighbouring work-items read neighbouring rows of
+// A, so that their loads fall `stride` floats apart: a GPU fetches a whole segment for
+// each.
 //
 // REAL                          float or double
 // ACTIVATION, STEEPNESS, LIMIT  the layer's function (activations.h)

@@ -4,8 +4,8 @@
 //   group   | 0 1 2 … GROUP-1 | 0 1 2 … GROUP-1 | …   PER_ITEM times: neighbours read
 //                                                     neighbouring vectors
 //
-// What follows from the step's numbers alone, powers and roots, is computed once for all
-// of them.
+// What follows from the step's numbers alone, powers and roots, is computed once for
+// all of them.
 //
 // WIDTH     elements of a vector: 8 on CPUs, else 1
 // GROUP     work-items of a group

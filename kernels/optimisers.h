@@ -1,6 +1,6 @@
-// One step of an optimiser: a function for every row of clnet/optimisers.py, which names
-// the sources of the rules. Written over VAL, as activations.h, which must be included
-// before.
+// One step of an optimiser: a function for every row of clnet/optimisers.py, which
+// names the sources of the rules. Written over VAL, as activations.h, which must be
+// included before.
 //
 // One of INCREMENTAL, BATCH, RPROP … is defined: the rule. Its constants are macros of
 // its fields' names, and
@@ -51,8 +51,8 @@ inline Moment moment_of(const REAL rate, const int samples, const REAL error,
 #define MORE(a, b) ((a) < (b) ? (b) : (a))
 #define CLAMPED(w) MORE(CONST(-(CLAMP)), LESS(w, CONST(CLAMP)))
 
-// A rule's new value of parameters w with gradients g; `s` is their state, `element` the
-// number of the first in the flat buffer.
+// A rule's new value of parameters w with gradients g; `s` is their state, `element`
+// the number of the first in the flat buffer.
 #define RULE                                                                         \
     inline VAL ruled(VAL w, const VAL g, VAL *s, const Moment now, const uint element)
 

@@ -2,10 +2,10 @@
 //
 //     gradient[r, c] = sum over b of ds[b, r] * x[b, c]
 //
-// A work-item holds ROWS x VEC sums: of each sample it reads VEC values of x at once and
-// ROWS of ds. The batch is cut into parts, so that there are enough work-items; their
-// sums go to `partial` and are added afterwards in the order of the parts. So the same
-// sizes give the same bits again.
+// A work-item holds ROWS x VEC sums: of each sample it reads VEC values of x at once
+// and ROWS of ds. The batch is cut into parts, so that there are enough work-items;
+// their sums go to `partial` and are added afterwards in the order of the parts. So the
+// same sizes give the same bits again.
 //
 //            x[b, c … c + VEC - 1]
 //          +-----------------------+

@@ -3,8 +3,8 @@
 //
 //   x [groups * SIZE], y [groups]
 //
-// Group g stages its SIZE values of x in local memory, halves them stride by stride, and
-// its first work-item writes y[g] = tanh(sum).
+// Group g stages its SIZE values of x in local memory, halves them stride by stride,
+// and its first work-item writes y[g] = tanh(sum).
 //
 //   stride 4:  0 1 2 3 | 4 5 6 7     item i adds entry i + stride
 //   stride 2:  0 1 | 2 3

@@ -195,8 +195,8 @@ inline void loss_of(const int width, __global const float *y, __global const flo
 }
 
 #if UPDATE
-// A row of n parameters from number `element` on, padded to `stride`, takes a step by the
-// gradients d * x.
+// A row of n parameters from number `element` on, padded to `stride`, takes a step by
+// the gradients d * x.
 inline void step_row(__global float *parameters, __global float *state, const int size,
                      const int element, const float d, __global const float *x,
                      const int n, const int stride, const Moment now)
@@ -241,8 +241,8 @@ sequential(__global const Layer *layers, __global const Neuron *neurons,
            __global const float *weight, __global float *memory, __global float *state,
            __global float *totals, const int count_of_layers, const int size,
            const int n, const int bits, const int x_place, const int dx_place,
-           const float bit_fail_limit, const int outputs, const int steps, const int first, const int seen,
-           const int fresh, const float rate, const int count, const uint seed,
+           const float bit_fail_limit, const int outputs, const int steps,
+           const int first, const int seen, const int fresh, const float rate, const int count, const uint seed,
            const uint k0, const uint k1, const uint k2, const uint k3, const uint k4,
            const uint k5, const uint k6, const uint k7)
 {
@@ -254,7 +254,8 @@ sequential(__global const Layer *layers, __global const Neuron *neurons,
         row = permuted(row, n, bits, key);
 #endif
         __global float *in = memory + x_place;
-        for (int i = 0; i < layers->n_in; ++i) in[i] = x[(size_t)row * layers->n_in + i];
+        for (int i = 0; i < layers->n_in; ++i)
+            in[i] = x[(size_t)row * layers->n_in + i];
         for (int l = 0; l < count_of_layers; ++l) {
             __global const Layer *layer = layers + l;
             __global float *y = memory + layer->values;

@@ -2,19 +2,19 @@
 //
 //   gradient[e] = sum over samples b of  ds[b, row of e] * x[b, column of e]
 //
-// Both are turned before (turn.cl), so that an entry's sum is the product of two rows of
-// TILE values, for each tile of samples.
+// Both are turned before (turn.cl), so that an entry's sum is the product of two rows
+// of TILE values, for each tile of samples.
 //
 // On GPUs LANES = TILE / 4 work-items read the two rows of an entry together, of LANES
-// entries in turn; their shares are then added across in local memory, where work-item i
-// of the group ends up with entry i:
+// entries in turn; their shares are then added across in local memory, where work-item
+// i of the group ends up with entry i:
 //
 //   team   item 0   1  …         shares of entry 0 1 2 …
 //   entry 0  x . .  . .          item 0       a b c           entry 0: a + d + …
 //   entry 1  x . .  . .          item 1       d e f           entry 1: b + e + …
 //
-// A CPU core (GROUP 1) takes runs of rows as csr.cl does, with four entries of a row at a
-// time, whole vectors of samples each.
+// A CPU core (GROUP 1) takes runs of rows as csr.cl does, with four entries of a row at
+// a time, whole vectors of samples each.
 //
 // REAL   float or double
 // TILE   samples of a tile: 4 and more; GROUP 1: a multiple of LANES

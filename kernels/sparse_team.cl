@@ -1,8 +1,8 @@
 // sparse_team: a sparse product, a team of work-items a row of entries, on GPUs.
 //
-// Bell and Garland, "Efficient sparse matrix-vector multiplication on CUDA" (2008), give
-// a row to a warp. Here the team's size is free, entries are read four at a time, and
-// what is gathered is near: for one sample x is first copied to local memory, whose
+// Bell and Garland, "Efficient sparse matrix-vector multiplication on CUDA" (2008),
+// give a row to a warp. Here the team's size is free, entries are read four at a time,
+// and what is gathered is near: for one sample x is first copied to local memory, whose
 // banks serve scattered reads many times as fast as a cache's lines; for a tile of
 // samples x is turned before (turn.cl), so that an entry reads one row of TILE values.
 //

@@ -1,6 +1,6 @@
 // stencil_backward: the products of a locally connected layer's backward pass. Row i of
-// its matrix reads the inputs i … i + WINDOW - 1; value r of the row is at weights + r *
-// pitch + i (storage/local.py).
+// its matrix reads the inputs i … i + WINDOW - 1; value r of the row is at
+// weights + r * pitch + i (storage/local.py).
 //
 // REAL     float or double
 // WINDOW   inputs of a row, at least 1
@@ -29,8 +29,8 @@ typedef SOME __attribute__((aligned(4))) SOME_UNALIGNED;
 // dx[b, j] (+)= sum over r:  w[r, j - r] ds[b, j - r]
 //
 // parameters [..]   ds [batch, ldds]   dx [batch, lddx]
-// index map: work-item part * across + c: CHUNK columns of `block` samples, whose second
-// and later ones find the weights in cache
+// index map: work-item part * across + c: CHUNK columns of `block` samples, whose
+// second and later ones find the weights in cache
 //
 //     band 0   w0 w1 w2 w3         a column of A, from below:
 //     band 1      w0 w1 w2 w3      dx2 = w[0, 2] ds2 + w[1, 1] ds1 + w[2, 0] ds0

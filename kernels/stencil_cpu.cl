@@ -1,12 +1,12 @@
-// stencil_cpu: locally connected layers in the shape that CPU cores like, one or several
-// in one launch.
+// stencil_cpu: locally connected layers in the shape that CPU cores like, one or
+// several in one launch.
 //
-// A task is a tile of the last layer's rows for some samples. Through several layers the
-// tile is a trapezoid: a layer's rows need WINDOW - 1 more of the layer before, which
-// neighbouring tiles compute too, so that nobody waits for anybody (overlapped tiling:
-// Krishnamoorthy et al., "Effective automatic parallelization of stencil computations",
-// 2007). Inner values stay in a worker's buffer, which its cache holds, and each layer
-// overwrites the one before.
+// A task is a tile of the last layer's rows for some samples. Through several layers
+// the tile is a trapezoid: a layer's rows need WINDOW - 1 more of the layer before,
+// which neighbouring tiles compute too, so that nobody waits for anybody (overlapped
+// tiling: Krishnamoorthy et al., "Effective automatic parallelization of stencil
+// computations", 2007). Inner values stay in a worker's buffer, which its cache holds,
+// and each layer overwrites the one before.
 //
 //   x        |-----------------------|      the tile and what it grows by
 //   layer 0    |-------------------|        LAYERS - 1 layers into the buffer
@@ -107,8 +107,8 @@ inline void to_output(__global const REAL *w, const size_t pitch,
 // offsets    [LAYERS, 2]  where each layer's weights are, and its bias
 // x          [batch, ldx]   y [batch, ldy]
 // buffers    [workers, room]   room: tile + LAYERS * (WINDOW - 1) + 8, in whole lines
-// index map: work-item = worker, with a share of the tasks in a row; task = tile * blocks
-// + block: `tile` rows of the last layer, `block` samples
+// index map: work-item = worker, with a share of the tasks in a row; task = tile *
+// blocks + block: `tile` rows of the last layer, `block` samples
 __kernel void layers(__global const REAL *parameters, __global const int *offsets,
                      __global const REAL *x, const int ldx, __global REAL *y,
                      const int ldy, __global REAL *buffers, const int room,

@@ -1,11 +1,11 @@
-// stencil_gradients: a locally connected layer's way back as far as its gradients, in one
-// pass: the derivatives by its sums, the weights' gradient, and the bias's.
+// stencil_gradients: a locally connected layer's way back as far as its gradients, in
+// one pass: the derivatives by its sums, the weights' gradient, and the bias's.
 //
-// Row i of the layer's matrix reads the inputs i … i + WINDOW - 1; value r of the row is
-// at weights + r * pitch + i (storage/local.py). A work-item has some vectors of rows,
-// and goes through all samples of each; the sums of WINDOW bands stay in registers. A
-// bias that all rows share is summed in two stages, in an order that depends on the
-// sizes alone.
+// Row i of the layer's matrix reads the inputs i … i + WINDOW - 1; value r of the row
+// is at weights + r * pitch + i (storage/local.py). A work-item has some vectors of
+// rows, and goes through all samples of each; the sums of WINDOW bands stay in
+// registers. A bias that all rows share is summed in two stages, in an order that
+// depends on the sizes alone.
 //
 // REAL       float or double
 // WIDTH      rows of a vector: 4 or 8

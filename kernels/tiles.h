@@ -120,7 +120,7 @@ inline void product(__global const float *w, const int down, const int across,
                      const int samples, const int pitch, __global float *gradient,   \
                      const int stride, const int add)                                \
     {                                                                                \
-        PAIRS(START_AT_ZERO)                                                                 \
+        PAIRS(START_AT_ZERO)                                                         \
         for (int s = 0; s < samples; s += 8) {                                       \
             ROWS(ROW_OF_DS)                                                          \
             ADD_COLUMN(ROWS_OF_SUMS, 0)                                              \
@@ -139,8 +139,8 @@ DEFINE_OUTER(outer_1, TO_1, ONE_ROW, BY_1_4)
 DEFINE_OUTER(outer_2, TO_2, TWO_ROWS, BY_2_4)
 DEFINE_OUTER(outer_3, TO_3, THREE_ROWS, BY_3_4)
 
-// The same for `rows` rows of ds, and columns 0 … stride - 1. All rows that stay in cache
-// are taken for some columns before the next ones are.
+// The same for `rows` rows of ds, and columns 0 … stride - 1. All rows that stay in
+// cache are taken for some columns before the next ones are.
 #define CACHED_VALUES 6144
 inline void outer(__global const float *ds, __global const float *x, const int rows,
                   const int samples, const int pitch, __global float *gradient,

@@ -2,11 +2,11 @@
 //
 // A group takes a tile of rows through all layers. Each work-item keeps VEC of them in
 // registers, and of a layer's values only those at the edge of its neighbours' vectors
-// go through local memory. What a tile reads of its right neighbour shrinks it by WINDOW
-// - 1 rows a layer; the next tile starts where this one's last layer ends, and computes
-// those rows again (overlapped tiling: Krishnamoorthy et al., "Effective automatic
-// parallelization of stencil computations", 2007). Weights are read once but for that,
-// and asked for AHEAD layers before they are needed.
+// go through local memory. What a tile reads of its right neighbour shrinks it by
+// WINDOW - 1 rows a layer; the next tile starts where this one's last layer ends, and
+// computes those rows again (overlapped tiling: Krishnamoorthy et al., "Effective
+// automatic parallelization of stencil computations", 2007). Weights are read once but
+// for that, and asked for AHEAD layers before they are needed.
 //
 //   x        |--------------------|                    tile t
 //   layer 0  |------------------|.|                    . computed, and wrong

@@ -1,4 +1,5 @@
-// turn: tiles of samples side by side, so that a feature's values of a tile lie in a row.
+// turn: tiles of samples side by side, so that a feature's values of a tile lie in a
+// row.
 //
 //   x [batch, ldx]                    turned [tiles][width + 1][TILE]
 //   sample 0   a b c d …              a e …   feature 0: samples 0 … TILE - 1

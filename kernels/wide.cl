@@ -3,7 +3,8 @@
 //
 // A team of TEAM work-items takes `share` columns of a sample, each work-item a vector
 // at a time; the teams of a sample are its parts. Sums are made in two stages: a team
-// leaves one number, and `join` adds those, in an order that depends on the sizes alone.
+// leaves one number, and `join` adds those, in an order that depends on the sizes
+// alone.
 //
 //   sample b  |      part 0       |      part 1       | part 2 |     parts of `share`
 //   team      | 0 1 2 … 0 1 2 …   | 0 1 2 … 0 1 2 …   | 0 1 2 …      a vector each
@@ -82,7 +83,8 @@ void act_grad(__global const REAL *parameters, const int bias, __global const RE
         VAL v = load(at + j, n, ALIGNED);
 #if READS_SUMS
 #if HAS_BIAS
-        v += BIAS_STEP ? load(parameters + bias + j, n, ALIGNED) : CONST(parameters[bias]);
+        v += BIAS_STEP ? load(parameters + bias + j, n, ALIGNED)
+                       : CONST(parameters[bias]);
 #endif
         v *= CONST(STEEPNESS);
 #ifdef LIMIT
@@ -167,8 +169,8 @@ void softmax_join(__global const REAL *partial, const int parts, __global REAL *
 }
 #endif
 
-// dy[b, j] = d loss / d y, and partial[b, :, p] = of part p the loss, the squared error,
-// the bit fails
+// dy[b, j] = d loss / d y, and partial[b, :, p] = of part p the loss, the squared
+// error, the bit fails
 //
 // y [batch, ldy], t [batch, ldt], weight [batch] (anything without WEIGHTED)
 // whole [batch, 3]: see softmax_join (anything without SOFTMAX)
