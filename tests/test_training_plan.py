@@ -33,7 +33,7 @@ from clnet.variants.generic_backward import GenericBackward
 from clnet.variants.optimisers import Optimisers
 
 DEVICE = device("cpu")
-SCREEN = 70  # lines; what was measured varies by a few
+SCREEN = 75  # lines; what was measured varies by a few
 PLAIN = (Generic(), GenericBackward(), Optimisers())
 
 
