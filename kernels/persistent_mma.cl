@@ -3,10 +3,11 @@
 //
 // A small batch is bound as one sample is: by reading weights, and by waiting between
 // layers. So groups stay from the first layer to the last (persistent.cl), weights are
-// read once for all samples, and are on their way while a group waits for values. What
-// is new is that all groups together read the values of a layer many times over. Hence a
-// group's task in a layer is a tile: some rows of blocks, some columns of samples, and,
-// where rows and columns are too few for all groups, a slice of the inputs:
+// read once for all samples, and are on their way, into registers, while a group waits
+// for values. What is new is that all groups together read the values of a layer many
+// times over. Hence a group's task in a layer is a tile: some rows of blocks, some
+// columns of samples, and, where rows and columns are too few for all groups, a slice
+// of the inputs:
 //
 //              inputs: blocks of 16                   samples: columns of 8
 //   neurons:   slice 0 | slice 1 | …
@@ -14,59 +15,60 @@
 //   row 1      warp 0 1 2 3 | 0 1 2 3 |
 //
 // The warps of a group divide its slice, so that each block and each piece is wanted by
-// one warp alone: blocks pass from memory through a warp's ring of SLOTS to the matrix
-// units, pieces come from memory straight into registers. Then warps add their sums in
-// local memory, and groups that share a tile exchange theirs: slice q adds up those rows
-// that it `keeps`, always in the same order.
+// one warp alone and comes straight into its registers. Then warps add their sums in
+// local memory, and groups that share a tile exchange theirs: each adds up those pieces
+// of sums that it `keeps`, always in the same order.
 //
-// Values pass from layer to layer as they are multiplied, in two halves (halves.h): the
-// low ones are rows 8 to 15 of a piece, which so is a block of the second operand. They
-// have a scale of their own for each sample of a piece, unless their activation is
-// bounded by 1. All that groups hand over, pieces, scales and sums, are words turned
-// over, so that 0 means "not there yet" (words.h), and what is not there in the end
-// is NaN; launches use two sets of words in turn, and each empties the other one.
+// The matrix units take samples as rows, so that what they give a lane, of sample g
+// neurons 2t, 2t + 1, 2t + 8 and 2t + 9 (g and t as in halves.h), is what the lane
+// hands over to the next layer: as two halves a value, with a scale of their own for
+// each sample of a piece, unless their activation is bounded by 1. All that groups hand
+// over, pieces, scales and sums, are words turned over, so that 0 means "not there yet"
+// (words.h), and what is not there in the end is NaN; launches use two sets of words in
+// turn, and each empties the other one.
 //
 // All groups must run at the same time; waits are bounded as in words.h.
 //
 // WARPS     of a group
 // ROWS      rows of blocks of a task, at most
 // COLUMNS   tiles of 8 samples of a task; TILES of the batch are a multiple of it
-// CHUNK     pieces of a column that are looked for at once
-// SLOTS     blocks of weights on their way to a warp
-// TOGETHER  of a task's sums, pieces that warps add at a time: WARPS at most
+// CHUNK     blocks of inputs that a warp holds at once
+// TOGETHER  of a task's sums, pieces that warps add at a time
 // SLICES    that share a tile, at most
 // TASKS     of a group, at most
 // PIECES    words' pieces of a set, and PARTS pieces of sums after them
+// STREAMED  1: weights are too many to stay in the last cache
 // PATIENCE  looks at a word before the alarm
 // FUNCTIONS as in functions.h; REAL (float) as in activations.h
 // PLANES (2), PTX  as in halves.h
 #define WIDTH 1
 #include "activations.h"
 #include "functions.h"
-#include "fragments.h"
+#include "halves.h"
 #define NAP 0  // a wait is short, and many warps share it
 #include "words.h"
 #if !defined(WARPS) || !defined(ROWS) || !defined(COLUMNS) || !defined(TILES) \
-    || !defined(CHUNK) || !defined(SLOTS) || !defined(TOGETHER) || !defined(SLICES) \
-    || !defined(TASKS) || !defined(PIECES) || !defined(PARTS) || !defined(PATIENCE)
-#error "persistent_mma.cl needs WARPS, ROWS, COLUMNS, TILES, CHUNK, SLOTS, TOGETHER, \
-SLICES, TASKS, PIECES, PARTS and PATIENCE"
+    || !defined(CHUNK) || !defined(TOGETHER) || !defined(SLICES) || !defined(TASKS) \
+    || !defined(PIECES) || !defined(PARTS) || !defined(STREAMED) || !defined(PATIENCE)
+#error "persistent_mma.cl needs WARPS, ROWS, COLUMNS, TILES, CHUNK, TOGETHER, SLICES, \
+TASKS, PIECES, PARTS, STREAMED and PATIENCE"
 #endif
 #define GROUP (WARPS * WARP)
 #define BOTH (PLANES * WARP)                    // 4-word parts of a block
 #define SCALES ((PIECES + PARTS) * WARP)        // where a set's scales start, in parts
 #define SET (SCALES + PIECES * 2)               // 4-word parts of a set
-#define ROUNDS ((ROWS * COLUMNS + TOGETHER - 1) / TOGETHER)
-#define PITCH 20                                // floats of a sample of a piece of sums
 #define BOUND 0x3f800000u                       // of bounded values: 1
+#define PAIRS ((COLUMNS + 1) / 2)               // of columns: 16 samples
+#define SUMS (ROWS * COLUMNS)                   // a task's pieces of sums, at most
+#define ROUNDS ((SUMS + TOGETHER - 1) / TOGETHER)
 
 // What a group does in a layer. Places are in blocks, pieces or values.
 typedef struct {
     int weights, pitch;     // its first block; from one row of blocks to the next
     int first, blocks;      // of the inputs: its slice
-    int rows, keeps;        // rows of blocks, and those that it finishes, a bit each
+    int rows, keeps;        // rows of blocks; pieces of sums it finishes, a bit each
     int slice, slices;
-    int values, scaled;     // the first piece of its inputs, and whether they have scales
+    int values, scaled;     // the first piece of its inputs; whether they have scales
     int sums;               // the first piece of the exchange
     int out, out_scaled;    // the first piece of its outputs
     int next;               // blocks of the next layer's inputs; 0: outputs go to y
@@ -76,11 +78,11 @@ typedef struct {
 } Task;
 #define TASK_INTS (int)(sizeof(Task) / sizeof(int))
 
-// The blocks of a slice that are a warp's: from x to y.
+// The blocks of a slice that are a warp's: from s0 to s1.
 inline int2 part_of(__local const Task *task, const int warp)
 {
-    const int share = (task->blocks + WARPS - 1) / WARPS;
-    return (int2)(min(task->blocks, warp * share), min(task->blocks, (warp + 1) * share));
+    const int blocks = task->blocks, share = (blocks + WARPS - 1) / WARPS;
+    return min((int2)(warp * share, (warp + 1) * share), (int2)(blocks));
 }
 
 // Write words, turned over, and empty those of the next launch. No word is 0: the one
@@ -98,6 +100,20 @@ inline void tell_words(__global uint4 *now, __global uint4 *then, const int at, 
     then[at] = (uint4)(0);
 }
 
+// The same four words, looked at again unless they are there.
+inline uint4 look_again(__global const uint4 *words, uint4 found)
+{
+#if PTX >= 80
+    asm volatile("{ .reg .pred missing; setp.ne.s32 missing, %5, 0;"
+                 " @missing ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+r"(found.x), "+r"(found.y), "+r"(found.z), "+r"(found.w)
+                 : "l"(words), "r"((int)!complete(found)) : "memory");
+    return found;
+#else
+    return look(words);
+#endif
+}
+
 #if PTX >= 80
 // Whether it is so for all lanes of a warp.
 inline bool in_all(const bool so)
@@ -109,73 +125,107 @@ inline bool in_all(const bool so)
     return all;
 }
 
-// A warp's stream of blocks: of its part of each task in turn, row by row.
+// A lane's part of a block of weights, or zeros. Where weights are too many to stay in
+// the last cache they are the first to leave it.
+inline uint4 part_at(__global const uint4 *from, const bool there, const ulong policy)
+{
+    uint4 v;
+#define ZEROS_UNLESS_THERE                                                             \
+    "{ .reg .pred there; setp.ne.s32 there, %5, 0;"                                    \
+    " mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;"                     \
+    " @there ld.global.nc.L1::no_allocate"
+#if STREAMED
+    asm volatile(ZEROS_UNLESS_THERE
+                 ".L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %6; }"
+                 : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+                 : "l"(from), "r"((int)there), "l"(policy));
+#else
+    asm volatile(ZEROS_UNLESS_THERE ".v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                 : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+                 : "l"(from), "r"((int)there));
+#endif
+    return v;
+}
+
+// A warp's stream of blocks: of its part of each task in turn.
 typedef struct {
-    __global const uint4 *from;     // this lane's part of the next block
-    int pitch, rows, row, left;     // of its task; blocks of inputs that are left
-    int task, slot;                 // the next task, the next slot
+    __global const uint4 *from;     // this lane's part of the first row's next block
+    int pitch, rows, left, task;    // of its task; blocks that are left; the next task
+    ulong policy;
 } Stream;
 
-// The stream's next task in which the warp has a part; after the last, any block.
+// Go to the stream's next task in which the warp has a part, if there is one.
 inline void enter(Stream *s, __local const Task *tasks, __global const uint4 *weights)
 {
-    const int warp = get_local_id(0) / WARP;
-    s->left = s->pitch = 0;
-    s->rows = 1;
-    s->from = weights + get_local_id(0) % WARP;
-    while (s->left == 0 && s->task < TASKS) {
+    s->left = 0;
+    while (s->left <= 0 && s->task < TASKS) {
         __local const Task *task = tasks + s->task++;
-        const int2 part = part_of(task, warp);
-        if (part.s1 == part.s0) continue;
+        const int2 part = part_of(task, get_local_id(0) / WARP);
         s->left = part.s1 - part.s0;
-        s->pitch = task->pitch * BOTH;
         s->rows = task->rows;
-        s->from += ((size_t)task->weights + part.s0) * BOTH;
+        s->pitch = task->pitch * BOTH;
+        s->from = weights + get_local_id(0) % WARP
+                  + ((size_t)task->weights + part.s0) * BOTH;
     }
 }
 
-// Start to copy the next block to the next slot.
-inline void fetch(Stream *s, __local uint4 *ring, __local const Task *tasks,
-                  __global const uint4 *weights)
-{
-UNROLLED
-    for (int p = 0; p < PLANES; ++p)
-        copy_words(ring + s->slot * BOTH + p * WARP, s->from + p * WARP);
-    DEPART();
-    s->slot = s->slot + 1 == SLOTS ? 0 : s->slot + 1;
-    s->from += s->pitch;
-    if (++s->row == s->rows) {
-        s->row = 0;
-        s->from += BOTH - s->rows * s->pitch;
-        if (--s->left <= 0) enter(s, tasks, weights);
+// Ask for the stream's next blocks.
+#define FETCH()                                                                        \
+    {                                                                                  \
+        UNROLLED                                                                       \
+        for (int b = 0; b < CHUNK; ++b)                                                \
+            UNROLLED                                                                   \
+            for (int i = 0; i < ROWS; ++i)                                             \
+                UNROLLED                                                               \
+                for (int p = 0; p < PLANES; ++p)                                       \
+                    held[b][i][p] = part_at(                                           \
+                        stream.from + i * stream.pitch + b * BOTH + p * WARP,          \
+                        b < stream.left && i < stream.rows, stream.policy);            \
+        stream.from += CHUNK * BOTH;                                                   \
+        stream.left -= CHUNK;                                                          \
+        if (stream.left <= 0) enter(&stream, tasks, weights);                          \
     }
+
+// sums [4] += two pieces times half of a block: of samples g (0, 1) and g + 8 (2, 3),
+// neurons 2t and 2t + 1
+inline void multiply_add(float *sums, const uint4 a, const uint b0, const uint b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a.s0), "r"(a.s1), "r"(a.s2), "r"(a.s3), "r"(b0), "r"(b1));
 }
 
-// sums [4] += a block times a piece: of neurons g and g + 8, samples 2t and 2t + 1
-inline void multiply(float *sums, const uint4 high, const uint4 low, const uint4 piece,
-                     const float2 scale)
+// The same with both halves of values, for half h of a block's neurons. The units cut
+// off what they add up; so they only add a block, and float32 adds those.
+inline void multiply(float *sums, const uint4 one, const uint4 other, const uint4 high,
+                     const uint4 low, const int h, const float2 scale)
 {
+    const uint4 a = (uint4)(one.s0, other.s0, one.s1, other.s1);
+    const uint4 a_low = (uint4)(one.s2, other.s2, one.s3, other.s3);
     float main[4] = {0, 0, 0, 0}, rest[4] = {0, 0, 0, 0};
-    multiply_add(main, high, piece, 0);
-    multiply_add(rest, high, piece, 1);
-    multiply_add(rest, low, piece, 0);
+    multiply_add(main, a, h ? high.s1 : high.s0, h ? high.s3 : high.s2);
+    multiply_add(rest, a, h ? low.s1 : low.s0, h ? low.s3 : low.s2);
+    multiply_add(rest, a_low, h ? high.s1 : high.s0, h ? high.s3 : high.s2);
 UNROLLED
     for (int e = 0; e < 4; ++e)
-        sums[e] += (e % 2 ? scale.s1 : scale.s0) * fma(rest[e], 1 / LOW, main[e]);
+        sums[e] += (e < 2 ? scale.s0 : scale.s1) * fma(rest[e], 1 / LOW, main[e]);
 }
 #define EXCHANGED 1
 #define SPARE 0
 #else
-// The same in plain C, of a whole block and piece in memory: the product for sum e.
-inline float product(__global const uint4 *block, __global const uint4 *piece, const int e)
+// The product of a piece and a block, both in memory, for a lane's neuron e.
+inline float product(__global const uint4 *block, __global const uint4 *piece,
+                     const int e)
 {
     const int lane = get_local_id(0) % WARP, g = lane / 4, t = lane % 4;
     __global const half *a = (__global const half *)block;
     __global const uint *b = (__global const uint *)piece;
+    const int row = 2 * t + e / 2;  // of a half of the block
     float sum = 0;
     for (int k = 0; k < BLOCK; ++k) {
-        const int at = 32 * g + 8 * (k % 8 / 2) + k / 8 * 4 + e / 2 * 2 + k % 2;
-        const int word = 4 * (4 * (2 * t + e % 2) + k % 8 / 2) + k / 8;
+        const int at = 32 * row + 8 * (k % 8 / 2) + k / 8 * 4 + e % 2 * 2 + k % 2;
+        const int word = 4 * (4 * g + k % 8 / 2) + k / 8;
         const float2 high = of_halves(~b[word]), low = of_halves(~b[word + 2]);
         const float v = (k % 2 ? high.s1 : high.s0) + (k % 2 ? low.s1 : low.s0) / LOW;
         sum += (vload_half(at, a) + vload_half(at + BLOCK * BLOCK, a) / LOW) * v;
@@ -192,9 +242,11 @@ inline uint largest_of_sample(const uint most, __local uint *exchange)
 {
 #if PTX >= 80
     uint two, other;
-    asm volatile("shfl.sync.bfly.b32 %0, %1, 1, 31, 0xffffffff;" : "=r"(two) : "r"(most));
+    asm volatile("shfl.sync.bfly.b32 %0, %1, 1, 31, 0xffffffff;"
+                 : "=r"(two) : "r"(most));
     two = max(most, two);
-    asm volatile("shfl.sync.bfly.b32 %0, %1, 2, 31, 0xffffffff;" : "=r"(other) : "r"(two));
+    asm volatile("shfl.sync.bfly.b32 %0, %1, 2, 31, 0xffffffff;"
+                 : "=r"(other) : "r"(two));
     return max(two, other);
 #else
     exchange[get_local_id(0) / 4] = 0;
@@ -207,8 +259,8 @@ inline uint largest_of_sample(const uint most, __local uint *exchange)
 #endif
 }
 
-// Hand over this lane's values of a piece: of neurons 2t, 2t + 8, 2t + 1, 2t + 9 and
-// sample g. Nothing unless it is `mine`.
+// Hand over this lane's values of a piece: of sample g, neurons 2t, 2t + 8, 2t + 1,
+// 2t + 9. Nothing unless it is `mine`.
 inline void publish(const float4 v, const int piece, const bool scaled, const bool mine,
                     __global uint4 *now, __global uint4 *then, __local uint *exchange)
 {
@@ -230,9 +282,31 @@ inline void publish(const float4 v, const int piece, const bool scaled, const bo
     }
 }
 
+// Those of numbers 0, 8, 1 and 9 that are live, else 0.
+inline float4 four_of(__global const float *from, const int live)
+{
+    return (float4)(live > 0 ? from[0] : 0.0f, live > 8 ? from[8] : 0.0f,
+                    live > 1 ? from[1] : 0.0f, live > 9 ? from[9] : 0.0f);
+}
+
+// Scales and biases of a row of a task, for what a lane finishes.
+typedef struct {
+    float4 factor, bias;
+} Terms;
+inline Terms terms_of(__local const Task *task, const int row, const bool wanted,
+                      __global const float *inverse, __global const float *parameters)
+{
+    const int k = task->neuron + row * BLOCK + get_local_id(0) % WARP % 4 * 2;
+    const int live = wanted ? task->n_out - k : 0;
+    Terms terms;
+    terms.factor = four_of(inverse + task->inverse + k, live);
+    terms.bias = four_of(parameters + task->bias + k, task->bias < 0 ? 0 : live);
+    return terms;
+}
+
 // y [batch, ldy] = the chain's outputs for x [batch, ldx] of n_in inputs
 //
-// weights    packed layers (halves.h): row blocks, blocks of terms; inverse: their scales
+// weights    packed layers (halves.h): row blocks, blocks of terms; inverse: scales
 // parameters the biases
 // words      [2][SET], 0 at first
 // launches   [groups] the number of each group's launches so far, 0 at first
@@ -245,9 +319,9 @@ void persistent_mma(__global const uint4 *weights, __global const float *inverse
                     const int batch, __global uint4 *words, __global uint *launches,
                     __global const int *schedule, __global int *alarm)
 {
-    __local float shared[WARPS * TOGETHER * 8 * PITCH] __attribute__((aligned(16)));
     __local Task tasks[TASKS];
     __local uint exchange[EXCHANGED];
+    __local float4 shared[2 * WARPS * TOGETHER * WARP];
     const int id = get_local_id(0), warp = id / WARP, lane = id % WARP;
     const int g = lane / 4, t = lane % 4;
     const int group = get_group_id(0), groups = get_num_groups(0);
@@ -256,14 +330,18 @@ void persistent_mma(__global const uint4 *weights, __global const float *inverse
     barrier(CLK_LOCAL_MEM_FENCE);
     const uint launch = launches[group];
     // Words of this launch, and those of the next one, which are to be empty then.
-    __global uint4 *now = words + (launch & 1) * SET, *then = words + (~launch & 1) * SET;
-    int patience = PATIENCE;
+    __global uint4 *now = words + (launch & 1) * SET;
+    __global uint4 *then = words + (~launch & 1) * SET;
+    int patience = PATIENCE, turn = 0;
 #if PTX >= 80
-    __local uint4 rings[WARPS * SLOTS * BOTH] __attribute__((aligned(16)));
-    __local uint4 *ring = rings + warp * SLOTS * BOTH + lane;
-    Stream stream = {weights, 0, 1, 0, 0, 0, 0};
+    uint4 held[CHUNK][ROWS][PLANES];
+    Stream stream = {weights, 0, 0, 0, 0, 0};
+#if STREAMED
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;"
+                 : "=l"(stream.policy));
+#endif
     enter(&stream, tasks, weights);
-    for (int i = 0; i < SLOTS; ++i) fetch(&stream, ring, tasks, weights);
+    FETCH()
 #endif
     const int x_pieces = (n_in + BLOCK - 1) / BLOCK * TILES;
     for (int first = group * WARPS; first < x_pieces; first += groups * WARPS) {
@@ -274,8 +352,8 @@ UNROLLED
             const int k = piece / TILES * BLOCK + 2 * t + e / 2 + e % 2 * 8;
             v[e] = sample < batch && k < n_in ? x[(size_t)sample * ldx + k] : 0.0f;
         }
-        publish((float4)(v[0], v[1], v[2], v[3]), piece, true, piece < x_pieces, now, then,
-                exchange);
+        publish((float4)(v[0], v[1], v[2], v[3]), piece, true, piece < x_pieces, now,
+                then, exchange);
     }
     for (int n = 0; n < TASKS && tasks[n].blocks > 0; ++n) {
         __local const Task *task = tasks + n;
@@ -283,48 +361,49 @@ UNROLLED
         const int rows = task->rows;
         const bool scaled = task->scaled;
         __global const uint4 *pieces = now + task->values * WARP;
-        __global const uint *scales =
-            (__global const uint *)(now + SCALES + task->values * 2);
-        const float2 unscaled = (float2)(scales_of(BOUND).s1);
-        float sums[ROWS][COLUMNS + SPARE][4];
+        volatile __global const uint *scales =
+            (volatile __global const uint *)(now + SCALES + task->values * 2);
+        const float unscaled = scales_of(BOUND).s1;
+        // Warp c finishes piece c of the sums, of this row and column.
+        const int own_row = warp / COLUMNS, own_column = warp % COLUMNS;
+        const bool has = warp < rows * COLUMNS;
+        const bool keeps = has && (task->keeps >> warp & 1);
+        float sums[ROWS][PAIRS + SPARE][2][4];
 UNROLLED
         for (int i = 0; i < ROWS; ++i)
 UNROLLED
-            for (int j = 0; j < COLUMNS; ++j)
+            for (int j = 0; j < PAIRS; ++j)
 UNROLLED
-                for (int e = 0; e < 4; ++e) sums[i][j][e] = 0;
+                for (int e = 0; e < 8; ++e) sums[i][j][e / 4][e % 4] = 0;
 #if PTX >= 80
         // Pieces of CHUNK blocks of inputs from k on, each of them if it is there.
-#define LOOK(found, k)                                                                   \
-    UNROLLED                                                                             \
-    for (int d = 0; d < CHUNK; ++d)                                                      \
-        if ((k) + d < part.s1) {                                                         \
-            UNROLLED                                                                     \
-            for (int j = 0; j < COLUMNS; ++j)                                            \
-                found[d][j] = look(pieces + (((k) + d) * TILES + j) * WARP + lane);      \
+#define EACH(d, j) (((d) * TILES + (j)) * WARP + lane)
+#define LOOK(k)                                                                        \
+    UNROLLED                                                                           \
+    for (int d = 0; d < CHUNK; ++d)                                                    \
+        UNROLLED                                                                       \
+        for (int j = 0; j < COLUMNS; ++j) {                                            \
+            found[d][j] = (uint4)(~0u);                                                \
+            if ((k) + d < part.s1) found[d][j] = look(pieces + EACH((k) + d, j));      \
         }
-        uint4 found[CHUNK][COLUMNS], coming[CHUNK][COLUMNS];
-        LOOK(found, part.s0)
+        uint4 found[CHUNK][COLUMNS];
+        LOOK(part.s0)
+        // While they are on their way.
+        const Terms terms = terms_of(task, own_row, keeps, inverse, parameters);
         for (int k = part.s0; k < part.s1; k += CHUNK) {
-            LOOK(coming, k + CHUNK)
-            float2 scale[CHUNK][COLUMNS];
+            float scale[CHUNK][COLUMNS];
             for (;;) {
                 bool there = true;
 UNROLLED
                 for (int d = 0; d < CHUNK; ++d)
 UNROLLED
                     for (int j = 0; j < COLUMNS; ++j) {
-                        if (k + d >= part.s1) continue;
                         there = there && complete(found[d][j]);
                         scale[d][j] = unscaled;
-                        if (scaled) {
-                            const int at = ((k + d) * TILES + j) * 8 + 2 * t;
-                            uint2 two;
-                            asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];"
-                                         : "=r"(two.s0), "=r"(two.s1) : "l"(scales + at)
-                                         : "memory");
-                            there = there && two.s0 && two.s1;
-                            scale[d][j] = as_float2(~two);
+                        if (scaled && k + d < part.s1) {
+                            const uint word = scales[((k + d) * TILES + j) * 8 + g];
+                            there = there && word;
+                            scale[d][j] = as_float(~word);
                         }
                     }
                 if (in_all(there)) break;
@@ -332,36 +411,41 @@ UNROLLED
                     *alarm = 1;
                     break;
                 }
-                LOOK(found, k)
-            }
 UNROLLED
-            for (int d = 0; d < CHUNK; ++d) {
-                if (k + d >= part.s1) continue;
-UNROLLED
-                for (int i = 0; i < ROWS; ++i) {
-                    if (i >= rows) continue;
-                    ARRIVED(SLOTS - 1);
-                    const uint4 high = ring[stream.slot * BOTH];
-                    const uint4 low = ring[stream.slot * BOTH + WARP];
+                for (int d = 0; d < CHUNK; ++d)
 UNROLLED
                     for (int j = 0; j < COLUMNS; ++j)
-                        multiply(sums[i][j], high, low, ~found[d][j], scale[d][j]);
-                    fetch(&stream, ring, tasks, weights);
-                }
+                        found[d][j] = look_again(pieces + EACH(k + d, j), found[d][j]);
             }
 UNROLLED
             for (int d = 0; d < CHUNK; ++d)
 UNROLLED
-                for (int j = 0; j < COLUMNS; ++j) found[d][j] = coming[d][j];
+                for (int j = 0; j < PAIRS; ++j) {
+                    const bool both = 2 * j + 1 < COLUMNS;
+                    const uint4 one = ~found[d][2 * j];
+                    const uint4 other = both ? ~found[d][2 * j + both] : (uint4)(0);
+                    const float2 by = (float2)(scale[d][2 * j], scale[d][2 * j + both]);
+UNROLLED
+                    for (int i = 0; i < ROWS; ++i)
+UNROLLED
+                        for (int h = 0; h < 2; ++h)
+                            multiply(sums[i][j][h], one, other, held[d][i][0],
+                                     held[d][i][1], h, by);
+                }
+            if (k + CHUNK < part.s1) {
+                LOOK(k + CHUNK)
+                FETCH()
+            }
         }
 #else
+        const Terms terms = terms_of(task, own_row, keeps, inverse, parameters);
         for (int k = part.s0; k < part.s1; ++k)
             for (int j = 0; j < COLUMNS; ++j) {
                 __global const uint4 *piece = pieces + (k * TILES + j) * WARP;
-                volatile __global const uint *two = scales + (k * TILES + j) * 8 + 2 * t;
+                volatile __global const uint *one = scales + (k * TILES + j) * 8 + g;
                 bool there = false;
                 while (!there) {
-                    there = !scaled || (two[0] && two[1]);
+                    there = !scaled || *one;
                     for (int i = 0; i < WARP; ++i)
                         there = there && complete(look(piece + i));
                     if (!there && --patience < 0) {
@@ -369,110 +453,84 @@ UNROLLED
                         break;
                     }
                 }
-                const float2 scale =
-                    scaled ? as_float2(~(uint2)(two[0], two[1])) : unscaled;
+                const float scale = scaled ? as_float(~*one) : unscaled;
                 for (int i = 0; i < rows; ++i) {
-                    const int block = i * task->pitch + k - task->first;
+                    __global const uint4 *block =
+                        weights + ((size_t)task->weights + i * task->pitch + k
+                                   - task->first) * BOTH;
                     for (int e = 0; e < 4; ++e)
-                        sums[i][j][e] +=
-                            (e % 2 ? scale.s1 : scale.s0)
-                            * product(weights + ((size_t)task->weights + block) * BOTH,
-                                      piece, e);
+                        sums[i][j / 2][e % 2][j % 2 * 2 + e / 2] +=
+                            scale * product(block, piece, e);
                 }
             }
 #endif
-        // A warp's piece of sums of each round: its row and column, and whether it is one.
-#define ROW(round) (((round) * TOGETHER + warp) / COLUMNS)
-#define COLUMN(round) (((round) * TOGETHER + warp) % COLUMNS)
-#define HAS(round) (warp < TOGETHER && (round) * TOGETHER + warp < rows * COLUMNS)
-#define KEEPS(round) (HAS(round) && (task->keeps >> ROW(round) & 1))
-        float4 own[ROUNDS], bias[ROUNDS], factor[ROUNDS];
-UNROLLED
-        for (int r = 0; r < ROUNDS; ++r) {
-            bias[r] = factor[r] = (float4)(0);
-            if (!KEEPS(r)) continue;
-            float two[4], one[4];
-UNROLLED
-            for (int e = 0; e < 4; ++e) {
-                const int k = task->neuron + ROW(r) * BLOCK + 2 * t + e / 2 + e % 2 * 8;
-                const bool live = k < task->n_out;
-                one[e] = live ? inverse[task->inverse + k] : 0.0f;
-                two[e] = live && task->bias >= 0 ? parameters[task->bias + k] : 0.0f;
-            }
-            factor[r] = (float4)(one[0], one[1], one[2], one[3]);
-            bias[r] = (float4)(two[0], two[1], two[2], two[3]);
-        }
+        // Add up the warps' sums, as many pieces at a time as local memory holds twice.
+        float4 own = (float4)(0);
 UNROLLED
         for (int r = 0; r < ROUNDS; ++r) {
 #if PTX >= 80
             if (r * TOGETHER >= rows * COLUMNS) continue;
 #endif
-            barrier(CLK_LOCAL_MEM_FENCE);
+            __local float4 *all = shared + turn * WARPS * TOGETHER * WARP;
+            turn ^= 1;
 UNROLLED
             for (int f = 0; f < TOGETHER; ++f)
-                if (r * TOGETHER + f < ROWS * COLUMNS) {
-                    const float *v = sums[(r * TOGETHER + f) / COLUMNS]
-                                         [(r * TOGETHER + f) % COLUMNS];
-                    __local float *to = shared + (warp * TOGETHER + f) * 8 * PITCH
-                                        + 2 * t * PITCH + 2 * g;
-                    *(__local float2 *)to = (float2)(v[0], v[2]);
-                    *(__local float2 *)(to + PITCH) = (float2)(v[1], v[3]);
+                if (r * TOGETHER + f < SUMS) {
+                    const int i = (r * TOGETHER + f) / COLUMNS;
+                    const int j = (r * TOGETHER + f) % COLUMNS, e = j % 2 * 2;
+                    all[(warp * TOGETHER + f) * WARP + lane] = (float4)(
+                        sums[i][j / 2][0][e], sums[i][j / 2][1][e],
+                        sums[i][j / 2][0][e + 1], sums[i][j / 2][1][e + 1]);
                 }
             barrier(CLK_LOCAL_MEM_FENCE);
-            own[r] = (float4)(0);
-            if (HAS(r)) {
+            if (has && warp / TOGETHER == r)
 UNROLLED
                 for (int w = 0; w < WARPS; ++w)
-                    own[r] += *(__local const float4 *)(
-                        shared + ((w * TOGETHER + warp) * 8 + g) * PITCH + 4 * t);
-                if (!KEEPS(r))
-                    tell_words(now, then,
-                         (task->sums + (r * TOGETHER + warp) * task->slices + task->slice)
-                             * WARP + lane,
-                         as_uint4(own[r]));
-            }
+                    own += all[(w * TOGETHER + warp % TOGETHER) * WARP + lane];
         }
-UNROLLED
-        for (int r = 0; r < ROUNDS; ++r) {
+        const int slices = task->slices, slice = task->slice;
+        const int parts = (task->sums + warp * slices) * WARP + lane;
+        if (has && !keeps) tell_words(now, then, parts + slice * WARP, as_uint4(own));
 #if PTX >= 80
-            if (!KEEPS(r)) continue;
+        if (keeps)
 #endif
-            const int slices = task->slices, slice = task->slice;
-            float4 v = own[r];
-            if (KEEPS(r) && slices > 1) {
-                __global const uint4 *parts =
-                    now + (task->sums + (r * TOGETHER + warp) * slices) * WARP + lane;
+        {
+            float4 v = own;
+            if (keeps && slices > 1) {
                 uint4 sum[SLICES];
-                bool there = false;
-                while (!there) {
-                    there = true;
 UNROLLED
-                    for (int q = 0; q < SLICES; ++q)
-                        sum[q] = q < slices && q != slice ? look(parts + q * WARP)
-                                                          : ~as_uint4(own[r]);
+                for (int q = 0; q < SLICES; ++q)
+                    sum[q] = q < slices && q != slice ? look(now + parts + q * WARP)
+                                                      : (uint4)(~0u);
+                for (;;) {
+                    bool there = true;
 UNROLLED
-                    for (int q = 0; q < SLICES; ++q)
-                        there = there && (q == slice || q >= slices || complete(sum[q]));
-                    if (!there && --patience < 0) {
+                    for (int q = 0; q < SLICES; ++q) there = there && complete(sum[q]);
+                    if (there) break;
+                    if (--patience < 0) {
                         *alarm = 1;
                         break;
                     }
+UNROLLED
+                    for (int q = 0; q < SLICES; ++q)
+                        if (q < slices && q != slice)
+                            sum[q] = look_again(now + parts + q * WARP, sum[q]);
                 }
                 v = (float4)(0);
 UNROLLED
                 for (int q = 0; q < SLICES; ++q)
-                    if (q < slices) v += as_float4(~sum[q]);
+                    if (q < slices) v += q == slice ? own : as_float4(~sum[q]);
             }
-            v = v * factor[r] + bias[r];
+            v = v * terms.factor + terms.bias;
             const int function = task->function;
             v = (float4)(activate_as(function, v.s0), activate_as(function, v.s1),
                          activate_as(function, v.s2), activate_as(function, v.s3));
-            const int block = task->neuron / BLOCK + ROW(r);
+            const int block = task->neuron / BLOCK + own_row;
             if (task->next) {
-                publish(v, task->out + ROW(r) * TILES + COLUMN(r), task->out_scaled,
-                        KEEPS(r) && block < task->next, now, then, exchange);
-            } else if (KEEPS(r)) {
-                const int sample = (task->column + COLUMN(r)) * 8 + g;
+                publish(v, task->out + own_row * TILES + own_column, task->out_scaled,
+                        keeps && block < task->next, now, then, exchange);
+            } else if (keeps) {
+                const int sample = (task->column + own_column) * 8 + g;
                 const float out[4] = {v.s0, v.s1, v.s2, v.s3};
                 for (int e = 0; e < 4; ++e) {
                     const int k = block * BLOCK + 2 * t + e / 2 + e % 2 * 8;
@@ -481,6 +539,10 @@ UNROLLED
                 }
             }
         }
+#if PTX >= 80
+        // Others wait for the sums: so the next weights are asked for after them.
+        if (part.s0 < part.s1) FETCH()
+#endif
     }
     if (id == 0) launches[group] = launch + 1;
 }

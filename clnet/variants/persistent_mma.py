@@ -38,25 +38,25 @@ LOCAL_BYTES = 47 << 10  # that a group uses
 TILE = 8  # samples
 HALVES = 2  # that keep a value
 BOTH_BYTES = HALVES * BLOCK_BYTES  # of a block
-PIECE_BYTES, SCALES_BYTES, SUM_BYTES, TASK_BYTES = 512, 32, 640, 80
-SHARED_BYTES = 20 << 10  # in which warps add their sums, at most
-MOST_SLOTS = 12  # blocks on their way to a warp
+PIECE_BYTES, SCALES_BYTES, TASK_BYTES = 512, 32, 80
 PATIENCE = 1 << 22  # looks: some seconds
 CACHE = 1 << 25  # bytes of weights that are taken to stay in the last cache
-KEYS = ("warps", "rows", "columns", "chunk", "groups")
-# From groups of many warps, where waits count, to two of four warps a unit, where
-# weights do, since more of them are on their way. Two groups of 128 work-items fit a
-# unit that has such matrix units, whatever registers and local memory they take.
+KEYS = ("warps", "rows", "columns", "chunk")
+# Sixteen warps: four on each part of a unit hide what matrix units keep a warp waiting.
+# From few neurons and samples, where waits count, to many, where weights and values do.
 SHAPES = (
-    (16, 1, 1, 2, 1),
-    (16, 1, 2, 1, 1),
-    (8, 4, 4, 2, 1),
-    (4, 4, 4, 1, 2),
-    (4, 3, 4, 2, 2),
+    (16, 1, 2, 2),
+    (16, 1, 2, 3),
+    (16, 1, 1, 4),
+    (16, 2, 2, 2),
+    (16, 3, 4, 1),
+    (16, 2, 4, 1),
 )
-# Clocks of a task: a warp's for a block of one tile of samples, and for the block; a
-# piece; a task, and a row; the exchange of slices' sums. Measured on an H200, about.
-PRODUCT, ARRIVAL, PIECE, TASK, ROW, EXCHANGE = 57, 60, 40, 1000, 150, 900
+# Clocks of a task: the task itself; a product of a block and 16 samples; a piece of
+# sums; the exchange of slices' sums. Bytes a clock that reach a unit. Measured on an
+# H200, about.
+TASK, PRODUCT, PIECE, EXCHANGE, BYTES = 2000, 48, 60, 1500, 40
+UNIT_WARPS = 4  # that matrix units serve at a time
 MOST_SLICES = 8
 MOST_ROWS = max(shape[KEYS.index("rows")] for shape in SHAPES)
 
@@ -66,8 +66,7 @@ class PersistentMma:
     """Groups stay for all layers of a batch, each with tasks (``persistent_mma.cl``).
 
     Config: ``warps`` of a group; ``rows``, blocks of 16 neurons, and ``columns``, tiles
-    of 8 samples, of a task; ``chunk``, blocks of inputs whose values are looked for at
-    once; ``groups`` of a compute unit.
+    of 8 samples, of a task; ``chunk``, blocks of inputs that a warp holds at once.
     """
 
     name: str = "persistent_mma"
@@ -100,7 +99,7 @@ class PersistentMma:
             for shape in (SHAPES if span_bytes(span) <= CACHE else SHAPES[::-1])
             if (config := dict(zip(KEYS, shape, strict=True)))
             and config["columns"] < 2 * tiles
-            and Schedule(span, config, device).slots > 0
+            and Schedule(span, config, device).fits
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
@@ -133,12 +132,12 @@ class PersistentMma:
             **{name.upper(): config[name] for name in ("warps", "rows", "columns")},
             "CHUNK": config["chunk"],
             "TILES": schedule.tiles,
-            "SLOTS": schedule.slots,
             "TOGETHER": schedule.together,
             "SLICES": max(cut.slices for cut in schedule.cuts),
             "TASKS": schedule.most_tasks,
             "PIECES": schedule.pieces[-1],
             "PARTS": schedule.sums[-1],
+            "STREAMED": int(size > CACHE),
             "PATIENCE": PATIENCE,
         }
         shape = ", ".join(f"{name} {value}" for name, value in config.items())
@@ -179,9 +178,9 @@ class Cut:
     tasks: int
 
 
-def kept(cut: Cut, slice_: int) -> range:
-    """Return the rows of a tile whose sums a slice's group adds up and finishes."""
-    return range(slice_, cut.rows, cut.slices)
+def kept(cut: Cut, slice_: int, columns: int) -> range:
+    """Return the pieces of a tile whose sums a slice's group adds up and finishes."""
+    return range(slice_, cut.rows * columns, cut.slices)
 
 
 @dataclass(frozen=True)
@@ -194,8 +193,8 @@ class Schedule:
 
     @property
     def groups(self) -> int:
-        """Groups of the launch."""
-        return self.config["groups"] * self.device.compute_units
+        """Groups of the launch: one a compute unit."""
+        return self.device.compute_units
 
     @property
     def tiles(self) -> int:
@@ -205,18 +204,15 @@ class Schedule:
 
     @property
     def together(self) -> int:
-        """Pieces of sums that warps add at a time."""
-        warps = self.config["warps"]
+        """Pieces of sums that warps add at a time: what local memory holds twice."""
         pieces = self.config["rows"] * self.config["columns"]
-        return max(1, min(warps, pieces, SHARED_BYTES // (warps * SUM_BYTES)))
+        left = min(LOCAL_BYTES, self.device.local_memory) - TASK_BYTES * self.most_tasks
+        return min(pieces, left // (2 * self.config["warps"] * PIECE_BYTES))
 
     @property
-    def slots(self) -> int:
-        """Blocks of weights on their way to a warp: what local memory has left."""
-        warps = self.config["warps"]
-        left = min(LOCAL_BYTES, self.device.local_memory)
-        left -= warps * self.together * SUM_BYTES + TASK_BYTES * self.most_tasks
-        return min(MOST_SLOTS, left // (warps * BOTH_BYTES))
+    def fits(self) -> bool:
+        """Whether local memory holds what a group needs."""
+        return self.together > 0
 
     @property
     def most_tasks(self) -> int:
@@ -269,12 +265,13 @@ class Schedule:
                     yield Cut(rows, slices, tiles * slices)
 
     def _clocks(self, packing: Packing, cut: Cut) -> float:
-        columns = self.config["columns"]
-        blocks = -(-packing.blocks // (cut.slices * self.config["warps"]))
-        task = TASK + ROW * cut.rows + blocks * (
-            cut.rows * (columns * PRODUCT + ARRIVAL) + columns * PIECE
-        )
-        return -(-cut.tasks // self.groups) * task + EXCHANGE * (cut.slices > 1)
+        warps, columns = self.config["warps"], self.config["columns"]
+        blocks = -(-packing.blocks // (cut.slices * warps)) * warps
+        products = blocks * cut.rows * -(-columns // 2) * PRODUCT / UNIT_WARPS
+        arrival = blocks * (cut.rows * BOTH_BYTES + columns * PIECE_BYTES) / BYTES
+        task = TASK + PIECE * cut.rows * columns + max(products, arrival)
+        rounds = -(-cut.tasks // self.groups)
+        return rounds * (task + EXCHANGE * (cut.slices > 1))
 
     @cached_property
     def pieces(self) -> list[int]:
@@ -338,7 +335,8 @@ class Schedule:
             before // BOTH_BYTES + row * packing.blocks + slice_ * share,
             packing.blocks,
             slice_ * share, min(share, packing.blocks - slice_ * share),
-            cut.rows, sum(1 << row for row in kept(cut, slice_)), slice_, cut.slices,
+            cut.rows, sum(1 << piece for piece in kept(cut, slice_, columns)),
+            slice_, cut.slices,
             self.pieces[number] + column, int(number == 0 or not bounded(inputs)),
             self.pieces[-1] + self.sums[number]
             + tile * cut.rows * columns * cut.slices,
