@@ -308,6 +308,10 @@ class Executable(Binding):
                 if launch.when == "parameters":
                     for argument in fills:
                         packed[argument].refill.append(action)
+                        packed[argument].sources += [
+                            self.store.table(table) for table in launch.arguments
+                            if isinstance(table, Table)
+                        ]
                 else:
                     self._actions += self._gifts(given)
                     self._append(action, launch, place)

@@ -245,11 +245,14 @@ class PackedMemory(Memory):
     ----------
     refill : list of callable
         Enqueue the launches.
+    sources : list of Memory
+        The tables that they read: kept for whoever refills it last.
     """
 
     def __init__(self, session: Session, size: int) -> None:
         super().__init__(session, size)
         self.refill: list[Action] = []
+        self.sources: list[Memory] = []
 
 
 class ParameterStore:

@@ -6,6 +6,7 @@ before it alone, and so they are in the order in which PoCL begins them.
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import numpy as np
@@ -104,6 +105,22 @@ def test_groups_pass_values_on(units):
     device = posing(units)
     config = {"groups": device.compute_units, "group": 32, "depth": 2}
     check(Network(7, layers, seed=3), config, device)
+
+
+def test_lists_outlive_those_who_made_them():
+    network, device = network_of("sparse"), posing(1)
+    step = step_of(network, {"groups": 1, "group": 32, "depth": 1}, device)
+    ends = step.span.inputs, step.span.outputs
+    one, two = (Executable(session(device), network, [step], *ends) for _ in "12")
+    store = two.store
+    del one
+    gc.collect()
+    network.parameters = network.parameters[::-1].copy()
+    two.x["x"][...] = 1
+    two.run()
+    assert any(key.endswith("sources") for key in store._tables)
+    wanted = clnet.reference.run(network.program, two.x["x"], network.parameters)
+    assert np.abs(two.result(step.span.outputs[0].name) - wanted).max() < 1e-5
 
 
 def test_ranges_are_of_neighbours():

@@ -43,7 +43,10 @@ from clnet.variants.products import (
 )
 
 # Work-items of a group, vectors on their way; the usually best first.
-SHAPES = ((256, 2), (256, 4), (256, 1), (512, 2), (256, 8), (512, 4), (128, 4))
+SHAPES = (
+    (256, 2), (256, 4), (512, 2), (256, 8), (512, 4), (128, 4), (256, 1), (256, 16),
+    (512, 8),
+)
 TOGETHER = 8  # work-items of a row at least, if it is long: they read a line of a cache
 FEWER = 2  # times fewer groups than compute units, at least, if fewer
 EXCHANGE = 36 << 10  # bytes that a unit could read while groups exchange a layer
@@ -290,7 +293,7 @@ class Lists:
     def key(self) -> str:
         """What tells them from those of other layers of a network."""
         offsets = [a.weights.offset for layer in self.layers for a in layer.applies]
-        return f"persistent_mixed {offsets} on {self.groups} groups"
+        return f"persistent_mixed {offsets}"
 
     @property
     def vectors(self) -> int:
@@ -299,7 +302,8 @@ class Lists:
 
     def table(self, name: str) -> Table:
         """Return one of `Tables` as an argument."""
-        return Table(f"{self.key}, {name}", lambda: getattr(self.tables, name))
+        place = f" for {self.groups} groups" * (name == "columns")
+        return Table(f"{self.key}, {name}{place}", lambda: getattr(self.tables, name))
 
     @cached_property
     def tables(self) -> Tables:
