@@ -8,7 +8,7 @@ from types import TracebackType
 
 from tqdm import tqdm
 
-PATIENCE = 2.0  # seconds until a search is spoken of
+PATIENCE = 1.0  # seconds until a search is spoken of
 
 
 class Search:
