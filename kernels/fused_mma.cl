@@ -22,6 +22,7 @@
 // N_LAST    neurons of the last layer
 // FIRST, HIDDEN, LAST, CHUNK, N_IN, LAYERS, …  as in fused_mma.h
 #include "fused_mma.h"
+#include "quick.h"
 #if !defined(WARPS) || !defined(ROWS_M) || !defined(AHEAD) || !defined(STAGES) \
     || !defined(X_PADDED) \
     || !defined(Y_PADDED) || !defined(INNER) || !defined(OUTER) || !defined(RELU) \
@@ -34,21 +35,6 @@ OUTER, RELU, IDENTITY, BOUNDED and N_LAST"
 #define ITEMS (WARPS * WARP)
 #define PLAIN 5     // so many powers of two below 2^LEVEL a sample need not be scaled
 __constant int bounded[LAYERS] = BOUNDED;
-
-// To the precision of halves, the units' own functions will do.
-#if PTX >= 80 && PLANES == 1
-inline float quick_tanh(const float v)
-{
-    float y;
-    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(v));
-    return y;
-}
-inline float quick_sigmoid(const float v) { return 0.5f * quick_tanh(0.5f * v) + 0.5f; }
-inline float quick_silu(const float v) { return v * quick_sigmoid(v); }
-#define act_tanh quick_tanh
-#define act_sigmoid quick_sigmoid
-#define act_silu quick_silu
-#endif
 
 // A sample's 4 values of a lane, of each block of terms; and halves of them, [.][word].
 typedef float4 Values[TERMS];

@@ -29,9 +29,9 @@
 // four registers in a row, and twice 8 rows of b in two. Rows end on 128, terms on 32,
 // with zeros.
 //
-// For the units of a warp group, which read local memory, both operands are arrays [tiles
-// of 64 rows, k blocks, PLANES, 8 eights of rows, 2 eights of terms, 8 rows] of 8 terms:
-// a piece of 64 rows x 16 terms is copied as it lies. Rows end on 128, terms on 64.
+// For the units of a warp group, which read local memory, operands are arrays [pieces of
+// PIECE_ROWS, k blocks, PLANES, eights of rows, 2 eights of terms, 8 rows] of 8 terms:
+// what a group copies at once lies in a row. Rows end on a tile, terms on 64.
 //
 // PLANES   1: TF32's precision; 2: float32's
 // PTX      80 and up: mma and cp.async of that generation; else the same in plain C,
@@ -46,7 +46,6 @@
 #endif
 #define WARP 32
 #define BLOCK 16                     // rows of a block, and its terms
-#define TILE_ROWS 64                 // rows of a piece for a warp group
 #define LOW 2048.0f                  // 2^11: by which the low parts are larger
 #define TOP 14                       // exponent of a row's largest value, scaled
 #define LEAST_EXPONENT -100          // of a row's largest: below, scales would overflow

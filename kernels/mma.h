@@ -108,8 +108,9 @@ UNROLLED
 
 // sums = this lane's of the tile at `tile`, of the rounds from `from` to `to` of operands
 // of `blocks` blocks of terms; shared [SHARED] is local memory. Which they are: sums
-// [i][j][e] belong to row ROW_OF(2 i + e / 2) and column COLUMN_OF(j) + e % 2.
-inline void multiply(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared,
+// [i][j][e] belong to row ROW_OF(2 i + e / 2) and column COLUMN_OF(j) + e % 2. Returns
+// whether this work-item has any.
+inline int multiply(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared,
                      __global const uint4 *a, __global const uint4 *b, const int2 tile,
                      const int blocks, const int from, const int to)
 {
@@ -153,4 +154,5 @@ UNROLLED
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         next = next + 1 == STAGES ? 0 : next + 1;
     }
+    return 1;
 }

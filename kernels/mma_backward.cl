@@ -7,8 +7,8 @@
 // GRADIENT  apply_t: the derivative of the layer below, where it is multiplied by; left
 //           out where not; READS_SUMS, STEEPNESS, LIMIT with it, as in slope.h
 // REAL      float
-// TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, PANEL, PLANES, PTX  as in mma.h
-//           or wgmma.h
+// TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, COPIER, PANEL, PLANES, PTX  as in
+//           mma.h or wgmma.h
 #define WIDTH 1
 #include "activations.h"
 #if UNITS == 90
@@ -20,22 +20,20 @@
 #error "mma_backward.cl needs UNITS, OUTER and HAS_BIAS"
 #endif
 
-// For all pairs of a lane's sums in a matrix of `rows` x `columns`: DO(m, n, v).
-#define FOR_PAIRS(rows, columns, DO)                                                     \
-    UNROLLED                                                                             \
-    for (int j = 0; j < 2 * BLOCKS_N; ++j) {                                             \
-        const int n = tile.s1 + COLUMN_OF(j);                                            \
-        if (n >= columns) continue;                                                      \
-        const float2 of_column = *(__global const float2 *)(b_inverse + n);              \
-        UNROLLED                                                                         \
-        for (int i = 0; i < 2 * BLOCKS_M; ++i) {                                         \
-            const int m = tile.s0 + ROW_OF(i);                                           \
-            if (m >= rows) continue;                                                     \
-            const float *two = sums[i / 2][j] + i % 2 * 2;                               \
-            const float2 v = (float2)(two[0], two[1]) * a_inverse[m] * of_column;        \
-            DO(m, n, v)                                                                  \
-        }                                                                                \
-    }
+// Before the products, and after them: what rows and columns are multiplied by.
+#define ASK(rows, columns)                                                               \
+    float of_rows[OWN_ROWS], own_scales[OWN_COLUMNS];                                    \
+    ASK_FOR_ROWS(of_rows, a_inverse, rows)                                               \
+    ASK_FOR_COLUMNS(own_scales, b_inverse, columns)
+#define SHARE()                                                                          \
+    __local float *scales = (__local float *)shared;                                     \
+    barrier(CLK_LOCAL_MEM_FENCE); /* all have done with what was there */                \
+    SHARE_COLUMNS(scales, own_scales)                                                    \
+    barrier(CLK_LOCAL_MEM_FENCE);                                                        \
+    if (!has_sums) return;
+#define PAIR(i, j)                                                                       \
+    ((float2)(sums[(i) / 2][j][(i) % 2 * 2], sums[(i) / 2][j][(i) % 2 * 2 + 1])          \
+     * of_rows[i] * *(__local const float2 *)(scales + COLUMN_OF(j)))
 
 #if OUTER
 // gradients[weights + r * stride + c] = sum over b of ds[b, r] x[b, c]
@@ -50,17 +48,29 @@ void outer(__global const uint4 *a, __global const float *a_inverse,
 {
     __local uint4 shared[SHARED] __attribute__((aligned(128)));
     const int2 tile = tile_of(get_group_id(0), n_out, n_in);
+    ASK(n_out, n_in)
     float sums[BLOCKS_M][2 * BLOCKS_N][4];
-    multiply(sums, shared, a, b, tile, blocks, 0, blocks / ROUND);
+    const int has_sums = multiply(sums, shared, a, b, tile, blocks, 0, blocks / ROUND);
+    SHARE()
     gradients += weights;
-#define PUT(m, n, v) put_pair(gradients + (size_t)m * stride + n, v, n_in - n, 1);
-    FOR_PAIRS(n_out, n_in, PUT)
+UNROLLED
+    for (int j = 0; j < 2 * BLOCKS_N; ++j) {
+        const int n = tile.s1 + COLUMN_OF(j);
+        if (n >= n_in) continue;
+UNROLLED
+        for (int i = 0; i < OWN_ROWS; ++i) {
+            const int m = tile.s0 + ROW_OF(i);
+            if (m < n_out)
+                put_pair(gradients + (size_t)m * stride + n, PAIR(i, j), n_in - n, 1);
+        }
+    }
 }
 
 #else
 #ifdef GRADIENT
 #include "slope.h"
 #endif
+#define AT_ONCE (BLOCKS_N % 2 ? 2 : 4)  // columns of values that are asked for together
 
 // dx[b, i] = sum over o of ds[b, o] A[o, i]; with GRADIENT that is multiplied by
 // slope(kept[b, i] + bias[i])
@@ -79,17 +89,41 @@ void apply_t(__global const uint4 *a, __global const float *a_inverse,
 {
     __local uint4 shared[SHARED] __attribute__((aligned(128)));
     const int2 tile = tile_of(get_group_id(0), batch, n_in);
+    ASK(batch, n_in)
     float sums[BLOCKS_M][2 * BLOCKS_N][4];
-    multiply(sums, shared, a, b, tile, blocks, 0, blocks / ROUND);
+    const int has_sums = multiply(sums, shared, a, b, tile, blocks, 0, blocks / ROUND);
+    SHARE()
+UNROLLED
+    for (int first = 0; first < 2 * BLOCKS_N; first += AT_ONCE) {
+        float2 times[AT_ONCE][OWN_ROWS];
 #ifdef GRADIENT
-#define PUT(m, n, v)                                                                     \
-    float2 at = *(__global const float2 *)(kept + (size_t)m * ldk + n);                  \
-    if (HAS_BIAS) at += *(__global const float2 *)(parameters + bias + n);               \
-    const float2 times = (float2)(slope(at.s0), slope(at.s1));                           \
-    put_pair(dx + (size_t)m * lddx + n, v * times, n_in - n, 1);
-#else
-#define PUT(m, n, v) put_pair(dx + (size_t)m * lddx + n, v, n_in - n, 1);
+UNROLLED
+        for (int j = 0; j < AT_ONCE; ++j) {
+            const int n = min(tile.s1 + (int)COLUMN_OF(first + j), (n_in - 1) / 2 * 2);
+            float2 of_bias = (float2)(0);
+            if (HAS_BIAS) of_bias = *(__global const float2 *)(parameters + bias + n);
+UNROLLED
+            for (int i = 0; i < OWN_ROWS; ++i) {
+                const size_t m = min(tile.s0 + (int)ROW_OF(i), batch - 1);
+                times[j][i] = *(__global const float2 *)(kept + m * ldk + n) + of_bias;
+            }
+        }
 #endif
-    FOR_PAIRS(batch, n_in, PUT)
+UNROLLED
+        for (int j = 0; j < AT_ONCE; ++j) {
+            const int n = tile.s1 + COLUMN_OF(first + j);
+            if (n >= n_in) continue;
+UNROLLED
+            for (int i = 0; i < OWN_ROWS; ++i) {
+                const int m = tile.s0 + ROW_OF(i);
+                if (m >= batch) continue;
+                float2 v = PAIR(i, first + j);
+#ifdef GRADIENT
+                v *= (float2)(slope(times[j][i].s0), slope(times[j][i].s1));
+#endif
+                put_pair(dx + (size_t)m * lddx + n, v, n_in - n, 1);
+            }
+        }
+    }
 }
 #endif

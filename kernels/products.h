@@ -1,5 +1,5 @@
-// What the products on matrix units share (mma.h, wgmma.h): whose a tile is, and how its
-// sums are written.
+// What the products on matrix units share (mma.h, wgmma.h): whose a tile is, what its rows
+// and columns are multiplied by, and how its sums are written.
 //
 // TILE_M, TILE_N    rows and columns of a group
 // PANEL             tiles of rows whose groups are neighbours: they share their columns
@@ -28,3 +28,22 @@ inline void put_pair(__global float *to, const float2 v, const int left, const i
         if (left > 1) to[1] = v.s1;
     }
 }
+
+// Values of the tile's rows and columns are asked for before the products, so that nobody
+// waits for them afterwards: those of its own rows a work-item keeps, those of columns it
+// shares with the group when local memory is free.
+#define OWN_ROWS (2 * BLOCKS_M)
+#define OWN_COLUMNS ((TILE_N + ITEMS - 1) / ITEMS)
+#define OWN_COLUMN(c) ((int)get_local_id(0) + (c) * ITEMS)
+#define ASK_FOR_ROWS(own, values, rows)                                                  \
+    UNROLLED                                                                             \
+    for (int i = 0; i < OWN_ROWS; ++i)                                                   \
+        own[i] = (values)[min(tile.s0 + (int)ROW_OF(i), rows - 1)];
+#define ASK_FOR_COLUMNS(own, values, columns)                                            \
+    UNROLLED                                                                             \
+    for (int c = 0; c < OWN_COLUMNS; ++c)                                                \
+        own[c] = (values)[min(tile.s1 + OWN_COLUMN(c), columns - 1)];
+#define SHARE_COLUMNS(to, own)                                                           \
+    UNROLLED                                                                             \
+    for (int c = 0; c < OWN_COLUMNS; ++c)                                                \
+        if (OWN_COLUMN(c) < TILE_N) (to)[OWN_COLUMN(c)] = own[c];

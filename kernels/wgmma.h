@@ -3,60 +3,69 @@
 //
 //     c(m, n) = sum over k of a(m, k) b(n, k)
 //
-// of operands that pack_tiles.cl has packed (halves.h). A work-group is one warp group
-// and computes 64 x TILE_N of c. Steps are copied, whole pieces of 64 rows at a time,
-// STAGES of them ahead of the units; a barrier in local memory tells when a stage is
-// full. Once the units have done with a step, its stage is filled again:
+// of operands that pack_tiles.cl has packed (halves.h): a in pieces of 64 rows, b in
+// pieces of TILE_N. Each warp group of a work-group has one piece of a, and all of them
+// the one of b. A step is copied whole, STAGES of them ahead of the units; a flag in local
+// memory (bulk.h) tells when a stage is full. Where COPIER is 1 a warp of its own copies
+// what another flag tells that all warp groups have done with; else the last of them does:
 //
 //     copies     | stage 0 | 1 | 2 | …        | 0 | 1 | …
 //     products             | 0 | 1 | 2 | … add to sums | 0 | …
 //
-// Local memory is short (48 KB a group): four groups a unit, each with its own copies
-// under way, do what one with a larger tile could not.
-//
 // The interface is that of mma.h. Local memory starts on 128 bytes, where 8 rows x 8
 // terms do.
 //
-// TILE_M, TILE_N    64 rows, and columns of a group: 32, 64 or 128
-// WARPS_M, WARPS_N  4 and 1: warps below and beside one another
+// TILE_M, TILE_N    rows of a group, 64 for each warp group, and columns: 32 to 256
+// WARPS_M, WARPS_N  4 for each warp group, and 1: warps below and beside one another
 // STEP              blocks of 16 terms that are copied at once
 // STAGES            steps in local memory: 2 or more
 // SLICE             blocks of terms that the units add up: STEP, 2 STEP or 4 STEP
+// COPIER            1: a warp beside the warp groups copies; 0: they do
 // PANEL             as in products.h
 // PLANES            as in halves.h
 // PTX               90: such units; else the same in plain C
 #include "halves.h"
 #include "products.h"
 #if !defined(WARPS_M) || !defined(WARPS_N) || !defined(STEP) || !defined(STAGES) \
-    || !defined(SLICE)
-#error "wgmma.h needs WARPS_M, WARPS_N, STEP, STAGES and SLICE"
+    || !defined(SLICE) || !defined(COPIER)
+#error "wgmma.h needs WARPS_M, WARPS_N, STEP, STAGES, SLICE and COPIER"
 #endif
 
-#define ITEMS (WARPS_M * WARPS_N * WARP)
-#define BLOCKS_M 1
+#define WARP_GROUP (4 * WARP)
+#define GROUPS (WARPS_M / 4)
+#define ITEMS (GROUPS * WARP_GROUP + COPIER * WARP)
+#define BLOCKS_M 1                                   // of a warp
 #define BLOCKS_N (TILE_N / BLOCK)                    // blocks of columns
-#define PLANE (2 * TILE_ROWS)                        // 4-word parts of 64 rows x 16 terms
-#define PIECE (PLANES * PLANE)
-#define B_PLANE (2 * TILE_N)                         // of the group's columns
+#define A_ROWS 64                                    // rows of a piece of a
+#define A_PLANE (2 * A_ROWS)                         // 4-word parts of it: 16 terms
+#define A_PIECE (PLANES * A_PLANE)
+#define B_PLANE (2 * TILE_N)                         // of b
 #define B_PIECE (PLANES * B_PLANE)
-#define STAGE (STEP * (PIECE + B_PIECE))
-#define SHARED (STAGES * STAGE + (STAGES + 1) / 2)   // and a barrier a stage
-#define ROUND SLICE                                 // blocks of terms of a round
+#define A_STEP (STEP * A_PIECE)
+#define STAGE (GROUPS * A_STEP + STEP * B_PIECE)
+#define SHARED (STAGES * (STAGE + 1))                 // a stage has two flags
+#define ROUND SLICE                                  // blocks of terms of a round
 
 #define LANE (get_local_id(0) % WARP)
 #define ROW_OF(i) (get_local_id(0) / WARP * BLOCK + 8 * (i) + LANE / 4)
 #define COLUMN_OF(j) (8 * (j) + 2 * (LANE % 4))
 
-// As in mma.h, for either operand.
-#define NEXT_PLANE (4 * PLANE)
+// Where 8 terms of a row lie in an operand of pieces of `piece` rows, in 4-word parts.
+inline size_t part_at(const int row, const int k, const int blocks, const int piece)
+{
+    return ((size_t)(row / piece) * blocks + k / BLOCK) * PLANES * 2 * piece
+           + row % piece / 8 * 16 + k % BLOCK / 8 * 8 + row % 8;
+}
+
+// As in mma.h.
+#define NEXT_PLANE (4 * A_PLANE)
 inline size_t pair_at(const int m, const int k, const int blocks)
 {
-    const size_t piece = (size_t)(m / TILE_ROWS) * blocks + k / BLOCK;
-    const int part = m % TILE_ROWS / 8 * 16 + k % BLOCK / 8 * 8 + m % 8;
-    return 4 * (piece * PIECE + part) + k % 8 / 2;
+    return 4 * part_at(m, k, blocks, A_ROWS) + k % 8 / 2;
 }
 
 #if PTX == 90
+#include "bulk.h"
 // A compiler whose target is older refuses these instructions: they pass it as comments
 // (program.py).
 #define FENCE() asm volatile("//sm_90a wgmma.fence.sync.aligned;\n" ::: "memory")
@@ -65,34 +74,43 @@ inline size_t pair_at(const int m, const int k, const int blocks)
     asm volatile("//sm_90a wgmma.wait_group.sync.aligned " #n ";\n" ::: "memory")
 #define FOUR(d) "+f"((d)[0]), "+f"((d)[1]), "+f"((d)[2]), "+f"((d)[3])
 #define SIXTEEN(d) FOUR((d)[0]), FOUR((d)[1]), FOUR((d)[2]), FOUR((d)[3])
-#define NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define NAMES_32 NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, " \
+#define SUMS_32(d) SIXTEEN(d)
+#define SUMS_64(d) SUMS_32(d), SIXTEEN((d) + 4)
+#define SUMS_96(d) SUMS_64(d), SIXTEEN((d) + 8)
+#define SUMS_128(d) SUMS_96(d), SIXTEEN((d) + 12)
+#define SUMS_192(d) SUMS_128(d), SIXTEEN((d) + 16), SIXTEEN((d) + 20)
+#define SUMS_256(d) SUMS_192(d), SIXTEEN((d) + 24), SIXTEEN((d) + 28)
+#define NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define NAMES_64 NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, " \
     "%27, %28, %29, %30, %31"
-#define NAMES_64 NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, " \
-    "%43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, " \
+#define NAMES_96 NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, " \
+    "%43, %44, %45, %46, %47"
+#define NAMES_128 NAMES_96 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, " \
     "%59, %60, %61, %62, %63"
-#if TILE_N == 32
-#define SHAPE "m64n32k16"
-#define NAMES NAMES_16
-#define ALL(d) SIXTEEN(d)
-#elif TILE_N == 64
-#define SHAPE "m64n64k16"
-#define NAMES NAMES_32
-#define ALL(d) SIXTEEN(d), SIXTEEN((d) + 4)
-#else
-#define SHAPE "m64n128k16"
-#define NAMES NAMES_64
-#define ALL(d) SIXTEEN(d), SIXTEEN((d) + 4), SIXTEEN((d) + 8), SIXTEEN((d) + 12)
-#endif
+#define NAMES_192 NAMES_128 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, " \
+    "%75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, " \
+    "%91, %92, %93, %94, %95"
+#define NAMES_256 NAMES_192 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, " \
+    "%105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, " \
+    "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define JOINED(name, columns) name##columns
+#define OF(name, columns) JOINED(name, columns)
+#define ALL(d) OF(SUMS_, TILE_N)(d)
+#define NAMES OF(NAMES_, TILE_N)
+#define QUOTED(columns) #columns
+#define SHAPE_OF(columns) "m64n" QUOTED(columns) "k16"
 
 // sums [TILE_N / 8][4], of which a lane has those of mma.h, = products of 64 rows and
 // TILE_N columns of 16 terms; += if more
 #define MULTIPLY(sums, a, b, more)                                                       \
     asm volatile(                                                                        \
         "{ .reg .pred more; setp.ne.b32 more, %[add], 0;\n"                              \
-        "//sm_90a wgmma.mma_async.sync.aligned." SHAPE ".f32.f16.f16 "                   \
+        "//sm_90a wgmma.mma_async.sync.aligned." SHAPE_OF(TILE_N) ".f32.f16.f16 "        \
         "{" NAMES "}, %[rows], %[columns], more, 1, 1, 0, 0;\n}"                         \
         : ALL(sums) : [rows] "l"(a), [columns] "l"(b), [add] "r"(more) : "memory")
+
+// What the units have written is read after this, and not before.
+#define WRITTEN(sums) asm volatile("" : ALL(sums) :: "memory")
 
 // How the units address a plane at `at`: 256 bytes from one 8 rows to the next, 128 from
 // one 8 terms to the next, all in units of 16.
@@ -101,48 +119,27 @@ inline ulong descriptor(const uint at)
     return (at & 0x3ffff) >> 4 | (ulong)(128 >> 4) << 16 | (ulong)(256 >> 4) << 32;
 }
 
-// Wait for a phase of a barrier in local memory; phases are counted modulo 2. It needs
-// no bound: copies that its own group has started end it.
-inline void wait_for(const uint barrier, const uint phase)
-{
-    uint there;
-    do {
-        asm volatile(
-            "{ .reg .pred there; "
-            "mbarrier.try_wait.parity.shared::cta.b64 there, [%1], %2; "
-            "selp.u32 %0, 1, 0, there; }"
-            : "=r"(there) : "r"(barrier), "r"(phase) : "memory");
-    } while (!there);
-}
-
-// Start to copy so many 4-word parts; the barrier counts their bytes.
+// Start to copy so many 4-word parts, which a flag expects.
 inline void copy(const uint to, __global const uint4 *from, const int parts,
-                 const uint barrier)
+                 __local Flag *flag)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1], %2, [%3];"
-                 :: "r"(to), "l"(from), "r"(parts * 16), "r"(barrier) : "memory");
+                 :: "r"(to), "l"(from), "r"(16 * parts), "r"((uint)(size_t)flag)
+                 : "memory");
 }
 
-// Start to copy a step of a and b to the stage at `to`; the barrier's phase ends with it.
+// Start to copy a step of a and b to the stage at `to`, which ends the flag's phase; rows
+// of pieces lie `pitch` parts apart.
 inline void copy_step(const uint to, __global const uint4 *a, __global const uint4 *b,
-                      const int pitch, const uint barrier)
+                      const int pitch, __local Flag *flag)
 {
-    const uint b_to = to + STEP * PIECE * 16;
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :: "r"(barrier), "r"(STAGE * 16) : "memory");
-    copy(to, a, STEP * PIECE, barrier);
-#if TILE_N == TILE_ROWS
-    copy(b_to, b, STEP * PIECE, barrier);
-#else  // a plane's columns are half a piece, or two
+                 :: "r"((uint)(size_t)flag), "r"(16 * STAGE) : "memory");
 UNROLLED
-    for (int p = 0; p < STEP * PLANES; ++p) {
-        copy(b_to + p * B_PLANE * 16, b + p * PLANE, min(PLANE, B_PLANE), barrier);
-        if (TILE_N > TILE_ROWS)
-            copy(b_to + (p * B_PLANE + PLANE) * 16, b + pitch + p * PLANE, PLANE,
-                 barrier);
-    }
-#endif
+    for (int i = 0; i < GROUPS; ++i)
+        copy(to + 16 * i * A_STEP, a + (size_t)i * pitch, A_STEP, flag);
+    copy(to + 16 * GROUPS * A_STEP, b, STEP * B_PIECE, flag);
 }
 
 // sums (+)= products of a stage, of STEP blocks of terms; begin: sums start at zero. Of
@@ -150,124 +147,148 @@ UNROLLED
 inline void add_step(float (*sums)[4], float (*rest)[4], const uint stage,
                      const int begin)
 {
-    const ulong rows = descriptor(stage), columns = descriptor(stage + STEP * PIECE * 16);
+    const ulong rows = descriptor(stage + get_local_id(0) / WARP_GROUP * (16 * A_STEP));
+    const ulong columns = descriptor(stage + 16 * GROUPS * A_STEP);
     FENCE();
 UNROLLED
     for (int k = 0; k < STEP; ++k) {
-        const ulong x = rows + k * PIECE, y = columns + k * B_PIECE;
+        const ulong x = rows + k * A_PIECE, y = columns + k * B_PIECE;
         MULTIPLY(sums, x, y, !begin || k > 0);
 #if PLANES == 2
         MULTIPLY(rest, x, y + B_PLANE, 1);
-        MULTIPLY(rest, x + PLANE, y, 1);
+        MULTIPLY(rest, x + A_PLANE, y, 1);
 #endif
     }
     COMMIT();
 }
 
 // As in mma.h: sums = this lane's of the tile at `tile`, of rounds `from` to `to`.
-inline void multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
+inline int multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
                      __global const uint4 *a, __global const uint4 *b, const int2 tile,
                      const int blocks, const int from, const int to)
 {
-    const int id = get_local_id(0), pitch = blocks * PIECE;
-    const uint start = (uint)(size_t)shared, stage_bytes = STAGE * 16;
-    const uint full = start + STAGES * stage_bytes;  // the barriers
-    int left = (to - from) * (SLICE / STEP);         // steps that are not yet copied
-    a += (size_t)(tile.s0 / TILE_ROWS) * pitch + from * SLICE * PIECE;
-    b += (size_t)(tile.s1 / TILE_ROWS) * pitch + from * SLICE * PIECE
-         + 2 * (tile.s1 % TILE_ROWS);
-#define FILL(stage)                                                                      \
-    if (id == 0 && left-- > 0) {                                                         \
-        copy_step(start + (stage) * stage_bytes, a, b, pitch, full + 8 * (stage));       \
-        a += STEP * PIECE;                                                               \
-        b += STEP * PIECE;                                                               \
-    }
+    const int id = get_local_id(0), pitch = blocks * A_PIECE;
+    const int steps = (to - from) * (SLICE / STEP);
+    const uint start = (uint)(size_t)shared;
+    __local Flag *full = (__local Flag *)(shared + STAGES * STAGE), *empty = full + STAGES;
+    a += part_at(tile.s0, from * SLICE * BLOCK, blocks, A_ROWS);
+    b += part_at(tile.s1, from * SLICE * BLOCK, blocks, TILE_N);
+#define FILL(stage, step)                                                                \
+    copy_step(start + (stage) * (16 * STAGE), a + (size_t)(step) * A_STEP,               \
+              b + (size_t)(step) * (STEP * B_PIECE), pitch, full + (stage))
+#if COPIER
+#define FILLED 0        // stages before the products begin
+    // A warp group has done with the step before.
+#define RENEW()                                                                          \
+    if (id % WARP_GROUP == 0) flag_arrive(empty + before);
+#else
+#define FILLED min(STAGES, steps)
+    // Another step takes the place of the one before.
+#define RENEW()                                                                          \
+    if (id % WARP_GROUP == 0 && done + STAGES < steps                                    \
+        && (GROUPS == 1                                                                  \
+            || atomic_inc((__local int *)(empty + before)) % GROUPS == GROUPS - 1))      \
+        FILL(before, done + STAGES);                                                     \
+    ++done;
+    int done = 0;
+#endif
     if (id == 0) {
-        for (int stage = 0; stage < STAGES; ++stage)
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;"
-                         :: "r"(full + 8 * stage) : "memory");
-        asm volatile("fence.mbarrier_init.release.cluster; "
-                     "fence.proxy.async.shared::cta;" ::: "memory");
-        for (int stage = 0; stage < STAGES; ++stage) FILL(stage)
+        for (int stage = 0; stage < STAGES; ++stage) {
+            flag_init(full + stage, 1);
+            if (COPIER) flag_init(empty + stage, GROUPS);
+            else empty[stage] = 0;
+        }
+        flags_ready();
+        for (int stage = 0; stage < FILLED; ++stage) FILL(stage, stage);
     }
+    int stage = 0, before = 0;
+    uint phase = 0;
+#define NEXT_STAGE()                                                                     \
+    if (++stage == STAGES) {                                                             \
+        stage = 0;                                                                       \
+        phase ^= 1;                                                                      \
+    }
+#if COPIER
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (id >= GROUPS * WARP_GROUP) {
+        for (int step = 0; LANE == 0 && step < steps; ++step) {
+            flag_wait(empty + stage, phase ^ 1);
+            FILL(stage, step);
+            NEXT_STAGE()
+        }
+        return 0;
+    }
+#endif
     float (*sums)[4] = all[0], part[2 * BLOCKS_N][4], rest[2 * BLOCKS_N][4];
 UNROLLED
     for (int j = 0; j < 2 * BLOCKS_N; ++j)
 UNROLLED
         for (int e = 0; e < 4; ++e) sums[j][e] = part[j][e] = rest[j][e] = 0;
+#if !COPIER
     barrier(CLK_LOCAL_MEM_FENCE);
-    int stage = 0, before = 0;
-    uint phase = 0;
+#endif
     for (int round = from; round < to; ++round) {
 UNROLLED
         for (int step = 0; step < SLICE / STEP; ++step) {
-            wait_for(full + 8 * stage, phase);
-            add_step(PLANES == 2 ? part : sums, rest, start + stage * stage_bytes,
+            flag_wait(full + stage, phase);
+            add_step(PLANES == 2 ? part : sums, rest, start + stage * (16 * STAGE),
                      PLANES == 2 && step == 0);
-            if (step > 0 || (PLANES == 1 && round > from)) {
-                DONE_BUT(1);
-                FILL(before)
-            }
+            DONE_BUT(1);
+            if (step > 0 || (PLANES == 1 && round > from)) { RENEW() }
             before = stage;
-            if (++stage == STAGES) {
-                stage = 0;
-                phase ^= 1;
-            }
+            NEXT_STAGE()
         }
 #if PLANES == 2
         DONE_BUT(0);
-        FILL(before)
+        WRITTEN(part);
+        RENEW()
 UNROLLED
         for (int j = 0; j < 2 * BLOCKS_N; ++j)
 UNROLLED
             for (int e = 0; e < 4; ++e) sums[j][e] += part[j][e];
 #endif
     }
+    DONE_BUT(0);
 #if PLANES == 2
+    WRITTEN(rest);
 UNROLLED
     for (int j = 0; j < 2 * BLOCKS_N; ++j)
 UNROLLED
         for (int e = 0; e < 4; ++e) sums[j][e] = fma(rest[j][e], 1 / LOW, sums[j][e]);
 #else
-    DONE_BUT(0);
+    WRITTEN(sums);
 #endif
+    return 1;
 }
 
 #else
-// The same, of which steps are copied by all and multiplied one by one.
-inline void multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
+// The same in plain C, of values as they come.
+inline float half_at(__global const uint4 *parts, const size_t part, const int plane,
+                     const int k)
+{
+    return vload_half(8 * (part + plane) + k % 8, (__global const half *)parts);
+}
+
+inline int multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
                      __global const uint4 *a, __global const uint4 *b, const int2 tile,
                      const int blocks, const int from, const int to)
 {
     const int id = get_local_id(0);
-    a += (size_t)(tile.s0 / TILE_ROWS) * blocks * PIECE;
     for (int j = 0; j < 2 * BLOCKS_N; ++j)
-        for (int e = 0; e < 4; ++e) all[0][j][e] = 0;
-    for (int block = from * SLICE; block < to * SLICE; ++block) {
-        barrier(CLK_LOCAL_MEM_FENCE);
-        for (int c = id; c < PIECE; c += ITEMS) shared[c] = a[block * PIECE + c];
-        for (int c = id; c < B_PIECE; c += ITEMS) {
-            const int n = tile.s1 + c % B_PLANE / 16 * 8;  // and the 7 columns after it
-            const int piece = n / TILE_ROWS * blocks + block;
-            shared[PIECE + c] = b[(size_t)piece * PIECE + c / B_PLANE * PLANE
-                                  + n % TILE_ROWS * 2 + c % 16];
-        }
-        barrier(CLK_LOCAL_MEM_FENCE);
-        __local const half *rows = (__local const half *)shared;
-        __local const half *columns = rows + 8 * PIECE;
-#define AT(n, k) (((n) / 8 * 16 + (k) / 8 * 8 + (n) % 8) * 8 + (k) % 8)
-#define ROW(p) vload_half(8 * (p) * PLANE + AT(m, k), rows)
-#define COLUMN(p) vload_half(8 * (p) * B_PLANE + AT(n, k), columns)
-        for (int j = 0; j < 2 * BLOCKS_N; ++j)
-            for (int e = 0; e < 4; ++e) {
-                const int m = ROW_OF(e / 2), n = COLUMN_OF(j) + e % 2;
-                float main = 0, rest = 0;
-                for (int k = 0; k < BLOCK; ++k) {
-                    main += ROW(0) * COLUMN(0);
-                    if (PLANES == 2) rest += ROW(0) * COLUMN(1) + ROW(1) * COLUMN(0);
-                }
-                all[0][j][e] += fma(rest, 1 / LOW, main);
+        for (int e = 0; e < 4; ++e) {
+            const int m = tile.s0 + ROW_OF(e / 2), n = tile.s1 + COLUMN_OF(j) + e % 2;
+            float main = 0, rest = 0;
+            for (int k = from * SLICE * BLOCK; k < to * SLICE * BLOCK; ++k) {
+                const size_t row = part_at(m, k, blocks, A_ROWS);
+                const size_t column = part_at(n, k, blocks, TILE_N);
+                const float x = half_at(a, row, 0, k), y = half_at(b, column, 0, k);
+                main += x * y;
+                if (PLANES == 2)
+                    rest += x * half_at(b, column, B_PLANE, k)
+                            + half_at(a, row, A_PLANE, k) * y;
             }
-    }
+            all[0][j][e] = fma(rest, 1 / LOW, main);
+        }
+    return id < GROUPS * WARP_GROUP;
 }
 #endif

@@ -16,7 +16,14 @@ from clnet.program import GROUP_UNITS, WARP_UNITS
 from clnet.training_ops import ApplyT, Outer
 from clnet.variants.fused_mma import KEYS as FUSED_KEYS
 from clnet.variants.fused_mma import FusedMma
-from clnet.variants.mma import KEYS, LOCAL_BYTES, SHAPES, Mma
+from clnet.variants.mma import (
+    KEYS,
+    LOCAL_BYTES,
+    SHAPES,
+    UNIT_BYTES,
+    Mma,
+    local_bytes,
+)
 from clnet.variants.mma_backward import MmaBackward
 from clnet.variants.packing import PLANES, Packing
 
@@ -164,18 +171,19 @@ def test_planes_and_sizes():
 def test_shapes_keep_to_what_the_kernel_says():
     for planes, shapes in SHAPES.items():
         assert len(set(shapes)) == len(shapes)
-        bytes_of_barriers = 0
-        for units, m, n, warps_m, warps_n, step, stages, part in shapes:
-            assert m % (16 * warps_m) == n % (16 * warps_n) == 128 % m == 128 % n == 0
+        for shape in shapes:
+            units, m, n, warps_m, warps_n, step, _, part, _ = shape
+            assert m % (16 * warps_m) == n % (16 * warps_n) == 0
             if units == GROUP_UNITS:
-                assert (m, warps_m, warps_n) == (64, 4, 1)
-                assert n in (32, 64, 128) and 4 % part == part % step == 0
-                bytes_of_barriers = 16 * (-(-stages // 2))
+                assert (16 * warps_m, warps_n) == (m, 1) and m % 64 == 0
+                assert n in (32, 64, 96, 128, 192, 256)
+                assert 4 % part == part % step == 0
+                room = UNIT_BYTES - 1024
             else:
-                assert 2 % step == step % part == bytes_of_barriers == 0
+                assert 128 % m == 128 % n == 2 % step == step % part == 0
                 assert warps_m * warps_n >= step * planes
-            step_bytes = (m + n) * step * 32 * planes
-            assert stages * step_bytes + bytes_of_barriers <= LOCAL_BYTES
+                room = LOCAL_BYTES
+            assert local_bytes(config_of(shape), planes) <= room
 
 
 def test_the_model_fills_the_device():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from clnet.activations import activation
 from clnet.device import Device
 from clnet.ops import VALUE_ALIGNMENT, LayerOps, Span, round_up
-from clnet.program import WARP_UNITS, matrix_units
+from clnet.program import GROUP_UNITS, WARP_UNITS, matrix_units
 from clnet.storage import RowStorage
 from clnet.variants.base import (
     Argument,
@@ -36,39 +36,51 @@ from clnet.variants.packing import (
 )
 
 SOURCE = "mma.cl"
-LOCAL_BYTES = 48 << 10  # that a kernel for these units may declare
+LOCAL_BYTES = 48 << 10  # that a kernel for a warp's units may declare
+UNIT_BYTES = 226 << 10  # that all of a unit may, with a warp group's
+GROUP_ROWS = 64  # of a warp group
 PANEL = 16  # tiles of samples whose groups are neighbours
 RATES = {2: 3.0, 1: 8.0}  # times what float32 arithmetic does, by planes
 KEYS = (
     "units", "tile_m", "tile_n", "warps_m", "warps_n", "step", "stages", "slice",
+    "copier",
 )
 SHAPES = {  # by planes; from large to small: large tiles read less
     2: (
-        (80, 128, 128, 2, 2, 1, 2, 1),
-        (80, 128, 64, 4, 2, 1, 3, 1),
-        (80, 128, 64, 4, 2, 2, 2, 1),
-        (80, 64, 64, 2, 2, 2, 3, 1),
-        (80, 64, 32, 2, 2, 2, 3, 2),
-        (80, 32, 32, 2, 2, 2, 4, 1),
-        (80, 128, 16, 4, 1, 2, 2, 1),
-        (80, 16, 64, 1, 4, 2, 4, 1),
-        (90, 64, 64, 4, 1, 1, 5, 4),
-        (90, 64, 64, 4, 1, 1, 4, 4),
-        (90, 64, 64, 4, 1, 1, 3, 4),
-        (90, 64, 32, 4, 1, 1, 7, 4),
+        (80, 128, 128, 2, 2, 1, 2, 1, 0),
+        (80, 128, 64, 4, 2, 1, 3, 1, 0),
+        (80, 128, 64, 4, 2, 2, 2, 1, 0),
+        (80, 64, 64, 2, 2, 2, 3, 1, 0),
+        (80, 64, 32, 2, 2, 2, 3, 2, 0),
+        (80, 32, 32, 2, 2, 2, 4, 1, 0),
+        (80, 128, 16, 4, 1, 2, 2, 1, 0),
+        (80, 16, 64, 1, 4, 2, 4, 1, 0),
+        (90, 128, 128, 8, 1, 4, 3, 4, 0),
+        (90, 64, 128, 4, 1, 2, 4, 4, 0),
+        (90, 128, 64, 8, 1, 4, 4, 4, 1),
+        (90, 128, 64, 8, 1, 4, 2, 4, 0),
+        (90, 64, 64, 4, 1, 4, 3, 4, 0),
+        (90, 64, 64, 4, 1, 2, 3, 4, 0),
+        (90, 64, 32, 4, 1, 4, 3, 4, 1),
     ),
     1: (
-        (80, 128, 128, 2, 2, 1, 4, 1),
-        (80, 128, 64, 4, 2, 2, 3, 1),
-        (80, 64, 64, 2, 2, 2, 4, 1),
-        (80, 64, 32, 2, 2, 2, 4, 1),
-        (80, 32, 32, 2, 2, 2, 4, 1),
-        (80, 128, 16, 4, 1, 2, 4, 1),
-        (80, 16, 64, 1, 4, 2, 4, 1),
-        (90, 64, 128, 4, 1, 2, 3, 4),
-        (90, 64, 128, 4, 1, 1, 6, 4),
-        (90, 64, 64, 4, 1, 2, 5, 4),
-        (90, 64, 32, 4, 1, 2, 7, 4),
+        (80, 128, 128, 2, 2, 1, 4, 1, 0),
+        (80, 128, 64, 4, 2, 2, 3, 1, 0),
+        (80, 64, 64, 2, 2, 2, 4, 1, 0),
+        (80, 64, 32, 2, 2, 2, 4, 1, 0),
+        (80, 32, 32, 2, 2, 2, 4, 1, 0),
+        (80, 128, 16, 4, 1, 2, 4, 1, 0),
+        (80, 16, 64, 1, 4, 2, 4, 1, 0),
+        (90, 128, 256, 8, 1, 4, 4, 4, 1),
+        (90, 128, 192, 8, 1, 4, 5, 4, 1),
+        (90, 128, 128, 8, 1, 4, 6, 4, 1),
+        (90, 128, 128, 8, 1, 4, 3, 4, 1),
+        (90, 64, 128, 4, 1, 4, 4, 4, 1),
+        (90, 64, 128, 4, 1, 4, 3, 4, 0),
+        (90, 128, 64, 8, 1, 4, 4, 4, 1),
+        (90, 64, 64, 4, 1, 4, 3, 4, 1),
+        (90, 64, 64, 4, 1, 4, 3, 4, 0),
+        (90, 64, 32, 4, 1, 4, 4, 4, 1),
     ),
 }
 PARTS = (1, 2, 4, 8)
@@ -79,9 +91,12 @@ MOST_CONFIGS = 6  # that are worth measuring
 # The model by which they are ranked, in clocks of a compute unit.
 BLOCK_CLOCKS = {2: 11, 1: 4}  # of a warp's units, by planes, for a product of 16^3
 FILL = 16  # as many blocks' time passes before a group's units are busy
-RESIDENT = 512  # columns x planes of the warp groups that a compute unit holds
-LATENCY = 1900  # from asking for a step to having it in local memory
-BANDWIDTH = 45  # bytes a clock to local memory
+GROUP_RATE = {2: 36, 1: 120}  # values of a tile that a warp group's add to in a clock
+REGISTERS = 512  # that a unit has for the like work-items of its warp groups
+OTHERS = 32  # of a work-item's, beside sums
+LATENCY = 1500  # from asking for a step to having it in local memory
+BANDWIDTH = 58  # bytes a clock to local memory
+WRITING = 16  # outputs a clock
 SUMMING = 8000  # for the launch that adds parts
 MEMORY = 13  # bytes a clock, of their sums
 
@@ -105,15 +120,17 @@ class Product:
 
     def a(self, config: Config) -> Packing:
         """Return the first operand."""
-        return self._packing(self.m, config)
+        return self._packing(self.m, config, config["tile_m"], GROUP_ROWS)
 
     def b(self, config: Config) -> Packing:
         """Return the second operand."""
-        return self._packing(self.n, config)
+        return self._packing(self.n, config, config["tile_n"], config["tile_n"])
 
-    def _packing(self, rows: int, config: Config) -> Packing:
-        units = config["units"]
-        return Packing(rows, self.k, self.planes, ROWS, TERMS[units], units)
+    def _packing(self, rows: int, config: Config, tile: int, piece: int) -> Packing:
+        terms = TERMS[config["units"]]
+        if config["units"] == WARP_UNITS:
+            return Packing(rows, self.k, self.planes, ROWS, terms)
+        return Packing(rows, self.k, self.planes, tile, terms, piece)
 
     def tiles(self, config: Config) -> int:
         """Return how many tiles cover c."""
@@ -133,16 +150,28 @@ class Product:
             busy = groups * (blocks + FILL) * each * BLOCK_CLOCKS[self.planes]
         else:
             copied = (m + n) // BLOCK * self.planes * BLOCK_BYTES  # of a block of terms
-            resident = min(groups, max(1, RESIDENT // (n * self.planes)))
-            under_way = resident * config["stages"] * config["step"] * copied
-            rate = min(BANDWIDTH, under_way / LATENCY)
-            busy = groups * blocks * copied / rate
-        busy += 2 * LATENCY
+            together = min(groups, self.resident(config))
+            under_way = together * config["stages"] * config["step"] * copied
+            each = max(
+                m * n / GROUP_RATE[self.planes],
+                copied / min(BANDWIDTH, under_way / LATENCY),
+            )
+            rounds = -(-groups // together)
+            busy = groups * blocks * each + rounds * (m * n / WRITING + LATENCY)
+        busy += LATENCY
         if parts == 1:
             return busy
         return busy + SUMMING + 2 * self.partial_size(config) / (
             MEMORY * device.compute_units
         )
+
+    def resident(self, config: Config) -> int:
+        """Return how many groups with a warp group's units a compute unit holds."""
+        m, n = config["tile_m"], config["tile_n"]
+        sums = n // 2 * (2 * self.planes - 1)  # two, and what is added
+        local = local_bytes(config, self.planes)
+        most = REGISTERS // ((m // GROUP_ROWS + config["copier"]) * (sums + OTHERS))
+        return max(1, min(most, UNIT_BYTES // (local + 1024)))
 
     def pitch(self) -> int:
         """Return the values from one row of a part's sums to the next."""
@@ -168,6 +197,13 @@ class Product:
             **{key.upper(): config[key] for key in KEYS}, "PANEL": PANEL,
             "PLANES": self.planes,
         }
+
+
+def local_bytes(config: Config, planes: int) -> int:
+    """Return the bytes of local memory that a group of a config has."""
+    stages, columns = config["stages"], config["tile_n"]
+    copied = (config["tile_m"] + columns) * config["step"] * 2 * BLOCK * planes
+    return stages * (copied + 16 * (config["units"] == GROUP_UNITS))
 
 
 def configs_of(
@@ -223,7 +259,7 @@ def refuse_without_units(span: Span, device: Device) -> str | None:
 
 def group_of(config: Config) -> int:
     """Return the work-items of a group."""
-    return WARP * config["warps_m"] * config["warps_n"]
+    return WARP * (config["warps_m"] * config["warps_n"] + config["copier"])
 
 
 @dataclass(frozen=True)
@@ -236,7 +272,8 @@ class Mma:
     Config: ``units``, the generation of matrix units; ``tile_m``, ``tile_n``, samples
     and neurons of a group; ``warps_m``, ``warps_n``, its warps; ``step``, blocks of 16
     inputs copied at once; ``stages``, steps in local memory; ``slice``, blocks that the
-    units add up; ``parts`` of the inputs, whose sums a launch adds.
+    units add up; ``copier``, whether a warp of its own copies; ``parts`` of the inputs,
+    whose sums a launch adds.
     """
 
     name: str = "mma"

@@ -15,7 +15,6 @@ from clnet.variants.base import (
     Cost,
     Gradients,
     Launch,
-    Packed,
     Parameters,
     Reach,
     Scratch,
@@ -30,7 +29,7 @@ from clnet.variants.mma import (
     group_of,
     refuse_without_units,
 )
-from clnet.variants.packing import PLANES, Packing
+from clnet.variants.packing import PLANES, Packing, together
 
 SOURCE = "mma_backward.cl"
 
@@ -103,16 +102,16 @@ def _apply_t(span: Span, config: Config) -> tuple[Launch, ...]:
     assert isinstance(op, ApplyT)
     storage, first, second = op.storage, product.a(config), product.b(config)
     assert isinstance(storage, RowStorage)
-    key = f"mma {op.weights.offset} turned in {second.form}"
-    a = Packed(key, second.size), Packed(f"{key}, scales", second.scales_size)
-    ds = _scratch("ds", first)
+    ds, a = _scratch("ds", first), _scratch("A", second)
     return (
-        second.launch(
-            Parameters(), op.weights.offset, storage.stride, *a, second=True,
-            turned=True, when="parameters",
-        ),
-        first.launch(
-            op.ds, 0, op.ds.stride, *ds, second=False, source_padded=padded(op.ds)
+        *together(
+            first.launch(
+                op.ds, 0, op.ds.stride, *ds, second=False, source_padded=padded(op.ds)
+            ),
+            second.launch(
+                Parameters(), op.weights.offset, storage.stride, *a, second=True,
+                turned=True,
+            ),
         ),
         _multiplied(
             "apply_t", span, config, (*ds, *a), {"OUTER": 0, **to.defines},
@@ -136,10 +135,12 @@ def _outer(span: Span, config: Config) -> tuple[Launch, ...]:
         assert isinstance(other, BiasGrad)
         totals = Gradients(), other.bias.offset
     return (
-        first.launch(
-            op.ds, 0, op.ds.stride, *ds, second=False, turned=True, totals=totals
+        *together(
+            first.launch(
+                op.ds, 0, op.ds.stride, *ds, second=False, turned=True, totals=totals
+            ),
+            second.launch(op.x, 0, op.x.stride, *x, second=True, turned=True),
         ),
-        second.launch(op.x, 0, op.x.stride, *x, second=True, turned=True),
         _multiplied(
             "outer", span, config, (*ds, *x), {"OUTER": 1, "HAS_BIAS": 0},
             (

@@ -35,8 +35,9 @@ class Packing:
         Halves a value.
     rows_to, terms_to : int
         Of what number rows and terms are filled up to a multiple, with zeros.
-    units : int
-        `WARP_UNITS` or `GROUP_UNITS`: for which.
+    piece : int
+        Rows of a piece that a warp group's units read from local memory; 0: in blocks
+        that pass through registers.
     """
 
     rows: int
@@ -44,13 +45,13 @@ class Packing:
     planes: int
     rows_to: int = ROWS
     terms_to: int = TERMS[WARP_UNITS]
-    units: int = WARP_UNITS
+    piece: int = 0
 
     @property
     def form(self) -> str:
         """Its order, in words that tell it from others."""
-        group = " for a warp group" * (self.units == GROUP_UNITS)
-        return f"{self.planes} halves{group}"
+        order = f"pieces of {self.piece} rows" if self.piece else "blocks"
+        return f"{self.planes} halves, {order}"
 
     @property
     def blocks(self) -> int:
@@ -89,7 +90,7 @@ class Packing:
         to, scales : Argument
             Buffers of `size` and `scales_size` bytes.
         second : bool
-            As the second operand of a product; for a warp group's units both are alike.
+            As the second operand of a product; pieces always are.
         turned : bool
             Its rows are the source's columns: stride is from one term to the next.
         source_padded : int
@@ -105,12 +106,12 @@ class Packing:
             "PLANES": self.planes, "TURNED": int(turned),
             "SOURCE_PADDED": source_padded, "TOTALS": int(totals is not None),
         }
-        if self.units == WARP_UNITS:
+        if not self.piece:
             text, groups, packers = "pack.cl", self.row_blocks, PACKERS
             defines["SECOND"] = int(second)
         else:
             text, groups = "pack_tiles.cl", self.row_blocks * BLOCK // UNIT
-            defines["HELD"] = HELD
+            defines.update(PIECE_ROWS=self.piece, HELD=HELD, PAIR=0)
             held = -(-self.blocks * BLOCK // UNIT // HELD)  # parts of a row at once
             packers = min(PACKERS, max(2 * WARP, UNIT << (held - 1).bit_length()))
         return Launch(
@@ -123,3 +124,22 @@ class Packing:
             ),
             when=when,
         )
+
+
+def together(first: Launch, second: Launch) -> tuple[Launch, ...]:
+    """Return the launches of two packings, as one where both are of pieces.
+
+    Of the second no totals are wanted.
+    """
+    own = ("PIECE_ROWS", "TURNED", "SOURCE_PADDED")
+    if own[0] not in first.defines:
+        return first, second
+    assert first.defines["PACKERS"] == second.defines["PACKERS"]  # of as many terms
+    of_second = {f"{name}_2": second.defines[name] for name in own}
+    (size,), (group,) = first.global_size, first.local_size
+    both = Launch(
+        first.source, first.kernel, {**first.defines, **of_second, "PAIR": 1},
+        (size + second.global_size[0],), (group,),
+        (*first.arguments, size // group, *second.arguments[:-2]), when=first.when,
+    )
+    return (both,)
