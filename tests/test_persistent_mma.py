@@ -53,11 +53,11 @@ def whole(network, batch):
     return network.program.span(0, len(network.program.ops), batch)
 
 
-def check(network, batch, config, scale=1.0, seed=0):
+def check(network, batch, config, scale=1.0, seed=0, device=ONE_GROUP):
     span = whole(network, batch)
-    step = Step(span, PersistentMma(), config, ONE_GROUP)
+    step = Step(span, PersistentMma(), config, device)
     (y,) = span.outputs
-    one = Executable(session(ONE_GROUP), network, [step], span.inputs, (y,))
+    one = Executable(session(device), network, [step], span.inputs, (y,))
     rng = np.random.default_rng(seed)
     for _ in range(3):  # sets of words are used in turn
         x = (scale * rng.uniform(-1, 1, (batch, network.n_in))).astype(np.float32)
@@ -88,6 +88,22 @@ def mixed():
 @pytest.mark.parametrize("scale", [1e-10, 1e3])
 def test_functions_and_scales(scale):
     check(mixed(), 9, SMALL, scale)
+
+
+@pytest.mark.skipif(
+    not DEVICE.concurrent_groups or PersistentMma().refuse(
+        whole(Network.mlp([3, 4, 2], seed=1), 2), DEVICE
+    ) is not None,
+    reason=f"{DEVICE.name} has no groups with matrix units that run at one time",
+)
+@pytest.mark.parametrize("batch", [2, 16, 64, 128])
+@pytest.mark.parametrize("hidden", ["sigmoid", "relu"])
+def test_all_units_at_once(batch, hidden):
+    """Layers of one task a group, of several and of slices, in every shape."""
+    network = Network.mlp([200, 1500, 700, 2100, 33], hidden, seed=1)
+    span = whole(network, batch)
+    for config in PersistentMma().space(span, DEVICE):
+        check(network, batch, config, device=DEVICE)
 
 
 def test_slices_add_up(monkeypatch):
