@@ -96,8 +96,9 @@ def test_functions_and_scales(scale):
     ) is not None,
     reason=f"{DEVICE.name} has no groups with matrix units that run at one time",
 )
-@pytest.mark.parametrize("batch", [2, 16, 64, 128])
-@pytest.mark.parametrize("hidden", ["sigmoid", "relu"])
+@pytest.mark.parametrize(
+    ("batch", "hidden"), [(2, "sigmoid"), (16, "relu"), (64, "sigmoid"), (128, "relu")]
+)
 def test_all_units_at_once(batch, hidden):
     """Layers of one task a group, of several and of slices, in every shape."""
     network = Network.mlp([200, 1500, 700, 2100, 33], hidden, seed=1)
