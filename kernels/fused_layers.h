@@ -123,7 +123,7 @@ inline float2 activate(const int last, const float sum)
 {
     const float limit = last ? LAST_LIMIT : HIDDEN_LIMIT;
     const float steepness = steepness_of[last ? LAYERS - 1 : 0];
-    const float v = clamp(sum, -limit, limit);
+    const float v = isinf(limit) ? sum : clamp(sum, -limit, limit);
     switch (last ? LAST_CODE : HIDDEN_CODE) {
 #define CASE(code, function, gradient, reads)                                        \
     case code: {                                                                     \
@@ -145,7 +145,7 @@ UNROLLED
 UNROLLED
         for (int k = 0; k < blocks; ++k) {
             const uint *words = rows[i / 2][k][0] + i % 2;
-            two = larger(two, larger(words[0], words[2]));
+            two = larger(larger(two, words[0]), words[2]);
         }
         uint one = max(two & 0xffff, two >> 16);
         one = max(one, swapped(one, 1, FEW(exchange)));
@@ -210,15 +210,15 @@ UNROLLED
 
 // Derivatives of a layer: written for its slopes, with the power of two that they and the
 // values below have together.
+//
+// most: as looked up in rows
 inline void write_derivatives(SPACE uint4 *to, SPACE int *powers, Words *rows,
-                              int (*scales)[2], __local const int *kept,
+                              int (*most)[2], int (*scales)[2], __local const int *kept,
                               const int blocks, const int row,
                               __local uint4 *exchange)
 {
     const int g = get_local_id(0) % WARP / 4;
     Words even[ROWS_M];
-    int most[ROWS_M][2];
-    look_up(most, rows, blocks, exchange);
 UNROLLED
     for (int m = 0; m < ROWS_M; ++m) {
         int power = 2 * MOST_SCALE + 15, both[2];
@@ -233,12 +233,11 @@ UNROLLED
             power = min(power, (int)swapped(power, mask, FEW(exchange)));
         power &= -STEP_OF_POWERS;  // so that most blocks have the same
         if (get_local_id(0) % WARP == 0) powers[row + m] = power;
+        const uint times[2] = {as_halves(power - both[0]), as_halves(power - both[1])};
 UNROLLED
-        for (int i = 0; i < blocks * PLANES * 4; ++i) {
-            const int w = i % 4, of = power - both[w % 2];
-            even[m][i / 4 / PLANES][i / 4 % PLANES][w] =
-                times_far(rows[m][i / 4 / PLANES][i / 4 % PLANES][w], of);
-        }
+        for (int i = 0; i < blocks * PLANES * 4; ++i)
+            even[m][i / 4 / PLANES][i / 4 % PLANES][i % 4] =
+                times_halves(rows[m][i / 4 / PLANES][i / 4 % PLANES][i % 4], times[i % 2]);
     }
     write_turned(to, even, blocks, 0, row, exchange);
 }
@@ -262,10 +261,10 @@ UNROLLED
     if (lane / 4 % 2 == 0) sums[lane % 4 * 4 + 2 * high + odd] += one;
 }
 
-// What is kept of a block's slopes until the way back. Where they are one of two, a bit
-// each of SPARE words, 8 blocks in a word.
-#ifdef LOW_SLOPE
-#define SPARE (HIDDEN > 0 ? (HIDDEN * ROWS_M * 2 + 7) / 8 : 1)
+// What is kept of a layer's slopes until the way back; of ReLU a bit each, a word of 16
+// words of outputs.
+#if INNER_RELU
+#define SPARE (HIDDEN > 0 ? (HIDDEN * ROWS_M + 3) / 4 : 1)
 #define SLOPES_OF_LAYER (SPARE * WARP)
 typedef uint Slopes;
 #elif PLANES == 2
@@ -325,10 +324,13 @@ UNROLLED
         up[m][h] = power_of_two(next_scale);
         if (at == 0) kept[(layer + 1) * SAMPLES + 8 * i + g] = next_scale;
     }
-#ifdef LOW_SLOPE
+#if INNER_RELU
     uint bits[SPARE];
 UNROLLED
     for (int i = 0; i < SPARE; ++i) bits[i] = 0;
+UNROLLED
+    for (int i = 0; i < 2 * ROWS_M; ++i)
+        if (!last) down[i / 2][i % 2] *= up[i / 2][i % 2];
 #endif
     BEGIN_WITH(feed, START(layer));
     STAGE_WORDS(rows, exchange);
@@ -340,6 +342,17 @@ UNROLLED
 UNROLLED
         for (int i = 0; i < 2 * ROWS_M; ++i) {
             const int m = i / 2, h = i % 2;
+#if INNER_RELU
+            if (!last) {
+                put_words_relu(next[m][j], h, found[m][h] * down[m][h] + bias * up[m][h]);
+UNROLLED
+                for (int w = h; w < 4; w += 2) {
+                    const int number = (j * ROWS_M + m) * 4 + w;
+                    bits[number / 16] |= positive(next[m][j][0][w]) << number % 16;
+                }
+                continue;
+            }
+#endif
             const float4 sum = found[m][h] * down[m][h] + bias;
             if (last) {
                 v[m][h][j] = sum;
@@ -348,18 +361,13 @@ UNROLLED
             const float2 a = activate(0, sum.s0), b = activate(0, sum.s1);
             const float2 c = activate(0, sum.s2), d = activate(0, sum.s3);
             put_words(next[m][j], h, (float4)(a.s0, b.s0, c.s0, d.s0) * up[m][h]);
-            const int number = (j * ROWS_M + m) * 2 + h;
-#ifdef LOW_SLOPE
-            bits[number / 8] |= ((a.s1 != LOW_SLOPE ? 1u : 0) | (b.s1 != LOW_SLOPE ? 2u : 0)
-                                 | (c.s1 != LOW_SLOPE ? 4u : 0)
-                                 | (d.s1 != LOW_SLOPE ? 8u : 0)) << number % 8 * 4;
-#else
-            slopes[layer * SLOPES_OF_LAYER + number * WARP] =
+#if !INNER_RELU
+            slopes[layer * SLOPES_OF_LAYER + ((j * ROWS_M + m) * 2 + h) * WARP] =
                 KEEP((float4)(a.s1, b.s1, c.s1, d.s1));
 #endif
         }
     }
-#ifdef LOW_SLOPE
+#if INNER_RELU
 UNROLLED
     for (int i = 0; i < SPARE; ++i)
         if (!last) slopes[layer * SLOPES_OF_LAYER + i * WARP] = bits[i];
@@ -370,17 +378,15 @@ UNROLLED
 // rows = the derivatives by the sums of the layer below, of those of `layer`
 //
 // terms  blocks of the layer's neurons
-// scale  of rows
-inline void backward(const int layer, const int terms, Words *rows, int (*scale)[2],
-                     __global const Slopes *slopes, Feed *feed, const int4 about,
-                     __local float *sums, __local uint4 *exchange)
+// most, scale  of rows
+inline void backward(const int layer, const int terms, Words *rows, int (*most)[2],
+                     int (*scale)[2], __global const Slopes *slopes, Feed *feed,
+                     const int4 about, __local float *sums, __local uint4 *exchange)
 {
-    int most[ROWS_M][2];
     float up[ROWS_M][2], down[ROWS_M][2];
     Words next[ROWS_M];
-    look_up(most, rows, terms, exchange);
     slopes += (layer - 1) * SLOPES_OF_LAYER;
-#ifdef LOW_SLOPE
+#if INNER_RELU
     uint bits[SPARE];
 UNROLLED
     for (int i = 0; i < SPARE; ++i) bits[i] = slopes[i * WARP];
@@ -390,7 +396,8 @@ UNROLLED
         const int m = i / 2, h = i % 2;
         const int bound = most[m][h] + 1 - scale[m][h] + about.s1 + SLOPE_EXPONENT
                           + growth(terms);
-        down[m][h] = power_of_two(-scale[m][h]) * power_of_two(-about.s0);
+        down[m][h] = power_of_two(-scale[m][h]) * power_of_two(-about.s0)
+                     * (INNER_RELU ? steepness_of[0] : 1);
         scale[m][h] = clamp(TOP - bound, LEAST_SCALE, MOST_SCALE);
         up[m][h] = power_of_two(scale[m][h]);
     }
@@ -402,18 +409,18 @@ UNROLLED
         multiply(found, rows, terms, j * terms, feed, exchange);
 UNROLLED
         for (int i = 0; i < 2 * ROWS_M; ++i) {
-            const int m = i / 2, h = i % 2, number = (j * ROWS_M + m) * 2 + h;
-#ifdef LOW_SLOPE
-            const uint four = bits[number / 8] >> number % 8 * 4;
-            const float high = steepness_of[0];
-            const float4 slope =
-                (float4)(four & 1 ? high : LOW_SLOPE, four & 2 ? high : LOW_SLOPE,
-                         four & 4 ? high : LOW_SLOPE, four & 8 ? high : LOW_SLOPE);
+            const int m = i / 2, h = i % 2;
+#if INNER_RELU
+            const int number = (j * ROWS_M + m) * 4 + h;
+            const uint first = bits[number / 16] >> number % 16;
+            const uint second = bits[(number + 2) / 16] >> (number + 2) % 16;
+            const float4 v = found[m][h] * down[m][h];
+            found[m][h] = (float4)(first & 1 ? v.s0 : 0, first & 1 << 16 ? v.s1 : 0,
+                                   second & 1 ? v.s2 : 0, second & 1 << 16 ? v.s3 : 0);
 #else
-            const Slopes both = slopes[number * WARP];
-            const float4 slope = KEPT(both);
+            const Slopes both = slopes[((j * ROWS_M + m) * 2 + h) * WARP];
+            found[m][h] *= down[m][h] * KEPT(both);
 #endif
-            found[m][h] *= down[m][h] * slope;
             put_words(next[m][j], h, found[m][h] * up[m][h]);
         }
         add_biases(sums + BLOCK * j, found, exchange);

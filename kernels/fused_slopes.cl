@@ -73,12 +73,13 @@ UNROLLED
             columns[i / PLANES][i % PLANES] = b[i / PLANES][i % PLANES];
         }
         if (less != 0) {
+            const uint times = as_halves(less);
 UNROLLED
             for (int i = 0; i < QUAD * PLANES; ++i) {
                 const uint4 w = rows[i / PLANES][i % PLANES];
                 rows[i / PLANES][i % PLANES] =
-                    (uint4)(times_far(w.s0, less), times_far(w.s1, less),
-                            times_far(w.s2, less), times_far(w.s3, less));
+                    (uint4)(times_halves(w.s0, times), times_halves(w.s1, times),
+                            times_halves(w.s2, times), times_halves(w.s3, times));
             }
         }
         if (k + 1 < to) { FETCH(k + 1) }

@@ -26,8 +26,7 @@
 //           that
 // HIDDEN_BOUNDED  1 where the former stays within -1 and 1
 // HIDDEN_LIMIT, LAST_LIMIT  where sums times steepness are clipped
-// LOW_SLOPE  the other derivative of hidden layers, with steepness, where they have two,
-//           one of which is steepness; else left out
+// INNER_RELU  1 where it is ReLU, not clipped
 // SLOPE_EXPONENT  hidden layers' derivatives, with steepness, are at most 2^that
 // SHARE     of the outputs' errors, as in losses.h
 // SIZE, BIASES  elements of the flat buffer, and those before the first bias
@@ -38,7 +37,7 @@
 #include "fused_layers.h"
 #if !defined(INSIDE) || !defined(WARPS) || !defined(ROWS_M) || !defined(STAGES)          \
     || !defined(X_PADDED) || !defined(T_PADDED) || !defined(HIDDEN_CODE)                 \
-    || !defined(LAST_CODE) || !defined(HIDDEN_BOUNDED) || !defined(HIDDEN_LIMIT)         \
+    || !defined(LAST_CODE) || !defined(INNER_RELU) || !defined(HIDDEN_BOUNDED) || !defined(HIDDEN_LIMIT)         \
     || !defined(LAST_LIMIT) || !defined(SLOPE_EXPONENT) || !defined(SHARE)               \
     || !defined(SIZE) || !defined(BIASES)
 #error "fused_step.cl needs the macros that its head names"
@@ -324,25 +323,28 @@ UNROLLED
         }
 
         // Back.
+        int most[ROWS_M][2];
 #if INSIDE
 #define DERIVATIVES(layer, terms)                                                        \
+    look_up(most, rows, terms, exchange);                                                \
     write_derivatives(near_derivatives[(layer) % 2], near_powers[(layer) % 2], rows,     \
-                      scale, own + (layer) * SAMPLES, terms, row, exchange);             \
+                      most, scale, own + (layer) * SAMPLES, terms, row, exchange);       \
     barrier(CLK_LOCAL_MEM_FENCE);                                                        \
     add_slopes(found[layer], references + (layer), terms, TERMS_OF(layer),               \
                VALUES(layer), near_derivatives[(layer) % 2], near_powers[(layer) % 2])
 #define LAYER_BY_LAYER UNROLLED
 #else
 #define DERIVATIVES(layer, terms)                                                        \
+    look_up(most, rows, terms, exchange);                                                \
     write_derivatives(                                                                   \
         derivatives + (size_t)DERIVATIVES_BEFORE(layer) * sample_blocks * PART,          \
-        powers + (layer) * sample_blocks, rows, scale, own + (layer) * SAMPLES, terms,   \
-        row, exchange)
+        powers + (layer) * sample_blocks, rows, most, scale, own + (layer) * SAMPLES,    \
+        terms, row, exchange)
 #define LAYER_BY_LAYER _Pragma("nounroll")
 #endif
 #define BACKWARD_FROM(layer, terms)                                                      \
     DERIVATIVES(layer, terms);                                                           \
-    backward(layer, terms, rows, scale, slopes, &feed, near[layer],                      \
+    backward(layer, terms, rows, most, scale, slopes, &feed, near[layer],                      \
              bias_sums[warp][(layer) - 1], exchange)
 #if LAYERS > 1
         BACKWARD_FROM(LAYERS - 1, LAST);

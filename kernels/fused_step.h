@@ -97,39 +97,51 @@ inline uint turned(const uint word, __local uint *exchange)
 #endif
 }
 
-// Of two words' halves the larger magnitudes.
+// Of two words' halves the larger; of the second one the magnitudes.
 inline uint larger(const uint a, const uint b)
 {
-#if PTX >= 80
+    const uint other = b & 0x7fff7fff;
+#if PTX >= 90
     uint word;
-    asm("{ .reg .b32 p, q; abs.f16x2 p, %1; abs.f16x2 q, %2; max.f16x2 %0, p, q; }"
-        : "=r"(word) : "r"(a), "r"(b));
+    asm("max.u16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(other));
     return word;
 #else
-    return max(a & 0x7fff, b & 0x7fff)
-           | max(a >> 16 & 0x7fff, b >> 16 & 0x7fff) << 16;
+    return max(a & 0xffff, other & 0xffff) | max(a >> 16, other >> 16) << 16;
 #endif
 }
 
-// A word's halves times 2^power, -14 to 15.
-inline uint times_power(const uint word, const int power)
+// 2^power as two halves, 2^-24 to 2^15; 0 for less.
+inline uint as_halves(const int power)
+{
+    const uint one = power >= -14 ? (uint)(15 + power) << 10
+                                  : power >= -24 ? 1u << (24 + power) : 0;
+    return one | one << 16;
+}
+
+// The products of two words' halves.
+inline uint times_halves(const uint a, const uint b)
 {
 #if PTX >= 80
-    const uint one = (15 + power) << 10;
     uint product;
-    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(word), "r"(one | one << 16));
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
     return product;
 #else
-    const float2 v = of_halves(word) * power_of_two(power);
+    const float2 v = of_halves(a) * of_halves(b);
     return halves(v.s0, v.s1);
 #endif
 }
 
-// Likewise -28 to 15; what is less becomes -28.
-inline uint times_far(const uint word, const int power)
+// Bits 0 and 16: whether a word's halves are above 0.
+inline uint positive(const uint word)
 {
-    const int first = clamp(power, -14, 15), second = clamp(power - first, -14, 0);
-    return times_power(times_power(word, first), second);
+#if PTX >= 80
+    uint ones;  // 1.0 is 0x3c00
+    asm("set.gt.f16x2.f16x2 %0, %1, %2;" : "=r"(ones) : "r"(word), "r"(0));
+    return ones >> 10 & 0x00010001;
+#else
+    const float2 v = of_halves(word);
+    return (v.s0 > 0 ? 1 : 0) | (v.s1 > 0 ? 1 << 16 : 0);
+#endif
 }
 
 // Words i and i + 2 of a block = 4 values of a lane.
@@ -142,6 +154,18 @@ inline void put_words(uint (*words)[4], const int i, const float4 v)
     const float4 low = (v - high) * LOW;
     words[1][i] = halves(low.s0, low.s1);
     words[1][2 + i] = halves(low.s2, low.s3);
+#endif
+}
+
+// The same of max(v, 0).
+inline void put_words_relu(uint (*words)[4], const int i, const float4 v)
+{
+#if PTX >= 80 && PLANES == 1
+    uint *word = words[0] + i;
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word[0]) : "f"(v.s1), "f"(v.s0));
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word[2]) : "f"(v.s3), "f"(v.s2));
+#else
+    put_words(words, i, select(v, (float4)(0), v < 0));
 #endif
 }
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, log2
 
-from clnet.activations import LEAK, activation
+from clnet.activations import activation
 from clnet.device import Device
 from clnet.ops import Nonlinearity, Span, round_up
 from clnet.optimisers import Sarprop
@@ -57,7 +57,6 @@ SLOPE_GROUPS = 2  # of them, for each compute unit
 ADDERS = 256  # work-items of a group that adds parts
 SHARED_BY = 8  # of them that share an element
 MOST_DERIVATIVE = 2.0  # above any function's derivative by what it is applied to
-LOW_SLOPES = {"relu": 0.0, "leaky_relu": LEAK}  # where the other one is 1
 UNIT_BYTES = 226 << 10  # of local memory that a unit of generation 9.0 gives its groups
 SPARE = 1280  # bytes of local memory for small things, and the system's
 CONFIGS: tuple[Config, ...] = tuple(  # from the first to the last on an H200
@@ -240,17 +239,16 @@ def _functions_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
     last = step.layers[-1].act.nonlinearity
     steepness = abs(hidden.steepness[0])
     most = MOST_DERIVATIVE * steepness
-    found: dict[str, int | str] = {
+    return {
         "HIDDEN_CODE": _code(codes, hidden), "LAST_CODE": _code(codes, last),
+        "INNER_RELU": int(
+            codes[_code(codes, hidden)][1] == "grad_relu" and hidden.limits is None
+        ),
         "HIDDEN_BOUNDED": int(activation(hidden.names[0]).bounded),
         "HIDDEN_LIMIT": _limit(hidden, span), "LAST_LIMIT": _limit(last, span),
         "SLOPE_EXPONENT": ceil(log2(most)) if most else 0,
         "SHARE": "0.5f" if step.loss.halved[0] else "1.0f",
     }
-    low = LOW_SLOPES.get(hidden.names[0])
-    if low is not None and hidden.limits is None:
-        found["LOW_SLOPE"] = number(low * hidden.steepness[0], span)
-    return found
 
 
 def _before(step: WholeStep) -> int:
