@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import time
 from types import TracebackType
-
-from tqdm import tqdm
+from typing import Any
 
 PATIENCE = 1.0  # seconds until a search is spoken of
 
@@ -30,10 +29,7 @@ class Search:
     def __init__(self, seconds: float = math.inf, progress: bool = False) -> None:
         self.seconds = seconds
         self._end = time.perf_counter() + seconds
-        self._line = tqdm(
-            desc="measuring kernels", disable=not progress, delay=PATIENCE, leave=False,
-            dynamic_ncols=True, bar_format="{desc}: {n_fmt} in {elapsed}{postfix}",
-        )
+        self._line = _line() if progress else None
 
     @property
     def over(self) -> bool:
@@ -42,8 +38,9 @@ class Search:
 
     def tell(self, what: str) -> None:
         """Show that something more is measured now."""
-        self._line.set_postfix_str(what, refresh=False)
-        self._line.update()
+        if self._line is not None:
+            self._line.set_postfix_str(what, refresh=False)
+            self._line.update()
 
     def __enter__(self) -> Search:
         """Return itself."""
@@ -54,4 +51,15 @@ class Search:
         trace: TracebackType | None,
     ) -> None:
         """End the line."""
-        self._line.close()
+        if self._line is not None:
+            self._line.close()
+
+
+def _line() -> Any:
+    """Return a line of tqdm's, which starts a thread."""
+    from tqdm import tqdm
+
+    return tqdm(
+        desc="measuring kernels", delay=PATIENCE, leave=False, dynamic_ncols=True,
+        bar_format="{desc}: {n_fmt} in {elapsed}{postfix}",
+    )
