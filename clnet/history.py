@@ -174,8 +174,9 @@ class History:
     def __repr__(self) -> str:
         if not self.epochs:
             return "<History of no epoch>"
-        last = self.epochs[-1]
-        return f"<History of {len(self)} epochs, loss {last.loss:.4g}: {self.stopped}>"
+        n, last = len(self), self.epochs[-1]
+        epochs = f"{n} epoch{'s' * (n > 1)}"
+        return f"<History of {epochs}, loss {last.loss:.4g}: {self.stopped}>"
 
     @property
     def loss(self) -> list[float]:

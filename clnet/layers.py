@@ -364,9 +364,11 @@ def placed(n_in: int, layers: Iterable[Layer]) -> tuple[Layer, ...]:
             source = number if layer.sources is None else layer.sources[0]
             width = sizes[min(source, number)]
             if width < layer.window:
+                begin = f"layer {number} has a window of {layer.window}, and {width}"
+                if run == 0:
+                    raise InputError(f"{begin} input{'s' * (width > 1)}")
                 raise InputError(
-                    f"layer {number} has a window of {layer.window}, and {width} "
-                    f"{'input is' if width == 1 else 'inputs are'} left of "
+                    f"{begin} {'input is' if width == 1 else 'inputs are'} left of "
                     f"{sizes[number - run]}: such a stack can be {run} "
                     f"{'layer' if run == 1 else 'layers'} deep at most"
                 )

@@ -424,7 +424,8 @@ def _run(training: Training, setup: TrainingSetup, progress: bool) -> None:
                 if sentence is not None:
                     history.stopped = sentence
                     return
-        history.stopped = f"all {epochs} epochs are done"
+        all_ = f"all {epochs} epochs are" if epochs > 1 else "the epoch is"
+        history.stopped = f"{all_} done"
     except KeyboardInterrupt:
         done = len(history)
         history.stopped = f"interrupted after {done} epochs; what was learnt is kept"

@@ -53,6 +53,11 @@ def test_a_stack_that_would_vanish(n, window):
         Network(n, [Local(window)] * (depth + 1))
 
 
+def test_a_window_wider_than_the_inputs():
+    with pytest.raises(InputError, match="window of 9, and 8 inputs"):
+        Network(8, [Local(9)])
+
+
 def test_bad_layers():
     for arguments, words in {
         (0,): "window", (2.5,): "window", (3, "sigmoyd"): "sigmoid",
