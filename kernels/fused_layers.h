@@ -242,23 +242,31 @@ UNROLLED
     write_turned(to, even, blocks, 0, row, exchange);
 }
 
-// Add a block's derivatives to the sums of a warp's biases.
-inline void add_biases(__local float *sums, float4 (*v)[2], __local uint4 *exchange)
+// Add derivatives of two blocks of neurons to the sums of a warp's biases. Each time half
+// of the lanes take half of the neurons, until each lane has all samples of one.
+inline void add_biases(__local float *sums, float4 (*first)[2], float4 (*second)[2],
+                       __local uint4 *exchange)
 {
     const int lane = get_local_id(0) % WARP;
-    float4 four = (float4)(0);
+    float v[8];
+    float4 a = (float4)(0), b = (float4)(0);
 UNROLLED
-    for (int i = 0; i < 2 * ROWS_M; ++i) four += v[i / 2][i % 2];
-    // Half of the lanes take half of the neurons each, twice; then all samples.
-    const int high = lane / 16;
-    float2 keep = high ? four.hi : four.lo, give = high ? four.lo : four.hi;
-    keep.s0 += as_float(swapped(as_uint(give.s0), 16, FEW(exchange)));
-    keep.s1 += as_float(swapped(as_uint(give.s1), 16, FEW(exchange)));
-    const int odd = lane / 8 % 2;
-    float one = odd ? keep.s1 : keep.s0;
-    one += as_float(swapped(as_uint(odd ? keep.s0 : keep.s1), 8, FEW(exchange)));
-    one += as_float(swapped(as_uint(one), 4, FEW(exchange)));
-    if (lane / 4 % 2 == 0) sums[lane % 4 * 4 + 2 * high + odd] += one;
+    for (int i = 0; i < 2 * ROWS_M; ++i) {
+        a += first[i / 2][i % 2];
+        b += second[i / 2][i % 2];
+    }
+    vstore4(a, 0, v);
+    vstore4(b, 1, v);
+UNROLLED
+    for (int kept = 4; kept > 0; kept /= 2) {
+        const int mask = 4 * kept, high = lane & mask;
+UNROLLED
+        for (int i = 0; i < kept; ++i) {
+            const float keep = high ? v[i + kept] : v[i], give = high ? v[i] : v[i + kept];
+            v[i] = keep + as_float(swapped(as_uint(give), mask, FEW(exchange)));
+        }
+    }
+    sums[lane / 16 * BLOCK + lane % 4 * 4 + lane / 4 % 4] += v[0];
 }
 
 // What is kept of a layer's slopes until the way back; of ReLU a bit each, a word of 16
@@ -385,6 +393,9 @@ inline void backward(const int layer, const int terms, Words *rows, int (*most)[
 {
     float up[ROWS_M][2], down[ROWS_M][2];
     Words next[ROWS_M];
+    float4 even[ROWS_M][2], nothing[ROWS_M][2];  // the block before; zeros
+UNROLLED
+    for (int i = 0; i < 2 * ROWS_M; ++i) nothing[i / 2][i % 2] = (float4)(0);
     slopes += (layer - 1) * SLOPES_OF_LAYER;
 #if INNER_RELU
     uint bits[SPARE];
@@ -423,7 +434,13 @@ UNROLLED
 #endif
             put_words(next[m][j], h, found[m][h] * up[m][h]);
         }
-        add_biases(sums + BLOCK * j, found, exchange);
+        if (j % 2) {
+            add_biases(sums + BLOCK * (j - 1), even, found, exchange);
+        } else {
+UNROLLED
+            for (int i = 0; i < 2 * ROWS_M; ++i) even[i / 2][i % 2] = found[i / 2][i % 2];
+        }
     }
+    if (HIDDEN % 2) add_biases(sums + BLOCK * (HIDDEN - 1), even, nothing, exchange);
     copy_rows(rows, next);
 }

@@ -219,7 +219,7 @@ void train(__global const float *x, const int ldx, __global const float *t, cons
     __local uint4 exchanges[EXCHANGED];
     __local float4 near_biases[LAYERS * WIDE / 4];
     __local int4 near[LAYERS];
-    __local float bias_sums[WARPS][LAYERS][WIDE];
+    __local float bias_sums[WARPS][LAYERS][WIDE + BLOCK];  // of two blocks at once
     __local float records[RECORD][ITEMS];
     __local int kept[LAYERS * SAMPLES];
 #if INSIDE
@@ -253,7 +253,7 @@ UNROLLED
     for (int i = get_local_id(0); i < LAYERS * WIDE / 4; i += ITEMS)
         near_biases[i] = biases[i];
     for (int i = get_local_id(0); i < LAYERS; i += ITEMS) near[i] = about[i];
-    for (int i = lane; i < LAYERS * WIDE; i += WARP) bias_sums[warp][0][i] = 0;
+    for (int i = lane; i < LAYERS * (WIDE + BLOCK); i += WARP) bias_sums[warp][0][i] = 0;
     slopes += (size_t)(get_global_id(0) / WARP) * (LAYERS - 1) * SLOPES_OF_LAYER + lane;
     float record[RECORD] = {0, 0, 0};
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -315,11 +315,14 @@ UNROLLED
         }
         pack_rows(rows, scale, v, LAST, exchange);
 UNROLLED
-        for (int k = 0; k < LAST; ++k) {
-            float4 four[ROWS_M][2];
+        for (int k = 0; k < LAST; k += 2) {
+            float4 a[ROWS_M][2], b[ROWS_M][2];
 UNROLLED
-            for (int i = 0; i < 2 * ROWS_M; ++i) four[i / 2][i % 2] = v[i / 2][i % 2][k];
-            add_biases(bias_sums[warp][LAYERS - 1] + BLOCK * k, four, exchange);
+            for (int i = 0; i < 2 * ROWS_M; ++i) {
+                a[i / 2][i % 2] = v[i / 2][i % 2][k];
+                b[i / 2][i % 2] = k + 1 < LAST ? v[i / 2][i % 2][k + 1] : (float4)(0);
+            }
+            add_biases(bias_sums[warp][LAYERS - 1] + BLOCK * k, a, b, exchange);
         }
 
         // Back.

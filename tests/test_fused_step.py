@@ -18,8 +18,8 @@ from clnet.variants.fused_step import FusedStep
 
 # Relative to a gradient's largest: what halves lose of values; float32's own otherwise.
 EPS = {"highest": 2e-6, "medium": 2e-3}
-BY_PARTS = {"warps": 2, "rows": 2, "groups": 1, "inside": 0}
-INSIDE = {"warps": 8, "rows": 1, "groups": 1, "inside": 1}
+BY_PARTS = {"warps": 2, "rows": 2, "groups": 1, "inside": 0, "chunk": 8}
+INSIDE = {"warps": 8, "rows": 1, "groups": 1, "inside": 1, "chunk": 8}
 
 
 def program_of(layers, loss, rule, precision, n_in=21, **options):

@@ -48,7 +48,6 @@ from clnet.variants.whole_step import (
 )
 
 REGISTERS = 16  # blocks of a layer, of all rows and planes, that a lane can hold
-CHUNK_BYTES = 8 << 10  # of weights
 LEAST_STAGES = 2  # chunks in local memory
 MOST_STAGES = 4
 SQUARE = 4  # blocks beside and below one another that a warp multiplies over samples
@@ -60,9 +59,10 @@ MOST_DERIVATIVE = 2.0  # above any function's derivative by what it is applied t
 UNIT_BYTES = 226 << 10  # of local memory that a unit of generation 9.0 gives its groups
 SPARE = 1280  # bytes of local memory for small things, and the system's
 CONFIGS: tuple[Config, ...] = tuple(  # from the first to the last on an H200
-    dict(zip(("warps", "rows", "groups", "inside"), config, strict=True))
+    dict(zip(("warps", "rows", "groups", "inside", "chunk"), config, strict=True))
     for config in (
-        (8, 1, 1, 1), (16, 1, 1, 0), (8, 1, 2, 0), (4, 1, 4, 0), (4, 2, 2, 0),
+        (8, 1, 1, 1, 8), (16, 1, 1, 0, 32), (8, 1, 2, 0, 32), (4, 1, 4, 0, 8),
+        (4, 2, 2, 0, 8),
     )
 )
 
@@ -73,7 +73,8 @@ class FusedStep:
 
     Config: ``warps`` of a group; ``rows``, blocks of 16 samples of a warp; ``groups``
     for each compute unit, which take tiles of samples in turn; ``inside``, 1 where
-    those also add up the weights' gradients, in registers.
+    those also add up the weights' gradients, in registers; ``chunk``, KB of weights
+    that are copied to local memory at once, where they do not stay there.
     """
 
     name: str = "fused_step"
@@ -143,16 +144,18 @@ class FusedStep:
         parts = groups if inside else _parts(span, device)
         x, t, *weight = step.data
         n = span.batch if step.gather is None else step.gather.samples
-        shared = _shared_defines(step, span)
+        chunk = shape.chunk(config)
+        shared = {**_shared_defines(step, span), "CHUNK": chunk}
         whole = {"REAL": real(span), **step_defines(step, span)}
         places: dict[str, int | str] = {"SIZE": step.size, "BIASES": _before(step)}
         rule: dict[str, int | str] = {}
         live: Argument = Gradients()
         if step.update is not None:
             rule, live = rule_defines(step.update, span), live_table(step.update)
-        key, plane = f"fused_step in {shape.planes} halves", BLOCK_BYTES * shape.planes
+        plane = BLOCK_BYTES * shape.planes
+        key = f"fused_step in {shape.planes} halves by {chunk}"
         packed = (
-            Packed(key, shape.size),
+            Packed(key, shape.size(chunk)),
             Packed(f"{key}, biases", 4 * shape.layers * shape.wide),
             Packed(f"{key}, about", 16 * shape.layers),
         )
@@ -223,7 +226,7 @@ def _shared_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
     steepness = [layer.act.nonlinearity.steepness[0] for layer in step.layers]
     return {
         "FIRST": shape.first, "HIDDEN": shape.inner, "LAST": shape.last,
-        "CHUNK": shape.chunk, "PLANES": shape.planes, "LAYERS": shape.layers,
+        "PLANES": shape.planes, "LAYERS": shape.layers,
         "N_IN": step.layers[0].n_in,
         "N_OUT": table(layer.n_out for layer in step.layers),
         "STRIDE": table(shape.strides),
@@ -314,15 +317,14 @@ class _Shape:
         """What warps multiply over samples, at least one of each layer."""
         return sum(-(-a // SQUARE) * -(-b // SQUARE) for a, b in self.sizes)
 
-    @property
-    def chunk(self) -> int:
-        """Blocks of a chunk."""
-        return CHUNK_BYTES // BLOCK_BYTES // self.planes
+    def chunk(self, config: Config) -> int:
+        """Return the blocks of a chunk, which never has two layers'."""
+        most = (config["chunk"] << 10) // BLOCK_BYTES // self.planes
+        return min(most, max(a * b for a, b in self.sizes))
 
-    @property
-    def size(self) -> int:
-        """Bytes of all packed weights, forward and turned."""
-        filled = [round_up(a * b, self.chunk) for a, b in self.sizes]
+    def size(self, chunk: int) -> int:
+        """Return the bytes of all packed weights, forward and turned."""
+        filled = [round_up(a * b, chunk) for a, b in self.sizes]
         return (sum(filled) + sum(filled[1:])) * self.planes * BLOCK_BYTES
 
     def slopes(self, config: Config) -> int:
@@ -333,7 +335,7 @@ class _Shape:
     def stages(self, config: Config, device: Device) -> int:
         """Return how many chunks local memory holds; 0: all weights."""
         warps, tile = config["warps"], config["warps"] * config["rows"]
-        each = 4 * self.wide * (1 + warps) + 16 + 4 * tile * BLOCK
+        each = 4 * (self.wide + (self.wide + BLOCK) * warps) + 16 + 4 * tile * BLOCK
         room = LOCAL_BYTES
         if GROUP_UNITS in matrix_units(device):
             room = UNIT_BYTES // config["groups"]
@@ -341,7 +343,10 @@ class _Shape:
         if config["inside"]:
             kept = self.kept + 2 * self.wide // BLOCK
             room -= kept * tile * self.planes * BLOCK_BYTES
-        return 0 if self.size <= room else max(1, min(MOST_STAGES, room // CHUNK_BYTES))
+        chunk = self.chunk(config)
+        if self.size(chunk) <= room:
+            return 0
+        return max(1, min(MOST_STAGES, room // (chunk * self.planes * BLOCK_BYTES)))
 
     def fits(self, config: Config, device: Device) -> bool:
         """Return whether registers and local memory hold what they must."""
