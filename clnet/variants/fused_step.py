@@ -55,6 +55,7 @@ SLOPE_WARPS = 4  # of a group that does
 SLOPE_GROUPS = 2  # of them, for each compute unit
 ADDERS = 256  # work-items of a group that adds parts
 SHARED_BY = 8  # of them that share an element
+LARGEST_TILE = 256  # samples
 MOST_DERIVATIVE = 2.0  # above any function's derivative by what it is applied to
 UNIT_BYTES = 226 << 10  # of local memory that a unit of generation 9.0 gives its groups
 SPARE = 1280  # bytes of local memory for small things, and the system's
@@ -113,13 +114,18 @@ class FusedStep:
                 f"{shape.widest * BLOCK}"
             )
         if not list(self.space(span, device)):
-            return f"its biases leave no room in {LOCAL_BYTES} bytes of local memory"
+            return "neither local memory nor a buffer has room for what it keeps"
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return what registers and local memory hold."""
         shape = _shape(span)
-        return tuple(config for config in CONFIGS if shape.fits(config, device))
+        most = round_up(span.batch, LARGEST_TILE) // BLOCK * shape.kept
+        large = most * shape.planes * BLOCK_BYTES > device.largest_buffer
+        return tuple(
+            config for config in CONFIGS
+            if shape.fits(config, device) and (config["inside"] or not large)
+        )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count data once, and what the gradients are products of twice."""
