@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING
 
 from clnet.binding import Step
 from clnet.candidates import eligible
-from clnet.cover import Candidate, Cover, Survey, least_through, shortest_path
+from clnet.cover import (
+    Candidate,
+    Cover,
+    Survey,
+    at_best,
+    least_through,
+    shortest_path,
+)
 from clnet.device import Device
 from clnet.errors import DeviceError, OutOfMemoryError
 from clnet.explain import explanation
@@ -218,8 +225,20 @@ class Planner:
                     "`clnet tune` search to the end"
                 )
                 break
-            found[i] = self.times.measured(found[i])
+            if self.tune is True or self._may_win(found, i):
+                found[i] = self.times.measured(found[i])
         return found
+
+    def _may_win(self, candidates: Sequence[Candidate], i: int) -> bool:
+        """Return whether a cover with a candidate may be shorter than the best so far.
+
+        So what takes long to make ready, as tables of all entries of a large layer, is
+        not, where others have turned out to be fast.
+        """
+        n = len(self.program.ops)
+        best = shortest_path(n, [c for c in candidates if c.timing is not None])
+        hopes = [at_best(c) for c in candidates]
+        return best is None or least_through(n, hopes)[i] < best.seconds
 
     def _ranks(self, candidates: Sequence[Candidate]) -> list[tuple[bool, bool, float]]:
         """Return keys by which candidates are sorted, the likely ones before others.
@@ -229,11 +248,12 @@ class Planner:
         variant's configurations for a span stay together: they share what checks them.
         """
         n = len(self.program.ops)
-        cover = shortest_path(n, [replace(c, timing=None) for c in candidates])
+        modelled = [replace(c, timing=None) for c in candidates]
+        cover = shortest_path(n, modelled)
         first = {id(step) for step in cover.steps} if cover else set()
         least: dict[tuple[str, int, int], float] = {}
         groups = [(c.step.variant.name, c.start, c.stop) for c in candidates]
-        for group, path in zip(groups, least_through(n, candidates), strict=True):
+        for group, path in zip(groups, least_through(n, modelled), strict=True):
             least[group] = min(path, least.get(group, path))
         return [
             (id(c.step) not in first, c.step.place is not None, least[group])

@@ -20,7 +20,7 @@ from functools import cached_property
 from math import inf
 
 from clnet.binding import Step
-from clnet.cover import Candidate, Cover, shortest_path
+from clnet.cover import FASTEST, Candidate, Cover, at_best, shortest_path
 from clnet.device import Device
 from clnet.explain import explanation
 from clnet.format_planner import best_stored
@@ -34,9 +34,6 @@ from clnet.tuning.times import Times
 from clnet.tuning.trial import Trial
 from clnet.variants import TRAINING_VARIANTS, Variant
 
-# The most that was seen is 2.6 (epoch with AVX-512); launches of PoCL's threads, one
-# after the other, take a third of what one alone takes.
-FASTEST = 3.0  # times as fast as its model no kernel is
 # A validation is a small part of an epoch: its parts are tried only where they may be
 # so many times as fast as what computes all of it.
 VALIDATION = 4.0
@@ -142,7 +139,7 @@ class _TrainingPlanner(Planner):
         )
 
     def hopeless(self, seconds: float) -> str | None:
-        hopes = [_at_best(self.times.remembered(c)) for c in self._candidates()]
+        hopes = [at_best(self.times.remembered(c)) for c in self._candidates()]
         path = shortest_path(len(self.program.ops), hopes)
         self._begin(self.times.batch)  # the search tells of refusals again
         if path is None or path.seconds < seconds:
@@ -194,7 +191,7 @@ class _TrainingPlanner(Planner):
             Its seconds; infinite, if there is none up to the limit.
         """
         while True:
-            hopes = {i: _at_best(candidates[i]) for i in _tried(candidates, among)}
+            hopes = {i: at_best(candidates[i]) for i in _tried(candidates, among)}
             path = shortest_path(len(self.program.ops), hopes.values())
             if path is None or path.seconds > limit:
                 return inf
@@ -220,14 +217,6 @@ class _TrainingPlanner(Planner):
             return cover
         (whole,) = cover.candidates
         return replace(cover, timing=whole.timing)  # its span's is the whole's
-
-
-def _at_best(candidate: Candidate) -> Candidate:
-    """Return a candidate as if measured, with the least time that it may take."""
-    if candidate.timing is not None:
-        return candidate
-    least = candidate.modelled / FASTEST
-    return replace(candidate, timing=Timing(least, least, 0.0))
 
 
 def _tried(candidates: Sequence[Candidate], among: Sequence[int]) -> Iterator[int]:

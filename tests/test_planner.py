@@ -206,6 +206,15 @@ def test_a_search_whose_time_is_over_measures_one_cover(lab):
     assert len(lab.asked) > 2 * there
 
 
+@pytest.mark.parametrize("tune", [None, True])
+def test_what_cannot_win_is_measured_only_if_all_is(lab, tune):
+    lab.rule = by_name({"naive": 1e-12})
+    lab.plan(device=GPU, variants=["naive", "generic"], tune=tune)
+    assert any(names(SimpleNamespace(steps=s)) == ["naive"] for s in lab.asked)
+    generic = any("generic" in names(SimpleNamespace(steps=s)) for s in lab.asked)
+    assert generic == (tune is True)
+
+
 def test_a_search_tells_of_what_it_measures(lab, monkeypatch, capsys):
     monkeypatch.setattr("clnet.tuning.search.PATIENCE", 0.0)
     lab.plan(device=GPU, search=Search())

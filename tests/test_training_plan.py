@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from clnet import Dense, Network, candidates, cli, training, training_planner
+from clnet import Dense, Network, candidates, cli, cover, training, training_planner
 from clnet.binding import Step
 from clnet.device import device
 from clnet.errors import ClnetWarning, DeviceError
@@ -130,7 +130,7 @@ def test_parts_are_measured_only_where_they_may_be_faster(asked):
     ).steps)
     for share, alone in ((0.5, True), (2.0, False)):
         asked.steps.clear()
-        seconds = share * best / training_planner.FASTEST
+        seconds = share * best / cover.FASTEST
         asked.rule(
             lambda steps, seconds=seconds:
             seconds if len(steps[0].span.ops) > 2 else modelled(steps)
@@ -157,7 +157,7 @@ def test_what_is_not_measured_would_not_have_won(asked, seed):
         found = 0.0
         for s in steps:
             key = (s.span.signature, s.variant.name, s.place.name, seed)
-            factor = random.Random(repr(key)).uniform(1 / training_planner.FASTEST, 2)
+            factor = random.Random(repr(key)).uniform(1 / cover.FASTEST, 2)
             found += factor * modelled([s])
         return found
 
