@@ -10,6 +10,7 @@
 #error "fused_slopes.cl needs SLOPE_WARPS, PARTS and BIASES"
 #endif
 #define ROUND_UP(a, b) (((a) + (b) - 1) / (b))
+#define DEPTH (PLANES == 1 ? 2 : 1)  // blocks of samples under way, as registers allow
 
 // Squares of QUAD x QUAD blocks of a layer.
 #define ACROSS(layer) ROUND_UP(TERMS_OF(layer), QUAD)
@@ -52,25 +53,33 @@ UNROLLED
 UNROLLED
     for (int i = 0; i < QUAD * 2 * QUAD * 4; ++i)
         sums[i / (8 * QUAD)][i / 4 % (2 * QUAD)][i % 4] = 0;
-    uint4 a[QUAD][PLANES], b[QUAD][PLANES];
-#define FETCH(k)                                                                         \
+    uint4 a[DEPTH][QUAD][PLANES], b[DEPTH][QUAD][PLANES];
+    int own_power[DEPTH];
+#define FETCH(d, k)                                                                      \
+    own_power[d] = powers[k];                                                            \
 UNROLLED                                                                                 \
     for (int i = 0; i < QUAD * PLANES; ++i) {                                            \
         const int block = i / PLANES, p = i % PLANES;                                    \
-        a[block][p] = derivatives[(k) * a_row + (min(m0 + block, down - 1) * PLANES + p) \
-                                                    * WARP];                             \
-        b[block][p] = values[(k) * b_row + (min(n0 + block, across - 1) * PLANES + p)    \
-                                               * WARP];                                  \
+        a[d][block][p] =                                                                 \
+            derivatives[(k) * a_row + (min(m0 + block, down - 1) * PLANES + p) * WARP];  \
+        b[d][block][p] =                                                                 \
+            values[(k) * b_row + (min(n0 + block, across - 1) * PLANES + p) * WARP];     \
     }
-    if (from < to) { FETCH(from) }
+UNROLLED
+    for (int d = 0; d < DEPTH; ++d) {
+        if (from + d < to) { FETCH(d, from + d) }
+    }
     // In plain C all work-items meet as often.
-    for (int k = from; k < (PTX >= 80 ? to : from + each); ++k) {
-        const int less = k < to ? power - powers[k] : 0;
+    for (int start = from; start < (PTX >= 80 ? to : from + each); start += DEPTH)
+UNROLLED
+    for (int d = 0; d < DEPTH; ++d) {
+        const int k = start + d, less = k < to ? power - own_power[d] : 0;
         uint4 rows[QUAD][PLANES], columns[QUAD][PLANES];
+        if (PTX >= 80 && k >= to) break;
 UNROLLED
         for (int i = 0; i < QUAD * PLANES; ++i) {
-            rows[i / PLANES][i % PLANES] = a[i / PLANES][i % PLANES];
-            columns[i / PLANES][i % PLANES] = b[i / PLANES][i % PLANES];
+            rows[i / PLANES][i % PLANES] = a[d][i / PLANES][i % PLANES];
+            columns[i / PLANES][i % PLANES] = b[d][i / PLANES][i % PLANES];
         }
         if (less != 0) {
             const uint times = as_halves(less);
@@ -82,7 +91,7 @@ UNROLLED
                             times_halves(w.s2, times), times_halves(w.s3, times));
             }
         }
-        if (k + 1 < to) { FETCH(k + 1) }
+        if (k + DEPTH < to) { FETCH(d, k + DEPTH) }
 #if PTX >= 80
 #define A(i, p) rows[i][p]
 #define B(j, p) columns[j][p]
