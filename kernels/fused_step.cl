@@ -42,6 +42,7 @@
     || !defined(SIZE) || !defined(BIASES)
 #error "fused_step.cl needs the macros that its head names"
 #endif
+#define LINE 32  // floats of the cache's
 #define REST (SIZE - BIASES + APART)  // of a group's sums of biases and records
 
 #if INSIDE
@@ -125,6 +126,19 @@ inline float4 load_four(__global const float *row, const int start, const int wi
     if (padded) return left > 0 ? *(__global const float4 *)(row + start) : (float4)(0);
     return (float4)(left > 0 ? row[start] : 0, left > 1 ? row[start + 1] : 0,
                     left > 2 ? row[start + 2] : 0, left > 3 ? row[start + 3] : 0);
+}
+
+// Ask for a row to come to the last cache; the four lanes of a sample, a line each.
+inline void announce(__global const float *row, const int width)
+{
+#if PTX >= 80
+UNROLLED
+    for (int i = 0; i < width; i += 4 * LINE) {
+        const int mine = i + get_local_id(0) % 4 * LINE;
+        if (mine < width)
+            asm volatile("prefetch.global.L2 [%0];" :: "l"(row + mine) : "memory");
+    }
+#endif
 }
 
 inline float largest_of(float v, __local uint *exchange)
@@ -256,6 +270,12 @@ UNROLLED
     for (int i = lane; i < LAYERS * (WIDE + BLOCK); i += WARP) bias_sums[warp][0][i] = 0;
     slopes += (size_t)(get_global_id(0) / WARP) * (LAYERS - 1) * SLOPES_OF_LAYER + lane;
     float record[RECORD] = {0, 0, 0};
+    size_t ahead[ROWS_M][2];  // rows of the samples of the next tile
+UNROLLED
+    for (int i = 0; i < 2 * ROWS_M; ++i) {
+        const int number = (get_group_id(0) * WARPS + warp) * ROWS_M * BLOCK + 8 * i + g;
+        ahead[i / 2][i % 2] = row_of(first + min(number, samples - 1), n, bits, key);
+    }
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int tile = get_group_id(0) * SAMPLES; tile < samples; tile += all) {
         const int start = tile + warp * ROWS_M * BLOCK;
@@ -265,8 +285,11 @@ UNROLLED
         float4 v[ROWS_M][2][WIDEST];
 UNROLLED
         for (int i = 0; i < 2 * ROWS_M; ++i) {
-            const int number = min(start + 8 * i + g, samples - 1);
-            rows_of[i / 2][i % 2] = row_of(first + number, n, bits, key);
+            const int next = min(start + all + 8 * i + g, samples - 1);
+            rows_of[i / 2][i % 2] = ahead[i / 2][i % 2];
+            ahead[i / 2][i % 2] = row_of(first + next, n, bits, key);
+            announce(x + ahead[i / 2][i % 2] * ldx, N_IN);
+            announce(t + rows_of[i / 2][i % 2] * ldt, n_out_of[LAYERS - 1]);
             __global const float *from = x + rows_of[i / 2][i % 2] * ldx;
 UNROLLED
             for (int k = 0; k < FIRST; ++k)
