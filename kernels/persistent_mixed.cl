@@ -166,12 +166,12 @@ inline void fetch(float4 *ahead, ushort4 *places, const Step step,
     __global const float4 *from =
         (step.listed ? lists : (__global const float4 *)parameters) + at;
 #pragma unroll
-    for (int i = 0; i < DEPTH; ++i)
-        ahead[i] = weights_at(from + i * between, i * between < left);
-    if (!step.listed) return;
-#pragma unroll
-    for (int i = 0; i < DEPTH; ++i)
-        places[i] = columns_at(columns + at + i * between, i * between < left);
+    for (int i = 0; i < DEPTH; ++i) {
+        const bool there = i * between < left;
+        ahead[i] = weights_at(from + i * between, there);
+        // Not in a branch of its own: that was slower.
+        places[i] = columns_at(columns + at + i * between, there && step.listed);
+    }
 }
 
 // Go on to the next step, and look it up.

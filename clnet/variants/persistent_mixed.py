@@ -42,7 +42,7 @@ from clnet.variants.products import (
     whole_layers,
 )
 
-# Work-items of a group, vectors on their way; the usually best first.
+# Work-items of a group, vectors on their way.
 SHAPES = (
     (256, 2), (256, 4), (512, 2), (256, 8), (512, 4), (128, 4), (256, 1), (256, 16),
     (512, 8),
@@ -59,6 +59,7 @@ TASK = np.dtype(  # a task of the kernel's
         "told", "pads", "inner", "bias", "bias_step", "function", "spare0", "spare1",
     )]
 )
+STEP = 1 << 10  # vectors of a group that take as long as what else a step takes
 PLACES = 1 << 16  # at most: they are counted in 16 bits
 INDEX = 2  # bytes of a place
 SPARE = 64  # bytes of local memory for what is no value
@@ -92,8 +93,10 @@ class PersistentMixed:
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Shapes that have the room that they need."""
-        return tuple(self._configs(span, device))
+        """Shapes that have the room that they need, the least work first."""
+        return sorted(
+            self._configs(span, device), key=lambda c: _work(span, c, device)
+        )
 
     def _configs(self, span: Span, device: Device) -> Iterator[Config]:
         units = device.compute_units
@@ -247,6 +250,16 @@ def _shift(layer: Layer, config: Config, device: Device) -> int:
     idle = max(TOGETHER, config["group"] // _share(layer, config["groups"]))
     most = min(_team(device), idle).bit_length() - 1
     return min(most, (_longest(layer) - 1).bit_length())
+
+
+def _work(span: Span, config: Config, device: Device) -> int:
+    """Return about how long a group's steps take, in vectors."""
+    group, depth, steps = config["group"], config["depth"], 0
+    for layer in layers_of(span):
+        shift = _shift(layer, config, device)
+        rounds = -(-_share(layer, config["groups"]) // (group >> shift))
+        steps += rounds * -(-_longest(layer) // (depth << shift))
+    return steps * (STEP + depth * group)
 
 
 def _room(span: Span, config: Config, device: Device) -> int:
