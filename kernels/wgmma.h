@@ -13,7 +13,7 @@
 //     products             | 0 | 1 | 2 | … add to sums | 0 | …
 //
 // The interface is that of mma.h. Local memory starts on 128 bytes, where 8 rows x 8
-// terms do.
+// terms do; it may be all of a unit's, more than OpenCL tells of.
 //
 // TILE_M, TILE_N    rows of a group, 64 for each warp group, and columns: 32 to 256
 // WARPS_M, WARPS_N  4 for each warp group, and 1: warps below and beside one another

@@ -37,7 +37,7 @@ from clnet.variants.packing import (
 
 SOURCE = "mma.cl"
 LOCAL_BYTES = 48 << 10  # that a kernel for a warp's units may declare
-UNIT_BYTES = 226 << 10  # that all of a unit may, with a warp group's
+UNIT_BYTES = 226 << 10  # that all groups of a unit may: more than OpenCL tells of
 GROUP_ROWS = 64  # of a warp group
 PANEL = 16  # tiles of samples whose groups are neighbours
 RATES = {2: 3.0, 1: 8.0}  # times what float32 arithmetic does, by planes
@@ -73,8 +73,8 @@ SHAPES = {  # by planes; from large to small: large tiles read less
         (80, 16, 64, 1, 4, 2, 4, 1, 0),
         (90, 128, 256, 8, 1, 4, 4, 4, 1),
         (90, 128, 192, 8, 1, 4, 5, 4, 1),
-        (90, 128, 128, 8, 1, 4, 6, 4, 1),
         (90, 128, 128, 8, 1, 4, 3, 4, 1),
+        (90, 128, 128, 8, 1, 4, 6, 4, 1),
         (90, 64, 128, 4, 1, 4, 4, 4, 1),
         (90, 64, 128, 4, 1, 4, 3, 4, 0),
         (90, 128, 64, 8, 1, 4, 4, 4, 1),
