@@ -44,8 +44,8 @@ from clnet.variants.products import (
 
 # Work-items of a group, vectors on their way.
 SHAPES = (
-    (256, 2), (256, 4), (512, 2), (256, 8), (512, 4), (128, 4), (256, 1), (256, 16),
-    (512, 8),
+    (256, 1), (256, 2), (256, 4), (256, 8), (256, 16), (512, 2), (512, 4), (512, 8),
+    (128, 4),
 )
 TOGETHER = 8  # work-items of a row at least, if it is long: they read a line of a cache
 FEWER = 2  # times fewer groups than compute units, at least, if fewer
@@ -148,12 +148,12 @@ class PersistentMixed:
             "GIVEN": len(given) * x.width,
             **functions_defines(span, _functions(span)),
         }
-        packed = Packed(f"{lists.key} values", WORD * VECTOR * lists.vectors)
-        size = VECTOR * lists.vectors
+        size, takers = VECTOR * lists.vectors, min(TAKERS, device.largest_group)
+        packed = Packed(f"{lists.key} values", WORD * size)
         return (
             Launch(
                 "persistent_mixed.cl", "take", defines,
-                (round_up(size, TAKERS),), (min(TAKERS, device.largest_group),),
+                (round_up(size, takers),), (takers,),
                 (Parameters(), lists.table("sources"), packed, size),
                 when="parameters",
             ),
@@ -189,6 +189,10 @@ def _refuse_layers(span: Span) -> str | None:
     for layer in layers:
         if any(apply.x != x for apply in layer.applies):
             return "its layers read the one before alone, and here one reads others"
+        if len(layer.applies) > 1 and any(
+            isinstance(apply.storage, RowStorage) for apply in layer.applies
+        ):
+            return "it adds up sparse products, and here one is dense"
         if not layer.act.nonlinearity.uniform:
             return "it applies one activation a layer, and here neurons differ"
         x = layer.act.y
@@ -228,7 +232,8 @@ def _longest(layer: Layer) -> int:
     def entries(storage: Storage) -> int:
         if isinstance(storage, SparseStorage):
             return storage.pattern.longest
-        return storage.window if isinstance(storage, LocalStorage) else storage.n_in
+        assert isinstance(storage, LocalStorage)
+        return storage.window
 
     if _dense(layer):
         return _padded(layer) // VECTOR
