@@ -16,14 +16,15 @@
 // than keep it busy would come late.
 //
 // A work-item looks for its own vectors of the layer's values, and keeps them in
-// registers for all rows. A warp adds its sums of ROWS rows by halves,
+// registers for all rows. Its sums of ROWS rows are first added to those of neighbours,
+// HALVINGS times by halves of the rows,
 //
 //   rows        work-items    0         1         2         3
 //   0 1 2 3     own sums      a a a a   b b b b   c c c c   d d d d
-//   half        with i ^ 2    ac ac     bd bd     ac ac     bd bd       rows 0 1 | 2 3
-//   a quarter   with i ^ 1    abcd      abcd      abcd      abcd        row 0|1|2|3
+//   half        with i ^ 1    ab ab     ab ab     cd cd     cd cd       rows 0 1 | 2 3
+//   a quarter   with i ^ 2    abcd      abcd      abcd      abcd        row 0|2|1|3
 //
-// then the warps' sums in local memory, by one work-item a row.
+// then, through local memory, by HOLDERS work-items a row.
 //
 // A layer's rows are dealt in GROUPS shares of as many, more or less one; a group takes
 // another share in each layer, so that it gets as many rows as others in the end.
@@ -34,6 +35,8 @@
 // ROWS    rows in registers: a power of two, whole pieces
 // VECTORS of a row that a work-item holds, at most
 // MOST    rows of a share at most, in whole ROWS
+// HALVINGS  of the rows: 0 up to the logarithm of ROWS
+// HOLDERS   work-items that add up a row's sums: a power of two, at most 8
 // KEEP    percent of the weights that are to stay in the last cache between launches
 // WORDS   {n, …} where the words of each layer's inputs start; the first has none
 // IN_ALL  words of a set
@@ -48,13 +51,14 @@
 #include "bulk.h"
 #if !defined(GROUP) || !defined(GROUPS) || !defined(SLOTS) || !defined(SLOT) \
     || !defined(PIECE) || !defined(FLIGHT) || !defined(ROWS) || !defined(VECTORS) \
-    || !defined(MOST) || !defined(KEEP) || !defined(WORDS) || !defined(IN_ALL)
+    || !defined(MOST) || !defined(HALVINGS) || !defined(HOLDERS) \
+    || !defined(KEEP) || !defined(WORDS) || !defined(IN_ALL)
 #error "persistent_ring.cl needs GROUP, GROUPS, SLOTS, SLOT, PIECE, FLIGHT, ROWS, \
-VECTORS, MOST, KEEP, WORDS and IN_ALL"
+VECTORS, MOST, HALVINGS, HOLDERS, KEEP, WORDS and IN_ALL"
 #endif
 #define WARP 32
 #define WARPS (GROUP / WARP)
-#define HOLDERS (WARP / ROWS)  // work-items of a warp that end up with the same row
+#define SUMS (GROUP >> HALVINGS)  // of a row, in local memory
 
 __constant int words_of[LAYERS] = WORDS;
 
@@ -152,27 +156,41 @@ inline bool look_for(float4 *in, __global const uint *words, const int vectors,
     }
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) in[v] = values_of(found[v]);
-    warp_barrier();
     return all;
 }
 
-// Add up ROWS sums of each work-item over its warp: it gets that of row lane / HOLDERS.
-inline float warp_sum(float *sums, const int lane)
+// Add up ROWS sums of each work-item with its neighbours', by halves of the rows, into
+// the first of them; the first row that it ends up with.
+inline int halve(float *sums, const int lane)
 {
-    int distance = WARP / 2;
+    int first = 0;
 #pragma unroll
-    for (int kept = ROWS / 2; kept > 0; kept /= 2, distance /= 2) {
-        const bool upper = lane & distance;
+    for (int i = 0; i < HALVINGS; ++i) {
+        const int kept = ROWS >> (i + 1);
+        const bool upper = lane >> i & 1;
 #pragma unroll
         for (int r = 0; r < kept; ++r) {
             const float own = upper ? sums[r + kept] : sums[r];
             const float given = upper ? sums[r] : sums[r + kept];
-            sums[r] = own + of_partner(given, distance);
+            sums[r] = own + of_partner(given, 1 << i);
         }
+        first += upper ? kept : 0;
     }
+    return first;
+}
+
+// Add up what local memory holds of a row; all its HOLDERS have the sum.
+inline float row_sum(const __local float *sums, const int holder)
+{
+    const __local float4 *from = (const __local float4 *)sums + holder;
+    float4 all = from[0];
 #pragma unroll
-    for (; distance > 0; distance /= 2) sums[0] += of_partner(sums[0], distance);
-    return sums[0];
+    for (int i = 1; i < SUMS / 4 / HOLDERS; ++i) all += from[i * HOLDERS];
+    float sum = (all.x + all.y) + (all.z + all.w);
+#pragma unroll
+    for (int distance = HOLDERS / 2; distance > 0; distance /= 2)
+        sum += of_partner(sum, distance);
+    return sum;
 }
 
 // y = the last layer's output for x
@@ -188,14 +206,15 @@ void persistent_ring(__global const float *parameters, __global const float *x,
                      __global uint *launches, __global int *alarm GIVEN_ARGUMENT)
 {
     __local float4 slots[SLOTS * SLOT] __attribute__((aligned(128)));
-    __local float4 partial[2][MOST * WARPS / 4] __attribute__((aligned(16)));
+    __local float partial[2][MOST * SUMS] __attribute__((aligned(16)));
     __local Flag full[SLOTS], empty[SLOTS];
     const int id = get_local_id(0), lane = id % WARP, group = get_group_id(0);
+    const int own = id / HOLDERS, holder = id % HOLDERS;
     const uint launch = launches[group];
-    if (id == GROUP) {
-        for (int i = 0; i < SLOTS; ++i) {
-            flag_init(full + i, 1);
-            flag_init(empty + i, WARPS);
+    if (id >= GROUP) {
+        if (lane < SLOTS) {
+            flag_init(full + lane, 1);
+            flag_init(empty + lane, WARPS);
         }
         flags_ready();
     }
@@ -215,6 +234,7 @@ void persistent_ring(__global const float *parameters, __global const float *x,
                          i + 2 < n_in ? INPUT(i + 2) : 0,
                          i + 3 < n_in ? INPUT(i + 3) : 0);
     }
+    for (int i = group * GROUP + id; i < IN_ALL; i += GROUPS * GROUP) then[i] = 0;
     Place here = {0, 0};
     bool patient = true;
     for (int layer = 0; layer < LAYERS; ++layer) {
@@ -222,10 +242,14 @@ void persistent_ring(__global const float *parameters, __global const float *x,
         const int rows = share.past - share.first, vectors = stride_of[layer] / 4;
         if (rows == 0) continue;
         const bool last = layer == LAYERS - 1;
-        const int place = (last ? 0 : words_of[layer + 1]) + share.first + id;
-        const float bias = bias_of[layer] >= 0 && id < rows
-                               ? parameters[bias_of[layer] + share.first + id] : 0.0f;
-        __local float4 *sums_of_warps = partial[layer & 1];
+        const int place = (last ? 0 : words_of[layer + 1]) + share.first + own;
+        const float bias = bias_of[layer] >= 0 && own < rows
+                               ? parameters[bias_of[layer] + share.first + own] : 0.0f;
+        // The last share's group fills up the last vector.
+        const int told = share.past == n_out_of[layer] ? written_by(layer) - share.first
+                                                       : rows;
+        const int function = function_of[layer];
+        __local float *row_sums = partial[layer & 1];
         for (int row = 0; row < rows; row += ROWS) {
 #pragma unroll
             for (int r = 0; r < ROWS; r += PIECE)
@@ -243,40 +267,40 @@ void persistent_ring(__global const float *parameters, __global const float *x,
                     if (lane == 0) flag_arrive(empty + here.slot);
                     here = after(here);
                 }
-            if (row == 0 && layer > 0
-                && !look_for(in, now + words_of[layer], vectors, patient)) {
-                *alarm = 1;
-                patient = false;
+            if (row == 0 && layer > 0) {
+                if (!look_for(in, now + words_of[layer], vectors, patient)) {
+                    *alarm = 1;
+                    patient = false;
+                }
+                warp_barrier();
             }
             float sums[ROWS];
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
-                float4 sum = (float4)0;
+                float sum = 0;
 #pragma unroll
-                for (int v = 0; v < VECTORS; ++v)
-                    if (v * GROUP + id < vectors) sum += weights[r][v] * in[v];
-                sums[r] = (sum.x + sum.y) + (sum.z + sum.w);
+                for (int v = 0; v < VECTORS; ++v) {
+                    // Past the last vector, which is read again, `in` is 0.
+                    const float4 w = weights[r][v], a = in[v];
+                    sum = fma(w.z, a.z, fma(w.w, a.w, sum));
+                    sum = fma(w.x, a.x, fma(w.y, a.y, sum));
+                }
+                sums[r] = sum;
             }
-            const float sum = warp_sum(sums, lane);
-            if (lane % HOLDERS == 0)
-                ((__local float *)sums_of_warps)[(row + lane / HOLDERS) * WARPS
-                                                 + id / WARP] = sum;
+            const int first = row + halve(sums, lane);
+#pragma unroll
+            for (int r = 0; r < ROWS >> HALVINGS; ++r)
+                row_sums[(first + r) * SUMS + (id >> HALVINGS)] = sums[r];
         }
         group_barrier();
-        // The last share's group fills up the last vector.
-        const int told = share.past == n_out_of[layer] ? written_by(layer) - share.first
-                                                       : rows;
-        if (id < told) {
-            float v = 0;
-            if (id < rows) {
-                float4 sum = (float4)0;
-#pragma unroll
-                for (int i = 0; i < WARPS / 4; ++i)
-                    sum += sums_of_warps[id * (WARPS / 4) + i];
-                v = chain_activate(layer, (sum.x + sum.y) + (sum.z + sum.w) + bias);
-            }
-            if (last) y[share.first + id] = v;
-            else tell(now + place, then + place, v);
+        // Whole warps go on: their work-items give each other what they have.
+        if (id / WARP * WARP >= told * HOLDERS) continue;
+        const float sum = row_sum(row_sums + min(own, MOST - 1) * SUMS, holder);
+        float v = activate_as(function, sum + bias);
+        v = own < rows ? v : 0;
+        if (own < told && holder == 0) {
+            if (last) y[place] = v;
+            else post(now + place, v);
         }
     }
     if (id == 0) launches[group] = launch + 1;

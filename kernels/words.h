@@ -52,8 +52,8 @@ inline void rest(void)
 #endif
 }
 
-// Tell a value in this launch's set, and empty its word in the other one.
-inline void tell(__global uint *word, __global uint *other, const float value)
+// Tell a value.
+inline void post(__global uint *word, const float value)
 {
     // No word is 0: the one NaN that would be becomes another.
     const uint text = as_uint(value) == ~0u ? ~as_uint(NAN) : ~as_uint(value);
@@ -63,5 +63,11 @@ inline void tell(__global uint *word, __global uint *other, const float value)
 #else
     *(volatile __global uint *)word = text;
 #endif
+}
+
+// Tell a value in this launch's set, and empty its word in the other one.
+inline void tell(__global uint *word, __global uint *other, const float value)
+{
+    post(word, value);
     *other = 0;
 }

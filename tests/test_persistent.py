@@ -94,7 +94,10 @@ def test_shapes_of_rings():
         DEVICE, concurrent_groups=True, compute_units=132, compute_capability=(9, 0),
         local_memory=48 << 10, largest_group=1024,
     )
-    for sizes in ((1, 1), (4000, 7), (200, *[500] * 9), (2000, *[2000] * 4, 10)):
+    for sizes in (
+        (1, 1), (4000, 7), (200, *[500] * 9), (2000, *[2000] * 4, 10),
+        (1000, *[4000] * 3, 10),
+    ):
         network = Network.mlp(sizes, seed=1)
         span = network.program.span(0, len(network.program.ops), 1)
         space = list(Persistent().space(span, device))
@@ -102,10 +105,13 @@ def test_shapes_of_rings():
         for config in space:
             (launch,) = Persistent().launches(span, config, device)
             d = {k: v for k, v in launch.defines.items() if isinstance(v, int)}
-            ring = d["SLOTS"] * (16 * d["SLOT"] + 16)
-            sums = 2 * d["MOST"] * config["group"] // 8
-            assert ring + sums <= 48 << 10
-            assert d["SLOTS"] >= 2
+            ring, sums = d["SLOTS"] * (16 * d["SLOT"] + 16), d["GROUP"] >> d["HALVINGS"]
+            room = 160 if config["per_unit"] == 1 and d["KEEP"] < 100 else 48
+            assert ring + 8 * d["MOST"] * sums <= room << 10
+            assert d["SLOTS"] >= max(2, d["FLIGHT"])
+            assert d["ROWS"] >> d["HALVINGS"] >= 1
+            assert sums % (4 * d["HOLDERS"]) == 0
+            assert (max(sizes[1:]) // d["GROUPS"] + 1) * d["HOLDERS"] <= d["GROUP"]
             assert d["ROWS"] % d["PIECE"] == 0
             assert 4 * d["VECTORS"] * config["group"] >= max(sizes[:-1])
             assert d["MOST"] * d["GROUPS"] >= max(sizes[1:])

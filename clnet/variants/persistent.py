@@ -30,17 +30,21 @@ BULK = 90  # the generation of PTX that copies in bulk
 # What is tried, the usually best first. Without bulk copies: work-items of a group,
 # vectors on their way.
 DEPTHS = ((256, 8), (128, 4), (192, 8), (256, 16), (512, 16))
-# With them, where the weights stay in the last cache between launches: work-items that
-# compute, rows in registers, rows of a piece; one group a compute unit. And else:
-# groups a compute unit, work-items, rows.
-CACHED = ((128, 4, 2), (128, 8, 4), (128, 4, 4), (128, 8, 8), (256, 4, 1))
-STREAMED = ((2, 256, 4), (2, 128, 4), (2, 128, 2), (2, 256, 2), (1, 256, 2))
+# With them: groups a compute unit, work-items that compute, rows in registers, pieces
+# on their way (behind more, what is looked for would come late); where the weights stay
+# in the last cache between launches, and where they do not.
+CACHED = ((1, 128, 4, 4), (1, 128, 8, 4), (1, 256, 4, 4))
+STREAMED = ((1, 256, 8, 6), (1, 256, 4, 4), (2, 128, 4, 2), (2, 256, 4, 2))
 CACHE = 28 << 20  # bytes of weights that are asked to stay there
-PIECE = 12 << 10  # bytes of a piece of more than one row, at most
-FLIGHT = 2  # pieces on their way, if not all: what is looked for comes behind them
-SLOTS = 16  # at most
-RING = 48 << 10  # bytes of local memory that a group may declare
+PIECE = 12 << 10  # bytes of a piece of more than one row, at most, if from memory
+SLOTS = 32  # at most: each is readied by a work-item
+RING = 48 << 10  # bytes of local memory that a group declares
+# And that the only group of a unit does where weights come from memory: more than the
+# driver tells (580), as static arrays may have.
+DEEP_RING = 160 << 10
+HOLDERS = (8, 4, 2, 1)  # work-items that add up a row's sums
 REGISTERS = 1 << 16  # of a compute unit, 4 bytes each
+OWN = 176  # of a work-item at most
 NAP = 40  # ns between looks, where they share a path with weights
 PATIENCE = 1 << 22  # looks at a word: some seconds
 GIVEN = 224  # inputs among a launch's arguments: OpenCL promises 1 KiB for all of these
@@ -57,7 +61,8 @@ class Persistent:
     Config: ``group``, work-items of a group that compute. Where they load weights
     (``persistent.cl``): ``depth``, vectors of weights that each keeps on their way.
     Where weights are copied in bulk (``persistent_ring.cl``): ``per_unit``, groups a
-    compute unit; ``rows`` in registers at once; rows of a ``piece`` copied at once.
+    compute unit; ``rows`` in registers at once; rows of a ``piece`` copied at once;
+    pieces in ``flight`` at once.
     """
 
     name: str = "persistent"
@@ -181,35 +186,42 @@ def _streamed(span: Span) -> bool:
 
 def _rings(span: Span) -> tuple[Config, ...]:
     """Return the configs of ``persistent_ring.cl`` that are tried."""
-    if not _streamed(span):
-        return tuple(
-            {"group": group, "per_unit": 1, "rows": rows, "piece": piece}
-            for group, rows, piece in CACHED
-        )
-    fitting = max(PIECE // (_row(span) * VECTOR), 1)
-    piece = 1 << (fitting.bit_length() - 1)
+    streamed = _streamed(span)
+    fitting = max((PIECE if streamed else RING // 3) // (_row(span) * VECTOR), 1)
+    whole = 1 << (fitting.bit_length() - 1)
     return tuple(
-        {"group": group, "per_unit": count, "rows": rows, "piece": min(piece, rows)}
-        for count, group, rows in STREAMED
+        {
+            "group": group, "per_unit": count, "rows": rows,
+            "piece": min(whole, rows if streamed else rows // 2), "flight": flight,
+        }
+        for count, group, rows, flight in (STREAMED if streamed else CACHED)
     )
 
 
 def _ring(span: Span, config: Config, device: Device) -> dict[str, int]:
     """Return the macros of ``persistent_ring.cl`` that a config decides on."""
     group, rows, piece = config["group"], config["rows"], config["piece"]
-    most = round_up(_share(span, config, device), rows)
-    row = _row(span)
-    partial = 2 * most * group // LOCK_STEP * WORD
-    slots = min((RING - partial) // (piece * row * VECTOR + FLAGS), SLOTS)
+    streamed, share, row = _streamed(span), _share(span, config, device), _row(span)
+    most = round_up(share, rows)
+    halvings = rows.bit_length() - 1 if streamed else 0
+    sums = group >> halvings
+    # All rows are added up at once, and the last vector filled up.
+    least = max(share + VECTOR // WORD - 1, group * VECTOR // WORD // sums)
+    holders = next((n for n in HOLDERS if n * least <= group), HOLDERS[-1])
+    room = DEEP_RING if streamed and config["per_unit"] == 1 else RING
+    left = room - 2 * most * sums * WORD
+    slots = min(left // (piece * row * VECTOR + FLAGS), SLOTS)
     return {
         "GROUPS": _groups(config, device),
         "SLOTS": slots,
         "SLOT": piece * row,
         "PIECE": piece,
-        "FLIGHT": FLIGHT if _streamed(span) else slots,
+        "FLIGHT": min(config["flight"], slots),
         "ROWS": rows,
         "VECTORS": -(-row // group),
         "MOST": most,
+        "HALVINGS": halvings,
+        "HOLDERS": holders,
         "KEEP": min(100 * CACHE // span_bytes(span), 100),
         "NAP": 0,
     }
@@ -226,6 +238,7 @@ def _ring_fits(span: Span, config: Config, device: Device) -> bool:
     return (
         ring["SLOTS"] >= 2
         and size <= device.largest_group
+        and registers <= OWN
         and registers * size * config["per_unit"] <= REGISTERS
         # One work-item adds up a row, or fills up the last vector.
         and _share(span, config, device) + VECTOR // WORD <= group
