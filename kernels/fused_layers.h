@@ -107,7 +107,8 @@ UNROLLED
     }
 UNROLLED
     for (int i = 0; i < 2 * ROWS_M; ++i) {
-        const float *left = main[i / 2][0] + i % 2 * 2, *right = main[i / 2][1] + i % 2 * 2;
+        const float *left = main[i / 2][0] + i % 2 * 2;
+        const float *right = main[i / 2][1] + i % 2 * 2;
         float4 v = (float4)(left[0], left[1], right[0], right[1]);
 #if PLANES == 2
         left = rest[i / 2][0] + i % 2 * 2;
@@ -137,7 +138,8 @@ inline float2 activate(const int last, const float sum)
 }
 
 // most [m][i] = the exponent of a sample's largest half; NOTHING where all are zero
-inline void look_up(int (*most)[2], Words *rows, const int blocks, __local uint4 *exchange)
+inline void look_up(int (*most)[2], Words *rows, const int blocks,
+                    __local uint4 *exchange)
 {
 UNROLLED
     for (int i = 0; i < 2 * ROWS_M; ++i) {
@@ -236,8 +238,8 @@ UNROLLED
         const uint times[2] = {as_halves(power - both[0]), as_halves(power - both[1])};
 UNROLLED
         for (int i = 0; i < blocks * PLANES * 4; ++i)
-            even[m][i / 4 / PLANES][i / 4 % PLANES][i % 4] =
-                times_halves(rows[m][i / 4 / PLANES][i / 4 % PLANES][i % 4], times[i % 2]);
+            even[m][i / 4 / PLANES][i / 4 % PLANES][i % 4] = times_halves(
+                rows[m][i / 4 / PLANES][i / 4 % PLANES][i % 4], times[i % 2]);
     }
     write_turned(to, even, blocks, 0, row, exchange);
 }
@@ -262,7 +264,8 @@ UNROLLED
         const int mask = 4 * kept, high = lane & mask;
 UNROLLED
         for (int i = 0; i < kept; ++i) {
-            const float keep = high ? v[i + kept] : v[i], give = high ? v[i] : v[i + kept];
+            const float keep = high ? v[i + kept] : v[i];
+            const float give = high ? v[i] : v[i + kept];
             v[i] = keep + as_float(swapped(as_uint(give), mask, FEW(exchange)));
         }
     }

@@ -31,7 +31,8 @@ void slopes(__global const uint4 *values, __global const uint4 *derivatives,
 #else
     __local uint *few = 0;
 #endif
-    // A group's warps have one layer. Those of one part and several squares read the same.
+    // A group's warps have one layer; those of one part and several squares read the
+    // same.
     int number = get_group_id(0) * SLOPE_WARPS, layer = 0;
     for (; number >= PARTS * SQUARES(layer); ++layer) number -= PARTS * SQUARES(layer);
     number += get_local_id(0) / WARP;

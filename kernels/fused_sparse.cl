@@ -130,7 +130,8 @@ void fused_sparse(__global const REAL *parameters, __global const Part *parts,
             for (int i = id; i < rows * TILE; i += GROUP) {
                 const int r = i / TILE, s = i % TILE, row = block + r;
                 REAL sum = 0;
-                for (int k = 0; k < PARTS; ++k) sum += partial[r * PITCH + k * TILE + s];
+                for (int k = 0; k < PARTS; ++k)
+                    sum += partial[r * PITCH + k * TILE + s];
                 if (at.adds) sum += values[(at.target + row) * TILE + s];
                 if (at.function >= 0) {
                     if (at.bias >= 0) sum += parameters[at.bias + row * at.bias_step];

@@ -31,17 +31,17 @@
 // SHARE     of the outputs' errors, as in losses.h
 // SIZE, BIASES  elements of the flat buffer, and those before the first bias
 // others    as in fused_step.h and steps.h
+#if !defined(INSIDE) || !defined(WARPS) || !defined(ROWS_M) || !defined(STAGES)          \
+    || !defined(X_PADDED) || !defined(T_PADDED) || !defined(HIDDEN_CODE)                 \
+    || !defined(LAST_CODE) || !defined(INNER_RELU) || !defined(HIDDEN_BOUNDED)           \
+    || !defined(HIDDEN_LIMIT) || !defined(LAST_LIMIT) || !defined(SLOPE_EXPONENT)        \
+    || !defined(SHARE) || !defined(SIZE) || !defined(BIASES)
+#error "fused_step.cl needs the macros that its head names"
+#endif
 #define WIDTH 1
 #include "steps.h"
 #include "fused_step.h"
 #include "fused_layers.h"
-#if !defined(INSIDE) || !defined(WARPS) || !defined(ROWS_M) || !defined(STAGES)          \
-    || !defined(X_PADDED) || !defined(T_PADDED) || !defined(HIDDEN_CODE)                 \
-    || !defined(LAST_CODE) || !defined(INNER_RELU) || !defined(HIDDEN_BOUNDED) || !defined(HIDDEN_LIMIT)         \
-    || !defined(LAST_LIMIT) || !defined(SLOPE_EXPONENT) || !defined(SHARE)               \
-    || !defined(SIZE) || !defined(BIASES)
-#error "fused_step.cl needs the macros that its head names"
-#endif
 #define LINE 32  // floats of the cache's
 #define REST (SIZE - BIASES + APART)  // of a group's sums of biases and records
 
@@ -155,7 +155,8 @@ inline float total_of(float v, __local uint *exchange)
 
 // z: what the last layer has summed up of a sample, becomes the loss's derivatives by it
 //
-// wanted: its targets; part: 0 where the sample is none
+// wanted: its targets; factor: its weight; there: 0 where it is none
+// limit, record: errors from which on outputs fail; what is counted, added to
 inline void loss_of(float4 *z, const float4 *wanted, const float factor, const int there,
                     const float limit, float *record, __local uint *exchange)
 {
@@ -212,22 +213,24 @@ UNROLLED
 // values       [layers' blocks: sample blocks, blocks, PLANES, WARP] what layers read
 // derivatives  likewise by what they sum up
 // powers       [LAYERS, sample_blocks] of two, by which products of both are too large
+// parts        INSIDE: [groups, BIASES] the weights' gradients instead
 // slopes       of each warp, of the hidden layers, as `forward` keeps them
 // sums         [groups, REST] of biases' gradients, and behind them the records
 // index map: work-group: every (groups)-th tile of SAMPLES; a warp: ROWS_M * 16 of them
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void train(__global const float *x, const int ldx, __global const float *t, const int ldt,
            __global const float *weight, __global const uint4 *packed,
-          __global const float4 *biases, __global const int4 *about,
-#if !INSIDE
+           __global const float4 *biases, __global const int4 *about,
+#if INSIDE
+           __global float *parts,
+#else
            __global uint4 *values, __global uint4 *derivatives, __global int *powers,
            const int sample_blocks,
-#else
-           __global float *parts,
 #endif
-           __global Slopes *slopes, __global float *sums, const int n, const int bits, const float bit_fail_limit, const int first,
-          const int samples, const uint k0, const uint k1, const uint k2, const uint k3,
-          const uint k4, const uint k5, const uint k6, const uint k7)
+           __global Slopes *slopes, __global float *sums, const int n, const int bits,
+           const float bit_fail_limit, const int first, const int samples,
+           const uint k0, const uint k1, const uint k2, const uint k3,
+           const uint k4, const uint k5, const uint k6, const uint k7)
 {
     __local uint4 shared[(STAGES > 0 ? STAGES * CHUNK : ALL) * PART];
     __local uint4 exchanges[EXCHANGED];
@@ -244,7 +247,8 @@ void train(__global const float *x, const int ldx, __global const float *t, cons
     float found[LAYERS][2 * MINE][4];
     int references[LAYERS];
 UNROLLED
-    for (int i = 0; i < LAYERS * 8 * MINE; ++i) found[i / 8 / MINE][i / 4 % (2 * MINE)][i % 4] = 0;
+    for (int i = 0; i < LAYERS * 8 * MINE; ++i)
+        found[i / (8 * MINE)][i / 4 % (2 * MINE)][i % 4] = 0;
 UNROLLED
     for (int i = 0; i < LAYERS; ++i) references[i] = 2 * MOST_SCALE;
 #endif
@@ -305,8 +309,8 @@ UNROLLED
         // Forward.
 #define VALUES(layer) (values + (size_t)BLOCKS_BEFORE(layer) * sample_blocks * PART)
 #define FORWARD(layer, terms, neurons, last)                                             \
-    forward(layer, terms, neurons, last, rows, v, own, VALUES(layer), row, slopes, &feed, \
-            near_biases, near[layer], exchange);                                         \
+    forward(layer, terms, neurons, last, rows, v, own, VALUES(layer), row, slopes,       \
+            &feed, near_biases, near[layer], exchange);                                  \
     MEET_WARP()
 #if LAYERS > 1
         int layer = 0;
@@ -370,7 +374,7 @@ UNROLLED
 #endif
 #define BACKWARD_FROM(layer, terms)                                                      \
     DERIVATIVES(layer, terms);                                                           \
-    backward(layer, terms, rows, most, scale, slopes, &feed, near[layer],                      \
+    backward(layer, terms, rows, most, scale, slopes, &feed, near[layer],                \
              bias_sums[warp][(layer) - 1], exchange)
 #if LAYERS > 1
         BACKWARD_FROM(LAYERS - 1, LAST);

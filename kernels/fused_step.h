@@ -1,10 +1,10 @@
 // What fused_step.cl and the kernels beside it share: sizes, the order of packed weights,
 // and what lanes of a warp tell each other.
 //
-// A block of weights is one of 16 rows x 16 terms (halves.h), with both in another order,
-// as in fused_mma.h: what a lane g, t = lane / 4, lane % 4 holds of the sums of 16 neurons
-// are then four in a row, of samples g and g + 8, and packed they are the next layer's
-// operand. Blocks lie in the order of their use: each layer's forward, then from the
+// A block of weights is one of 16 rows x 16 terms (halves.h), with both in another
+// order, as in fused_mma.h: what a lane g, t = lane / 4, lane % 4 holds of the sums of
+// 16 neurons are then four in a row, of samples g and g + 8, and packed they are the
+// next layer's operand. Blocks lie in the order of their use: each layer's forward, then from the
 // last layer to the second each one's turned, each filled up to whole chunks.
 //
 // FIRST, LAST  blocks of the first layer's terms, and of the last layer's neurons
