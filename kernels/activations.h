@@ -33,9 +33,10 @@
 inline VAL absolute(VAL v) { return v < CONST(0) ? -v : v; }
 
 #if OPERATOR_MATH
-// e^v to about 1e-7: v = n ln 2 + r with |r| <= ln 2 / 2, found by adding and taking off
-// a number so large that the sum rounds to whole numbers; a least-maximum polynomial
-// for e^r; n goes straight into the exponent's bits. Clamped to the normal numbers.
+// e^v to about 1e-7: v = n ln 2 + r with |r| <= ln 2 / 2, found by adding and taking
+// off a number so large that the sum rounds to whole numbers; a least-maximum
+// polynomial for e^r; n goes straight into the exponent's bits. Clamped to the normal
+// numbers.
 inline VAL exponential(VAL v)
 {
     v = v < CONST(-87.3f) ? CONST(-87.3f) : v;
@@ -154,7 +155,10 @@ inline VAL cosine(VAL v) { return BY_ONE(cos, v); }
 
 inline VAL act_identity(VAL v) { return v; }
 inline VAL act_threshold(VAL v) { return v < CONST(0) ? CONST(0) : CONST(1); }
-inline VAL act_threshold_symmetric(VAL v) { return v < CONST(0) ? CONST(-1) : CONST(1); }
+inline VAL act_threshold_symmetric(VAL v)
+{
+    return v < CONST(0) ? CONST(-1) : CONST(1);
+}
 inline VAL act_sigmoid(VAL v) { return CONST(1) / (CONST(1) + exponential(-v)); }
 inline VAL act_tanh(VAL v) { return hyperbolic_tangent(v); }
 inline VAL act_gaussian(VAL v) { return exponential(-v * v); }

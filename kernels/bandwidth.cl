@@ -1,8 +1,8 @@
 // bandwidth: reads memory and does nothing else, for the floors of the benchmarks.
 //
 // REAL    float or double
-// WIDTH   numbers a load: 4 where work-items stand beside each other, 8 where each has a
-//         core's vector registers for itself
+// WIDTH   numbers a load: 4 where work-items stand beside each other, 8 where each has
+//         a core's vector registers for itself
 // UNROLL  loads asked for before the first is used: 8
 #if !defined(REAL) || !defined(WIDTH) || !defined(UNROLL)
 #error "bandwidth.cl needs REAL, WIDTH and UNROLL"

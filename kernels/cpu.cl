@@ -7,8 +7,8 @@
 //
 //            panel 0     panel 1           group of GROUP panels = one task
 //           +--16--+    +--16--+
-//   bias    |......|    |......|           W is packed as [panel][1 + n_in][16] and read
-//   input 0 |......|    |......|           as one stream; the bias is the first row.
+//   bias    |......|    |......|           W is packed as [panel][1 + n_in][16] and
+//   input 0 |......|    |......|           read as one stream, the bias first.
 //   input 1 |......|    |......|           ROWS samples x PANELS panels are held in
 //      :    |  :   |    |  :   |           registers for the whole of n_in.
 //
@@ -332,8 +332,8 @@ helpers(SHARED_ARGUMENTS, volatile __global int *state)
 // parameters  A [n_out, stride] at `weights`, bias [n_out] at `bias` (-1: none)
 // packed      [panels][1 + n_in][16] at `start`
 // index map: work-item (panel, row of the panel)
-__kernel void pack(__global const float *parameters, const int weights, const int stride,
-                   const int bias, const int n_in, const int n_out,
+__kernel void pack(__global const float *parameters, const int weights,
+                   const int stride, const int bias, const int n_in, const int n_out,
                    __global float *packed, const int start)
 {
     const int panel = get_global_id(0), row = get_global_id(1);

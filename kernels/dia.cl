@@ -36,9 +36,9 @@
 #define SHIFT(d) (TRANSPOSED ? -offsets[d] : offsets[d])
 
 // sums[b, r] (+)= sum over the diagonals d:  values[d, r] * x[b, r + offsets[d]]
-// transposed                               values[d, r'] * x[b, r'], r' = r - offsets[d]
+// transposed                              values[d, r'] * x[b, r'], r' = r - offsets[d]
 //
-// parameters [..]         values [diagonals, pitch] start at `weights`, biases at `bias`
+// parameters [..]        values [diagonals, pitch] start at `weights`, biases at `bias`
 // offsets    [diagonals]
 // x [batch, ldx]   columns values a row
 // sums [batch, lds]   y [batch, ldy]   as in sparse.h
@@ -50,7 +50,8 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void dia(__global const REAL *parameters, const int weights, const int bias,
          __global const int *offsets, const int diagonals, const int pitch,
          __global const REAL *x, const int ldx, const int columns, __global REAL *sums,
-         const int lds, __global REAL *y, const int ldy, const int rows, const int batch)
+         const int lds, __global REAL *y, const int ldy, const int rows,
+         const int batch)
 {
     const int row = get_global_id(0);
     const size_t first = get_global_id(1) * SAMPLES;

@@ -31,7 +31,7 @@
 typedef struct {
     __global float *total;   // [size] the gradients of the whole step
     __global float *state;   // [SLOTS, size] the optimiser's
-    __global float *totals;  // [6] of the epoch so far, and what rounding took from them
+    __global float *totals;  // [6] of the epoch so far, and what rounding took
     __global const uchar *live;  // [size] 0 for padding, which stays zero
     int outputs;
     float rate;
@@ -115,7 +115,7 @@ inline void finish(const Net *net, const Ending *ending, const int tasks,
 // layers, neurons             the tables
 // x, t, weight                the data set [n, width]; not GATHERED: as `turn` left it
 // memory [workers, worker_size]
-// gradients [2 * tasks, size + APART]  room for each task, and for each that is done again
+// gradients [2 * tasks, size + APART]  room for each task, and for each done again
 // sync   zero at first: [0] the step before, [1] the open one or 0, [2] helpers inside,
 //        [3] tasks claimed, [4] workers that have left, [5, 6] Step, [8 … 15] its key,
 //        [SYNC …] for each task the step that has done it

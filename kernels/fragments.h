@@ -1,5 +1,5 @@
-// Products of blocks of halves (halves.h) on a warp's matrix units, and copies of blocks
-// to local memory beside them.
+// Products of blocks of halves (halves.h) on a warp's matrix units, and copies of
+// blocks to local memory beside them.
 //
 // PLANES, PTX  as in halves.h
 #include "halves.h"
@@ -13,9 +13,10 @@ typedef __local const half *Fragment;
 #define FRAGMENT(block, lane) ((__local const half *)(block))
 #endif
 
-// sums [4] += products of a block's 16 rows with 8 of another's, those from 8 * side on:
-// sums 0 and 1 are c(g, 2t) and c(g, 2t + 1), sums 2 and 3 those of g + 8
-inline void multiply_add(float *sums, const Fragment a, const Fragment b, const int side)
+// sums [4] += products of a block's 16 rows with 8 of another's, those from 8 * side
+// on: sums 0 and 1 are c(g, 2t) and c(g, 2t + 1), sums 2 and 3 those of g + 8
+inline void multiply_add(float *sums, const Fragment a, const Fragment b,
+                         const int side)
 {
 #if PTX >= 80
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "

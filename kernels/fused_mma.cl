@@ -64,7 +64,8 @@ UNROLLED
 #define STAGED (ROWS_M * TERMS * PLANES * WARP)     // of a warp; after them ROWS_M * 16
 #define EXCHANGED (WARPS * (STAGED + 4 * ROWS_M))   // values
 #define STAGE_WORDS(rows, exchange) stage_words(rows, exchange)
-#define ROWS(m, k, p) FRAGMENT(exchange + (((m) * TERMS + (k)) * PLANES + (p)) * WARP, 0)
+#define ROWS(m, k, p) \
+    FRAGMENT(exchange + (((m) * TERMS + (k)) * PLANES + (p)) * WARP, 0)
 inline void share_largest(uint (*most)[2], __local uint4 *exchange)
 {
     const int lane = get_local_id(0) % WARP;
@@ -88,8 +89,8 @@ inline void stage_words(Words *rows, __local uint4 *exchange)
 }
 #endif
 
-// What was loaded before is asked for before what is loaded from local memory after: the
-// compiler would put off such loads until their values are wanted.
+// What was loaded before is asked for before what is loaded from local memory after:
+// the compiler would put off such loads until their values are wanted.
 #if PTX >= 80
 #define ASKED() asm volatile("bar.warp.sync 0xffffffff;" ::: "memory")
 #else
@@ -153,10 +154,11 @@ inline void put_words_relu(uint (*words)[4], const int i, const float4 v)
 inline float4 activate_four(const int code, const float4 v)
 {
     switch (code) {
-#define FOUR(number, function, steepness, limit)                                         \
-    case number: {                                                                       \
-        const float4 w = isinf(limit) ? v : clamp(v, -(limit), limit);                   \
-        return (float4)(function(w.s0), function(w.s1), function(w.s2), function(w.s3)); \
+#define FOUR(number, function, steepness, limit)                                       \
+    case number: {                                                                     \
+        const float4 w = isinf(limit) ? v : clamp(v, -(limit), limit);                 \
+        return (float4)(function(w.s0), function(w.s1),                                \
+                        function(w.s2), function(w.s3));                               \
     }
         FUNCTIONS(FOUR)
     }
@@ -199,7 +201,8 @@ UNROLLED
 UNROLLED
         for (int k = 0; k < FIRST; ++k) {
             const float4 four = fabs(v[i / 2][i % 2][k]);
-            largest = fmax(fmax(largest, fmax(four.s0, four.s1)), fmax(four.s2, four.s3));
+            largest = fmax(fmax(largest, fmax(four.s0, four.s1)),
+                           fmax(four.s2, four.s3));
         }
         most[i / 2][i % 2] = as_uint(largest);
     }
@@ -239,7 +242,8 @@ UNROLLED
 UNROLLED
     for (int i = 0; i < 2 * ROWS_M; ++i) {
         const int m = i / 2, exponent = (int)(most[m][i % 2] >> 10) - 15;
-        // In two steps, as halves' powers end. What 2^-28 takes beside biases is nothing.
+        // In two steps, as halves' powers end. What 2^-28 takes beside biases is
+        // nothing.
         int power = min(LEVEL - 1 - exponent, limit - scales[m][i % 2]);
         power = clamp(power, -28, 30);
         scales[m][i % 2] = min(scales[m][i % 2] + power, limit);
@@ -436,9 +440,9 @@ void fused_mma(__global const float *x, const int ldx, __global const uint4 *wei
         int scales[ROWS_M][2], layer = 0;
         if (!AHEAD) load_samples(v, x, ldx, first, batch);
         first_rows(rows, scales, v, near_steps[0].s1, exchange);
-#define COMPUTE(layer, terms, neurons, last)                                             \
-    compute(rows, scales, layer, terms, neurons, last, shared, weights, &turn, exchange, \
-            near_biases, near_steps, near_factors, y, ldy, first, batch)
+#define COMPUTE(layer, terms, neurons, last)                                           \
+    compute(rows, scales, layer, terms, neurons, last, shared, weights, &turn,         \
+            exchange, near_biases, near_steps, near_factors, y, ldy, first, batch)
 #if LAYERS > 1 && FIRST != HIDDEN
         COMPUTE(0, FIRST, HIDDEN, 0);
         layer = 1;

@@ -34,19 +34,20 @@
 // TILE_K          terms of a step: a multiple of 8 and of TEAMS; usually 16 to 128
 // ITEM_M, ITEM_N  rows and columns of a work-item: 4, 8 or 16, and dividing the tile
 // TEAMS           work-items that share a sum; usually 1 to 32
-// LANES, DEPTH    neighbouring work-items lie in blocks, so many side by side and so many
-//                 below: divisors of TILE_N / ITEM_N and TILE_M / ITEM_M; usually 2 x 8,
-//                 4 x 8 or 8 x 4
-// UNROLL          1: loops are written out, so that arrays are registers; 0: not, on CPUs,
-//                 where it gains nothing and takes long to build
+// LANES, DEPTH    neighbouring work-items lie in blocks, so many side by side and so
+//                 many below: divisors of TILE_N / ITEM_N and TILE_M / ITEM_M; usually
+//                 2 x 8, 4 x 8 or 8 x 4
+// UNROLL          1: loops are written out, so that arrays are registers; 0: not, on
+//                 CPUs, where it gains nothing and takes long to build
 // A_ALONG         1: a(m, k) is at a[m * lda + k], and is turned; 0: at a[k * lda + m]
-// A_PADDED        1: its rows start on a vector of 4 and are padded with zeros to vectors
+// A_PADDED        1: its rows start on a vector of 4, padded with zeros to vectors
 // B_ALONG, B_PADDED  the same of b
 // X_PADDED        as in vectors.h: 0 where an operand is not padded
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(TILE_K) || !defined(ITEM_M) \
     || !defined(ITEM_N) || !defined(TEAMS) || !defined(LANES) || !defined(DEPTH) \
     || !defined(UNROLL)
-#error "gemm.h needs TILE_M, TILE_N, TILE_K, ITEM_M, ITEM_N, TEAMS, LANES, DEPTH, UNROLL"
+#error "gemm.h needs TILE_M, TILE_N, TILE_K, ITEM_M, ITEM_N, TEAMS, LANES, DEPTH and \
+UNROLL"
 #endif
 #if !defined(A_ALONG) || !defined(A_PADDED) || !defined(B_ALONG) || !defined(B_PADDED)
 #error "gemm.h needs A_ALONG, A_PADDED, B_ALONG and B_PADDED"
@@ -68,7 +69,7 @@
 #define ITEMS (TEAM * TEAMS)                // work-items of a group
 #define PITCH(tile) ((tile) + 4)
 #define VECTORS(tile) ((tile) * TILE_K / 4)                    // vectors of a step
-#define HELD(tile) ((VECTORS(tile) + ITEMS - 1) / ITEMS)       // that a work-item carries
+#define HELD(tile) ((VECTORS(tile) + ITEMS - 1) / ITEMS)       // of them a work-item's
 #define SIDE (TILE_K * (PITCH(TILE_M) + PITCH(TILE_N)))        // values of a side
 #define EXCHANGED (ITEMS * ITEM_N)          // values that teams exchange at once
 #define SHARED (2 * SIDE > EXCHANGED ? 2 * SIDE : EXCHANGED)   // values in local memory
@@ -81,14 +82,14 @@
 #define ROW_OF(id, i) ((i) / 4 * 4 * DOWN + 4 * DOWN_OF(id) + (i) % 4)
 #define COLUMN_OF(id, c) (4 * ((c) * ACROSS + ACROSS_OF(id)))
 
-// Which value of a step the s-th vector starts at, as (k, m). What is turned: two vectors
-// of a row lie side by side in the order of s, then come the other rows.
+// Which value of a step the s-th vector starts at, as (k, m). What is turned: two
+// vectors of a row lie side by side in the order of s, then come the other rows.
 #define K_OF(s, tile, along) \
     ((along) ? 4 * ((s) / (2 * (tile)) * 2 + (s) % 2) : (s) / ((tile) / 4))
 #define M_OF(s, tile, along) ((along) ? (s) / 2 % (tile) : 4 * ((s) % ((tile) / 4)))
 
-// held [HELD(tile)] = what this work-item carries of a step of an operand, of which there
-// are `rows` rows and `terms` terms left from `from` on
+// held [HELD(tile)] = what this work-item carries of a step of an operand, of which
+// there are `rows` rows and `terms` terms left from `from` on
 inline void fetch(VEC *held, __global const REAL *from, const int ld, const int rows,
                   const int terms, const int tile, const int along, const int padded)
 {
@@ -101,7 +102,8 @@ UNROLLED
         held[h] = (VEC)(0);
         if (carried && m < rows && k < terms)
             held[h] = padded ? *(__global const VEC *)(from + (row * ld + column))
-                             : four_of(from + row * ld, column / 4, along ? terms : rows);
+                             : four_of(from + row * ld, column / 4,
+                                       along ? terms : rows);
     }
 }
 
@@ -134,7 +136,8 @@ UNROLLED
 }
 
 // sums += the terms of this work-item's team in a step
-inline void add_step(VEC (*sums)[CHUNKS_N], __local const REAL *a, __local const REAL *b)
+inline void add_step(VEC (*sums)[CHUNKS_N], __local const REAL *a,
+                     __local const REAL *b)
 {
     const int id = get_local_id(0), start = TEAM_OF(id) * (TILE_K / TEAMS);
 UNROLLED
@@ -177,9 +180,10 @@ UNROLLED
 // `rows` rows from a on and `columns` from b on. shared [SHARED] is local memory.
 // Returned: the sum of what the work-item carried of a; that is of the rows from
 // M_OF(id, TILE_M, 0) on, if a is not turned and TILE_M / 4 divides ITEMS.
-inline VEC multiply(VEC (*sums)[CHUNKS_N], __local REAL *shared, __global const REAL *a,
-                    const int lda, const int rows, __global const REAL *b, const int ldb,
-                    const int columns, const int terms)
+inline VEC multiply(VEC (*sums)[CHUNKS_N], __local REAL *shared,
+                    __global const REAL *a, const int lda, const int rows,
+                    __global const REAL *b, const int ldb, const int columns,
+                    const int terms)
 {
     VEC a_held[HELD(TILE_M)], b_held[HELD(TILE_N)], carried = (VEC)(0);
 UNROLLED

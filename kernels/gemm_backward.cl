@@ -1,12 +1,12 @@
-// gemm_backward: the products of a dense layer's backward pass, by tiles in local memory
-// and tiles in registers (gemm.h).
+// gemm_backward: the products of a dense layer's backward pass, by tiles in local
+// memory and tiles in registers (gemm.h).
 //
 // OUTER     1: the kernel outer; 0: the kernel apply_t
 // HAS_BIAS  outer: 1 where the biases' gradient is wanted too
 //           apply_t: 1 where the layer below has biases and its sums are read
 // X_PADDED  as in vectors.h; apply_t: 1
-// GRADIENT  apply_t only: the derivative of the layer below, as grad_tanh in gradients.h,
-//           where it is multiplied by; left out where not
+// GRADIENT  apply_t only: the derivative of the layer below, as grad_tanh in
+//           gradients.h, where it is multiplied by; left out where not
 // READS_SUMS  with GRADIENT: 1 where it is by the sums, 0 where it is by the outputs
 // STEEPNESS, LIMIT  with GRADIENT: as in activations.h
 // REAL      float or double
@@ -42,9 +42,9 @@ void outer(__global REAL *target, const int pitch, const int weights, const int 
     const size_t first = (size_t)get_group_id(2) * part;
     target += (size_t)get_group_id(2) * pitch;
     VEC sums[ITEM_M][CHUNKS_N];
-    const VEC carried = multiply(sums, shared, ds + first * ldds + row, ldds, n_out - row,
-                                 x + first * ldx + column, ldx, n_in - column,
-                                 min(part, batch - (int)first));
+    const VEC carried = multiply(sums, shared, ds + first * ldds + row, ldds,
+                                 n_out - row, x + first * ldx + column, ldx,
+                                 n_in - column, min(part, batch - (int)first));
 #if HAS_BIAS
     __local VEC *carries = (__local VEC *)shared;  // [ITEMS / (TILE_M / 4), TILE_M / 4]
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -66,12 +66,14 @@ UNROLLED
         for (int i = 0; i < ITEM_M; ++i) {
             const int m = row + ROW_OF(id, i);
             if (m >= n_out) continue;
-            put_four(target + weights + (size_t)m * stride + n, sums[i][c], n_in - n, 1);
+            put_four(target + weights + (size_t)m * stride + n, sums[i][c], n_in - n,
+                     1);
         }
     }
 }
 
-// gradients = sums over the parts: `size` values from `weights` on, then those from `bias`
+// gradients = sums over the parts: `size` values from `weights` on, then those from
+// `bias`
 //
 // partial [parts, pitch]: first the weights' gradient, then the biases'; size and pitch
 // are multiples of 4; n_out: 0 where the biases have none

@@ -13,7 +13,8 @@
 // SIGMOID, SOFTMAX, MEAN  loss only: 1 where the loss is fused with that activation;
 //        where it is the mean over outputs
 // WEIGHTED  loss only: 1 where samples have weights
-// PARTS, TEAM  shared_bias_… only: partial sums; work-items that add them, a power of two
+// PARTS, TEAM  shared_bias_… only: partial sums; work-items that add them, a power of
+//        two
 // GROUP  tally only: work-items, a power of two
 // SHUFFLED, ROWS  gather only: 1 where the order is random; rows of a group
 #define WIDTH 1
@@ -80,7 +81,7 @@ __kernel void apply_t(__global const REAL *parameters, const int weights,
     dx[sample * lddx + column] = sum;
 }
 
-// gradients[weights + slot] = sum over b:  ds[b, row] * x[b, column], at each live entry
+// gradients[weights + slot] = sum over b: ds[b, row] * x[b, column], at each live entry
 //
 // slots, rows, columns [entries]
 // index map: work-item = entry; neighbours are of one row, in neighbouring columns

@@ -26,7 +26,10 @@ inline VAL grad_sigmoid_stepwise(VAL y, VAL s) { return y * (CONST(1) - y); }
 inline VAL grad_tanh(VAL y, VAL s) { return CONST(1) - y * y; }
 inline VAL grad_tanh_stepwise(VAL y, VAL s) { return CONST(1) - y * y; }
 inline VAL grad_relu(VAL y, VAL s) { return y > CONST(0) ? CONST(1) : CONST(0); }
-inline VAL grad_leaky_relu(VAL y, VAL s) { return y < CONST(0) ? CONST(LEAK) : CONST(1); }
+inline VAL grad_leaky_relu(VAL y, VAL s)
+{
+    return y < CONST(0) ? CONST(LEAK) : CONST(1);
+}
 inline VAL grad_elu(VAL y, VAL s) { return y < CONST(0) ? y + CONST(1) : CONST(1); }
 
 // By v.
@@ -59,7 +62,8 @@ inline VAL grad_sin(VAL v, VAL s) { return cosine(v) * CONST(0.5); }
 inline VAL grad_cos(VAL v, VAL s) { return sine(v) * CONST(-0.5); }
 inline VAL grad_gelu(VAL v, VAL s)
 {
-    VAL below = CONST(0.5) * (CONST(1) + error_function(v * CONST(0.70710678118654752)));
+    VAL below = CONST(0.5)
+                * (CONST(1) + error_function(v * CONST(0.70710678118654752)));
     return below + v * exponential(v * v * CONST(-0.5)) * CONST(0.39894228040143268);
 }
 inline VAL grad_silu(VAL v, VAL s)
@@ -67,7 +71,10 @@ inline VAL grad_silu(VAL v, VAL s)
     VAL y = CONST(1) / (CONST(1) + exponential(-v));
     return y * (CONST(1) + v * (CONST(1) - y));
 }
-inline VAL grad_softplus(VAL v, VAL s) { return CONST(1) / (CONST(1) + exponential(-v)); }
+inline VAL grad_softplus(VAL v, VAL s)
+{
+    return CONST(1) / (CONST(1) + exponential(-v));
+}
 
 // FANN's own.
 inline VAL fann_grad_sigmoid(VAL y, VAL s)

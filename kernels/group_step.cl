@@ -36,9 +36,10 @@
 // CHAIN   {{n_in, …}, …} each one's Layer; its places are those in local memory
 // SAME    {{function, …}, …} its neurons, where all are the same; else their function
 //         is -1, and they are in a table
-// X_PLACE, T_PLACE, WEIGHT_PLACE, RECORD_PLACE  of a tile's inputs, targets, weights and
-//         records
-// MEET    where the groups of `steps` meet, a power of two, no less than they are; else 0
+// X_PLACE, T_PLACE, WEIGHT_PLACE, RECORD_PLACE  of a tile's inputs, targets, weights
+//         and records
+// MEET    where the groups of `steps` meet, a power of two, no less than they are;
+//         else 0
 // PATIENCE  looks at who has come before the alarm
 // and those of steps.h
 #define REAL float
@@ -297,7 +298,8 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
 #if MEET
         round += MEET;
         if (!meet(came, round, distress, &vain)) break;
-        const Moment now = moment_of(rate, here, 0.0f, seen, outputs, count + step, seed);
+        const Moment now =
+            moment_of(rate, here, 0.0f, seen, outputs, count + step, seed);
         combined(gradients, min(groups, (here + TILE - 1) / TILE), parameters, state,
                  total, totals, live, anew, now, sums);
         round += MEET;

@@ -18,10 +18,10 @@
 // parameters [..]           A [n_out, stride] at `weights`, bias [n_out] at `bias`
 // x          [batch, ldx]   y [batch, ldy]
 // index map: work-item b * across + j, in one dimension: others may end at 65535
-__kernel void naive(__global const REAL *parameters, const int weights, const int stride,
-                    const int bias, __global const REAL *x, const int ldx,
-                    __global REAL *y, const int ldy, const int n_in, const int n_out,
-                    const int across)
+__kernel void naive(__global const REAL *parameters, const int weights,
+                    const int stride, const int bias, __global const REAL *x,
+                    const int ldx, __global REAL *y, const int ldy, const int n_in,
+                    const int n_out, const int across)
 {
     const int j = get_global_id(0) % across;
     const size_t sample = get_global_id(0) / across;

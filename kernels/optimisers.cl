@@ -28,7 +28,7 @@
 // gradients  [size]         of the sum over the step's samples
 // live       [size]         0 for padding, which stays zero
 // state      [SLOTS, size]  the optimiser's, changed in place
-// totals     [6]            of the epoch so far; [1] and [4] add up to the squared error
+// totals     [6]            of the epoch so far; [1] + [4] is the squared error
 // norm       [1]            of the mean gradient; anything without CLIP_NORM
 // size: a multiple of WIDTH; rate, samples: of this step; seen: samples of the epoch;
 // outputs: of a sample; count: steps taken before; seed: of random numbers

@@ -183,7 +183,8 @@ RULE
 #endif
 
 // The new value, with gradients penalised and clipped before.
-inline VAL stepped(const VAL w, const VAL g, VAL *s, const Moment now, const uint element)
+inline VAL stepped(const VAL w, const VAL g, VAL *s, const Moment now,
+                   const uint element)
 {
     const VAL whole = penalised(w, g, now.samples, element);
     return ruled(w, shortened(whole, now.samples, now.norm), s, now, element);

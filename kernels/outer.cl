@@ -9,9 +9,9 @@
 //
 //            x[b, c … c + VEC - 1]
 //          +-----------------------+
-//   ds[b,  | . . . . . . . . . . . |   The last tile of columns starts early, so that it
-//   r …    | . . . . sums  . . . . |   reads no more than there is, and writes only what
-//   ROWS]  | . . . . . . . . . . . |   its neighbour does not.
+//   ds[b,  | . . . . . . . . . . . |   The last tile of columns starts early, so that
+//   r …    | . . . . sums  . . . . |   it reads no more than there is, and writes only
+//   ROWS]  | . . . . . . . . . . . |   what its neighbour does not.
 //          +-----------------------+
 //
 // REAL   float or double

@@ -12,7 +12,7 @@
     || !defined(SECOND) || !defined(TOTALS)
 #error "pack.cl needs PACKERS, TURNED, SOURCE_PADDED, SECOND and TOTALS"
 #endif
-#define HELD 4                      // blocks that a warp keeps from finding their largest
+#define HELD 4  // blocks that a warp keeps from finding their largest
 #define PACKING_WARPS (PACKERS / WARP)
 
 // A pair of neighbouring terms of a row.
@@ -38,12 +38,12 @@ inline float2 pair_of(__global const float *row, const int k, const int terms)
 #endif
 
 // A lane's pairs of terms of a block.
-#define LOAD(pairs, block)                                                               \
-    UNROLLED                                                                             \
-    for (int i = 0; i < 4; ++i) {                                                        \
-        const int row = first + g + 8 * BELOW(i);                                        \
-        const int k = (block) * BLOCK + 2 * t + 8 * (SECOND ? i % 2 : i / 2);            \
-        pairs[i] = row < rows ? PAIR(row, k) : (float2)(0);                              \
+#define LOAD(pairs, block)                                                             \
+    UNROLLED                                                                           \
+    for (int i = 0; i < 4; ++i) {                                                      \
+        const int row = first + g + 8 * BELOW(i);                                      \
+        const int k = (block) * BLOCK + 2 * t + 8 * (SECOND ? i % 2 : i / 2);          \
+        pairs[i] = row < rows ? PAIR(row, k) : (float2)(0);                            \
     }
 #define BELOW(i) (SECOND ? (i) / 2 : (i) % 2)  // whether a word is of row g + 8
 
@@ -57,12 +57,12 @@ inline float sum_of(const float2 a, const float2 b)
 {
     return (a.s0 + a.s1) + (b.s0 + b.s1);
 }
-// The same for rows g and g + 8 of a lane's pairs; no arrays, which PoCL 3.0 shares among
-// work-items where they start alike.
-#define REGARD(pairs)                                                                    \
-    most = (uint2)(regard(most.s0, pairs[0], pairs[SECOND ? 1 : 2]),                     \
-                   regard(most.s1, pairs[SECOND ? 2 : 1], pairs[3]));                    \
-    total += (float2)(sum_of(pairs[0], pairs[SECOND ? 1 : 2]),                           \
+// The same for rows g and g + 8 of a lane's pairs; no arrays, which PoCL 3.0 shares
+// among work-items where they start alike.
+#define REGARD(pairs)                                                                  \
+    most = (uint2)(regard(most.s0, pairs[0], pairs[SECOND ? 1 : 2]),                   \
+                   regard(most.s1, pairs[SECOND ? 2 : 1], pairs[3]));                  \
+    total += (float2)(sum_of(pairs[0], pairs[SECOND ? 1 : 2]),                         \
                       sum_of(pairs[SECOND ? 2 : 1], pairs[3]));
 
 // Write a lane's pairs of a block, scaled.
@@ -80,11 +80,13 @@ UNROLLED
     if (PLANES == 2) to[WARP] = (uint4)(low[0], low[1], low[2], low[3]);
 }
 
-// packed [row blocks, blocks, PLANES, WARP] from `at` on: the rows of the source, of which
+// packed [row blocks, blocks, PLANES, WARP] from `at` on: the rows of the source, of
+// which
 //         there are `rows` of `terms` values
 // inverse [16 * row blocks] from `inverse_at` on: what was divided out of them
 // totals  [rows] from `totals_at` on, with TOTALS: their sums
-// source  TURNED 0: row r has its term k at offset + r * ld + k; 1: at offset + k * ld + r
+// source  TURNED 0: row r has its term k at offset + r * ld + k; 1: at
+//         offset + k * ld + r
 // index map: work-group: a block of rows; a warp takes every PACKING_WARPS-th block
 __kernel __attribute__((reqd_work_group_size(PACKERS, 1, 1)))
 void pack(__global const float *source, const int offset, const int ld, const int rows,
@@ -93,7 +95,7 @@ void pack(__global const float *source, const int offset, const int ld, const in
           __global float *totals, const int totals_at)
 {
     __local uint largest[BLOCK];
-    __local float sums[TOTALS ? PACKERS / 8 : 1][BLOCK];  // a row's 4 lanes of all warps
+    __local float sums[TOTALS ? PACKERS / 8 : 1][BLOCK];  // a row's 4 lanes, all warps
     const int id = get_local_id(0), first = get_group_id(0) * BLOCK;
     const int warp = id / WARP, lane = id % WARP, g = lane / 4, t = lane % 4;
     source += offset;

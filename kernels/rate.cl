@@ -1,8 +1,8 @@
 // rate: multiplies and adds in registers, for the floors of the benchmarks.
 //
 // REAL    float or double
-// WIDTH   numbers a vector: 4 where work-items stand beside each other, 8 where each has
-//         a core's vector registers for itself
+// WIDTH   numbers a vector: 4 where work-items stand beside each other, 8 where each
+//         has a core's vector registers for itself
 // CHAINS  independent sums a work-item, enough to hide an operation's latency in the
 //         registers there are: 4 to 12
 #if !defined(REAL) || !defined(WIDTH) || !defined(CHAINS)

@@ -1,8 +1,8 @@
 // What is done to gradients before an optimiser sees them, as clnet/regularisation.py.
 // Written over VAL, as activations.h, which must be included before.
 //
-// WEIGHTS     elements of the flat buffer before the first bias, a multiple of 8; without
-//             it there are no penalties
+// WEIGHTS     elements of the flat buffer before the first bias, a multiple of 8;
+//             without it there are no penalties
 // L1, L2      with WEIGHTS: factors of the sums of |w| and of w^2
 // CLIP_VALUE  bound of the mean gradient's elements; without it there is none
 // CLIP_NORM   bound of its norm; without it there is none

@@ -4,9 +4,9 @@
 // neighbouring rows are a slice. A work-group takes a slice; parts of it take every
 // PARTS-th entry of the rows, so that also few rows fill a device.
 //
-//   slice:  row     a0 b0 c0 d0 …      k = 0    part 0     slot = start + k * stride + row
-//                   a1 b1 c1 d1 …          1    part 1
-//                   a2 b2 c2 d2 …          2    part 0
+//   slice:  row     a0 b0 c0 d0 …     k = 0   part 0    slot = start + k * stride + row
+//                   a1 b1 c1 d1 …         1   part 1
+//                   a2 b2 c2 d2 …         2   part 0
 //
 // One sample (TILE 1): a work-item holds the sums of VECTOR rows, read as one vector; x
 // is in local memory where that is STAGED. A tile of samples: a work-item holds one

@@ -23,7 +23,8 @@ inline float8 row_part(__global const float *w, const int i, const int stride)
     return (float8)(*(__global const float4_unaligned *)(w + i), (float4)(0.0f));
 }
 
-inline void set_row_part(__global float *w, const int i, const int stride, const float8 v)
+inline void set_row_part(__global float *w, const int i, const int stride,
+                         const float8 v)
 {
     if (i + 8 <= stride)
         *(__global float8_unaligned *)(w + i) = v;
@@ -242,9 +243,10 @@ sequential(__global const Layer *layers, __global const Neuron *neurons,
            __global float *totals, const int count_of_layers, const int size,
            const int n, const int bits, const int x_place, const int dx_place,
            const float bit_fail_limit, const int outputs, const int steps,
-           const int first, const int seen, const int fresh, const float rate, const int count, const uint seed,
-           const uint k0, const uint k1, const uint k2, const uint k3, const uint k4,
-           const uint k5, const uint k6, const uint k7)
+           const int first, const int seen, const int fresh, const float rate,
+           const int count, const uint seed, const uint k0, const uint k1,
+           const uint k2, const uint k3, const uint k4, const uint k5, const uint k6,
+           const uint k7)
 {
     const uint8 key = (uint8)(k0, k1, k2, k3, k4, k5, k6, k7);
     __global const Layer *last = layers + count_of_layers - 1;
@@ -278,7 +280,8 @@ sequential(__global const Layer *layers, __global const Neuron *neurons,
             __global const Layer *layer = layers + l;
             __global float *ds = memory + layer->values;
             differentiate_layer(layer, neurons[layer->neuron], dy, ds,
-                                memory + (layer->sums < 0 ? layer->values : layer->sums));
+                                memory + (layer->sums < 0 ? layer->values
+                                                          : layer->sums));
             if (l) multiply_back(layer, parameters + layer->weights, ds, dy);
             in = memory + (l ? layer[-1].values : x_place);
             for (int o = 0; o < layer->n_out; ++o)

@@ -75,8 +75,8 @@ inline REAL single(__global const REAL *w, const size_t pitch, const REAL start,
 // x          [batch, ldx]  y [batch, ldy]
 // index map: work-item part * across + v: rows VEC v … of the samples from SAMPLES part
 //
-//     x        x0 x1 x2 x3 x4 x5       WINDOW 3, VEC 4: the vector of x slides on by one
-//     band 0   w0 w1 w2 w3             for each band
+//     x        x0 x1 x2 x3 x4 x5       WINDOW 3, VEC 4: the vector of x slides on by
+//     band 0   w0 w1 w2 w3             one for each band
 //     band 1      w0 w1 w2 w3
 //     band 2         w0 w1 w2 w3
 __kernel void stencil(__global const REAL *parameters, const int weights,

@@ -21,7 +21,7 @@
 #if !defined(TEAM) || !defined(VECTORS) || !defined(WINDOW) || !defined(BLOCK)   \
     || !defined(GRADIENT) || !defined(READS_SUMS) || !defined(HAS_BIAS)          \
     || !defined(BIAS_STEP) || !defined(KEEPS) || !defined(SUMS_BIAS)
-#error "stencil_gradients.cl needs the derivative, the bias, and the macros of its shape"
+#error "stencil_gradients.cl needs the derivative, the bias and the macros of its shape"
 #endif
 #include "gradients.h"
 #include "wide.h"

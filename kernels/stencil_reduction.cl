@@ -41,7 +41,8 @@ void reduction(__global const REAL *parameters, const int weights, const int pit
     REAL sum = 0;
     if (i < n_out)
         for (int r = item; r < WINDOW; r += ITEMS)
-            sum += parameters[weights + (size_t)r * pitch + i] * x[sample * ldx + i + r];
+            sum += parameters[weights + (size_t)r * pitch + i]
+                   * x[sample * ldx + i + r];
     partial[id] = sum;
     for (int stride = ITEMS / 2; stride > 0; stride /= 2) {
         barrier(CLK_LOCAL_MEM_FENCE);

@@ -15,13 +15,13 @@
 // ALIGNED  1: every sample of every array starts on a whole vector
 // GRADIENT  act_grad only: the derivative (gradients.h)
 // READS_SUMS, BY_SUM  act_grad only: 1 where the derivative is by v, else by y
-// STEEPNESS, LIMIT, HAS_BIAS, BIAS_STEP  act_grad only: what v is made of (activations.h;
-//          LIMIT is left out where there is none)
+// STEEPNESS, LIMIT, HAS_BIAS, BIAS_STEP  act_grad only: what v is made of
+//          (activations.h; LIMIT is left out where there is none)
 // LOSS, SLOPE  loss only: the functions, as in losses.h; left out with SOFTMAX
 // SIGMOID, SOFTMAX, MEAN  loss only: 1 where the loss is fused with that activation;
 //          where it is the mean over outputs
-// WEIGHTED, HALF  loss only: 1 where samples have weights; 0.5 where FANN halves errors,
-//          else 1
+// WEIGHTED, HALF  loss only: 1 where samples have weights; 0.5 where FANN halves
+//          errors, else 1
 #include "activations.h"
 #ifndef ALIGNED
 #error "wide.cl needs ALIGNED"
