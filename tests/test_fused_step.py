@@ -10,11 +10,13 @@ from test_mma import H200
 from test_whole_steps import DEVICE, data_of, expected, near, trained
 
 from clnet import Dense, Network
+from clnet.candidates import modelled
 from clnet.losses import loss_function
 from clnet.lowering import live_elements, lower_training
 from clnet.optimisers import SGD, Adam, Sarprop
 from clnet.variants import fused_step
 from clnet.variants.fused_step import FusedStep
+from clnet.variants.group_step import GroupStep
 
 # Relative to a gradient's largest: what halves lose of values; float32's own otherwise.
 EPS = {"highest": 2e-6, "medium": 2e-3}
@@ -120,3 +122,17 @@ def test_an_h200_is_needed(monkeypatch):
     older = dataclasses.replace(H200, compute_capability=(7, 0))
     assert "matrix units" in FusedStep().refuse(span, older)
     assert np.isfinite(FusedStep().cost(span, INSIDE, H200).bytes)
+
+
+def test_the_model_prefers_it_for_large_batches_alone():
+    """As measured on an H200: small steps are left to group_step."""
+    def seconds(variant, sizes, batch):
+        layers = [Dense(n, "relu") for n in sizes[1:]]
+        _, program = program_of(layers, "mse", SGD(), "highest", sizes[0])
+        span = program.span(0, len(program.ops), batch)
+        config = next(iter(variant.space(span, H200)))
+        return modelled(variant.cost(span, config, H200), H200)
+
+    for sizes, batch, faster in (((64,) * 6, 1 << 14, True), ((125, 32, 2), 4062, False)):
+        ours, theirs = (seconds(v, sizes, batch) for v in (FusedStep(), GroupStep()))
+        assert (ours < theirs) == faster

@@ -33,7 +33,7 @@ from clnet.variants.base import (
     span_flops,
 )
 from clnet.variants.chain import table
-from clnet.variants.mma import LOCAL_BYTES, RATES, refuse_without_units
+from clnet.variants.mma import LOCAL_BYTES, refuse_without_units
 from clnet.variants.optimisers import live_table, rule_defines
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, PACKERS, PLANES, WARP
 from clnet.variants.whole_step import (
@@ -56,6 +56,9 @@ SLOPE_GROUPS = 2  # of them, for each compute unit
 ADDERS = 256  # work-items of a group that adds parts
 SHARED_BY = 8  # of them that share an element
 LARGEST_TILE = 256  # samples
+RATES = {2: 1.15, 1: 3.0}  # times what float32 arithmetic does, by planes, on an H200
+WAITS = 3_200_000  # floating-point operations of a unit in the time that a layer's
+# latencies take there, however few samples there are
 MOST_DERIVATIVE = 2.0  # above any function's derivative by what it is applied to
 UNIT_BYTES = 226 << 10  # of local memory that a unit of generation 9.0 gives its groups
 SPARE = 1280  # bytes of local memory for small things, and the system's
@@ -128,14 +131,16 @@ class FusedStep:
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count data once, and what the gradients are products of twice."""
-        step, shape = _step(span), _shape(span)
+        """Count data once, what the gradients are products of twice, and latencies."""
+        step, shape, units = _step(span), _shape(span), device.compute_units
         data = 4 * sum(value.width for value in step.data)
         kept = 2 * BLOCK * shape.planes * (shape.kept + shape.derived)
         sums = 4 * _parts(span, device) * step.size
+        rate, flops = RATES[shape.planes], span_flops(span)
         return Cost(
-            span_flops(span), span.batch * (data + 2 * kept) + 2 * sums, 4,
-            span.batch * kept + sums, device.compute_units, RATES[shape.planes],
+            flops, span.batch * (data + 2 * kept) + 2 * sums, 4 - config["inside"],
+            span.batch * kept + sums, units,
+            rate * flops / (flops + rate * units * shape.layers * WAITS),
         )
 
     def launches(
