@@ -133,6 +133,7 @@ def test_the_model_prefers_it_for_large_batches_alone():
         config = next(iter(variant.space(span, H200)))
         return modelled(variant.cost(span, config, H200), H200)
 
-    for sizes, batch, faster in (((64,) * 6, 1 << 14, True), ((125, 32, 2), 4062, False)):
+    cases = ((64,) * 6, 1 << 14, True), ((125, 32, 2), 4062, False)
+    for sizes, batch, faster in cases:
         ours, theirs = (seconds(v, sizes, batch) for v in (FusedStep(), GroupStep()))
         assert (ours < theirs) == faster
