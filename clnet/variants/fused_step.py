@@ -33,7 +33,7 @@ from clnet.variants.base import (
     span_flops,
 )
 from clnet.variants.chain import table
-from clnet.variants.mma import LOCAL_BYTES, refuse_without_units
+from clnet.variants.mma import LOCAL_BYTES, UNIT_BYTES, refuse_without_units
 from clnet.variants.optimisers import live_table, rule_defines
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, PACKERS, PLANES, WARP
 from clnet.variants.whole_step import (
@@ -60,7 +60,6 @@ RATES = {2: 1.15, 1: 3.0}  # times what float32 arithmetic does, by planes, on a
 WAITS = 3_200_000  # floating-point operations of a unit in the time that a layer's
 # latencies take there, however few samples there are
 MOST_DERIVATIVE = 2.0  # above any function's derivative by what it is applied to
-UNIT_BYTES = 226 << 10  # of local memory that a unit of generation 9.0 gives its groups
 SPARE = 1280  # bytes of local memory for small things, and the system's
 CONFIGS: tuple[Config, ...] = tuple(  # from the first to the last on an H200
     dict(zip(("warps", "rows", "groups", "inside", "chunk"), config, strict=True))
