@@ -40,7 +40,7 @@ PIECE = 12 << 10  # bytes of a piece of more than one row, at most, if from memo
 SLOTS = 32  # at most: each is readied by a work-item
 RING = 48 << 10  # bytes of local memory that a group declares
 # And that the only group of a unit does where weights come from memory: more than the
-# driver tells (580), as static arrays may have.
+# driver tells (580), as static arrays of this generation may have.
 DEEP_RING = 160 << 10
 HOLDERS = (8, 4, 2, 1)  # work-items that add up a row's sums
 REGISTERS = 1 << 16  # of a compute unit, 4 bytes each
@@ -208,7 +208,8 @@ def _ring(span: Span, config: Config, device: Device) -> dict[str, int]:
     # All rows are added up at once, and the last vector filled up.
     least = max(share + VECTOR // WORD - 1, group * VECTOR // WORD // sums)
     holders = next((n for n in HOLDERS if n * least <= group), HOLDERS[-1])
-    room = DEEP_RING if streamed and config["per_unit"] == 1 else RING
+    alone = config["per_unit"] == 1 and inline_ptx(device) == BULK
+    room = DEEP_RING if streamed and alone else RING
     left = room - 2 * most * sums * WORD
     slots = min(left // (piece * row * VECTOR + FLAGS), SLOTS)
     return {
