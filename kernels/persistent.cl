@@ -27,6 +27,7 @@
 #include "chain.h"
 #include "given.h"
 #include "words.h"
+#include "gather.h"
 #if !defined(GROUP) || !defined(TEAM) || !defined(DEPTH) || !defined(ROOM) \
     || !defined(WORDS) || !defined(IN_ALL)
 #error "persistent.cl needs GROUP, TEAM, DEPTH, ROOM, WORDS and IN_ALL"
@@ -35,44 +36,6 @@
 #define STEP (DEPTH * TEAM)  // vectors
 
 __constant int words_of[LAYERS] = WORDS;
-
-// A vector of weights, 0 unless it is `there`.
-inline float4 weights_at(__global const float4 *from, const bool there)
-{
-#if PTX >= 70
-    float4 w = (float4)0;
-    // Predicated: a branch would keep loads from being issued together.
-    asm volatile("{.reg .pred there; setp.ne.s32 there, %5, 0;"
-                 "@there ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];}"
-                 : "+f"(w.x), "+f"(w.y), "+f"(w.z), "+f"(w.w)
-                 : "l"(from), "r"((int)there));
-    return w;
-#else
-    return there ? *from : (float4)0;
-#endif
-}
-
-// Gather the vectors that a layer reads, and zeros up to whole steps.
-inline void gather(__local float4 *source, __global const uint *words,
-                   const int vectors, const int padded, __local int *stuck,
-                   __global int *alarm)
-{
-    __global const uint4 *from = (__global const uint4 *)words;
-    for (int v = get_local_id(0); v < padded; v += GROUP) {
-        if (v >= vectors) {
-            source[v] = (float4)0;
-            continue;
-        }
-        uint4 found = look(from + v);
-        int left = *stuck ? 0 : PATIENCE;
-        while (!complete(found) && --left >= 0) {
-            rest();
-            found = look(from + v);
-        }
-        if (left < 0) *stuck = *alarm = 1;
-        source[v] = values_of(found);
-    }
-}
 
 // The sum of a team's values, for its first work-item.
 inline float team_sum(float v)

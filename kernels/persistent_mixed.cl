@@ -32,6 +32,7 @@
 #include "functions.h"
 #include "given.h"
 #include "words.h"
+#include "gather.h"
 #if !defined(GROUP) || !defined(DEPTH) || !defined(ROOM) || !defined(TASKS) \
     || !defined(IN_ALL)
 #error "persistent_mixed.cl needs GROUP, DEPTH, ROOM, TASKS and IN_ALL"
@@ -54,22 +55,6 @@ typedef struct __attribute__((aligned(16))) {
     int spare[2];
 } Task;
 
-// A vector of weights, 0 unless it is `there`.
-inline float4 weights_at(__global const float4 *from, const bool there)
-{
-#if PTX >= 70
-    float4 w = (float4)0;
-    // Predicated: a branch would keep loads from being issued together.
-    asm volatile("{.reg .pred there; setp.ne.s32 there, %5, 0;"
-                 "@there ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];}"
-                 : "+f"(w.x), "+f"(w.y), "+f"(w.z), "+f"(w.w)
-                 : "l"(from), "r"((int)there));
-    return w;
-#else
-    return there ? *from : (float4)0;
-#endif
-}
-
 // The columns of a vector of a list.
 inline ushort4 columns_at(__global const ushort4 *from, const bool there)
 {
@@ -83,28 +68,6 @@ inline ushort4 columns_at(__global const ushort4 *from, const bool there)
 #else
     return there ? *from : nowhere;
 #endif
-}
-
-// Gather vectors of words, and zeros up to whole steps.
-inline void gather(__local float4 *source, __global const uint *words,
-                   const int vectors, const int padded, __local int *stuck,
-                   __global int *alarm)
-{
-    __global const uint4 *from = (__global const uint4 *)words;
-    for (int v = get_local_id(0); v < padded; v += GROUP) {
-        if (v >= vectors) {
-            source[v] = (float4)0;
-            continue;
-        }
-        uint4 found = look(from + v);
-        int left = *stuck ? 0 : PATIENCE;
-        while (!complete(found) && --left >= 0) {
-            rest();
-            found = look(from + v);
-        }
-        if (left < 0) *stuck = *alarm = 1;
-        source[v] = values_of(found);
-    }
 }
 
 // The sum of the values of 2^shift work-items, for each of them.
