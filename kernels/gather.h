@@ -1,5 +1,5 @@
-// What a group of a launch that stays reads: its weights, before they are needed, and the
-// values that other groups tell (words.h, which comes first).
+// What a group that stays for all layers reads: weights, before they are needed, and
+// the values that other groups tell (words.h, which comes first).
 //
 // GROUP  work-items of a group
 // PTX    as given by the device

@@ -16,8 +16,8 @@
 //
 // Rows of dense layers are read as they lie. All others are lists: a row's values side
 // by side, padded to whole vectors, and each value's column, counted from the vector
-// before the group's range. A row is read by 2^shift work-items, more where rows are few
-// and long. DEPTH vectors of each are on their way while its group waits for values.
+// before the group's range. A row is read by 2^shift work-items, more where rows are
+// few and long. DEPTH vectors of each are on their way while its group waits for values.
 //
 // GROUP     work-items of a group; all groups run at the same time
 // DEPTH     vectors of weights that a work-item keeps on their way
@@ -48,8 +48,7 @@ typedef struct __attribute__((aligned(16))) {
     int vectors;              // of the longest row
     int weights;              // dense: vectors before the first row; else its `starts`
     int told, pads;           // the first word of its outputs; those to fill up with 0
-    int inner;                // 0: they are words before the first layer; 1: between two;
-                              // 2: outputs go to y
+    int inner;                // 0: inputs are x; 2: outputs are y; 1: neither
     int bias, bias_step;      // of the first row, -1: none; 0 where all share one
     int function;             // its activation's code
     int spare[2];
@@ -257,7 +256,7 @@ void persistent_mixed(__global const float *parameters, __global const float4 *l
     if (id == 0) launches[group] = launch + 1;
 }
 
-// lists [size]    the parameters that `sources` [size] names, and 0 where that is below 0
+// lists [size]    the parameters that `sources` [size] names; 0 where that is below 0
 // index map: work-item = value
 __kernel void take(__global const float *parameters, __global const int *sources,
                    __global float *lists, const int size)
