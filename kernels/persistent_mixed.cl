@@ -17,7 +17,7 @@
 // Rows of dense layers are read as they lie. All others are lists: a row's values side
 // by side, padded to whole vectors, and each value's column, counted from the vector
 // before the group's range. A row is read by 2^shift work-items, more where rows are
-// few and long. DEPTH vectors of each are on their way while its group waits for values.
+// few and long. DEPTH vectors of each are on their way while a group waits for values.
 //
 // GROUP     work-items of a group; all groups run at the same time
 // DEPTH     vectors of weights that a work-item keeps on their way
