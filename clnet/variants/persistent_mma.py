@@ -43,7 +43,6 @@ PATIENCE = 1 << 22  # looks: some seconds
 CACHE = 1 << 25  # bytes of weights that are taken to stay in the last cache
 KEYS = ("warps", "rows", "columns", "chunk")
 # Sixteen warps: four on each part of a unit hide what matrix units keep a warp waiting.
-# From few neurons and samples, where waits count, to many, where weights and values do.
 SHAPES = (
     (16, 1, 2, 2),
     (16, 1, 2, 3),
@@ -56,6 +55,7 @@ SHAPES = (
 # sums; the exchange of slices' sums. Bytes a clock that reach a unit. Measured on an
 # H200, about.
 TASK, PRODUCT, PIECE, EXCHANGE, BYTES = 2000, 48, 60, 1500, 40
+HELD = 400  # clocks of a layer for each piece that a shape's registers have room for
 UNIT_WARPS = 4  # that matrix units serve at a time
 MOST_SLICES = 8
 MOST_ROWS = max(shape[KEYS.index("rows")] for shape in SHAPES)
@@ -89,14 +89,21 @@ class PersistentMma:
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Shapes that the batch fills and local memory holds."""
-        return self._configs(span, device)
+        """Shapes that the batch fills and local memory holds, by a model's clocks.
+
+        Last those that leave half of the units' rows empty, though samples are there.
+        """
+        def rank(config: Config) -> tuple[bool, float]:
+            halves = config["columns"] == 1 and span.batch > TILE
+            return halves, Schedule(span, config, device).clocks
+
+        return sorted(self._configs(span, device), key=rank)
 
     def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
         tiles = -(-span.batch // TILE)
         return tuple(
             config
-            for shape in (SHAPES if span_bytes(span) <= CACHE else SHAPES[::-1])
+            for shape in SHAPES
             if (config := dict(zip(KEYS, shape, strict=True)))
             and config["columns"] < 2 * tiles
             and Schedule(span, config, device).fits
@@ -250,6 +257,15 @@ class Schedule:
         """Each layer's, the fastest by a model."""
         return tuple(
             min(self._cuts(p), key=lambda c: self._clocks(p, c)) for p in self.packings
+        )
+
+    @property
+    def clocks(self) -> float:
+        """Clocks of all layers by the model."""
+        held = HELD * self.config["rows"] * self.config["columns"]
+        return sum(
+            self._clocks(packing, cut) + held
+            for packing, cut in zip(self.packings, self.cuts, strict=True)
         )
 
     def _cuts(self, packing: Packing) -> Iterator[Cut]:
