@@ -92,11 +92,12 @@ MOST_CONFIGS = 6  # that are worth measuring
 BLOCK_CLOCKS = {2: 11, 1: 4}  # of a warp's units, by planes, for a product of 16^3
 FILL = 16  # as many blocks' time passes before a group's units are busy
 GROUP_RATE = {2: 36, 1: 120}  # values of a tile that a warp group's add to in a clock
-REGISTERS = 512  # that a unit has for the like work-items of its warp groups
-OTHERS = 32  # of a work-item's, beside sums
+ROWS_AGAIN = 8  # columns that units could add to while they read a tile's rows
+REGISTERS = 1 << 16  # of a unit
+MOST_REGISTERS, OTHERS = 255, 32  # of a work-item; beside its sums
 LATENCY = 1500  # from asking for a step to having it in local memory
 BANDWIDTH = 58  # bytes a clock to local memory
-WRITING = 16  # outputs a clock
+WRITING = 2.6  # outputs a clock
 SUMMING = 8000  # for the launch that adds parts
 MEMORY = 13  # bytes a clock, of their sums
 
@@ -153,12 +154,11 @@ class Product:
             together = min(groups, self.resident(config))
             under_way = together * config["stages"] * config["step"] * copied
             each = max(
-                m * n / GROUP_RATE[self.planes],
+                m * (n + ROWS_AGAIN) / GROUP_RATE[self.planes],
                 copied / min(BANDWIDTH, under_way / LATENCY),
             )
-            rounds = -(-groups // together)
-            busy = groups * blocks * each + rounds * (m * n / WRITING + LATENCY)
-        busy += LATENCY
+            busy = groups * blocks * each + -(-groups // together) * LATENCY
+        busy += groups * m * n / WRITING + LATENCY
         if parts == 1:
             return busy
         return busy + SUMMING + 2 * self.partial_size(config) / (
@@ -167,11 +167,11 @@ class Product:
 
     def resident(self, config: Config) -> int:
         """Return how many groups with a warp group's units a compute unit holds."""
-        m, n = config["tile_m"], config["tile_n"]
-        sums = n // 2 * (2 * self.planes - 1)  # two, and what is added
-        local = local_bytes(config, self.planes)
-        most = REGISTERS // ((m // GROUP_ROWS + config["copier"]) * (sums + OTHERS))
-        return max(1, min(most, UNIT_BYTES // (local + 1024)))
+        sums = config["tile_n"] // 2 * (2 * self.planes - 1)  # two, and what is added
+        warps = config["warps_m"] + config["copier"]
+        registers = WARP * warps * min(sums + OTHERS, MOST_REGISTERS)
+        local = local_bytes(config, self.planes) + 1024
+        return max(1, min(REGISTERS // registers, UNIT_BYTES // local))
 
     def pitch(self) -> int:
         """Return the values from one row of a part's sums to the next."""
