@@ -155,6 +155,10 @@ def read(path: Path) -> list[Row]:
     """
     try:
         text = path.read_bytes().decode()
+    except FileNotFoundError as error:
+        raise FormatError(
+            f"there is no {path}: give the CSV file that a bench wrote"
+        ) from error
     except OSError as error:
         raise FormatError(
             f"results cannot be read from {path}: {error.strerror}"

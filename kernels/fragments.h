@@ -58,3 +58,28 @@ inline void copy_words(__local uint4 *to, __global const uint4 *from)
 #define DEPART()
 #define ARRIVED(left)
 #endif
+
+// Words i and i + 2 of a block = 4 values of a lane.
+inline void put_words(uint (*words)[4], const int i, const float4 v)
+{
+    words[0][i] = halves(v.s0, v.s1);
+    words[0][2 + i] = halves(v.s2, v.s3);
+#if PLANES == 2
+    const float4 high = (float4)(of_halves(words[0][i]), of_halves(words[0][2 + i]));
+    const float4 low = (v - high) * LOW;
+    words[1][i] = halves(low.s0, low.s1);
+    words[1][2 + i] = halves(low.s2, low.s3);
+#endif
+}
+
+// The same of max(v, 0), which costs nothing there.
+inline void put_words_relu(uint (*words)[4], const int i, const float4 v)
+{
+#if PTX >= 80 && PLANES == 1
+    uint *word = words[0] + i;
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word[0]) : "f"(v.s1), "f"(v.s0));
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word[2]) : "f"(v.s3), "f"(v.s2));
+#else
+    put_words(words, i, select(v, (float4)(0), v < 0));
+#endif
+}

@@ -66,7 +66,7 @@ def test_rows_are_read_as_they_were_written(row, tmp_path):
     results.path.write_text(text.replace(f",{row.batch},", ",two,"))
     with pytest.raises(FormatError, match="line 2"):
         records.read(results.path)
-    with pytest.raises(FormatError, match="cannot be read"):
+    with pytest.raises(FormatError, match="give the CSV file"):
         records.read(tmp_path / "none.csv")
 
 
@@ -142,7 +142,7 @@ def test_rows_of_a_file_are_shown(row, tmp_path, capsys):
     assert main(["bench", "training", "--rows", str(results.path)]) == 2
     assert "has rows of dispatch, not of training" in capsys.readouterr().err
     assert main(["bench", "--rows", str(tmp_path / "no.csv")]) == 2
-    assert "cannot be read" in capsys.readouterr().err
+    assert "give the CSV file" in capsys.readouterr().err
 
 
 def test_speed_ups(row):

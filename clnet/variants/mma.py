@@ -36,7 +36,7 @@ from clnet.variants.packing import (
 )
 
 SOURCE = "mma.cl"
-LOCAL_BYTES = 48 << 10  # that a kernel for a warp's units may declare
+LOCAL_BYTES = 48 << 10  # of local memory that a group declares by OpenCL's rules
 UNIT_BYTES = 226 << 10  # that all groups of a unit may: more than OpenCL tells of
 GROUP_ROWS = 64  # of a warp group
 PANEL = 16  # tiles of samples whose groups are neighbours
@@ -93,7 +93,7 @@ BLOCK_CLOCKS = {2: 11, 1: 4}  # of a warp's units, by planes, for a product of 1
 FILL = 16  # as many blocks' time passes before a group's units are busy
 GROUP_RATE = {2: 36, 1: 120}  # values of a tile that a warp group's add to in a clock
 ROWS_AGAIN = 8  # columns that units could add to while they read a tile's rows
-REGISTERS = 1 << 16  # of a unit
+REGISTERS = 1 << 16  # of a compute unit, 4 bytes each
 MOST_REGISTERS, OTHERS = 255, 32  # of a work-item; beside its sums
 LATENCY = 1500  # from asking for a step to having it in local memory
 BANDWIDTH = 58  # bytes a clock to local memory

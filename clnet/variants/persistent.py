@@ -24,8 +24,9 @@ from clnet.variants.base import (
     span_flops,
 )
 from clnet.variants.chain import chain, chain_defines, strides, table
+from clnet.variants.mma import LOCAL_BYTES, REGISTERS
+from clnet.variants.packing import WARP
 
-LOCK_STEP = 32  # work-items of a warp, which PTX lets add their sums
 BULK = 90  # the generation of PTX that copies in bulk
 # What is tried, the usually best first. Without bulk copies: work-items of a group,
 # vectors on their way.
@@ -38,12 +39,10 @@ STREAMED = ((1, 256, 8, 6), (1, 256, 4, 4), (2, 128, 4, 2), (2, 256, 4, 2))
 CACHE = 28 << 20  # bytes of weights that are asked to stay there
 PIECE = 12 << 10  # bytes of a piece of more than one row, at most, if from memory
 SLOTS = 32  # at most: each is readied by a work-item
-RING = 48 << 10  # bytes of local memory that a group declares
-# And that the only group of a unit does where weights come from memory: more than the
-# driver tells (580), as static arrays of this generation may have.
+# Bytes of local memory that the only group of a unit declares where weights come from
+# memory: more than is told of, as static arrays of this generation may have.
 DEEP_RING = 160 << 10
 HOLDERS = (8, 4, 2, 1)  # work-items that add up a row's sums
-REGISTERS = 1 << 16  # of a compute unit, 4 bytes each
 OWN = 176  # of a work-item at most
 NAP = 40  # ns between looks, where they share a path with weights
 PATIENCE = 1 << 22  # looks at a word: some seconds
@@ -126,7 +125,7 @@ class Persistent:
             "IN_ALL": sum(words),
         }
         if "piece" in config:
-            kernel, size = "persistent_ring", group + LOCK_STEP
+            kernel, size = "persistent_ring", group + WARP
             defines |= _ring(span, config, device)
         else:
             kernel, size = "persistent", group
@@ -156,7 +155,7 @@ def _groups(config: Config, device: Device) -> int:
 
 
 def _team(device: Device) -> int:
-    return LOCK_STEP if inline_ptx(device) else 1
+    return WARP if inline_ptx(device) else 1
 
 
 def _room(span: Span, depth: int, device: Device) -> int:
@@ -187,7 +186,7 @@ def _streamed(span: Span) -> bool:
 def _rings(span: Span) -> tuple[Config, ...]:
     """Return the configs of ``persistent_ring.cl`` that are tried."""
     streamed = _streamed(span)
-    fitting = max((PIECE if streamed else RING // 3) // (_row(span) * VECTOR), 1)
+    fitting = max((PIECE if streamed else LOCAL_BYTES // 3) // (_row(span) * VECTOR), 1)
     whole = 1 << (fitting.bit_length() - 1)
     return tuple(
         {
@@ -209,7 +208,7 @@ def _ring(span: Span, config: Config, device: Device) -> dict[str, int]:
     least = max(share + VECTOR // WORD - 1, group * VECTOR // WORD // sums)
     holders = next((n for n in HOLDERS if n * least <= group), HOLDERS[-1])
     alone = config["per_unit"] == 1 and inline_ptx(device) == BULK
-    room = DEEP_RING if streamed and alone else RING
+    room = DEEP_RING if streamed and alone else LOCAL_BYTES
     left = room - 2 * most * sums * WORD
     slots = min(left // (piece * row * VECTOR + FLAGS), SLOTS)
     return {
@@ -231,7 +230,7 @@ def _ring(span: Span, config: Config, device: Device) -> dict[str, int]:
 def _ring_fits(span: Span, config: Config, device: Device) -> bool:
     """Tell whether a config's groups have room, all at the same time."""
     group, rows = config["group"], config["rows"]
-    size = group + LOCK_STEP
+    size = group + WARP
     ring = _ring(span, config, device)
     vectors = ring["VECTORS"]
     # What a work-item holds: weights, values and sums, and what else it takes.

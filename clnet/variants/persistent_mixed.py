@@ -33,7 +33,8 @@ from clnet.variants.base import (
     span_flops,
 )
 from clnet.variants.chain import functions_defines
-from clnet.variants.persistent import GIVEN, LINE, LOCK_STEP, NAP, PATIENCE, WORD
+from clnet.variants.packing import WARP
+from clnet.variants.persistent import GIVEN, LINE, NAP, PATIENCE, WORD
 from clnet.variants.products import (
     Layer,
     layers_of,
@@ -247,7 +248,7 @@ def _share(layer: Layer, groups: int) -> int:
 
 def _team(device: Device) -> int:
     """Return the work-items that may read a row."""
-    return LOCK_STEP if inline_ptx(device) else 1
+    return WARP if inline_ptx(device) else 1
 
 
 def _shift(layer: Layer, config: Config, device: Device) -> int:
