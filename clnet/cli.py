@@ -10,19 +10,12 @@ import argparse
 import os
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
+from clnet.errors import nearest, unknown
 from clnet.summary import WIDTH
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from clnet.data_parallel import ParallelPlan
-    from clnet.device import Devices
-    from clnet.runtime import Plan
-
-LARGEST_BATCH = 4096  # samples a call, where --batch is not given
 TUNED_BATCHES = "1,32"
 
 
@@ -47,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         warnings.formatwarning = one_line  # type: ignore[assignment]  # fewer names
-        arguments = _parser().parse_args(argv)
+        arguments = _parsed(argv)
         status: int = arguments.run(arguments)
         sys.stdout.flush()
         return status
@@ -84,9 +77,32 @@ class _Parser(argparse.ArgumentParser):
         """Exit with status 2 and one line."""
         self.exit(2, f"clnet: {message} (see {self.prog} --help)\n")
 
+    def refuse(self, words: Sequence[str]) -> NoReturn:
+        """Exit as `error` does, with what of the command line has no meaning."""
+        option = next((word for word in words if word.startswith("-")), None)
+        if option is None:
+            self.error(f"found {' '.join(words)} beyond what is expected")
+        name = option.partition("=")[0]
+        near = nearest(name, self._option_string_actions)
+        self.error(f"unknown option {name}" + (f": did you mean {near}?" * bool(near)))
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Refuse a name that is no choice as every other unknown name is refused."""
+        if action.choices is not None and value not in action.choices:
+            raise unknown(action.dest, value, action.choices)
+
+
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return the arguments, or exit with what is wrong with them."""
+    arguments, more = _parser().parse_known_args(argv)
+    if more:
+        arguments.parser.refuse(more)
+    return arguments
+
 
 def _parser() -> _Parser:
     from clnet import __version__, cli_bench, cli_train
+    from clnet import cli_commands as do
     from clnet.description import DTYPES
     from clnet.formats import DATA_SUFFIXES, NETWORK_SUFFIXES
     from clnet.ops import PRECISIONS
@@ -112,7 +128,12 @@ def _parser() -> _Parser:
     )
     parser.add_argument("--version", action="version", version=f"clnet {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    parser.set_defaults(run=lambda _: _no_command(parser, commands.choices))
+    parser.set_defaults(
+        parser=parser,
+        run=lambda _: parser.error(
+            f"a command is required: {', '.join(commands.choices)}"
+        ),
+    )
 
     def command(name: str, run: Any, short: str, text: str, example: str) -> _Parser:
         sub: _Parser = commands.add_parser(
@@ -121,7 +142,7 @@ def _parser() -> _Parser:
             description=textwrap.fill(text, WIDTH),
             epilog=f"example:\n  {example}",
         )
-        sub.set_defaults(run=run)
+        sub.set_defaults(parser=sub, run=run)
         return sub
 
     def on_device(
@@ -152,19 +173,19 @@ def _parser() -> _Parser:
         )
 
     command(
-        "devices", _devices, "list the OpenCL devices, best first",
+        "devices", do.devices, "list the OpenCL devices, best first",
         "List the OpenCL devices of this machine, best first, with what is to be known "
         "of each. The first is what other commands take when --device is not given.",
         "clnet devices",
     )
     command(
-        "doctor", _doctor, "examine the OpenCL set-up",
+        "doctor", do.doctor, "examine the OpenCL set-up",
         "Examine the OpenCL set-up: the files that name drivers, caches, and a kernel "
         "on every device. Names what is wrong, and the cure.",
         "clnet doctor",
     )
     sub = command(
-        "info", _info, "show what a network or data file holds",
+        "info", do.info, "show what a network or data file holds",
         "Show what a file holds: of a network its layers and FANN's training "
         "parameters where it has them; of data its samples, columns and ranges.",
         "clnet info mushroom.net",
@@ -173,7 +194,7 @@ def _parser() -> _Parser:
     with_outputs(sub)
 
     sub = command(
-        "predict", _predict, "run a network on data",
+        "predict", do.predict, "run a network on data",
         "Run a network on the inputs of a data file and say how far its outputs are "
         "from the targets, where there are any: the mean squared error, how many "
         "outputs miss by FANN's bit-fail limit or more, and the share of samples whose "
@@ -190,7 +211,7 @@ def _parser() -> _Parser:
     with_precision(sub)
     sub.add_argument(
         "--batch", type=_count, metavar="N",
-        help=f"samples a call; default: all, at most {LARGEST_BATCH}",
+        help=f"samples a call; default: all, at most {do.LARGEST_BATCH}",
     )
     sub.add_argument(
         "--scale", action="store_true",
@@ -220,7 +241,7 @@ def _parser() -> _Parser:
     with_outputs(sub)
 
     sub = command(
-        "convert", _convert, "write a network or data in another format",
+        "convert", do.convert, "write a network or data in another format",
         "Read a network or data file and write it in the format of another suffix. The "
         "new file is written whole or not at all.",
         "clnet convert mushroom.net mushroom.safetensors",
@@ -235,7 +256,7 @@ def _parser() -> _Parser:
     with_outputs(sub)
 
     sub = command(
-        "explain", _explain, "show how a network would be run, and why",
+        "explain", do.explain, "show how a network would be run, and why",
         "Show which kernels would run a network on a device, what the others would "
         "have taken, and why some cannot run there.",
         "clnet explain mushroom.net --device gpu --batch 32",
@@ -256,7 +277,7 @@ def _parser() -> _Parser:
     )
 
     sub = command(
-        "tune", _tune, "measure all ways to run a network, and remember",
+        "tune", do.tune, "measure all ways to run a network, and remember",
         "Measure all ways to run a network on a device, for each batch size, and "
         "remember the times: later runs choose by them.",
         "clnet tune mushroom.net --batch 1,32,1024",
@@ -281,10 +302,6 @@ def _parser() -> _Parser:
     return parser
 
 
-def _no_command(parser: _Parser, known: Iterable[str]) -> NoReturn:
-    parser.error(f"a command is required: {', '.join(known)}")
-
-
 def _whole(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number")
@@ -305,197 +322,3 @@ def _counts(text: str) -> list[int]:
 
 def _names(text: str) -> list[str]:
     return text.split(",")
-
-
-def devices_of(text: str | None) -> Devices:
-    """Return what ``--device`` names, which may be several with commas."""
-    return text if text is None or "," not in text else _names(text)
-
-
-def _devices(_: argparse.Namespace) -> int:
-    from clnet.device import devices
-    from clnet.device_table import device_table
-
-    print(device_table(devices()))
-    return 0
-
-
-def _doctor(_: argparse.Namespace) -> int:
-    from clnet.doctor import report
-
-    return report()
-
-
-def _info(arguments: argparse.Namespace) -> int:
-    from clnet import load, load_data
-    from clnet.summary import data_text, network_text
-
-    if _is_network(arguments.file):
-        _no_outputs(arguments)
-        print(network_text(load(arguments.file)))
-    else:
-        print(data_text(*load_data(arguments.file, outputs=arguments.outputs)))
-    return 0
-
-
-def _predict(arguments: argparse.Namespace) -> int:
-    from clnet import InputError, load, load_data
-    from clnet.data_parallel import ParallelPlan
-    from clnet.formats import DATA_SUFFIXES, save_data, suffix_of
-    from clnet.inference import places, plan_on
-    from clnet.runtime import Plan
-    from clnet.summary import pairs
-
-    if arguments.out is not None:  # before the work, not after
-        suffix_of(arguments.out, DATA_SUFFIXES, "data")
-    network = load(arguments.network)
-    x, t = load_data(arguments.data, dtype=network.dtype, outputs=arguments.outputs)
-    scaling = network.scaling
-    if arguments.scale and scaling is None:
-        raise InputError(
-            f"{arguments.network} carries no scaling parameters: leave out --scale"
-        )
-    if x.shape[1] != network.n_in or t.shape[1] not in (0, network.n_out):
-        raise InputError(
-            f"{arguments.data} has {x.shape[1]} inputs and {t.shape[1]} outputs, "
-            f"expected {network.n_in} and {network.n_out} as {arguments.network}"
-        )
-    batch = arguments.batch or min(len(x), LARGEST_BATCH)
-    where = places(devices_of(arguments.device))
-    if arguments.profile and not isinstance(where, str) and len(where) > 1:
-        raise InputError(f"--profile is of one device, not of {len(where)}")
-    plan = plan_on(network, where, batch, arguments.precision, sys.stderr.isatty())
-    devices = plan.devices if isinstance(plan, ParallelPlan) else (plan.device,)
-    if arguments.scale and scaling is not None:
-        y = scaling.descale_output(run_in_batches(plan, scaling.scale_input(x)))
-    else:
-        y = run_in_batches(plan, x)
-    if arguments.out is not None:
-        save_data(arguments.out, x, y)
-    rows: list[tuple[str, object]] = [
-        *(("device", f"{device.index} {device.name}") for device in devices),
-        ("samples", len(x)),
-    ]
-    if t.size:
-        result = network.compare(y, t)
-        rows += [("MSE", f"{result.mse:.4g}"),
-                 ("bit fail", f"{result.bit_fail} of {t.size}"),
-                 ("accuracy", f"{result.accuracy:.6f}")]
-    else:
-        rows.append(("targets", "none in the data"))
-    if arguments.out is not None:
-        rows.append(("written", arguments.out))
-    if scaling is not None and not arguments.scale:
-        rows.append(("note", f"{arguments.network} carries scaling parameters, not "
-                             "used: see --scale"))
-    print(pairs(rows))
-    if isinstance(plan, Plan) and arguments.profile:
-        import numpy as np
-
-        from clnet.profiling import call_times
-
-        shown = np.resize(x, (batch, network.n_in))
-        print(f"\n{call_times(plan, shown).table()}")
-    return 0
-
-
-def _convert(arguments: argparse.Namespace) -> int:
-    from clnet import FormatError, load, load_data
-    from clnet.formats import save_data
-
-    source, target, dtype = arguments.source, arguments.target, arguments.dtype
-    if _is_network(source) != _is_network(target):
-        raise FormatError(
-            f"{source} and {target} are of two kinds, expected two networks or two "
-            "files of data"
-        )
-    if _is_network(source):
-        _no_outputs(arguments)
-        network = load(source, dtype=dtype)
-        network.save(target)
-        print(f"wrote {target}: {network!r}")
-        if target.lower().endswith(".net") and not network.fann_compatible:
-            print(textwrap.fill(
-                "note: FANN clips every neuron's sum, a linear output at 150 / "
-                "steepness; this network did not.", WIDTH))
-        return 0
-    text = not source.lower().endswith(".npz")  # decimals, best kept in float64
-    x, t = load_data(
-        source, dtype=dtype or ("float64" if text else None), outputs=arguments.outputs
-    )
-    save_data(target, x, t)
-    print(f"wrote {target}: {len(x)} samples, {x.shape[1]} inputs, "
-          f"{t.shape[1]} outputs")
-    return 0
-
-
-def _explain(arguments: argparse.Namespace) -> int:
-    from clnet import load
-
-    tune = True if arguments.tune else None
-    network, batch = load(arguments.network), arguments.batch
-    progress = sys.stderr.isatty()
-    if arguments.training is None:
-        print(network.compile(
-            arguments.device, batch, tune=tune, precision=arguments.precision,
-            progress=progress,
-        ).explain())
-    else:
-        from clnet.training import explain
-
-        print(explain(
-            network, arguments.training, arguments.device, batch, tune,
-            arguments.precision, progress,
-        ))
-    return 0
-
-
-def _tune(arguments: argparse.Namespace) -> int:
-    from clnet import load
-
-    network = load(arguments.network)
-    for batch in arguments.batch:
-        print(network.compile(
-            arguments.device, batch, tune=True, precision=arguments.precision,
-            progress=sys.stderr.isatty(),
-        ).explain())
-    return 0
-
-
-def _is_network(path: str) -> bool:
-    """Return whether a name is a network's; if it is no file's of ours, raise."""
-    from clnet.formats import DATA_SUFFIXES, NETWORK_SUFFIXES, suffix_of
-
-    suffixes = (*NETWORK_SUFFIXES, *DATA_SUFFIXES)
-    return suffix_of(path, suffixes, "networks or data") in NETWORK_SUFFIXES
-
-
-def _no_outputs(arguments: argparse.Namespace) -> None:
-    from clnet import InputError
-
-    if arguments.outputs is not None:
-        raise InputError("--outputs is for .csv files, not for networks")
-
-
-def run_in_batches(plan: Plan | ParallelPlan, x: NDArray[Any]) -> NDArray[Any]:
-    """Return the outputs [samples, n_out] for x [samples, n_in], a batch at a time.
-
-    Long work shows its progress on stderr, where that is a terminal.
-    """
-    import numpy as np
-    from tqdm import tqdm
-
-    network, batch = plan.network, plan.batch
-    y = np.empty((len(x), network.n_out), network.dtype)
-    with tqdm(
-        total=len(x), unit=" samples", disable=not sys.stderr.isatty(), delay=1,
-        ncols=WIDTH, leave=False,
-    ) as progress:
-        for start in range(0, len(x), batch):
-            chunk = x[start : start + batch]
-            n = len(chunk)
-            if n < batch:  # the last one: filled up, so that one plan does it all
-                chunk = np.pad(chunk, ((0, batch - n), (0, 0)), mode="edge")
-            y[start : start + n] = plan(chunk)[:n]
-            progress.update(n)
-    return y

@@ -141,7 +141,7 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and say how it went."""
     from clnet.callbacks import Callback, EarlyStopping
-    from clnet.cli import LARGEST_BATCH, devices_of
+    from clnet.cli_commands import LARGEST_BATCH, devices_of
     from clnet.device import device_list
     from clnet.errors import InputError
 
@@ -379,7 +379,7 @@ def _optimiser(arguments: argparse.Namespace, network: Network) -> Any:
 def _result(
     what: str, plan: Plan, data: DataSet, scale: bool
 ) -> list[tuple[str, object]]:
-    from clnet.cli import run_in_batches
+    from clnet.cli_commands import run_in_batches
 
     network = plan.network
     if scale and network.scaling is not None:

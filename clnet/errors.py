@@ -56,11 +56,16 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
         The names that exist.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(str(name), names, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    near = nearest(str(name), names)
+    hint = f"did you mean {near!r}? " if near else ""
     return InputError(
         f"unknown {kind} {name!r}: {hint}known are {', '.join(names) or 'none'}"
     )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that one was probably meant to be; "": none is near."""
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1)), "")
 
 
 class ClnetWarning(UserWarning):

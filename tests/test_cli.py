@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import clnet
-from clnet import Dense, DeviceError, Network, cli, inference
+from clnet import Dense, DeviceError, Network, cli_commands, inference
 from clnet.cli import main
 from clnet.errors import BuildError
 from clnet.formats import save_data
@@ -145,7 +145,7 @@ def test_predict_on_devices_that_share_the_samples(
     status, _, error = clnet_command("predict a.net d.data --device cpu,cpu")
     assert status == 2 and "is in the list twice" in error
     twins = (unmeasured, replace(unmeasured, index="9:9"))
-    monkeypatch.setattr(cli, "devices_of", lambda text: twins)
+    monkeypatch.setattr(cli_commands, "devices_of", lambda text: twins)
     out = ok(clnet_command("predict a.net d.data --batch 4 --out y.npz"))
     assert f"device    9:9 {unmeasured.name}" in out
     network, (x, y) = clnet.load("a.net"), clnet.load_data("y.npz")
@@ -300,10 +300,14 @@ def test_version(clnet_command):
 
 @pytest.mark.parametrize(("line", "message"), [
     ("", "a command is required: devices, doctor, info"),
-    ("fly", "invalid choice: 'fly'"),
+    ("fly", "unknown command 'fly': known are bench, convert, devices"),
+    ("trian d.data", "unknown command 'trian': did you mean 'train'?"),
+    ("--verison", "unknown option --verison: did you mean --version? (see clnet --"),
     ("info", "the following arguments are required: FILE"),
-    ("info a.net b.net", "unrecognized arguments: b.net"),
-    ("info --fast a.net", "unrecognized arguments: --fast"),
+    ("info a.net b.net", "found b.net beyond what is expected (see clnet info --help)"),
+    ("info --fast a.net", "unknown option --fast (see clnet info --help)"),
+    ("info a.net --output=1 --quick", "unknown option --quick"),
+    ("predict a.net d.data --devise=cpu", "option --devise: did you mean --device? ("),
     ("info no.net", "there is no no.net"),
     ("info no.csv", "there is no no.csv"),
     ("info folder.net", "is a directory"),
@@ -336,7 +340,7 @@ def test_version(clnet_command):
     ("convert no.net b.net", "there is no no.net"),
     ("convert a.net folder.net", "it is not a regular file"),
     ("convert a.net nowhere/b.net", "there is no nowhere"),
-    ("convert a.net b.net --dtype int8", "argument --dtype: invalid choice: 'int8'"),
+    ("convert a.net b.net --dtype int8", "unknown dtype 'int8': known are float32"),
     ("convert a.safetensors b.net --dtype float32", "dtype is for .net files"),
     ("convert a.net b.net --outputs 1", "--outputs is for .csv files"),
     ("explain no.net", "there is no no.net"),
@@ -384,7 +388,7 @@ def test_what_may_go_wrong_on_the_way(
     def fail(_):
         raise error
 
-    monkeypatch.setattr(cli, "_devices", fail)
+    monkeypatch.setattr(cli_commands, "devices", fail)
     found, out, err = clnet_command("devices")
     assert (found, out) == (status, "")
     assert err.startswith(message)
@@ -392,7 +396,7 @@ def test_what_may_go_wrong_on_the_way(
 
 
 def test_a_fault_of_ours_is_not_hidden(clnet_command, monkeypatch):
-    monkeypatch.setattr(cli, "_devices", lambda _: 1 / 0)
+    monkeypatch.setattr(cli_commands, "devices", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         clnet_command("devices")
 
