@@ -15,7 +15,7 @@
 // WEIGHTED  loss only: 1 where samples have weights
 // PARTS, TEAM  shared_bias_… only: partial sums; work-items that add them, a power of
 //        two
-// GROUP  tally only: work-items, a power of two
+// GROUP  tally… only: work-items of a group, a power of two
 // SHUFFLED, ROWS  gather only: 1 where the order is random; rows of a group
 #define WIDTH 1
 #include "activations.h"
@@ -228,32 +228,50 @@ __kernel void loss(__global const REAL *y, const int ldy, __global const REAL *t
 #endif
 
 #ifdef GROUP
-// totals (+)= sum over b of record[b]; the last three of totals hold what rounding took
-// from the first three (Kahan, "Further remarks on reducing truncation errors", 1965)
-//
-// fresh: 1 where the totals start anew
-// index map: one group; work-item i adds samples i, i + GROUP, …, then a tree adds
-// those
-__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
-void tally(__global const REAL *record, __global REAL *totals, const int batch,
-           const int fresh)
+// sums[k][0] = of record[b, k] over the samples b of a group: work-item i of the launch
+// adds i, i + `items`, …, then a tree adds those
+inline void add_records(__local REAL sums[3][GROUP], __global const REAL *record,
+                        const int batch, const int items)
 {
-    __local REAL parts[3][GROUP];
     const int i = get_local_id(0);
     for (int k = 0; k < 3; ++k) {
         REAL sum = 0;
-        for (size_t b = i; b < batch; b += GROUP) sum += record[b * 3 + k];
-        parts[k][i] = sum;
+        for (size_t b = get_global_id(0); b < batch; b += items) sum += record[b * 3 + k];
+        sums[k][i] = sum;
     }
     for (int step = GROUP / 2; step > 0; step /= 2) {
         barrier(CLK_LOCAL_MEM_FENCE);
         if (i < step)
-            for (int k = 0; k < 3; ++k) parts[k][i] += parts[k][i + step];
+            for (int k = 0; k < 3; ++k) sums[k][i] += sums[k][i + step];
     }
-    if (i == 0)
+}
+
+// partial[g, k] = sum over group g's samples of record[b, k]
+// index map: any number of groups
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
+void tally_parts(__global const REAL *record, __global REAL *partial, const int batch)
+{
+    __local REAL sums[3][GROUP];
+    add_records(sums, record, batch, get_global_size(0));
+    if (get_local_id(0) == 0)
+        for (int k = 0; k < 3; ++k) partial[get_group_id(0) * 3 + k] = sums[k][0];
+}
+
+// totals (+)= sum over b of record[b]; the last three of totals hold what rounding took
+// from the first three (Kahan, "Further remarks on reducing truncation errors", 1965)
+//
+// fresh: 1 where the totals start anew
+// index map: one group
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
+void tally(__global const REAL *record, __global REAL *totals, const int batch,
+           const int fresh)
+{
+    __local REAL sums[3][GROUP];
+    add_records(sums, record, batch, GROUP);
+    if (get_local_id(0) == 0)
         for (int k = 0; k < 3; ++k) {
             const REAL before = fresh ? (REAL)0 : totals[k];
-            const REAL added = parts[k][0] + (fresh ? (REAL)0 : totals[3 + k]);
+            const REAL added = sums[k][0] + (fresh ? (REAL)0 : totals[3 + k]);
             const REAL after = before + added;
             totals[k] = after;
             totals[3 + k] = added - (after - before);

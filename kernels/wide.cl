@@ -4,7 +4,7 @@
 // A team of TEAM work-items takes `share` columns of a sample, each work-item a vector
 // at a time; the teams of a sample are its parts. Sums are made in two stages: a team
 // leaves one number, and `join` adds those, in an order that depends on the sizes
-// alone.
+// alone. Of short samples one part is all, and a group has several teams.
 //
 //   sample b  |      part 0       |      part 1       | part 2 |     parts of `share`
 //   team      | 0 1 2 … 0 1 2 …   | 0 1 2 … 0 1 2 …   | 0 1 2 …      a vector each
@@ -12,6 +12,7 @@
 // REAL     float or double
 // WIDTH    values of a vector: 4 or 8
 // TEAM     work-items of a team, a power of two: 1 where each is a core's task
+// TEAMS    teams of a work-group; 1 in all kernels but that of a loss
 // ALIGNED  1: every sample of every array starts on a whole vector
 // GRADIENT  act_grad only: the derivative (gradients.h)
 // READS_SUMS, BY_SUM  act_grad only: 1 where the derivative is by v, else by y
@@ -22,6 +23,7 @@
 //          where it is the mean over outputs
 // WEIGHTED, HALF  loss only: 1 where samples have weights; 0.5 where FANN halves
 //          errors, else 1
+// WHOLE    loss only: 1 where a sample is one part
 #include "activations.h"
 #ifndef ALIGNED
 #error "wide.cl needs ALIGNED"
@@ -100,20 +102,11 @@ void act_grad(__global const REAL *parameters, const int bias, __global const RE
 #ifdef MEAN
 #include "losses.h"
 #if SOFTMAX
-// partial[b, :, p] = of part p the largest output, the sum of e^(y - that), and the sum
-// of targets
-//
-// index map: group b * parts + p
-__kernel __attribute__((reqd_work_group_size(TEAM, 1, 1)))
-void softmax_parts(__global const REAL *y, const int ldy, __global const REAL *t,
-                   const int ldt, __global REAL *partial, const int width,
-                   const int share, const int parts)
+// found = of a part the largest output, the sum of e^(y - that), and the sum of targets
+inline void softmax_of(REAL *found, __global const REAL *y, __global const REAL *t,
+                       const int part, const int share, const int width,
+                       __local REAL *held)
 {
-    __local REAL held[TEAM];
-    const size_t b = get_group_id(0) / parts;
-    const int part = get_group_id(0) % parts;
-    y += b * ldy;
-    t += b * ldt;
     VAL tops = CONST(-INFINITY), total = CONST(0), targets = CONST(0);
     VAL total_lost = CONST(0), targets_lost = CONST(0);
     {
@@ -134,12 +127,27 @@ void softmax_parts(__global const REAL *y, const int ldy, __global const REAL *t
     REAL one = FOLD(plus, total), other = FOLD(plus, targets);
     IN_TEAM(plus, one, held)
     IN_TEAM(plus, other, held)
-    if (get_local_id(0) == 0) {
-        partial += b * 3 * parts + part;
-        partial[0] = top;
-        partial[parts] = one;
-        partial[2 * parts] = other;
-    }
+    found[0] = top;
+    found[1] = one;
+    found[2] = other;
+}
+
+// partial[b, :, p] = what `softmax_of` finds of part p
+//
+// index map: group b * parts + p
+__kernel __attribute__((reqd_work_group_size(TEAM, 1, 1)))
+void softmax_parts(__global const REAL *y, const int ldy, __global const REAL *t,
+                   const int ldt, __global REAL *partial, const int width,
+                   const int share, const int parts)
+{
+    __local REAL held[TEAM];
+    const size_t b = get_group_id(0) / parts;
+    const int part = get_group_id(0) % parts;
+    REAL found[3];
+    softmax_of(found, y + b * ldy, t + b * ldt, part, share, width, held);
+    partial += b * 3 * parts + part;
+    if (get_local_id(0) == 0)
+        for (int i = 0; i < 3; ++i) partial[i * parts] = found[i];
 }
 
 // whole[b, :] = the same of all parts
@@ -173,27 +181,34 @@ void softmax_join(__global const REAL *partial, const int parts, __global REAL *
 // error, the bit fails
 //
 // y [batch, ldy], t [batch, ldt], weight [batch] (anything without WEIGHTED)
-// whole [batch, 3]: see softmax_join (anything without SOFTMAX)
+// whole [batch, 3]: see softmax_join (anything without SOFTMAX, or with WHOLE)
 // samples: those from this number on count for nothing
-// index map: group b * parts + p
-__kernel __attribute__((reqd_work_group_size(TEAM, 1, 1)))
+// index map: team b * parts + p
+__kernel __attribute__((reqd_work_group_size(TEAM * TEAMS, 1, 1)))
 void loss_parts(__global const REAL *y, const int ldy, __global const REAL *t,
                 const int ldt, __global const REAL *weight, __global const REAL *whole,
                 __global REAL *dy, const int lddy, __global REAL *partial,
-                const int width, const REAL bit_fail_limit, const int samples,
-                const int share, const int parts)
+                const int width, const REAL bit_fail_limit, const int batch,
+                const int samples, const int share, const int parts)
 {
-    __local REAL held[TEAM];
-    const size_t b = get_group_id(0) / parts;
-    const int part = get_group_id(0) % parts;
+    __local REAL held[TEAM * TEAMS];
+    const bool idle = TEAM_NUMBER / parts >= batch;
+    const size_t b = idle ? 0 : TEAM_NUMBER / parts;
+    const int part = idle ? parts : TEAM_NUMBER % parts;  // one beyond the last
     const bool counts = b < samples;
     const REAL factor = WEIGHTED ? weight[b] : (REAL)1;
     y += b * ldy;
     t += b * ldt;
     dy += b * lddy;
 #if SOFTMAX
-    const VAL top = CONST(whole[3 * b]), targets = CONST(whole[3 * b + 2]);
-    const VAL total = CONST(whole[3 * b + 1]), log_total = logarithm(total);
+    REAL found[3];
+#if WHOLE
+    softmax_of(found, y, t, part, share, width, held);
+#else
+    for (int i = 0; i < 3; ++i) found[i] = whole[3 * b + i];
+#endif
+    const VAL top = CONST(found[0]), targets = CONST(found[2]);
+    const VAL total = CONST(found[1]), log_total = logarithm(total);
 #endif
     VAL sum = CONST(0), squares = CONST(0), fails = CONST(0);
     VAL sum_lost = CONST(0), squares_lost = CONST(0);
@@ -227,7 +242,7 @@ void loss_parts(__global const REAL *y, const int ldy, __global const REAL *t,
     IN_TEAM(plus, one, held)
     IN_TEAM(plus, two, held)
     IN_TEAM(plus, three, held)
-    if (get_local_id(0) == 0) {
+    if (ITEM == 0 && !idle) {
         partial += b * 3 * parts + part;
         partial[0] = counts ? factor * (MEAN ? one / width : one) : (REAL)0;
         partial[parts] = counts ? two : (REAL)0;

@@ -1,12 +1,15 @@
-// What the kernels share that go through long rows by vectors, in teams of TEAM
-// work-items, and add up what they find.
+// What the kernels share that go through rows by vectors, in teams of TEAM work-items,
+// and add up what they find.
 //
 // REAL   float or double (activations.h comes first)
 // WIDTH  values of a vector: 4 or 8
 // TEAM   work-items of a team, a power of two: 1 where each is a core's task
-#if !defined(TEAM) || WIDTH == 1
-#error "wide.h needs TEAM, and a WIDTH of 4 or 8"
+// TEAMS  teams of a work-group
+#if !defined(TEAM) || !defined(TEAMS) || WIDTH == 1
+#error "wide.h needs TEAM, TEAMS, and a WIDTH of 4 or 8"
 #endif
+#define ITEM ((int)get_local_id(0) % TEAM)           // of its team
+#define TEAM_NUMBER ((int)(get_global_id(0) / TEAM))  // in all groups
 
 #if WIDTH == 8
 #define LANES ((VAL)(0, 1, 2, 3, 4, 5, 6, 7))
@@ -53,10 +56,10 @@ inline VAL among(const VAL v, const VAL other, const int n)
 }
 
 // This work-item's vectors of a part: j runs over their columns, n counts what is left.
-#define EACH_VECTOR(part, share, width)                                              \
-    const int last = min(((part) + 1) * (share), width);                             \
-    for (int j = (part) * (share) + (int)get_local_id(0) * WIDTH, n = last - j;      \
-         j < last; j += TEAM * WIDTH, n = last - j)
+#define EACH_VECTOR(part, share, width)                                     \
+    const int last = min(((part) + 1) * (share), width);                    \
+    for (int j = (part) * (share) + ITEM * WIDTH, n = last - j; j < last;   \
+         j += TEAM * WIDTH, n = last - j)
 
 inline REAL plus(const REAL a, const REAL b) { return a + b; }
 inline REAL larger(const REAL a, const REAL b) { return a > b ? a : b; }
@@ -68,21 +71,21 @@ inline REAL larger(const REAL a, const REAL b) { return a > b ? a : b; }
 #define FOLD(f, v) f(f(v.s0, v.s2), f(v.s1, v.s3))
 #endif
 
-// one = f of all work-items' `one`, in all of them; held [TEAM]
+// one = f of all the team's work-items' `one`, in all of them; held [TEAM * TEAMS]
 #if TEAM == 1
 #define IN_TEAM(f, one, held)
 #else
 #define IN_TEAM(f, one, held)                                      \
     {                                                              \
-        const int item = get_local_id(0);                          \
+        const int id = get_local_id(0);                            \
         barrier(CLK_LOCAL_MEM_FENCE);                              \
-        held[item] = one;                                          \
+        held[id] = one;                                            \
         for (int step = TEAM / 2; step > 0; step /= 2) {           \
             barrier(CLK_LOCAL_MEM_FENCE);                          \
-            if (item < step) held[item] = f(held[item], held[item + step]); \
+            if (ITEM < step) held[id] = f(held[id], held[id + step]); \
         }                                                          \
         barrier(CLK_LOCAL_MEM_FENCE);                              \
-        one = held[0];                                             \
+        one = held[id - ITEM];                                     \
     }
 #endif
 

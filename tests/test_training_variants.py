@@ -146,7 +146,7 @@ def test_every_loss(loss, planned):
     check_gradients(network, loss, 67, weighted=True, planned=planned, samples=60)
 
 
-@pytest.mark.parametrize("batch", [1, 2, 63, 64, 65, 129, 300])
+@pytest.mark.parametrize("batch", [1, 2, 63, 64, 65, 129, 300, 5001])
 def test_batches(batch):
     network = Network(33, [Dense(70, "tanh"), Dense(1, "sigmoid")], seed=batch)
     check_gradients(network, "mse", batch, planned=batch % 2 == 0)

@@ -90,6 +90,9 @@ def test_every_loss(loss, place):
     activation = LOSSES[loss].fused or "sigmoid"
     network = Network(9, [clnet.Dense(2500, activation)], seed=1)
     assert [Loss] in check(network, loss, 3, place, samples=2, weighted=True)
+    if place is GPU:  # several samples a group, the last group not full
+        network = Network(5, [clnet.Dense(11, activation)], seed=1)
+        assert [Loss] in check(network, loss, 67, place, samples=66, weighted=True)
     if (place is CPU) == (loss in ("mse", "categorical_cross_entropy")):
         return
     network = local(67, activation, dtype="float64" if DEVICE.fp64 else "float32")
@@ -145,7 +148,8 @@ def test_refusals():
         ]
         return str(sentences)
 
-    assert "at least 64" in refusals(local(63), Loss)
+    assert "at least 8" in refusals(local(7), Loss)
+    assert "at least 64" in refusals(Network(80, [Local(18, "tanh")] * 2), ActGrad)
     assert "all neurons share" in refusals(local(80, bias="neuron"), BiasGrad)
     mixed = Network(80, [Local(1, ("tanh", "relu") * 40)], fann_compatible=True)
     assert "neurons differ" in refusals(mixed, ActGrad)

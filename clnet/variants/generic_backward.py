@@ -15,6 +15,7 @@ from clnet.ops import Op, Span, round_up
 from clnet.shuffling import ROUNDS, half_bits
 from clnet.storage import Storage
 from clnet.training_ops import (
+    RECORD,
     ActGrad,
     ApplyT,
     BiasGrad,
@@ -57,11 +58,13 @@ from clnet.variants.team import team_group
 SOURCE = "generic_backward.cl"
 BLOCK = 64  # samples of a partial sum
 TALLY_GROUP = 256  # work-items that add up the records
+TALLIED = 8  # records that each of them adds at least, where there are several groups
 ARRAYS = 3  # that are gathered at most: inputs, targets, weights
 SHARE_GROUPS = 8  # groups a compute unit that sum a shared bias's gradient
 GATHER_GROUP = 256  # work-items that copy rows
 GATHER_GROUPS = 4  # such groups that a compute unit wants
 MOST_ROWS = 64  # of a group
+UNSHARED = 8  # values that a GPU fetches for each one of a row that one work-item reads
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,13 @@ class GenericBackward:
             reads += op.storage.size * span.batch * 16
         if isinstance(op, Gather):  # of the data set it reads a batch
             reads = 2 * item_size(span) * span.batch * sum(v.width for v in op.batch)
-        units = 1 if isinstance(op, Tally) else device.compute_units
-        launches, scratch = 1, 0
+        units, launches, scratch = device.compute_units, 1, 0
+        if isinstance(op, Loss) and device.type != "cpu":
+            reads *= min(UNSHARED, op.y.width)
+        if isinstance(op, Tally):
+            units = _tally_parts(span, device)
+            launches += units > 1
+            scratch = item_size(span) * len(RECORD) * units
         if isinstance(op, BiasGrad) and op.shared:
             launches = 2
             scratch = item_size(span) * math.prod(_shared_parts(op, span, device))
@@ -104,7 +112,7 @@ class GenericBackward:
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the op's one launch; two where all neurons share a bias."""
+        """Return the op's one launch; two where groups leave sums for one to add."""
         (op,) = span.ops
         return _LAUNCHES[type(op)](op, span, device)
 
@@ -241,13 +249,33 @@ def _loss(op: Loss, span: Span, device: Device) -> tuple[Launch, ...]:
 
 
 def _tally(op: Tally, span: Span, device: Device) -> tuple[Launch, ...]:
-    group = team_group(TALLY_GROUP, device)
+    group, parts = team_group(TALLY_GROUP, device), _tally_parts(span, device)
+    defines: dict[str, int | str] = {
+        "REAL": real(span), "BLOCK": BLOCK, "GROUP": group,
+    }
+
+    def total(record: Argument, rows: int) -> Launch:
+        return Launch(
+            SOURCE, "tally", defines, (group,), (group,),
+            (record, op.totals, rows, Scalar("fresh")),
+        )
+
+    if parts == 1:
+        return (total(op.record, span.batch),)
+    partial = Scratch("records", item_size(span) * len(RECORD) * parts)
     return (
         Launch(
-            SOURCE, "tally", {"REAL": real(span), "BLOCK": BLOCK, "GROUP": group},
-            (group,), (group,), (op.record, op.totals, span.batch, Scalar("fresh")),
+            SOURCE, "tally_parts", defines, (parts * group,), (group,),
+            (op.record, partial, span.batch),
         ),
+        total(partial, parts),
     )
+
+
+def _tally_parts(span: Span, device: Device) -> int:
+    """Return how many groups add up the records."""
+    each = TALLIED * team_group(TALLY_GROUP, device)
+    return max(1, min(device.compute_units, span.batch // each))
 
 
 def _gather(op: Gather, span: Span, device: Device) -> tuple[Launch, ...]:

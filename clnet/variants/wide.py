@@ -1,4 +1,4 @@
-"""wide: loss, derivatives and shared biases' gradient of samples of many outputs."""
+"""wide: a loss, derivatives and shared biases' gradient by teams of work-items."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from clnet.device import Device
-from clnet.ops import Span, Value
+from clnet.ops import Span, Value, round_up
 from clnet.training_ops import RECORD, ActGrad, BiasGrad, Loss
 from clnet.variants.backward import (
     gradient_defines,
@@ -35,6 +35,7 @@ from clnet.variants.team import team_group
 
 SOURCE = "wide.cl"
 LEAST = 64  # outputs of a sample
+LEAST_LOSS = 8  # on a GPU: neighbouring work-items would read values of so many samples
 TEAM = 256  # work-items at most
 WIDTH = 4  # values of a vector
 VECTOR_BYTES = 32  # of a vector that is a core's register
@@ -47,7 +48,7 @@ class Wide:
     """Teams that take a part of a sample each (``wide.cl``).
 
     Config: ``team``, its work-items, 1 where each is a core's task; ``vectors``, of a
-    work-item.
+    work-item; ``teams``, of a group.
     """
 
     name: str = "wide"
@@ -60,9 +61,11 @@ class Wide:
             return "it computes a loss, derivatives or a bias's gradient, and no other"
         if isinstance(op, BiasGrad) and not op.shared:
             return "it sums the gradient of a bias that all neurons share"
-        width = _values(op)[0].width
-        if width < LEAST:
-            return f"it takes samples of at least {LEAST} outputs, and here are {width}"
+        width, least = _values(op)[0].width, LEAST
+        if isinstance(op, Loss) and device.type != "cpu":
+            least = LEAST_LOSS
+        if width < least:
+            return f"it takes samples of at least {least} outputs, and here are {width}"
         if isinstance(op, ActGrad) and not op.nonlinearity.uniform:
             return "it applies one activation a layer, and here neurons differ"
         if isinstance(op, Loss) and len(set(op.halved)) > 1:
@@ -75,22 +78,28 @@ class Wide:
         width, team = _values(_op(span))[0].width, 1
         if kind == "gpu":
             team = team_group(min(TEAM, -(-width // WIDTH)), device)
-        most = -(-width // _share({"team": team, "vectors": 1}, span))
+        most, teams = -(-width // _share({"team": team, "vectors": 1}, span)), 1
         found = dict.fromkeys(min(vectors, most) for vectors in VECTORS[kind])
-        return tuple({"team": team, "vectors": vectors} for vectors in found)
+        if isinstance(_op(span), Loss) and kind == "gpu":
+            teams = team_group(TEAM, device) // team
+        if teams > 1:
+            found = {most: None}
+        return tuple(
+            {"team": team, "vectors": vectors, "teams": teams} for vectors in found
+        )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Every array once; softmax reads outputs and targets twice."""
         op = _op(span)
         teams = span.batch * _parts(span, config)
         softmax = isinstance(op, Loss) and loss_defines(op, span)["SOFTMAX"]
+        joins = teams > span.batch and not isinstance(op, ActGrad)
         again = 2 * span.batch * op.reads[0].width if softmax else 0
         scratch = 0 if isinstance(op, ActGrad) else teams * len(RECORD)
-        joins = teams > span.batch and not isinstance(op, ActGrad)
         return Cost(
             span_flops(span), span_bytes(span) + item_size(span) * (again + scratch),
-            1 + joins + (2 if softmax else 0), item_size(span) * scratch,
-            min(device.compute_units, teams),
+            1 + joins * (3 if softmax else 1), item_size(span) * scratch,
+            min(device.compute_units, -(-teams // config["teams"])),
         )
 
     def launches(
@@ -98,6 +107,7 @@ class Wide:
     ) -> tuple[Launch, ...]:
         """Return a launch over all parts, then those that add what they leave."""
         op, shape = _op(span), vector_defines(span, config["team"], _values(_op(span)))
+        shape["TEAMS"] = config["teams"]
         width, share = _values(op)[0].width, _share(config, span)
         parts = _parts(span, config)
         teams = span.batch * parts
@@ -124,11 +134,11 @@ class Wide:
         partial, _, adds = joined(shape, span, op.record, 0, rows, parts)
         shape = {
             **shape, **loss_defines(op, span),
-            "HALF": number(0.5 if op.halved[0] else 1, span),
+            "HALF": number(0.5 if op.halved[0] else 1, span), "WHOLE": int(parts == 1),
         }
         softmax: tuple[Launch, ...] = ()
         sums: Argument = op.t
-        if shape["SOFTMAX"]:
+        if shape["SOFTMAX"] and parts > 1:
             pieces = Scratch("softmax parts", item_size(span) * rows * parts)
             sums = Scratch("softmax", item_size(span) * rows)
             softmax = (
@@ -141,7 +151,7 @@ class Wide:
             _launch(
                 shape, "loss_parts", teams, op.y, op.y.stride, op.t, op.t.stride,
                 op.weight or op.t, sums, op.dy, op.dy.stride, partial, width,
-                float(op.bit_fail_limit), Scalar("samples"), share, parts,
+                float(op.bit_fail_limit), span.batch, Scalar("samples"), share, parts,
             ),
             *adds,
         )
@@ -155,10 +165,13 @@ def vector(team: int, span: Span) -> int:
 def vector_defines(
     span: Span, team: int, values: Iterable[Value]
 ) -> dict[str, int | str]:
-    """Return the macros of ``wide.h``, and whether all rows start on whole vectors."""
+    """Return the macros of ``wide.h``, and whether all rows start on whole vectors.
+
+    Of groups of one team.
+    """
     whole = all(value.stride % vector(team, span) == 0 for value in values)
     return {
-        "REAL": real(span), "WIDTH": vector(team, span), "TEAM": team,
+        "REAL": real(span), "WIDTH": vector(team, span), "TEAM": team, "TEAMS": 1,
         "ALIGNED": int(span.batch == 1 or whole),
     }
 
@@ -206,9 +219,13 @@ def joined(
 def _launch(
     defines: Mapping[str, int | str], kernel: str, teams: int, *arguments: Argument
 ) -> Launch:
-    team = defines["TEAM"]
+    team, of_group = defines["TEAM"], defines["TEAMS"]
     assert isinstance(team, int)
-    return Launch(SOURCE, kernel, defines, (teams * team,), (team,), arguments)
+    assert isinstance(of_group, int)
+    group = team * of_group
+    return Launch(
+        SOURCE, kernel, defines, (round_up(teams * team, group),), (group,), arguments
+    )
 
 
 def _op(span: Span) -> ActGrad | BiasGrad | Loss:
