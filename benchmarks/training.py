@@ -41,6 +41,7 @@ ADAM: Mapping[tuple[int, ...], tuple[int, tuple[int, int], tuple[int, int]]] = {
     (64, 100, 10): (32, (45, 45), (8, 8)),
     (784, 128, 10): (128, (50, 50), (2, 8)),
     (784, 1024, 1024, 10): (1024, (4, 16), (1, 4)),
+    (64,) * 6: (1 << 17, (1, 2), (1, 4)),
 }
 QUICK = ("robot", "gene", "64-100-10")  # cases
 LONG = 10_000_000  # multiply-adds a step beyond which scikit-learn is left out unasked
