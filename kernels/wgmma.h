@@ -129,16 +129,25 @@ inline void copy(const uint to, __global const uint4 *from, const int parts,
                  : "memory");
 }
 
-// Start to copy a step of a and b to the stage at `to`, which ends the flag's phase; rows
-// of pieces lie `pitch` parts apart.
-inline void copy_step(const uint to, __global const uint4 *a, __global const uint4 *b,
-                      const int pitch, __local Flag *flag)
+// A stage's flag is to expect a step.
+inline void expect_step(__local Flag *flag)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  :: "r"((uint)(size_t)flag), "r"(16 * STAGE) : "memory");
+}
+
+// Start to copy a step of a to the stage at `to`; rows of pieces lie `pitch` parts apart.
+inline void copy_rows(const uint to, __global const uint4 *a, const int pitch,
+                      __local Flag *flag)
+{
 UNROLLED
     for (int i = 0; i < GROUPS; ++i)
         copy(to + 16 * i * A_STEP, a + (size_t)i * pitch, A_STEP, flag);
+}
+
+// The same of b.
+inline void copy_columns(const uint to, __global const uint4 *b, __local Flag *flag)
+{
     copy(to + 16 * GROUPS * A_STEP, b, STEP * B_PIECE, flag);
 }
 
@@ -162,86 +171,100 @@ UNROLLED
     COMMIT();
 }
 
-// As in mma.h: sums = this lane's of the tile at `tile`, of rounds `from` to `to`.
-inline int multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
-                     __global const uint4 *a, __global const uint4 *b, const int2 tile,
-                     const int blocks, const int from, const int to)
+// A stage that is filled or read next, and the phase of its flags then.
+typedef struct {
+    int stage;
+    uint phase;
+} Place;
+
+inline void go_on(Place *place)
 {
-    const int id = get_local_id(0), pitch = blocks * A_PIECE;
-    const int steps = (to - from) * (SLICE / STEP);
-    const uint start = (uint)(size_t)shared;
-    __local Flag *full = (__local Flag *)(shared + STAGES * STAGE), *empty = full + STAGES;
-    a += part_at(tile.s0, from * SLICE * BLOCK, blocks, A_ROWS);
-    b += part_at(tile.s1, from * SLICE * BLOCK, blocks, TILE_N);
-#define FILL(stage, step)                                                                \
-    copy_step(start + (stage) * (16 * STAGE), a + (size_t)(step) * A_STEP,               \
-              b + (size_t)(step) * (STEP * B_PIECE), pitch, full + (stage))
+    if (++place->stage == STAGES) {
+        place->stage = 0;
+        place->phase ^= 1;
+    }
+}
+
+// The stages in local memory, their flags, and what is copied to them: steps of a and b.
+typedef struct {
+    uint start;
+    __local Flag *full, *empty;
+    __global const uint4 *a, *b;
+    int pitch, steps, done;     // steps of the tile, and those that were multiplied
+} Ring;
+
+inline Ring ring_of(__local uint4 *shared)
+{
+    __local Flag *flags = (__local Flag *)(shared + STAGES * STAGE);
+    const Ring ring = {(uint)(size_t)shared, flags, flags + STAGES, 0, 0, 0, 0, 0};
+    return ring;
+}
+
+// By one work-item, before a barrier.
+inline void ready(const Ring *ring)
+{
+    for (int stage = 0; stage < STAGES; ++stage) {
+        flag_init(ring->full + stage, 1);
+        if (COPIER) flag_init(ring->empty + stage, GROUPS);
+        else ring->empty[stage] = 0;
+    }
+    flags_ready();
+}
+
+inline uint stage_at(const Ring *ring, const int stage)
+{
+    return ring->start + stage * (16 * STAGE);
+}
+
+inline void fill(const Ring *ring, const int stage, const int step)
+{
+    expect_step(ring->full + stage);
+    copy_rows(stage_at(ring, stage), ring->a + (size_t)step * A_STEP, ring->pitch,
+              ring->full + stage);
+    copy_columns(stage_at(ring, stage), ring->b + (size_t)step * (STEP * B_PIECE),
+                 ring->full + stage);
+}
+
+// A warp group has done with a stage.
+inline void renew(Ring *ring, const int stage)
+{
+    const bool one = get_local_id(0) % WARP_GROUP == 0;
 #if COPIER
-#define FILLED 0        // stages before the products begin
-    // A warp group has done with the step before.
-#define RENEW()                                                                          \
-    if (id % WARP_GROUP == 0) flag_arrive(empty + before);
+    if (one) flag_arrive(ring->empty + stage);
 #else
-#define FILLED min(STAGES, steps)
     // Another step takes the place of the one before.
-#define RENEW()                                                                          \
-    if (id % WARP_GROUP == 0 && done + STAGES < steps                                    \
-        && (GROUPS == 1                                                                  \
-            || atomic_inc((__local int *)(empty + before)) % GROUPS == GROUPS - 1))      \
-        FILL(before, done + STAGES);                                                     \
-    ++done;
-    int done = 0;
+    if (one && ring->done + STAGES < ring->steps
+        && (GROUPS == 1
+            || atomic_inc((__local int *)(ring->empty + stage)) % GROUPS == GROUPS - 1))
+        fill(ring, stage, ring->done + STAGES);
+    ++ring->done;
 #endif
-    if (id == 0) {
-        for (int stage = 0; stage < STAGES; ++stage) {
-            flag_init(full + stage, 1);
-            if (COPIER) flag_init(empty + stage, GROUPS);
-            else empty[stage] = 0;
-        }
-        flags_ready();
-        for (int stage = 0; stage < FILLED; ++stage) FILL(stage, stage);
-    }
-    int stage = 0, before = 0;
-    uint phase = 0;
-#define NEXT_STAGE()                                                                     \
-    if (++stage == STAGES) {                                                             \
-        stage = 0;                                                                       \
-        phase ^= 1;                                                                      \
-    }
-#if COPIER
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (id >= GROUPS * WARP_GROUP) {
-        for (int step = 0; LANE == 0 && step < steps; ++step) {
-            flag_wait(empty + stage, phase ^ 1);
-            FILL(stage, step);
-            NEXT_STAGE()
-        }
-        return 0;
-    }
-#endif
-    float (*sums)[4] = all[0], part[2 * BLOCKS_N][4], rest[2 * BLOCKS_N][4];
+}
+
+// sums [2 BLOCKS_N][4] = this lane's of so many rounds, whose steps come to `place`
+inline void add_rounds(float (*sums)[4], Ring *ring, Place *place, const int rounds)
+{
+    float part[2 * BLOCKS_N][4], rest[2 * BLOCKS_N][4];
+    int before = 0;
 UNROLLED
     for (int j = 0; j < 2 * BLOCKS_N; ++j)
 UNROLLED
         for (int e = 0; e < 4; ++e) sums[j][e] = part[j][e] = rest[j][e] = 0;
-#if !COPIER
-    barrier(CLK_LOCAL_MEM_FENCE);
-#endif
-    for (int round = from; round < to; ++round) {
+    for (int round = 0; round < rounds; ++round) {
 UNROLLED
         for (int step = 0; step < SLICE / STEP; ++step) {
-            flag_wait(full + stage, phase);
-            add_step(PLANES == 2 ? part : sums, rest, start + stage * (16 * STAGE),
+            flag_wait(ring->full + place->stage, place->phase);
+            add_step(PLANES == 2 ? part : sums, rest, stage_at(ring, place->stage),
                      PLANES == 2 && step == 0);
             DONE_BUT(1);
-            if (step > 0 || (PLANES == 1 && round > from)) { RENEW() }
-            before = stage;
-            NEXT_STAGE()
+            if (step > 0 || (PLANES == 1 && round > 0)) renew(ring, before);
+            before = place->stage;
+            go_on(place);
         }
 #if PLANES == 2
         DONE_BUT(0);
         WRITTEN(part);
-        RENEW()
+        renew(ring, before);
 UNROLLED
         for (int j = 0; j < 2 * BLOCKS_N; ++j)
 UNROLLED
@@ -256,8 +279,40 @@ UNROLLED
 UNROLLED
         for (int e = 0; e < 4; ++e) sums[j][e] = fma(rest[j][e], 1 / LOW, sums[j][e]);
 #else
+    renew(ring, before);
     WRITTEN(sums);
 #endif
+}
+
+// As in mma.h: sums = this lane's of the tile at `tile`, of rounds `from` to `to`.
+inline int multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
+                     __global const uint4 *a, __global const uint4 *b, const int2 tile,
+                     const int blocks, const int from, const int to)
+{
+    const int id = get_local_id(0);
+    Ring ring = ring_of(shared);
+    ring.a = a + part_at(tile.s0, from * SLICE * BLOCK, blocks, A_ROWS);
+    ring.b = b + part_at(tile.s1, from * SLICE * BLOCK, blocks, TILE_N);
+    ring.pitch = blocks * A_PIECE;
+    ring.steps = (to - from) * (SLICE / STEP);
+    if (id == 0) {
+        ready(&ring);
+        for (int stage = 0; !COPIER && stage < min(STAGES, ring.steps); ++stage)
+            fill(&ring, stage, stage);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    Place place = {0, 0};
+#if COPIER
+    if (id >= GROUPS * WARP_GROUP) {
+        for (int step = 0; LANE == 0 && step < ring.steps; ++step) {
+            flag_wait(ring.empty + place.stage, place.phase ^ 1);
+            fill(&ring, place.stage, step);
+            go_on(&place);
+        }
+        return 0;
+    }
+#endif
+    add_rounds(all[0], &ring, &place, to - from);
     return 1;
 }
 

@@ -1,0 +1,222 @@
+"""mma_chain: a chain of dense layers of a batch on matrix units, in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+from clnet.activations import activation
+from clnet.device import Device
+from clnet.ops import Span
+from clnet.program import GROUP_UNITS, matrix_units
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Distress,
+    Launch,
+    Packed,
+    Parameters,
+    Reach,
+    Scratch,
+    padded,
+    real,
+    refuse_unless_dense_layers,
+    refuse_unless_groups_meet,
+    span_bytes,
+    span_flops,
+)
+from clnet.variants.chain import chain, functions_defines, strides, table
+from clnet.variants.mma import RATES, Product, group_of, refuse_without_units
+from clnet.variants.packing import PLANES, WORDS, Packing
+
+PATIENCE = 1 << 22  # looks: some seconds
+KEYS = ("tile_m", "tile_n", "step", "stages", "per_unit")
+SHAPES = {  # by planes
+    2: (
+        (64, 128, 4, 4, 1),
+        (128, 64, 4, 4, 1),
+        (64, 64, 4, 6, 1),
+        (64, 64, 4, 3, 2),
+        (64, 32, 4, 4, 2),
+    ),
+    1: (
+        (128, 256, 4, 4, 1),
+        (128, 192, 4, 5, 1),
+        (128, 128, 4, 6, 1),
+        (128, 128, 4, 3, 2),
+        (128, 96, 4, 7, 1),
+        (64, 128, 4, 8, 1),
+        (64, 128, 4, 4, 2),
+        (128, 64, 4, 8, 1),
+        (128, 64, 4, 4, 2),
+        (64, 96, 4, 8, 1),
+        (64, 64, 4, 8, 1),
+        (64, 64, 4, 6, 2),
+        (64, 32, 4, 8, 1),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class MmaChain:
+    """Groups stay for the tiles of all layers (``mma_chain.cl``).
+
+    Config: ``tile_m``, ``tile_n``, samples and neurons of a tile; ``step``, blocks of
+    16 inputs copied at once; ``stages``, steps in local memory; ``per_unit``, groups a
+    compute unit.
+    """
+
+    name: str = "mma_chain"
+    reach: Reach = "run"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse devices without a warp group's units, and values that may exceed 1."""
+        refusal = refuse_unless_dense_layers(span, device)
+        refusal = refusal or refuse_unless_groups_meet(device)
+        refusal = refusal or refuse_without_units(span, device)
+        if refusal is not None:
+            return refusal
+        if GROUP_UNITS not in matrix_units(device):
+            return "it needs matrix units of compute capability 9.0"
+        layers = chain(span)
+        if len(layers) == 1:
+            return "it computes two layers or more"
+        for layer in layers[:-1]:
+            name = layer.act.nonlinearity.names[0]
+            if not activation(name).bounded:
+                return f"it passes on what is not beyond 1, and {name} may be"
+        return None
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Tiles, the best by a model first."""
+        return tuple(
+            dict(zip(KEYS, shape, strict=True))
+            for shape in SHAPES[PLANES[span.precision]]
+        )
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count x packed and read again, and packed A for every tile of samples."""
+        tiling = Tiling(span, config)
+        return Cost(
+            flops=span_flops(span),
+            bytes=span_bytes(span)
+            + sum(x.read(tiling.shape) for x in tiling.products),
+            launches=2,
+            scratch=tiling.values[-1] + sum(tiling.weights[-1]),
+            compute_units=device.compute_units,
+            efficiency=RATES[PLANES[span.precision]],
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the packing of all A and of x, and the one launch of all layers."""
+        layers, tiling = chain(span), Tiling(span, config)
+        x, y = layers[0].apply.x, layers[-1].act.y
+        first, last = (layers[i].apply.weights.offset for i in (0, -1))
+        weights, rows = tiling.weights, tiling.rows
+        key = f"mma_chain {first} to {last} in {tiling.columns[0].form}"
+        size, scales_size = weights[-1]
+        packed = Packed(key, size), Packed(f"{key}, scales", scales_size)
+        values = Scratch("values", tiling.values[-1])
+        scales = Scratch("scales", rows[0].scales_size)
+        groups = device.compute_units * config["per_unit"]
+        group = group_of(tiling.shape)
+        biases = [layer.act.bias for layer in layers]
+        functions = tuple(dict.fromkeys(layer.act.nonlinearity for layer in layers))
+        tiles_of_rows = -(-span.batch // config["tile_m"])
+        defines = {
+            **tiling.products[0].defines(tiling.shape),
+            "REAL": real(span),
+            "LAYERS": len(layers),
+            "N_OUT": table(layer.n_out for layer in layers),
+            "BLOCKS": table(packing.blocks for packing in rows),
+            "TILES": table(tiling.tiles),
+            "VALUES": table(before // WORDS for before in tiling.values[:-1]),
+            "WEIGHTS": table(before // WORDS for before, _ in weights[:-1]),
+            "INVERSE": table(before // 4 for _, before in weights[:-1]),
+            "BIAS": table(-1 if bias is None else bias.offset for bias in biases),
+            "FUNCTION": table(functions.index(x.act.nonlinearity) for x in layers),
+            **functions_defines(span, functions),
+            "Y_PADDED": padded(y),
+            "PATIENCE": PATIENCE,
+        }
+        return (
+            *(
+                packing.launch(
+                    Parameters(), layer.apply.weights.offset, stride, *packed,
+                    second=True, when="parameters", before=before,
+                )
+                for layer, packing, stride, before in zip(
+                    layers, tiling.columns, strides(span), weights[:-1], strict=True
+                )
+            ),
+            rows[0].launch(
+                x, 0, x.stride, values, scales, second=False, source_padded=padded(x)
+            ),
+            Launch(
+                "mma_chain.cl", "mma_chain", defines, (groups * group,), (group,),
+                (
+                    values, scales, *packed, Parameters(), y, y.stride, span.batch,
+                    Scratch("counts", 4 * len(layers) * tiles_of_rows),
+                    Scratch("launches", 4 * groups), Distress(),
+                ),
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a chain is cut into tiles, and where its operands are."""
+
+    span: Span
+    config: Config
+
+    @cached_property
+    def shape(self) -> Config:
+        """The config as `Product` has it."""
+        return {
+            **self.config, "units": GROUP_UNITS, "copier": 1, "parts": 1, "slice": 4,
+            "warps_m": self.config["tile_m"] // 16, "warps_n": 1,
+        }
+
+    @cached_property
+    def products(self) -> tuple[Product, ...]:
+        """Each layer's."""
+        planes = PLANES[self.span.precision]
+        return tuple(
+            Product(self.span.batch, layer.n_out, layer.n_in, planes)
+            for layer in chain(self.span)
+        )
+
+    @cached_property
+    def rows(self) -> tuple[Packing, ...]:
+        """Each layer's inputs."""
+        return tuple(product.a(self.shape) for product in self.products)
+
+    @cached_property
+    def columns(self) -> tuple[Packing, ...]:
+        """Each layer's weights."""
+        return tuple(product.b(self.shape) for product in self.products)
+
+    @property
+    def tiles(self) -> list[int]:
+        """Tiles before each layer, and all."""
+        return list(accumulate((p.tiles(self.shape) for p in self.products), initial=0))
+
+    @property
+    def values(self) -> list[int]:
+        """Bytes of inputs before each layer's, and of all."""
+        return list(accumulate((packing.size for packing in self.rows), initial=0))
+
+    @property
+    def weights(self) -> list[tuple[int, int]]:
+        """Bytes of weights and scales before each layer's, and of all."""
+        return list(
+            accumulate(
+                ((p.size, p.scales_size) for p in self.columns),
+                lambda a, b: (a[0] + b[0], a[1] + b[1]), initial=(0, 0),
+            )
+        )

@@ -1,0 +1,302 @@
+// mma_chain: a chain of dense layers of a batch on matrix units (wgmma.h), in one launch
+// of as many groups as run at the same time.
+//
+// The tiles of all layers are numbered one after the other, and group g takes tiles g,
+// g + groups …. A tile reads the values of its own rows alone, so that it waits for the
+// tiles of these rows in the layer before, and for nothing else:
+//
+//   layer 0    rows 0: tiles 0 1 2     rows 1: tiles 3 4 5     groups 0 1 2 3
+//   layer 1    rows 0: tiles 6 7 8     …                       tile 6 waits for 0, 1, 2
+//
+// A warp of its own copies what a group multiplies through all its tiles, into a ring of
+// stages. A tile's weights wait for nobody: they are on their way while its rows are
+// waited for and while the sums of the tile before are finished.
+//
+// Values that layers hand over are packed halves, so their activations are bounded by
+// 1. Groups count the tiles of each layer's rows that they have finished, through all
+// launches: nothing is ever emptied. Every wait is bounded: after PATIENCE looks a group
+// sets the alarm and waits no more, and what is then written to y is NaN.
+//
+// LAYERS    of the chain
+// N_OUT     {n, …} neurons of each layer
+// BLOCKS    {n, …} blocks of its inputs' terms
+// TILES     {n, …} tiles before each layer, and all
+// VALUES    {n, …} where its packed inputs start, in 4-word parts
+// WEIGHTS   {n, …} where its packed A starts, likewise; INVERSE: the scales of its rows
+// BIAS      {n, …} where its biases start in the parameters; -1 where there are none
+// FUNCTION  {n, …} code of its activation; FUNCTIONS: as in functions.h
+// Y_PADDED  1: rows of y start on a vector of 4
+// PATIENCE  looks before the alarm
+// REAL      (float) as in activations.h
+// TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, COPIER (1), PANEL, PLANES, PTX
+//           as in wgmma.h
+#define WIDTH 1
+#include "activations.h"
+#include "wgmma.h"
+#include "quick.h"
+#include "functions.h"
+#if !defined(LAYERS) || !defined(N_OUT) || !defined(BLOCKS) || !defined(TILES) \
+    || !defined(VALUES) || !defined(WEIGHTS) || !defined(INVERSE) || !defined(BIAS) \
+    || !defined(FUNCTION) || !defined(Y_PADDED) || !defined(PATIENCE)
+#error "mma_chain.cl needs LAYERS, N_OUT, BLOCKS, TILES, VALUES, WEIGHTS, INVERSE, BIAS, \
+FUNCTION, Y_PADDED and PATIENCE"
+#endif
+#define SCALES scales_of(as_uint(1.0f))  // of rows whose values are not beyond 1
+#define MULTIPLIERS (GROUPS * WARP_GROUP)
+#define OWN ((TILE_N + WARP_GROUP - 1) / WARP_GROUP)  // columns
+
+__constant int n_out_of[LAYERS] = N_OUT;
+__constant int blocks_of[LAYERS] = BLOCKS;
+__constant int tiles_before[LAYERS + 1] = TILES;
+__constant int values_of[LAYERS] = VALUES;
+__constant int weights_of[LAYERS] = WEIGHTS;
+__constant int inverse_of[LAYERS] = INVERSE;
+__constant int bias_of[LAYERS] = BIAS;
+__constant int function_of[LAYERS] = FUNCTION;
+
+// A group's tile: its number, its layer and where it begins.
+typedef struct {
+    int number, layer;
+    int2 at;
+} Task;
+
+inline bool next_task(Task *task, const int groups, const int batch)
+{
+    task->number += groups;
+    if (task->number >= tiles_before[LAYERS]) return false;
+    while (task->number >= tiles_before[task->layer + 1]) ++task->layer;
+    task->at = tile_of(task->number - tiles_before[task->layer], batch,
+                       n_out_of[task->layer]);
+    return true;
+}
+
+// Counts of finished tiles, of a layer and rows.
+inline int count_of(const int layer, const int row, const int batch)
+{
+    return layer * ((batch + TILE_M - 1) / TILE_M) + row / TILE_M;
+}
+
+inline uint told_by(const int layer)
+{
+    return (n_out_of[layer] + TILE_N - 1) / TILE_N;
+}
+
+// How often the count of a task's rows was told before all are there.
+inline uint wanted_of(const Task task, const uint launch, const int tellers)
+{
+    return (launch + 1) * told_by(task.layer - 1) * tellers;
+}
+
+#if PTX == 90
+#define TELLERS GROUPS
+// Of a warp group.
+inline void team_barrier(void)
+{
+    asm volatile("bar.sync %0, %1;"
+                 :: "r"(1 + (int)get_local_id(0) / WARP_GROUP), "n"(WARP_GROUP) : "memory");
+}
+
+inline uint look(__global const uint *count)
+{
+    uint seen;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(count)
+                 : "memory");
+    return seen;
+}
+
+// Between what work-items write or read and what is copied in bulk.
+inline void bulk_fence(void)
+{
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+inline void tell(__global uint *count)
+{
+    bulk_fence();
+    team_barrier();
+    if (get_local_id(0) % WARP_GROUP == 0)
+        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" :: "l"(count) : "memory");
+}
+#else
+#define TELLERS 1
+inline void team_barrier(void)
+{
+    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+}
+
+inline uint look(__global uint *count) { return atomic_or(count, 0); }
+
+inline void tell(__global uint *count)
+{
+    team_barrier();
+    if (get_local_id(0) == 0) atomic_inc(count);
+}
+#endif
+
+// Whether the count of a task's rows came to what is wanted.
+inline bool there(__global uint *count, const uint wanted)
+{
+    return (int)(look(count) - wanted) >= 0;
+}
+
+#if PTX == 90
+// Copy steps of all a group's tiles.
+inline void copy_tiles(Ring *ring, Task task, __global const uint4 *weights,
+                       __global const uint4 *values, const int batch,
+                       __global uint *counts, const uint launch, __global int *alarm)
+{
+    const int groups = get_num_groups(0);
+    Place place = {0, 1};  // no flag is in the phase before the first: all are free
+    int patience = PATIENCE;
+    while (next_task(&task, groups, batch)) {
+        const int layer = task.layer, blocks = blocks_of[layer], steps = blocks / STEP;
+        __global const uint4 *a = values + values_of[layer]
+                                  + part_at(task.at.s0, 0, blocks, A_ROWS);
+        __global const uint4 *b = weights + weights_of[layer]
+                                  + part_at(task.at.s1, 0, blocks, TILE_N);
+        __global uint *count = counts + count_of(layer - 1, task.at.s0, batch);
+        const uint wanted = layer ? wanted_of(task, launch, TELLERS) : 0;
+        bool come = layer == 0 || there(count, wanted);
+        // Weights alone until rows are there.
+        Place ahead = place;
+        int step = 0;
+        for (; !come && step < min(STAGES, steps); ++step) {
+            flag_wait(ring->empty + ahead.stage, ahead.phase);
+            expect_step(ring->full + ahead.stage);
+            copy_columns(stage_at(ring, ahead.stage), b + step * (STEP * B_PIECE),
+                         ring->full + ahead.stage);
+            go_on(&ahead);
+            come = there(count, wanted);
+        }
+        while (!come && --patience > 0) come = there(count, wanted);
+        if (!come) *alarm = 1;
+        bulk_fence();
+        for (int i = 0; i < steps; ++i) {
+            __local Flag *full = ring->full + place.stage;
+            if (i >= step) {
+                flag_wait(ring->empty + place.stage, place.phase);
+                expect_step(full);
+                copy_columns(stage_at(ring, place.stage), b + i * (STEP * B_PIECE), full);
+            }
+            copy_rows(stage_at(ring, place.stage), a + i * A_STEP, blocks * A_PIECE, full);
+            go_on(&place);
+        }
+    }
+}
+#endif
+
+// Write what comes of a tile's sums: the next layer's inputs, or y.
+inline void finish(float (*sums)[4], const int code, const bool last, const Task task,
+                   const float *of_rows, __local const float2 *columns,
+                   __global uint4 *values, __global float *y, const int ldy,
+                   const int batch, const bool spoilt)
+{
+    const int n_out = n_out_of[task.layer];
+    const int following = last ? 0 : task.layer + 1, m = task.at.s0 + ROW_OF(0);
+    __global uint *to = (__global uint *)(values + values_of[following])
+                        + pair_at(m, task.at.s1, blocks_of[following]) + LANE % 4;
+UNROLLED
+    for (int j = 0; j < 2 * BLOCKS_N; ++j) {
+        const int column = COLUMN_OF(j), n = task.at.s1 + column;
+        if (n >= n_out) continue;
+        const float4 both = *(__local const float4 *)(columns + column);
+UNROLLED
+        for (int i = 0; i < 2; ++i) {
+            float2 v = (float2)(sums[j][2 * i], sums[j][2 * i + 1]) * of_rows[i];
+            v = (float2)(activate_as(code, fma(v.s0, both.s0, both.s1)),
+                         activate_as(code, fma(v.s1, both.s2, both.s3)));
+            if (last) {
+                if (spoilt) v = (float2)(NAN);
+                if (m + 8 * i < batch)
+                    put_pair(y + (size_t)(m + 8 * i) * ldy + n, v, n_out - n, Y_PADDED);
+                continue;
+            }
+            // Eight rows further, eight terms, a block.
+            __global uint *pair = to + i * 64 + j % 2 * 32 + j / 2 * (4 * A_PIECE);
+            v = (float2)(v.s0, n + 1 < n_out ? v.s1 : 0) * SCALES.s0;
+            const uint high = halves(v.s0, v.s1);
+            *pair = high;
+            v = (v - of_halves(high)) * LOW;
+            if (PLANES == 2) pair[NEXT_PLANE] = halves(v.s0, v.s1);
+        }
+    }
+}
+
+// y [batch, ldy] = the chain's outputs for what is packed at the start of `values`
+//
+// values      packed inputs of each layer; x_inverse: the scales of the first one's rows
+// weights     packed A of each layer; inverse: the scales of their rows
+// parameters  the biases
+// counts      [LAYERS, tiles of rows], 0 at first
+// launches    [groups] the number of each group's launches so far, 0 at first
+// alarm       set where a wait hit its bound
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
+void mma_chain(__global uint4 *values, __global const float *x_inverse,
+               __global const uint4 *weights, __global const float *inverse,
+               __global const float *parameters, __global float *y, const int ldy,
+               const int batch, __global uint *counts, __global uint *launches,
+               __global int *alarm)
+{
+    __local uint4 shared[SHARED] __attribute__((aligned(128)));
+    __local float2 all_columns[GROUPS * TILE_N] __attribute__((aligned(16)));
+    const int id = get_local_id(0), groups = get_num_groups(0);
+    const uint launch = launches[get_group_id(0)];
+    Task task = {(int)get_group_id(0) - groups, 0, (int2)(0)};
+#if PTX == 90
+    Ring ring = ring_of(shared);
+    if (id == 0) ready(&ring);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (id >= MULTIPLIERS) {
+        if (id == MULTIPLIERS)
+            copy_tiles(&ring, task, weights, values, batch, counts, launch, alarm);
+        return;
+    }
+    Place place = {0, 0};
+#endif
+    const int lane = id % WARP_GROUP;
+    __local float2 *columns = all_columns + (id % MULTIPLIERS) / WARP_GROUP * TILE_N;
+    while (next_task(&task, groups, batch)) {
+        const int layer = task.layer, n_out = n_out_of[layer], bias = bias_of[layer];
+        float2 own[OWN];
+        float of_rows[2];
+UNROLLED
+        for (int i = 0; i < 2; ++i)
+            of_rows[i] = layer ? SCALES.s1
+                               : x_inverse[min(task.at.s0 + (int)ROW_OF(i), batch - 1)];
+UNROLLED
+        for (int i = 0; i < OWN; ++i) {
+            const int n = min(task.at.s1 + lane + i * WARP_GROUP, n_out - 1);
+            own[i] = (float2)(inverse[inverse_of[layer] + n],
+                              bias < 0 ? 0.0f : parameters[bias + n]);
+        }
+        float sums[BLOCKS_M][2 * BLOCKS_N][4];
+#if PTX == 90
+        add_rounds(sums[0], &ring, &place, blocks_of[layer] / ROUND);
+#else
+        __global uint *count = counts + count_of(layer - 1, task.at.s0, batch);
+        for (int left = PATIENCE; layer && left >= 0
+                                  && !there(count, wanted_of(task, launch, TELLERS)); --left)
+            if (left == 0) *alarm = 1;
+        multiply(sums, shared, values + values_of[layer], weights + weights_of[layer],
+                 task.at, blocks_of[layer], 0, blocks_of[layer] / ROUND);
+#endif
+UNROLLED
+        for (int i = 0; i < OWN; ++i)
+            if (lane + i * WARP_GROUP < TILE_N) columns[lane + i * WARP_GROUP] = own[i];
+        team_barrier();
+        // Told of by those who wrote what this tile depends on, or by its own group.
+        const bool last = layer == LAYERS - 1;
+        const bool spoilt = last && *(volatile __global int *)alarm;
+#define FINISH(code, last)                                                               \
+    finish(sums[0], code, last, task, of_rows, columns, values, y, ldy, batch, spoilt)
+#define FINISH_AS(code, function, steepness, limit)                                      \
+    case code:                                                                           \
+        if (last) FINISH(code, true);                                                    \
+        else FINISH(code, false);                                                        \
+        break;
+        if (id < MULTIPLIERS)
+            switch (function_of[layer]) { FUNCTIONS(FINISH_AS) }
+        tell(counts + count_of(layer, task.at.s0, batch));
+    }
+    if (id == 0) launches[get_group_id(0)] = launch + 1;
+}
