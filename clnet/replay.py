@@ -29,6 +29,7 @@ from clnet.variants.base import (
     phases,
     span_flops,
 )
+from clnet.variants.packing import together
 
 Array = NDArray[Any]
 
@@ -181,10 +182,12 @@ class Replay(Binding):
         self._on_write: list[Action] = []
         self._stale = True  # what follows from the inputs alone
         calls: list[Launch] = []
-        first: tuple[Launch, ...] = ()
+        first: list[Launch] = []
         for number, step in enumerate(steps):
             assert step.place is not None
-            launches = step.variant.launches(step.span, step.config, step.place)
+            launches = together(
+                step.variant.launches(step.span, step.config, step.place)
+            )
             first = first or launches
             for phase in phases(launches):
                 self._ready(step, phase)

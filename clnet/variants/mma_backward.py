@@ -29,7 +29,7 @@ from clnet.variants.mma import (
     group_of,
     refuse_without_units,
 )
-from clnet.variants.packing import PLANES, Packing, together
+from clnet.variants.packing import PLANES, Packing
 
 SOURCE = "mma_backward.cl"
 
@@ -104,14 +104,12 @@ def _apply_t(span: Span, config: Config) -> tuple[Launch, ...]:
     assert isinstance(storage, RowStorage)
     ds, a = _scratch("ds", first), _scratch("A", second)
     return (
-        *together(
-            first.launch(
-                op.ds, 0, op.ds.stride, *ds, second=False, source_padded=padded(op.ds)
-            ),
-            second.launch(
-                Parameters(), op.weights.offset, storage.stride, *a, second=True,
-                turned=True,
-            ),
+        first.launch(
+            op.ds, 0, op.ds.stride, *ds, second=False, source_padded=padded(op.ds)
+        ),
+        second.launch(
+            Parameters(), op.weights.offset, storage.stride, *a, second=True,
+            turned=True,
         ),
         _multiplied(
             "apply_t", span, config, (*ds, *a), {"OUTER": 0, **to.defines},
@@ -135,12 +133,10 @@ def _outer(span: Span, config: Config) -> tuple[Launch, ...]:
         assert isinstance(other, BiasGrad)
         totals = Gradients(), other.bias.offset
     return (
-        *together(
-            first.launch(
-                op.ds, 0, op.ds.stride, *ds, second=False, turned=True, totals=totals
-            ),
-            second.launch(op.x, 0, op.x.stride, *x, second=True, turned=True),
+        first.launch(
+            op.ds, 0, op.ds.stride, *ds, second=False, turned=True, totals=totals
         ),
+        second.launch(op.x, 0, op.x.stride, *x, second=True, turned=True),
         _multiplied(
             "outer", span, config, (*ds, *x), {"OUTER": 1, "HAS_BIAS": 0},
             (

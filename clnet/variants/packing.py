@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -10,6 +10,7 @@ from clnet.ops import round_up
 from clnet.program import GROUP_UNITS, WARP_UNITS
 from clnet.variants.base import Argument, Launch, When
 
+TILES = "pack_tiles.cl"
 WARP = 32  # work-items
 BLOCK = 16  # rows, and terms, of a block
 BLOCK_BYTES = 2 * BLOCK * BLOCK  # of a plane
@@ -110,7 +111,7 @@ class Packing:
             text, groups, packers = "pack.cl", self.row_blocks, PACKERS
             defines["SECOND"] = int(second)
         else:
-            text, groups = "pack_tiles.cl", self.row_blocks * BLOCK // UNIT
+            text, groups = TILES, self.row_blocks * BLOCK // UNIT
             defines.update(PIECE_ROWS=self.piece, HELD=HELD, PAIR=0)
             held = -(-self.blocks * BLOCK // UNIT // HELD)  # parts of a row at once
             packers = min(PACKERS, max(2 * WARP, UNIT << (held - 1).bit_length()))
@@ -126,20 +127,35 @@ class Packing:
         )
 
 
-def together(first: Launch, second: Launch) -> tuple[Launch, ...]:
-    """Return the launches of two packings, as one where both are of pieces.
+def together(launches: Iterable[Launch]) -> list[Launch]:
+    """Return a training step's launches, two packings that follow each other as one.
 
-    Of the second no totals are wanted.
+    Where both are of pieces, of as many terms, and of the second no totals are wanted.
     """
+    found: list[Launch] = []
+    for launch in launches:
+        if found and _go_together(found[-1], launch):
+            found[-1] = _pair(found[-1], launch)
+        else:
+            found.append(launch)
+    return found
+
+
+def _go_together(first: Launch, second: Launch) -> bool:
+    shapes = [launch.defines.get("PACKERS") for launch in (first, second)]
+    return (
+        first.source == second.source == TILES and shapes[0] == shapes[1]
+        and "inputs" not in (first.when, second.when)
+        and not first.defines["PAIR"] and not second.defines["TOTALS"]
+    )
+
+
+def _pair(first: Launch, second: Launch) -> Launch:
     own = ("PIECE_ROWS", "TURNED", "SOURCE_PADDED")
-    if own[0] not in first.defines:
-        return first, second
-    assert first.defines["PACKERS"] == second.defines["PACKERS"]  # of as many terms
     of_second = {f"{name}_2": second.defines[name] for name in own}
     (size,), (group,) = first.global_size, first.local_size
-    both = Launch(
+    return Launch(
         first.source, first.kernel, {**first.defines, **of_second, "PAIR": 1},
         (size + second.global_size[0],), (group,),
-        (*first.arguments, size // group, *second.arguments[:-2]), when=first.when,
+        (*first.arguments, size // group, *second.arguments[:-2]), when=second.when,
     )
-    return (both,)
