@@ -1,5 +1,6 @@
 // What a group that stays for all layers reads: weights, before they are needed, and
-// the values that other groups tell (words.h, which comes first).
+// the values that other groups tell (words.h, which comes first). And how the
+// work-items that read a row together add up what they have.
 //
 // GROUP  work-items of a group
 // PTX    as given by the device
@@ -43,4 +44,21 @@ inline void gather(__local float4 *source, __global const uint *words,
         if (left < 0) *stuck = *alarm = 1;
         source[v] = values_of(found);
     }
+}
+
+// The sum of the values of as many work-items, 1 to 32, for each of them. In plain C it
+// is one.
+inline float team_sum(float v, const int items)
+{
+#if PTX >= 70
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+        if (distance >= items) continue;
+        float other;
+        asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;"
+                     : "=f"(other) : "f"(v), "r"(distance));
+        v += other;
+    }
+#endif
+    return v;
 }

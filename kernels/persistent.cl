@@ -37,21 +37,6 @@
 
 __constant int words_of[LAYERS] = WORDS;
 
-// The sum of a team's values, for its first work-item.
-inline float team_sum(float v)
-{
-#if PTX >= 70
-#pragma unroll
-    for (int distance = TEAM / 2; distance > 0; distance /= 2) {
-        float other;
-        asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;"
-                     : "=f"(other) : "f"(v), "r"(distance));
-        v += other;
-    }
-#endif
-    return v;
-}
-
 // A team's place in its stream of weights: a step is DEPTH * TEAM vectors of one row.
 // All teams take as many rows of a layer, so that they go on to the next one together;
 // rows past the last one are empty, and layer LAYERS has none.
@@ -157,7 +142,7 @@ void persistent(__global const float *parameters, __global const float *x,
             for (int i = 0; i < DEPTH; ++i)
                 sums += ahead[i] * source[here.step * STEP + i * TEAM + lane];
             if (next.step == 0) {
-                const float sum = team_sum((sums.x + sums.y) + (sums.z + sums.w));
+                const float sum = team_sum((sums.x + sums.y) + (sums.z + sums.w), TEAM);
                 sums = (float4)0;
                 if (lane == 0 && here.row < n_out) {
                     const float v = chain_activate(layer, sum + bias);

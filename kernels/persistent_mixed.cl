@@ -69,22 +69,6 @@ inline ushort4 columns_at(__global const ushort4 *from, const bool there)
 #endif
 }
 
-// The sum of the values of 2^shift work-items, for each of them.
-inline float row_sum(float v, const int shift)
-{
-#if PTX >= 70
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-        if (distance >> shift) continue;
-        float other;
-        asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;"
-                     : "=f"(other) : "f"(v), "r"(distance));
-        v += other;
-    }
-#endif
-    return v;
-}
-
 // A work-item's vectors of a step: of a row of its task, or of the following one. All
 // take as many rows of a task, and steps of a row, so that they go on to the next one
 // together; rows past the share are empty.
@@ -222,7 +206,8 @@ void persistent_mixed(__global const float *parameters, __global const float4 *l
                     sums += ahead[i] * source[at + (i << shift)];
             }
             if (next.step == 0) {
-                const float sum = row_sum((sums.x + sums.y) + (sums.z + sums.w), shift);
+                const float sum =
+                    team_sum((sums.x + sums.y) + (sums.z + sums.w), 1 << shift);
                 sums = (float4)0;
                 if (lane == 0 && row < task.rows) {
                     const float v = activate_as(task.function, sum + bias);

@@ -15,7 +15,6 @@ from clnet.ops import Apply, Nonlinearity, Span, Value
 from clnet.storage import (
     CooStorage,
     CsrStorage,
-    LocalStorage,
     RowStorage,
     SparseStorage,
 )
@@ -41,7 +40,7 @@ from clnet.variants.products import (
     layers_of,
     live_count,
     live_entries,
-    whole_layers,
+    refuse_unless_several_layers,
 )
 from clnet.variants.sparse import index_type, largest_group, vector_lanes
 
@@ -75,20 +74,16 @@ class FusedSparse:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse all but several layers, one of them sparse, that memory holds."""
-        sentence = _refuse_storages(span)
+        sentence = refuse_unless_several_layers(span)
         if sentence is not None:
             return sentence
-        layers = whole_layers(span)
-        if layers is None:
-            return "it computes whole layers, and these ops are none"
-        if len(layers) < 2:
-            return "it computes several layers a launch, and this is one"
-        if span.outputs != (layers[-1].act.y,):
-            return "it keeps a last layer's output alone, and more is read later"
+        if not any(
+            isinstance(op, Apply) and isinstance(op.storage, SparseStorage)
+            for op in span.ops
+        ):
+            return "it is for networks with sparse layers, and here are none"
         if len(span.inputs) > 1:
             return "it reads one value, and these layers read several"
-        if not all(layer.act.nonlinearity.uniform for layer in layers):
-            return "it applies one activation a layer, and here neurons differ"
         sentence = unsupported_dtype(span, device)
         if sentence is None and not self._configs(span, device):
             needed = _places(span).total * item_size(span)
@@ -196,16 +191,6 @@ class FusedSparse:
                 (-(-span.batch // tile) * group,), (group,), arguments,
             ),
         )
-
-
-def _refuse_storages(span: Span) -> str | None:
-    storages = [op.storage for op in span.ops if isinstance(op, Apply)]
-    for storage in storages:
-        if not isinstance(storage, (RowStorage, SparseStorage, LocalStorage)):
-            return f"it reads sparse, dense and local layers, not {storage.name}"
-    if not any(isinstance(storage, SparseStorage) for storage in storages):
-        return "it is for networks with sparse layers, and here are none"
-    return None
 
 
 # Places -----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.device import Device
-from clnet.ops import VALUE_ALIGNMENT, Apply, Nonlinearity, Span, round_up
+from clnet.ops import VALUE_ALIGNMENT, Nonlinearity, Span, round_up
 from clnet.program import inline_ptx
 from clnet.storage import LocalStorage, RowStorage, SparseStorage
 from clnet.storage.base import Storage
@@ -40,7 +40,7 @@ from clnet.variants.products import (
     layers_of,
     live_count,
     live_entries,
-    whole_layers,
+    refuse_unless_several_layers,
 )
 
 # Work-items of a group, vectors on their way.
@@ -173,19 +173,12 @@ class PersistentMixed:
 
 def _refuse_layers(span: Span) -> str | None:
     """Return why the span is no chain of layers, one of them not dense."""
-    storages = [op.storage for op in span.ops if isinstance(op, Apply)]
-    for storage in storages:
-        if not isinstance(storage, (RowStorage, SparseStorage, LocalStorage)):
-            return f"it reads sparse, dense and local layers, not {storage.name}"
-    if all(isinstance(storage, RowStorage) for storage in storages):
+    refusal = refuse_unless_several_layers(span)
+    if refusal is not None:
+        return refusal
+    layers = layers_of(span)
+    if all(_dense(layer) for layer in layers):
         return "it is for networks with sparse or local layers, and here are none"
-    layers = whole_layers(span)
-    if layers is None:
-        return "it computes whole layers, and these ops are none"
-    if len(layers) < 2:
-        return "it computes several layers a launch, and this is one"
-    if span.outputs != (layers[-1].act.y,):
-        return "it keeps a last layer's output alone, and more is read later"
     x = layers[0].applies[0].x
     for layer in layers:
         if any(apply.x != x for apply in layer.applies):
@@ -194,8 +187,6 @@ def _refuse_layers(span: Span) -> str | None:
             isinstance(apply.storage, RowStorage) for apply in layer.applies
         ):
             return "it adds up sparse products, and here one is dense"
-        if not layer.act.nonlinearity.uniform:
-            return "it applies one activation a layer, and here neurons differ"
         x = layer.act.y
     return None
 

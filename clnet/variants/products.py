@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ops import Apply, BiasAct, Span
-from clnet.storage import LocalStorage, SparseStorage
+from clnet.storage import LocalStorage, RowStorage, SparseStorage
 from clnet.storage.base import Storage
 
 
@@ -43,6 +43,25 @@ def layers_of(span: Span) -> tuple[Layer, ...]:
     layers = whole_layers(span)
     assert layers is not None
     return layers
+
+
+def refuse_unless_several_layers(span: Span) -> str | None:
+    """Return why the span is no several layers with one activation each, or None."""
+    for op in span.ops:
+        if isinstance(op, Apply) and not isinstance(
+            op.storage, (RowStorage, SparseStorage, LocalStorage)
+        ):
+            return f"it reads sparse, dense and local layers, not {op.storage.name}"
+    layers = whole_layers(span)
+    if layers is None:
+        return "it computes whole layers, and these ops are none"
+    if len(layers) < 2:
+        return "it computes several layers a launch, and this is one"
+    if span.outputs != (layers[-1].act.y,):
+        return "it keeps a last layer's output alone, and more is read later"
+    if not all(layer.act.nonlinearity.uniform for layer in layers):
+        return "it applies one activation a layer, and here neurons differ"
+    return None
 
 
 def live_entries(storage: Storage) -> tuple[NDArray[np.int64], ...]:
