@@ -28,7 +28,14 @@ from clnet.variants.base import (
     span_flops,
 )
 from clnet.variants.chain import chain, functions_defines, strides, table
-from clnet.variants.mma import RATES, Product, group_of, refuse_without_units
+from clnet.variants.mma import (
+    GROUP_ROWS,
+    RATES,
+    Product,
+    group_of,
+    local_bytes,
+    refuse_without_units,
+)
 from clnet.variants.packing import PLANES, WORDS, Packing
 
 PATIENCE = 1 << 22  # looks: some seconds
@@ -200,6 +207,11 @@ class Tiling:
     def columns(self) -> tuple[Packing, ...]:
         """Each layer's weights."""
         return tuple(product.b(self.shape) for product in self.products)
+
+    def local_bytes(self, planes: int) -> int:
+        """Bytes of local memory that a group has."""
+        teams, columns = self.config["tile_m"] // GROUP_ROWS, self.config["tile_n"]
+        return local_bytes(self.shape, planes) + 8 * teams * columns
 
     @property
     def tiles(self) -> list[int]:

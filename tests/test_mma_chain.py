@@ -1,0 +1,148 @@
+"""mma_chain against the oracle by its plain-C path; one group has nobody to wait for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import clnet
+from clnet import Dense, Local, Network
+from clnet.binding import Step
+from clnet.errors import ClnetWarning
+from clnet.executable import Executable
+from clnet.ops import PRECISIONS
+from clnet.runtime import Plan
+from clnet.session import session
+from clnet.variants import Generic, mma_chain
+from clnet.variants.mma import UNIT_BYTES
+from clnet.variants.mma_chain import KEYS, SHAPES, MmaChain, Tiling
+from clnet.variants.packing import PLANES
+
+DEVICE = clnet.device()
+ONE_GROUP = replace(DEVICE, concurrent_groups=True, compute_units=1)
+H200 = replace(
+    DEVICE, companions=(), type="gpu", compute_units=132, simd_width=32,
+    local_memory=48 << 10, largest_group=1024, concurrent_groups=True,
+    compute_capability=(9, 0),
+)
+CPU_ONLY = pytest.mark.skipif(
+    DEVICE.concurrent_groups, reason=f"groups of {DEVICE.name} run at the same time"
+)
+EPS = {"highest": 2.0**-23, "high": 2.0**-12, "medium": 2.0**-8}
+
+
+def config_of(*shape):
+    return dict(zip(KEYS, shape, strict=True))
+
+
+def whole(network, batch, precision="highest"):
+    program = network.program.at(precision)
+    return program.span(0, len(program.ops), batch)
+
+
+def check(network, batch, config, precision="highest", device=ONE_GROUP):
+    span = whole(network, batch, precision)
+    assert MmaChain().refuse(span, H200) is None
+    step = Step(span, MmaChain(), config, device)
+    (y,) = span.outputs
+    one = Executable(session(device), network, [step], span.inputs, (y,))
+    rng = np.random.default_rng(batch)
+    terms = max(layer.n_in for layer in span.chain)
+    for _ in range(3):  # what groups have counted grows from launch to launch
+        x = rng.uniform(-1, 1, (batch, network.n_in)).astype(np.float32)
+        one.x[span.inputs[0].name][...] = x
+        one.run()
+        exact = clnet.reference.run(network.program, x, network.parameters)
+        found = one.result(y.name)
+        assert not one.failed(found)
+        bound = 10 * EPS[precision] * np.sqrt(terms) * max(1, np.abs(exact).max())
+        np.testing.assert_allclose(found, exact, rtol=0, atol=bound)
+
+
+def mixed(*sizes):
+    """Several activations, the last of which has no bound, with bias and without."""
+    names = ("tanh", "sigmoid", "gaussian")
+    layers = [Dense(n, names[i % 3], bias=i != 1) for i, n in enumerate(sizes[1:-1])]
+    return Network(sizes[0], [*layers, Dense(sizes[-1], "silu")], seed=1)
+
+
+@pytest.mark.parametrize(("sizes", "batch", "shape", "precision"), [
+    ((20, 33, 50, 7), 66, (64, 32, 4, 2, 1), "highest"),
+    ((65, 97, 35, 3), 5, (64, 96, 4, 2, 2), "medium"),
+    pytest.param(
+        (1, 1, 200, 1), 130, (128, 64, 4, 2, 1), "high", marks=pytest.mark.sweep
+    ),
+])
+def test_sizes(sizes, batch, shape, precision):
+    """At the edges of tiles, some layers of one tile and some of several."""
+    check(mixed(*sizes), batch, config_of(*shape), precision)
+
+
+@pytest.mark.skipif(
+    not DEVICE.concurrent_groups or MmaChain().refuse(
+        whole(mixed(3, 4, 2), 2), DEVICE
+    ) is not None,
+    reason=f"{DEVICE.name} has no groups with matrix units that run at one time",
+)
+@pytest.mark.parametrize("precision", PRECISIONS[:2])
+@pytest.mark.parametrize("batch", [1, 200, 2500])
+def test_all_units_at_once(batch, precision):
+    """Layers of less tiles than groups and of more, in every shape."""
+    network = mixed(200, 1500, 700, 2100, 33)
+    span = whole(network, batch, precision)
+    for config in MmaChain().space(span, DEVICE):
+        check(network, batch, config, precision, device=DEVICE)
+
+
+def test_shapes_keep_to_what_the_kernel_says():
+    span = whole(mixed(3, 4, 2), 2)
+    for planes, shapes in SHAPES.items():
+        assert len(set(shapes)) == len(shapes)
+        for shape in shapes:
+            config = config_of(*shape)
+            room = UNIT_BYTES - 1024 * config["per_unit"]
+            tiling = Tiling(span, config)
+            assert tiling.local_bytes(planes) * config["per_unit"] <= room
+
+
+def test_refusals():
+    refuse = MmaChain().refuse
+    network = mixed(3, 4, 2)
+    assert refuse(whole(network, 2), H200) is None
+    alone = replace(H200, concurrent_groups=False)
+    assert "one after the other" in refuse(whole(network, 4), alone)
+    for capability, sentence in (((7, 5), "matrix units"), ((8, 6), "9.0")):
+        old = replace(H200, compute_capability=capability)
+        assert sentence in refuse(whole(network, 4), old)
+    double = Network.mlp([3, 4, 2], seed=1, dtype="float64")
+    assert "float32 only" in refuse(whole(double, 4), H200)
+    local = Network(9, [Local(window=3), Dense(2)])
+    assert "dense layers" in refuse(whole(local, 4), H200)
+    assert "two layers" in refuse(whole(mixed(3, 2), 4), H200)
+    unbounded = Network(3, [Dense(4, "relu"), Dense(4)])
+    assert "relu may be" in refuse(whole(unbounded, 4), H200)
+
+
+@CPU_ONLY
+def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
+    monkeypatch.setattr(mma_chain, "PATIENCE", 100)
+    network = mixed(30, 400, 2)
+    device = replace(ONE_GROUP, compute_units=5 * DEVICE.compute_units)
+    waiting = [Step(whole(network, 3), MmaChain(), config_of(64, 32, 4, 2, 1), device)]
+    program = network.program
+
+    def spare():
+        return [
+            Step(program.span(i, i + 1, 3), Generic(), {}, device)
+            for i in range(len(program.ops))
+        ]
+
+    plan = Plan(network, device, 3, waiting, lambda: waiting, spare, "why")
+    x = np.random.default_rng(1).uniform(-1, 1, (3, 30)).astype(np.float32)
+    wanted = clnet.reference.run(program, x, network.parameters)
+    with pytest.warns(ClnetWarning, match="mma_chain waited in vain"):
+        y = plan(x)
+    assert np.abs(y - wanted).max() < 1e-5
+    assert [step.variant.name for step in plan.steps] == ["generic"] * 4
