@@ -44,10 +44,7 @@ from clnet.variants.products import (
 )
 
 # Work-items of a group, vectors on their way.
-SHAPES = (
-    (256, 1), (256, 2), (256, 4), (256, 8), (256, 16), (512, 2), (512, 4), (512, 8),
-    (128, 4),
-)
+SHAPES = ((256, 2), (256, 4), (256, 8), (256, 16), (512, 2), (512, 4), (512, 8))
 TOGETHER = 8  # work-items of a row at least, if it is long: they read a line of a cache
 FEWER = 2  # times fewer groups than compute units, at least, if fewer
 EXCHANGE = 36 << 10  # bytes that a unit could read while groups exchange a layer
