@@ -1,6 +1,7 @@
 """The exchange of gradients among devices, through the host's pinned memory.
 
-Every device adds them up itself, all in the same order: the host computes nothing.
+Every device adds them up itself, all in the same order: the host computes nothing. They
+come in pieces: of the one the others' arrive while of the next its own leave.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from clnet.variants.base import Launch
 Array = NDArray[Any]
 
 GROUP = 64  # work-items
+PIECE = 4 << 20  # bytes: some 80 us on their way to or from a current GPU
 
 
 class GradientExchange:
@@ -42,13 +44,24 @@ class GradientExchange:
     def __init__(
         self, session: Session, gradients: Memory, size: int, dtype: str, others: int
     ) -> None:
+        import pyopencl as cl
+
         self._session, self._gradients, self._size = session, gradients, size
-        self._nbytes = size * np.dtype(dtype).itemsize
+        self._item = np.dtype(dtype).itemsize
+        each = PIECE // self._item
+        self._pieces = [
+            slice(start, min(start + each, size)) for start in range(0, size, each)
+        ]
         # Two, by turns: others may still read the one while the next is written.
         self._staged = [staging(session, (size,), dtype) for _ in range(2)]
         self._copies: list[Any] = []  # a copy's event, when it goes, waits for its end
-        self._others = Memory(session, others * self._nbytes)
+        self._others = Memory(session, others * size * self._item)
         self._sum: Any = None
+        self._arrivals: Any = None
+        self._arriving: list[Any] = []  # the copies that the next sum waits for
+        self._added: list[Any] = []  # the last sum, that the next copies wait for
+        if others and self._others.array is None:
+            self._arrivals = cl.CommandQueue(session.context, session.device.handle)
         if others:
             group = min(GROUP, session.device.largest_group)
             real = "double" if dtype == "float64" else "float"
@@ -60,6 +73,11 @@ class GradientExchange:
             self._sum.set_arg(0, gradients.argument)
             self._sum.set_arg(1, self._others.argument)
 
+    @property
+    def pieces(self) -> int:
+        """How many pieces gradients come in."""
+        return len(self._pieces)
+
     def fetch(self) -> None:
         """Begin to copy the gradients to the host, once the steps so far are done."""
         import pyopencl as cl
@@ -69,49 +87,67 @@ class GradientExchange:
             self._session.settle()  # the steps may be on another queue
             self._copies = [
                 cl.enqueue_copy(
-                    self._session.queue, self._staged[0], self._gradients.argument,
-                    is_blocking=False,
+                    self._session.queue, self._staged[0][piece],
+                    self._gradients.argument, is_blocking=False,
+                    src_offset=piece.start * self._item,
                 )
+                for piece in self._pieces
             ]
         for queue in self._session.queues.values():
             queue.flush()
 
-    def fetched(self) -> Array:
-        """Wait for the gradients [size], and return them: they stay one more turn."""
-        self._session.finish()
-        own, here = self._staged[0], self._gradients.array
-        if here is not None:
-            own[...] = here[: self._nbytes].view(own.dtype)
-        return own
+    def fetched(self, number: int) -> Array:
+        """Wait for a piece of the gradients, and return it: it stays one more turn.
 
-    def add(self, before: Sequence[Array], own: bool, after: Sequence[Array]) -> None:
+        The first one first.
+        """
+        piece, own, here = self._pieces[number], self._staged[0], self._gradients.array
+        if here is None:
+            self._copies[number].wait()
+        elif number == 0:
+            self._session.finish()
+            own[...] = here[: own.nbytes].view(own.dtype)
+        return own[piece]
+
+    def take(self, number: int, arrays: Sequence[Array]) -> None:
+        """Begin to copy a piece of the others' gradients to the device, in their order.
+
+        While it copies other pieces of its own to the host: by a queue of its own.
+        """
+        import pyopencl as cl
+
+        first = self._pieces[number].start
+        for place, array in enumerate(arrays):
+            start = (place * self._size + first) * self._item
+            if self._others.array is not None:
+                there = self._others.array[start : start + array.nbytes]
+                there.view(array.dtype)[...] = array
+            else:
+                self._arriving.append(cl.enqueue_copy(
+                    self._arrivals, self._others.argument, array, dst_offset=start,
+                    is_blocking=False, wait_for=self._added,
+                ))
+        if self._arrivals is not None:
+            self._arrivals.flush()
+
+    def add(self, before: int, own: bool, after: int) -> None:
         """Replace the gradients by a sum, for the steps that are enqueued next.
 
         Parameters
         ----------
-        before, after : sequence of ndarray, shape [size]
-            Gradients of the devices before this one, and of those after it.
+        before, after : int
+            How many devices before this one, and after it, have sent theirs.
         own : bool
             Whether this one has some of its own.
         """
         import pyopencl as cl
 
-        queue = self._session.queue
-        arrays = [*before, *after]
-        for number, array in enumerate(arrays):
-            start = number * self._nbytes
-            if self._others.array is not None:
-                there = self._others.array[start : start + self._nbytes]
-                there.view(array.dtype)[...] = array
-            else:
-                self._copies.append(cl.enqueue_copy(
-                    queue, self._others.argument, array, dst_offset=start,
-                    is_blocking=False,
-                ))
-        numbers = (len(before), int(own), len(arrays), self._size)
+        numbers = (before, int(own), before + after, self._size)
         for index, number in enumerate(numbers, start=2):
             set_number(self._sum, index, np.int32, number)
-        cl.enqueue_nd_range_kernel(
-            queue, self._sum, self._launch.global_size, self._launch.local_size
+        added = cl.enqueue_nd_range_kernel(
+            self._session.queue, self._sum, self._launch.global_size,
+            self._launch.local_size, wait_for=self._arriving,
         )
+        self._added, self._arriving = [added], []
         self._session.settle()

@@ -218,13 +218,19 @@ class ParallelPass:
 
     def _step(self, first: int, samples: int, count: int) -> None:
         busy = {w.exchange for w in self._workers if w.run(first, samples, count)}
-        found = [one.fetched() if one in busy else None for one in self._exchanges]
+        senders = [i for i, one in enumerate(self._exchanges) if one in busy]
+        for piece in range(self._exchanges[0].pieces):
+            found = {i: self._exchanges[i].fetched(piece) for i in senders}
+            for number, _ in enumerate(self._updates):
+                self._exchanges[number].take(
+                    piece, [found[i] for i in senders if i != number]
+                )
         for number, update in enumerate(self._updates):
             if self._totals is not None:
                 update.write(self._totals, self.totals())
             self._exchanges[number].add(
-                [g for g in found[:number] if g is not None], found[number] is not None,
-                [g for g in found[number + 1 :] if g is not None],
+                sum(i < number for i in senders), number in senders,
+                sum(i > number for i in senders),
             )
             update.set(samples=samples, seen=first + samples, count=count)
             update.run()
@@ -261,7 +267,8 @@ class ParallelPass:
 
     def _try(self, worker: _Worker) -> None:
         worker.run(0, self._batch, 0)
-        worker.exchange.fetched()
+        for piece in range(worker.exchange.pieces):
+            worker.exchange.fetched(piece)
 
 
 def parts(program: Program) -> tuple[Program, Program]:

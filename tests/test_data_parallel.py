@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import clnet
-from clnet import Dense, Network, data_parallel, inference
+from clnet import Dense, Network, data_parallel, gradient_exchange, inference
 from clnet.data_parallel import LEAST_SHARE, ParallelPlan, alike, shares
 from clnet.device import device_list
 from clnet.errors import DeviceError, InputError
@@ -178,7 +178,8 @@ def test_bad_lists_of_devices(spec, sentence):
     {"optimiser": "adam", "batch_size": 16, "sample_weight": np.arange(50),
      "clip_norm": 0.1, "l2": 1e-3},
 ], ids=["whole", "error", "batches"])
-def test_devices_learn_what_one_does(devices, options):
+def test_devices_learn_what_one_does(devices, options, monkeypatch):
+    monkeypatch.setattr(gradient_exchange, "PIECE", 100)
     one, several = net(), net()
     alone = one.fit(X, T, epochs=4, seed=1, device=CPU, **options)
     shared = several.fit(X, T, epochs=4, seed=1, devices=devices, **options)
