@@ -158,8 +158,8 @@ class Case:
 
     def __post_init__(self) -> None:
         if (self.dtype, self.precision) not in TOLERANCE:
-            known = [" ".join(pair) for pair in TOLERANCE]
-            raise unknown("precision", f"{self.dtype} {self.precision}", known)
+            known = [name for dtype, name in TOLERANCE if dtype == self.dtype]
+            raise unknown(f"{self.dtype} precision", self.precision, known)
 
     @property
     def network(self) -> Network:

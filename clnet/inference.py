@@ -20,7 +20,7 @@ from clnet.ops import PRECISIONS
 from clnet.planner import Planner
 from clnet.runtime import Plan
 from clnet.tuning.search import Search
-from clnet.variants import VARIANTS, Variant
+from clnet.variants import TRAINING_VARIANTS, VARIANTS, Variant
 
 if TYPE_CHECKING:
     from clnet.network import Network
@@ -161,12 +161,18 @@ def _named(names: Sequence[str] | None) -> tuple[Variant, ...]:
     if names is None:
         return VARIANTS
     known = {variant.name: variant for variant in VARIANTS}
+    training = {variant.name for variant in TRAINING_VARIANTS} - known.keys()
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InputError(f"variants must be a list of names, not {names!r}")
     chosen = list(names)
     if not chosen:
         raise InputError(f"variants is empty: name some of {', '.join(known)}")
     for name in chosen:
+        if isinstance(name, str) and name in training:
+            raise InputError(
+                f"variant {name!r} computes steps of training, which `fit` plans by "
+                f"itself: expected some of {', '.join(known)}"
+            )
         if not isinstance(name, str) or name not in known:
             raise unknown("variant", name, known)
     return tuple(variant for variant in VARIANTS if variant.name in chosen)

@@ -47,6 +47,7 @@ def test_tune_is_none_true_or_false(tune):
         (["gem"], "did you mean 'gemm'?"),
         (["quick"], "unknown variant 'quick': known are cpu, csr, "),
         ([3], "unknown variant 3"),
+        (["epoch"], "variant 'epoch' computes steps of training, which `fit` plans"),
         ([["naive"]], "unknown variant"),
         ("naive", "variants must be a list of names, not 'naive'"),
         (3, "variants must be a list of names, not 3"),
