@@ -10,6 +10,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from clnet.errors import counted
 from clnet.summary import WIDTH
 
 if TYPE_CHECKING:
@@ -76,8 +77,9 @@ def predict(arguments: argparse.Namespace) -> int:
         )
     if x.shape[1] != network.n_in or t.shape[1] not in (0, network.n_out):
         raise InputError(
-            f"{arguments.data} has {x.shape[1]} inputs and {t.shape[1]} outputs, "
-            f"expected {network.n_in} and {network.n_out} as {arguments.network}"
+            f"{arguments.data} has {counted(x.shape[1], 'input')} and "
+            f"{counted(t.shape[1], 'output')}, expected {network.n_in} and "
+            f"{network.n_out} as {arguments.network}"
         )
     batch = arguments.batch or min(len(x), LARGEST_BATCH)
     where = places(devices_of(arguments.device))
@@ -144,8 +146,8 @@ def convert(arguments: argparse.Namespace) -> int:
         source, dtype=dtype or ("float64" if text else None), outputs=arguments.outputs
     )
     save_data(target, x, t)
-    print(f"wrote {target}: {len(x)} samples, {x.shape[1]} inputs, "
-          f"{t.shape[1]} outputs")
+    sizes = (len(x), "sample"), (x.shape[1], "input"), (t.shape[1], "output")
+    print(f"wrote {target}: {', '.join(counted(*size) for size in sizes)}")
     return 0
 
 

@@ -315,14 +315,21 @@ def _digits(arguments: argparse.Namespace) -> tuple[DataSet, DataSet]:
 
 
 def _network(arguments: argparse.Namespace, data: DataSet) -> Network:
-    from clnet.errors import InputError
+    from clnet.errors import InputError, counted
     from clnet.formats import load
     from clnet.initialisers import WIDROW_NGUYEN
     from clnet.network import Network
     from clnet.scaling import Scaling
 
-    if (arguments.network is None) == (arguments.layers is None):
-        raise InputError("give either --layers, as in 125-32-2, or --network")
+    columns = (data.x.shape[1], data.t.shape[1])
+    has = " and ".join(map(counted, columns, ("input", "output")))
+    if arguments.network is not None and arguments.layers is not None:
+        raise InputError("give either --layers or --network, not both")
+    if arguments.network is None and arguments.layers is None:
+        raise InputError(
+            f"{arguments.data} has {has}: give --layers, as in "
+            f"{columns[0]}-32-{columns[1]}, or --network"
+        )
     if arguments.network is not None:
         network = load(arguments.network)
         for option in ("initialiser", "dropout"):
@@ -339,11 +346,10 @@ def _network(arguments: argparse.Namespace, data: DataSet) -> Network:
         network = Network.mlp(
             sizes, names, seed=arguments.seed, dropout=arguments.dropout
         )
-    columns = (data.x.shape[1], data.t.shape[1])
     if columns != (network.n_in, network.n_out):
         raise InputError(
-            f"{arguments.data} has {columns[0]} inputs and {columns[1]} outputs, the "
-            f"network {network.n_in} and {network.n_out}"
+            f"{arguments.data} has {has}, the network {network.n_in} and "
+            f"{network.n_out}"
         )
     x = data.x
     if _scales(arguments):

@@ -250,6 +250,8 @@ def _named(spec: str | Device | None) -> Device:
     matches, number = _matches(spec.strip().lower(), present)
     if number < len(matches):
         return matches[number]
+    if spec.strip().lower() == ALL or "," in spec:
+        remarks.append("one is expected here, not several")
     if matches:
         remarks.append(f"{len(matches)} without the number, which counts from 0")
     note = f" ({', '.join(remarks)})" if remarks else ""

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from clnet.device import GET_PLATFORM, NO_PLATFORM, Device, device, survey
-from clnet.errors import ClnetError, DeviceError
+from clnet.errors import ClnetError, DeviceError, counted
 from clnet.program import build, source_text
 from clnet.quirks import NVIDIA, POCL
 
@@ -86,7 +86,7 @@ def examine() -> Iterator[Finding]:
 
 
 def report() -> int:
-    """Print every finding, at most 80 columns wide.
+    """Print every finding, 80 columns wide but for words that are longer.
 
     Returns
     -------
@@ -100,7 +100,7 @@ def report() -> int:
         print(_wrapped(f"{marks[finding.ok]:4}  ", f"{finding.what}: {finding.found}"))
         if finding.cure:
             print(_wrapped("      -> ", finding.cure))
-    print(f"\n{bad} thing{'s' * (bad != 1)} to cure." if bad else "\nAll is well.")
+    print(f"\n{counted(bad, 'thing')} to cure." if bad else "\nAll is well.")
     return 1 if bad else 0
 
 
@@ -111,6 +111,7 @@ def _wrapped(head: str, text: str) -> str:
         initial_indent=head,
         subsequent_indent=" " * len(head),
         break_on_hyphens=False,
+        break_long_words=False,
     )
 
 

@@ -68,5 +68,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(name, sorted(known), n=1)), "")
 
 
+def counted(n: int, what: str) -> str:
+    """Return so many of something, as "1 output" or "2 outputs"."""
+    return f"{n} {what}{'s' * (n != 1)}"
+
+
 class ClnetWarning(UserWarning):
     """Something did not work out that does not change any result."""

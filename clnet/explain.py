@@ -182,7 +182,7 @@ def _table(program: Program, candidates: Iterable[Candidate]) -> str:
     for c in candidates:
         kind = _kind(program, c.start, c.stop)
         rows.setdefault((kind, *_row(c)), []).append((c.start, c.stop))
-    names = ("layers", "variant", "config", "place", "time", "")
+    names = ("layers", "variant", "config", "place", "alone", "")
     cells = [(_named(program, spans), *row[1:]) for row, spans in rows.items()]
     text: str = tabulate(
         cells, names, tablefmt="plain", maxcolwidths=_widths(names, cells),

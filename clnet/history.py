@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import ClnetError, FormatError
+from clnet.errors import ClnetError, FormatError, counted
 from clnet.formats.files import as_path, read, write
 
 
@@ -175,7 +175,7 @@ class History:
         if not self.epochs:
             return "<History of no epoch>"
         n, last = len(self), self.epochs[-1]
-        epochs = f"{n} epoch{'s' * (n > 1)}"
+        epochs = counted(n, "epoch")
         return f"<History of {epochs}, loss {last.loss:.4g}: {self.stopped}>"
 
     @property

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers
 from clnet.description import Description, mlp_layers
-from clnet.errors import InputError
+from clnet.errors import InputError, counted
 from clnet.initialisers import Draw
 from clnet.layers import Layer
 from clnet.lowering import live_elements, lower, symmetric_outputs
@@ -139,8 +139,9 @@ class Network(Description):
             found = (len(scaling.mean_in), len(scaling.mean_out))
             if found != (self.n_in, self.n_out):
                 raise InputError(
-                    f"the scaling is for {found[0]} inputs and {found[1]} outputs, "
-                    f"expected {self.n_in} and {self.n_out}"
+                    f"the scaling is for {counted(found[0], 'input')} and "
+                    f"{counted(found[1], 'output')}, expected {self.n_in} and "
+                    f"{self.n_out}"
                 )
         self._scaling = scaling
 

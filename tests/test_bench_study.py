@@ -348,7 +348,7 @@ def test_an_interrupted_command_shows_and_keeps_its_rows(
         (["feedforward", "--device", "abacus"], "no device matches 'abacus'"),
         (["feedforward", "--basis", "wal"], "did you mean 'wall'"),
         (["feedforward", "--case", "x"], "unknown case 'x'"),
-        (["feedforward", "--precision", "x"], "unknown float32 precision 'x': known are"),
+        (["feedforward", "--precision", "x"], "unknown float32 precision 'x': known"),
         (["dispatch", "--batch", "2"], "dispatch takes no --batch, but --fann-library"),
         (["feedforward", "--batch", "0"], "expected a whole number of at least 1"),
         (["feedforward", "--quick", "--full"], "not allowed with"),

@@ -326,7 +326,7 @@ def test_version(clnet_command):
     ("predict a.net no.data", "there is no no.data"),
     ("predict cut.net d.data", "cut.net, line 36"),
     ("predict a.net wide.data", "has 5 inputs and 2 outputs, expected 3 and 2 as a"),
-    ("predict a.net d.csv --outputs 1", "has 4 inputs and 1 outputs, expected 3 and 2"),
+    ("predict a.net d.csv --outputs 1", "has 4 inputs and 1 output, expected 3 and 2"),
     ("predict a.net d.data --batch 0", "expected a whole number of at least 1"),
     ("predict a.net d.data --batch -1", "argument --batch"),
     ("predict a.net d.data --batch 1.5", "expected a whole number of at least 1"),

@@ -214,7 +214,7 @@ def changed(**changes):
     (changed(fann=3), "TypeError"),
     (changed(scaling=3), "TypeError"),
     (changed(scaling={"mean_in": [1]}), "TypeError"),
-    (changed(scaling=SCALING), "the scaling is for 1 inputs and 1 outputs"),
+    (changed(scaling=SCALING), "the scaling is for 1 input and 1 output"),
     (lambda d: d["layers"][0].update(type="other"), "KeyError: 'other'"),
     (lambda d: d["layers"][0].update(type=[]), "TypeError"),
     (lambda d: d["layers"][0].update(activation="rleu"), "did you mean 'relu'"),

@@ -117,7 +117,7 @@ def test_whose_it_is():
     assert network.scaling == EXAMPLE
     network.scaling = None
     assert network.scaling is None
-    with pytest.raises(InputError, match="for 2 inputs and 1 outputs, expected 3"):
+    with pytest.raises(InputError, match="for 2 inputs and 1 output, expected 3"):
         Network.mlp([3, 1], "identity", scaling=EXAMPLE)
     with pytest.raises(InputError, match="must be a Scaling or None, not 3"):
         network.scaling = 3

@@ -14,6 +14,7 @@ import csv
 import io
 import re
 import warnings
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ def load_npz(path: Path, dtype: str | None = None) -> tuple[Array, Array]:
         If the file is unreadable, damaged, or does not hold the arrays.
     """
     check_readable(path)
+    if not zipfile.is_zipfile(path):
+        raise FormatError(f"{path} is damaged or no .npz file")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             # What is no array comes as bytes.
