@@ -47,6 +47,15 @@ def as_numbers(what: str, found: ArrayLike, dtype: str) -> NDArray[Any]:
     return np.asarray(array, dtype)
 
 
+def column_hint(name: str, found: NDArray[Any], n_out: int) -> str:
+    """Return how targets of shape [samples], in an error, become rows of outputs."""
+    if found.ndim != 1:
+        return ""
+    if n_out == 1:
+        return f": give {name}[:, None]"
+    return f": give classes as numpy.eye({n_out})[{name}]"
+
+
 def as_real(what: str, found: object) -> float:
     """Return `found` as a number that float32 holds, NaN and infinities included.
 

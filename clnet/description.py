@@ -151,9 +151,11 @@ def mlp_layers(
     dropout: float,
 ) -> tuple[int, list[Layer]]:
     """Return inputs and layers of a fully connected network; see `Network.mlp`."""
-    sizes = list(sizes) if isinstance(sizes, Iterable) else []
+    given, sizes = sizes, list(sizes) if isinstance(sizes, Iterable) else []
     if len(sizes) < 2:
-        raise InputError(f"sizes must be inputs and at least one layer, not {sizes}")
+        raise InputError(
+            f"sizes must be a list of inputs and at least one layer, not {given!r}"
+        )
     n = len(sizes) - 1
     if isinstance(activation, str) or not isinstance(activation, Iterable):
         names = [activation] * n

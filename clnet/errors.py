@@ -65,7 +65,9 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name that one was probably meant to be; "": none is near."""
-    return next(iter(difflib.get_close_matches(name, sorted(known), n=1)), "")
+    names = {one.lower(): one for one in sorted(known)}
+    near = difflib.get_close_matches(name.lower(), names, n=1)
+    return names[near[0]] if near else ""
 
 
 def counted(n: int, what: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from clnet.checks import as_numbers
+from clnet.checks import as_numbers, column_hint
 from clnet.errors import InputError
 
 BIT_FAIL_LIMIT = 0.35  # FANN's default
@@ -65,8 +65,10 @@ def evaluate(
             "[n_out]"
         )
     if outputs.shape != targets.shape:
+        hint = column_hint("t", targets, outputs.shape[-1])
         raise InputError(
-            f"targets have shape {list(targets.shape)}, expected {list(outputs.shape)}"
+            f"targets have shape {list(targets.shape)}, expected "
+            f"{list(outputs.shape)}{hint}"
         )
     if outputs.size == 0:
         raise InputError("there is no sample to evaluate: give at least one")

@@ -568,6 +568,10 @@ class Network(Description):
 
         save(self, path)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Plans are of this network and live on a device: copies make their own.
+        return {**self.__dict__, "_plans": {}}
+
     def __repr__(self) -> str:
         sizes = "-".join(str(n) for n in self.sizes)
         return f"<Network {sizes} {self._dtype}>"

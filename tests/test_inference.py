@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 
 import numpy as np
@@ -119,6 +121,20 @@ def test_predict_takes_replaced_parameters(small_chunks):
     network.parameters = network.parameters * 2
     assert_right(network, x, network.predict(x, CPU))
     network.parameters = network.parameters / 2
+    np.testing.assert_array_equal(network.predict(x, CPU), before)
+
+
+@pytest.mark.parametrize("copied", [
+    copy.copy, copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network)),
+])
+def test_a_copy_predicts_by_its_own_parameters(small_chunks, copied):
+    network = Network.mlp([5, 3], seed=1)
+    x = inputs(network, 2)
+    before = network.predict(x, CPU)
+    other = copied(network)
+    np.testing.assert_array_equal(other.predict(x, CPU), before)
+    other.parameters = np.zeros_like(network.parameters)
+    np.testing.assert_array_equal(other.predict(x, CPU), np.full((2, 3), 0.5))
     np.testing.assert_array_equal(network.predict(x, CPU), before)
 
 

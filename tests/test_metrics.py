@@ -94,7 +94,7 @@ def test_an_evaluation_holds_plain_numbers_and_does_not_change():
     [
         (np.zeros((2, 3)), np.zeros((3, 2)),
          r"targets have shape \[3, 2\], expected \[2, 3\]"),
-        (np.zeros((2, 1)), np.zeros(2), r"targets have shape \[2\]"),
+        (np.zeros((2, 1)), np.zeros(2), r"\[2\], expected \[2, 1\]: give t\[:, None\]"),
         (np.zeros((0, 3)), np.zeros((0, 3)), "there is no sample to evaluate"),
         (np.zeros(()), np.zeros(()), r"outputs have shape \[\], expected \[batch, n_o"),
         (np.zeros((1, 1, 1)), np.zeros((1, 1, 1)), r"outputs have shape \[1, 1, 1\]"),

@@ -511,6 +511,7 @@ X, T = spirals(10)
     [
         ({"x": X[:, :1]}, r"x has shape \[10, 1\], expected \[samples, 2\]"),
         ({"x": X[0]}, "x has shape"),
+        ({"t": T[:, 0]}, r"expected \[samples, 2\]: give classes as numpy.eye\(2\)"),
         ({"t": T[:9]}, "x has 10 samples and t 9"),
         ({"x": X[:0], "t": T[:0]}, "no sample"),
         ({"x": np.where(X[3, 1] == X, np.nan, X)}, r"x holds nan at \[3, 1\]"),
