@@ -5,6 +5,7 @@
 // g + groups …. A tile reads the values of its own rows alone, so that it waits for the
 // tiles of these rows in the layer before, and for nothing else:
 //
+//   x          rows 0, rows 1 …, packed by all
 //   layer 0    rows 0: tiles 0 1 2     rows 1: tiles 3 4 5     groups 0 1 2 3
 //   layer 1    rows 0: tiles 6 7 8     …                       tile 6 waits for 0, 1, 2
 //
@@ -13,8 +14,8 @@
 // waited for and while the sums of the tile before are finished.
 //
 // Values that layers hand over are packed halves, so their activations are bounded by
-// 1. Groups count the tiles of each layer's rows that they have finished, through all
-// launches: nothing is ever emptied. Every wait is bounded: after PATIENCE looks a group
+// 1; x has a scale for each row. Groups count what they have finished of each layer's
+// inputs, rows of x, then tiles, through all launches: nothing is ever emptied. Every wait is bounded: after PATIENCE looks a group
 // sets the alarm and waits no more, and what is then written to y is NaN.
 //
 // LAYERS    of the chain
@@ -25,7 +26,8 @@
 // WEIGHTS   {n, …} where its packed A starts, likewise; INVERSE: the scales of its rows
 // BIAS      {n, …} where its biases start in the parameters; -1 where there are none
 // FUNCTION  {n, …} code of its activation; FUNCTIONS: as in functions.h
-// Y_PADDED  1: rows of y start on a vector of 4
+// N_IN      inputs of the first layer
+// X_PADDED, Y_PADDED  1: rows of x, y start on a vector of 4, those of x end in zeros
 // PATIENCE  looks before the alarm
 // REAL      (float) as in activations.h
 // TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, COPIER (1), PANEL, PLANES, PTX
@@ -35,11 +37,13 @@
 #include "wgmma.h"
 #include "quick.h"
 #include "functions.h"
+#include "parts.h"
 #if !defined(LAYERS) || !defined(N_OUT) || !defined(BLOCKS) || !defined(TILES) \
     || !defined(VALUES) || !defined(WEIGHTS) || !defined(INVERSE) || !defined(BIAS) \
-    || !defined(FUNCTION) || !defined(Y_PADDED) || !defined(PATIENCE)
+    || !defined(FUNCTION) || !defined(N_IN) || !defined(X_PADDED) || !defined(Y_PADDED) \
+    || !defined(PATIENCE)
 #error "mma_chain.cl needs LAYERS, N_OUT, BLOCKS, TILES, VALUES, WEIGHTS, INVERSE, BIAS, \
-FUNCTION, Y_PADDED and PATIENCE"
+FUNCTION, N_IN, X_PADDED, Y_PADDED and PATIENCE"
 #endif
 #define SCALES scales_of(as_uint(1.0f))  // of rows whose values are not beyond 1
 #define MULTIPLIERS (GROUPS * WARP_GROUP)
@@ -70,30 +74,29 @@ inline bool next_task(Task *task, const int groups, const int batch)
     return true;
 }
 
-// Counts of finished tiles, of a layer and rows.
+// Where what is finished of a layer's inputs is counted, of a tile's rows.
 inline int count_of(const int layer, const int row, const int batch)
 {
     return layer * ((batch + TILE_M - 1) / TILE_M) + row / TILE_M;
 }
 
-inline uint told_by(const int layer)
-{
-    return (n_out_of[layer] + TILE_N - 1) / TILE_N;
-}
-
-// How often the count of a task's rows was told before all are there.
-inline uint wanted_of(const Task task, const uint launch, const int tellers)
-{
-    return (launch + 1) * told_by(task.layer - 1) * tellers;
-}
-
 #if PTX == 90
-#define TELLERS GROUPS
-// Of a warp group.
+#define ROW_LANES WARP      // work-items that pack a row
+#define TELLERS GROUPS      // that count a tile
+// Of a warp, and of a warp group.
+inline void row_barrier(void) { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 inline void team_barrier(void)
 {
     asm volatile("bar.sync %0, %1;"
                  :: "r"(1 + (int)get_local_id(0) / WARP_GROUP), "n"(WARP_GROUP) : "memory");
+}
+
+// The largest of a row's work-items.
+inline uint largest_of_row(const uint most)
+{
+    uint largest;
+    asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(largest) : "r"(most));
+    return largest;
 }
 
 inline uint look(__global const uint *count)
@@ -110,28 +113,66 @@ inline void bulk_fence(void)
     asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-inline void tell(__global uint *count)
+inline void add_one(__global uint *count)
 {
-    bulk_fence();
-    team_barrier();
-    if (get_local_id(0) % WARP_GROUP == 0)
-        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" :: "l"(count) : "memory");
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" :: "l"(count) : "memory");
 }
 #else
+#define ROW_LANES 1
 #define TELLERS 1
+inline void row_barrier(void) { mem_fence(CLK_GLOBAL_MEM_FENCE); }
 inline void team_barrier(void)
 {
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
 }
 
+inline uint largest_of_row(const uint most) { return most; }
 inline uint look(__global uint *count) { return atomic_or(count, 0); }
+inline void bulk_fence(void) {}
+inline void add_one(__global uint *count) { atomic_inc(count); }
+#endif
 
+// A work-item of each team that multiplies tells that it has finished its tile.
 inline void tell(__global uint *count)
 {
+    bulk_fence();
     team_barrier();
-    if (get_local_id(0) == 0) atomic_inc(count);
+    if (get_local_id(0) % (MULTIPLIERS / TELLERS) == 0 && get_local_id(0) < MULTIPLIERS)
+        add_one(count);
 }
-#endif
+
+// How often the count of a task's rows is told before all are there.
+inline uint wanted_of(const Task task, const uint launch)
+{
+    const int before = n_out_of[max(task.layer, 1) - 1];
+    const int tellers = (before + TILE_N - 1) / TILE_N * TELLERS;
+    return (launch + 1) * (task.layer ? tellers : TILE_M);
+}
+
+// Pack rows of x, each by ROW_LANES work-items, those of a tile by neighbours.
+inline void pack_x(__global const float *x, const int ldx, __global uint4 *packed,
+                   __global float *inverse, const int batch, __global uint *counts)
+{
+    const int id = get_local_id(0), lane = id % ROW_LANES, together = MULTIPLIERS / ROW_LANES;
+    const int rows = (batch + TILE_M - 1) / TILE_M * TILE_M, parts = 2 * blocks_of[0];
+    for (int first = get_group_id(0) * together; first < rows;
+         first += get_num_groups(0) * together) {
+        const int row = first + id / ROW_LANES, terms = row < batch ? N_IN : 0;
+        __global const float *source = x + (size_t)row * ldx;
+        if (row >= rows) break;
+        uint most = 0;
+        for (int p = lane; p < parts; p += ROW_LANES)
+            most = max(most, largest_of(load(source, UNIT * p, 1, terms, X_PADDED)));
+        const float2 scales = scales_of(largest_of_row(most));
+        if (lane == 0) inverse[row] = scales.s1;
+        for (int p = lane; p < parts; p += ROW_LANES)
+            put(packed + part_at(row, UNIT * p, blocks_of[0], A_ROWS),
+                load(source, UNIT * p, 1, terms, X_PADDED) * scales.s0, A_ROWS);
+        bulk_fence();
+        row_barrier();
+        if (lane == 0) add_one(counts + count_of(0, row, batch));
+    }
+}
 
 // Whether the count of a task's rows came to what is wanted.
 inline bool there(__global uint *count, const uint wanted)
@@ -154,9 +195,9 @@ inline void copy_tiles(Ring *ring, Task task, __global const uint4 *weights,
                                   + part_at(task.at.s0, 0, blocks, A_ROWS);
         __global const uint4 *b = weights + weights_of[layer]
                                   + part_at(task.at.s1, 0, blocks, TILE_N);
-        __global uint *count = counts + count_of(layer - 1, task.at.s0, batch);
-        const uint wanted = layer ? wanted_of(task, launch, TELLERS) : 0;
-        bool come = layer == 0 || there(count, wanted);
+        __global uint *count = counts + count_of(layer, task.at.s0, batch);
+        const uint wanted = wanted_of(task, launch);
+        bool come = there(count, wanted);
         // Weights alone until rows are there.
         Place ahead = place;
         int step = 0;
@@ -185,54 +226,72 @@ inline void copy_tiles(Ring *ring, Task task, __global const uint4 *weights,
 }
 #endif
 
-// Write what comes of a tile's sums: the next layer's inputs, or y.
-inline void finish(float (*sums)[4], const int code, const bool last, const Task task,
-                   const float *of_rows, __local const float2 *columns,
-                   __global uint4 *values, __global float *y, const int ldy,
-                   const int batch, const bool spoilt)
+// Two neighbouring outputs of row i of a work-item's two.
+inline float2 outputs_of(float (*sums)[4], const int code, const int j, const int i,
+                         const float *of_rows, __local const float2 *columns)
 {
-    const int n_out = n_out_of[task.layer];
-    const int following = last ? 0 : task.layer + 1, m = task.at.s0 + ROW_OF(0);
+    const float4 both = *(__local const float4 *)(columns + COLUMN_OF(j));
+    const float2 v = (float2)(sums[j][2 * i], sums[j][2 * i + 1]) * of_rows[i];
+    return (float2)(activate_as(code, fma(v.s0, both.s0, both.s1)),
+                    activate_as(code, fma(v.s1, both.s2, both.s3)));
+}
+
+// Write what comes of a tile's sums as the next layer's inputs; `whole`: no column of the
+// tile is beyond n_out. Then nothing depends on a column, and all go side by side.
+inline void hand_over(float (*sums)[4], const int code, const bool whole, const Task task,
+                      const float *of_rows, __local const float2 *columns,
+                      __global uint4 *values)
+{
+    const int following = min(task.layer + 1, LAYERS - 1), n_out = n_out_of[task.layer];
     __global uint *to = (__global uint *)(values + values_of[following])
-                        + pair_at(m, task.at.s1, blocks_of[following]) + LANE % 4;
+                        + pair_at(task.at.s0 + ROW_OF(0), task.at.s1, blocks_of[following])
+                        + LANE % 4;
 UNROLLED
-    for (int j = 0; j < 2 * BLOCKS_N; ++j) {
-        const int column = COLUMN_OF(j), n = task.at.s1 + column;
-        if (n >= n_out) continue;
-        const float4 both = *(__local const float4 *)(columns + column);
+    for (int j = 0; j < 2 * BLOCKS_N; ++j)
 UNROLLED
         for (int i = 0; i < 2; ++i) {
-            float2 v = (float2)(sums[j][2 * i], sums[j][2 * i + 1]) * of_rows[i];
-            v = (float2)(activate_as(code, fma(v.s0, both.s0, both.s1)),
-                         activate_as(code, fma(v.s1, both.s2, both.s3)));
-            if (last) {
-                if (spoilt) v = (float2)(NAN);
-                if (m + 8 * i < batch)
-                    put_pair(y + (size_t)(m + 8 * i) * ldy + n, v, n_out - n, Y_PADDED);
-                continue;
-            }
+            const int left = whole ? 2 : n_out - task.at.s1 - COLUMN_OF(j);
+            if (left <= 0) continue;
+            float2 v = outputs_of(sums, code, j, i, of_rows, columns) * SCALES.s0;
+            if (left == 1) v.s1 = 0;
             // Eight rows further, eight terms, a block.
             __global uint *pair = to + i * 64 + j % 2 * 32 + j / 2 * (4 * A_PIECE);
-            v = (float2)(v.s0, n + 1 < n_out ? v.s1 : 0) * SCALES.s0;
             const uint high = halves(v.s0, v.s1);
             *pair = high;
             v = (v - of_halves(high)) * LOW;
             if (PLANES == 2) pair[NEXT_PLANE] = halves(v.s0, v.s1);
         }
-    }
 }
 
-// y [batch, ldy] = the chain's outputs for what is packed at the start of `values`
+// Write what comes of a last layer's sums: y, or NaN.
+inline void put_out(float (*sums)[4], const int code, const bool spoilt, const Task task,
+                    const float *of_rows, __local const float2 *columns,
+                    __global float *y, const int ldy, const int batch)
+{
+    const int m = task.at.s0 + ROW_OF(0);
+UNROLLED
+    for (int j = 0; j < 2 * BLOCKS_N; ++j)
+UNROLLED
+        for (int i = 0; i < 2; ++i) {
+            const int n = task.at.s1 + COLUMN_OF(j), left = n_out_of[task.layer] - n;
+            if (left <= 0 || m + 8 * i >= batch) continue;
+            const float2 v = outputs_of(sums, code, j, i, of_rows, columns);
+            put_pair(y + (size_t)(m + 8 * i) * ldy + n, spoilt ? (float2)(NAN) : v, left,
+                     Y_PADDED);
+        }
+}
+
+// y [batch, ldy] = the chain's outputs for x [batch, ldx]
 //
 // values      packed inputs of each layer; x_inverse: the scales of the first one's rows
 // weights     packed A of each layer; inverse: the scales of their rows
 // parameters  the biases
-// counts      [LAYERS, tiles of rows], 0 at first
+// counts      [LAYERS + 1, tiles of rows], 0 at first
 // launches    [groups] the number of each group's launches so far, 0 at first
 // alarm       set where a wait hit its bound
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
-void mma_chain(__global uint4 *values, __global const float *x_inverse,
-               __global const uint4 *weights, __global const float *inverse,
+void mma_chain(__global const float *x, const int ldx, __global uint4 *values,
+               __global float *x_inverse, __global const uint4 *weights, __global const float *inverse,
                __global const float *parameters, __global float *y, const int ldy,
                const int batch, __global uint *counts, __global uint *launches,
                __global int *alarm)
@@ -253,16 +312,13 @@ void mma_chain(__global uint4 *values, __global const float *x_inverse,
     }
     Place place = {0, 0};
 #endif
+    if (id < MULTIPLIERS) pack_x(x, ldx, values, x_inverse, batch, counts);
+    team_barrier();
     const int lane = id % WARP_GROUP;
     __local float2 *columns = all_columns + (id % MULTIPLIERS) / WARP_GROUP * TILE_N;
     while (next_task(&task, groups, batch)) {
         const int layer = task.layer, n_out = n_out_of[layer], bias = bias_of[layer];
         float2 own[OWN];
-        float of_rows[2];
-UNROLLED
-        for (int i = 0; i < 2; ++i)
-            of_rows[i] = layer ? SCALES.s1
-                               : x_inverse[min(task.at.s0 + (int)ROW_OF(i), batch - 1)];
 UNROLLED
         for (int i = 0; i < OWN; ++i) {
             const int n = min(task.at.s1 + lane + i * WARP_GROUP, n_out - 1);
@@ -273,9 +329,8 @@ UNROLLED
 #if PTX == 90
         add_rounds(sums[0], &ring, &place, blocks_of[layer] / ROUND);
 #else
-        __global uint *count = counts + count_of(layer - 1, task.at.s0, batch);
-        for (int left = PATIENCE; layer && left >= 0
-                                  && !there(count, wanted_of(task, launch, TELLERS)); --left)
+        __global uint *count = counts + count_of(layer, task.at.s0, batch);
+        for (int left = PATIENCE; left >= 0 && !there(count, wanted_of(task, launch)); --left)
             if (left == 0) *alarm = 1;
         multiply(sums, shared, values + values_of[layer], weights + weights_of[layer],
                  task.at, blocks_of[layer], 0, blocks_of[layer] / ROUND);
@@ -284,19 +339,27 @@ UNROLLED
         for (int i = 0; i < OWN; ++i)
             if (lane + i * WARP_GROUP < TILE_N) columns[lane + i * WARP_GROUP] = own[i];
         team_barrier();
+        float of_rows[2] = {SCALES.s1, SCALES.s1};
+        if (layer == 0)  // written in this launch, but before its tiles were copied
+UNROLLED
+            for (int i = 0; i < 2; ++i)
+                of_rows[i] = ((volatile __global float *)x_inverse)[task.at.s0 + ROW_OF(i)];
         // Told of by those who wrote what this tile depends on, or by its own group.
         const bool last = layer == LAYERS - 1;
         const bool spoilt = last && *(volatile __global int *)alarm;
-#define FINISH(code, last)                                                               \
-    finish(sums[0], code, last, task, of_rows, columns, values, y, ldy, batch, spoilt)
-#define FINISH_AS(code, function, steepness, limit)                                      \
+        const bool whole = task.at.s1 + TILE_N <= n_out;
+#define FINISH(code, function, steepness, limit)                                         \
     case code:                                                                           \
-        if (last) FINISH(code, true);                                                    \
-        else FINISH(code, false);                                                        \
+        if (last)                                                                        \
+            put_out(sums[0], code, spoilt, task, of_rows, columns, y, ldy, batch);       \
+        else if (whole)                                                                  \
+            hand_over(sums[0], code, true, task, of_rows, columns, values);              \
+        else                                                                             \
+            hand_over(sums[0], code, false, task, of_rows, columns, values);             \
         break;
         if (id < MULTIPLIERS)
-            switch (function_of[layer]) { FUNCTIONS(FINISH_AS) }
-        tell(counts + count_of(layer, task.at.s0, batch));
+            switch (function_of[layer]) { FUNCTIONS(FINISH) }
+        tell(counts + count_of(layer + 1, task.at.s0, batch));
     }
     if (id == 0) launches[get_group_id(0)] = launch + 1;
 }

@@ -10,59 +10,12 @@
 // PAIR           1: another matrix is packed in the same launch; 0: not
 // PLANES, PTX    as in halves.h
 #include "halves.h"
+#include "parts.h"
 #if !defined(PIECE_ROWS) || !defined(PACKERS) || !defined(HELD) || !defined(TURNED) \
     || !defined(SOURCE_PADDED) || !defined(TOTALS) || !defined(PAIR)
 #error "pack_tiles.cl needs PIECE_ROWS, PACKERS, HELD, TURNED, SOURCE_PADDED, TOTALS, PAIR"
 #endif
-#define UNIT 8                      // terms of a 4-word part, and rows of a group
 #define ACROSS (PACKERS / UNIT)     // parts of a row that are packed at once
-
-// 8 terms of a row, from k on, each `apart` from the next.
-inline float8 load(__global const float *row, const int k, const int apart,
-                   const int terms, const int padded)
-{
-    if (padded) {
-        const float4 none = (float4)(0);
-        return (float8)(k < terms ? *(__global const float4 *)(row + k) : none,
-                        k + 4 < terms ? *(__global const float4 *)(row + k + 4) : none);
-    }
-    float v[UNIT];
-UNROLLED
-    for (int i = 0; i < UNIT; ++i)
-        v[i] = k + i < terms ? row[(size_t)(k + i) * apart] : 0;
-    return (float8)(v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]);
-}
-
-inline uint largest_of(const float8 v)
-{
-    const uint8 bits = as_uint8(v) & 0x7fffffffu;
-    const uint4 four = max(bits.lo, bits.hi);
-    const uint2 two = max(four.lo, four.hi);
-    return max(two.s0, two.s1);
-}
-
-inline float sum_of(const float8 v)
-{
-    const float4 four = v.lo + v.hi;
-    return (four.s0 + four.s1) + (four.s2 + four.s3);
-}
-
-inline uint4 halves_of(const float8 v)
-{
-    return (uint4)(halves(v.s0, v.s1), halves(v.s2, v.s3), halves(v.s4, v.s5),
-                   halves(v.s6, v.s7));
-}
-
-inline void put(__global uint4 *to, const float8 v, const int piece)
-{
-    const uint4 high = halves_of(v);
-    to[0] = high;
-    if (PLANES == 2) {
-        const float8 cut = (float8)(of_halves(high.s0), of_halves(high.s1),
-                                    of_halves(high.s2), of_halves(high.s3));
-        to[2 * piece] = halves_of((v - cut) * LOW);
-    }
-}
 
 // 8 rows of a matrix; with constants for turned, padded, piece and wants_totals.
 inline void pack_rows(__local uint *largest, __local float *sums, const int group,

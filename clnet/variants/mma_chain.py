@@ -39,29 +39,25 @@ from clnet.variants.mma import (
 from clnet.variants.packing import PLANES, WORDS, Packing
 
 PATIENCE = 1 << 22  # looks: some seconds
-KEYS = ("tile_m", "tile_n", "step", "stages", "per_unit")
-SHAPES = {  # by planes
+KEYS = ("tile_m", "tile_n", "step", "stages")
+# By planes; stages are as many as a unit has room for: it has one group.
+SHAPES = {
     2: (
-        (64, 128, 4, 4, 1),
-        (128, 64, 4, 4, 1),
-        (64, 64, 4, 6, 1),
-        (64, 64, 4, 3, 2),
-        (64, 32, 4, 4, 2),
+        (64, 128, 4, 4),
+        (128, 64, 4, 4),
+        (64, 64, 4, 6),
+        (64, 32, 4, 8),
     ),
     1: (
-        (128, 256, 4, 4, 1),
-        (128, 192, 4, 5, 1),
-        (128, 128, 4, 6, 1),
-        (128, 128, 4, 3, 2),
-        (128, 96, 4, 7, 1),
-        (64, 128, 4, 8, 1),
-        (64, 128, 4, 4, 2),
-        (128, 64, 4, 8, 1),
-        (128, 64, 4, 4, 2),
-        (64, 96, 4, 8, 1),
-        (64, 64, 4, 8, 1),
-        (64, 64, 4, 6, 2),
-        (64, 32, 4, 8, 1),
+        (128, 256, 4, 4),
+        (128, 192, 4, 5),
+        (128, 128, 4, 6),
+        (128, 96, 4, 7),
+        (64, 128, 4, 8),
+        (128, 64, 4, 8),
+        (64, 96, 4, 8),
+        (64, 64, 4, 8),
+        (64, 32, 4, 8),
     ),
 }
 
@@ -71,8 +67,7 @@ class MmaChain:
     """Groups stay for the tiles of all layers (``mma_chain.cl``).
 
     Config: ``tile_m``, ``tile_n``, samples and neurons of a tile; ``step``, blocks of
-    16 inputs copied at once; ``stages``, steps in local memory; ``per_unit``, groups a
-    compute unit.
+    16 inputs copied at once; ``stages``, steps in local memory.
     """
 
     name: str = "mma_chain"
@@ -110,7 +105,7 @@ class MmaChain:
             flops=span_flops(span),
             bytes=span_bytes(span)
             + sum(x.read(tiling.shape) for x in tiling.products),
-            launches=2,
+            launches=1,
             scratch=tiling.values[-1] + sum(tiling.weights[-1]),
             compute_units=device.compute_units,
             efficiency=RATES[PLANES[span.precision]],
@@ -119,7 +114,7 @@ class MmaChain:
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the packing of all A and of x, and the one launch of all layers."""
+        """Return the packing of all A, and the one launch of all layers."""
         layers, tiling = chain(span), Tiling(span, config)
         x, y = layers[0].apply.x, layers[-1].act.y
         first, last = (layers[i].apply.weights.offset for i in (0, -1))
@@ -129,7 +124,7 @@ class MmaChain:
         packed = Packed(key, size), Packed(f"{key}, scales", scales_size)
         values = Scratch("values", tiling.values[-1])
         scales = Scratch("scales", rows[0].scales_size)
-        groups = device.compute_units * config["per_unit"]
+        groups = device.compute_units
         group = group_of(tiling.shape)
         biases = [layer.act.bias for layer in layers]
         functions = tuple(dict.fromkeys(layer.act.nonlinearity for layer in layers))
@@ -147,6 +142,8 @@ class MmaChain:
             "BIAS": table(-1 if bias is None else bias.offset for bias in biases),
             "FUNCTION": table(functions.index(x.act.nonlinearity) for x in layers),
             **functions_defines(span, functions),
+            "N_IN": x.width,
+            "X_PADDED": padded(x),
             "Y_PADDED": padded(y),
             "PATIENCE": PATIENCE,
         }
@@ -160,14 +157,11 @@ class MmaChain:
                     layers, tiling.columns, strides(span), weights[:-1], strict=True
                 )
             ),
-            rows[0].launch(
-                x, 0, x.stride, values, scales, second=False, source_padded=padded(x)
-            ),
             Launch(
                 "mma_chain.cl", "mma_chain", defines, (groups * group,), (group,),
                 (
-                    values, scales, *packed, Parameters(), y, y.stride, span.batch,
-                    Scratch("counts", 4 * len(layers) * tiles_of_rows),
+                    x, x.stride, values, scales, *packed, Parameters(), y, y.stride,
+                    span.batch, Scratch("counts", 4 * (len(layers) + 1) * tiles_of_rows),
                     Scratch("launches", 4 * groups), Distress(),
                 ),
             ),
