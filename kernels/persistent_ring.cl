@@ -280,7 +280,8 @@ void persistent_ring(__global const float *parameters, __global const float *x,
                 float sum = 0;
 #pragma unroll
                 for (int v = 0; v < VECTORS; ++v) {
-                    // Past the last vector, which is read again, `in` is 0.
+                    // Past the last vector, which is read again, `in` is 0. (So an
+                    // infinite weight there gives NaN, where others saturate.)
                     const float4 w = weights[r][v], a = in[v];
                     sum = fma(w.z, a.z, fma(w.w, a.w, sum));
                     sum = fma(w.x, a.x, fma(w.y, a.y, sum));
