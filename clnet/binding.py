@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.device import Device
+from clnet.launching import launching
 from clnet.memory import Action, Memory
 from clnet.ops import Span, Value
 from clnet.session import Session
@@ -176,8 +177,6 @@ class Binding:
 
     def _bound(self, number: int, launch: Launch, place: Device) -> Action:
         """Return the enqueueing of a launch of the numbered step."""
-        import pyopencl as cl
-
         kernel = self.session.kernel(launch, place)
         for index, argument in enumerate(launch.arguments):
             kernel.set_arg(index, self._resolved(number, argument))
@@ -193,9 +192,9 @@ class Binding:
             self._standbys.append(standby)
             weakref.finalize(self, standby.finish)
             return standby.start
-        return partial(
-            cl.enqueue_nd_range_kernel, self.session.queues[place], kernel,
-            launch.global_size, launch.local_size,
+        return launching(
+            self.session.queues[place], kernel, launch.global_size, launch.local_size,
+            events=self.session.profiling,
         )
 
     def _resolved(self, number: int, argument: Argument) -> Any:
