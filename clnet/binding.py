@@ -22,6 +22,7 @@ from clnet.ops import Span, Value
 from clnet.session import Session
 from clnet.variants.base import (
     Alarm,
+    Answer,
     Argument,
     Config,
     Distress,
@@ -121,6 +122,7 @@ class Binding:
         self._distress: Memory | None = None
         self._uses: dict[str, list[tuple[Any, int]]] = {}
         self._given: dict[str, list[tuple[Any, int]]] = {}
+        self._answers: dict[str, list[tuple[Any, int]]] = {}
         self._scalars: dict[str, list[Callable[[float], None]]] = {}
         self._standbys: list[Standby] = []
         self._actions: list[Action] = []
@@ -182,6 +184,9 @@ class Binding:
             kernel.set_arg(index, self._resolved(number, argument))
             if isinstance(argument, Given):
                 self._given.setdefault(argument.value.name, []).append((kernel, index))
+            if isinstance(argument, Answer):
+                uses = self._answers.setdefault(argument.value.name, [])
+                uses.append((kernel, index))
             if isinstance(argument, Value):
                 self._uses.setdefault(argument.name, []).append((kernel, index))
             if isinstance(argument, Scalar):
@@ -213,6 +218,8 @@ class Binding:
             return self._scratch[key].argument
         if isinstance(argument, Given):
             return given_struct(argument.value)
+        if isinstance(argument, Answer):
+            return np.uint64(0)
         if isinstance(argument, Alarm):
             if self._alarm is None:
                 self._alarm = Memory(self.session, np.dtype(np.int32).itemsize)

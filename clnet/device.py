@@ -64,6 +64,9 @@ class Device:
         Whether all groups of one launch are known to run at the same time, given no
         more groups than compute units. None: `device` asks it, by a launch; `devices`
         does not.
+    addresses_host : bool or None
+        Whether kernels write to the host's pinned memory at the host's own address.
+        None: `device` asks it, by a launch; `devices` does not.
     compute_capability : (int, int) or None
         NVIDIA's major and minor number.
     fine_svm : bool
@@ -106,6 +109,7 @@ class Device:
     fp16: bool = False
     subgroups: bool = False
     concurrent_groups: bool | None = field(default=False, compare=False)
+    addresses_host: bool | None = field(default=False, compare=False)
     compute_capability: tuple[int, int] | None = None
     fine_svm: bool = False
     operator_math: bool = False
@@ -202,11 +206,16 @@ def device(spec: str | Device | None = None, *, units: int | None = None) -> Dev
 
 def _asked(device: Device) -> Device:
     """Return the record with what only a launch can tell."""
-    if device.concurrent_groups is not None or device.emulated:
+    if device.emulated:
         return device
+    from clnet.addressing import host_is_addressed
     from clnet.meeting import groups_meet
 
-    return replace(device, concurrent_groups=groups_meet(device))
+    if device.concurrent_groups is None:
+        device = replace(device, concurrent_groups=groups_meet(device))
+    if device.addresses_host is None:
+        device = replace(device, addresses_host=host_is_addressed(device))
+    return device
 
 
 @functools.cache

@@ -131,6 +131,12 @@ QUIRKS: tuple[Quirk, ...] = (
         reason="a kernel that asks at its launch for all of the local memory reported"
         " fails with OUT_OF_RESOURCES, so 1 KiB stays free (NVIDIA, driver 580)",
     ),
+    Quirk(
+        match=lambda device: device.platform == NVIDIA,
+        effect={"addresses_host": None},
+        reason="kernels can write to pinned memory at the host's own address, which"
+        " OpenCL does not promise: it is tried (NVIDIA, driver 580)",
+    ),
 )
 
 

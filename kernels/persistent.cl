@@ -26,6 +26,7 @@
 #include "activations.h"
 #include "chain.h"
 #include "given.h"
+#include "answer.h"
 #include "words.h"
 #include "gather.h"
 #if !defined(GROUP) || !defined(TEAM) || !defined(DEPTH) || !defined(ROOM) \
@@ -90,7 +91,8 @@ inline float bias_at(__global const float *parameters, const Place place)
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void persistent(__global const float *parameters, __global const float *x,
                 const int n_in, __global float *y, __global uint *words,
-                __global uint *launches, __global int *alarm GIVEN_ARGUMENT)
+                __global uint *launches, __global int *alarm ANSWER_ARGUMENT
+                GIVEN_ARGUMENT)
 {
     __local float4 values[2 * ROOM / 4] __attribute__((aligned(16)));
     __local int stuck;
@@ -148,6 +150,7 @@ void persistent(__global const float *parameters, __global const float *x,
                     const float v = chain_activate(layer, sum + bias);
                     if (layer == LAYERS - 1) {
                         y[here.row] = v;
+                        ANSWER(here.row, v);
                     } else {
                         tell(now + told + here.row, then + told + here.row, v);
                         // The last row's team fills up the last vector.

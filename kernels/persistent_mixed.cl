@@ -31,6 +31,7 @@
 #include "activations.h"
 #include "functions.h"
 #include "given.h"
+#include "answer.h"
 #include "words.h"
 #include "gather.h"
 #if !defined(GROUP) || !defined(DEPTH) || !defined(ROOM) || !defined(TASKS) \
@@ -154,7 +155,8 @@ void persistent_mixed(__global const float *parameters, __global const float4 *l
                       __global const int *starts, __global const ushort4 *columns,
                       __global const Task *tasks, __global const float *x,
                       const int n_in, __global float *y, __global uint *words,
-                      __global uint *launches, __global int *alarm GIVEN_ARGUMENT)
+                      __global uint *launches, __global int *alarm ANSWER_ARGUMENT
+                      GIVEN_ARGUMENT)
 {
     __local float4 values[2 * BUFFER] __attribute__((aligned(16)));
     __local int stuck;
@@ -214,6 +216,7 @@ void persistent_mixed(__global const float *parameters, __global const float4 *l
                     const int at = task.told + row;
                     if (task.inner == 2) {
                         y[at] = v;
+                        ANSWER(at, v);
                     } else {
                         tell(now + at, then + at, v);
                         if (row == task.rows - 1)

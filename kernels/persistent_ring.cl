@@ -47,6 +47,7 @@
 #include "activations.h"
 #include "chain.h"
 #include "given.h"
+#include "answer.h"
 #include "words.h"
 #include "bulk.h"
 #if !defined(GROUP) || !defined(GROUPS) || !defined(SLOTS) || !defined(SLOT) \
@@ -203,7 +204,8 @@ inline float row_sum(const __local float *sums, const int holder)
 __kernel __attribute__((reqd_work_group_size(GROUP + WARP, 1, 1)))
 void persistent_ring(__global const float *parameters, __global const float *x,
                      const int n_in, __global float *y, __global uint *words,
-                     __global uint *launches, __global int *alarm GIVEN_ARGUMENT)
+                     __global uint *launches, __global int *alarm ANSWER_ARGUMENT
+                     GIVEN_ARGUMENT)
 {
     __local float4 slots[SLOTS * SLOT] __attribute__((aligned(128)));
     __local float partial[2][MOST * SUMS] __attribute__((aligned(16)));
@@ -300,8 +302,12 @@ void persistent_ring(__global const float *parameters, __global const float *x,
         float v = activate_as(function, sum + bias);
         v = own < rows ? v : 0;
         if (own < told && holder == 0) {
-            if (last) y[place] = v;
-            else post(now + place, v);
+            if (last) {
+                y[place] = v;
+                ANSWER(place, v);
+            } else {
+                post(now + place, v);
+            }
         }
     }
     if (id == 0) launches[group] = launch + 1;

@@ -13,7 +13,7 @@ import pytest
 from bounds import span_bound
 
 import clnet
-from clnet import Dense, Network
+from clnet import Dense, Network, executable
 from clnet.activations import ACTIVATIONS
 from clnet.binding import Step
 from clnet.errors import ClnetWarning
@@ -154,6 +154,18 @@ def test_values_that_are_not_numbers_arrive():
     y = one.result(step.span.outputs[0].name)
     assert np.isnan(y).all()
     assert not one.failed(y)
+
+
+@CPU_ONLY
+def test_answers_at_the_hosts_own_address(monkeypatch):
+    """Without a copy; those that do not arrive are waited for."""
+    monkeypatch.setattr(executable, "copy_out", None)
+    device = replace(posing(1), fine_svm=False, companions=(), addresses_host=None)
+    device = clnet.device(device)
+    assert device.addresses_host
+    for looks in (2000, 1):
+        monkeypatch.setattr(executable, "LOOKS", looks)
+        check(Network.mlp([20, 9, 4], "tanh", seed=2), SMALL, device)
 
 
 def test_refusals():

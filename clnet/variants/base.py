@@ -147,9 +147,19 @@ class Given:
     value: Value
 
 
+@dataclass(frozen=True)
+class Answer:
+    """Argument: where the host wants a float32 value's one row, as ``answer.h`` has it.
+
+    The kernel writes it there if it is wanted so; to the buffer of the value always.
+    """
+
+    value: Value
+
+
 Argument = (
     Value | Parameters | Gradients | State | Scalar | Scratch | Packed | Table
-    | Alarm | Distress | Given | int | float
+    | Alarm | Distress | Given | Answer | int | float
 )
 """An argument of a kernel; whole numbers arrive as OpenCL's `int`, others as REAL."""
 

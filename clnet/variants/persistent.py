@@ -10,6 +10,7 @@ from clnet.device import Device
 from clnet.ops import Span, round_up
 from clnet.program import inline_ptx
 from clnet.variants.base import (
+    Answer,
     Config,
     Cost,
     Distress,
@@ -144,7 +145,7 @@ class Persistent:
                 (
                     Parameters(), x, x.width, y,
                     Scratch("words", 2 * WORD * sum(words)),
-                    Scratch("launches", WORD * groups), Distress(), *given,
+                    Scratch("launches", WORD * groups), Distress(), Answer(y), *given,
                 ),
             ),
         )

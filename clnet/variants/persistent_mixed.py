@@ -17,6 +17,7 @@ from clnet.program import inline_ptx
 from clnet.storage import LocalStorage, RowStorage, SparseStorage
 from clnet.storage.base import Storage
 from clnet.variants.base import (
+    Answer,
     Config,
     Cost,
     Distress,
@@ -162,7 +163,7 @@ class PersistentMixed:
                     Parameters(), packed, lists.table("starts"),
                     lists.table("columns"), tasks.table(), x, x.width, y,
                     Scratch("words", 2 * WORD * words),
-                    Scratch("launches", WORD * groups), Distress(), *given,
+                    Scratch("launches", WORD * groups), Distress(), Answer(y), *given,
                 ),
             ),
         )
