@@ -11,6 +11,8 @@ tight enough to notice one weight left out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -19,7 +21,8 @@ from numpy.typing import NDArray
 
 from clnet import reference
 from clnet.activations import ACTIVATIONS
-from clnet.ops import Apply, BiasAct, Nonlinearity, Softmax, Span
+from clnet.ops import Apply, BiasAct, Nonlinearity, Op, Softmax, Span
+from clnet.training_ops import ApplyT, BiasGrad, Outer, Tally
 
 LAMBDA = 6.0  # 3e-8 a sum
 
@@ -173,6 +176,107 @@ def span_bound(
             error[op.y.name] = exact[op.y.name] * np.expm1(one + total)
             error[op.y.name] += float(np.finfo(span.dtype).tiny)
     return exact, error
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """How a kernel rounds.
+
+    Attributes
+    ----------
+    factor : float
+        Relative error of what is a factor of a product, at most.
+    product : float
+        That of a product by the parts that are left out.
+    sums : float
+        That of an addition.
+    """
+
+    factor: float
+    product: float
+    sums: float
+
+
+# Values as one or two halves of 11 bits (kernels/halves.h): of two halves' four
+# products the smallest is left out. Matrix units cut sums off, which is up to twice a
+# rounding.
+HALVES = {
+    "highest": Arithmetic(2.0**-22, 2.0**-22, 2.0**-23),
+    "medium": Arithmetic(2.0**-11, 0.0, 2.0**-23),
+}
+DRAWS = 16
+
+
+def deviations(
+    ops: Sequence[Op], inputs: Mapping[str, Any], parameters: NDArray[Any],
+    arithmetic: Arithmetic, passes: Sequence[Mapping[str, Any]] = ({},),
+) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """Return the exact values of ops in float64, and how far roundings move them.
+
+    Through many layers and back, bounds of the largest errors are far above what ever
+    happens, as errors cancel. So whatever an op writes, and the weights, are moved by
+    the largest error that rounding may have there, up or down at random, several times:
+    a value's deviation is the root of its mean square. Errors of a kernel are no larger
+    and as independent, so that its values keep within `LAMBDA` deviations.
+
+    Each of the passes runs all ops, with some values set before.
+    """
+    rng = np.random.default_rng(0)
+    given = {
+        name: np.array(x, np.float64) if np.ndim(x) == 2 else np.array(x)
+        for name, x in inputs.items()
+    }
+    start = np.asarray(parameters, np.float64)
+
+    def moved(values: NDArray[Any], by: NDArray[Any] | float) -> NDArray[Any]:
+        return values + rng.choice((-1.0, 1.0), values.shape) * by
+
+    def run(rounded: Arithmetic | None) -> dict[str, NDArray[Any]]:
+        found = {name: x.copy() for name, x in given.items()}
+        weights = start.copy()
+        if rounded is not None:
+            weights = moved(weights, rounded.factor * np.abs(weights))
+        for values in passes:
+            found.update({name: np.asarray(x) for name, x in values.items()})
+            for op in ops:
+                sizes = {name: np.abs(x) for name, x in found.items()}
+                reference.run_op(op, found, weights)
+                if rounded is not None:
+                    round_off(op, found, sizes, weights, rounded)
+        return found
+
+    def round_off(
+        op: Op, found: dict[str, NDArray[Any]], sizes: dict[str, NDArray[Any]],
+        weights: NDArray[Any], rounded: Arithmetic,
+    ) -> None:
+        terms = _terms(op, int(found["samples"]))
+        if terms:
+            reference.run_op(op, sizes, np.abs(weights))
+        for value in op.writes:
+            # Functions take some ten roundings (`ACTIVATION_ERRORS`).
+            by = (rounded.factor + 10 * unit("float32")) * np.abs(found[value.name])
+            if terms:
+                by = by + (rounded.product + terms * rounded.sums) * sizes[value.name]
+            found[value.name] = moved(found[value.name], by)
+
+    exact = run(None)
+    draws = [run(arithmetic) for _ in range(DRAWS)]
+    written = {value.name for op in ops for value in op.writes}
+    return exact, {
+        name: np.sqrt(
+            np.mean([np.square(draw[name] - exact[name]) for draw in draws], axis=0)
+        )
+        for name in written
+    }
+
+
+def _terms(op: Op, samples: int) -> int:
+    """Return of how many products or values an op forms sums; 0: of none."""
+    if isinstance(op, Apply):
+        return op.storage.n_in
+    if isinstance(op, ApplyT):
+        return op.storage.n_out
+    return samples if isinstance(op, (Outer, BiasGrad, Tally)) else 0
 
 
 def assert_right(network, x, y):

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bounds import ACTIVATION_ERRORS, JUMPS, slope, span_bound, sum_error
+from bounds import (
+    ACTIVATION_ERRORS,
+    HALVES,
+    JUMPS,
+    LAMBDA,
+    deviations,
+    slope,
+    span_bound,
+    sum_error,
+)
 from numpy.lib.stride_tricks import sliding_window_view
 
 from clnet import reference
 from clnet.activations import ACTIVATIONS
+from clnet.losses import loss_function
+from clnet.lowering import lower_training
 from clnet.network import Network
 
 
@@ -76,3 +87,24 @@ def test_a_bias_left_out_is_noticed(dtype):
         network.program, x, network.parameters.astype(np.float64)
     )
     assert (np.abs(without - exact["y1"]) > bounds["y1"]).all()
+
+
+@pytest.mark.parametrize(("precision", "share"), [("highest", 0.9), ("medium", 0.5)])
+def test_a_sample_left_out_of_a_gradient_is_noticed(precision, share):
+    network = Network.mlp([20, 30, 10], "tanh", seed=1)
+    ops = lower_training(network, loss_function("mse"), None).ops
+    rng = np.random.default_rng(2)
+    inputs = {"x": rng.uniform(-1, 1, (64, 20)), "t": rng.uniform(0, 1, (64, 10))}
+    found = [
+        deviations(
+            ops, inputs, network.parameters, HALVES[precision], [{"samples": samples}]
+        )
+        for samples in (64, 63)
+    ]
+    (all_of_them, deviation), (without, _) = found
+    for op in ops:
+        if hasattr(op, "gradient"):
+            name = op.gradient.name
+            live = all_of_them[name] != 0
+            off = np.abs(all_of_them[name] - without[name])[live]
+            assert (off > LAMBDA * deviation[name][live]).mean() >= share
