@@ -156,7 +156,6 @@ def test_values_that_are_not_numbers_arrive():
     assert not one.failed(y)
 
 
-@CPU_ONLY
 def test_answers_at_the_hosts_own_address(monkeypatch):
     """Without a copy; those that do not arrive are waited for."""
     monkeypatch.setattr(executable, "copy_out", None)
