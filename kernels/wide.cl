@@ -105,7 +105,7 @@ void act_grad(__global const REAL *parameters, const int bias, __global const RE
 // found = of a part the largest output, the sum of e^(y - that), and the sum of targets
 inline void softmax_of(REAL *found, __global const REAL *y, __global const REAL *t,
                        const int part, const int share, const int width,
-                       __local REAL *held)
+                       __local Four *held)
 {
     VAL tops = CONST(-INFINITY), total = CONST(0), targets = CONST(0);
     VAL total_lost = CONST(0), targets_lost = CONST(0);
@@ -116,20 +116,20 @@ inline void softmax_of(REAL *found, __global const REAL *y, __global const REAL 
             tops = v > tops ? v : tops;
         }
     }
-    REAL top = FOLD(larger, tops);
-    IN_TEAM(larger, top, held)
+    Four largest = (Four)(FOLD(larger, tops));
+    IN_TEAM(larger_each, largest, held)
+    const REAL top = largest.s0;
     EACH_VECTOR(part, share, width)
     {
         const VAL term = exponential(load(y + j, n, ALIGNED) - CONST(top));
         ADD(total, total_lost, among(term, CONST(0), n))
         ADD(targets, targets_lost, load(t + j, n, ALIGNED))
     }
-    REAL one = FOLD(plus, total), other = FOLD(plus, targets);
-    IN_TEAM(plus, one, held)
-    IN_TEAM(plus, other, held)
+    Four sums = (Four)(FOLD(plus, total), FOLD(plus, targets), 0, 0);
+    IN_TEAM(plus_each, sums, held)
     found[0] = top;
-    found[1] = one;
-    found[2] = other;
+    found[1] = sums.s0;
+    found[2] = sums.s1;
 }
 
 // partial[b, :, p] = what `softmax_of` finds of part p
@@ -140,7 +140,7 @@ void softmax_parts(__global const REAL *y, const int ldy, __global const REAL *t
                    const int ldt, __global REAL *partial, const int width,
                    const int share, const int parts)
 {
-    __local REAL held[TEAM];
+    __local Four held[TEAM];
     const size_t b = get_group_id(0) / parts;
     const int part = get_group_id(0) % parts;
     REAL found[3];
@@ -191,7 +191,7 @@ void loss_parts(__global const REAL *y, const int ldy, __global const REAL *t,
                 const int width, const REAL bit_fail_limit, const int batch,
                 const int samples, const int share, const int parts)
 {
-    __local REAL held[TEAM * TEAMS];
+    __local Four held[TEAM * TEAMS];
     const bool idle = TEAM_NUMBER / parts >= batch;
     const size_t b = idle ? 0 : TEAM_NUMBER / parts;
     const int part = idle ? parts : TEAM_NUMBER % parts;  // one beyond the last
@@ -238,15 +238,13 @@ void loss_parts(__global const REAL *y, const int ldy, __global const REAL *t,
 #endif
         store(dy + j, counts ? CONST(factor) * slope : CONST(0), n, ALIGNED);
     }
-    REAL one = FOLD(plus, sum), two = FOLD(plus, squares), three = FOLD(plus, fails);
-    IN_TEAM(plus, one, held)
-    IN_TEAM(plus, two, held)
-    IN_TEAM(plus, three, held)
+    Four sums = (Four)(FOLD(plus, sum), FOLD(plus, squares), FOLD(plus, fails), 0);
+    IN_TEAM(plus_each, sums, held)
     if (ITEM == 0 && !idle) {
         partial += b * 3 * parts + part;
-        partial[0] = counts ? factor * (MEAN ? one / width : one) : (REAL)0;
-        partial[parts] = counts ? two : (REAL)0;
-        partial[2 * parts] = counts ? three : (REAL)0;
+        partial[0] = counts ? factor * (MEAN ? sums.s0 / width : sums.s0) : (REAL)0;
+        partial[parts] = counts ? sums.s1 : (REAL)0;
+        partial[2 * parts] = counts ? sums.s2 : (REAL)0;
     }
 }
 #endif

@@ -5,6 +5,7 @@
 // WIDTH  values of a vector: 4 or 8
 // TEAM   work-items of a team, a power of two: 1 where each is a core's task
 // TEAMS  teams of a work-group
+// PTX    70 and up: NVIDIA's, where a team of a warp waits for itself alone
 #if !defined(TEAM) || !defined(TEAMS) || WIDTH == 1
 #error "wide.h needs TEAM, TEAMS, and a WIDTH of 4 or 8"
 #endif
@@ -71,21 +72,32 @@ inline REAL larger(const REAL a, const REAL b) { return a > b ? a : b; }
 #define FOLD(f, v) f(f(v.s0, v.s2), f(v.s1, v.s3))
 #endif
 
+// Numbers of which the sums, or the largest, are found together.
+typedef JOIN(REAL, 4) Four;
+
+inline Four plus_each(const Four a, const Four b) { return a + b; }
+inline Four larger_each(const Four a, const Four b) { return a > b ? a : b; }
+
 // one = f of all the team's work-items' `one`, in all of them; held [TEAM * TEAMS]
 #if TEAM == 1
 #define IN_TEAM(f, one, held)
 #else
-#define IN_TEAM(f, one, held)                                      \
-    {                                                              \
-        const int id = get_local_id(0);                            \
-        barrier(CLK_LOCAL_MEM_FENCE);                              \
-        held[id] = one;                                            \
-        for (int step = TEAM / 2; step > 0; step /= 2) {           \
-            barrier(CLK_LOCAL_MEM_FENCE);                          \
+#if PTX >= 70 && TEAM <= 32 && TEAM * TEAMS % 32 == 0
+#define TEAM_BARRIER() asm volatile("bar.warp.sync 0xffffffff;" ::: "memory")
+#else
+#define TEAM_BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+#endif
+#define IN_TEAM(f, one, held)                                         \
+    {                                                                 \
+        const int id = get_local_id(0);                               \
+        TEAM_BARRIER();                                               \
+        held[id] = one;                                               \
+        for (int step = TEAM / 2; step > 0; step /= 2) {              \
+            TEAM_BARRIER();                                           \
             if (ITEM < step) held[id] = f(held[id], held[id + step]); \
-        }                                                          \
-        barrier(CLK_LOCAL_MEM_FENCE);                              \
-        one = held[id - ITEM];                                     \
+        }                                                             \
+        TEAM_BARRIER();                                               \
+        one = held[id - ITEM];                                        \
     }
 #endif
 
