@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from clnet import reference
 from clnet.activations import ACTIVATIONS
 from clnet.ops import Apply, BiasAct, Nonlinearity, Op, Softmax, Span
-from clnet.training_ops import ApplyT, BiasGrad, Outer, Tally
+from clnet.training_ops import ApplyT, BiasGrad, Outer, Tally, Update
 
 LAMBDA = 6.0  # 3e-8 a sum
 
@@ -197,9 +197,10 @@ class Arithmetic:
     sums: float
 
 
-# Values as one or two halves of 11 bits (kernels/halves.h): of two halves' four
+# Values as float32, or as one or two halves of 11 bits (kernels/halves.h): of two halves' four
 # products the smallest is left out. Matrix units cut sums off, which is up to twice a
 # rounding.
+FLOAT32 = Arithmetic(0.0, 0.0, 2.0**-24)
 HALVES = {
     "highest": Arithmetic(2.0**-22, 2.0**-22, 2.0**-23),
     "medium": Arithmetic(2.0**-11, 0.0, 2.0**-23),
@@ -258,6 +259,8 @@ def deviations(
             if terms:
                 by = by + (rounded.product + terms * rounded.sums) * sizes[value.name]
             found[value.name] = moved(found[value.name], by)
+        if isinstance(op, Update):
+            weights[...] = found[op.parameters.name][0]
 
     exact = run(None)
     draws = [run(arithmetic) for _ in range(DRAWS)]
