@@ -21,6 +21,7 @@
 // LAYERS    of the chain
 // N_OUT     {n, …} neurons of each layer
 // BLOCKS    {n, …} blocks of its inputs' terms
+// WIDTHS    {n, …} columns of its tiles: TILE_N, or NARROW where that leaves groups idle
 // TILES     {n, …} tiles before each layer, and all
 // VALUES    {n, …} where its packed inputs start, in 4-word parts
 // WEIGHTS   {n, …} where its packed A starts, likewise; INVERSE: the scales of its rows
@@ -28,6 +29,7 @@
 // FUNCTION  {n, …} code of its activation; FUNCTIONS: as in functions.h
 // N_IN      inputs of the first layer
 // X_PADDED, Y_PADDED  1: rows of x, y start on a vector of 4, those of x end in zeros
+// LEAD      steps, less than STAGES, that the first team of a group is ahead of others
 // PATIENCE  looks before the alarm
 // REAL      (float) as in activations.h
 // TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, COPIER (1), PANEL, PLANES, PTX
@@ -38,12 +40,12 @@
 #include "quick.h"
 #include "functions.h"
 #include "parts.h"
-#if !defined(LAYERS) || !defined(N_OUT) || !defined(BLOCKS) || !defined(TILES) \
+#if !defined(LAYERS) || !defined(N_OUT) || !defined(BLOCKS) || !defined(WIDTHS) || !defined(TILES) \
     || !defined(VALUES) || !defined(WEIGHTS) || !defined(INVERSE) || !defined(BIAS) \
     || !defined(FUNCTION) || !defined(N_IN) || !defined(X_PADDED) || !defined(Y_PADDED) \
-    || !defined(PATIENCE)
-#error "mma_chain.cl needs LAYERS, N_OUT, BLOCKS, TILES, VALUES, WEIGHTS, INVERSE, BIAS, \
-FUNCTION, N_IN, X_PADDED, Y_PADDED and PATIENCE"
+    || !defined(LEAD) || !defined(PATIENCE)
+#error "mma_chain.cl needs LAYERS, N_OUT, BLOCKS, WIDTHS, TILES, VALUES, WEIGHTS, INVERSE, \
+BIAS, FUNCTION, N_IN, X_PADDED, Y_PADDED, LEAD and PATIENCE"
 #endif
 #define SCALES scales_of(as_uint(1.0f))  // of rows whose values are not beyond 1
 #define MULTIPLIERS (GROUPS * WARP_GROUP)
@@ -51,6 +53,7 @@ FUNCTION, N_IN, X_PADDED, Y_PADDED and PATIENCE"
 
 __constant int n_out_of[LAYERS] = N_OUT;
 __constant int blocks_of[LAYERS] = BLOCKS;
+__constant int width_of[LAYERS] = WIDTHS;
 __constant int tiles_before[LAYERS + 1] = TILES;
 __constant int values_of[LAYERS] = VALUES;
 __constant int weights_of[LAYERS] = WEIGHTS;
@@ -69,8 +72,8 @@ inline bool next_task(Task *task, const int groups, const int batch)
     task->number += groups;
     if (task->number >= tiles_before[LAYERS]) return false;
     while (task->number >= tiles_before[task->layer + 1]) ++task->layer;
-    task->at = tile_of(task->number - tiles_before[task->layer], batch,
-                       n_out_of[task->layer]);
+    task->at = tile_of_width(task->number - tiles_before[task->layer], batch,
+                             n_out_of[task->layer], width_of[task->layer]);
     return true;
 }
 
@@ -144,8 +147,8 @@ inline void tell(__global uint *count)
 // How often the count of a task's rows is told before all are there.
 inline uint wanted_of(const Task task, const uint launch)
 {
-    const int before = n_out_of[max(task.layer, 1) - 1];
-    const int tellers = (before + TILE_N - 1) / TILE_N * TELLERS;
+    const int before = max(task.layer, 1) - 1, width = width_of[before];
+    const int tellers = (n_out_of[before] + width - 1) / width * TELLERS;
     return (launch + 1) * (task.layer ? tellers : TILE_M);
 }
 
@@ -160,14 +163,17 @@ inline void pack_x(__global const float *x, const int ldx, __global uint4 *packe
         const int row = first + id / ROW_LANES, terms = row < batch ? N_IN : 0;
         __global const float *source = x + (size_t)row * ldx;
         if (row >= rows) break;
-        uint most = 0;
-        for (int p = lane; p < parts; p += ROW_LANES)
+        // The first part is kept from finding the row's largest value.
+        const float8 held = load(source, UNIT * lane, 1, terms, X_PADDED);
+        uint most = largest_of(held);
+        for (int p = lane + ROW_LANES; p < parts; p += ROW_LANES)
             most = max(most, largest_of(load(source, UNIT * p, 1, terms, X_PADDED)));
         const float2 scales = scales_of(largest_of_row(most));
         if (lane == 0) inverse[row] = scales.s1;
         for (int p = lane; p < parts; p += ROW_LANES)
             put(packed + part_at(row, UNIT * p, blocks_of[0], A_ROWS),
-                load(source, UNIT * p, 1, terms, X_PADDED) * scales.s0, A_ROWS);
+                (p == lane ? held : load(source, UNIT * p, 1, terms, X_PADDED)) * scales.s0,
+                A_ROWS);
         bulk_fence();
         row_barrier();
         if (lane == 0) add_one(counts + count_of(0, row, batch));
@@ -191,10 +197,11 @@ inline void copy_tiles(Ring *ring, Task task, __global const uint4 *weights,
     int patience = PATIENCE;
     while (next_task(&task, groups, batch)) {
         const int layer = task.layer, blocks = blocks_of[layer], steps = blocks / STEP;
+        const int width = width_of[layer], b_step = B_STEP(width);
         __global const uint4 *a = values + values_of[layer]
                                   + part_at(task.at.s0, 0, blocks, A_ROWS);
         __global const uint4 *b = weights + weights_of[layer]
-                                  + part_at(task.at.s1, 0, blocks, TILE_N);
+                                  + part_at(task.at.s1, 0, blocks, width);
         __global uint *count = counts + count_of(layer, task.at.s0, batch);
         const uint wanted = wanted_of(task, launch);
         bool come = there(count, wanted);
@@ -203,9 +210,9 @@ inline void copy_tiles(Ring *ring, Task task, __global const uint4 *weights,
         int step = 0;
         for (; !come && step < min(STAGES, steps); ++step) {
             flag_wait(ring->empty + ahead.stage, ahead.phase);
-            expect_step(ring->full + ahead.stage);
-            copy_columns(stage_at(ring, ahead.stage), b + step * (STEP * B_PIECE),
-                         ring->full + ahead.stage);
+            expect_step(ring->full + ahead.stage, width);
+            copy_columns(stage_at(ring, ahead.stage), b + step * b_step,
+                         ring->full + ahead.stage, width);
             go_on(&ahead);
             come = there(count, wanted);
         }
@@ -216,8 +223,8 @@ inline void copy_tiles(Ring *ring, Task task, __global const uint4 *weights,
             __local Flag *full = ring->full + place.stage;
             if (i >= step) {
                 flag_wait(ring->empty + place.stage, place.phase);
-                expect_step(full);
-                copy_columns(stage_at(ring, place.stage), b + i * (STEP * B_PIECE), full);
+                expect_step(full, width);
+                copy_columns(stage_at(ring, place.stage), b + i * b_step, full, width);
             }
             copy_rows(stage_at(ring, place.stage), a + i * A_STEP, blocks * A_PIECE, full);
             go_on(&place);
@@ -225,6 +232,19 @@ inline void copy_tiles(Ring *ring, Task task, __global const uint4 *weights,
     }
 }
 #endif
+
+// What a work-item reads and writes beside its sums.
+typedef struct {
+    __global uint4 *values;
+    __global const uint4 *weights;
+    __global const float *x_inverse, *inverse, *parameters;
+    __global float *y;
+    __global uint *counts;
+    __global int *alarm;
+    __local float2 *columns;    // scales and biases of its team's columns
+    int ldy, batch;
+    uint launch;
+} Buffers;
 
 // Two neighbouring outputs of row i of a work-item's two.
 inline float2 outputs_of(float (*sums)[4], const int code, const int j, const int i,
@@ -238,21 +258,20 @@ inline float2 outputs_of(float (*sums)[4], const int code, const int j, const in
 
 // Write what comes of a tile's sums as the next layer's inputs; `whole`: no column of the
 // tile is beyond n_out. Then nothing depends on a column, and all go side by side.
-inline void hand_over(float (*sums)[4], const int code, const bool whole, const Task task,
-                      const float *of_rows, __local const float2 *columns,
-                      __global uint4 *values)
+inline void hand_over(float (*sums)[4], const int code, const int width, const bool whole,
+                      const Task task, const float *of_rows, const Buffers *at)
 {
     const int following = min(task.layer + 1, LAYERS - 1), n_out = n_out_of[task.layer];
-    __global uint *to = (__global uint *)(values + values_of[following])
+    __global uint *to = (__global uint *)(at->values + values_of[following])
                         + pair_at(task.at.s0 + ROW_OF(0), task.at.s1, blocks_of[following])
                         + LANE % 4;
 UNROLLED
-    for (int j = 0; j < 2 * BLOCKS_N; ++j)
+    for (int j = 0; j < width / 8; ++j)
 UNROLLED
         for (int i = 0; i < 2; ++i) {
             const int left = whole ? 2 : n_out - task.at.s1 - COLUMN_OF(j);
             if (left <= 0) continue;
-            float2 v = outputs_of(sums, code, j, i, of_rows, columns) * SCALES.s0;
+            float2 v = outputs_of(sums, code, j, i, of_rows, at->columns) * SCALES.s0;
             if (left == 1) v.s1 = 0;
             // Eight rows further, eight terms, a block.
             __global uint *pair = to + i * 64 + j % 2 * 32 + j / 2 * (4 * A_PIECE);
@@ -264,21 +283,77 @@ UNROLLED
 }
 
 // Write what comes of a last layer's sums: y, or NaN.
-inline void put_out(float (*sums)[4], const int code, const bool spoilt, const Task task,
-                    const float *of_rows, __local const float2 *columns,
-                    __global float *y, const int ldy, const int batch)
+inline void put_out(float (*sums)[4], const int code, const int width, const bool spoilt,
+                    const Task task, const float *of_rows, const Buffers *at)
 {
     const int m = task.at.s0 + ROW_OF(0);
 UNROLLED
-    for (int j = 0; j < 2 * BLOCKS_N; ++j)
+    for (int j = 0; j < width / 8; ++j)
 UNROLLED
         for (int i = 0; i < 2; ++i) {
             const int n = task.at.s1 + COLUMN_OF(j), left = n_out_of[task.layer] - n;
-            if (left <= 0 || m + 8 * i >= batch) continue;
-            const float2 v = outputs_of(sums, code, j, i, of_rows, columns);
-            put_pair(y + (size_t)(m + 8 * i) * ldy + n, spoilt ? (float2)(NAN) : v, left,
+            if (left <= 0 || m + 8 * i >= at->batch) continue;
+            const float2 v = outputs_of(sums, code, j, i, of_rows, at->columns);
+            put_pair(at->y + (size_t)(m + 8 * i) * at->ldy + n, spoilt ? (float2)(NAN) : v, left,
                      Y_PADDED);
         }
+}
+
+// Multiply a tile, of so many columns, and finish it.
+inline void compute(const int width, const Task task, const Buffers *at
+#if PTX == 90
+                    , Ring *ring, Place *place
+#endif
+                    )
+{
+    const int layer = task.layer, n_out = n_out_of[layer], bias = bias_of[layer];
+    const int lane = get_local_id(0) % WARP_GROUP, rounds = blocks_of[layer] / ROUND;
+    float2 own[OWN];
+    float sums[2 * BLOCKS_N][4], of_rows[2] = {SCALES.s1, SCALES.s1};
+UNROLLED
+    for (int i = 0; i < OWN; ++i) {
+        const int n = min(task.at.s1 + lane + i * WARP_GROUP, n_out - 1);
+        own[i] = (float2)(at->inverse[inverse_of[layer] + n],
+                          bias < 0 ? 0.0f : at->parameters[bias + n]);
+    }
+#if PTX == 90
+    // The first team goes ahead, so that it finishes its rows while others multiply.
+    if (LEAD > 0 && get_local_id(0) >= WARP_GROUP) {
+        Place far = *place;
+        for (int i = 0; i < min(LEAD, blocks_of[layer] / STEP - 1); ++i) go_on(&far);
+        flag_wait(ring->full + far.stage, far.phase);
+    }
+    add_rounds(sums, ring, place, rounds, width);
+#else
+    __global uint *count = at->counts + count_of(layer, task.at.s0, at->batch);
+    for (int left = PATIENCE; left >= 0 && !there(count, wanted_of(task, at->launch));
+         --left)
+        if (left == 0) *at->alarm = 1;
+    multiply_width(sums, at->values + values_of[layer], at->weights + weights_of[layer],
+                   task.at, blocks_of[layer], 0, rounds, width);
+#endif
+UNROLLED
+    for (int i = 0; i < OWN; ++i)
+        if (lane + i * WARP_GROUP < width) at->columns[lane + i * WARP_GROUP] = own[i];
+    team_barrier();
+    if (layer == 0)  // written in this launch, but before its tiles were copied
+UNROLLED
+        for (int i = 0; i < 2; ++i)
+            of_rows[i] = ((volatile __global const float *)
+                              at->x_inverse)[task.at.s0 + ROW_OF(i)];
+    // Told of by those who wrote what this tile depends on, or by its own group.
+    const bool last = layer == LAYERS - 1;
+    const bool spoilt = last && *(volatile __global int *)at->alarm;
+    const bool whole = task.at.s1 + width <= n_out;
+#define FINISH(code, function, steepness, limit)                                         \
+    case code:                                                                           \
+        if (last) put_out(sums, code, width, spoilt, task, of_rows, at);                 \
+        else if (whole) hand_over(sums, code, width, true, task, of_rows, at);           \
+        else hand_over(sums, code, width, false, task, of_rows, at);                     \
+        break;
+    if (get_local_id(0) < MULTIPLIERS)
+        switch (function_of[layer]) { FUNCTIONS(FINISH) }
+    tell(at->counts + count_of(layer + 1, task.at.s0, at->batch));
 }
 
 // y [batch, ldy] = the chain's outputs for x [batch, ldx]
@@ -297,7 +372,7 @@ void mma_chain(__global const float *x, const int ldx, __global uint4 *values,
                __global int *alarm)
 {
     __local uint4 shared[SHARED] __attribute__((aligned(128)));
-    __local float2 all_columns[GROUPS * TILE_N] __attribute__((aligned(16)));
+    __local float2 columns[GROUPS * TILE_N] __attribute__((aligned(16)));
     const int id = get_local_id(0), groups = get_num_groups(0);
     const uint launch = launches[get_group_id(0)];
     Task task = {(int)get_group_id(0) - groups, 0, (int2)(0)};
@@ -311,55 +386,24 @@ void mma_chain(__global const float *x, const int ldx, __global uint4 *values,
         return;
     }
     Place place = {0, 0};
+#define COMPUTE(width) compute(width, task, &at, &ring, &place);
+#else
+#define COMPUTE(width) compute(width, task, &at);
 #endif
     if (id < MULTIPLIERS) pack_x(x, ldx, values, x_inverse, batch, counts);
     team_barrier();
-    const int lane = id % WARP_GROUP;
-    __local float2 *columns = all_columns + (id % MULTIPLIERS) / WARP_GROUP * TILE_N;
+    const Buffers at = {
+        values, weights, x_inverse, inverse, parameters, y, counts, alarm,
+        columns + id % MULTIPLIERS / WARP_GROUP * TILE_N, ldy, batch, launch
+    };
     while (next_task(&task, groups, batch)) {
-        const int layer = task.layer, n_out = n_out_of[layer], bias = bias_of[layer];
-        float2 own[OWN];
-UNROLLED
-        for (int i = 0; i < OWN; ++i) {
-            const int n = min(task.at.s1 + lane + i * WARP_GROUP, n_out - 1);
-            own[i] = (float2)(inverse[inverse_of[layer] + n],
-                              bias < 0 ? 0.0f : parameters[bias + n]);
+#ifdef NARROW
+        if (width_of[task.layer] != TILE_N) {
+            COMPUTE(NARROW)
+            continue;
         }
-        float sums[BLOCKS_M][2 * BLOCKS_N][4];
-#if PTX == 90
-        add_rounds(sums[0], &ring, &place, blocks_of[layer] / ROUND);
-#else
-        __global uint *count = counts + count_of(layer, task.at.s0, batch);
-        for (int left = PATIENCE; left >= 0 && !there(count, wanted_of(task, launch)); --left)
-            if (left == 0) *alarm = 1;
-        multiply(sums, shared, values + values_of[layer], weights + weights_of[layer],
-                 task.at, blocks_of[layer], 0, blocks_of[layer] / ROUND);
 #endif
-UNROLLED
-        for (int i = 0; i < OWN; ++i)
-            if (lane + i * WARP_GROUP < TILE_N) columns[lane + i * WARP_GROUP] = own[i];
-        team_barrier();
-        float of_rows[2] = {SCALES.s1, SCALES.s1};
-        if (layer == 0)  // written in this launch, but before its tiles were copied
-UNROLLED
-            for (int i = 0; i < 2; ++i)
-                of_rows[i] = ((volatile __global float *)x_inverse)[task.at.s0 + ROW_OF(i)];
-        // Told of by those who wrote what this tile depends on, or by its own group.
-        const bool last = layer == LAYERS - 1;
-        const bool spoilt = last && *(volatile __global int *)alarm;
-        const bool whole = task.at.s1 + TILE_N <= n_out;
-#define FINISH(code, function, steepness, limit)                                         \
-    case code:                                                                           \
-        if (last)                                                                        \
-            put_out(sums[0], code, spoilt, task, of_rows, columns, y, ldy, batch);       \
-        else if (whole)                                                                  \
-            hand_over(sums[0], code, true, task, of_rows, columns, values);              \
-        else                                                                             \
-            hand_over(sums[0], code, false, task, of_rows, columns, values);             \
-        break;
-        if (id < MULTIPLIERS)
-            switch (function_of[layer]) { FUNCTIONS(FINISH) }
-        tell(counts + count_of(layer + 1, task.at.s0, batch));
+        COMPUTE(TILE_N)
     }
     if (id == 0) launches[get_group_id(0)] = launch + 1;
 }

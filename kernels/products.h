@@ -9,13 +9,19 @@
 
 // Where a group's tile begins, as (row, column), of `rows` x `columns`: PANEL tiles of
 // rows are passed together, tile of columns by tile of columns.
-inline int2 tile_of(const int group, const int rows, const int columns)
+inline int2 tile_of_width(const int group, const int rows, const int columns,
+                          const int width)
 {
-    const int across = (columns + TILE_N - 1) / TILE_N;
+    const int across = (columns + width - 1) / width;
     const int down = (rows + TILE_M - 1) / TILE_M;
     const int panel = group / (PANEL * across), within = group % (PANEL * across);
     const int high = min(PANEL, down - panel * PANEL);
-    return (int2)((panel * PANEL + within % high) * TILE_M, within / high * TILE_N);
+    return (int2)((panel * PANEL + within % high) * TILE_M, within / high * width);
+}
+
+inline int2 tile_of(const int group, const int rows, const int columns)
+{
+    return tile_of_width(group, rows, columns, TILE_N);
 }
 
 // Two neighbouring outputs, or the first of them where it is a row's last.

@@ -21,6 +21,7 @@
 // STAGES            steps in local memory: 2 or more
 // SLICE             blocks of terms that the units add up: STEP, 2 STEP or 4 STEP
 // COPIER            1: a warp beside the warp groups copies; 0: they do
+// NARROW            columns of tiles that are narrower than TILE_N, if there are such
 // PANEL             as in products.h
 // PLANES            as in halves.h
 // PTX               90: such units; else the same in plain C
@@ -39,10 +40,10 @@
 #define A_ROWS 64                                    // rows of a piece of a
 #define A_PLANE (2 * A_ROWS)                         // 4-word parts of it: 16 terms
 #define A_PIECE (PLANES * A_PLANE)
-#define B_PLANE (2 * TILE_N)                         // of b
-#define B_PIECE (PLANES * B_PLANE)
+#define B_PLANE(width) (2 * (width))                 // of b, for tiles so wide
+#define B_STEP(width) (STEP * PLANES * B_PLANE(width))
 #define A_STEP (STEP * A_PIECE)
-#define STAGE (GROUPS * A_STEP + STEP * B_PIECE)
+#define STAGE (GROUPS * A_STEP + B_STEP(TILE_N))
 #define SHARED (STAGES * (STAGE + 1))                 // a stage has two flags
 #define ROUND SLICE                                  // blocks of terms of a round
 
@@ -95,22 +96,35 @@ inline size_t pair_at(const int m, const int k, const int blocks)
     "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define JOINED(name, columns) name##columns
 #define OF(name, columns) JOINED(name, columns)
-#define ALL(d) OF(SUMS_, TILE_N)(d)
-#define NAMES OF(NAMES_, TILE_N)
+#define ALL(width, d) OF(SUMS_, width)(d)
+#define NAMES(width) OF(NAMES_, width)
 #define QUOTED(columns) #columns
 #define SHAPE_OF(columns) "m64n" QUOTED(columns) "k16"
 
-// sums [TILE_N / 8][4], of which a lane has those of mma.h, = products of 64 rows and
-// TILE_N columns of 16 terms; += if more
-#define MULTIPLY(sums, a, b, more)                                                       \
+// sums [width / 8][4], of which a lane has those of mma.h, = products of 64 rows and
+// as many columns as `width` says of 16 terms; += if more
+#define MULTIPLY(width, sums, a, b, more)                                                \
     asm volatile(                                                                        \
         "{ .reg .pred more; setp.ne.b32 more, %[add], 0;\n"                              \
-        "//sm_90a wgmma.mma_async.sync.aligned." SHAPE_OF(TILE_N) ".f32.f16.f16 "        \
-        "{" NAMES "}, %[rows], %[columns], more, 1, 1, 0, 0;\n}"                         \
-        : ALL(sums) : [rows] "l"(a), [columns] "l"(b), [add] "r"(more) : "memory")
+        "//sm_90a wgmma.mma_async.sync.aligned." SHAPE_OF(width) ".f32.f16.f16 "         \
+        "{" NAMES(width) "}, %[rows], %[columns], more, 1, 1, 0, 0;\n}"                  \
+        : ALL(width, sums) : [rows] "l"(a), [columns] "l"(b), [add] "r"(more) : "memory")
 
 // What the units have written is read after this, and not before.
-#define WRITTEN(sums) asm volatile("" : ALL(sums) :: "memory")
+#define WRITTEN(width, sums) asm volatile("" : ALL(width, sums) :: "memory")
+
+// The same with a width that is constant, but no literal.
+#ifdef NARROW
+#define MULTIPLY_SOME(width, sums, a, b, more)                                           \
+    if ((width) == TILE_N) MULTIPLY(TILE_N, sums, a, b, more);                           \
+    else MULTIPLY(NARROW, sums, a, b, more)
+#define WRITTEN_SOME(width, sums)                                                        \
+    if ((width) == TILE_N) WRITTEN(TILE_N, sums);                                        \
+    else WRITTEN(NARROW, sums)
+#else
+#define MULTIPLY_SOME(width, sums, a, b, more) MULTIPLY(TILE_N, sums, a, b, more)
+#define WRITTEN_SOME(width, sums) WRITTEN(TILE_N, sums)
+#endif
 
 // How the units address a plane at `at`: 256 bytes from one 8 rows to the next, 128 from
 // one 8 terms to the next, all in units of 16.
@@ -130,10 +144,11 @@ inline void copy(const uint to, __global const uint4 *from, const int parts,
 }
 
 // A stage's flag is to expect a step.
-inline void expect_step(__local Flag *flag)
+inline void expect_step(__local Flag *flag, const int width)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :: "r"((uint)(size_t)flag), "r"(16 * STAGE) : "memory");
+                 :: "r"((uint)(size_t)flag), "r"(16 * (GROUPS * A_STEP + B_STEP(width)))
+                 : "memory");
 }
 
 // Start to copy a step of a to the stage at `to`; rows of pieces lie `pitch` parts apart.
@@ -146,26 +161,27 @@ UNROLLED
 }
 
 // The same of b.
-inline void copy_columns(const uint to, __global const uint4 *b, __local Flag *flag)
+inline void copy_columns(const uint to, __global const uint4 *b, __local Flag *flag,
+                         const int width)
 {
-    copy(to + 16 * GROUPS * A_STEP, b, STEP * B_PIECE, flag);
+    copy(to + 16 * GROUPS * A_STEP, b, B_STEP(width), flag);
 }
 
 // sums (+)= products of a stage, of STEP blocks of terms; begin: sums start at zero. Of
 // PLANES 2 those of the low parts are added to rest.
 inline void add_step(float (*sums)[4], float (*rest)[4], const uint stage,
-                     const int begin)
+                     const int begin, const int width)
 {
     const ulong rows = descriptor(stage + get_local_id(0) / WARP_GROUP * (16 * A_STEP));
     const ulong columns = descriptor(stage + 16 * GROUPS * A_STEP);
     FENCE();
 UNROLLED
     for (int k = 0; k < STEP; ++k) {
-        const ulong x = rows + k * A_PIECE, y = columns + k * B_PIECE;
-        MULTIPLY(sums, x, y, !begin || k > 0);
+        const ulong x = rows + k * A_PIECE, y = columns + k * PLANES * B_PLANE(width);
+        MULTIPLY_SOME(width, sums, x, y, !begin || k > 0);
 #if PLANES == 2
-        MULTIPLY(rest, x, y + B_PLANE, 1);
-        MULTIPLY(rest, x + A_PLANE, y, 1);
+        MULTIPLY_SOME(width, rest, x, y + B_PLANE(width), 1);
+        MULTIPLY_SOME(width, rest, x + A_PLANE, y, 1);
 #endif
     }
     COMMIT();
@@ -218,11 +234,11 @@ inline uint stage_at(const Ring *ring, const int stage)
 
 inline void fill(const Ring *ring, const int stage, const int step)
 {
-    expect_step(ring->full + stage);
+    expect_step(ring->full + stage, TILE_N);
     copy_rows(stage_at(ring, stage), ring->a + (size_t)step * A_STEP, ring->pitch,
               ring->full + stage);
-    copy_columns(stage_at(ring, stage), ring->b + (size_t)step * (STEP * B_PIECE),
-                 ring->full + stage);
+    copy_columns(stage_at(ring, stage), ring->b + (size_t)step * B_STEP(TILE_N),
+                 ring->full + stage, TILE_N);
 }
 
 // A warp group has done with a stage.
@@ -241,8 +257,9 @@ inline void renew(Ring *ring, const int stage)
 #endif
 }
 
-// sums [2 BLOCKS_N][4] = this lane's of so many rounds, whose steps come to `place`
-inline void add_rounds(float (*sums)[4], Ring *ring, Place *place, const int rounds)
+// sums [width / 8][4] = this lane's of so many rounds, whose steps come to `place`
+inline void add_rounds(float (*sums)[4], Ring *ring, Place *place, const int rounds,
+                       const int width)
 {
     float part[2 * BLOCKS_N][4], rest[2 * BLOCKS_N][4];
     int before = 0;
@@ -255,7 +272,7 @@ UNROLLED
         for (int step = 0; step < SLICE / STEP; ++step) {
             flag_wait(ring->full + place->stage, place->phase);
             add_step(PLANES == 2 ? part : sums, rest, stage_at(ring, place->stage),
-                     PLANES == 2 && step == 0);
+                     PLANES == 2 && step == 0, width);
             DONE_BUT(1);
             if (step > 0 || (PLANES == 1 && round > 0)) renew(ring, before);
             before = place->stage;
@@ -263,24 +280,26 @@ UNROLLED
         }
 #if PLANES == 2
         DONE_BUT(0);
-        WRITTEN(part);
+        WRITTEN_SOME(width, part);
         renew(ring, before);
 UNROLLED
         for (int j = 0; j < 2 * BLOCKS_N; ++j)
 UNROLLED
-            for (int e = 0; e < 4; ++e) sums[j][e] += part[j][e];
+            for (int e = 0; e < 4; ++e)
+                if (8 * j < width) sums[j][e] += part[j][e];
 #endif
     }
     DONE_BUT(0);
 #if PLANES == 2
-    WRITTEN(rest);
+    WRITTEN_SOME(width, rest);
 UNROLLED
     for (int j = 0; j < 2 * BLOCKS_N; ++j)
 UNROLLED
-        for (int e = 0; e < 4; ++e) sums[j][e] = fma(rest[j][e], 1 / LOW, sums[j][e]);
+        for (int e = 0; e < 4; ++e)
+            if (8 * j < width) sums[j][e] = fma(rest[j][e], 1 / LOW, sums[j][e]);
 #else
     renew(ring, before);
-    WRITTEN(sums);
+    WRITTEN_SOME(width, sums);
 #endif
 }
 
@@ -312,7 +331,7 @@ inline int multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
         return 0;
     }
 #endif
-    add_rounds(all[0], &ring, &place, to - from);
+    add_rounds(all[0], &ring, &place, to - from, TILE_N);
     return 1;
 }
 
@@ -324,26 +343,32 @@ inline float half_at(__global const uint4 *parts, const size_t part, const int p
     return vload_half(8 * (part + plane) + k % 8, (__global const half *)parts);
 }
 
-inline int multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
-                     __global const uint4 *a, __global const uint4 *b, const int2 tile,
-                     const int blocks, const int from, const int to)
+inline void multiply_width(float (*sums)[4], __global const uint4 *a,
+                           __global const uint4 *b, const int2 tile, const int blocks,
+                           const int from, const int to, const int width)
 {
-    const int id = get_local_id(0);
-    for (int j = 0; j < 2 * BLOCKS_N; ++j)
+    for (int j = 0; j < width / 8; ++j)
         for (int e = 0; e < 4; ++e) {
             const int m = tile.s0 + ROW_OF(e / 2), n = tile.s1 + COLUMN_OF(j) + e % 2;
             float main = 0, rest = 0;
             for (int k = from * SLICE * BLOCK; k < to * SLICE * BLOCK; ++k) {
                 const size_t row = part_at(m, k, blocks, A_ROWS);
-                const size_t column = part_at(n, k, blocks, TILE_N);
+                const size_t column = part_at(n, k, blocks, width);
                 const float x = half_at(a, row, 0, k), y = half_at(b, column, 0, k);
                 main += x * y;
                 if (PLANES == 2)
-                    rest += x * half_at(b, column, B_PLANE, k)
+                    rest += x * half_at(b, column, B_PLANE(width), k)
                             + half_at(a, row, A_PLANE, k) * y;
             }
-            all[0][j][e] = fma(rest, 1 / LOW, main);
+            sums[j][e] = fma(rest, 1 / LOW, main);
         }
-    return id < GROUPS * WARP_GROUP;
+}
+
+inline int multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
+                     __global const uint4 *a, __global const uint4 *b, const int2 tile,
+                     const int blocks, const int from, const int to)
+{
+    multiply_width(all[0], a, b, tile, blocks, from, to, TILE_N);
+    return get_local_id(0) < GROUPS * WARP_GROUP;
 }
 #endif

@@ -69,10 +69,10 @@ def mixed(*sizes):
 
 
 @pytest.mark.parametrize(("sizes", "batch", "shape", "precision"), [
-    ((20, 33, 50, 7), 66, (64, 32, 4, 2), "highest"),
-    ((65, 97, 35, 3), 5, (64, 96, 4, 2), "medium"),
+    ((20, 33, 50, 7), 66, (64, 64, 32, 4, 2), "highest"),
+    ((65, 97, 35, 3), 5, (64, 96, 96, 4, 2), "medium"),
     pytest.param(
-        (1, 1, 200, 1), 130, (128, 64, 4, 2), "high", marks=pytest.mark.sweep
+        (1, 1, 200, 1), 130, (128, 64, 64, 4, 2), "high", marks=pytest.mark.sweep
     ),
 ])
 def test_sizes(sizes, batch, shape, precision):
@@ -96,13 +96,12 @@ def test_all_units_at_once(batch, precision):
 
 
 def test_shapes_keep_to_what_the_kernel_says():
-    span = whole(mixed(3, 4, 2), 2)
-    for planes, shapes in SHAPES.items():
+    for precision, planes in PLANES.items():
+        span, shapes = whole(mixed(3, 4, 2), 2, precision), SHAPES[planes]
         assert len(set(shapes)) == len(shapes)
         for shape in shapes:
-            config = config_of(*shape)
-            tiling = Tiling(span, config)
-            assert tiling.local_bytes(planes) <= DECLARED_BYTES
+            tiling = Tiling(span, config_of(*shape), H200.compute_units)
+            assert tiling.local_bytes <= DECLARED_BYTES
 
 
 def test_refusals():
@@ -128,7 +127,7 @@ def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
     monkeypatch.setattr(mma_chain, "PATIENCE", 100)
     network = mixed(30, 400, 2)
     device = replace(ONE_GROUP, compute_units=5 * DEVICE.compute_units)
-    waiting = [Step(whole(network, 3), MmaChain(), config_of(64, 32, 4, 2), device)]
+    waiting = [Step(whole(network, 3), MmaChain(), config_of(64, 64, 32, 4, 2), device)]
     program = network.program
 
     def spare():

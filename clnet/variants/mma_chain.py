@@ -36,38 +36,46 @@ from clnet.variants.mma import (
     local_bytes,
     refuse_without_units,
 )
-from clnet.variants.packing import PLANES, WORDS, Packing
+from clnet.variants.packing import BLOCK, BLOCK_BYTES, PLANES, WORDS, Packing
 
+LEAD = 0  # steps
 PATIENCE = 1 << 22  # looks: some seconds
-KEYS = ("tile_m", "tile_n", "step", "stages")
+KEYS = ("tile_m", "tile_n", "narrow", "step", "stages")
 # By planes; stages are as many as a unit has room for: it has one group.
 SHAPES = {
     2: (
-        (64, 128, 4, 4),
-        (128, 64, 4, 4),
-        (64, 64, 4, 6),
-        (64, 32, 4, 8),
+        (64, 128, 64, 4, 4),
+        (128, 64, 32, 4, 4),
+        (64, 64, 32, 4, 6),
+        (64, 32, 32, 4, 8),
     ),
     1: (
-        (128, 256, 4, 4),
-        (128, 192, 4, 5),
-        (128, 128, 4, 6),
-        (128, 96, 4, 7),
-        (64, 128, 4, 8),
-        (128, 64, 4, 8),
-        (64, 96, 4, 8),
-        (64, 64, 4, 8),
-        (64, 32, 4, 8),
+        (128, 256, 64, 4, 4),
+        (128, 192, 64, 4, 5),
+        (128, 128, 64, 4, 6),
+        (128, 96, 96, 4, 7),
+        (64, 128, 64, 4, 8),
+        (128, 64, 32, 4, 8),
+        (64, 96, 96, 4, 8),
+        (64, 64, 32, 4, 8),
+        (64, 32, 32, 4, 8),
     ),
 }
+# The model by which they are ranked, in clocks of a compute unit, measured on an H200.
+RATE = {2: 41, 1: 127}  # values of a tile that its units add to in a clock
+BANDWIDTH = 58  # bytes a clock to local memory
+ARRIVAL = 900  # from asking for a tile's first step to having it
+FINISHING = 9  # for each column of a tile
+MEETING = 3000  # from a tile's end to where others begin
 
 
 @dataclass(frozen=True)
 class MmaChain:
     """Groups stay for the tiles of all layers (``mma_chain.cl``).
 
-    Config: ``tile_m``, ``tile_n``, samples and neurons of a tile; ``step``, blocks of
-    16 inputs copied at once; ``stages``, steps in local memory.
+    Config: ``tile_m``, ``tile_n``, samples and neurons of a tile; ``narrow``, neurons
+    of tiles in layers where wider ones would leave units idle; ``step``, blocks of 16
+    inputs copied at once; ``stages``, steps in local memory.
     """
 
     name: str = "mma_chain"
@@ -93,18 +101,22 @@ class MmaChain:
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles, the best by a model first."""
-        return tuple(
-            dict(zip(KEYS, shape, strict=True))
-            for shape in SHAPES[PLANES[span.precision]]
+        units = device.compute_units
+        return sorted(
+            (
+                dict(zip(KEYS, shape, strict=True))
+                for shape in SHAPES[PLANES[span.precision]]
+            ),
+            key=lambda config: Tiling(span, config, units).clocks,
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count x packed and read again, and packed A for every tile of samples."""
-        tiling = Tiling(span, config)
+        tiling = Tiling(span, config, device.compute_units)
         return Cost(
             flops=span_flops(span),
             bytes=span_bytes(span)
-            + sum(x.read(tiling.shape) for x in tiling.products),
+            + tiling.read,
             launches=1,
             scratch=tiling.values[-1] + sum(tiling.weights[-1]),
             compute_units=device.compute_units,
@@ -115,26 +127,31 @@ class MmaChain:
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return the packing of all A, and the one launch of all layers."""
-        layers, tiling = chain(span), Tiling(span, config)
+        layers = chain(span)
+        tiling = Tiling(span, config, device.compute_units)
         x, y = layers[0].apply.x, layers[-1].act.y
         first, last = (layers[i].apply.weights.offset for i in (0, -1))
         weights, rows = tiling.weights, tiling.rows
-        key = f"mma_chain {first} to {last} in {tiling.columns[0].form}"
+        planes = PLANES[span.precision]
+        key = f"mma_chain {first} to {last} in {planes} halves by {tiling.widths}"
         size, scales_size = weights[-1]
         packed = Packed(key, size), Packed(f"{key}, scales", scales_size)
         values = Scratch("values", tiling.values[-1])
         scales = Scratch("scales", rows[0].scales_size)
         groups = device.compute_units
-        group = group_of(tiling.shape)
+        group = group_of(tiling.shapes[0])
         biases = [layer.act.bias for layer in layers]
         functions = tuple(dict.fromkeys(layer.act.nonlinearity for layer in layers))
+        narrow = min(tiling.widths)
         tiles_of_rows = -(-span.batch // config["tile_m"])
         defines = {
-            **tiling.products[0].defines(tiling.shape),
+            **tiling.products[0].defines(tiling.shape_of(config["tile_n"])),
+            **({"NARROW": narrow} if narrow < config["tile_n"] else {}),
             "REAL": real(span),
             "LAYERS": len(layers),
             "N_OUT": table(layer.n_out for layer in layers),
             "BLOCKS": table(packing.blocks for packing in rows),
+            "WIDTHS": table(tiling.widths),
             "TILES": table(tiling.tiles),
             "VALUES": table(before // WORDS for before in tiling.values[:-1]),
             "WEIGHTS": table(before // WORDS for before, _ in weights[:-1]),
@@ -145,6 +162,7 @@ class MmaChain:
             "N_IN": x.width,
             "X_PADDED": padded(x),
             "Y_PADDED": padded(y),
+            "LEAD": LEAD,
             "PATIENCE": PATIENCE,
         }
         return (
@@ -161,7 +179,8 @@ class MmaChain:
                 "mma_chain.cl", "mma_chain", defines, (groups * group,), (group,),
                 (
                     x, x.stride, values, scales, *packed, Parameters(), y, y.stride,
-                    span.batch, Scratch("counts", 4 * (len(layers) + 1) * tiles_of_rows),
+                    span.batch,
+                    Scratch("counts", 4 * (len(layers) + 1) * tiles_of_rows),
                     Scratch("launches", 4 * groups), Distress(),
                 ),
             ),
@@ -170,18 +189,11 @@ class MmaChain:
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a chain is cut into tiles, and where its operands are."""
+    """How a chain is cut into tiles for so many units, and where its operands are."""
 
     span: Span
     config: Config
-
-    @cached_property
-    def shape(self) -> Config:
-        """The config as `Product` has it."""
-        return {
-            **self.config, "units": GROUP_UNITS, "copier": 1, "parts": 1, "slice": 4,
-            "warps_m": self.config["tile_m"] // 16, "warps_n": 1,
-        }
+    units: int
 
     @cached_property
     def products(self) -> tuple[Product, ...]:
@@ -193,24 +205,75 @@ class Tiling:
         )
 
     @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """The columns of each layer's tiles: the faster by the model."""
+        both = self.config["tile_n"], self.config["narrow"]
+        return tuple(
+            min(both, key=lambda width: self._clocks(product, width))
+            for product in self.products
+        )
+
+    @property
+    def clocks(self) -> float:
+        """Clocks of all layers by the model."""
+        return sum(
+            self._clocks(product, width)
+            for product, width in zip(self.products, self.widths, strict=True)
+        )
+
+    def _clocks(self, product: Product, width: int) -> float:
+        rows, ahead = self.config["tile_m"], self.config["stages"] * self.config["step"]
+        tiles = product.tiles(self.shape_of(width))
+        blocks = product.a(self.shape_of(width)).blocks
+        of_row = product.planes * BLOCK_BYTES // BLOCK  # bytes of a block
+        # The weights of as many steps as there are stages come while rows are awaited.
+        copied = blocks * (rows + width) - min(blocks, ahead) * width
+        products = max(
+            blocks * rows * width / RATE[product.planes], copied * of_row / BANDWIDTH
+        )
+        tile = ARRIVAL + products + FINISHING * width
+        return max(1, tiles / self.units) * tile + MEETING
+
+    def shape_of(self, width: int) -> Config:
+        """Return the config as `Product` has it, of tiles with so many columns."""
+        return {
+            **self.config, "tile_n": width, "units": GROUP_UNITS, "copier": 1,
+            "parts": 1, "slice": 4, "warps_m": self.config["tile_m"] // BLOCK,
+            "warps_n": 1,
+        }
+
+    @cached_property
+    def shapes(self) -> tuple[Config, ...]:
+        """Each layer's config as `Product` has it."""
+        return tuple(self.shape_of(width) for width in self.widths)
+
+    @property
+    def read(self) -> int:
+        """Bytes of operands that all tiles read."""
+        return sum(map(Product.read, self.products, self.shapes))
+
+    @cached_property
     def rows(self) -> tuple[Packing, ...]:
         """Each layer's inputs."""
-        return tuple(product.a(self.shape) for product in self.products)
+        return tuple(map(Product.a, self.products, self.shapes))
 
     @cached_property
     def columns(self) -> tuple[Packing, ...]:
         """Each layer's weights."""
-        return tuple(product.b(self.shape) for product in self.products)
+        return tuple(map(Product.b, self.products, self.shapes))
 
-    def local_bytes(self, planes: int) -> int:
+    @property
+    def local_bytes(self) -> int:
         """Bytes of local memory that a group has."""
         teams, columns = self.config["tile_m"] // GROUP_ROWS, self.config["tile_n"]
-        return local_bytes(self.shape, planes) + 8 * teams * columns
+        shape = self.shape_of(columns)
+        return local_bytes(shape, self.products[0].planes) + 8 * teams * columns
 
     @property
     def tiles(self) -> list[int]:
         """Tiles before each layer, and all."""
-        return list(accumulate((p.tiles(self.shape) for p in self.products), initial=0))
+        tiles = map(Product.tiles, self.products, self.shapes)
+        return list(accumulate(tiles, initial=0))
 
     @property
     def values(self) -> list[int]:
