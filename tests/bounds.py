@@ -197,9 +197,9 @@ class Arithmetic:
     sums: float
 
 
-# Values as float32, or as one or two halves of 11 bits (kernels/halves.h): of two halves' four
-# products the smallest is left out. Matrix units cut sums off, which is up to twice a
-# rounding.
+# Values as float32, or as one or two halves of 11 bits (kernels/halves.h): of two
+# halves' four products the smallest is left out. Matrix units cut sums off, which is up
+# to twice a rounding.
 FLOAT32 = Arithmetic(0.0, 0.0, 2.0**-24)
 HALVES = {
     "highest": Arithmetic(2.0**-22, 2.0**-22, 2.0**-23),
