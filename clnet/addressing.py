@@ -35,11 +35,10 @@ def host_is_addressed(device: Device) -> bool:
     from clnet.tuning.store import Store
 
     store = Store(device)
-    key = f"host is addressed {source_hash(SOURCE)}"
+    key = f"answers at the host's address {source_hash(SOURCE)}"
     found = store.fact(key)
     if found is not None:
         return found
-    store.put_fact(key, False)  # should the driver end the process
     try:
         session = Session(device)
         text = source_text(SOURCE, {}, device)
