@@ -48,7 +48,6 @@
 BIAS, FUNCTION, N_IN, X_PADDED, Y_PADDED, LEAD and PATIENCE"
 #endif
 #define SCALES scales_of(as_uint(1.0f))  // of rows whose values are not beyond 1
-#define MULTIPLIERS (GROUPS * WARP_GROUP)
 #define OWN ((TILE_N + WARP_GROUP - 1) / WARP_GROUP)  // columns
 
 __constant int n_out_of[LAYERS] = N_OUT;
@@ -381,10 +380,12 @@ void mma_chain(__global const float *x, const int ldx, __global uint4 *values,
     if (id == 0) ready(&ring);
     barrier(CLK_LOCAL_MEM_FENCE);
     if (id >= MULTIPLIERS) {
+        leave_registers();
         if (id == MULTIPLIERS)
             copy_tiles(&ring, task, weights, values, batch, counts, launch, alarm);
         return;
     }
+    take_registers();
     Place place = {0, 0};
 #define COMPUTE(width) compute(width, task, &at, &ring, &place);
 #else

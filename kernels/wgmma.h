@@ -6,8 +6,9 @@
 // of operands that pack_tiles.cl has packed (halves.h): a in pieces of 64 rows, b in
 // pieces of TILE_N. Each warp group of a work-group has one piece of a, and all of them
 // the one of b. A step is copied whole, STAGES of them ahead of the units; a flag in local
-// memory (bulk.h) tells when a stage is full. Where COPIER is 1 a warp of its own copies
-// what another flag tells that all warp groups have done with; else the last of them does:
+// memory (bulk.h) tells when a stage is full. Where COPIER is not 0 a warp of its own
+// copies what another flag tells that all warp groups have done with; else the last of them
+// does:
 //
 //     copies     | stage 0 | 1 | 2 | …        | 0 | 1 | …
 //     products             | 0 | 1 | 2 | … add to sums | 0 | …
@@ -20,7 +21,8 @@
 // STEP              blocks of 16 terms that are copied at once
 // STAGES            steps in local memory: 2 or more
 // SLICE             blocks of terms that the units add up: STEP, 2 STEP or 4 STEP
-// COPIER            1: a warp beside the warp groups copies; 0: they do
+// COPIER            1: a warp beside the warp groups copies; 2: the first of a warp group
+//                   that leaves the two others its registers; 0: they do
 // NARROW            columns of tiles that are narrower than TILE_N, if there are such
 // PANEL             as in products.h
 // PLANES            as in halves.h
@@ -34,7 +36,8 @@
 
 #define WARP_GROUP (4 * WARP)
 #define GROUPS (WARPS_M / 4)
-#define ITEMS (GROUPS * WARP_GROUP + COPIER * WARP)
+#define MULTIPLIERS (GROUPS * WARP_GROUP)
+#define ITEMS (MULTIPLIERS + (COPIER == 2 ? WARP_GROUP : COPIER * WARP))
 #define BLOCKS_M 1                                   // of a warp
 #define BLOCKS_N (TILE_N / BLOCK)                    // blocks of columns
 #define A_ROWS 64                                    // rows of a piece of a
@@ -187,6 +190,22 @@ UNROLLED
     COMMIT();
 }
 
+#if COPIER == 2
+// Of the 168 that each of three warp groups' work-items begin with.
+inline void leave_registers(void)
+{
+    asm volatile("//sm_90a setmaxnreg.dec.sync.aligned.u32 24;\n" ::: "memory");
+}
+
+inline void take_registers(void)
+{
+    asm volatile("//sm_90a setmaxnreg.inc.sync.aligned.u32 240;\n" ::: "memory");
+}
+#else
+inline void leave_registers(void) {}
+inline void take_registers(void) {}
+#endif
+
 // A stage that is filled or read next, and the phase of its flags then.
 typedef struct {
     int stage;
@@ -322,7 +341,7 @@ inline int multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
     barrier(CLK_LOCAL_MEM_FENCE);
     Place place = {0, 0};
 #if COPIER
-    if (id >= GROUPS * WARP_GROUP) {
+    if (id >= MULTIPLIERS) {
         for (int step = 0; LANE == 0 && step < ring.steps; ++step) {
             flag_wait(ring.empty + place.stage, place.phase ^ 1);
             fill(&ring, place.stage, step);
@@ -369,6 +388,6 @@ inline int multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
                      const int blocks, const int from, const int to)
 {
     multiply_width(all[0], a, b, tile, blocks, from, to, TILE_N);
-    return get_local_id(0) < GROUPS * WARP_GROUP;
+    return get_local_id(0) < MULTIPLIERS;
 }
 #endif

@@ -45,6 +45,7 @@ KEYS = (
     "units", "tile_m", "tile_n", "warps_m", "warps_n", "step", "stages", "slice",
     "copier",
 )
+COPIERS = (0, 1, 4)  # warps that copy, by what `copier` says
 SHAPES = {  # by planes; from large to small: large tiles read less
     2: (
         (80, 128, 128, 2, 2, 1, 2, 1, 0),
@@ -259,7 +260,7 @@ def refuse_without_units(span: Span, device: Device) -> str | None:
 
 def group_of(config: Config) -> int:
     """Return the work-items of a group."""
-    return WARP * (config["warps_m"] * config["warps_n"] + config["copier"])
+    return WARP * (config["warps_m"] * config["warps_n"] + COPIERS[config["copier"]])
 
 
 @dataclass(frozen=True)

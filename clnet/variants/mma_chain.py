@@ -44,6 +44,7 @@ KEYS = ("tile_m", "tile_n", "narrow", "step", "stages")
 # By planes; stages are as many as a unit has room for: it has one group.
 SHAPES = {
     2: (
+        (128, 128, 64, 4, 3),
         (64, 128, 64, 4, 4),
         (128, 64, 32, 4, 4),
         (64, 64, 32, 4, 6),
@@ -237,9 +238,9 @@ class Tiling:
     def shape_of(self, width: int) -> Config:
         """Return the config as `Product` has it, of tiles with so many columns."""
         return {
-            **self.config, "tile_n": width, "units": GROUP_UNITS, "copier": 1,
-            "parts": 1, "slice": 4, "warps_m": self.config["tile_m"] // BLOCK,
-            "warps_n": 1,
+            **self.config, "tile_n": width, "units": GROUP_UNITS, "parts": 1,
+            "slice": 4, "warps_m": self.config["tile_m"] // BLOCK, "warps_n": 1,
+            "copier": self.config["tile_m"] // GROUP_ROWS,
         }
 
     @cached_property
