@@ -246,11 +246,12 @@ def set_number(
     kernel: Any, index: int, kind: Callable[[float], Any], number: float
 ) -> None:
     """Set a kernel's argument to a number."""
-    set_bytes(kernel, index, kind(number))
+    setting(kernel)(index, kind(number))
 
 
-def set_bytes(kernel: Any, index: int, value: Any) -> None:
-    """Set a kernel's argument to what a number or array holds."""
+def setting(kernel: Any) -> Callable[[int, Any], None]:
+    """Return what sets a kernel's argument to what a number or array holds."""
     # pyopencl's `set_arg` first tries other kinds of arguments: it takes 6.5 us where
     # what its own calls of kernels use takes 0.1 (2026.1).
-    getattr(kernel, "_set_arg_buf", kernel.set_arg)(index, value)
+    found: Callable[[int, Any], None] = getattr(kernel, "_set_arg_buf", kernel.set_arg)
+    return found

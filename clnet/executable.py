@@ -5,6 +5,7 @@ Everything a run needs is made once; it only copies in, enqueues, and copies out
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.binding import Binding, Step, given_struct, set_bytes
+from clnet.binding import Binding, Step, given_struct, setting
 from clnet.errors import InputError
 from clnet.memory import Action, Memory, copy_in, copy_out, copy_rows, staging
 from clnet.ops import Span, Value
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 NANOSECOND = 1e-9  # seconds; the unit of OpenCL's clocks
-NOTHING = np.uint32(0xFFFFFFFF)  # a NaN that no kernel computes: there is no answer yet
-NOTHING_BYTES = NOTHING.tobytes()
+NOTHING = b"\xff\xff\xff\xff"  # a NaN that no GPU computes: there is no answer yet
 LOOKS = 2000  # some hundred microseconds; then the host waits as for other results
 
 
@@ -106,7 +106,7 @@ class Executable(Binding):
         self._copies: list[Any] = []  # a copy's event, when it goes, waits for its end
         self._buffers: dict[str, Any] = {}
         self._kept: list[Memory] = []  # shared with other executables
-        self._awaited: list[Array] = []  # words that kernels give the host
+        self._awaited: list[tuple[memoryview, bytes]] = []  # what kernels give the host
         fresh_on_host = set() if on_device else {value.name for value in inputs}
         fresh_on_device = {value.name for value in inputs} if on_device else set()
         if not on_device:
@@ -136,8 +136,8 @@ class Executable(Binding):
         DeviceError
             If the device fails.
         """
-        for words in self._awaited:
-            words.fill(NOTHING)
+        for words, nothing in self._awaited:
+            words[:] = nothing
         self._enqueue()
         self._copies += [copy(is_blocking=self._blocks) for copy in self._downloads]
         if not self._awaited or self._downloads or not self._sees():
@@ -149,9 +149,9 @@ class Executable(Binding):
     def _sees(self) -> bool:
         """Return whether all that kernels give the host is there, in a while."""
         self.session.queue.flush()
-        for words in self._awaited:
+        for words, _ in self._awaited:
             looks = 0
-            while words.tobytes().find(NOTHING_BYTES) >= 0:
+            while words.tobytes().find(NOTHING) >= 0:
                 looks += 1
                 if looks == LOOKS:
                     return False
@@ -249,7 +249,7 @@ class Executable(Binding):
         """
         return (
             self._distress is not None
-            and bool(np.isnan(result).any())
+            and math.isnan(result.min())  # as it is if any is
             and bool(self._distress.first(self.session))
         )
 
@@ -344,11 +344,12 @@ class Executable(Binding):
             struct = given_struct(value)
             struct[:1].view(np.int32)[0] = 1
             for kernel, index in self._given.pop(value.name, []):
-                yield partial(self._give, kernel, index, struct, self.x[value.name])
+                sets = partial(setting(kernel), index, struct)
+                yield partial(self._give, struct[1:], self.x[value.name][0], sets)
 
-    def _give(self, kernel: Any, index: int, struct: Array, rows: Array) -> None:
-        struct[1:] = rows[0]
-        set_bytes(kernel, index, struct)
+    def _give(self, values: Array, row: Array, sets: Action) -> None:
+        values[...] = row
+        sets()
 
     def _run_on_host(self, span: Span) -> None:
         values = {value.name: self._host[value.name] for value in span.inputs}
@@ -400,10 +401,10 @@ class Executable(Binding):
         """Let kernels give a value to the host themselves; False: none can."""
         uses = self._answers.get(value.name, ())
         if uses:
-            words = self._host_array(value).view(np.uint32)
-            self._awaited.append(words)
+            row = self._host_array(value)[0]
+            self._awaited.append((memoryview(row.view(np.uint8)), row.size * NOTHING))
             for kernel, index in uses:
-                set_bytes(kernel, index, np.uint64(words.ctypes.data))
+                setting(kernel)(index, np.uint64(row.ctypes.data))
         return bool(uses)
 
     def _memory(self, argument: Argument) -> Memory:
