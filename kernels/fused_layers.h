@@ -1,10 +1,7 @@
-// What fused_step.cl does with a warp's samples in a layer, forward and back: weights
-// pass through local memory, values stay in lanes.
+// What fused_step.cl does with a warp's samples in a layer, forward and back.
 //
-// WARPS, ROWS_M, STAGES, INSIDE, HIDDEN_CODE, …  as in fused_step.cl
-// others    as in fused_step.h and steps.h
-#define SAMPLES (WARPS * ROWS_M * BLOCK)  // of a group
-#define ITEMS (WARPS * WARP)
+// INSIDE, HIDDEN_CODE, …  as in fused_step.cl
+// others    as in fused_step.h, feed.h and steps.h
 #define STEP_OF_POWERS 8  // so that most blocks of samples have the same
 #if INSIDE
 #define SPACE __local
@@ -12,111 +9,18 @@
 #define SPACE __global
 #endif
 
-typedef uint Words[WIDEST][PLANES][4];
-
-#if PTX >= 80
-#define EXCHANGED 1
-#define STAGE_WORDS(rows, exchange)
-#define ROWS(m, k, p) \
-    (uint4)(rows[m][k][p][0], rows[m][k][p][1], rows[m][k][p][2], rows[m][k][p][3])
-#define FEW(exchange) 0
-#else
-#define STAGED (ROWS_M * WIDEST * PLANES * WARP)  // of a warp; and WARP / 4 for FEW
-#define EXCHANGED (WARPS * (STAGED + WARP / 4))
-#define STAGE_WORDS(rows, exchange) stage_words(rows, exchange)
-#define ROWS(m, k, p) FRAGMENT(exchange + (((m) * WIDEST + (k)) * PLANES + (p)) * WARP, 0)
-#define FEW(exchange) ((__local uint *)((exchange) + STAGED))
-inline void stage_words(Words *rows, __local uint4 *exchange)
-{
-    barrier(CLK_LOCAL_MEM_FENCE);
-    for (int i = 0; i < ROWS_M * WIDEST * PLANES; ++i) {
-        const uint *words = rows[i / PLANES / WIDEST][i / PLANES % WIDEST][i % PLANES];
-        exchange[i * WARP + get_local_id(0) % WARP] =
-            (uint4)(words[0], words[1], words[2], words[3]);
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-}
-#endif
-
-// Weights on their way through local memory.
-typedef struct {
-    __local uint4 *shared;
-    __global const uint4 *weights;
-    __local const uint4 *part;  // the chunk whose turn it is
-    int place, next;            // its place; number of the chunk that comes next
-} Feed;
-
-inline void copy_weights(__local uint4 *to, __global const uint4 *from, const int count)
-{
-UNROLLED
-    for (int start = 0; start < count; start += ITEMS) {
-        const int i = start + get_local_id(0);
-        if (count % ITEMS == 0 || i < count) copy_words(to + i, from + i);
-    }
-    DEPART();
-}
-
-#if STAGES > 0
-inline void next_chunk(Feed *feed)
-{
-    ARRIVED(STAGES - 2);
-    barrier(CLK_LOCAL_MEM_FENCE);  // also: all have done with the chunk before
-    const int before = (feed->place == 0 ? STAGES : feed->place) - 1;
-    copy_weights(feed->shared + before * CHUNK * PART,
-                 feed->weights + feed->next * CHUNK * PART, CHUNK * PART);
-    feed->part = feed->shared + feed->place * CHUNK * PART;
-    feed->place = feed->place + 1 == STAGES ? 0 : feed->place + 1;
-    feed->next = feed->next + 1 == ALL / CHUNK ? 0 : feed->next + 1;
-}
-#define BEGIN_WITH(feed, start)
-#else
-#define BEGIN_WITH(feed, start) (feed)->part = (feed)->shared + (start) * PART
-#endif
-
-// sums = this lane's of a block of 16 neurons; block: its first block's number
-inline void multiply(float4 (*sums)[2], Words *rows, const int terms, const int first,
+// found = this lane's sums of a block of 16 neurons; first as in `add_products`
+inline void multiply(float4 (*found)[2], Words *rows, const int terms, const int first,
                      Feed *feed, __local uint4 *exchange)
 {
-    const int lane = get_local_id(0) % WARP;
-    float main[ROWS_M][2][4], rest[ROWS_M][2][4];
+    float sums[ROWS_M][2][4], rest[ROWS_M][2][4];
 UNROLLED
     for (int i = 0; i < ROWS_M * 8; ++i)
-        main[i / 8][i / 4 % 2][i % 4] = rest[i / 8][i / 4 % 2][i % 4] = 0;
+        sums[i / 8][i / 4 % 2][i % 4] = rest[i / 8][i / 4 % 2][i % 4] = 0;
+    add_products(sums, rest, rows, terms, first, feed, exchange);
 UNROLLED
-    for (int k = 0; k < terms; ++k) {
-#if STAGES > 0
-        const int block = (first + k) % CHUNK;
-        if (block == 0) next_chunk(feed);
-#else
-        const int block = first + k;
-#endif
-        Fragment columns[PLANES];
-UNROLLED
-        for (int p = 0; p < PLANES; ++p)
-            columns[p] = FRAGMENT(feed->part + (block * PLANES + p) * WARP, lane);
-UNROLLED
-        for (int m = 0; m < ROWS_M; ++m)
-UNROLLED
-            for (int side = 0; side < 2; ++side) {
-                multiply_add(main[m][side], ROWS(m, k, 0), columns[0], side);
-#if PLANES == 2
-                multiply_add(rest[m][side], ROWS(m, k, 0), columns[1], side);
-                multiply_add(rest[m][side], ROWS(m, k, 1), columns[0], side);
-#endif
-            }
-    }
-UNROLLED
-    for (int i = 0; i < 2 * ROWS_M; ++i) {
-        const float *left = main[i / 2][0] + i % 2 * 2;
-        const float *right = main[i / 2][1] + i % 2 * 2;
-        float4 v = (float4)(left[0], left[1], right[0], right[1]);
-#if PLANES == 2
-        left = rest[i / 2][0] + i % 2 * 2;
-        right = rest[i / 2][1] + i % 2 * 2;
-        v += (float4)(left[0], left[1], right[0], right[1]) / LOW;
-#endif
-        sums[i / 2][i % 2] = v;
-    }
+    for (int i = 0; i < 2 * ROWS_M; ++i)
+        found[i / 2][i % 2] = sum_of(sums[i / 2], rest[i / 2], i % 2);
 }
 
 // f, and f' * steepness, of a layer's four sums, with steepness
@@ -149,15 +53,13 @@ UNROLLED
             const uint *words = rows[i / 2][k][0] + i % 2;
             two = larger(larger(two, words[0]), words[2]);
         }
-        uint one = max(two & 0xffff, two >> 16);
-        one = max(one, swapped(one, 1, FEW(exchange)));
-        one = max(one, swapped(one, 2, FEW(exchange)));
+        const uint one = largest_of_four(max(two & 0xffff, two >> 16), FEW(exchange));
         most[i / 2][i % 2] = one == 0 ? NOTHING : max((int)(one >> 10), 1) - 15;
     }
 }
 
 // Pack values of samples so that the largest half of each is about 2^TOP.
-inline void pack_rows(Words *rows, int (*scales)[2], float4 (*v)[2][WIDEST],
+inline void pack_rows(Words *rows, int (*scales)[2], float4 (*v)[2][HELD],
                       const int blocks, __local uint4 *exchange)
 {
 UNROLLED
@@ -169,9 +71,7 @@ UNROLLED
             const float4 four = fabs(v[m][i % 2][k]);
             largest = fmax(fmax(largest, fmax(four.s0, four.s1)), fmax(four.s2, four.s3));
         }
-        uint one = as_uint(largest);
-        one = max(one, swapped(one, 1, FEW(exchange)));
-        one = max(one, swapped(one, 2, FEW(exchange)));
+        const uint one = largest_of_four(as_uint(largest), FEW(exchange));
         const int scale = clamp(TOP - exponent_of(one), LEAST_SCALE, MOST_SCALE);
         scales[m][i % 2] = scale;
 UNROLLED
@@ -296,21 +196,12 @@ inline int growth(const int terms)
     return 4 + (terms > 8 ? 4 : terms > 4 ? 3 : terms > 2 ? 2 : 1);
 }
 
-inline void copy_rows(Words *rows, Words *from)
-{
-UNROLLED
-    for (int i = 0; i < ROWS_M * HIDDEN * PLANES * 4; ++i) {
-        const int m = i / (HIDDEN * PLANES * 4), k = i / (PLANES * 4) % HIDDEN;
-        rows[m][k][i / 4 % PLANES][i % 4] = from[m][k][i / 4 % PLANES][i % 4];
-    }
-}
-
 // rows = a layer's outputs of its inputs `rows`; of the last one v = its sums
 //
 // terms, neurons  its blocks
 // kept [LAYERS, SAMPLES]  scales of what layers read; of this warp's samples
 inline void forward(const int layer, const int terms, const int neurons, const int last,
-                    Words *rows, float4 (*v)[2][WIDEST], __local int *kept,
+                    Words *rows, float4 (*v)[2][HELD], __local int *kept,
                     SPACE uint4 *values, const int row, __global Slopes *slopes,
                     Feed *feed, __local const float4 *biases, const int4 about,
                     __local uint4 *exchange)

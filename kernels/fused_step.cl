@@ -17,10 +17,7 @@
 // are made one in the derivatives, for 16 samples at a time.
 //
 // INSIDE    1: of layers of QUAD blocks at most; WARPS is 8; else 0
-// WARPS     of a group of `train`
-// ROWS_M    blocks of 16 samples of a warp
-// STAGES    0: all weights stay in local memory; else so many chunks of them, one of
-//           which is multiplied
+// WARPS, ROWS_M, STAGES  of `train`, as in feed.h
 // X_PADDED, T_PADDED  1: rows of x, of t start on a vector of 4
 // HIDDEN_CODE, LAST_CODE  codes of the functions of the layers but the last one, and of
 //           that
@@ -31,16 +28,16 @@
 // SHARE     of the outputs' errors, as in losses.h
 // SIZE, BIASES  elements of the flat buffer, and those before the first bias
 // others    as in fused_step.h and steps.h
-#if !defined(INSIDE) || !defined(WARPS) || !defined(ROWS_M) || !defined(STAGES)          \
-    || !defined(X_PADDED) || !defined(T_PADDED) || !defined(HIDDEN_CODE)                 \
-    || !defined(LAST_CODE) || !defined(INNER_RELU) || !defined(HIDDEN_BOUNDED)           \
-    || !defined(HIDDEN_LIMIT) || !defined(LAST_LIMIT) || !defined(SLOPE_EXPONENT)        \
-    || !defined(SHARE) || !defined(SIZE) || !defined(BIASES)
+#if !defined(INSIDE) || !defined(X_PADDED) || !defined(T_PADDED)                         \
+    || !defined(HIDDEN_CODE) || !defined(LAST_CODE) || !defined(INNER_RELU)              \
+    || !defined(HIDDEN_BOUNDED) || !defined(HIDDEN_LIMIT) || !defined(LAST_LIMIT)        \
+    || !defined(SLOPE_EXPONENT) || !defined(SHARE) || !defined(SIZE) || !defined(BIASES)
 #error "fused_step.cl needs the macros that its head names"
 #endif
 #define WIDTH 1
 #include "steps.h"
 #include "fused_step.h"
+#include "feed.h"
 #include "fused_layers.h"
 #define LINE 32  // floats of the cache's
 #define REST (SIZE - BIASES + APART)  // of a group's sums of biases and records
@@ -258,16 +255,7 @@ UNROLLED
     const int all = get_num_groups(0) * SAMPLES;
     __local int *own = kept + warp * ROWS_M * BLOCK;
     __local uint4 *exchange = exchanges + warp * (EXCHANGED / WARPS);
-#if STAGES > 0
-    Feed feed = {shared, packed, shared, 0, (STAGES - 1) % (ALL / CHUNK)};
-    for (int i = 0; i < STAGES - 1; ++i)
-        copy_weights(shared + i * CHUNK * PART, packed + i % (ALL / CHUNK) * CHUNK * PART,
-                     CHUNK * PART);
-#else
-    Feed feed = {shared, packed, shared, 0, 0};
-    copy_weights(shared, packed, ALL * PART);
-    ARRIVED(0);
-#endif
+    Feed feed = begun(shared, packed);
     for (int i = get_local_id(0); i < LAYERS * WIDE / 4; i += ITEMS)
         near_biases[i] = biases[i];
     for (int i = get_local_id(0); i < LAYERS; i += ITEMS) near[i] = about[i];
@@ -280,13 +268,14 @@ UNROLLED
         const int number = (get_group_id(0) * WARPS + warp) * ROWS_M * BLOCK + 8 * i + g;
         ahead[i / 2][i % 2] = row_of(first + min(number, samples - 1), n, bits, key);
     }
+    if (STAGES == 0) ARRIVED(0);
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int tile = get_group_id(0) * SAMPLES; tile < samples; tile += all) {
         const int start = tile + warp * ROWS_M * BLOCK;
         const int row = INSIDE ? warp * ROWS_M : start / BLOCK;
         Words rows[ROWS_M];
         size_t rows_of[ROWS_M][2];
-        float4 v[ROWS_M][2][WIDEST];
+        float4 v[ROWS_M][2][HELD];
 UNROLLED
         for (int i = 0; i < 2 * ROWS_M; ++i) {
             const int next = min(start + all + 8 * i + g, samples - 1);
