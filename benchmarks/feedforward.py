@@ -60,9 +60,9 @@ SLOW = COMPILED | {"tinygrad"}  # to make ready
 SPINNING = frozenset({"host", "sklearn"})  # as NumPy; each has to be waited for
 GPU_SHAPED = (
     "naive", "local", "split", "fused", "fused_local", "persistent", "persistent_mma",
-    "gemm", "mma", "fused_mma",
+    "gemm", "mma", "mma_chain", "fused_mma",
 )
-LOWER = frozenset({"mma", "fused_mma"})  # heed a lower precision
+LOWER = frozenset({"mma", "mma_chain", "fused_mma"})  # heed a lower precision
 BATCHED = LOWER | {"gemm", "persistent_mma"}  # have nothing to do with one sample
 
 

@@ -1,4 +1,4 @@
-"""A network: its description, its parameters, and what users call."""
+"""A network: its description and parameters, and what users do with them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_numbers
-from clnet.description import Description, mlp_layers
+from clnet.description import mlp_layers
 from clnet.errors import InputError, counted
-from clnet.initialisers import Draw
 from clnet.layers import Layer
-from clnet.lowering import live_elements, lower, symmetric_outputs
+from clnet.lowering import lower, symmetric_outputs
 from clnet.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
 from clnet.ops import PRECISIONS, Program
-from clnet.parameters import draw_of, initial, with_layer
+from clnet.parameters import Weighted
 from clnet.regularisation import Regularisation
 from clnet.scaling import Scaling, scaling_to_apply
 
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
     from clnet.runtime import Plan
 
 
-class Network(Description):
+class Network(Weighted):
     """A feed-forward network: layers in a row, and one flat parameter buffer.
 
     The description never changes; the parameters may be replaced, and every compiled
@@ -77,15 +74,10 @@ class Network(Description):
         fann: FannParameters | None = None,
         scaling: Scaling | None = None,
     ) -> None:
-        super().__init__(n_in, layers, dtype, fann_compatible)
+        super().__init__(n_in, layers, dtype, fann_compatible, parameters, seed)
         self._fann = fann
         self.scaling = scaling
-        self._version = 0
         self._plans: dict[tuple[Any, ...], Plan | ParallelPlan] = {}
-        if parameters is None:
-            self._parameters = self._initial(None, seed)
-        else:
-            self.parameters = parameters
 
     @classmethod
     def mlp(
@@ -150,68 +142,6 @@ class Network(Description):
         """The network's ops."""
         return lower(self)
 
-    @property
-    def version(self) -> int:
-        """A number that grows whenever the parameters are replaced."""
-        return self._version
-
-    @property
-    def parameters(self) -> NDArray[Any]:
-        """The flat buffer, read-only: weights of every layer, then biases.
-
-        Assign an array of the same shape to replace them; padding is set to zero.
-        """
-        view = self._parameters.view()
-        view.flags.writeable = False
-        return view
-
-    @parameters.setter
-    def parameters(self, values: ArrayLike) -> None:
-        array = as_numbers("parameters", values, self._dtype)
-        if array.shape != (self.layout.size,):
-            raise InputError(
-                f"parameters have shape {list(array.shape)}, expected "
-                f"[{self.layout.size}]"
-            )
-        self._parameters = np.where(self._live, array, 0).astype(self._dtype)
-        self._version += 1
-
-    def weights(self, layer: int) -> NDArray[Any]:
-        """Return the weights [n_out, n_in] of a layer, counted from 0, read-only.
-
-        Of a locally connected layer [n_out, window].
-        """
-        matrix = self.matrices[self.checked(layer)].weights(self.parameters)
-        matrix.flags.writeable = False
-        return matrix
-
-    def biases(self, layer: int) -> NDArray[Any]:
-        """Return the biases [n_out] of a layer, counted from 0; empty without.
-
-        One alone [1] where all neurons share it.
-        """
-        slot = self.layout.biases[self.checked(layer)]
-        if slot is None:
-            return np.zeros(0, self._dtype)
-        return self.parameters[slot.offset : slot.offset + slot.size]
-
-    def set_layer(
-        self, layer: int, weights: ArrayLike, biases: ArrayLike | None = None
-    ) -> None:
-        """Replace the weights, and biases [n_out], of one layer, counted from 0.
-
-        Weights are the matrix [n_out, n_in]; of a partially connected layer also its
-        live entries [entries], row by row; of a locally connected one its windows
-        [n_out, window]. A shared bias is [1].
-
-        Raises
-        ------
-        InputError
-            If a shape is wrong, biases are given for a layer that has none, or weights
-            where there is no connection.
-        """
-        self.parameters = with_layer(self, layer, weights, biases)
-
     def prune(
         self,
         *,
@@ -272,33 +202,6 @@ class Network(Description):
         from clnet.pruning import stored
 
         return stored(self, format, layers)
-
-    def initialise(
-        self,
-        name: str | None = None,
-        x: ArrayLike | None = None,
-        *,
-        seed: int | None = None,
-    ) -> None:
-        """Draw weights and biases anew.
-
-        Parameters
-        ----------
-        name : str or None
-            A rule for all layers: as for `Dense`, or ``"widrow_nguyen"``, which reads
-            the inputs' range as FANN does; None: each layer's own.
-        x : array_like, shape [samples, n_in], or None
-            The inputs, scaled as they are trained on; for ``"widrow_nguyen"`` alone.
-        seed : int or None
-            None: drawn from the operating system.
-
-        Raises
-        ------
-        InputError
-            If there is no such rule, x is missing, not wanted, has a wrong shape or no
-            range, or the network has no hidden neuron to spread.
-        """
-        self.parameters = self._initial(draw_of(self, name, x), seed)
 
     def compile(
         self,
@@ -575,11 +478,3 @@ class Network(Description):
     def __repr__(self) -> str:
         sizes = "-".join(str(n) for n in self.sizes)
         return f"<Network {sizes} {self._dtype}>"
-
-    @cached_property
-    def _live(self) -> NDArray[np.bool_]:
-        return live_elements(self.layout, self.storages)
-
-    def _initial(self, draw: Draw | None, seed: int | None) -> NDArray[Any]:
-        """Return parameters drawn by one rule; None: by each layer's own."""
-        return initial(self, draw, seed)

@@ -1,21 +1,151 @@
-"""The flat parameter buffer of a network: drawn anew, or one layer of it replaced."""
+"""The flat parameter buffer of a network: drawn, read and replaced. No OpenCL."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers
+from clnet.description import Description
 from clnet.errors import InputError
 from clnet.initialisers import WIDROW_NGUYEN, Draw, initialiser, widrow_nguyen
+from clnet.layers import Layer
+from clnet.lowering import live_elements
 
-if TYPE_CHECKING:
-    from clnet.network import Network
+
+class Weighted(Description):
+    """A description with its parameters, which may be replaced.
+
+    Parameters
+    ----------
+    n_in, layers, dtype, fann_compatible, parameters, seed
+        As for `Network`.
+
+    Raises
+    ------
+    InputError
+        If a size, shape, type or name is not as there.
+    """
+
+    def __init__(
+        self,
+        n_in: int,
+        layers: Sequence[Layer],
+        dtype: str,
+        fann_compatible: bool,
+        parameters: ArrayLike | None,
+        seed: int | None,
+    ) -> None:
+        super().__init__(n_in, layers, dtype, fann_compatible)
+        self._version = 0
+        if parameters is None:
+            self._parameters = self._initial(None, seed)
+        else:
+            self.parameters = parameters
+
+    @property
+    def version(self) -> int:
+        """A number that grows whenever the parameters are replaced."""
+        return self._version
+
+    @property
+    def parameters(self) -> NDArray[Any]:
+        """The flat buffer, read-only: weights of every layer, then biases.
+
+        Assign an array of the same shape to replace them; padding is set to zero.
+        """
+        view = self._parameters.view()
+        view.flags.writeable = False
+        return view
+
+    @parameters.setter
+    def parameters(self, values: ArrayLike) -> None:
+        array = as_numbers("parameters", values, self._dtype)
+        if array.shape != (self.layout.size,):
+            raise InputError(
+                f"parameters have shape {list(array.shape)}, expected "
+                f"[{self.layout.size}]"
+            )
+        self._parameters = np.where(self._live, array, 0).astype(self._dtype)
+        self._version += 1
+
+    def weights(self, layer: int) -> NDArray[Any]:
+        """Return the weights [n_out, n_in] of a layer, counted from 0, read-only.
+
+        Of a locally connected layer [n_out, window].
+        """
+        matrix = self.matrices[self.checked(layer)].weights(self.parameters)
+        matrix.flags.writeable = False
+        return matrix
+
+    def biases(self, layer: int) -> NDArray[Any]:
+        """Return the biases [n_out] of a layer, counted from 0; empty without.
+
+        One alone [1] where all neurons share it.
+        """
+        slot = self.layout.biases[self.checked(layer)]
+        if slot is None:
+            return np.zeros(0, self._dtype)
+        return self.parameters[slot.offset : slot.offset + slot.size]
+
+    def set_layer(
+        self, layer: int, weights: ArrayLike, biases: ArrayLike | None = None
+    ) -> None:
+        """Replace the weights, and biases [n_out], of one layer, counted from 0.
+
+        Weights are the matrix [n_out, n_in]; of a partially connected layer also its
+        live entries [entries], row by row; of a locally connected one its windows
+        [n_out, window]. A shared bias is [1].
+
+        Raises
+        ------
+        InputError
+            If a shape is wrong, biases are given for a layer that has none, or weights
+            where there is no connection.
+        """
+        self.parameters = _with_layer(self, layer, weights, biases)
+
+    def initialise(
+        self,
+        name: str | None = None,
+        x: ArrayLike | None = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        """Draw weights and biases anew.
+
+        Parameters
+        ----------
+        name : str or None
+            A rule for all layers: as for `Dense`, or ``"widrow_nguyen"``, which reads
+            the inputs' range as FANN does; None: each layer's own.
+        x : array_like, shape [samples, n_in], or None
+            The inputs, scaled as they are trained on; for ``"widrow_nguyen"`` alone.
+        seed : int or None
+            None: drawn from the operating system.
+
+        Raises
+        ------
+        InputError
+            If there is no such rule, x is missing, not wanted, has a wrong shape or no
+            range, or the network has no hidden neuron to spread.
+        """
+        self.parameters = self._initial(_draw_of(self, name, x), seed)
+
+    @cached_property
+    def _live(self) -> NDArray[np.bool_]:
+        return live_elements(self.layout, self.storages)
+
+    def _initial(self, draw: Draw | None, seed: int | None) -> NDArray[Any]:
+        """Return parameters drawn by one rule; None: by each layer's own."""
+        return _initial(self, draw, seed)
 
 
-def initial(network: Network, draw: Draw | None, seed: int | None) -> NDArray[Any]:
+def _initial(network: Weighted, draw: Draw | None, seed: int | None) -> NDArray[Any]:
     """Return parameters [size] drawn by one rule; None: by each layer's own."""
     rng = _generator(seed)
     parameters = np.zeros(network.layout.size, network.dtype)
@@ -32,7 +162,7 @@ def initial(network: Network, draw: Draw | None, seed: int | None) -> NDArray[An
     return parameters
 
 
-def draw_of(network: Network, name: str | None, x: ArrayLike | None) -> Draw | None:
+def _draw_of(network: Weighted, name: str | None, x: ArrayLike | None) -> Draw | None:
     """Return the rule of a name, for inputs x; see `Network.initialise`."""
     if name == WIDROW_NGUYEN and x is None:
         raise InputError(f"{name} reads the inputs' range: give x")
@@ -48,8 +178,8 @@ def draw_of(network: Network, name: str | None, x: ArrayLike | None) -> Draw | N
     return None if name is None else initialiser(name)
 
 
-def with_layer(
-    network: Network, layer: int, weights: ArrayLike, biases: ArrayLike | None
+def _with_layer(
+    network: Weighted, layer: int, weights: ArrayLike, biases: ArrayLike | None
 ) -> NDArray[Any]:
     """Return the parameters [size] with one layer's new; see `Network.set_layer`."""
     matrix = network.matrices[network.checked(layer)]

@@ -70,7 +70,7 @@ def mixed(*sizes):
 
 @pytest.mark.parametrize(("sizes", "batch", "shape", "precision"), [
     ((20, 33, 50, 7), 66, (64, 64, 32, 4, 2), "highest"),
-    ((65, 97, 35, 3), 5, (64, 96, 96, 4, 2), "medium"),
+    ((65, 97, 35, 3), 64, (64, 96, 96, 4, 2), "medium"),
     pytest.param(
         (1, 1, 200, 1), 130, (128, 64, 64, 4, 2), "high", marks=pytest.mark.sweep
     ),
@@ -82,7 +82,7 @@ def test_sizes(sizes, batch, shape, precision):
 
 @pytest.mark.skipif(
     not DEVICE.concurrent_groups or MmaChain().refuse(
-        whole(mixed(3, 4, 2), 2), DEVICE
+        whole(mixed(3, 4, 2), 64), DEVICE
     ) is not None,
     reason=f"{DEVICE.name} has no groups with matrix units that run at one time",
 )
@@ -107,19 +107,20 @@ def test_shapes_keep_to_what_the_kernel_says():
 def test_refusals():
     refuse = MmaChain().refuse
     network = mixed(3, 4, 2)
-    assert refuse(whole(network, 2), H200) is None
+    assert refuse(whole(network, 64), H200) is None
+    assert "64 samples" in refuse(whole(network, 63), H200)
     alone = replace(H200, concurrent_groups=False)
-    assert "one after the other" in refuse(whole(network, 4), alone)
+    assert "one after the other" in refuse(whole(network, 64), alone)
     for capability, sentence in (((7, 5), "matrix units"), ((8, 6), "9.0")):
         old = replace(H200, compute_capability=capability)
-        assert sentence in refuse(whole(network, 4), old)
+        assert sentence in refuse(whole(network, 64), old)
     double = Network.mlp([3, 4, 2], seed=1, dtype="float64")
-    assert "float32 only" in refuse(whole(double, 4), H200)
+    assert "float32 only" in refuse(whole(double, 64), H200)
     local = Network(9, [Local(window=3), Dense(2)])
-    assert "dense layers" in refuse(whole(local, 4), H200)
-    assert "two layers" in refuse(whole(mixed(3, 2), 4), H200)
+    assert "dense layers" in refuse(whole(local, 64), H200)
+    assert "two layers" in refuse(whole(mixed(3, 2), 64), H200)
     unbounded = Network(3, [Dense(4, "relu"), Dense(4)])
-    assert "relu may be" in refuse(whole(unbounded, 4), H200)
+    assert "relu may be" in refuse(whole(unbounded, 64), H200)
 
 
 @CPU_ONLY

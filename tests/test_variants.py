@@ -526,7 +526,8 @@ def test_what_is_refused_and_what_is_not(variant):
     if variant.name in STENCILS:
         network = Network(8, [Local(3, "tanh")] * 2, dtype="float64")
     ops = {"op": 1, "pair": 2, "layer": 2, "run": 4}[variant.reach]
-    batch = 1 if variant.name in ("persistent", "persistent_mixed") else 2
+    batches = {"persistent": 1, "persistent_mixed": 1, "mma_chain": 64}
+    batch = batches.get(variant.name, 2)
     span = network.program.span(0, ops, batch)
     single = dataclasses.replace(span, dtype="float32")
     cpu = dataclasses.replace(
@@ -581,8 +582,9 @@ def test_local_memory_is_not_more_than_the_device_has(place):
                         cl.kernel_work_group_info.LOCAL_MEM_SIZE, place.handle
                     )
                     room = H200.local_memory
-                    if variant.name == "mma":  # PTX may have more than OpenCL tells of
-                        group = config["units"] == GROUP_UNITS
+                    # PTX may have more than OpenCL tells of.
+                    if variant.name in ("mma", "mma_chain"):
+                        group = config.get("units", GROUP_UNITS) == GROUP_UNITS
                         room = UNIT_BYTES if group else LOCAL_BYTES
                     assert size <= room, (variant.name, config)
                     asked.append(size)

@@ -21,6 +21,7 @@ from clnet.variants.host import Host
 from clnet.variants.local import Local
 from clnet.variants.mma import Mma
 from clnet.variants.mma_backward import MmaBackward
+from clnet.variants.mma_chain import MmaChain
 from clnet.variants.naive import Naive
 from clnet.variants.optimisers import Optimisers
 from clnet.variants.outer import Outer
@@ -51,6 +52,7 @@ VARIANTS: tuple[Variant, ...] = (
     PersistentMixed(),
     Gemm(),
     Mma(),
+    MmaChain(),
     FusedMma(),
     Cpu(),
     Csr(),
@@ -72,7 +74,7 @@ TRAINING_VARIANTS: tuple[Variant, ...] = (
     *(
         variant for variant in VARIANTS
         if variant.name not in (
-            "host", "persistent", "persistent_mma", "persistent_mixed"
+            "host", "persistent", "persistent_mma", "persistent_mixed", "mma_chain"
         )
     ),
     Outer(),

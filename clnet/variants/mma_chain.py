@@ -83,7 +83,7 @@ class MmaChain:
     reach: Reach = "run"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse devices without a warp group's units, and values that may exceed 1."""
+        """Refuse few samples, other devices, and values that may exceed 1."""
         refusal = refuse_unless_dense_layers(span, device)
         refusal = refusal or refuse_unless_groups_meet(device)
         refusal = refusal or refuse_without_units(span, device)
@@ -91,6 +91,8 @@ class MmaChain:
             return refusal
         if GROUP_UNITS not in matrix_units(device):
             return "it needs matrix units of compute capability 9.0"
+        if span.batch < GROUP_ROWS:
+            return f"it computes {GROUP_ROWS} samples or more at a time"
         layers = chain(span)
         if len(layers) == 1:
             return "it computes two layers or more"
