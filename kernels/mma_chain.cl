@@ -26,10 +26,11 @@
 // VALUES    {n, …} where its packed inputs start, in 4-word parts
 // WEIGHTS   {n, …} where its packed A starts, likewise; INVERSE: the scales of its rows
 // BIAS      {n, …} where its biases start in the parameters; -1 where there are none
-// FUNCTION  {n, …} code of its activation; FUNCTIONS: as in functions.h
+// FUNCTION  {n, …} code of its activation, but for the last; FUNCTIONS: as in functions.h
+// ACTIVATION, STEEPNESS, LIMIT  the last layer's, as in activations.h; LAST_WIDTH: its
+//           tiles' columns
 // N_IN      inputs of the first layer
 // X_PADDED, Y_PADDED  1: rows of x, y start on a vector of 4, those of x end in zeros
-// LEAD      steps, less than STAGES, that the first team of a group is ahead of others
 // PATIENCE  looks before the alarm
 // REAL      (float) as in activations.h
 // TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, COPIER (1), PANEL, PLANES, PTX
@@ -40,12 +41,13 @@
 #include "quick.h"
 #include "functions.h"
 #include "parts.h"
-#if !defined(LAYERS) || !defined(N_OUT) || !defined(BLOCKS) || !defined(WIDTHS) || !defined(TILES) \
-    || !defined(VALUES) || !defined(WEIGHTS) || !defined(INVERSE) || !defined(BIAS) \
-    || !defined(FUNCTION) || !defined(N_IN) || !defined(X_PADDED) || !defined(Y_PADDED) \
-    || !defined(LEAD) || !defined(PATIENCE)
+#if !defined(LAYERS) || !defined(N_OUT) || !defined(BLOCKS) || !defined(WIDTHS) \
+    || !defined(TILES) || !defined(VALUES) || !defined(WEIGHTS) || !defined(INVERSE) \
+    || !defined(BIAS) || !defined(FUNCTION) || !defined(ACTIVATION) \
+    || !defined(LAST_WIDTH) || !defined(N_IN) || !defined(X_PADDED) \
+    || !defined(Y_PADDED) || !defined(PATIENCE)
 #error "mma_chain.cl needs LAYERS, N_OUT, BLOCKS, WIDTHS, TILES, VALUES, WEIGHTS, INVERSE, \
-BIAS, FUNCTION, N_IN, X_PADDED, Y_PADDED, LEAD and PATIENCE"
+BIAS, FUNCTION, ACTIVATION, LAST_WIDTH, N_IN, X_PADDED, Y_PADDED and PATIENCE"
 #endif
 #define SCALES scales_of(as_uint(1.0f))  // of rows whose values are not beyond 1
 #define OWN ((TILE_N + WARP_GROUP - 1) / WARP_GROUP)  // columns
@@ -58,7 +60,7 @@ __constant int values_of[LAYERS] = VALUES;
 __constant int weights_of[LAYERS] = WEIGHTS;
 __constant int inverse_of[LAYERS] = INVERSE;
 __constant int bias_of[LAYERS] = BIAS;
-__constant int function_of[LAYERS] = FUNCTION;
+__constant int function_of[LAYERS - 1] = FUNCTION;
 
 // A group's tile: its number, its layer and where it begins.
 typedef struct {
@@ -245,22 +247,34 @@ typedef struct {
     uint launch;
 } Buffers;
 
-// Two neighbouring outputs of row i of a work-item's two.
-inline float2 outputs_of(float (*sums)[4], const int code, const int j, const int i,
-                         const float *of_rows, __local const float2 *columns)
+// Two neighbouring sums of row i of a work-item's two, scaled, with their biases.
+inline float2 scaled(float (*sums)[4], const int j, const int i, const float *of_rows,
+                     const Buffers *at)
 {
-    const float4 both = *(__local const float4 *)(columns + COLUMN_OF(j));
+    const float4 both = *(__local const float4 *)(at->columns + COLUMN_OF(j));
     const float2 v = (float2)(sums[j][2 * i], sums[j][2 * i + 1]) * of_rows[i];
-    return (float2)(activate_as(code, fma(v.s0, both.s0, both.s1)),
-                    activate_as(code, fma(v.s1, both.s2, both.s3)));
+    return (float2)(fma(v.s0, both.s0, both.s1), fma(v.s1, both.s2, both.s3));
 }
 
-// Write what comes of a tile's sums as the next layer's inputs; `whole`: no column of the
-// tile is beyond n_out. Then nothing depends on a column, and all go side by side.
-inline void hand_over(float (*sums)[4], const int code, const int width, const bool whole,
-                      const Task task, const float *of_rows, const Buffers *at)
+// Write a word if it is wanted.
+inline void put_if(__global uint *to, const uint word, const bool wanted)
 {
-    const int following = min(task.layer + 1, LAYERS - 1), n_out = n_out_of[task.layer];
+#if PTX == 90
+    // Without a branch, in which all that leads to the word would end up.
+    asm volatile("{ .reg .pred wanted; setp.ne.s32 wanted, %2, 0;"
+                 " @wanted st.global.u32 [%0], %1; }"
+                 :: "l"(to), "r"(word), "r"((int)wanted) : "memory");
+#else
+    if (wanted) *to = word;
+#endif
+}
+
+// Write what comes of a tile's sums as the next layer's inputs.
+inline void hand_over(float (*sums)[4], const int code, const int width, const Task task,
+                      const float *of_rows, const Buffers *at)
+{
+    const int following = min(task.layer + 1, LAYERS - 1);
+    const int left = n_out_of[task.layer] - task.at.s1 - COLUMN_OF(0);
     __global uint *to = (__global uint *)(at->values + values_of[following])
                         + pair_at(task.at.s0 + ROW_OF(0), task.at.s1, blocks_of[following])
                         + LANE % 4;
@@ -268,22 +282,22 @@ UNROLLED
     for (int j = 0; j < width / 8; ++j)
 UNROLLED
         for (int i = 0; i < 2; ++i) {
-            const int left = whole ? 2 : n_out - task.at.s1 - COLUMN_OF(j);
-            if (left <= 0) continue;
-            float2 v = outputs_of(sums, code, j, i, of_rows, at->columns) * SCALES.s0;
-            if (left == 1) v.s1 = 0;
+            float2 v = scaled(sums, j, i, of_rows, at);
+            v = (float2)(activate_as(code, v.s0), activate_as(code, v.s1)) * SCALES.s0;
+            v.s1 = left > 8 * j + 1 ? v.s1 : 0;
             // Eight rows further, eight terms, a block.
             __global uint *pair = to + i * 64 + j % 2 * 32 + j / 2 * (4 * A_PIECE);
             const uint high = halves(v.s0, v.s1);
-            *pair = high;
+            put_if(pair, high, left > 8 * j);
             v = (v - of_halves(high)) * LOW;
-            if (PLANES == 2) pair[NEXT_PLANE] = halves(v.s0, v.s1);
+            if (PLANES == 2)
+                put_if(pair + NEXT_PLANE, halves(v.s0, v.s1), left > 8 * j);
         }
 }
 
 // Write what comes of a last layer's sums: y, or NaN.
-inline void put_out(float (*sums)[4], const int code, const int width, const bool spoilt,
-                    const Task task, const float *of_rows, const Buffers *at)
+inline void put_out(float (*sums)[4], const int width, const bool spoilt, const Task task,
+                    const float *of_rows, const Buffers *at)
 {
     const int m = task.at.s0 + ROW_OF(0);
 UNROLLED
@@ -292,9 +306,9 @@ UNROLLED
         for (int i = 0; i < 2; ++i) {
             const int n = task.at.s1 + COLUMN_OF(j), left = n_out_of[task.layer] - n;
             if (left <= 0 || m + 8 * i >= at->batch) continue;
-            const float2 v = outputs_of(sums, code, j, i, of_rows, at->columns);
-            put_pair(at->y + (size_t)(m + 8 * i) * at->ldy + n, spoilt ? (float2)(NAN) : v, left,
-                     Y_PADDED);
+            float2 v = scaled(sums, j, i, of_rows, at);
+            v = spoilt ? (float2)(NAN) : (float2)(activate(v.s0), activate(v.s1));
+            put_pair(at->y + (size_t)(m + 8 * i) * at->ldy + n, v, left, Y_PADDED);
         }
 }
 
@@ -316,12 +330,6 @@ UNROLLED
                           bias < 0 ? 0.0f : at->parameters[bias + n]);
     }
 #if PTX == 90
-    // The first team goes ahead, so that it finishes its rows while others multiply.
-    if (LEAD > 0 && get_local_id(0) >= WARP_GROUP) {
-        Place far = *place;
-        for (int i = 0; i < min(LEAD, blocks_of[layer] / STEP - 1); ++i) go_on(&far);
-        flag_wait(ring->full + far.stage, far.phase);
-    }
     add_rounds(sums, ring, place, rounds, width);
 #else
     __global uint *count = at->counts + count_of(layer, task.at.s0, at->batch);
@@ -340,18 +348,13 @@ UNROLLED
         for (int i = 0; i < 2; ++i)
             of_rows[i] = ((volatile __global const float *)
                               at->x_inverse)[task.at.s0 + ROW_OF(i)];
+#define HAND_OVER(code, function, steepness, limit)                                      \
+    case code: hand_over(sums, code, width, task, of_rows, at); break;
+    if (get_local_id(0) < MULTIPLIERS && layer < LAYERS - 1)
+        switch (function_of[layer]) { FUNCTIONS(HAND_OVER) }
     // Told of by those who wrote what this tile depends on, or by its own group.
-    const bool last = layer == LAYERS - 1;
-    const bool spoilt = last && *(volatile __global int *)at->alarm;
-    const bool whole = task.at.s1 + width <= n_out;
-#define FINISH(code, function, steepness, limit)                                         \
-    case code:                                                                           \
-        if (last) put_out(sums, code, width, spoilt, task, of_rows, at);                 \
-        else if (whole) hand_over(sums, code, width, true, task, of_rows, at);           \
-        else hand_over(sums, code, width, false, task, of_rows, at);                     \
-        break;
-    if (get_local_id(0) < MULTIPLIERS)
-        switch (function_of[layer]) { FUNCTIONS(FINISH) }
+    if (get_local_id(0) < MULTIPLIERS && layer == LAYERS - 1 && width == LAST_WIDTH)
+        put_out(sums, width, *(volatile __global int *)at->alarm, task, of_rows, at);
     tell(at->counts + count_of(layer + 1, task.at.s0, at->batch));
 }
 

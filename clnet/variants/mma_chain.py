@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,8 +21,8 @@ from clnet.variants.base import (
     Parameters,
     Reach,
     Scratch,
+    function_defines,
     padded,
-    real,
     refuse_unless_dense_layers,
     refuse_unless_groups_meet,
     span_bytes,
@@ -38,7 +39,6 @@ from clnet.variants.mma import (
 )
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, PLANES, WORDS, Packing
 
-LEAD = 0  # steps
 PATIENCE = 1 << 22  # looks: some seconds
 KEYS = ("tile_m", "tile_n", "narrow", "step", "stages")
 # By planes; stages are as many as a unit has room for: it has one group.
@@ -63,11 +63,12 @@ SHAPES = {
     ),
 }
 # The model by which they are ranked, in clocks of a compute unit, measured on an H200.
-RATE = {2: 41, 1: 127}  # values of a tile that its units add to in a clock
+RATE = {2: 38, 1: 127}  # values of a tile that its units add to in a clock
 BANDWIDTH = 58  # bytes a clock to local memory
 ARRIVAL = 900  # from asking for a tile's first step to having it
 FINISHING = 9  # for each column of a tile
-MEETING = 3000  # from a tile's end to where others begin
+MEETING = 4500  # from a tile's end to where others begin
+MIXED = 3  # rounds of tiles
 
 
 @dataclass(frozen=True)
@@ -144,13 +145,13 @@ class MmaChain:
         groups = device.compute_units
         group = group_of(tiling.shapes[0])
         biases = [layer.act.bias for layer in layers]
-        functions = tuple(dict.fromkeys(layer.act.nonlinearity for layer in layers))
+        hidden = [layer.act.nonlinearity for layer in layers[:-1]]
+        functions = tuple(dict.fromkeys(hidden))
         narrow = min(tiling.widths)
         tiles_of_rows = -(-span.batch // config["tile_m"])
         defines = {
             **tiling.products[0].defines(tiling.shape_of(config["tile_n"])),
             **({"NARROW": narrow} if narrow < config["tile_n"] else {}),
-            "REAL": real(span),
             "LAYERS": len(layers),
             "N_OUT": table(layer.n_out for layer in layers),
             "BLOCKS": table(packing.blocks for packing in rows),
@@ -160,12 +161,13 @@ class MmaChain:
             "WEIGHTS": table(before // WORDS for before, _ in weights[:-1]),
             "INVERSE": table(before // 4 for _, before in weights[:-1]),
             "BIAS": table(-1 if bias is None else bias.offset for bias in biases),
-            "FUNCTION": table(functions.index(x.act.nonlinearity) for x in layers),
+            "FUNCTION": table(functions.index(function) for function in hidden),
             **functions_defines(span, functions),
+            **function_defines(span, layers[-1].act.nonlinearity),
+            "LAST_WIDTH": tiling.widths[-1],
             "N_IN": x.width,
             "X_PADDED": padded(x),
             "Y_PADDED": padded(y),
-            "LEAD": LEAD,
             "PATIENCE": PATIENCE,
         }
         return (
@@ -235,7 +237,10 @@ class Tiling:
             blocks * rows * width / RATE[product.planes], copied * of_row / BANDWIDTH
         )
         tile = ARRIVAL + products + FINISHING * width
-        return max(1, tiles / self.units) * tile + MEETING
+        # Where there are many rounds, tiles of two layers share one.
+        rounds = tiles / self.units
+        rounds = math.ceil(rounds) if rounds < MIXED else rounds
+        return rounds * tile + MEETING
 
     def shape_of(self, width: int) -> Config:
         """Return the config as `Product` has it, of tiles with so many columns."""
