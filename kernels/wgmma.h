@@ -342,7 +342,8 @@ inline int multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
     Place place = {0, 0};
 #if COPIER
     if (id >= MULTIPLIERS) {
-        for (int step = 0; LANE == 0 && step < ring.steps; ++step) {
+        leave_registers();
+        for (int step = 0; id == MULTIPLIERS && step < ring.steps; ++step) {
             flag_wait(ring.empty + place.stage, place.phase ^ 1);
             fill(&ring, place.stage, step);
             go_on(&place);
@@ -350,6 +351,7 @@ inline int multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
         return 0;
     }
 #endif
+    take_registers();
     add_rounds(all[0], &ring, &place, to - from, TILE_N);
     return 1;
 }
