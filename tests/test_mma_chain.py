@@ -104,6 +104,21 @@ def test_shapes_keep_to_what_the_kernel_says():
             assert tiling.local_bytes <= DECLARED_BYTES
 
 
+@pytest.mark.parametrize(("batch", "sizes", "tile", "narrow"), [
+    (1024, (200, 1000, *[2000] * 7, 1000, 100), (128, 128), 64),
+    (1024, (200, 1000, *[4000] * 3, 1000, 100), (128, 256), 64),
+    (1024, (200, 400, *[500] * 7, 400, 100), (64, 64), 32),
+    (8192, (200, 1000, *[2000] * 7, 1000, 100), (128, 256), 64),
+])
+def test_the_first_shape_is_the_one_measured_to_be_fastest(batch, sizes, tile, narrow):
+    span = whole(Network.mlp(sizes, "sigmoid"), batch, "medium")
+    first = next(iter(MmaChain().space(span, H200)))
+    assert (first["tile_m"], first["tile_n"]) == tile
+    widths = Tiling(span, first, H200.compute_units).widths
+    assert widths[-1] == narrow
+    assert widths[3] == tile[1]
+
+
 def test_refusals():
     refuse = MmaChain().refuse
     network = mixed(3, 4, 2)
