@@ -5,7 +5,6 @@ Everything a run needs is made once; it only copies in, enqueues, and copies out
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from clnet.binding import Binding, Step, given_struct, setting
 from clnet.errors import InputError
-from clnet.memory import Action, Memory, copy_in, copy_out, copy_rows, staging
+from clnet.memory import LARGE, Action, Memory, copy_in, copy_out, copy_rows, staging
 from clnet.ops import Span, Value
 from clnet.reference import run_ops
 from clnet.session import Session
@@ -107,6 +106,7 @@ class Executable(Binding):
         self._buffers: dict[str, Any] = {}
         self._kept: list[Memory] = []  # shared with other executables
         self._awaited: list[tuple[memoryview, bytes]] = []  # what kernels give the host
+        self._prompt = False  # all was there long before a kernel's wait hits its bound
         fresh_on_host = set() if on_device else {value.name for value in inputs}
         fresh_on_device = {value.name for value in inputs} if on_device else set()
         if not on_device:
@@ -140,7 +140,8 @@ class Executable(Binding):
             words[:] = nothing
         self._enqueue()
         self._copies += [copy(is_blocking=self._blocks) for copy in self._downloads]
-        if not self._awaited or self._downloads or not self._sees():
+        self._prompt = bool(self._awaited) and not self._downloads and self._sees()
+        if not self._prompt:
             for wait in self._waits:
                 wait()
         if self._alarm is not None:
@@ -165,6 +166,7 @@ class Executable(Binding):
         DeviceError
             If the device fails.
         """
+        self._prompt = False
         self._enqueue()
         self._results = [copy(is_blocking=False) for copy in self._downloads]
         self._copies += self._results
@@ -248,8 +250,8 @@ class Executable(Binding):
         a launch.
         """
         return (
-            self._distress is not None
-            and math.isnan(result.min())  # as it is if any is
+            self._distress is not None and not self._prompt
+            and bool(np.isnan(result).any())
             and bool(self._distress.first(self.session))
         )
 
@@ -258,6 +260,8 @@ class Executable(Binding):
         array = self._host[name]
         if out is None and array.base is None:
             return array
+        if out is None and array.nbytes < LARGE:
+            return array.copy()
         own = np.empty(array.shape, array.dtype) if out is None else out
         copy_rows(own, array)
         return own
