@@ -58,8 +58,10 @@ def _enqueue() -> Function | None:
     import pyopencl as cl
 
     try:
-        # Looked for in what it depends on, too; not so on Windows.
-        found: Function = ctypes.CDLL(cl._cl.__file__).clEnqueueNDRangeKernel
+        # Python's lock is kept, as by pyopencl: no two threads' kernels then run in
+        # their callers at once. Looked for in what the library depends on, too, but
+        # not on Windows.
+        found: Function = ctypes.PyDLL(cl._cl.__file__).clEnqueueNDRangeKernel
     except (AttributeError, OSError):
         return None
     return found
