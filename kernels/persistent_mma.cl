@@ -17,291 +17,90 @@
 // The warps of a group divide its slice, so that each block and each piece is wanted by
 // one warp alone and comes straight into its registers. Then warps add their sums in
 // local memory, and groups that share a tile exchange theirs: each adds up those pieces
-// of sums that it `keeps`, always in the same order.
+// of sums that it `keeps`, always in the same order. A piece is finished by four warps,
+// a value a lane, since all other groups wait for it.
 //
-// The matrix units take samples as rows, so that what they give a lane, of sample g
-// neurons 2t, 2t + 1, 2t + 8 and 2t + 9 (g and t as in halves.h), is what the lane
-// hands over to the next layer: as two halves a value, with a scale of their own for
-// each sample of a piece, unless their activation is bounded by 1. All that groups hand
-// over, pieces, scales and sums, are words turned over, so that 0 means "not there yet"
-// (words.h), and what is not there in the end is NaN; launches use two sets of words in
-// turn, and each empties the other one.
+// All that groups hand over, pieces, scales (pieces.h) and sums, are words turned over,
+// so that 0 means "not there yet" (words.h), and what is not there in the end is NaN;
+// launches use two sets of words in turn, and each empties the other one. The first
+// layer's values nobody hands over: each warp makes its pieces of x.
 //
 // All groups must run at the same time; waits are bounded as in words.h.
 //
-// WARPS     of a group
-// ROWS      rows of blocks of a task, at most
+// WARPS, ROWS, CHUNK, TASKS  as in task_blocks.h
 // COLUMNS   tiles of 8 samples of a task; TILES of the batch are a multiple of it
-// CHUNK     blocks of inputs that a warp holds at once
 // TOGETHER  of a task's sums, pieces that warps add at a time
 // SLICES    that share a tile, at most
-// TASKS     of a group, at most
 // PIECES    words' pieces of a set, and PARTS pieces of sums after them
-// STREAMED  1: weights are too many to stay in the last cache
 // PATIENCE  looks at a word before the alarm
 // FUNCTIONS as in functions.h; REAL (float) as in activations.h
 // PLANES (2), PTX  as in halves.h
 #define WIDTH 1
 #include "activations.h"
 #include "functions.h"
-#include "halves.h"
-#define NAP 0  // a wait is short, and many warps share it
+#include "fragments.h"
+#define NAP 20  // ns
 #include "words.h"
-#if !defined(WARPS) || !defined(ROWS) || !defined(COLUMNS) || !defined(TILES) \
-    || !defined(CHUNK) || !defined(TOGETHER) || !defined(SLICES) || !defined(TASKS) \
-    || !defined(PIECES) || !defined(PARTS) || !defined(STREAMED) || !defined(PATIENCE)
-#error "persistent_mma.cl needs WARPS, ROWS, COLUMNS, TILES, CHUNK, TOGETHER, SLICES, \
-TASKS, PIECES, PARTS, STREAMED and PATIENCE"
+#include "pieces.h"
+#include "task_blocks.h"
+#if !defined(COLUMNS) || !defined(TILES) || !defined(TOGETHER) || !defined(SLICES) \
+    || !defined(PIECES) || !defined(PARTS) || !defined(PATIENCE)
+#error "persistent_mma.cl needs COLUMNS, TILES, TOGETHER, SLICES, PIECES, PARTS and \
+PATIENCE"
 #endif
 #define GROUP (WARPS * WARP)
-#define BOTH (PLANES * WARP)                    // 4-word parts of a block
-#define SCALES ((PIECES + PARTS) * WARP)        // where a set's scales start, in parts
-#define SET (SCALES + PIECES * 2)               // 4-word parts of a set
-#define BOUND 0x3f800000u                       // of bounded values: 1
-#define PAIRS ((COLUMNS + 1) / 2)               // of columns: 16 samples
+#define SCALES ((PIECES + PARTS) * PIECE)       // where a set's scales start
+#define SET (SCALES + PIECES * PIECE_SAMPLES)   // words of a set
 #define SUMS (ROWS * COLUMNS)                   // a task's pieces of sums, at most
-#define ROUNDS ((SUMS + TOGETHER - 1) / TOGETHER)
+#define RUNS ((4 * SUMS + WARPS - 1) / WARPS)   // quarters that a warp finishes
+#define APART (SUMS <= 4)                       // registers hold low products apart
+#define SPARE (PTX < 80)  // PoCL 3.0 shares arrays of one row among work-items
 
-// What a group does in a layer. Places are in blocks, pieces or values.
+// A warp finishes quarters of a task's pieces, a value a lane: of this neuron of the
+// layer, and this sample of the batch.
+inline int neuron_of(__local const Task *task, const int quarter)
+{
+    return task->neuron + quarter / 4 / COLUMNS * BLOCK
+           + neuron_in(quarter % 4, get_local_id(0) % WARP);
+}
+inline int sample_of(__local const Task *task, const int quarter)
+{
+    return (task->column + quarter / 4 % COLUMNS) * PIECE_SAMPLES
+           + sample_in(quarter % 4, get_local_id(0) % WARP);
+}
+
+// What it takes.
 typedef struct {
-    int weights, pitch;     // its first block; from one row of blocks to the next
-    int first, blocks;      // of the inputs: its slice
-    int rows, keeps;        // rows of blocks; pieces of sums it finishes, a bit each
-    int slice, slices;
-    int values, scaled;     // the first piece of its inputs; whether they have scales
-    int sums;               // the first piece of the exchange
-    int out, out_scaled;    // the first piece of its outputs
-    int next;               // blocks of the next layer's inputs; 0: outputs go to y
-    int neuron, n_out;      // its first neuron, and all of its layer
-    int bias, inverse;      // where those of its layer start; no bias: -1
-    int column, function;   // its first tile of samples; its activation's code
-} Task;
-#define TASK_INTS (int)(sizeof(Task) / sizeof(int))
-
-// The blocks of a slice that are a warp's: from s0 to s1.
-inline int2 part_of(__local const Task *task, const int warp)
+    int out;                    // the piece of the outputs
+    bool has, keeps, tells;     // the task has it; the group finishes, and hands it over
+    float factor, bias;
+} Own;
+inline Own own_of(__local const Task *task, const int quarter,
+                  __global const float *inverse, __global const float *parameters)
 {
-    const int blocks = task->blocks, share = (blocks + WARPS - 1) / WARPS;
-    return min((int2)(warp * share, (warp + 1) * share), (int2)(blocks));
+    const int piece = quarter / 4, row = piece / COLUMNS;
+    const int neuron = neuron_of(task, quarter);
+    Own own;
+    own.out = task->out + row * TILES + piece % COLUMNS;
+    own.has = piece < task->rows * COLUMNS;
+    own.keeps = own.has && (task->keeps >> piece & 1);
+    own.tells = own.keeps && task->neuron / BLOCK + row < task->next;
+    const bool live = own.keeps && neuron < task->n_out;
+    // Bounded values were all scaled alike.
+    own.factor = (live ? inverse[task->inverse + neuron] : 0.0f)
+                 * (task->scaled ? 1.0f : scales_of(BOUND).s1);
+    own.bias = live && task->bias >= 0 ? parameters[task->bias + neuron] : 0.0f;
+    return own;
 }
 
-// Write words, turned over, and empty those of the next launch. No word is 0: the one
-// NaN that would be becomes another.
-inline void tell_words(__global uint4 *now, __global uint4 *then, const int at, uint4 v)
+// Values k, k + 1, k + 8 and k + 9 of a sample of x, of the first n_in, or zeros.
+inline float4 four_of(__global const float *x, const int ldx, const int sample,
+                      const int batch, const int k, const int n_in)
 {
-    v = select(~v, (uint4)(1), ~v == (uint4)(0));
-#if PTX >= 80
-    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};"
-                 :: "l"(now + at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
-#else
-    volatile __global uint *each = (volatile __global uint *)(now + at);
-    for (int i = 0; i < 4; ++i) each[i] = ((uint *)&v)[i];
-#endif
-    then[at] = (uint4)(0);
-}
-
-// The same four words, looked at again unless they are there.
-inline uint4 look_again(__global const uint4 *words, uint4 found)
-{
-#if PTX >= 80
-    asm volatile("{ .reg .pred missing; setp.ne.s32 missing, %5, 0;"
-                 " @missing ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-                 : "+r"(found.x), "+r"(found.y), "+r"(found.z), "+r"(found.w)
-                 : "l"(words), "r"((int)!complete(found)) : "memory");
-    return found;
-#else
-    return look(words);
-#endif
-}
-
-#if PTX >= 80
-// Whether it is so for all lanes of a warp.
-inline bool in_all(const bool so)
-{
-    int all;
-    asm volatile("{ .reg .pred p, q; setp.ne.s32 p, %1, 0;"
-                 " vote.sync.all.pred q, p, 0xffffffff; selp.s32 %0, 1, 0, q; }"
-                 : "=r"(all) : "r"((int)so));
-    return all;
-}
-
-// A lane's part of a block of weights, or zeros. Where weights are too many to stay in
-// the last cache they are the first to leave it.
-inline uint4 part_at(__global const uint4 *from, const bool there, const ulong policy)
-{
-    uint4 v;
-#define ZEROS_UNLESS_THERE                                                             \
-    "{ .reg .pred there; setp.ne.s32 there, %5, 0;"                                    \
-    " mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;"                     \
-    " @there ld.global.nc.L1::no_allocate"
-#if STREAMED
-    asm volatile(ZEROS_UNLESS_THERE
-                 ".L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %6; }"
-                 : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-                 : "l"(from), "r"((int)there), "l"(policy));
-#else
-    asm volatile(ZEROS_UNLESS_THERE ".v4.u32 {%0, %1, %2, %3}, [%4]; }"
-                 : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-                 : "l"(from), "r"((int)there));
-#endif
-    return v;
-}
-
-// A warp's stream of blocks: of its part of each task in turn.
-typedef struct {
-    __global const uint4 *from;     // this lane's part of the first row's next block
-    int pitch, rows, left, task;    // of its task; blocks that are left; the next task
-    ulong policy;
-} Stream;
-
-// Go to the stream's next task in which the warp has a part, if there is one.
-inline void enter(Stream *s, __local const Task *tasks, __global const uint4 *weights)
-{
-    s->left = 0;
-    while (s->left <= 0 && s->task < TASKS) {
-        __local const Task *task = tasks + s->task++;
-        const int2 part = part_of(task, get_local_id(0) / WARP);
-        s->left = part.s1 - part.s0;
-        s->rows = task->rows;
-        s->pitch = task->pitch * BOTH;
-        s->from = weights + get_local_id(0) % WARP
-                  + ((size_t)task->weights + part.s0) * BOTH;
-    }
-}
-
-// Ask for the stream's next blocks.
-#define FETCH()                                                                        \
-    {                                                                                  \
-        UNROLLED                                                                       \
-        for (int b = 0; b < CHUNK; ++b)                                                \
-            UNROLLED                                                                   \
-            for (int i = 0; i < ROWS; ++i)                                             \
-                UNROLLED                                                               \
-                for (int p = 0; p < PLANES; ++p)                                       \
-                    held[b][i][p] = part_at(                                           \
-                        stream.from + i * stream.pitch + b * BOTH + p * WARP,          \
-                        b < stream.left && i < stream.rows, stream.policy);            \
-        stream.from += CHUNK * BOTH;                                                   \
-        stream.left -= CHUNK;                                                          \
-        if (stream.left <= 0) enter(&stream, tasks, weights);                          \
-    }
-
-// sums [4] += two pieces times half of a block: of samples g (0, 1) and g + 8 (2, 3),
-// neurons 2t and 2t + 1
-inline void multiply_add(float *sums, const uint4 a, const uint b0, const uint b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a.s0), "r"(a.s1), "r"(a.s2), "r"(a.s3), "r"(b0), "r"(b1));
-}
-
-// The same with both halves of values, for half h of a block's neurons. The units cut
-// off what they add up; so they only add a block, and float32 adds those.
-inline void multiply(float *sums, const uint4 one, const uint4 other, const uint4 high,
-                     const uint4 low, const int h, const float2 scale)
-{
-    const uint4 a = (uint4)(one.s0, other.s0, one.s1, other.s1);
-    const uint4 a_low = (uint4)(one.s2, other.s2, one.s3, other.s3);
-    float main[4] = {0, 0, 0, 0}, rest[4] = {0, 0, 0, 0};
-    multiply_add(main, a, h ? high.s1 : high.s0, h ? high.s3 : high.s2);
-    multiply_add(rest, a, h ? low.s1 : low.s0, h ? low.s3 : low.s2);
-    multiply_add(rest, a_low, h ? high.s1 : high.s0, h ? high.s3 : high.s2);
-UNROLLED
-    for (int e = 0; e < 4; ++e)
-        sums[e] += (e < 2 ? scale.s0 : scale.s1) * fma(rest[e], 1 / LOW, main[e]);
-}
-#define EXCHANGED 1
-#define SPARE 0
-#else
-// The product of a piece and a block, both in memory, for a lane's neuron e.
-inline float product(__global const uint4 *block, __global const uint4 *piece,
-                     const int e)
-{
-    const int lane = get_local_id(0) % WARP, g = lane / 4, t = lane % 4;
-    __global const half *a = (__global const half *)block;
-    __global const uint *b = (__global const uint *)piece;
-    const int row = 2 * t + e / 2;  // of a half of the block
-    float sum = 0;
-    for (int k = 0; k < BLOCK; ++k) {
-        const int at = 32 * row + 8 * (k % 8 / 2) + k / 8 * 4 + e % 2 * 2 + k % 2;
-        const int word = 4 * (4 * g + k % 8 / 2) + k / 8;
-        const float2 high = of_halves(~b[word]), low = of_halves(~b[word + 2]);
-        const float v = (k % 2 ? high.s1 : high.s0) + (k % 2 ? low.s1 : low.s0) / LOW;
-        sum += (vload_half(at, a) + vload_half(at + BLOCK * BLOCK, a) / LOW) * v;
-    }
-    return sum;
-}
-#define EXCHANGED (WARPS * 8)
-#define SPARE 1  // PoCL 3.0 shares arrays of one row among work-items
-#endif
-
-// The largest of what the four lanes of a sample have. In plain C all work-items come
-// together here.
-inline uint largest_of_sample(const uint most, __local uint *exchange)
-{
-#if PTX >= 80
-    uint two, other;
-    asm volatile("shfl.sync.bfly.b32 %0, %1, 1, 31, 0xffffffff;"
-                 : "=r"(two) : "r"(most));
-    two = max(most, two);
-    asm volatile("shfl.sync.bfly.b32 %0, %1, 2, 31, 0xffffffff;"
-                 : "=r"(other) : "r"(two));
-    return max(two, other);
-#else
-    exchange[get_local_id(0) / 4] = 0;
-    barrier(CLK_LOCAL_MEM_FENCE);
-    atomic_max(exchange + get_local_id(0) / 4, most);
-    barrier(CLK_LOCAL_MEM_FENCE);
-    const uint largest = exchange[get_local_id(0) / 4];
-    barrier(CLK_LOCAL_MEM_FENCE);
-    return largest;
-#endif
-}
-
-// Hand over this lane's values of a piece: of sample g, neurons 2t, 2t + 8, 2t + 1,
-// 2t + 9. Nothing unless it is `mine`.
-inline void publish(const float4 v, const int piece, const bool scaled, const bool mine,
-                    __global uint4 *now, __global uint4 *then, __local uint *exchange)
-{
-    const uint most = max(max(magnitude(v.s0), magnitude(v.s1)),
-                          max(magnitude(v.s2), magnitude(v.s3)));
-    const float2 scales = scales_of(scaled ? largest_of_sample(most, exchange) : BOUND);
-    if (!mine) return;
-    const int lane = get_local_id(0) % WARP;
-    const float4 w = v * scales.s0;
-    const uint2 high = (uint2)(halves(w.s0, w.s2), halves(w.s1, w.s3));
-    const float2 first = of_halves(high.s0), second = of_halves(high.s1);
-    const float4 low = (w - (float4)(first.s0, second.s0, first.s1, second.s1)) * LOW;
-    tell_words(now, then, piece * WARP + lane,
-         (uint4)(high, halves(low.s0, low.s2), halves(low.s1, low.s3)));
-    if (scaled && lane % 4 == 0) {
-        const int at = 4 * (SCALES + piece * 2) + lane / 4;
-        *((volatile __global uint *)now + at) = ~as_uint(scales.s1);
-        *((__global uint *)then + at) = 0;
-    }
-}
-
-// Those of numbers 0, 8, 1 and 9 that are live, else 0.
-inline float4 four_of(__global const float *from, const int live)
-{
-    return (float4)(live > 0 ? from[0] : 0.0f, live > 8 ? from[8] : 0.0f,
-                    live > 1 ? from[1] : 0.0f, live > 9 ? from[9] : 0.0f);
-}
-
-// Scales and biases of a row of a task, for what a lane finishes.
-typedef struct {
-    float4 factor, bias;
-} Terms;
-inline Terms terms_of(__local const Task *task, const int row, const bool wanted,
-                      __global const float *inverse, __global const float *parameters)
-{
-    const int k = task->neuron + row * BLOCK + get_local_id(0) % WARP % 4 * 2;
-    const int live = wanted ? task->n_out - k : 0;
-    Terms terms;
-    terms.factor = four_of(inverse + task->inverse + k, live);
-    terms.bias = four_of(parameters + task->bias + k, task->bias < 0 ? 0 : live);
-    return terms;
+    __global const float *from = x + (size_t)sample * ldx + k;
+    const int live = sample < batch ? n_in - k : 0;
+    return (float4)(live > 0 ? from[0] : 0.0f, live > 1 ? from[1] : 0.0f,
+                    live > 8 ? from[8] : 0.0f, live > 9 ? from[9] : 0.0f);
 }
 
 // y [batch, ldy] = the chain's outputs for x [batch, ldx] of n_in inputs
@@ -316,92 +115,98 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void persistent_mma(__global const uint4 *weights, __global const float *inverse,
                     __global const float *parameters, __global const float *x,
                     const int ldx, const int n_in, __global float *y, const int ldy,
-                    const int batch, __global uint4 *words, __global uint *launches,
+                    const int batch, __global uint *words, __global uint *launches,
                     __global const int *schedule, __global int *alarm)
 {
     __local Task tasks[TASKS];
-    __local uint exchange[EXCHANGED];
+#if PTX >= 80
+    __local uint *exchange = 0;  // not used there
+#else
+    __local uint exchange[GROUP];
+#endif
     __local float4 shared[2 * WARPS * TOGETHER * WARP];
     const int id = get_local_id(0), warp = id / WARP, lane = id % WARP;
-    const int g = lane / 4, t = lane % 4;
     const int group = get_group_id(0), groups = get_num_groups(0);
     for (int i = id; i < TASKS * TASK_INTS; i += GROUP)
         ((__local int *)tasks)[i] = schedule[group * TASKS * TASK_INTS + i];
     barrier(CLK_LOCAL_MEM_FENCE);
     const uint launch = launches[group];
     // Words of this launch, and those of the next one, which are to be empty then.
-    __global uint4 *now = words + (launch & 1) * SET;
-    __global uint4 *then = words + (~launch & 1) * SET;
+    __global uint *now = words + (launch & 1) * SET;
+    __global uint *then = words + (~launch & 1) * SET;
     int patience = PATIENCE, turn = 0;
 #if PTX >= 80
     uint4 held[CHUNK][ROWS][PLANES];
-    Stream stream = {weights, 0, 0, 0, 0, 0};
-#if STREAMED
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;"
-                 : "=l"(stream.policy));
-#endif
+    Stream stream = {weights, 0, 0, 0, 0};
     enter(&stream, tasks, weights);
-    FETCH()
+    FETCH(held, stream, tasks, weights)
 #endif
-    const int x_pieces = (n_in + BLOCK - 1) / BLOCK * TILES;
-    for (int first = group * WARPS; first < x_pieces; first += groups * WARPS) {
-        const int piece = first + warp, sample = piece % TILES * 8 + g;
-        float v[4];
-UNROLLED
-        for (int e = 0; e < 4; ++e) {
-            const int k = piece / TILES * BLOCK + 2 * t + e / 2 + e % 2 * 8;
-            v[e] = sample < batch && k < n_in ? x[(size_t)sample * ldx + k] : 0.0f;
-        }
-        publish((float4)(v[0], v[1], v[2], v[3]), piece, true, piece < x_pieces, now,
-                then, exchange);
-    }
     for (int n = 0; n < TASKS && tasks[n].blocks > 0; ++n) {
         __local const Task *task = tasks + n;
         const int2 part = part_of(task, warp) + task->first;
-        const int rows = task->rows;
-        const bool scaled = task->scaled;
-        __global const uint4 *pieces = now + task->values * WARP;
-        volatile __global const uint *scales =
-            (volatile __global const uint *)(now + SCALES + task->values * 2);
-        const float unscaled = scales_of(BOUND).s1;
-        // Warp c finishes piece c of the sums, of this row and column.
-        const int own_row = warp / COLUMNS, own_column = warp % COLUMNS;
-        const bool has = warp < rows * COLUMNS;
-        const bool keeps = has && (task->keeps >> warp & 1);
-        float sums[ROWS][PAIRS + SPARE][2][4];
+        const int slices = task->slices, slice = task->slice;
+        const int next = task->next, function = task->function;
+        const bool out_scaled = task->out_scaled;
+        const bool scaled = task->scaled, given = task->values < 0;
+        __global const uint4 *pieces = (__global const uint4 *)now + task->values * WARP;
+        volatile __global const uint *scales = now + SCALES + task->values * PIECE_SAMPLES;
+        float sums[ROWS][COLUMNS + SPARE][4];
+#if APART
+        float rests[ROWS][COLUMNS + SPARE][4];
+#endif
 UNROLLED
         for (int i = 0; i < ROWS; ++i)
 UNROLLED
-            for (int j = 0; j < PAIRS; ++j)
+            for (int j = 0; j < COLUMNS; ++j)
 UNROLLED
-                for (int e = 0; e < 8; ++e) sums[i][j][e / 4][e % 4] = 0;
+                for (int e = 0; e < 4; ++e) {
+                    sums[i][j][e] = 0;
+#if APART
+                    rests[i][j][e] = 0;
+#endif
+                }
+        Own own[RUNS + SPARE];
+#define QUARTER(r) (warp + (r) * WARPS)
+#define FIND_OWN()                                                                     \
+    UNROLLED                                                                           \
+    for (int r = 0; r < RUNS; ++r)                                                     \
+        own[r] = own_of(task, QUARTER(r), inverse, parameters);
 #if PTX >= 80
-        // Pieces of CHUNK blocks of inputs from k on, each of them if it is there.
 #define EACH(d, j) (((d) * TILES + (j)) * WARP + lane)
-#define LOOK(k)                                                                        \
+#define EACH_PIECE(statement)                                                          \
     UNROLLED                                                                           \
     for (int d = 0; d < CHUNK; ++d)                                                    \
         UNROLLED                                                                       \
         for (int j = 0; j < COLUMNS; ++j) {                                            \
-            found[d][j] = (uint4)(~0u);                                                \
-            if ((k) + d < part.s1) found[d][j] = look(pieces + EACH((k) + d, j));      \
+            statement;                                                                 \
         }
+#define ASK(k)                                                                         \
+    if (given) {                                                                       \
+        EACH_PIECE(found[d][j] = as_uint4(four_of(                                     \
+            x, ldx, (task->column + j) * 8 + lane / 4, batch,                          \
+            ((k) + d) * BLOCK + lane % 4 * 2, (k) + d < part.s1 ? n_in : 0)))          \
+    } else {                                                                           \
+        EACH_PIECE(found[d][j] = (uint4)(~0u); if ((k) + d < part.s1)                  \
+            found[d][j] = look(pieces + EACH((k) + d, j)))                             \
+    }
         uint4 found[CHUNK][COLUMNS];
-        LOOK(part.s0)
-        // While they are on their way.
-        const Terms terms = terms_of(task, own_row, keeps, inverse, parameters);
+        ASK(part.s0)
+        FIND_OWN()
         for (int k = part.s0; k < part.s1; k += CHUNK) {
-            float scale[CHUNK][COLUMNS];
-            for (;;) {
+            float scale[CHUNK][COLUMNS];    // of this lane's sample g
+            EACH_PIECE(scale[d][j] = 1)
+            if (given) {
+                EACH_PIECE(found[d][j] = words_of(as_float4(found[d][j]), &scale[d][j]))
+            } else for (;;) {
                 bool there = true;
 UNROLLED
                 for (int d = 0; d < CHUNK; ++d)
 UNROLLED
                     for (int j = 0; j < COLUMNS; ++j) {
                         there = there && complete(found[d][j]);
-                        scale[d][j] = unscaled;
                         if (scaled && k + d < part.s1) {
-                            const uint word = scales[((k + d) * TILES + j) * 8 + g];
+                            const uint word = scales[((k + d) * TILES + j) * 8
+                                                     + lane / 4];
                             there = there && word;
                             scale[d][j] = as_float(~word);
                         }
@@ -411,41 +216,64 @@ UNROLLED
                     *alarm = 1;
                     break;
                 }
-UNROLLED
-                for (int d = 0; d < CHUNK; ++d)
-UNROLLED
-                    for (int j = 0; j < COLUMNS; ++j)
-                        found[d][j] = look_again(pieces + EACH(k + d, j), found[d][j]);
+                rest();
+                EACH_PIECE(found[d][j] = look_again(pieces + EACH(k + d, j), found[d][j]))
             }
-UNROLLED
-            for (int d = 0; d < CHUNK; ++d)
-UNROLLED
-                for (int j = 0; j < PAIRS; ++j) {
-                    const bool both = 2 * j + 1 < COLUMNS;
-                    const uint4 one = ~found[d][2 * j];
-                    const uint4 other = both ? ~found[d][2 * j + both] : (uint4)(0);
-                    const float2 by = (float2)(scale[d][2 * j], scale[d][2 * j + both]);
-UNROLLED
-                    for (int i = 0; i < ROWS; ++i)
-UNROLLED
-                        for (int h = 0; h < 2; ++h)
-                            multiply(sums[i][j][h], one, other, held[d][i][0],
-                                     held[d][i][1], h, by);
-                }
+            // The units cut off what they add up; so they only add a block of products
+            // of high halves, and float32 adds those. The others lose 2^11 times less.
+#define ADD_PRODUCTS(SCALED)                                                           \
+    EACH_PIECE(                                                                        \
+        const uint4 piece = ~found[d][j];                                              \
+        const float2 by = SCALED ? of_samples(scale[d][j]) : (float2)(1.0f);           \
+        UNROLLED                                                                       \
+        for (int i = 0; i < ROWS; ++i) {                                               \
+            float high[4] = {0};                                                       \
+            float low[4] = {0};                                                        \
+            float *rest = SCALED || !APART ? low : LOW_SUMS(i, j);                     \
+            multiply_add(high, held[d][i][0], piece, 0);                               \
+            multiply_add(rest, held[d][i][0], piece, 1);                               \
+            multiply_add(rest, held[d][i][1], piece, 0);                               \
+            UNROLLED                                                                   \
+            for (int e = 0; e < 4; ++e) {                                              \
+                const float both = fma(low[e], 1 / LOW, high[e]);                      \
+                if (SCALED) sums[i][j][e] += (e % 2 ? by.s1 : by.s0) * both;           \
+                else sums[i][j][e] += APART ? high[e] : both;                          \
+            }                                                                          \
+        })
+#if APART
+#define LOW_SUMS(i, j) rests[i][j]
+#else
+#define LOW_SUMS(i, j) low
+#endif
+            if (scaled) {
+                ADD_PRODUCTS(true)
+            } else {
+                ADD_PRODUCTS(false)
+            }
             if (k + CHUNK < part.s1) {
-                LOOK(k + CHUNK)
-                FETCH()
+                ASK(k + CHUNK)
+                FETCH(held, stream, tasks, weights)
             }
         }
+#if APART
+UNROLLED
+        for (int i = 0; i < ROWS; ++i)
+UNROLLED
+            for (int j = 0; j < COLUMNS; ++j)
+UNROLLED
+                for (int e = 0; e < 4; ++e)
+                    sums[i][j][e] = fma(rests[i][j][e], 1 / LOW, sums[i][j][e]);
+#endif
 #else
-        const Terms terms = terms_of(task, own_row, keeps, inverse, parameters);
+        FIND_OWN()
         for (int k = part.s0; k < part.s1; ++k)
             for (int j = 0; j < COLUMNS; ++j) {
                 __global const uint4 *piece = pieces + (k * TILES + j) * WARP;
-                volatile __global const uint *one = scales + (k * TILES + j) * 8 + g;
-                bool there = false;
+                volatile __global const uint *both = scales + (k * TILES + j) * 8
+                                                     + lane % 4 * 2;
+                bool there = given;
                 while (!there) {
-                    there = !scaled || *one;
+                    there = !scaled || (both[0] && both[1]);
                     for (int i = 0; i < WARP; ++i)
                         there = there && complete(look(piece + i));
                     if (!there && --patience < 0) {
@@ -453,95 +281,114 @@ UNROLLED
                         break;
                     }
                 }
-                const float scale = scaled ? as_float(~*one) : unscaled;
-                for (int i = 0; i < rows; ++i) {
+                for (int i = 0; i < task->rows; ++i) {
                     __global const uint4 *block =
                         weights + ((size_t)task->weights + i * task->pitch + k
                                    - task->first) * BOTH;
-                    for (int e = 0; e < 4; ++e)
-                        sums[i][j / 2][e % 2][j % 2 * 2 + e / 2] +=
-                            scale * product(block, piece, e);
+                    for (int e = 0; e < 4; ++e) {
+                        const int one = lane % 4 * 2 + e % 2;   // sample
+                        const int sample = (task->column + j) * 8 + one;
+                        const float by = scaled && !given ? as_float(~both[e % 2]) : 1.0f;
+                        for (int f = 0; f < BLOCK; ++f) {
+                            const int at = k * BLOCK + f;
+                            const float v =
+                                !given ? value_at((__global const uint *)piece, one, f) * by
+                                : sample < batch && at < n_in ? x[(size_t)sample * ldx + at]
+                                                              : 0.0f;
+                            sums[i][j][e] += weight_at(block, lane / 4 + e / 2 * 8, f) * v;
+                        }
+                    }
                 }
             }
 #endif
         // Add up the warps' sums, as many pieces at a time as local memory holds twice.
-        float4 own = (float4)(0);
+        float sum[RUNS + SPARE];
 UNROLLED
-        for (int r = 0; r < ROUNDS; ++r) {
+        for (int r = 0; r < RUNS; ++r) sum[r] = 0;
+UNROLLED
+        for (int p = 0; p < SUMS; p += TOGETHER) {
 #if PTX >= 80
-            if (r * TOGETHER >= rows * COLUMNS) continue;
+            if (p >= task->rows * COLUMNS) continue;
 #endif
             __local float4 *all = shared + turn * WARPS * TOGETHER * WARP;
             turn ^= 1;
 UNROLLED
             for (int f = 0; f < TOGETHER; ++f)
-                if (r * TOGETHER + f < SUMS) {
-                    const int i = (r * TOGETHER + f) / COLUMNS;
-                    const int j = (r * TOGETHER + f) % COLUMNS, e = j % 2 * 2;
-                    all[(warp * TOGETHER + f) * WARP + lane] = (float4)(
-                        sums[i][j / 2][0][e], sums[i][j / 2][1][e],
-                        sums[i][j / 2][0][e + 1], sums[i][j / 2][1][e + 1]);
+                if (p + f < SUMS) {
+                    const float *four = sums[(p + f) / COLUMNS][(p + f) % COLUMNS];
+                    all[(warp * TOGETHER + f) * WARP + place_of_sums(lane)] =
+                        (float4)(four[0], four[1], four[2], four[3]);
                 }
             barrier(CLK_LOCAL_MEM_FENCE);
-            if (has && warp / TOGETHER == r)
 UNROLLED
-                for (int w = 0; w < WARPS; ++w)
-                    own += all[(w * TOGETHER + warp % TOGETHER) * WARP + lane];
+            for (int r = 0; r < RUNS; ++r) {
+                const int quarter = QUARTER(r) - 4 * p;
+                if (own[r].has && 0 <= quarter && quarter < 4 * TOGETHER)
+UNROLLED
+                    for (int w = 0; w < WARPS; ++w)
+                        sum[r] += ((__local float *)all)[w * TOGETHER * PIECE
+                                                         + quarter * WARP + lane];
+            }
         }
-        const int slices = task->slices, slice = task->slice;
-        const int parts = (task->sums + warp * slices) * WARP + lane;
-        if (has && !keeps) tell_words(now, then, parts + slice * WARP, as_uint4(own));
-#if PTX >= 80
-        if (keeps)
-#endif
-        {
-            float4 v = own;
-            if (keeps && slices > 1) {
-                uint4 sum[SLICES];
+        if (slices > 1) {
+            // Where the sums of a quarter are exchanged.
+#define EXCHANGED(r, q)                                                                \
+    ((task->sums + QUARTER(r) / 4 * slices + (q)) * PIECE + QUARTER(r) % 4 * WARP + lane)
+UNROLLED
+            for (int r = 0; r < RUNS; ++r)
+                if (own[r].has && !own[r].keeps)
+                    tell(now + EXCHANGED(r, slice), then + EXCHANGED(r, slice), sum[r]);
+            uint word[RUNS][SLICES + SPARE];
+UNROLLED
+            for (int r = 0; r < RUNS; ++r)
 UNROLLED
                 for (int q = 0; q < SLICES; ++q)
-                    sum[q] = q < slices && q != slice ? look(now + parts + q * WARP)
-                                                      : (uint4)(~0u);
-                for (;;) {
-                    bool there = true;
+                    word[r][q] = own[r].keeps && q < slices && q != slice
+                                     ? 0 : max(~as_uint(sum[r]), 1u);
+            for (;;) {
 UNROLLED
-                    for (int q = 0; q < SLICES; ++q) there = there && complete(sum[q]);
-                    if (there) break;
-                    if (--patience < 0) {
-                        *alarm = 1;
-                        break;
-                    }
+                for (int r = 0; r < RUNS; ++r)
 UNROLLED
                     for (int q = 0; q < SLICES; ++q)
-                        if (q < slices && q != slice)
-                            sum[q] = look_again(now + parts + q * WARP, sum[q]);
+                        word[r][q] = look_for(now + EXCHANGED(r, q), word[r][q]);
+                bool there = true;
+UNROLLED
+                for (int r = 0; r < RUNS; ++r)
+UNROLLED
+                    for (int q = 0; q < SLICES; ++q) there = there && word[r][q];
+                if (there) break;
+                if (--patience < 0) {
+                    *alarm = 1;
+                    break;
                 }
-                v = (float4)(0);
+            }
+UNROLLED
+            for (int r = 0; r < RUNS; ++r) {
+                sum[r] = 0;
 UNROLLED
                 for (int q = 0; q < SLICES; ++q)
-                    if (q < slices) v += q == slice ? own : as_float4(~sum[q]);
+                    if (q < slices) sum[r] += as_float(~word[r][q]);
             }
-            v = v * terms.factor + terms.bias;
-            const int function = task->function;
-            v = (float4)(activate_as(function, v.s0), activate_as(function, v.s1),
-                         activate_as(function, v.s2), activate_as(function, v.s3));
-            const int block = task->neuron / BLOCK + own_row;
-            if (task->next) {
-                publish(v, task->out + own_row * TILES + own_column, task->out_scaled,
-                        keeps && block < task->next, now, then, exchange);
-            } else if (keeps) {
-                const int sample = (task->column + own_column) * 8 + g;
-                const float out[4] = {v.s0, v.s1, v.s2, v.s3};
-                for (int e = 0; e < 4; ++e) {
-                    const int k = block * BLOCK + 2 * t + e / 2 + e % 2 * 8;
-                    if (sample < batch && k < task->n_out)
-                        y[(size_t)sample * ldy + k] = out[e];
-                }
+        }
+UNROLLED
+        for (int r = 0; r < RUNS; ++r) {
+#if PTX >= 80
+            if (!own[r].keeps) continue;
+#endif
+            const float v = activate_as(function, sum[r] * own[r].factor + own[r].bias);
+            if (next) {
+                publish(v, own[r].out, QUARTER(r) % 4, out_scaled, own[r].tells, SCALES,
+                        now, then, exchange);
+            } else if (own[r].keeps) {
+                const int neuron = neuron_of(task, QUARTER(r));
+                const int sample = sample_of(task, QUARTER(r));
+                if (sample < batch && neuron < task->n_out)
+                    y[(size_t)sample * ldy + neuron] = v;
             }
         }
 #if PTX >= 80
         // Others wait for the sums: so the next weights are asked for after them.
-        if (part.s0 < part.s1) FETCH()
+        if (part.s0 < part.s1) FETCH(held, stream, tasks, weights)
 #endif
     }
     if (id == 0) launches[group] = launch + 1;

@@ -40,22 +40,23 @@ HALVES = 2  # that keep a value
 BOTH_BYTES = HALVES * BLOCK_BYTES  # of a block
 PIECE_BYTES, SCALES_BYTES, TASK_BYTES = 512, 32, 80
 PATIENCE = 1 << 22  # looks: some seconds
-CACHE = 1 << 25  # bytes of weights that are taken to stay in the last cache
 KEYS = ("warps", "rows", "columns", "chunk")
 # Sixteen warps: four on each part of a unit hide what matrix units keep a warp waiting.
 SHAPES = (
-    (16, 1, 2, 2),
+    (16, 1, 1, 2),
+    (16, 1, 1, 3),
+    (16, 2, 1, 2),
     (16, 1, 2, 3),
-    (16, 1, 1, 4),
     (16, 2, 2, 2),
-    (16, 3, 4, 1),
+    (16, 3, 2, 2),
+    (16, 4, 2, 1),
     (16, 2, 4, 1),
+    (16, 3, 4, 1),
 )
-# Clocks of a task: the task itself; a product of a block and 16 samples; a piece of
-# sums; the exchange of slices' sums. Bytes a clock that reach a unit. Measured on an
-# H200, about.
-TASK, PRODUCT, PIECE, EXCHANGE, BYTES = 2000, 48, 60, 1500, 40
-HELD = 400  # clocks of a layer for each piece that a shape's registers have room for
+# Clocks of a task: the task itself; what a warp holds once; a product of a block and a
+# piece; their bytes' arrival; the exchange of slices' sums. Fitted to an H200's times.
+TASK, HELD, PRODUCT, EXCHANGE = 1250, 470, 24, 1500
+BLOCK_CLOCKS, PIECE_CLOCKS = 15, 11
 UNIT_WARPS = 4  # that matrix units serve at a time
 MOST_SLICES = 8
 MOST_ROWS = max(shape[KEYS.index("rows")] for shape in SHAPES)
@@ -89,15 +90,11 @@ class PersistentMma:
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Shapes that the batch fills and local memory holds, by a model's clocks.
-
-        Last those that leave half of the units' rows empty, though samples are there.
-        """
-        def rank(config: Config) -> tuple[bool, float]:
-            halves = config["columns"] == 1 and span.batch > TILE
-            return halves, Schedule(span, config, device).clocks
-
-        return sorted(self._configs(span, device), key=rank)
+        """Shapes that the batch fills and local memory holds, by a model's clocks."""
+        return sorted(
+            self._configs(span, device),
+            key=lambda config: Schedule(span, config, device).clocks,
+        )
 
     def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
         tiles = -(-span.batch // TILE)
@@ -144,7 +141,6 @@ class PersistentMma:
             "TASKS": schedule.most_tasks,
             "PIECES": schedule.pieces[-1],
             "PARTS": schedule.sums[-1],
-            "STREAMED": int(size > CACHE),
             "PATIENCE": PATIENCE,
         }
         shape = ", ".join(f"{name} {value}" for name, value in config.items())
@@ -262,11 +258,7 @@ class Schedule:
     @property
     def clocks(self) -> float:
         """Clocks of all layers by the model."""
-        held = HELD * self.config["rows"] * self.config["columns"]
-        return sum(
-            self._clocks(packing, cut) + held
-            for packing, cut in zip(self.packings, self.cuts, strict=True)
-        )
+        return sum(map(self._clocks, self.packings, self.cuts))
 
     def _cuts(self, packing: Packing) -> Iterator[Cut]:
         columns = self.tiles // self.config["columns"]
@@ -282,18 +274,20 @@ class Schedule:
 
     def _clocks(self, packing: Packing, cut: Cut) -> float:
         warps, columns = self.config["warps"], self.config["columns"]
-        blocks = -(-packing.blocks // (cut.slices * warps)) * warps
-        products = blocks * cut.rows * -(-columns // 2) * PRODUCT / UNIT_WARPS
-        arrival = blocks * (cut.rows * BOTH_BYTES + columns * PIECE_BYTES) / BYTES
-        task = TASK + PIECE * cut.rows * columns + max(products, arrival)
+        blocks = -(-packing.blocks // (cut.slices * warps))  # of a warp
+        each = (
+            PRODUCT / UNIT_WARPS * cut.rows * columns
+            + BLOCK_CLOCKS * cut.rows + PIECE_CLOCKS * columns
+        )
+        task = TASK + HELD * -(-blocks // self.config["chunk"]) + blocks * warps * each
         rounds = -(-cut.tasks // self.groups)
         return rounds * (task + EXCHANGE * (cut.slices > 1))
 
     @cached_property
     def pieces(self) -> list[int]:
-        """Where the pieces of each layer's inputs start, and how many there are."""
+        """Where the pieces of each layer's outputs start, and how many there are."""
         return list(
-            accumulate((p.blocks * self.tiles for p in self.packings), initial=0)
+            accumulate((p.blocks * self.tiles for p in self.packings[1:]), initial=0)
         )
 
     @cached_property
@@ -312,10 +306,8 @@ class Schedule:
     @property
     def set_bytes(self) -> int:
         """Bytes of a set of words."""
-        return (
-            PIECE_BYTES * (self.pieces[-1] + self.sums[-1])
-            + SCALES_BYTES * self.pieces[-1]
-        )
+        pieces = max(self.pieces[-1], 1)  # memory of no bytes is none
+        return PIECE_BYTES * (pieces + self.sums[-1]) + SCALES_BYTES * pieces
 
     @cached_property
     def functions(self) -> tuple[Nonlinearity, ...]:
@@ -353,10 +345,11 @@ class Schedule:
             slice_ * share, min(share, packing.blocks - slice_ * share),
             cut.rows, sum(1 << piece for piece in kept(cut, slice_, columns)),
             slice_, cut.slices,
-            self.pieces[number] + column, int(number == 0 or not bounded(inputs)),
+            self.pieces[number - 1] + column if number else -1,
+            int(number == 0 or not bounded(inputs)),
             self.pieces[-1] + self.sums[number]
             + tile * cut.rows * columns * cut.slices,
-            self.pieces[number + 1] + row * self.tiles + column,
+            self.pieces[number] + row * self.tiles + column,
             int(not bounded(function)),
             0 if last else self.packings[number + 1].blocks,
             row * BLOCK, layer.n_out,
