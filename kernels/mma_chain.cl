@@ -13,8 +13,13 @@
 // stages. A tile's weights wait for nobody: they are on their way while its rows are
 // waited for and while the sums of the tile before are finished.
 //
-// Values that layers hand over are packed halves, so their activations are bounded by
-// 1; x has a scale for each row. Groups count what they have finished of each layer's
+// Values that layers hand over are packed halves, whose scale must be known before they
+// are: that of what activations bound by 1; else a row's own, by which no sum is too
+// large, from the row's largest input, the largest weight and the largest bias:
+//
+//     |A x + b| <= n_in max |A| max |x| + max |b|
+//
+// A half is as exact far below its largest value as close to it. Groups count what they have finished of each layer's
 // inputs, rows of x, then tiles, through all launches: nothing is ever emptied. Every wait is bounded: after PATIENCE looks a group
 // sets the alarm and waits no more, and what is then written to y is NaN.
 //
@@ -23,6 +28,8 @@
 // BLOCKS    {n, …} blocks of its inputs' terms
 // WIDTHS    {n, …} columns of its tiles: TILE_N, or NARROW where that leaves groups idle
 // TILES     {n, …} tiles before each layer, and all
+// SCALED    {n, …} 1 where rows of its inputs have scales of their own; and 0 of y
+// REACH     {f, …} what the bound of its sums is multiplied by: the activation's steepness
 // VALUES    {n, …} where its packed inputs start, in 4-word parts
 // WEIGHTS   {n, …} where its packed A starts, likewise; INVERSE: the scales of its rows
 // BIAS      {n, …} where its biases start in the parameters; -1 where there are none
@@ -31,6 +38,7 @@
 //           tiles' columns
 // N_IN      inputs of the first layer
 // X_PADDED, Y_PADDED  1: rows of x, y start on a vector of 4, those of x end in zeros
+// UNBOUNDED 1: SCALED says so of others than the first; 0: not
 // PATIENCE  looks before the alarm
 // REAL      (float) as in activations.h
 // TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, COPIER (1), PANEL, PLANES, PTX
@@ -42,12 +50,12 @@
 #include "functions.h"
 #include "parts.h"
 #if !defined(LAYERS) || !defined(N_OUT) || !defined(BLOCKS) || !defined(WIDTHS) \
-    || !defined(TILES) || !defined(VALUES) || !defined(WEIGHTS) || !defined(INVERSE) \
+    || !defined(TILES) || !defined(SCALED) || !defined(REACH) || !defined(VALUES) || !defined(WEIGHTS) || !defined(INVERSE) \
     || !defined(BIAS) || !defined(FUNCTION) || !defined(ACTIVATION) \
     || !defined(LAST_WIDTH) || !defined(N_IN) || !defined(X_PADDED) \
-    || !defined(Y_PADDED) || !defined(PATIENCE)
-#error "mma_chain.cl needs LAYERS, N_OUT, BLOCKS, WIDTHS, TILES, VALUES, WEIGHTS, INVERSE, \
-BIAS, FUNCTION, ACTIVATION, LAST_WIDTH, N_IN, X_PADDED, Y_PADDED and PATIENCE"
+    || !defined(Y_PADDED) || !defined(UNBOUNDED) || !defined(PATIENCE)
+#error "mma_chain.cl needs LAYERS, N_OUT, BLOCKS, WIDTHS, TILES, SCALED, REACH, VALUES, \
+WEIGHTS, INVERSE, BIAS, FUNCTION, ACTIVATION, LAST_WIDTH, N_IN, X_PADDED, Y_PADDED and PATIENCE"
 #endif
 #define SCALES scales_of(as_uint(1.0f))  // of rows whose values are not beyond 1
 #define OWN ((TILE_N + WARP_GROUP - 1) / WARP_GROUP)  // columns
@@ -56,6 +64,8 @@ __constant int n_out_of[LAYERS] = N_OUT;
 __constant int blocks_of[LAYERS] = BLOCKS;
 __constant int width_of[LAYERS] = WIDTHS;
 __constant int tiles_before[LAYERS + 1] = TILES;
+__constant int is_scaled[LAYERS + 1] = SCALED;
+__constant float reach_of[LAYERS] = REACH;
 __constant int values_of[LAYERS] = VALUES;
 __constant int weights_of[LAYERS] = WEIGHTS;
 __constant int inverse_of[LAYERS] = INVERSE;
@@ -78,6 +88,8 @@ inline bool next_task(Task *task, const int groups, const int batch)
     return true;
 }
 
+inline int rows_of(const int batch) { return (batch + TILE_M - 1) / TILE_M * TILE_M; }
+
 // Where what is finished of a layer's inputs is counted, of a tile's rows.
 inline int count_of(const int layer, const int row, const int batch)
 {
@@ -95,12 +107,22 @@ inline void team_barrier(void)
                  :: "r"(1 + (int)get_local_id(0) / WARP_GROUP), "n"(WARP_GROUP) : "memory");
 }
 
-// The largest of a row's work-items.
-inline uint largest_of_row(const uint most)
+// The largest of a warp's work-items.
+inline uint largest_of_warp(const uint most)
 {
     uint largest;
     asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(largest) : "r"(most));
     return largest;
+}
+
+// The largest of the four that have outputs of the same rows.
+inline uint largest_of_four(const uint most)
+{
+    uint two, other;
+    asm volatile("shfl.sync.bfly.b32 %0, %1, 1, 31, 0xffffffff;" : "=r"(two) : "r"(most));
+    two = max(most, two);
+    asm volatile("shfl.sync.bfly.b32 %0, %1, 2, 31, 0xffffffff;" : "=r"(other) : "r"(two));
+    return max(two, other);
 }
 
 inline uint look(__global const uint *count)
@@ -130,7 +152,8 @@ inline void team_barrier(void)
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
 }
 
-inline uint largest_of_row(const uint most) { return most; }
+inline uint largest_of_warp(const uint most) { return most; }
+inline uint largest_of_four(const uint most) { return most; }
 inline uint look(__global uint *count) { return atomic_or(count, 0); }
 inline void bulk_fence(void) {}
 inline void add_one(__global uint *count) { atomic_inc(count); }
@@ -155,10 +178,11 @@ inline uint wanted_of(const Task task, const uint launch)
 
 // Pack rows of x, each by ROW_LANES work-items, those of a tile by neighbours.
 inline void pack_x(__global const float *x, const int ldx, __global uint4 *packed,
-                   __global float *inverse, const int batch, __global uint *counts)
+                   __global float *inverse, __global uint *largest, const int batch,
+                   __global uint *counts)
 {
     const int id = get_local_id(0), lane = id % ROW_LANES, together = MULTIPLIERS / ROW_LANES;
-    const int rows = (batch + TILE_M - 1) / TILE_M * TILE_M, parts = 2 * blocks_of[0];
+    const int rows = rows_of(batch), parts = 2 * blocks_of[0];
     for (int first = get_group_id(0) * together; first < rows;
          first += get_num_groups(0) * together) {
         const int row = first + id / ROW_LANES, terms = row < batch ? N_IN : 0;
@@ -169,8 +193,12 @@ inline void pack_x(__global const float *x, const int ldx, __global uint4 *packe
         uint most = largest_of(held);
         for (int p = lane + ROW_LANES; p < parts; p += ROW_LANES)
             most = max(most, largest_of(load(source, UNIT * p, 1, terms, X_PADDED)));
-        const float2 scales = scales_of(largest_of_row(most));
-        if (lane == 0) inverse[row] = scales.s1;
+        most = largest_of_warp(most);
+        const float2 scales = scales_of(most);
+        if (lane == 0) {
+            inverse[row] = scales.s1;
+            largest[row] = most;
+        }
         for (int p = lane; p < parts; p += ROW_LANES)
             put(packed + part_at(row, UNIT * p, blocks_of[0], A_ROWS),
                 (p == lane ? held : load(source, UNIT * p, 1, terms, X_PADDED)) * scales.s0,
@@ -238,11 +266,14 @@ inline void copy_tiles(Ring *ring, Task task, __global const uint4 *weights,
 typedef struct {
     __global uint4 *values;
     __global const uint4 *weights;
-    __global const float *x_inverse, *inverse, *parameters;
+    __global const float *inverse, *parameters;
+    volatile __global float *row_inverse;
+    volatile __global uint *largest;
     __global float *y;
     __global uint *counts;
     __global int *alarm;
     __local float2 *columns;    // scales and biases of its team's columns
+    __local float2 *extremes;   // the largest of the layer's, of each warp of the team
     int ldy, batch;
     uint launch;
 } Buffers;
@@ -269,9 +300,11 @@ inline void put_if(__global uint *to, const uint word, const bool wanted)
 #endif
 }
 
-// Write what comes of a tile's sums as the next layer's inputs.
+// Write what comes of a tile's sums, times `scales`, as the next layer's inputs; the
+// largest of each of the two rows.
 inline void hand_over(float (*sums)[4], const int code, const int width, const Task task,
-                      const float *of_rows, const Buffers *at)
+                      const float *of_rows, const float *scales, uint *most,
+                      const Buffers *at)
 {
     const int following = min(task.layer + 1, LAYERS - 1);
     const int left = n_out_of[task.layer] - task.at.s1 - COLUMN_OF(0);
@@ -283,8 +316,10 @@ UNROLLED
 UNROLLED
         for (int i = 0; i < 2; ++i) {
             float2 v = scaled(sums, j, i, of_rows, at);
-            v = (float2)(activate_as(code, v.s0), activate_as(code, v.s1)) * SCALES.s0;
-            v.s1 = left > 8 * j + 1 ? v.s1 : 0;
+            v = (float2)(activate_as(code, v.s0), activate_as(code, v.s1));
+            v = (float2)(left > 8 * j ? v.s0 : 0, left > 8 * j + 1 ? v.s1 : 0);
+            most[i] = max(most[i], max(magnitude(v.s0), magnitude(v.s1)));
+            v *= scales[i];
             // Eight rows further, eight terms, a block.
             __global uint *pair = to + i * 64 + j % 2 * 32 + j / 2 * (4 * A_PIECE);
             const uint high = halves(v.s0, v.s1);
@@ -312,6 +347,34 @@ UNROLLED
         }
 }
 
+#if UNBOUNDED
+// The largest scale of a layer's neurons, and the largest bias, of those that a warp's
+// work-items look at.
+inline float2 extremes_of(const int layer, const Buffers *at)
+{
+    const int n_out = n_out_of[layer], bias = bias_of[layer];
+    const int step = PTX == 90 ? WARP_GROUP : 1;
+    uint scale = 0, most = 0;
+    for (int n = get_local_id(0) % step; n < n_out; n += step) {
+        scale = max(scale, magnitude(at->inverse[inverse_of[layer] + n]));
+        if (bias >= 0) most = max(most, magnitude(at->parameters[bias + n]));
+    }
+    return (float2)(as_float(largest_of_warp(scale)), as_float(largest_of_warp(most)));
+}
+
+// What no sum of a layer is beyond, where no input of the row is beyond `most`; its bits.
+inline uint bound_of(const int layer, const float most, const Buffers *at)
+{
+    const float n_in = layer ? n_out_of[max(layer, 1) - 1] : N_IN;
+    float2 extremes = at->extremes[0];
+UNROLLED
+    for (int w = 1; w < WARP_GROUP / WARP; ++w)
+        extremes = fmax(extremes, at->extremes[w]);
+    return magnitude(reach_of[layer] * (n_in * most * (2 << TOP) * extremes.s0
+                                        + extremes.s1));
+}
+#endif
+
 // Multiply a tile, of so many columns, and finish it.
 inline void compute(const int width, const Task task, const Buffers *at
 #if PTX == 90
@@ -321,8 +384,14 @@ inline void compute(const int width, const Task task, const Buffers *at
 {
     const int layer = task.layer, n_out = n_out_of[layer], bias = bias_of[layer];
     const int lane = get_local_id(0) % WARP_GROUP, rounds = blocks_of[layer] / ROUND;
+    const int row = task.at.s0 + ROW_OF(0), first = layer * rows_of(at->batch) + row;
     float2 own[OWN];
-    float sums[2 * BLOCKS_N][4], of_rows[2] = {SCALES.s1, SCALES.s1};
+    float sums[2 * BLOCKS_N][4], of_rows[2], scales[2];
+    uint most[2] = {0, 0};
+#if UNBOUNDED
+    float2 extremes = (float2)(0);
+    if (is_scaled[layer + 1]) extremes = extremes_of(layer, at);
+#endif
 UNROLLED
     for (int i = 0; i < OWN; ++i) {
         const int n = min(task.at.s1 + lane + i * WARP_GROUP, n_out - 1);
@@ -342,25 +411,50 @@ UNROLLED
 UNROLLED
     for (int i = 0; i < OWN; ++i)
         if (lane + i * WARP_GROUP < width) at->columns[lane + i * WARP_GROUP] = own[i];
+#if UNBOUNDED
+    if (LANE == 0 || PTX != 90) at->extremes[lane / WARP] = extremes;
+#endif
     team_barrier();
-    if (layer == 0)  // written in this launch, but before its tiles were copied
+    const bool multiplies = get_local_id(0) < MULTIPLIERS;
+    // What rows' own scales depend on was written in this launch, before they were copied.
 UNROLLED
-        for (int i = 0; i < 2; ++i)
-            of_rows[i] = ((volatile __global const float *)
-                              at->x_inverse)[task.at.s0 + ROW_OF(i)];
+    for (int i = 0; i < 2; ++i) {
+        const int at_row = first + 8 * i, after = at_row + rows_of(at->batch);
+        of_rows[i] = is_scaled[layer] && multiplies ? at->row_inverse[at_row] : SCALES.s1;
+        scales[i] = SCALES.s0;
+#if UNBOUNDED
+        if (is_scaled[layer + 1] && multiplies) {
+            const float largest = is_scaled[layer] ? as_float(at->largest[at_row]) : 1;
+            const float2 both = scales_of(bound_of(layer, largest, at));
+            scales[i] = both.s0;
+            at->row_inverse[after] = both.s1;
+        }
+#endif
+    }
 #define HAND_OVER(code, function, steepness, limit)                                      \
-    case code: hand_over(sums, code, width, task, of_rows, at); break;
-    if (get_local_id(0) < MULTIPLIERS && layer < LAYERS - 1)
+    case code: hand_over(sums, code, width, task, of_rows, scales, most, at); break;
+    if (multiplies && layer < LAYERS - 1)
         switch (function_of[layer]) { FUNCTIONS(HAND_OVER) }
+#if UNBOUNDED
+    if (multiplies && is_scaled[layer + 1])
+        for (int i = 0; i < 2; ++i) {
+            const uint largest = largest_of_four(most[i]);
+            if (LANE % 4 == 0 || PTX != 90)
+                atomic_max(at->largest + first + rows_of(at->batch) + 8 * i, largest);
+        }
+#endif
     // Told of by those who wrote what this tile depends on, or by its own group.
-    if (get_local_id(0) < MULTIPLIERS && layer == LAYERS - 1 && width == LAST_WIDTH)
+    if (multiplies && layer == LAYERS - 1 && width == LAST_WIDTH)
         put_out(sums, width, *(volatile __global int *)at->alarm, task, of_rows, at);
     tell(at->counts + count_of(layer + 1, task.at.s0, at->batch));
 }
 
 // y [batch, ldy] = the chain's outputs for x [batch, ldx]
 //
-// values      packed inputs of each layer; x_inverse: the scales of the first one's rows
+// values      packed inputs of each layer
+// row_inverse [LAYERS, rows] the scales of their rows, of whole tiles
+// largest     [2, LAYERS, rows] the largest value of each row, 0 at first; launches use
+//             two sets in turn, and each empties the other one
 // weights     packed A of each layer; inverse: the scales of their rows
 // parameters  the biases
 // counts      [LAYERS + 1, tiles of rows], 0 at first
@@ -368,13 +462,15 @@ UNROLLED
 // alarm       set where a wait hit its bound
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void mma_chain(__global const float *x, const int ldx, __global uint4 *values,
-               __global float *x_inverse, __global const uint4 *weights, __global const float *inverse,
+               __global float *row_inverse, __global uint *largest,
+               __global const uint4 *weights, __global const float *inverse,
                __global const float *parameters, __global float *y, const int ldy,
                const int batch, __global uint *counts, __global uint *launches,
                __global int *alarm)
 {
     __local uint4 shared[SHARED] __attribute__((aligned(128)));
     __local float2 columns[GROUPS * TILE_N] __attribute__((aligned(16)));
+    __local float2 extremes[MULTIPLIERS / WARP];
     const int id = get_local_id(0), groups = get_num_groups(0);
     const uint launch = launches[get_group_id(0)];
     Task task = {(int)get_group_id(0) - groups, 0, (int2)(0)};
@@ -394,11 +490,20 @@ void mma_chain(__global const float *x, const int ldx, __global uint4 *values,
 #else
 #define COMPUTE(width) compute(width, task, &at);
 #endif
-    if (id < MULTIPLIERS) pack_x(x, ldx, values, x_inverse, batch, counts);
+    const int all_rows = LAYERS * rows_of(batch);
+    __global uint *now = largest + (launch & 1) * all_rows;
+    if (id < MULTIPLIERS) {
+        __global uint *then = largest + (~launch & 1) * all_rows;
+        for (int i = get_group_id(0) * MULTIPLIERS + id; UNBOUNDED && i < all_rows;
+             i += groups * MULTIPLIERS)
+            then[i] = 0;
+        pack_x(x, ldx, values, row_inverse, now, batch, counts);
+    }
     team_barrier();
     const Buffers at = {
-        values, weights, x_inverse, inverse, parameters, y, counts, alarm,
-        columns + id % MULTIPLIERS / WARP_GROUP * TILE_N, ldy, batch, launch
+        values, weights, inverse, parameters, row_inverse, now, y, counts, alarm,
+        columns + id % MULTIPLIERS / WARP_GROUP * TILE_N,
+        extremes + id % MULTIPLIERS / WARP_GROUP * (WARP_GROUP / WARP), ldy, batch, launch
     };
     while (next_task(&task, groups, batch)) {
 #ifdef NARROW

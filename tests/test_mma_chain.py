@@ -9,6 +9,7 @@ import pytest
 
 import clnet
 from clnet import Dense, Local, Network
+from clnet.activations import activation
 from clnet.binding import Step
 from clnet.errors import ClnetWarning
 from clnet.executable import Executable
@@ -16,7 +17,13 @@ from clnet.ops import PRECISIONS
 from clnet.runtime import Plan
 from clnet.session import session
 from clnet.variants import Generic, mma_chain
-from clnet.variants.mma_chain import KEYS, SHAPES, MmaChain, Tiling
+from clnet.variants.mma_chain import (
+    KEYS,
+    NOT_BEYOND_SUMS,
+    SHAPES,
+    MmaChain,
+    Tiling,
+)
 from clnet.variants.packing import PLANES
 
 DEVICE = clnet.device()
@@ -68,6 +75,22 @@ def mixed(*sizes):
     return Network(sizes[0], [*layers, Dense(sizes[-1], "silu")], seed=1)
 
 
+@pytest.mark.parametrize("scale", [1e-8, 1, 1e6])
+def test_scales_of_rows(scale):
+    """Values without a bound have scales that are known before they are."""
+    names = ("relu", "tanh", "gelu", "identity", "silu")
+    layers = [Dense(n, name) for n, name in zip((40, 9, 33, 20, 5), names, strict=True)]
+    network = Network(30, layers, seed=1)
+    network.parameters = network.parameters * scale
+    check(network, 65, config_of(64, 32, 32, 4, 2))
+
+
+@pytest.mark.parametrize("name", sorted(NOT_BEYOND_SUMS))
+def test_what_is_not_beyond_its_sum(name):
+    v = np.linspace(-100, 100, 20001)
+    assert (np.abs(activation(name).value(v)) <= np.abs(v)).all()
+
+
 @pytest.mark.parametrize(("sizes", "batch", "shape", "precision"), [
     ((20, 33, 50, 7), 66, (64, 64, 32, 4, 2), "highest"),
     ((65, 97, 35, 3), 64, (64, 96, 96, 4, 2), "medium"),
@@ -90,9 +113,10 @@ def test_sizes(sizes, batch, shape, precision):
 @pytest.mark.parametrize("batch", [200, 2500])
 def test_all_units_at_once(batch, precision):
     """Layers of less tiles than groups and of more."""
-    network = mixed(203, 1500, 700, 2100, 33)
-    for shape in SHAPES[PLANES[precision]][batch > 200 :: 2]:
-        check(network, batch, config_of(*shape), precision, device=DEVICE)
+    sizes = 203, 1500, 700, 2100, 33
+    networks = mixed(*sizes), Network.mlp(sizes, "relu", seed=1)
+    for number, shape in enumerate(SHAPES[PLANES[precision]][batch > 200 :: 2]):
+        check(networks[number % 2], batch, config_of(*shape), precision, device=DEVICE)
 
 
 def test_shapes_keep_to_what_the_kernel_says():
@@ -134,8 +158,8 @@ def test_refusals():
     local = Network(9, [Local(window=3), Dense(2)])
     assert "dense layers" in refuse(whole(local, 64), H200)
     assert "two layers" in refuse(whole(mixed(3, 2), 64), H200)
-    unbounded = Network(3, [Dense(4, "relu"), Dense(4)])
-    assert "relu may be" in refuse(whole(unbounded, 64), H200)
+    unbounded = Network(3, [Dense(4, "softplus"), Dense(4)])
+    assert "softplus may be" in refuse(whole(unbounded, 64), H200)
 
 
 @CPU_ONLY

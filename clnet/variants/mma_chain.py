@@ -22,6 +22,7 @@ from clnet.variants.base import (
     Reach,
     Scratch,
     function_defines,
+    number,
     padded,
     refuse_unless_dense_layers,
     refuse_unless_groups_meet,
@@ -62,6 +63,9 @@ SHAPES = {
         (64, 32, 32, 4, 8),
     ),
 }
+NOT_BEYOND_SUMS = frozenset(
+    {"identity", "relu", "leaky_relu", "elu", "gelu", "silu"}
+)
 # The model by which they are ranked, in clocks of a compute unit, measured on an H200.
 RATE = {2: 38, 1: 127}  # values of a tile that its units add to in a clock
 BANDWIDTH = 58  # bytes a clock to local memory
@@ -99,8 +103,8 @@ class MmaChain:
             return "it computes two layers or more"
         for layer in layers[:-1]:
             name = layer.act.nonlinearity.names[0]
-            if not activation(name).bounded:
-                return f"it passes on what is not beyond 1, and {name} may be"
+            if not (activation(name).bounded or name in NOT_BEYOND_SUMS):
+                return f"it passes on nothing beyond 1 and its sum, and {name} may be"
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
@@ -141,7 +145,6 @@ class MmaChain:
         size, scales_size = weights[-1]
         packed = Packed(key, size), Packed(f"{key}, scales", scales_size)
         values = Scratch("values", tiling.values[-1])
-        scales = Scratch("scales", rows[0].scales_size)
         groups = device.compute_units
         group = group_of(tiling.shapes[0])
         biases = [layer.act.bias for layer in layers]
@@ -149,6 +152,10 @@ class MmaChain:
         functions = tuple(dict.fromkeys(hidden))
         narrow = min(tiling.widths)
         tiles_of_rows = -(-span.batch // config["tile_m"])
+        per_row = 4 * len(layers) * tiles_of_rows * config["tile_m"]
+        scales = Scratch("scales", per_row), Scratch("largest", 2 * per_row)
+        unbounded = [not activation(function.names[0]).bounded for function in hidden]
+        steepness = [abs(layer.act.nonlinearity.steepness[0]) for layer in layers]
         defines = {
             **tiling.products[0].defines(tiling.shape_of(config["tile_n"])),
             **({"NARROW": narrow} if narrow < config["tile_n"] else {}),
@@ -157,6 +164,9 @@ class MmaChain:
             "BLOCKS": table(packing.blocks for packing in rows),
             "WIDTHS": table(tiling.widths),
             "TILES": table(tiling.tiles),
+            "SCALED": table([1, *map(int, unbounded), 0]),
+            "REACH": "{" + ", ".join(number(s, span) for s in steepness) + "}",
+            "UNBOUNDED": int(any(unbounded)),
             "VALUES": table(before // WORDS for before in tiling.values[:-1]),
             "WEIGHTS": table(before // WORDS for before, _ in weights[:-1]),
             "INVERSE": table(before // 4 for _, before in weights[:-1]),
@@ -183,7 +193,7 @@ class MmaChain:
             Launch(
                 "mma_chain.cl", "mma_chain", defines, (groups * group,), (group,),
                 (
-                    x, x.stride, values, scales, *packed, Parameters(), y, y.stride,
+                    x, x.stride, values, *scales, *packed, Parameters(), y, y.stride,
                     span.batch,
                     Scratch("counts", 4 * (len(layers) + 1) * tiles_of_rows),
                     Scratch("launches", 4 * groups), Distress(),
