@@ -72,7 +72,7 @@ inline int sample_of(__local const Task *task, const int quarter)
 // What it takes.
 typedef struct {
     int out;                    // the piece of the outputs
-    bool has, keeps, tells;     // the task has it; the group finishes, and hands it over
+    bool has, keeps, tells;     // the task has it; the group finishes it; hands it over
     float factor, bias;
 } Own;
 inline Own own_of(__local const Task *task, const int quarter,
@@ -86,9 +86,7 @@ inline Own own_of(__local const Task *task, const int quarter,
     own.keeps = own.has && (task->keeps >> piece & 1);
     own.tells = own.keeps && task->neuron / BLOCK + row < task->next;
     const bool live = own.keeps && neuron < task->n_out;
-    // Bounded values were all scaled alike.
-    own.factor = (live ? inverse[task->inverse + neuron] : 0.0f)
-                 * (task->scaled ? 1.0f : scales_of(BOUND).s1);
+    own.factor = live ? inverse[task->inverse + neuron] : 0.0f;
     own.bias = live && task->bias >= 0 ? parameters[task->bias + neuron] : 0.0f;
     return own;
 }
@@ -120,9 +118,9 @@ void persistent_mma(__global const uint4 *weights, __global const float *inverse
 {
     __local Task tasks[TASKS];
 #if PTX >= 80
-    __local uint *exchange = 0;  // not used there
+    __local float *exchange = 0;  // not used there
 #else
-    __local uint exchange[GROUP];
+    __local float exchange[GROUP];
 #endif
     __local float4 shared[2 * WARPS * TOGETHER * WARP];
     const int id = get_local_id(0), warp = id / WARP, lane = id % WARP;
@@ -147,9 +145,12 @@ void persistent_mma(__global const uint4 *weights, __global const float *inverse
         const int slices = task->slices, slice = task->slice;
         const int next = task->next, function = task->function;
         const bool out_scaled = task->out_scaled;
-        const bool scaled = task->scaled, given = task->values < 0;
-        __global const uint4 *pieces = (__global const uint4 *)now + task->values * WARP;
-        volatile __global const uint *scales = now + SCALES + task->values * PIECE_SAMPLES;
+        const int values = task->values;
+        const bool scaled = task->scaled, given = values < 0;
+        // Bounded values were all scaled alike. (Used where nobody waits for factors.)
+        const float unscaled = scaled ? 1.0f : scales_of(BOUND).s1;
+        __global const uint4 *pieces = (__global const uint4 *)now + values * WARP;
+        volatile __global const uint *scales = now + SCALES + values * PIECE_SAMPLES;
         float sums[ROWS][COLUMNS + SPARE][4];
 #if APART
         float rests[ROWS][COLUMNS + SPARE][4];
@@ -217,7 +218,8 @@ UNROLLED
                     break;
                 }
                 rest();
-                EACH_PIECE(found[d][j] = look_again(pieces + EACH(k + d, j), found[d][j]))
+                EACH_PIECE(
+                    found[d][j] = look_again(pieces + EACH(k + d, j), found[d][j]))
             }
             // The units cut off what they add up; so they only add a block of products
             // of high halves, and float32 adds those. The others lose 2^11 times less.
@@ -285,19 +287,19 @@ UNROLLED
                     __global const uint4 *block =
                         weights + ((size_t)task->weights + i * task->pitch + k
                                    - task->first) * BOTH;
-                    for (int e = 0; e < 4; ++e) {
-                        const int one = lane % 4 * 2 + e % 2;   // sample
-                        const int sample = (task->column + j) * 8 + one;
-                        const float by = scaled && !given ? as_float(~both[e % 2]) : 1.0f;
+                    for (int e = 0; e < 4; ++e)
                         for (int f = 0; f < BLOCK; ++f) {
-                            const int at = k * BLOCK + f;
-                            const float v =
-                                !given ? value_at((__global const uint *)piece, one, f) * by
-                                : sample < batch && at < n_in ? x[(size_t)sample * ldx + at]
-                                                              : 0.0f;
-                            sums[i][j][e] += weight_at(block, lane / 4 + e / 2 * 8, f) * v;
+                            const int neuron = lane / 4 + e / 2 * 8;
+                            const int one = lane % 4 * 2 + e % 2, at = k * BLOCK + f;
+                            const int sample = (task->column + j) * PIECE_SAMPLES + one;
+                            float v = 0;
+                            if (!given)
+                                v = value_at((__global const uint *)piece, one, f)
+                                    * (scaled ? as_float(~both[e % 2]) : 1.0f);
+                            else if (sample < batch && at < n_in)
+                                v = x[(size_t)sample * ldx + at];
+                            sums[i][j][e] += weight_at(block, neuron, f) * v;
                         }
-                    }
                 }
             }
 #endif
@@ -333,7 +335,8 @@ UNROLLED
         if (slices > 1) {
             // Where the sums of a quarter are exchanged.
 #define EXCHANGED(r, q)                                                                \
-    ((task->sums + QUARTER(r) / 4 * slices + (q)) * PIECE + QUARTER(r) % 4 * WARP + lane)
+    ((task->sums + QUARTER(r) / 4 * slices + (q)) * PIECE + QUARTER(r) % 4 * WARP      \
+     + lane)
 UNROLLED
             for (int r = 0; r < RUNS; ++r)
                 if (own[r].has && !own[r].keeps)
@@ -375,7 +378,8 @@ UNROLLED
 #if PTX >= 80
             if (!own[r].keeps) continue;
 #endif
-            const float v = activate_as(function, sum[r] * own[r].factor + own[r].bias);
+            const float v = activate_as(
+                function, sum[r] * (own[r].factor * unscaled) + own[r].bias);
             if (next) {
                 publish(v, own[r].out, QUARTER(r) % 4, out_scaled, own[r].tells, SCALES,
                         now, then, exchange);

@@ -62,24 +62,16 @@ inline uint look_for(__global const uint *word, uint found)
 #endif
 }
 
-// What another lane of the warp has: of lane ^ distance. In plain C all work-items come
-// together here.
-inline uint of_partner(const uint v, const int distance, __local uint *exchange)
+#if PTX >= 80
+// What another lane of the warp has: of lane ^ distance.
+inline uint of_partner(const uint v, const int distance)
 {
     uint other;
-#if PTX >= 80
     asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;"
                  : "=r"(other) : "r"(v), "r"(distance));
-#else
-    barrier(CLK_LOCAL_MEM_FENCE);
-    exchange[get_local_id(0)] = v;
-    barrier(CLK_LOCAL_MEM_FENCE);
-    other = exchange[get_local_id(0) ^ distance];
-#endif
     return other;
 }
 
-#if PTX >= 80
 // Whether it is so for all lanes of a warp.
 inline bool in_all(const bool so)
 {
@@ -108,8 +100,8 @@ inline uint4 words_of(const float4 v, float *scale)
 {
     uint most = max(max(magnitude(v.s0), magnitude(v.s1)),
                     max(magnitude(v.s2), magnitude(v.s3)));
-    most = max(most, of_partner(most, 1, 0));
-    most = max(most, of_partner(most, 2, 0));
+    most = max(most, of_partner(most, 1));
+    most = max(most, of_partner(most, 2));
     const float2 by = scales_of(most);
     *scale = by.s1;
     const float4 w = v * by.s0;
@@ -135,28 +127,43 @@ inline float value_at(__global const uint *piece, const int sample, const int k)
 }
 #endif
 
+// A value's halves in one word, the high one low.
+inline uint both_halves(const float v)
+{
+    return halves(v, (v - of_halves(halves(v, 0)).s0) * LOW);
+}
+
 // Hand over this lane's value of a quarter of a piece, and empty its word in the other
-// set. Nothing unless it is `mine`. The piece's scales lie in their sets at `scales`.
+// set. Nothing unless it is `mine`. Sets have their scales from word `scales` on. In
+// plain C all work-items come together here.
 inline void publish(const float v, const int piece, const int quarter, const bool scaled,
                     const bool mine, const int scales, __global uint *now,
-                    __global uint *then, __local uint *exchange)
+                    __global uint *then, __local float *exchange)
 {
     const int lane = get_local_id(0) % WARP;
     const int sample = sample_in(quarter, lane), neuron = neuron_in(quarter, lane);
     uint most = magnitude(v);
 #if PTX >= 80
     if (scaled)
+UNROLLED
+        for (int distance = 2; distance < WARP; distance *= 2)
+            most = max(most, of_partner(most, distance));
+#else
+    __local float *all = exchange + get_local_id(0) - lane;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    all[lane] = v;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int distance = 2; distance < WARP; distance += 2)
+        most = max(most, magnitude(all[lane ^ distance]));
 #endif
-    {
-        most = max(most, of_partner(most, 2, exchange));
-        most = max(most, of_partner(most, 4, exchange));
-        most = max(most, of_partner(most, 8, exchange));
-        most = max(most, of_partner(most, 16, exchange));
-    }
     const float2 by = scales_of(scaled ? most : BOUND);
-    const float w = v * by.s0;
-    const uint own = halves(w, (w - of_halves(halves(w, 0)).s0) * LOW);
-    const uint beside = of_partner(own, 4, exchange);   // of neuron ^ 1
+    const uint own = both_halves(v * by.s0);
+    // Of neuron ^ 1.
+#if PTX >= 80
+    const uint beside = of_partner(own, 4);
+#else
+    const uint beside = both_halves(all[lane ^ 4] * by.s0);
+#endif
     if (!mine) return;
     // The even neuron's lane tells both high halves, the odd one's both low ones.
     const bool odd = neuron % 2;
@@ -165,7 +172,7 @@ inline void publish(const float v, const int piece, const int quarter, const boo
     const int at = piece * PIECE + (4 * sample + neuron % 8 / 2) * 4 + neuron / 8
                    + 2 * odd;
     tell(now + at, then + at, as_float(word));
-    if (scaled) {   // by all its lanes, alike
+    if (scaled) {  // by all of its lanes, alike
         const int place = scales + piece * PIECE_SAMPLES + sample;
         tell(now + place, then + place, by.s1);
     }
