@@ -25,6 +25,7 @@ from clnet.device import GET_PLATFORM, NO_PLATFORM, Device, device, survey
 from clnet.errors import ClnetError, DeviceError, counted
 from clnet.program import build, source_text
 from clnet.quirks import NVIDIA, POCL
+from clnet.summary import WIDTH
 
 VENDORS = Path("/etc/OpenCL/vendors")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia")
@@ -86,7 +87,7 @@ def examine() -> Iterator[Finding]:
 
 
 def report() -> int:
-    """Print every finding, 80 columns wide but for words that are longer.
+    """Print every finding, `WIDTH` columns wide but for longer words.
 
     Returns
     -------
@@ -107,7 +108,7 @@ def report() -> int:
 def _wrapped(head: str, text: str) -> str:
     return textwrap.fill(
         text,
-        80,
+        WIDTH,
         initial_indent=head,
         subsequent_indent=" " * len(head),
         break_on_hyphens=False,

@@ -13,13 +13,13 @@ from clnet.device import Device
 from clnet.layers import Sparse
 from clnet.ops import Apply, BiasAct, Program, Slot, Softmax
 from clnet.storage.formats import AUTO
+from clnet.summary import WIDTH
 from clnet.training_ops import ActGrad, ApplyT, BiasGrad, Outer
 
 if TYPE_CHECKING:
     from clnet.cover import Candidate, Cover, Survey
     from clnet.network import Network
 
-WIDTH = 80  # columns
 GAP = 2  # between columns of a table
 CUTS = ((2, 20), (0, 14), (2, 12), (0, 10), (1, 11))
 """What gives way where a table is too wide: columns, and down to which width."""

@@ -29,6 +29,8 @@ from clnet.training_ops import ApplyT, Outer
 
 OneOp = TypeVar("OneOp", bound=Op)
 
+VECTOR_BYTES = 32  # of CPUs: without AVX-512 PoCL computes wrong sums in longer vectors
+
 Config = Mapping[str, int]
 """One point of a variant's tuning space: named whole numbers."""
 

@@ -10,6 +10,7 @@ from clnet.ops import Span, round_up
 from clnet.storage import RowStorage
 from clnet.training_ops import Outer as OuterOp
 from clnet.variants.base import (
+    VECTOR_BYTES,
     Config,
     Cost,
     Gradients,
@@ -28,7 +29,6 @@ from clnet.variants.generic import GROUP
 BLOCK = 64  # samples of a partial sum
 LEAST_PART = 64  # samples of a part
 VECTORS = {"cpu": (8, 4), "gpu": (1, 4, 2)}  # columns a work-item, the best first
-VECTOR_BYTES = 32  # at most: without AVX-512 PoCL computes wrong sums in longer vectors
 ROWS = (8, 4, 2, 1)
 ITEMS = {"cpu": 8, "gpu": 2048}  # work-items that a compute unit wants
 

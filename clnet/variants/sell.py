@@ -28,6 +28,7 @@ from clnet.variants.base import (
     span_flops,
 )
 from clnet.variants.sparse import (
+    UNROLL,
     SparseProduct,
     refuse_unless_product,
     sparse_product,
@@ -40,7 +41,6 @@ TILES = (16, 32, 8, 4)  # samples
 GROUPS = (512, 256, 1024, 128, 64, 32)  # work-items, for one sample
 MOST_GROUPS = 3  # of these that are worth measuring
 TILE_PARTS = (4, 8, 2, 1)  # for a tile
-UNROLL = 2  # vectors of entries under way
 
 
 @dataclass(frozen=True)

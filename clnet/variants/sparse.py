@@ -14,6 +14,7 @@ from clnet.storage import CooStorage, CsrStorage, SparseStorage
 from clnet.storage.sparse import index_array
 from clnet.training_ops import ApplyT
 from clnet.variants.base import (
+    VECTOR_BYTES,
     Argument,
     Launch,
     Scratch,
@@ -27,7 +28,7 @@ from clnet.variants.base import (
 TURNED_FEATURES = 32  # of a group
 TURNING_GROUP = 256  # work-items
 VECTOR = 4  # entries read at once; lists are padded to whole vectors
-VECTOR_BYTES = 32  # of CPUs: without AVX-512 PoCL computes wrong sums in longer vectors
+UNROLL = 2  # vectors of entries under way
 RUNS = (4, 1, 16)  # of rows, for a core of a CPU, the usually best first
 
 

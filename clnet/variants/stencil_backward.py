@@ -10,6 +10,7 @@ from clnet.ops import Span, round_up
 from clnet.storage import LocalStorage
 from clnet.training_ops import ApplyT, Outer
 from clnet.variants.base import (
+    VECTOR_BYTES,
     Config,
     Cost,
     Gradients,
@@ -23,7 +24,7 @@ from clnet.variants.base import (
     span_flops,
     unsupported_dtype,
 )
-from clnet.variants.outer import BLOCK, ITEMS, LEAST_PART, VECTOR_BYTES, add_parts
+from clnet.variants.outer import BLOCK, ITEMS, LEAST_PART, add_parts
 
 SOURCE = "stencil_backward.cl"
 BANDS = 4  # a work-item: their sums stay in registers
