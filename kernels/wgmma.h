@@ -21,8 +21,9 @@
 // STEP              blocks of 16 terms that are copied at once
 // STAGES            steps in local memory: 2 or more
 // SLICE             blocks of terms that the units add up: STEP, 2 STEP or 4 STEP
-// COPIER            1: a warp beside the warp groups copies; 2: the first of a warp group
-//                   that leaves the two others its registers; 0: they do
+// COPIER            1: a warp beside the warp groups copies; 0: they do; 2: the first of a
+//                   warp group that leaves the two others its registers and ends (where
+//                   it goes on with them, code for few registers is slow)
 // NARROW            columns of tiles that are narrower than TILE_N, if there are such
 // PANEL             as in products.h
 // PLANES            as in halves.h
@@ -342,7 +343,6 @@ inline int multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
     Place place = {0, 0};
 #if COPIER
     if (id >= MULTIPLIERS) {
-        leave_registers();
         for (int step = 0; id == MULTIPLIERS && step < ring.steps; ++step) {
             flag_wait(ring.empty + place.stage, place.phase ^ 1);
             fill(&ring, place.stage, step);
@@ -351,7 +351,6 @@ inline int multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
         return 0;
     }
 #endif
-    take_registers();
     add_rounds(all[0], &ring, &place, to - from, TILE_N);
     return 1;
 }

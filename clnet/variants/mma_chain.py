@@ -32,6 +32,7 @@ from clnet.variants.base import (
 from clnet.variants.chain import chain, functions_defines, strides, table
 from clnet.variants.mma import (
     GROUP_ROWS,
+    PANEL,
     RATES,
     Product,
     group_of,
@@ -72,7 +73,6 @@ BANDWIDTH = 58  # bytes a clock to local memory
 ARRIVAL = 900  # from asking for a tile's first step to having it
 FINISHING = 9  # for each column of a tile
 MEETING = 4500  # from a tile's end to where others begin
-MIXED = 3  # rounds of tiles
 
 
 @dataclass(frozen=True)
@@ -247,9 +247,9 @@ class Tiling:
             blocks * rows * width / RATE[product.planes], copied * of_row / BANDWIDTH
         )
         tile = ARRIVAL + products + FINISHING * width
-        # Where there are many rounds, tiles of two layers share one.
-        rounds = tiles / self.units
-        rounds = math.ceil(rounds) if rounds < MIXED else rounds
+        rounds = max(1, tiles / self.units)
+        if product.m <= PANEL * rows:  # else tiles of two layers share a round
+            rounds = math.ceil(rounds)
         return rounds * tile + MEETING
 
     def shape_of(self, width: int) -> Config:
