@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pyopencl as cl
 import pytest
 
 from clnet import Dense, Network, reference, training
 from clnet import memory as memories
-from clnet.callbacks import Checkpoint, EarlyStopping
+from clnet.callbacks import EarlyStopping
 from clnet.device import device
-from clnet.errors import ClnetError, ClnetWarning, FormatError, InputError
+from clnet.errors import ClnetWarning, InputError
 from clnet.formats import load, load_data
 from clnet.history import TrainingState
 from clnet.losses import loss_function
@@ -223,31 +221,6 @@ def test_seeds():
     assert len(set(found)) == 4
 
 
-@pytest.mark.parametrize("text", [b"", b"nonsense", b"PK\x03\x04zzz"])
-def test_damaged_states(tmp_path, text):
-    path = tmp_path / "state.npz"
-    path.write_bytes(text)
-    with pytest.raises(FormatError, match=r"state\.npz"):
-        TrainingState.load(path)
-
-
-def test_states_of_something_else(tmp_path):
-    path = tmp_path / "other.npz"
-    np.savez(path, x=np.zeros(3))
-    with pytest.raises(FormatError, match="holds no state of a training"):
-        TrainingState.load(path)
-    x, t = spirals()
-    state = net().fit(x, t, optimiser="adam", epochs=1).state
-    with pytest.raises(InputError, match=r"of Adam\(.*not of Rprop"):
-        net().fit(x, t, optimiser="rprop", state=state)
-    with pytest.raises(InputError, match="parameters, this one has"):
-        Network(2, [Dense(2)]).fit(x, t, optimiser="adam", state=state)
-    with pytest.raises(InputError, match="the state's seed is"):
-        net().fit(x, t, optimiser="adam", state=state, seed=(state.seed + 1) % 2**62)
-    with pytest.raises(InputError, match="state must be"):
-        net().fit(x, t, optimiser="adam", state=3)
-
-
 def test_without_progress_there_is_no_bar(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a bar")
@@ -382,91 +355,6 @@ def test_ctrl_c_keeps_what_was_learnt():
     np.testing.assert_array_equal(network.parameters, other.parameters)
 
 
-def test_callbacks_see_and_stop():
-    x, t = spirals()
-    seen = []
-
-    def watch(training, epoch):
-        seen.append((epoch.number, training.parameters.copy(), len(training.history)))
-        return epoch.number == 4
-
-    network = net()
-    before = network.parameters.copy()
-    history = network.fit(x, t, epochs=50, callbacks=[lambda *_: None, watch])
-    assert [(n, length) for n, _, length in seen] == [(i, i) for i in range(1, 5)]
-    assert (seen[0][1] != before).any()
-    np.testing.assert_array_equal(seen[-1][1], network.parameters)
-    assert history.stopped == "watch stopped after epoch 4"
-
-
-def test_early_stopping_restores_the_best():
-    x, t = spirals()
-    kept = {}
-
-    def keep(training, epoch):
-        kept[epoch.number] = training.parameters
-
-    stop = EarlyStopping(patience=3)
-    network = net()
-    history = network.fit(
-        x[:15], t[:15], epochs=400, optimiser=Adam(0.2), callbacks=[keep, stop],
-        validation=(x[60:], t[60:]),
-    )
-    best = 1 + int(np.argmin(history.validation_loss))
-    assert stop.best_epoch == best == len(history) - 3
-    assert history.stopped == f"EarlyStopping stopped after epoch {len(history)}"
-    np.testing.assert_array_equal(network.parameters, kept[best])
-
-
-def test_early_stopping_serves_another_training():
-    x, t = spirals()
-    stop = EarlyStopping(patience=2)
-    found = []
-    for _ in range(2):
-        network = net()
-        network.fit(x[:15], t[:15], epochs=60, optimiser=Adam(0.2), callbacks=[stop],
-                    validation=(x[60:], t[60:]))
-        found.append(network.parameters.tobytes())
-    assert found[0] == found[1]
-
-
-def test_a_validation_that_overflows():
-    """Training goes on; early stopping takes what is not finite for no improvement."""
-    x, t = spirals()
-    network = net("identity")
-    wide = np.full((4, 2), 1.0), np.full((4, 2), 1e30)
-    history = network.fit(
-        x, t, epochs=30, validation=wide, callbacks=[EarlyStopping(patience=4)]
-    )
-    assert len(history) == 4
-    assert not np.isfinite(history.validation_loss).any()
-    assert np.isfinite(network.parameters).all()
-
-
-def test_an_error_in_a_callback_loses_nothing():
-    x, t = spirals()
-
-    def fail(training, epoch):
-        if epoch.number == 3:
-            raise ZeroDivisionError
-
-    network, other = net(), net()
-    with pytest.raises(ZeroDivisionError):
-        network.fit(x, t, epochs=50, callbacks=[fail])
-    other.fit(x, t, epochs=3)
-    np.testing.assert_array_equal(network.parameters, other.parameters)
-
-
-def test_checkpoints(tmp_path):
-    x, t = spirals()
-    network = net()
-    path = tmp_path / "best.safetensors"
-    network.fit(x, t, epochs=5, callbacks=[Checkpoint(path, every=2)])
-    other = net()
-    other.fit(x, t, epochs=4)
-    np.testing.assert_array_equal(load(path).parameters, other.parameters)
-
-
 def test_a_desired_error():
     x, t = spirals()
     history = net().fit(x, t, epochs=100, desired_error=0.2)
@@ -480,25 +368,6 @@ def test_progress(capsys):
     assert "3/3" in capsys.readouterr().err
     net().fit(x, t, epochs=3)
     assert capsys.readouterr().err == ""
-
-
-def test_the_history():
-    x, t = spirals()
-    history = net().fit(x, t, epochs=3, validation=(x, t))
-    assert len(history) == len(history.loss) == len(history.bit_fail) == 3
-    assert [epoch.loss for epoch in history] == history.loss
-    assert "3 epochs, loss" in repr(history)
-    pytest.importorskip("matplotlib")
-    axes = history.plot()
-    assert [line.get_label() for line in axes.lines] == ["training", "validation"]
-    assert history.plot(axes) is axes
-
-
-def test_a_plot_without_matplotlib(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    x, t = spirals()
-    with pytest.raises(ClnetError, match="needs matplotlib"):
-        net().fit(x, t, epochs=1).plot()
 
 
 # What is refused --------------------------------------------------------------------
@@ -544,22 +413,3 @@ def test_bad_arguments(change, sentence):
     network = net()
     with pytest.raises(InputError, match=sentence):
         network.fit(arguments.pop("x"), arguments.pop("t"), **arguments)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: EarlyStopping("los"), lambda: EarlyStopping(patience=0),
-        lambda: EarlyStopping(min_delta=-1), lambda: EarlyStopping(min_delta="a"),
-        lambda: Checkpoint("a.txt"), lambda: Checkpoint("a.net", every=0),
-    ],
-)
-def test_bad_callbacks(make):
-    with pytest.raises(ClnetError):
-        make()
-
-
-def test_states_are_records():
-    assert {f.name for f in dataclasses.fields(TrainingState)} == {
-        "optimiser", "epoch", "count", "seed", "parameters", "values"
-    }
