@@ -1,0 +1,227 @@
+"""Plans that take `pyopencl` device arrays and give such: no copy, and in order."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pyopencl as cl
+import pyopencl.array as cla
+import pytest
+from bounds import assert_right
+from test_runtime import CPU, DEVICES, NETWORK, cover, inputs, on_device
+
+from clnet import Network
+from clnet.errors import DeviceError, InputError
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return on_device(NETWORK, 4)
+
+
+@pytest.fixture(scope="module")
+def single():
+    return on_device(NETWORK, 1)
+
+
+@pytest.fixture
+def no_copies(monkeypatch):
+    """Fail where anything is copied between host and device, or within it."""
+
+    def refuse(*_, **__):
+        raise AssertionError("copied")
+
+    def arm():
+        for name in ("enqueue_copy", "enqueue_fill_buffer", "enqueue_map_buffer"):
+            monkeypatch.setattr(cl, name, refuse)
+
+    yield arm
+    monkeypatch.undo()
+
+
+@DEVICES
+def test_device_arrays_in_and_out_without_a_copy(device, no_copies, monkeypatch):
+    network = Network.mlp([5, 7, 3], "tanh", seed=1)
+    plan = on_device(network, 4, device)
+    x = inputs(network, 4)
+    plan(cla.to_device(plan.queue, x))  # makes what the plan needs
+    x = inputs(network, 4, seed=1)
+    there, out = cla.to_device(plan.queue, x), cla.zeros(plan.queue, (4, 3), np.float32)
+    buffer = out.base_data
+    no_copies()
+    new = plan(there)
+    same = plan(there, out=out)
+    monkeypatch.undo()
+    assert same is out
+    assert out.base_data is buffer
+    assert isinstance(new, cla.Array)
+    assert new.shape == (4, 3)
+    np.testing.assert_array_equal(there.get(), x)
+    for y in (new, same):
+        assert_right(network, x, y.get())
+
+
+@pytest.mark.parametrize("kinds", [
+    ["naive", "naive"], ["cpu", "cpu"], ["cpu with caller", "cpu with caller"],
+    ["cpu with caller", "naive"], ["naive", "generic"],
+], ids=" then ".join)
+def test_every_device_array_is_read_and_written_in_its_place(kinds):
+    """Workers that stay between calls must not look at the call before's arrays."""
+    network = Network.mlp([5, 100, 64], "tanh", seed=1)
+    plan = cover(network, CPU, kinds, 2)
+    batches = [inputs(network, 2, seed) for seed in range(5)]
+    arrays = [cla.to_device(plan.queue, x) for x in batches]
+    for _ in range(6):
+        results = [
+            plan(x, out=cla.zeros(plan.queue, (2, 64), np.float32)) for x in arrays
+        ]
+        for x, y in zip(batches, results, strict=True):
+            assert_right(network, x, y.get())
+
+
+def test_results_feed_the_next_plan_in_place():
+    first = Network.mlp([5, 8], "tanh", seed=1)
+    second = Network.mlp([8, 3], "tanh", seed=2)
+    one, two = on_device(first, 2), on_device(second, 2)
+    x = inputs(first, 2)
+    y = two(one(cla.to_device(one.queue, x)))
+    assert_right(second, one(x), y.get())
+
+
+def test_one_sample_on_the_device(single):
+    x = inputs(NETWORK, 1)
+    flat = cla.to_device(single.queue, x[0])
+    y = single(flat)
+    assert y.shape == (3,)
+    assert_right(NETWORK, x, y.get()[np.newaxis])
+    assert single(cla.to_device(single.queue, x)).shape == (1, 3)
+
+
+def test_replaced_parameters_count_for_device_arrays():
+    network = Network.mlp([5, 40, 3], "tanh", seed=1)
+    for variants in (["naive"], ["cpu"]):
+        plan = on_device(network, 2, variants=variants)
+        x = inputs(network, 2)
+        there = cla.to_device(plan.queue, x)
+        for _ in range(3):
+            assert_right(network, x, plan(there).get())
+            network.parameters = network.parameters * np.float32(0.7)
+
+
+def test_a_plan_may_go_before_its_result_is_there():
+    """What it computes with must stay until it has been computed."""
+    network = Network.mlp([1500, 1500, 1500], "tanh", seed=1)
+    x = inputs(network, 8)
+    for _ in range(3):
+        plan = on_device(network, 8)
+        y = plan(cla.to_device(plan.queue, x))
+        del plan
+        gc.collect()
+        assert_right(network, x, y.get())
+
+
+def test_replacing_parameters_does_not_disturb_the_call_before():
+    network = Network.mlp([1500, 1500], "tanh", seed=1)
+    plan = on_device(network, 8)
+    x = inputs(network, 8)
+    there = cla.to_device(plan.queue, x)
+    expected = plan(there).get()
+    y = plan(there)  # may still be running when the parameters are replaced
+    network.parameters = np.zeros_like(network.parameters)
+    np.testing.assert_array_equal(plan(there).get(), 0)
+    np.testing.assert_array_equal(y.get(), expected)
+
+
+def test_a_double_network_takes_double_device_arrays():
+    network = Network.mlp([5, 7, 3], "tanh", seed=1, dtype="float64")
+    plan = on_device(network, 2)
+    x = inputs(network, 2)
+    y = plan(cla.to_device(plan.queue, x)).get()
+    assert y.dtype == np.float64
+    assert_right(network, x, y)
+    with pytest.raises(InputError, match="of float32, expected"):
+        plan(cla.to_device(plan.queue, x.astype(np.float32)))
+
+
+def test_work_on_another_queue_is_waited_for(plan):
+    other = cl.CommandQueue(plan.queue.context, plan.device.handle)
+    x = inputs(NETWORK, 4)
+    there = cla.to_device(other, np.zeros((4, 5), np.float32))
+    out = cla.zeros(other, (4, 3), np.float32)
+    for _ in range(20):
+        there.fill(0)
+        there += cla.to_device(other, x)
+        assert_right(NETWORK, x, plan(there, out=out).get())
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "sentence"),
+    [
+        ((3, 5), "float32", r"x is a device array \[3, 5\] of float32, expected "
+                            r"\[4, 5\] of float32"),
+        ((4, 6), "float32", r"\[4, 6\] of float32, expected \[4, 5\]"),
+        ((20,), "float32", r"\[20\] of float32, expected"),
+        ((4, 5), "float64", r"of float64, expected \[4, 5\] of float32"),
+        ((4, 5), "int32", r"of int32, expected"),
+    ],
+)
+def test_wrong_device_arrays_are_told(plan, shape, dtype, sentence):
+    with pytest.raises(InputError, match=sentence):
+        plan(cla.zeros(plan.queue, shape, dtype))
+    if shape != (4, 5):
+        return
+    good = cla.zeros(plan.queue, (4, 5), np.float32)
+    with pytest.raises(InputError, match=f"out is a device array .*{dtype}, expected"):
+        plan(good, out=cla.zeros(plan.queue, (4, 3), dtype))
+
+
+def test_device_arrays_that_are_not_whole_are_told(plan):
+    wide = cla.zeros(plan.queue, (4, 10), np.float32)
+    tall = cla.zeros(plan.queue, (8, 5), np.float32)
+    turned = cla.zeros(plan.queue, (4, 5), np.float32, order="F")
+    sentence = "x is a device array that is not contiguous from its buffer's start"
+    for array in (wide[:, :5], tall[4:], turned):
+        with pytest.raises(InputError, match=sentence):
+            plan(array)
+    assert plan(tall[:4]).shape == (4, 3)
+
+
+def test_an_array_of_another_context_is_told(plan):
+    other = cl.CommandQueue(cl.Context([plan.device.handle]))
+    foreign = cla.zeros(other, (4, 5), np.float32)
+    with pytest.raises(InputError, match="x lives in another OpenCL context"):
+        plan(foreign)
+    good = cla.zeros(plan.queue, (4, 5), np.float32)
+    with pytest.raises(InputError, match="out lives in another OpenCL context"):
+        plan(good, out=cla.zeros(other, (4, 3), np.float32))
+
+
+@pytest.mark.parametrize("out", [np.zeros((4, 3), np.float32), [[0.0] * 3] * 4, 3])
+def test_the_results_place_is_a_device_array_too(plan, out):
+    x = cla.zeros(plan.queue, (4, 5), np.float32)
+    with pytest.raises(InputError, match=r"out is of type \w+, expected a device"):
+        plan(x, out=out)
+
+
+def test_what_only_has_a_queue_is_no_device_array(plan):
+    class Impostor:
+        queue = None
+
+    with pytest.raises(InputError, match="x is of type Impostor, expected a device"):
+        plan(Impostor())
+
+
+def test_a_result_may_not_overwrite_its_input():
+    network = Network.mlp([5, 5], "tanh", seed=1)
+    plan = on_device(network, 2)
+    x = cla.to_device(plan.queue, inputs(network, 2))
+    with pytest.raises(InputError, match="out is x's own memory"):
+        plan(x, out=x)
+
+
+def test_a_plan_on_the_host_alone_takes_no_device_arrays():
+    plan = on_device(NETWORK, 2, variants=["host"])
+    assert_right(NETWORK, inputs(NETWORK, 2), plan(inputs(NETWORK, 2)))
+    with pytest.raises(DeviceError, match="pass host arrays"):
+        plan(cla.zeros(plan.queue, (2, 5), np.float32))
