@@ -291,10 +291,11 @@ inline float2 scaled(float (*sums)[4], const int j, const int i, const float *of
 inline void put_if(__global uint *to, const uint word, const bool wanted)
 {
 #if PTX == 90
-    // Without a branch, in which all that leads to the word would end up.
+    // Without a branch, in which all that leads to the word would end up; reads of local
+    // memory may pass it.
     asm volatile("{ .reg .pred wanted; setp.ne.s32 wanted, %2, 0;"
                  " @wanted st.global.u32 [%0], %1; }"
-                 :: "l"(to), "r"(word), "r"((int)wanted) : "memory");
+                 :: "l"(to), "r"(word), "r"((int)wanted));
 #else
     if (wanted) *to = word;
 #endif
