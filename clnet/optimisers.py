@@ -27,6 +27,7 @@ FANN_CLAMP = 1500.0  # FANN's largest weight in RPROP and quickprop
 RPROP_LEAST_STEP = 1e-4  # what RPROP takes for a smaller step
 QUICKPROP_LEAST_STEP = 1e-3  # quickprop takes a smaller one for none
 SARPROP_LEAST_STEP = 1e-6
+SHARES = ("beta1", "beta2", "alpha")  # constants that say what is kept of a mean
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,12 @@ class Optimiser:
     by_place : bool
         Whether its step of an element depends on the element's place in the flat
         buffer: in another layout it would be another one.
+
+    Raises
+    ------
+    InputError
+        If a constant is no finite number, a learning rate is below 0, or one of
+        `SHARES` is not in [0, 1).
     """
 
     name: ClassVar[str]
@@ -93,6 +100,15 @@ class Optimiser:
             if not number or isinstance(value, bool) or not math.isfinite(value):
                 raise InputError(
                     f"{field.name} of {self.name} must be a finite number, not "
+                    f"{value!r}"
+                )
+            if field.name == "learning_rate" and value < 0:
+                raise InputError(
+                    f"learning_rate of {self.name} must be at least 0, not {value!r}"
+                )
+            if field.name in SHARES and not 0 <= value < 1:
+                raise InputError(
+                    f"{field.name} of {self.name} must be at least 0 and below 1, not "
                     f"{value!r}"
                 )
             object.__setattr__(self, field.name, float(value))
@@ -314,15 +330,6 @@ class Adam(Optimiser):
     beta2: float = 0.999
     eps: float = 1e-8
     weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(
-                    f"{name} of {self.name} must be at least 0 and below 1, not "
-                    f"{getattr(self, name)!r}"
-                )
 
     @property
     def constants(self) -> dict[str, float]:

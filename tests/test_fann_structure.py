@@ -87,8 +87,7 @@ def test_they_learn_as_fann_does(kind, algorithm, tmp_path):
     program = lower_training(network, default_loss(network, "fann"), rule)
     state = np.broadcast_to(np.reshape(rule.initial, (-1, 1)),
                             (rule.slots, network.layout.size))
-    rate = getattr(rule, "learning_rate", 0)
-    inputs = {"x": x, "t": t, "state": state, "seed": 0, "rate": rate}
+    inputs = {"x": x, "t": t, "state": state, "seed": 0, "rate": rule.rate}
     epochs, state = 0, None
     for name, epoch, *weights in rows("weights", kind):
         if name != algorithm:

@@ -239,6 +239,7 @@ def test_names_and_defaults():
     [
         lambda: Adam("x"), lambda: SGD(float("nan")), lambda: SGD(momentum=True),
         lambda: Adam(beta1=1.0), lambda: Adam(beta2=-0.1), lambda: SGD(nesterov=0.5),
+        lambda: SGD(-0.1), lambda: RMSprop(alpha=1.0),
     ],
 )
 def test_bad_constants(make):
