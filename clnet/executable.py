@@ -149,12 +149,11 @@ class Executable(Binding):
 
     def _sees(self) -> bool:
         """Return whether all that kernels give the host is there, in a while."""
+        self.session.queue.flush()
         for words, _ in self._awaited:
             looks = 0
             while words.tobytes().find(NOTHING) >= 0:
                 looks += 1
-                if looks == LOOKS // 2:  # drivers that need it are not known
-                    self.session.queue.flush()
                 if looks == LOOKS:
                     return False
         return True
