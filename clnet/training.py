@@ -22,7 +22,7 @@ from clnet.data_parallel import shares
 from clnet.data_set import DataSet
 from clnet.device import Device
 from clnet.device import device as find_device
-from clnet.errors import ClnetWarning
+from clnet.errors import ClnetWarning, counted
 from clnet.format_planner import Follower
 from clnet.history import Epoch, History, Measures, TrainingState
 from clnet.lowering import lower_training
@@ -427,8 +427,8 @@ def _run(training: Training, setup: TrainingSetup, progress: bool) -> None:
         all_ = f"all {epochs} epochs are" if epochs > 1 else "the epoch is"
         history.stopped = f"{all_} done"
     except KeyboardInterrupt:
-        done = len(history)
-        history.stopped = f"interrupted after {done} epochs; what was learnt is kept"
+        done = counted(len(history), "epoch")
+        history.stopped = f"interrupted after {done}; what was learnt is kept"
 
 
 def _bar(epochs: int) -> Any:

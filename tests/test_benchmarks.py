@@ -127,7 +127,7 @@ def test_precision_widens_the_tolerance():
     ("field", "value"), [("precision", "best"), ("dtype", "float16")]
 )
 def test_an_unknown_precision_or_dtype_is_an_error(field, value):
-    with pytest.raises(InputError, match="unknown float(16|32) precision"):
+    with pytest.raises(InputError, match=r"unknown float(16|32) precision"):
         replace(TINY, **{field: value})
 
 
