@@ -53,7 +53,8 @@ PATIENCE"
 #define SET (SCALES + PIECES * PIECE_SAMPLES)   // words of a set
 #define SUMS (ROWS * COLUMNS)                   // a task's pieces of sums, at most
 #define RUNS ((4 * SUMS + WARPS - 1) / WARPS)   // quarters that a warp finishes
-#define APART (SUMS <= 4)                       // registers hold low products apart
+#define FEW (SUMS <= 4)                         // registers have room for more
+#define APART FEW                               // low products' sums apart
 #define SPARE (PTX < 80)  // PoCL 3.0 shares arrays of one row among work-items
 
 // A warp finishes quarters of a task's pieces, a value a lane: of this neuron of the
@@ -192,7 +193,9 @@ UNROLLED
     }
         uint4 found[CHUNK][COLUMNS];
         ASK(part.s0)
+#if FEW
         FIND_OWN()
+#endif
         for (int k = part.s0; k < part.s1; k += CHUNK) {
             float scale[CHUNK][COLUMNS];    // of this lane's sample g
             EACH_PIECE(scale[d][j] = 1)
@@ -302,6 +305,9 @@ UNROLLED
                         }
                 }
             }
+#endif
+#if PTX >= 80 && !FEW
+        FIND_OWN()
 #endif
         // Add up the warps' sums, as many pieces at a time as local memory holds twice.
         float sum[RUNS + SPARE];

@@ -46,18 +46,20 @@ SHAPES = (
     (16, 1, 1, 2),
     (16, 1, 1, 3),
     (16, 2, 1, 2),
+    (16, 3, 1, 2),
     (16, 1, 2, 3),
     (16, 2, 2, 2),
     (16, 3, 2, 2),
     (16, 4, 2, 1),
-    (16, 2, 4, 1),
     (16, 3, 4, 1),
 )
-# Clocks of a task: the task itself; what a warp holds once; a product of a block and a
-# piece; their bytes' arrival; the exchange of slices' sums. Fitted to an H200's times.
-TASK, HELD, PRODUCT, EXCHANGE = 1250, 470, 24, 1500
-BLOCK_CLOCKS, PIECE_CLOCKS = 15, 11
-UNIT_WARPS = 4  # that matrix units serve at a time
+# Clocks of a group: a task; each time that its warps hold other blocks; a product of a
+# block and a piece; a piece's arrival; slices' exchange, and each piece of it; a task
+# whose blocks, pieces and sums take more than REGISTERS. Bytes of weights a clock for
+# all groups. Fitted to times of an H200.
+TASK, HELD, PRODUCT, ARRIVAL, EXCHANGE, PIECE_EXCHANGE = 1800, 500, 12, 8, 1500, 170
+SPILLS, REGISTERS = 3000, 80
+MEMORY = 3000
 MOST_SLICES = 8
 MOST_ROWS = max(shape[KEYS.index("rows")] for shape in SHAPES)
 
@@ -258,7 +260,10 @@ class Schedule:
     @property
     def clocks(self) -> float:
         """Clocks of all layers by the model."""
-        return sum(map(self._clocks, self.packings, self.cuts))
+        return sum(
+            max(self._clocks(packing, cut), packing.size / MEMORY)
+            for packing, cut in zip(self.packings, self.cuts, strict=True)
+        )
 
     def _cuts(self, packing: Packing) -> Iterator[Cut]:
         columns = self.tiles // self.config["columns"]
@@ -273,15 +278,16 @@ class Schedule:
                     yield Cut(rows, slices, tiles * slices)
 
     def _clocks(self, packing: Packing, cut: Cut) -> float:
-        warps, columns = self.config["warps"], self.config["columns"]
+        warps, rows, columns, chunk = (self.config[name] for name in KEYS)
         blocks = -(-packing.blocks // (cut.slices * warps))  # of a warp
-        each = (
-            PRODUCT / UNIT_WARPS * cut.rows * columns
-            + BLOCK_CLOCKS * cut.rows + PIECE_CLOCKS * columns
+        # Rows that a task has not are multiplied as well.
+        each = PRODUCT * rows * columns + ARRIVAL * columns
+        exchange = EXCHANGE + PIECE_EXCHANGE * cut.rows * columns
+        registers = 4 * (rows * (HALVES * chunk + columns) + chunk * columns)
+        return -(-cut.tasks // self.groups) * (
+            TASK + HELD * -(-blocks // chunk) + blocks * warps * each
+            + exchange * (cut.slices > 1) + SPILLS * (registers > REGISTERS)
         )
-        task = TASK + HELD * -(-blocks // self.config["chunk"]) + blocks * warps * each
-        rounds = -(-cut.tasks // self.groups)
-        return rounds * (task + EXCHANGE * (cut.slices > 1))
 
     @cached_property
     def pieces(self) -> list[int]:
