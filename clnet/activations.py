@@ -1,7 +1,7 @@
 """Activation functions, one row each.
 
 A row holds the NumPy pair (value and derivative), says what the derivative reads, and
-names the function in FANN's and ONNX's files. The OpenCL pair of row ``name`` is
+gives the function's number in FANN's files. The OpenCL pair of row ``name`` is
 ``act_name`` in ``kernels/activations.h``.
 
 Every function is applied to ``v = steepness * sum``; ``value(v)`` and
@@ -51,8 +51,6 @@ class Activation:
         Whether FANN counts the output range as two wide and halves its errors.
     bounded : bool
         Whether no value is beyond 1.
-    onnx : str or None
-        The ONNX operator of the same meaning at steepness 1.
     fann_gradient : callable or None
         What FANN takes for the gradient, ``fann_gradient(at, steepness)`` with v or y
         as `reads` says; None: the right one.
@@ -68,7 +66,6 @@ class Activation:
     fann_factor: float = 1.0
     symmetric: bool = False
     bounded: bool = True
-    onnx: str | None = None
     fann_gradient: Callable[[Array, Array], Array] | None = None
     aliases: tuple[str, ...] = ()
 
@@ -199,17 +196,17 @@ def _inside(low: float, high: float) -> Callable[[Array, Array], Array]:
 
 
 _ROWS = (
-    Activation("identity", lambda v: v, _one, "output", 0, onnx="Identity",
-               aliases=("linear",), bounded=False),
+    Activation("identity", lambda v: v, _one, "output", 0, aliases=("linear",),
+               bounded=False),
     Activation("threshold", _threshold, _zero, "output", 1),
     Activation("threshold_symmetric", lambda v: 2 * _threshold(v) - 1, _zero, "output",
                2, symmetric=True),
     Activation("sigmoid", _sigmoid, lambda v, y: y * (1 - y), "output", 3,
-               fann_factor=2.0, onnx="Sigmoid", fann_gradient=_fann_sigmoid),
+               fann_factor=2.0, fann_gradient=_fann_sigmoid),
     Activation("sigmoid_stepwise", _SIGMOID_STEPS, lambda v, y: y * (1 - y), "output",
                4, fann_factor=2.0, fann_gradient=_fann_sigmoid),
     Activation("tanh", np.tanh, lambda v, y: 1 - y * y, "output", 5, symmetric=True,
-               onnx="Tanh", fann_gradient=_fann_tanh, aliases=("sigmoid_symmetric",)),
+               fann_gradient=_fann_tanh, aliases=("sigmoid_symmetric",)),
     Activation("tanh_stepwise", _TANH_STEPS, lambda v, y: 1 - y * y, "output", 6,
                symmetric=True, fann_gradient=_fann_tanh,
                aliases=("sigmoid_symmetric_stepwise",)),
@@ -225,16 +222,15 @@ _ROWS = (
                lambda v, y: 1 / (2 * (1 + np.abs(v)) ** 2), "sum", 10),
     Activation("elliot_symmetric", lambda v: v / (1 + np.abs(v)),
                lambda v, y: 1 / (1 + np.abs(v)) ** 2, "sum", 11, symmetric=True,
-               onnx="Softsign", aliases=("softsign",)),
+               aliases=("softsign",)),
     Activation("linear_piece", lambda v: np.clip(v, 0, 1), _inside(0, 1), "sum", 12,
                fann_gradient=_one),
     Activation("linear_piece_symmetric", lambda v: np.clip(v, -1, 1), _inside(-1, 1),
                "sum", 13, symmetric=True, fann_gradient=_one),
     Activation("sin_symmetric", np.sin, lambda v, y: np.cos(v), "sum", 14,
-               symmetric=True, onnx="Sin", fann_gradient=lambda v, s: np.cos(s * v)),
+               symmetric=True, fann_gradient=lambda v, s: np.cos(s * v)),
     Activation("cos_symmetric", np.cos, lambda v, y: -np.sin(v), "sum", 15,
-               symmetric=True, onnx="Cos",
-               fann_gradient=lambda v, s: -np.sin(s * v)),
+               symmetric=True, fann_gradient=lambda v, s: -np.sin(s * v)),
     Activation("sin", lambda v: np.sin(v) / 2 + v.dtype.type(0.5),
                lambda v, y: np.cos(v) / 2, "sum", 16,
                fann_gradient=lambda v, s: np.cos(s * v) / 2),
@@ -243,19 +239,16 @@ _ROWS = (
                fann_gradient=lambda v, s: -np.sin(s * v) / 2),
     Activation("relu", lambda v: np.maximum(v, 0),
                lambda v, y: np.asarray(y > 0, dtype=y.dtype), "output", 18,
-               bounded=False, onnx="Relu", fann_gradient=_one,
-               aliases=("linear_piece_rect",)),
+               bounded=False, fann_gradient=_one, aliases=("linear_piece_rect",)),
     Activation("leaky_relu", lambda v: np.where(v < 0, v * v.dtype.type(LEAK), v),
                lambda v, y: np.where(y < 0, y.dtype.type(LEAK), y.dtype.type(1)),
-               "output", 19, bounded=False, onnx="LeakyRelu",
-               aliases=("linear_piece_rect_leaky",)),
+               "output", 19, bounded=False, aliases=("linear_piece_rect_leaky",)),
     Activation("elu", _elu, lambda v, y: np.where(y < 0, y + 1, y.dtype.type(1)),
-               "output", onnx="Elu", bounded=False),
-    Activation("gelu", _gelu, _gelu_gradient, "sum", onnx="Gelu", bounded=False),
+               "output", bounded=False),
+    Activation("gelu", _gelu, _gelu_gradient, "sum", bounded=False),
     Activation("silu", lambda v: v * _sigmoid(v), _silu_gradient, "sum",
                aliases=("swish",), bounded=False),
-    Activation("softplus", _softplus, lambda v, y: _sigmoid(v), "sum",
-               onnx="Softplus", bounded=False),
+    Activation("softplus", _softplus, lambda v, y: _sigmoid(v), "sum", bounded=False),
 )
 
 ACTIVATIONS: dict[str, Activation] = {row.name: row for row in _ROWS}

@@ -123,8 +123,11 @@ class Store:
             write(path, [text.encode()])
         except (OSError, FormatError) as error:
             self._writable = False
+            why = error if isinstance(error, FormatError) else (
+                f"{self.directory} cannot be made ({error.strerror or error})"
+            )
             _warn(
-                f"measured times are not remembered: {error}; set CLNET_CACHE_DIR to "
+                f"measured times are not remembered: {why}; set CLNET_CACHE_DIR to "
                 "a folder that can be written"
             )
 
