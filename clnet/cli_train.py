@@ -143,10 +143,12 @@ def run(arguments: argparse.Namespace) -> int:
     from clnet.callbacks import Callback, EarlyStopping
     from clnet.cli_commands import LARGEST_BATCH, devices_of
     from clnet.device import device_list
-    from clnet.errors import InputError
+    from clnet.errors import InputError, nearest
 
     _check_targets(arguments)
     digits = arguments.data == DIGITS
+    if not digits and "." not in arguments.data and nearest(arguments.data, [DIGITS]):
+        raise InputError(f"{arguments.data} is no file: did you mean {DIGITS}?")
     training, test = _digits(arguments) if digits else _files(arguments)
     network = _network(arguments, training)
     devices = device_list(devices_of(arguments.device))

@@ -165,6 +165,7 @@ def test_a_share_is_the_seeds(data, capsys):
          "--dropout is for --layers"),
         (["a.train"], "has 2 inputs and 1 output: give --layers, as in 2-32-1"),
         (["a.train", "--layers", "2-1", "--network", "a.net"], "give either --layers"),
+        (["digit"], "digit is no file: did you mean digits?"),
         (["a.train", "--layers", "2-x"], "expected sizes as in 125-32-2"),
         (["a.train", "--layers", "2"], "expected sizes as in 125-32-2"),
         (["a.train", "--layers", "3-1"], "has 2 inputs and 1 output, the network 3"),
