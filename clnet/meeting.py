@@ -2,20 +2,19 @@
 
 No query tells it, and kernels whose groups wait for each other depend on it. So one
 small kernel is launched whose groups wait for each other with a bound (``meeting.cl``).
-The answer is kept in the tuning store, of a device's name and driver.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from clnet.device import Device
+from clnet.asking import asked
+from clnet.device import Device
+from clnet.session import Session
 
-SOURCE = "meeting.cl"
 GROUP = 1024  # work-items: no kernel has more
 PATIENCE = 20_000  # looks: some milliseconds, where the last group has long begun
 LAUNCHES = 5  # in all of which the groups must meet
@@ -29,33 +28,19 @@ def groups_meet(device: Device) -> bool:
     so that a unit has room for no second one. Where the kernel does not build or run,
     they do not.
     """
-    import pyopencl as cl
-
-    from clnet.errors import BuildError
-    from clnet.program import build, source_hash, source_text
-    from clnet.tuning.store import Store
-
-    store = Store(device)
-    key = f"groups meet {source_hash(SOURCE)}"
-    found = store.fact(key)
-    if found is not None:
-        return found
     group = min(GROUP, device.largest_group)
     defines = {
         "GROUP": group, "LOCAL": device.local_memory // 4 * 4, "PATIENCE": PATIENCE
     }
-    try:
-        context = cl.Context([device.handle])
-        queue = cl.CommandQueue(context, device.handle)
-        text = source_text(SOURCE, defines, device)
-        kernel = build(context, device, text, SOURCE).meet
-        found = all(
-            _met(queue, kernel, device.compute_units, group) for _ in range(LAUNCHES)
+
+    def answer(session: Session, program: Any) -> bool:
+        kernel = program.meet
+        return all(
+            _met(session.queue, kernel, device.compute_units, group)
+            for _ in range(LAUNCHES)
         )
-    except (cl.Error, BuildError):
-        found = False
-    store.put_fact(key, found)
-    return found
+
+    return asked(device, "groups meet", "meeting.cl", defines, answer)
 
 
 def _met(queue: Any, kernel: Any, groups: int, group: int) -> bool:

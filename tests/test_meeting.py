@@ -45,7 +45,7 @@ def test_what_does_not_build_does_not_meet(monkeypatch):
     def fail(*_):
         raise BuildError("no", "", "")
 
-    monkeypatch.setattr("clnet.program.build", fail)
+    monkeypatch.setattr("clnet.asking.build", fail)
     assert not groups_meet(DEVICE)
 
 
