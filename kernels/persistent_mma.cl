@@ -39,7 +39,7 @@
 #include "activations.h"
 #include "functions.h"
 #include "fragments.h"
-#define NAP 20  // ns
+#define NAP 20  // leaves the way to a unit to those of its warps that tell values
 #include "words.h"
 #include "pieces.h"
 #include "task_blocks.h"
@@ -154,7 +154,7 @@ void persistent_mma(__global const uint4 *weights, __global const float *inverse
         volatile __global const uint *scales = now + SCALES + values * PIECE_SAMPLES;
         float sums[ROWS][COLUMNS + SPARE][4];
 #if APART
-        float rests[ROWS][COLUMNS + SPARE][4];
+        float low_sums[ROWS][COLUMNS + SPARE][4];
 #endif
 UNROLLED
         for (int i = 0; i < ROWS; ++i)
@@ -164,17 +164,18 @@ UNROLLED
                 for (int e = 0; e < 4; ++e) {
                     sums[i][j][e] = 0;
 #if APART
-                    rests[i][j][e] = 0;
+                    low_sums[i][j][e] = 0;
 #endif
                 }
-        Own own[RUNS + SPARE];
+        Own own[RUNS + SPARE];  // of each run
 #define QUARTER(r) (warp + (r) * WARPS)
 #define FIND_OWN()                                                                     \
     UNROLLED                                                                           \
     for (int r = 0; r < RUNS; ++r)                                                     \
         own[r] = own_of(task, QUARTER(r), inverse, parameters);
 #if PTX >= 80
-#define EACH(d, j) (((d) * TILES + (j)) * WARP + lane)
+        // A step: CHUNK blocks of inputs from k on, and their pieces of all columns.
+#define PLACE(k, d, j) ((((k) + (d)) * TILES + (j)) * WARP + lane)
 #define EACH_PIECE(statement)                                                          \
     UNROLLED                                                                           \
     for (int d = 0; d < CHUNK; ++d)                                                    \
@@ -182,6 +183,7 @@ UNROLLED
         for (int j = 0; j < COLUMNS; ++j) {                                            \
             statement;                                                                 \
         }
+        // Ask for a step's pieces, each of them if it is there, or for x's values.
 #define ASK(k)                                                                         \
     if (given) {                                                                       \
         EACH_PIECE(found[d][j] = as_uint4(four_of(                                     \
@@ -189,7 +191,7 @@ UNROLLED
             ((k) + d) * BLOCK + lane % 4 * 2, (k) + d < part.s1 ? n_in : 0)))          \
     } else {                                                                           \
         EACH_PIECE(found[d][j] = (uint4)(~0u); if ((k) + d < part.s1)                  \
-            found[d][j] = look(pieces + EACH((k) + d, j)))                             \
+            found[d][j] = look(pieces + PLACE(k, d, j)))                               \
     }
         uint4 found[CHUNK][COLUMNS];
         ASK(part.s0)
@@ -222,7 +224,7 @@ UNROLLED
                 }
                 rest();
                 EACH_PIECE(
-                    found[d][j] = look_again(pieces + EACH(k + d, j), found[d][j]))
+                    found[d][j] = look_again(pieces + PLACE(k, d, j), found[d][j]))
             }
             // The units cut off what they add up; so they only add a block of products
             // of high halves, and float32 adds those. The others lose 2^11 times less.
@@ -234,10 +236,10 @@ UNROLLED
         for (int i = 0; i < ROWS; ++i) {                                               \
             float high[4] = {0};                                                       \
             float low[4] = {0};                                                        \
-            float *rest = SCALED || !APART ? low : LOW_SUMS(i, j);                     \
+            float *lows = SCALED || !APART ? low : LOW_SUMS(i, j);                     \
             multiply_add(high, held[d][i][0], piece, 0);                               \
-            multiply_add(rest, held[d][i][0], piece, 1);                               \
-            multiply_add(rest, held[d][i][1], piece, 0);                               \
+            multiply_add(lows, held[d][i][0], piece, 1);                               \
+            multiply_add(lows, held[d][i][1], piece, 0);                               \
             UNROLLED                                                                   \
             for (int e = 0; e < 4; ++e) {                                              \
                 const float both = fma(low[e], 1 / LOW, high[e]);                      \
@@ -246,7 +248,7 @@ UNROLLED
             }                                                                          \
         })
 #if APART
-#define LOW_SUMS(i, j) rests[i][j]
+#define LOW_SUMS(i, j) low_sums[i][j]
 #else
 #define LOW_SUMS(i, j) low
 #endif
@@ -267,7 +269,7 @@ UNROLLED
             for (int j = 0; j < COLUMNS; ++j)
 UNROLLED
                 for (int e = 0; e < 4; ++e)
-                    sums[i][j][e] = fma(rests[i][j][e], 1 / LOW, sums[i][j][e]);
+                    sums[i][j][e] = fma(low_sums[i][j][e], 1 / LOW, sums[i][j][e]);
 #endif
 #else
         FIND_OWN()

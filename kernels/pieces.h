@@ -9,12 +9,9 @@
 // their own, a word as well, unless all are known to be bounded by 1.
 //
 // Sums of a piece are in the order in which the units give them: lane 4 g + t has those
-// of neurons g and g + 8, samples 2t and 2t + 1. Local memory holds them by quarters, of
-// two samples each, turned so that neither side meets itself there:
-//
-//     quarter t   | 2t lanes' … | g = 0 | g = 1 | …       four sums of each
-//
-// and a warp finishes a quarter, a value a lane.
+// of neurons g and g + 8, samples 2t and 2t + 1. Local memory holds them by quarters,
+// those of one t, from which a warp finishes a value a lane. In quarter t lanes' sums
+// are turned by 2t places, so that neighbours that store together use all banks.
 //
 // PLANES (2), PTX  as in halves.h; PATIENCE, NAP as in words.h; both come first
 #define PIECE (4 * WARP)                        // words of a piece
@@ -114,7 +111,8 @@ inline uint4 words_of(const float4 v, float *scale)
 inline float weight_at(__global const uint4 *block, const int neuron, const int k)
 {
     __global const half *a = (__global const half *)block;
-    const int at = 32 * (neuron % 8) + 8 * (k % 8 / 2) + k / 8 * 4 + neuron / 8 * 2 + k % 2;
+    const int at = 32 * (neuron % 8) + 8 * (k % 8 / 2) + k / 8 * 4 + neuron / 8 * 2
+                   + k % 2;
     return vload_half(at, a) + vload_half(at + BLOCK * BLOCK, a) / LOW;
 }
 
