@@ -64,6 +64,11 @@ class EarlyStopping:
     restore_best : bool
         Whether the parameters of the best epoch are taken in the end. They are read
         from the device at each best epoch.
+
+    Raises
+    ------
+    InputError
+        If a name or number is not as above.
     """
 
     def __init__(
@@ -76,13 +81,13 @@ class EarlyStopping:
         if monitor not in MONITORED:
             raise unknown("measure", monitor, MONITORED)
         check_count("patience", patience)
-        self.monitor = monitor
-        self.patience = patience
-        self.min_delta = min_delta
         if not isinstance(min_delta, (int, float)) or not min_delta >= 0:
             raise InputError(
                 f"min_delta must be a number of at least 0, not {min_delta!r}"
             )
+        self.monitor = monitor
+        self.patience = patience
+        self.min_delta = min_delta
         self.restore_best = restore_best
         self.best = np.inf
         self.best_epoch = 0
@@ -125,6 +130,11 @@ class Checkpoint:
         A network's file, by its suffix.
     every : int
         Epochs from one to the next.
+
+    Raises
+    ------
+    FormatError, InputError
+        If the suffix is unknown, or `every` is not at least 1.
     """
 
     def __init__(self, path: str | PathLike[str], every: int = 1) -> None:

@@ -450,6 +450,11 @@ class Network(Weighted):
         """Return how far the outputs for x [batch, n_in] are from t [batch, n_out].
 
         With ``scale=True`` as for `predict`: errors are then in the data's own units.
+
+        Raises
+        ------
+        InputError, DeviceError
+            As `predict`, and if t has another shape than the outputs.
         """
         from clnet.inference import predict
 
@@ -466,7 +471,14 @@ class Network(Weighted):
         return evaluate(y, t, halved, limit)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the network to a file, by its suffix, whole or not at all."""
+        """Write the network to a file, by its suffix, whole or not at all.
+
+        Raises
+        ------
+        FormatError
+            If the format cannot hold the network, the file cannot be written, or has an
+            unknown suffix.
+        """
         from clnet.formats import save
 
         save(self, path)
