@@ -190,17 +190,21 @@ class Arithmetic:
         That of a product by the parts that are left out.
     sums : float
         That of an addition.
+    dtype : str
+        Of values that are no factors.
     """
 
     factor: float
     product: float
     sums: float
+    dtype: str = "float32"
 
 
 # Values as float32, or as one or two halves of 11 bits (kernels/halves.h): of two
 # halves' four products the smallest is left out. Matrix units cut sums off, which is up
 # to twice a rounding.
-FLOAT32 = Arithmetic(0.0, 0.0, 2.0**-24)
+FLOAT32 = Arithmetic(0.0, 0.0, unit("float32"))
+FLOAT64 = Arithmetic(0.0, 0.0, unit("float64"), "float64")
 HALVES = {
     "highest": Arithmetic(2.0**-22, 2.0**-22, 2.0**-23),
     "medium": Arithmetic(2.0**-11, 0.0, 2.0**-23),
@@ -255,7 +259,8 @@ def deviations(
             reference.run_op(op, sizes, np.abs(weights))
         for value in op.writes:
             # Functions take some ten roundings (`ACTIVATION_ERRORS`).
-            by = (rounded.factor + 10 * unit("float32")) * np.abs(found[value.name])
+            by = rounded.factor + 10 * unit(rounded.dtype)
+            by = by * np.abs(found[value.name])
             if terms:
                 by = by + (rounded.product + terms * rounded.sums) * sizes[value.name]
             found[value.name] = moved(found[value.name], by)
