@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from bounds import HALVES, LAMBDA, deviations
 from test_mma import H200
-from test_whole_steps import DEVICE, RATE, data_of, trained
+from test_whole_steps import DEVICE, data_of, given, passes, trained
 
 from clnet import Dense, Network
 from clnet.candidates import modelled
 from clnet.losses import loss_function
 from clnet.lowering import live_elements, lower_training
 from clnet.optimisers import SGD, Sarprop
-from clnet.shuffling import key
 from clnet.variants import fused_step
 from clnet.variants.fused_step import FusedStep
 from clnet.variants.group_step import GroupStep
@@ -30,16 +29,11 @@ def program_of(layers, loss, rule, precision, n_in=21, **options):
     return network, program.at(precision)
 
 
-def judge(network, program, data, precision, passes):
-    """Return a check of what passes over the data leave, by rounding's deviations."""
-    rule = getattr(program.ops[-1], "optimiser", None)
-    slots = 0 if rule is None else rule.slots
-    values = {"batch": passes[0]["samples"], "rate": RATE, "seed": 7, "key": key(3, 1),
-              "state": np.zeros((slots, network.layout.size))}
-    for value, array in zip(program.inputs, data, strict=False):
-        values[value.name] = array.astype(np.float32)
+def judge(network, program, data, batch, precision):
+    """Return a check of what an epoch leaves, by rounding's deviations."""
     exact, deviation = deviations(
-        program.ops, values, network.parameters, HALVES[precision], passes
+        program.ops, given(network, program, batch, data), network.parameters,
+        HALVES[precision], passes(len(data[0]), batch, 1),
     )
 
     def right(value, found):
@@ -78,9 +72,7 @@ def test_gradients(config, precision, hidden, scale):
     bound, _ = trained(
         network, program, batch, data, FusedStep(), config, DEVICE, 1
     )
-    right = judge(network, program, data, precision, [
-        {"first": 0, "samples": batch, "seen": batch, "fresh": True, "count": 0}
-    ])
+    right = judge(network, program, data, batch, precision)
     right(program.output, whole(bound.read(program.output)))
     flat = bound.read_gradients()
     assert not flat[~live_elements(network.layout, network.storages)].any()
@@ -102,10 +94,7 @@ def test_steps_of_parts_of_a_data_set():
     bound, learnt = trained(
         network, program, batch, data, FusedStep(), BY_PARTS, DEVICE, 1
     )
-    right = judge(network, program, data, "highest", [
-        {"first": 0, "samples": 70, "seen": 70, "fresh": True, "count": 0},
-        {"first": 70, "samples": 60, "seen": 130, "fresh": False, "count": 1},
-    ])
+    right = judge(network, program, data, batch, "highest")
     right(program.output, whole(bound.read(program.output)))
     right(program.ops[-1].parameters, learnt.values()[0][np.newaxis])
 
