@@ -19,9 +19,11 @@
 //
 //     |A x + b| <= n_in max |A| max |x| + max |b|
 //
-// A half is as exact far below its largest value as close to it. Groups count what they have finished of each layer's
-// inputs, rows of x, then tiles, through all launches: nothing is ever emptied. Every wait is bounded: after PATIENCE looks a group
-// sets the alarm and waits no more, and what is then written to y is NaN.
+// A half is as exact far below its largest value as close to it.
+//
+// Groups count what they have finished of each layer's inputs, rows of x, then tiles,
+// through all launches: nothing is ever emptied. Every wait is bounded: after PATIENCE
+// looks a group sets the alarm and waits no more, and what is then written to y is NaN.
 //
 // LAYERS    of the chain
 // N_OUT     {n, …} neurons of each layer
@@ -41,8 +43,8 @@
 // UNBOUNDED 1: SCALED says so of others than the first; 0: not
 // PATIENCE  looks before the alarm
 // REAL      (float) as in activations.h
-// TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, COPIER (1), PANEL, PLANES, PTX
-//           as in wgmma.h
+// TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, COPIER (not 0), PANEL, PLANES,
+//           PTX  as in wgmma.h
 #define WIDTH 1
 #include "activations.h"
 #include "wgmma.h"
@@ -50,12 +52,14 @@
 #include "functions.h"
 #include "parts.h"
 #if !defined(LAYERS) || !defined(N_OUT) || !defined(BLOCKS) || !defined(WIDTHS) \
-    || !defined(TILES) || !defined(SCALED) || !defined(REACH) || !defined(VALUES) || !defined(WEIGHTS) || !defined(INVERSE) \
+    || !defined(TILES) || !defined(SCALED) || !defined(REACH) || !defined(VALUES) \
+    || !defined(WEIGHTS) || !defined(INVERSE) \
     || !defined(BIAS) || !defined(FUNCTION) || !defined(ACTIVATION) \
     || !defined(LAST_WIDTH) || !defined(N_IN) || !defined(X_PADDED) \
     || !defined(Y_PADDED) || !defined(UNBOUNDED) || !defined(PATIENCE)
 #error "mma_chain.cl needs LAYERS, N_OUT, BLOCKS, WIDTHS, TILES, SCALED, REACH, VALUES, \
-WEIGHTS, INVERSE, BIAS, FUNCTION, ACTIVATION, LAST_WIDTH, N_IN, X_PADDED, Y_PADDED and PATIENCE"
+WEIGHTS, INVERSE, BIAS, FUNCTION, ACTIVATION, LAST_WIDTH, N_IN, X_PADDED, Y_PADDED, \
+UNBOUNDED and PATIENCE"
 #endif
 #define SCALES scales_of(as_uint(1.0f))  // of rows whose values are not beyond 1
 #define OWN ((TILE_N + WARP_GROUP - 1) / WARP_GROUP)  // columns
@@ -216,7 +220,7 @@ inline bool there(__global uint *count, const uint wanted)
 }
 
 #if PTX == 90
-// Copy steps of all a group's tiles.
+// Copy the steps of all a group's tiles.
 inline void copy_tiles(Ring *ring, Task task, __global const uint4 *weights,
                        __global const uint4 *values, const int batch,
                        __global uint *counts, const uint launch, __global int *alarm)

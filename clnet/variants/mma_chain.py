@@ -32,6 +32,7 @@ from clnet.variants.base import (
 from clnet.variants.chain import chain, functions_defines, strides, table
 from clnet.variants.mma import (
     GROUP_ROWS,
+    MOST_CONFIGS,
     PANEL,
     RATES,
     Product,
@@ -64,6 +65,7 @@ SHAPES = {
         (64, 32, 32, 4, 8),
     ),
 }
+# Activations whose values are no larger than what they are given.
 NOT_BEYOND_SUMS = frozenset(
     {"identity", "relu", "leaky_relu", "elu", "gelu", "silu"}
 )
@@ -88,7 +90,7 @@ class MmaChain:
     reach: Reach = "run"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse few samples, other devices, and values that may exceed 1."""
+        """Refuse few samples, other devices, and values without any bound."""
         refusal = refuse_unless_dense_layers(span, device)
         refusal = refusal or refuse_unless_groups_meet(device)
         refusal = refusal or refuse_without_units(span, device)
@@ -110,23 +112,24 @@ class MmaChain:
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles, the best by a model first."""
         units = device.compute_units
-        return sorted(
-            (
-                dict(zip(KEYS, shape, strict=True))
-                for shape in SHAPES[PLANES[span.precision]]
-            ),
-            key=lambda config: Tiling(span, config, units).clocks,
-        )
+        found = [
+            dict(zip(KEYS, shape, strict=True))
+            for shape in SHAPES[PLANES[span.precision]]
+        ]
+        found.sort(key=lambda config: Tiling(span, config, units).clocks)
+        return tuple(found[:MOST_CONFIGS])
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count x packed and read again, and packed A for every tile of samples."""
         tiling = Tiling(span, config, device.compute_units)
         return Cost(
             flops=span_flops(span),
-            bytes=span_bytes(span)
-            + tiling.read,
+            bytes=span_bytes(span) + tiling.read,
             launches=1,
-            scratch=tiling.values[-1] + sum(tiling.weights[-1]),
+            scratch=tiling.values[-1] + 3 * tiling.scales_size
+            + sum(tiling.weights[-1])
+            + 4 * (len(tiling.products) + 1) * tiling.tiles_of_rows
+            + 4 * device.compute_units,
             compute_units=device.compute_units,
             efficiency=RATES[PLANES[span.precision]],
         )
@@ -151,9 +154,10 @@ class MmaChain:
         hidden = [layer.act.nonlinearity for layer in layers[:-1]]
         functions = tuple(dict.fromkeys(hidden))
         narrow = min(tiling.widths)
-        tiles_of_rows = -(-span.batch // config["tile_m"])
-        per_row = 4 * len(layers) * tiles_of_rows * config["tile_m"]
-        scales = Scratch("scales", per_row), Scratch("largest", 2 * per_row)
+        scales = (
+            Scratch("scales", tiling.scales_size),
+            Scratch("largest", 2 * tiling.scales_size),
+        )
         unbounded = [not activation(function.names[0]).bounded for function in hidden]
         steepness = [abs(layer.act.nonlinearity.steepness[0]) for layer in layers]
         defines = {
@@ -195,7 +199,7 @@ class MmaChain:
                 (
                     x, x.stride, values, *scales, *packed, Parameters(), y, y.stride,
                     span.batch,
-                    Scratch("counts", 4 * (len(layers) + 1) * tiles_of_rows),
+                    Scratch("counts", 4 * (len(layers) + 1) * tiling.tiles_of_rows),
                     Scratch("launches", 4 * groups), Distress(),
                 ),
             ),
@@ -286,6 +290,17 @@ class Tiling:
         teams, columns = self.config["tile_m"] // GROUP_ROWS, self.config["tile_n"]
         shape = self.shape_of(columns)
         return local_bytes(shape, self.products[0].planes) + 8 * teams * columns
+
+    @property
+    def tiles_of_rows(self) -> int:
+        """Tiles of samples."""
+        return -(-self.span.batch // self.config["tile_m"])
+
+    @property
+    def scales_size(self) -> int:
+        """Bytes of a number for each row of each layer's inputs, in whole tiles."""
+        rows = self.tiles_of_rows * self.config["tile_m"]
+        return 4 * len(self.products) * rows
 
     @property
     def tiles(self) -> list[int]:
