@@ -31,7 +31,7 @@
 // WIDTHS    {n, …} columns of its tiles: TILE_N, or NARROW where that leaves groups idle
 // TILES     {n, …} tiles before each layer, and all
 // SCALED    {n, …} 1 where rows of its inputs have scales of their own; and 0 of y
-// REACH     {f, …} what the bound of its sums is multiplied by: the activation's steepness
+// REACH     {f, …} the activation's steepness: its bound is that of sums times this
 // VALUES    {n, …} where its packed inputs start, in 4-word parts
 // WEIGHTS   {n, …} where its packed A starts, likewise; INVERSE: the scales of its rows
 // BIAS      {n, …} where its biases start in the parameters; -1 where there are none
@@ -104,11 +104,16 @@ inline int count_of(const int layer, const int row, const int batch)
 #define ROW_LANES WARP      // work-items that pack a row
 #define TELLERS GROUPS      // that count a tile
 // Of a warp, and of a warp group.
-inline void row_barrier(void) { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
+inline void row_barrier(void)
+{
+    asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
+}
+
 inline void team_barrier(void)
 {
     asm volatile("bar.sync %0, %1;"
-                 :: "r"(1 + (int)get_local_id(0) / WARP_GROUP), "n"(WARP_GROUP) : "memory");
+                 :: "r"(1 + (int)get_local_id(0) / WARP_GROUP), "n"(WARP_GROUP)
+                 : "memory");
 }
 
 // The largest of a warp's work-items.
@@ -123,9 +128,11 @@ inline uint largest_of_warp(const uint most)
 inline uint largest_of_four(const uint most)
 {
     uint two, other;
-    asm volatile("shfl.sync.bfly.b32 %0, %1, 1, 31, 0xffffffff;" : "=r"(two) : "r"(most));
+    asm volatile("shfl.sync.bfly.b32 %0, %1, 1, 31, 0xffffffff;"
+                 : "=r"(two) : "r"(most));
     two = max(most, two);
-    asm volatile("shfl.sync.bfly.b32 %0, %1, 2, 31, 0xffffffff;" : "=r"(other) : "r"(two));
+    asm volatile("shfl.sync.bfly.b32 %0, %1, 2, 31, 0xffffffff;"
+                 : "=r"(other) : "r"(two));
     return max(two, other);
 }
 
@@ -185,7 +192,8 @@ inline void pack_x(__global const float *x, const int ldx, __global uint4 *packe
                    __global float *inverse, __global uint *largest, const int batch,
                    __global uint *counts)
 {
-    const int id = get_local_id(0), lane = id % ROW_LANES, together = MULTIPLIERS / ROW_LANES;
+    const int id = get_local_id(0), lane = id % ROW_LANES;
+    const int together = MULTIPLIERS / ROW_LANES;
     const int rows = rows_of(batch), parts = 2 * blocks_of[0];
     for (int first = get_group_id(0) * together; first < rows;
          first += get_num_groups(0) * together) {
@@ -203,10 +211,12 @@ inline void pack_x(__global const float *x, const int ldx, __global uint4 *packe
             inverse[row] = scales.s1;
             largest[row] = most;
         }
-        for (int p = lane; p < parts; p += ROW_LANES)
-            put(packed + part_at(row, UNIT * p, blocks_of[0], A_ROWS),
-                (p == lane ? held : load(source, UNIT * p, 1, terms, X_PADDED)) * scales.s0,
+        for (int p = lane; p < parts; p += ROW_LANES) {
+            const float8 v = p == lane ? held
+                                       : load(source, UNIT * p, 1, terms, X_PADDED);
+            put(packed + part_at(row, UNIT * p, blocks_of[0], A_ROWS), v * scales.s0,
                 A_ROWS);
+        }
         bulk_fence();
         row_barrier();
         if (lane == 0) add_one(counts + count_of(0, row, batch));
@@ -259,7 +269,8 @@ inline void copy_tiles(Ring *ring, Task task, __global const uint4 *weights,
                 expect_step(full, width);
                 copy_columns(stage_at(ring, place.stage), b + i * b_step, full, width);
             }
-            copy_rows(stage_at(ring, place.stage), a + i * A_STEP, blocks * A_PIECE, full);
+            copy_rows(stage_at(ring, place.stage), a + i * A_STEP, blocks * A_PIECE,
+                      full);
             go_on(&place);
         }
     }
@@ -307,15 +318,15 @@ inline void put_if(__global uint *to, const uint word, const bool wanted)
 
 // Write what comes of a tile's sums, times `scales`, as the next layer's inputs; the
 // largest of each of the two rows.
-inline void hand_over(float (*sums)[4], const int code, const int width, const Task task,
-                      const float *of_rows, const float *scales, uint *most,
-                      const Buffers *at)
+inline void hand_over(float (*sums)[4], const int code, const int width,
+                      const Task task, const float *of_rows, const float *scales,
+                      uint *most, const Buffers *at)
 {
     const int following = min(task.layer + 1, LAYERS - 1);
     const int left = n_out_of[task.layer] - task.at.s1 - COLUMN_OF(0);
+    const int m = task.at.s0 + ROW_OF(0);
     __global uint *to = (__global uint *)(at->values + values_of[following])
-                        + pair_at(task.at.s0 + ROW_OF(0), task.at.s1, blocks_of[following])
-                        + LANE % 4;
+                        + pair_at(m, task.at.s1, blocks_of[following]) + LANE % 4;
 UNROLLED
     for (int j = 0; j < width / 8; ++j)
 UNROLLED
@@ -336,8 +347,8 @@ UNROLLED
 }
 
 // Write what comes of a last layer's sums: y, or NaN.
-inline void put_out(float (*sums)[4], const int width, const bool spoilt, const Task task,
-                    const float *of_rows, const Buffers *at)
+inline void put_out(float (*sums)[4], const int width, const bool spoilt,
+                    const Task task, const float *of_rows, const Buffers *at)
 {
     const int m = task.at.s0 + ROW_OF(0);
 UNROLLED
@@ -367,7 +378,7 @@ inline float2 extremes_of(const int layer, const Buffers *at)
     return (float2)(as_float(largest_of_warp(scale)), as_float(largest_of_warp(most)));
 }
 
-// What no sum of a layer is beyond, where no input of the row is beyond `most`; its bits.
+// What no sum of a layer is beyond where no input of the row is beyond `most`: its bits.
 inline uint bound_of(const int layer, const float most, const Buffers *at)
 {
     const float n_in = layer ? n_out_of[max(layer, 1) - 1] : N_IN;
@@ -421,11 +432,12 @@ UNROLLED
 #endif
     team_barrier();
     const bool multiplies = get_local_id(0) < MULTIPLIERS;
-    // What rows' own scales depend on was written in this launch, before they were copied.
+    // Rows' own scales were written in this launch, before the rows were copied.
 UNROLLED
     for (int i = 0; i < 2; ++i) {
         const int at_row = first + 8 * i, after = at_row + rows_of(at->batch);
-        of_rows[i] = is_scaled[layer] && multiplies ? at->row_inverse[at_row] : SCALES.s1;
+        of_rows[i] = is_scaled[layer] && multiplies ? at->row_inverse[at_row]
+                                                    : SCALES.s1;
         scales[i] = SCALES.s0;
 #if UNBOUNDED
         if (is_scaled[layer + 1] && multiplies) {
@@ -508,7 +520,8 @@ void mma_chain(__global const float *x, const int ldx, __global uint4 *values,
     const Buffers at = {
         values, weights, inverse, parameters, row_inverse, now, y, counts, alarm,
         columns + id % MULTIPLIERS / WARP_GROUP * TILE_N,
-        extremes + id % MULTIPLIERS / WARP_GROUP * (WARP_GROUP / WARP), ldy, batch, launch
+        extremes + id % MULTIPLIERS / WARP_GROUP * (WARP_GROUP / WARP), ldy, batch,
+        launch
     };
     while (next_task(&task, groups, batch)) {
 #ifdef NARROW

@@ -5,10 +5,10 @@
 //
 // of operands that pack_tiles.cl has packed (halves.h): a in pieces of 64 rows, b in
 // pieces of TILE_N. Each warp group of a work-group has one piece of a, and all of them
-// the one of b. A step is copied whole, STAGES of them ahead of the units; a flag in local
-// memory (bulk.h) tells when a stage is full. Where COPIER is not 0 a warp of its own
-// copies what another flag tells that all warp groups have done with; else the last of them
-// does:
+// the one of b. A step is copied whole, STAGES of them ahead of the units; a flag in
+// local memory (bulk.h) tells when a stage is full. Where COPIER is not 0 a warp of its
+// own copies what another flag tells that all warp groups have done with; else the last
+// of them does:
 //
 //     copies     | stage 0 | 1 | 2 | …        | 0 | 1 | …
 //     products             | 0 | 1 | 2 | … add to sums | 0 | …
@@ -21,9 +21,9 @@
 // STEP              blocks of 16 terms that are copied at once
 // STAGES            steps in local memory: 2 or more
 // SLICE             blocks of terms that the units add up: STEP, 2 STEP or 4 STEP
-// COPIER            1: a warp beside the warp groups copies; 0: they do; 2: the first of a
-//                   warp group that leaves the two others its registers and ends (where
-//                   it goes on with them, code for few registers is slow)
+// COPIER            1: a warp beside the warp groups copies; 0: they do; 2: the first of
+//                   a warp group that leaves the two others its registers and ends
+//                   (where it goes on with them, code for few registers is slow)
 // NARROW            columns of tiles that are narrower than TILE_N, if there are such
 // PANEL             as in products.h
 // PLANES            as in halves.h
