@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 from bounds import HALVES, LAMBDA, deviations
-from test_mma import H200
+from devices import H200
 from test_whole_steps import DEVICE, data_of, given, passes, trained
 
 from clnet import Dense, Network

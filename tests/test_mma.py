@@ -6,10 +6,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+from devices import H200
 from spans import check, program_of, span_at
 
 from clnet import Dense, Local, Network
-from clnet.device import device
 from clnet.errors import InputError
 from clnet.ops import PRECISIONS, Apply
 from clnet.program import GROUP_UNITS, WARP_UNITS
@@ -27,12 +27,6 @@ from clnet.variants.mma import (
 from clnet.variants.mma_backward import MmaBackward
 from clnet.variants.packing import PLANES, Packing
 
-DEVICE = device()
-H200 = dataclasses.replace(
-    DEVICE, companions=(), type="gpu", compute_units=132, simd_width=32,
-    local_memory=48128, largest_group=1024, launch_cost=5e-6,
-    compute_capability=(9, 0),
-)
 EPS = {"highest": 2.0**-23, "high": 2.0**-12, "medium": 2.0**-8}
 
 

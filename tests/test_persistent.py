@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bounds import span_bound
+from devices import CPU_ONLY, DEVICE, H200, posing
 
 import clnet
 from clnet import Dense, Network, executable
@@ -24,19 +25,8 @@ from clnet.session import session
 from clnet.variants import Generic, persistent
 from clnet.variants.persistent import BULK, Persistent
 
-DEVICE = clnet.device()
 RNG = np.random.default_rng(3)
 SMALL = {"group": 64, "depth": 2}
-CPU_ONLY = pytest.mark.skipif(
-    DEVICE.concurrent_groups, reason=f"groups of {DEVICE.name} run at the same time"
-)
-
-
-def posing(units):
-    """The device, as if its groups ran at the same time."""
-    if DEVICE.concurrent_groups:
-        return DEVICE
-    return replace(DEVICE, concurrent_groups=True, compute_units=units)
 
 
 def steps_of(network, device, config, start=0, stop=None):
@@ -90,20 +80,16 @@ def test_bulk_copies(sizes):
 
 
 def test_shapes_of_rings():
-    device = replace(
-        DEVICE, concurrent_groups=True, compute_units=132, compute_capability=(9, 0),
-        local_memory=48 << 10, largest_group=1024,
-    )
     for sizes in (
         (1, 1), (4000, 7), (200, *[500] * 9), (2000, *[2000] * 4, 10),
         (1000, *[4000] * 3, 10),
     ):
         network = Network.mlp(sizes, seed=1)
         span = network.program.span(0, len(network.program.ops), 1)
-        space = list(Persistent().space(span, device))
+        space = list(Persistent().space(span, H200))
         assert all("piece" in config for config in space)
         for config in space:
-            (launch,) = Persistent().launches(span, config, device)
+            (launch,) = Persistent().launches(span, config, H200)
             d = {k: v for k, v in launch.defines.items() if isinstance(v, int)}
             ring, sums = d["SLOTS"] * (16 * d["SLOT"] + 16), d["GROUP"] >> d["HALVINGS"]
             room = 160 if config["per_unit"] == 1 and d["KEEP"] < 100 else 48
@@ -116,7 +102,7 @@ def test_shapes_of_rings():
             assert 4 * d["VECTORS"] * config["group"] >= max(sizes[:-1])
             assert d["MOST"] * d["GROUPS"] >= max(sizes[1:])
     wide = Network.mlp([20, 80000], seed=1).program.span(0, 2, 1)
-    assert all("depth" in config for config in Persistent().space(wide, device))
+    assert all("depth" in config for config in Persistent().space(wide, H200))
 
 
 def test_inputs_that_are_on_the_device():

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bounds import assert_right, span_bound
-from test_persistent import CPU_ONLY, DEVICE, RNG, posing
+from devices import CPU_ONLY, DEVICE, H200, posing
 
 from clnet import Dense, Local, Network, Sparse
 from clnet.binding import Step
@@ -26,6 +26,7 @@ from clnet.variants.persistent_mixed import PersistentMixed, ranges_of
 from clnet.variants.products import layers_of
 
 MIXED = PersistentMixed()
+RNG = np.random.default_rng(3)
 
 
 def sparse(n_out, name, density, form="csr", **more):
@@ -143,19 +144,15 @@ def test_ranges_are_of_neighbours():
 
 
 def test_shapes_have_room():
-    device = replace(
-        DEVICE, concurrent_groups=True, compute_units=132, compute_capability=(9, 0),
-        local_memory=47 << 10, largest_group=1024,
-    )
     for n, layers in (*NETWORKS.values(), (100_000, [Local(3, "tanh")] * 9)):
         network = Network(n, layers, seed=1)
         span = network.program.span(0, len(network.program.ops), 1)
-        space = list(MIXED.space(span, device))
+        space = list(MIXED.space(span, H200))
         assert space
         for config in space:
-            *_, launch = MIXED.launches(span, config, device)
-            assert 2 * (launch.defines["ROOM"] + 4) * 4 < 47 << 10
-            assert MIXED.cost(span, config, device).compute_units == config["groups"]
+            *_, launch = MIXED.launches(span, config, H200)
+            assert 2 * (launch.defines["ROOM"] + 4) * 4 < H200.local_memory
+            assert MIXED.cost(span, config, H200).compute_units == config["groups"]
 
 
 def test_refusals():

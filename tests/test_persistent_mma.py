@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bounds import span_bound
+from devices import CPU_ONLY, DEVICE, H200, ONE_GROUP
 
 import clnet
 from clnet import Dense, Local, Network
@@ -28,17 +29,6 @@ from clnet.variants.persistent_mma import (
     PersistentMma,
     Schedule,
     kept,
-)
-
-DEVICE = clnet.device()
-ONE_GROUP = replace(DEVICE, concurrent_groups=True, compute_units=1)
-H200 = replace(
-    DEVICE, companions=(), type="gpu", compute_units=132, simd_width=32,
-    local_memory=48 << 10, largest_group=1024, concurrent_groups=True,
-    compute_capability=(9, 0),
-)
-CPU_ONLY = pytest.mark.skipif(
-    DEVICE.concurrent_groups, reason=f"groups of {DEVICE.name} run at the same time"
 )
 
 

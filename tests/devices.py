@@ -1,0 +1,29 @@
+"""Records of devices that tests plan for, made from the one that runs them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import clnet
+
+DEVICE = clnet.device()
+# One group is all that is sure to run beside itself.
+ONE_GROUP = replace(DEVICE, concurrent_groups=True, compute_units=1)
+# What plans for it reads alone: kernels build for the device that there is.
+H200 = replace(
+    DEVICE, companions=(), type="gpu", compute_units=132, simd_width=32,
+    local_memory=48128, largest_group=1024, launch_cost=5e-6, concurrent_groups=True,
+    compute_capability=(9, 0),
+)
+CPU_ONLY = pytest.mark.skipif(
+    DEVICE.concurrent_groups, reason=f"groups of {DEVICE.name} run at the same time"
+)
+
+
+def posing(units):
+    """The device, as if its groups ran at the same time."""
+    if DEVICE.concurrent_groups:
+        return DEVICE
+    return replace(DEVICE, concurrent_groups=True, compute_units=units)
