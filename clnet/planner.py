@@ -358,8 +358,9 @@ class Planner:
     def _no_cover(self) -> str:
         refusals = [f"{name}: {text}" for name, text in self.survey.refusals]
         reasons = [*refusals, *self.survey.failures]
-        names = ", ".join(variant.name for variant in self.variants)
+        names = [variant.name for variant in self.variants]
+        more = "" if "generic" in names else "; name generic too, which computes all"
         return (
-            f"no cover of this network on {self.device.name} by {names}: "
-            f"{'; '.join(reasons)}"
+            f"no cover of this network on {self.device.name} by {', '.join(names)}: "
+            f"{'; '.join(reasons)}{more}"
         )

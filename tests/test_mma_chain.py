@@ -7,17 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from devices import CPU_ONLY, DEVICE, H200, ONE_GROUP
+from waits import assert_computed_again
 
 import clnet
 from clnet import Dense, Local, Network
 from clnet.activations import activation
 from clnet.binding import Step
-from clnet.errors import ClnetWarning
 from clnet.executable import Executable
 from clnet.ops import PRECISIONS
-from clnet.runtime import Plan
 from clnet.session import session
-from clnet.variants import Generic, mma_chain
+from clnet.variants import mma_chain
 from clnet.variants.mma_chain import (
     KEYS,
     NOT_BEYOND_SUMS,
@@ -158,19 +157,7 @@ def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
     monkeypatch.setattr(mma_chain, "PATIENCE", 100)
     network = mixed(30, 400, 2)
     device = replace(ONE_GROUP, compute_units=5 * DEVICE.compute_units)
-    waiting = [Step(whole(network, 3), MmaChain(), config_of(64, 64, 32, 4, 2), device)]
-    program = network.program
-
-    def spare():
-        return [
-            Step(program.span(i, i + 1, 3), Generic(), {}, device)
-            for i in range(len(program.ops))
-        ]
-
-    plan = Plan(network, device, 3, waiting, lambda: waiting, spare, "why")
-    x = np.random.default_rng(1).uniform(-1, 1, (3, 30)).astype(np.float32)
-    wanted = clnet.reference.run(program, x, network.parameters)
-    with pytest.warns(ClnetWarning, match="mma_chain waited in vain"):
-        y = plan(x)
-    assert np.abs(y - wanted).max() < 1e-5
-    assert [step.variant.name for step in plan.steps] == ["generic"] * 4
+    config = config_of(64, 64, 32, 4, 2)
+    assert_computed_again(
+        network, Step(whole(network, 3), MmaChain(), config, device), 3
+    )

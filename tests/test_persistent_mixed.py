@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 from bounds import assert_right, span_bound
 from devices import CPU_ONLY, DEVICE, H200, posing
+from waits import assert_computed_again
 
 from clnet import Dense, Local, Network, Sparse
 from clnet.binding import Step
-from clnet.errors import ClnetWarning
 from clnet.executable import Executable
-from clnet.runtime import Plan
 from clnet.session import session
 from clnet.storage import Pattern
-from clnet.variants import Generic, persistent_mixed
+from clnet.variants import persistent_mixed
 from clnet.variants.persistent_mixed import PersistentMixed, ranges_of
 from clnet.variants.products import layers_of
 
@@ -184,21 +183,5 @@ def test_refusals():
 def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
     monkeypatch.setattr(persistent_mixed, "PATIENCE", 1000)
     network, device = network_of("windows"), posing(5 * DEVICE.compute_units)
-    program = network.program
-
-    def spare():
-        return [
-            Step(program.span(i, i + 1, 1), Generic(), {}, device)
-            for i in range(len(program.ops))
-        ]
-
-    waiting = [
-        step_of(network, {"groups": 4, "group": 1, "depth": 1}, device)
-    ]
-    plan = Plan(network, device, 1, waiting, lambda: waiting, spare, "why")
-    x = RNG.uniform(-1, 1, (1, network.n_in)).astype(np.float32)
-    with pytest.warns(ClnetWarning, match="persistent_mixed waited in vain"):
-        y = plan(x)
-    assert_right(network, x, y)
-    assert "waited in vain" in plan.explain()
-    assert {step.variant.name for step in plan.steps} == {"generic"}
+    waiting = step_of(network, {"groups": 4, "group": 1, "depth": 1}, device)
+    assert_computed_again(network, waiting, 1)

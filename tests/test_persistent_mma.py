@@ -12,15 +12,13 @@ import numpy as np
 import pytest
 from bounds import span_bound
 from devices import CPU_ONLY, DEVICE, H200, ONE_GROUP
+from waits import assert_computed_again
 
-import clnet
 from clnet import Dense, Local, Network
 from clnet.binding import Step
-from clnet.errors import ClnetWarning
 from clnet.executable import Executable
-from clnet.runtime import Plan
 from clnet.session import session
-from clnet.variants import Generic, persistent_mma
+from clnet.variants import persistent_mma
 from clnet.variants.persistent_mma import (
     KEYS,
     LARGEST_BATCH,
@@ -186,21 +184,7 @@ def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
     monkeypatch.setattr(persistent_mma, "PATIENCE", 100)
     network = Network.mlp([30, 40, 20], "sigmoid", seed=1)
     device = replace(ONE_GROUP, compute_units=5 * DEVICE.compute_units)
-    waiting = [
-        Step(whole(network, 3), PersistentMma(), config_of(1, 1, 1, 1), device)
-    ]
-    program = network.program
-
-    def spare():
-        return [
-            Step(program.span(i, i + 1, 3), Generic(), {}, device)
-            for i in range(len(program.ops))
-        ]
-
-    plan = Plan(network, device, 3, waiting, lambda: waiting, spare, "why")
-    x = np.random.default_rng(1).uniform(-1, 1, (3, 30)).astype(np.float32)
-    wanted = clnet.reference.run(program, x, network.parameters)
-    with pytest.warns(ClnetWarning, match="persistent_mma waited in vain"):
-        y = plan(x)
-    assert np.abs(y - wanted).max() < 1e-5
-    assert [step.variant.name for step in plan.steps] == ["generic"] * 4
+    config = config_of(1, 1, 1, 1)
+    assert_computed_again(
+        network, Step(whole(network, 3), PersistentMma(), config, device), 3
+    )

@@ -42,7 +42,13 @@ from clnet.variants.products import (
     live_entries,
     refuse_unless_several_layers,
 )
-from clnet.variants.sparse import index_type, largest_group, vector_lanes
+from clnet.variants.sparse import (
+    MOST,
+    SPARE,
+    index_type,
+    largest_group,
+    vector_lanes,
+)
 
 GROUPS = (1024, 256, 512)  # work-items for one sample, the usually best first
 TILE_GROUP = 256  # work-items for many
@@ -51,8 +57,6 @@ PARTS = (1, 2, 4, 8, 16, 32)  # work-items of a row, for one sample or four
 VECTORS = (2, 4, 1)  # of samples, on CPUs
 ENTRIES = 4  # of a work-item, about: what hides the wait for the first
 ROWS = 256  # whose sums are added up together, at most
-SPARE = 16  # numbers of local memory that alignment may take
-MOST = 12  # configs
 PART = np.dtype(  # a row of the kernel's table
     [(name, np.int32) for name in (
         "n_in", "n_out", "stride", "weights", "starts", "source", "target", "adds",

@@ -22,6 +22,7 @@ from clnet.variants.base import (
     layer_defines,
     padded,
     refuse_unless_dense_layers,
+    refuse_unless_groups_meet,
     span_bytes,
     span_flops,
 )
@@ -256,6 +257,15 @@ def refuse_without_units(span: Span, device: Device) -> str | None:
     if span.dtype != "float32":
         return "it computes in float32 only"
     return None
+
+
+def refuse_unless_units_meet(span: Span, device: Device) -> str | None:
+    """Return why no launch of groups that wait computes dense layers, or None."""
+    return (
+        refuse_unless_dense_layers(span, device)
+        or refuse_unless_groups_meet(device)
+        or refuse_without_units(span, device)
+    )
 
 
 def group_of(config: Config) -> int:

@@ -24,8 +24,6 @@ from clnet.variants.base import (
     function_defines,
     number,
     padded,
-    refuse_unless_dense_layers,
-    refuse_unless_groups_meet,
     span_bytes,
     span_flops,
 )
@@ -38,7 +36,7 @@ from clnet.variants.mma import (
     Product,
     group_of,
     local_bytes,
-    refuse_without_units,
+    refuse_unless_units_meet,
 )
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, PLANES, WORDS, Packing
 
@@ -91,9 +89,7 @@ class MmaChain:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse few samples, other devices, and values without any bound."""
-        refusal = refuse_unless_dense_layers(span, device)
-        refusal = refusal or refuse_unless_groups_meet(device)
-        refusal = refusal or refuse_without_units(span, device)
+        refusal = refuse_unless_units_meet(span, device)
         if refusal is not None:
             return refusal
         if GROUP_UNITS not in matrix_units(device):

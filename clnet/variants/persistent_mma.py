@@ -24,13 +24,11 @@ from clnet.variants.base import (
     Scratch,
     Table,
     real,
-    refuse_unless_dense_layers,
-    refuse_unless_groups_meet,
     span_bytes,
     span_flops,
 )
 from clnet.variants.chain import chain, functions_defines, strides
-from clnet.variants.mma import RATES, refuse_without_units
+from clnet.variants.mma import RATES, refuse_unless_units_meet
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, WARP, Packing
 
 LARGEST_BATCH = 128
@@ -77,9 +75,7 @@ class PersistentMma:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse large batches, and devices whose groups may not run at one time."""
-        refusal = refuse_unless_dense_layers(span, device)
-        refusal = refusal or refuse_unless_groups_meet(device)
-        refusal = refusal or refuse_without_units(span, device)
+        refusal = refuse_unless_units_meet(span, device)
         if refusal is not None:
             return refusal
         if not 2 <= span.batch <= LARGEST_BATCH:

@@ -28,6 +28,8 @@ from clnet.variants.base import (
 TURNED_FEATURES = 32  # of a group
 TURNING_GROUP = 256  # work-items
 VECTOR = 4  # entries read at once; lists are padded to whole vectors
+SPARE = 16  # numbers of local memory that alignment may take
+MOST = 12  # configs that are worth measuring
 UNROLL = 2  # vectors of entries under way
 RUNS = (4, 1, 16)  # of rows, for a core of a CPU, the usually best first
 

@@ -19,6 +19,8 @@ from clnet.variants.base import (
     span_flops,
 )
 from clnet.variants.sparse import (
+    MOST,
+    SPARE,
     UNROLL,
     SparseProduct,
     largest_group,
@@ -35,9 +37,7 @@ GROUPS = (1024, 512)  # work-items of a group that has x in local memory
 GROUPS_A_UNIT = (2, 1)  # such groups that a compute unit gets, the better first
 GROUP = 256  # work-items of another
 LAPS = (1, 2)  # rows of a team
-MOST = 12  # configs
 MOST_STAGES = 4  # copying x so often, each group for itself, is no gain
-SPARE = 16  # numbers of local memory that alignment may take
 
 
 @dataclass(frozen=True)

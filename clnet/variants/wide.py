@@ -14,6 +14,7 @@ from clnet.variants.backward import (
     loss_defines,
 )
 from clnet.variants.base import (
+    VECTOR_BYTES,
     Argument,
     Config,
     Cost,
@@ -38,7 +39,6 @@ LEAST = 64  # outputs of a sample
 LEAST_LOSS = 8  # on a GPU: neighbouring work-items would read values of so many samples
 TEAM = 256  # work-items at most
 WIDTH = 4  # values of a vector
-VECTOR_BYTES = 32  # of a vector that is a core's register
 VECTORS = {"cpu": (1024, 256, 4096), "gpu": (4, 1, 16)}
 """Vectors of a work-item, the usually best first."""
 
