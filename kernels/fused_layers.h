@@ -105,7 +105,7 @@ UNROLLED
 
 // What lanes of a warp have written to local memory is seen by the others.
 #if PTX >= 80
-#define MEET_WARP() asm volatile("bar.warp.sync 0xffffffff;" ::: "memory")
+#define MEET_WARP() warp_barrier()
 #else
 #define MEET_WARP() barrier(CLK_LOCAL_MEM_FENCE)
 #endif

@@ -36,7 +36,7 @@ typedef float4 Values[HELD];  // a sample's 4 values of a lane, of each block of
 // What was loaded before is asked for before what is loaded from local memory after:
 // the compiler would put off such loads until their values are wanted.
 #if PTX >= 80
-#define ASKED() asm volatile("bar.warp.sync 0xffffffff;" ::: "memory")
+#define ASKED() warp_barrier()
 #else
 #define ASKED()
 #endif

@@ -7,6 +7,7 @@
 #if !defined(GROUP) || !defined(PTX)
 #error "gather.h needs GROUP and PTX"
 #endif
+#include "warp.h"
 
 // A vector of weights, 0 unless it is `there`.
 inline float4 weights_at(__global const float4 *from, const bool there)
@@ -54,10 +55,7 @@ inline float team_sum(float v, const int items)
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) {
         if (distance >= items) continue;
-        float other;
-        asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;"
-                     : "=f"(other) : "f"(v), "r"(distance));
-        v += other;
+        v += of_partner(v, distance);
     }
 #endif
     return v;

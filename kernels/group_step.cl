@@ -111,7 +111,7 @@ typedef int Moment;  // there are no updates
 inline void stage(__global const float *parameters, SPACE float *placed)
 {
 #if STAGED
-    const int vectors = SIZE / 4, shift = get_group_id(0) * LOCK_STEP % vectors;
+    const int vectors = SIZE / 4, shift = get_group_id(0) * WARP % vectors;
     for (int begin = get_local_id(0); begin < vectors; begin += BATCHED / 4 * GROUP) {
         float4 found[BATCHED / 4];
 #pragma unroll

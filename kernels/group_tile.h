@@ -6,7 +6,7 @@
 #else
 #define SPACE __global
 #endif
-#define LOCK_STEP 32  // work-items whose sums PTX adds
+#include "warp.h"
 #define QUADS (TILE / 4)  // of samples, in a tile
 #define ALIGNED __attribute__((aligned(16)))
 
@@ -104,7 +104,7 @@ inline int sharing(const int n_out)
 {
     int found = 1;
 #if PTX >= 70
-    while (2 * found * QUADS <= LOCK_STEP && 2 * found * QUADS * n_out <= GROUP)
+    while (2 * found * QUADS <= WARP && 2 * found * QUADS * n_out <= GROUP)
         found *= 2;
 #endif
     return found;
@@ -114,16 +114,9 @@ inline int sharing(const int n_out)
 inline float4 shared_sum(float4 v, const int share)
 {
 #if PTX >= 70
-    for (int apart = QUADS; apart < QUADS * share; apart *= 2) {
-        float4 other;
-        asm volatile("shfl.sync.bfly.b32 %0, %4, %8, 31, 0xffffffff;"
-                     "shfl.sync.bfly.b32 %1, %5, %8, 31, 0xffffffff;"
-                     "shfl.sync.bfly.b32 %2, %6, %8, 31, 0xffffffff;"
-                     "shfl.sync.bfly.b32 %3, %7, %8, 31, 0xffffffff;"
-                     : "=&f"(other.x), "=&f"(other.y), "=&f"(other.z), "=&f"(other.w)
-                     : "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(apart));
-        v += other;
-    }
+    for (int apart = QUADS; apart < QUADS * share; apart *= 2)
+        v += (float4)(of_partner(v.x, apart), of_partner(v.y, apart),
+                      of_partner(v.z, apart), of_partner(v.w, apart));
 #endif
     return v;
 }

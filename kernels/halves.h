@@ -44,7 +44,7 @@
 #else
 #define UNROLLED
 #endif
-#define WARP 32
+#include "warp.h"
 #define BLOCK 16                     // rows of a block, and its terms
 #define LOW 2048.0f                  // 2^11: by which the low parts are larger
 #define TOP 14                       // exponent of a row's largest value, scaled

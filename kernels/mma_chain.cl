@@ -76,45 +76,11 @@ __constant int inverse_of[LAYERS] = INVERSE;
 __constant int bias_of[LAYERS] = BIAS;
 __constant int function_of[LAYERS - 1] = FUNCTION;
 
-// A group's tile: its number, its layer and where it begins.
-typedef struct {
-    int number, layer;
-    int2 at;
-} Task;
-
-inline bool next_task(Task *task, const int groups, const int batch)
-{
-    task->number += groups;
-    if (task->number >= tiles_before[LAYERS]) return false;
-    while (task->number >= tiles_before[task->layer + 1]) ++task->layer;
-    task->at = tile_of_width(task->number - tiles_before[task->layer], batch,
-                             n_out_of[task->layer], width_of[task->layer]);
-    return true;
-}
-
-inline int rows_of(const int batch) { return (batch + TILE_M - 1) / TILE_M * TILE_M; }
-
-// Where what is finished of a layer's inputs is counted, of a tile's rows.
-inline int count_of(const int layer, const int row, const int batch)
-{
-    return layer * ((batch + TILE_M - 1) / TILE_M) + row / TILE_M;
-}
+#include "chain_tiles.h"
 
 #if PTX == 90
 #define ROW_LANES WARP      // work-items that pack a row
-#define TELLERS GROUPS      // that count a tile
-// Of a warp, and of a warp group.
-inline void row_barrier(void)
-{
-    asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
-}
-
-inline void team_barrier(void)
-{
-    asm volatile("bar.sync %0, %1;"
-                 :: "r"(1 + (int)get_local_id(0) / WARP_GROUP), "n"(WARP_GROUP)
-                 : "memory");
-}
+inline void row_barrier(void) { warp_barrier(); }
 
 // The largest of a warp's work-items.
 inline uint largest_of_warp(const uint most)
@@ -127,65 +93,15 @@ inline uint largest_of_warp(const uint most)
 // The largest of the four that have outputs of the same rows.
 inline uint largest_of_four(const uint most)
 {
-    uint two, other;
-    asm volatile("shfl.sync.bfly.b32 %0, %1, 1, 31, 0xffffffff;"
-                 : "=r"(two) : "r"(most));
-    two = max(most, two);
-    asm volatile("shfl.sync.bfly.b32 %0, %1, 2, 31, 0xffffffff;"
-                 : "=r"(other) : "r"(two));
-    return max(two, other);
-}
-
-inline uint look(__global const uint *count)
-{
-    uint seen;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(count)
-                 : "memory");
-    return seen;
-}
-
-// Between what work-items write or read and what is copied in bulk.
-inline void bulk_fence(void)
-{
-    asm volatile("fence.proxy.async.global;" ::: "memory");
-}
-
-inline void add_one(__global uint *count)
-{
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" :: "l"(count) : "memory");
+    const uint two = max(most, word_of_partner(most, 1));
+    return max(two, word_of_partner(two, 2));
 }
 #else
 #define ROW_LANES 1
-#define TELLERS 1
 inline void row_barrier(void) { mem_fence(CLK_GLOBAL_MEM_FENCE); }
-inline void team_barrier(void)
-{
-    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-}
-
 inline uint largest_of_warp(const uint most) { return most; }
 inline uint largest_of_four(const uint most) { return most; }
-inline uint look(__global uint *count) { return atomic_or(count, 0); }
-inline void bulk_fence(void) {}
-inline void add_one(__global uint *count) { atomic_inc(count); }
 #endif
-
-// A work-item of each team that multiplies tells that it has finished its tile.
-inline void tell(__global uint *count)
-{
-    bulk_fence();
-    team_barrier();
-    if (get_local_id(0) % (MULTIPLIERS / TELLERS) == 0 && get_local_id(0) < MULTIPLIERS)
-        add_one(count);
-}
-
-// How often the count of a task's rows is told before all are there.
-inline uint wanted_of(const Task task, const uint launch)
-{
-    const int before = max(task.layer, 1) - 1, width = width_of[before];
-    const int tellers = (n_out_of[before] + width - 1) / width * TELLERS;
-    return (launch + 1) * (task.layer ? tellers : TILE_M);
-}
 
 // Pack rows of x, each by ROW_LANES work-items, those of a tile by neighbours.
 inline void pack_x(__global const float *x, const int ldx, __global uint4 *packed,
@@ -221,12 +137,6 @@ inline void pack_x(__global const float *x, const int ldx, __global uint4 *packe
         row_barrier();
         if (lane == 0) add_one(counts + count_of(0, row, batch));
     }
-}
-
-// Whether the count of a task's rows came to what is wanted.
-inline bool there(__global uint *count, const uint wanted)
-{
-    return (int)(look(count) - wanted) >= 0;
 }
 
 #if PTX == 90

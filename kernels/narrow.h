@@ -48,10 +48,7 @@ inline float power_of_two(const int e)
 inline uint swapped(const uint v, const int mask, __local uint *exchange)
 {
 #if PTX >= 80
-    uint other;
-    asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;"
-                 : "=r"(other) : "r"(v), "r"(mask));
-    return other;
+    return word_of_partner(v, mask);
 #else
     const int lane = get_local_id(0) % WARP;
     barrier(CLK_LOCAL_MEM_FENCE);

@@ -50,6 +50,7 @@
 #include "answer.h"
 #include "words.h"
 #include "bulk.h"
+#include "warp.h"
 #if !defined(GROUP) || !defined(GROUPS) || !defined(SLOTS) || !defined(SLOT) \
     || !defined(PIECE) || !defined(FLIGHT) || !defined(ROWS) || !defined(VECTORS) \
     || !defined(MOST) || !defined(HALVINGS) || !defined(HOLDERS) \
@@ -57,29 +58,15 @@
 #error "persistent_ring.cl needs GROUP, GROUPS, SLOTS, SLOT, PIECE, FLIGHT, ROWS, \
 VECTORS, MOST, HALVINGS, HOLDERS, KEEP, WORDS and IN_ALL"
 #endif
-#define WARP 32
 #define WARPS (GROUP / WARP)
 #define SUMS (GROUP >> HALVINGS)  // of a row, in local memory
 
 __constant int words_of[LAYERS] = WORDS;
 
-inline void warp_barrier(void)
-{
-    asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
-}
-
 // Of those that compute.
 inline void group_barrier(void)
 {
     asm volatile("bar.sync 1, %0;" :: "n"(GROUP) : "memory");
-}
-
-inline float of_partner(const float v, const int distance)
-{
-    float other;
-    asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;"
-                 : "=f"(other) : "f"(v), "r"(distance));
-    return other;
 }
 
 // Rows of a layer.

@@ -60,15 +60,6 @@ inline uint look_for(__global const uint *word, uint found)
 }
 
 #if PTX >= 80
-// What another lane of the warp has: of lane ^ distance.
-inline uint of_partner(const uint v, const int distance)
-{
-    uint other;
-    asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;"
-                 : "=r"(other) : "r"(v), "r"(distance));
-    return other;
-}
-
 // Whether it is so for all lanes of a warp.
 inline bool in_all(const bool so)
 {
@@ -97,8 +88,8 @@ inline uint4 words_of(const float4 v, float *scale)
 {
     uint most = max(max(magnitude(v.s0), magnitude(v.s1)),
                     max(magnitude(v.s2), magnitude(v.s3)));
-    most = max(most, of_partner(most, 1));
-    most = max(most, of_partner(most, 2));
+    most = max(most, word_of_partner(most, 1));
+    most = max(most, word_of_partner(most, 2));
     const float2 by = scales_of(most);
     *scale = by.s1;
     const float4 w = v * by.s0;
@@ -145,7 +136,7 @@ inline void publish(const float v, const int piece, const int quarter, const boo
     if (scaled)
 UNROLLED
         for (int distance = 2; distance < WARP; distance *= 2)
-            most = max(most, of_partner(most, distance));
+            most = max(most, word_of_partner(most, distance));
 #else
     __local float *all = exchange + get_local_id(0) - lane;
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -158,7 +149,7 @@ UNROLLED
     const uint own = both_halves(v * by.s0);
     // Of neuron ^ 1.
 #if PTX >= 80
-    const uint beside = of_partner(own, 4);
+    const uint beside = word_of_partner(own, 4);
 #else
     const uint beside = both_halves(all[lane ^ 4] * by.s0);
 #endif

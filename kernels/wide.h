@@ -9,6 +9,7 @@
 #if !defined(TEAM) || !defined(TEAMS) || WIDTH == 1
 #error "wide.h needs TEAM, TEAMS, and a WIDTH of 4 or 8"
 #endif
+#include "warp.h"
 #define ITEM ((int)get_local_id(0) % TEAM)           // of its team
 #define TEAM_NUMBER ((int)(get_global_id(0) / TEAM))  // in all groups
 
@@ -83,7 +84,7 @@ inline Four larger_each(const Four a, const Four b) { return a > b ? a : b; }
 #define IN_TEAM(f, one, held)
 #else
 #if PTX >= 70 && TEAM <= 32 && TEAM * TEAMS % 32 == 0
-#define TEAM_BARRIER() asm volatile("bar.warp.sync 0xffffffff;" ::: "memory")
+#define TEAM_BARRIER() warp_barrier()
 #else
 #define TEAM_BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
 #endif

@@ -1,0 +1,29 @@
+// What the work-items of a warp give each other without local memory.
+//
+// PTX  as given by the device: from 70 on
+#define WARP 32
+
+#if PTX >= 70
+// They come together; what they have written is seen by the others.
+inline void warp_barrier(void)
+{
+    asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
+}
+
+// What the work-item ^ distance has.
+inline float of_partner(const float v, const int distance)
+{
+    float other;
+    asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;"
+                 : "=f"(other) : "f"(v), "r"(distance));
+    return other;
+}
+
+inline uint word_of_partner(const uint v, const int distance)
+{
+    uint other;
+    asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;"
+                 : "=r"(other) : "r"(v), "r"(distance));
+    return other;
+}
+#endif
