@@ -266,7 +266,7 @@ class Replay(Binding):
             self.set(
                 first=first, samples=min(together * batch, left),
                 seen=first + min(batch, left), fresh=number == 0,
-                count=count + number, steps=together,
+                count=count + number, steps=min(together, steps - number),
             )
             self.run()
         return steps

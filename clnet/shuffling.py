@@ -50,7 +50,7 @@ def permuted(
     Parameters
     ----------
     i : ndarray of whole numbers
-        Below n.
+        Larger ones are taken as n - 1: the walk comes back to a start below n alone.
     n : int
         Below 2**31.
     words : ndarray of uint32, shape [ROUNDS]
@@ -58,7 +58,7 @@ def permuted(
     """
     bits = np.uint32(half_bits(n))
     mask = np.uint32((1 << int(bits)) - 1)
-    x = np.asarray(i, np.uint32)
+    x = np.minimum(np.asarray(i, np.uint32), np.uint32(n - 1))
     waiting = np.ones(x.shape, bool)
     while waiting.any():
         left, right = x >> bits, x & mask

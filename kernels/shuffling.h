@@ -14,10 +14,12 @@
 DEFINE_MIXED(mixed, uint)
 
 // Where number i of 0 … n-1 goes: a Feistel network of 2 * bits bits, one word of the
-// key a round; what falls beyond n is sent through again.
+// key a round; what falls beyond n is sent through again. The walk ends, whatever it is
+// given: it starts below n, and a bijection comes back to its start.
 inline uint permuted(uint i, const uint n, const uint bits, const uint8 key)
 {
-    const uint mask = (1u << bits) - 1;
+    const uint mask = (1u << bits) - 1, last = n - 1;
+    i = min(i, last);
     do {
         uint left = i >> bits, right = i & mask, next;
 #define ROUND(word) \
@@ -26,6 +28,6 @@ inline uint permuted(uint i, const uint n, const uint bits, const uint8 key)
         ROUND(key.s4) ROUND(key.s5) ROUND(key.s6) ROUND(key.s7)
 #undef ROUND
         i = (left << bits) | right;
-    } while (i >= n);
+    } while (i > last);
     return i;
 }

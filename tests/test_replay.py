@@ -18,7 +18,7 @@ from clnet.optimisers import Rprop
 from clnet.replay import Learnt, Replay
 from clnet.session import session
 from clnet.training_ops import Update
-from clnet.variants.base import Scalar
+from clnet.variants.base import Scalar, span_flops
 from clnet.variants.cpu import Cpu
 from clnet.variants.generic import Generic
 from clnet.variants.generic_backward import GenericBackward
@@ -165,15 +165,18 @@ def test_a_pass_sets_what_changes_from_batch_to_batch():
     ]
 
 
+class Counting(Changed):
+    """Launches that take the number of steps that they do."""
+
+    def launches(self, span, config, device):
+        first, *rest = super().launches(span, config, device)
+        arguments = (*first.arguments[:-1], Scalar("steps"))
+        first = dataclasses.replace(first, arguments=arguments)
+        return (first, *(dataclasses.replace(one, when="inputs") for one in rest))
+
+
 @pytest.mark.parametrize("n", [10, 3, 4])
 def test_launches_that_can_do_a_whole_pass_at_once(n):
-    class Counting(Changed):
-        def launches(self, span, config, device):
-            first, *rest = super().launches(span, config, device)
-            arguments = (*first.arguments[:-1], Scalar("steps"))
-            first = dataclasses.replace(first, arguments=arguments)
-            return (first, *(dataclasses.replace(one, when="inputs") for one in rest))
-
     replay, _ = gathering({}, Counting())
     seen = []
     replay.run = lambda: seen.append(dict(replay._numbers))
@@ -182,3 +185,17 @@ def test_launches_that_can_do_a_whole_pass_at_once(n):
         {"first": 0, "samples": n, "seen": min(n, 4), "fresh": 1, "count": 7,
          "steps": -(-n // 4)},
     ]
+
+
+@pytest.mark.parametrize(("n", "most"), [(10, 2), (17, 3), (4, 3), (24, 3), (19, 4)])
+def test_the_runs_of_a_pass_make_its_steps_and_no_more(n, most, monkeypatch):
+    replay, span = gathering({}, Counting())
+    monkeypatch.setattr("clnet.replay.RUN_FLOPS", most * span_flops(span))
+    replay, _ = gathering({}, Counting())
+    seen = []
+    replay.run = lambda: seen.append(dict(replay._numbers))
+    steps = replay.run_pass(n)
+    assert sum(run["steps"] for run in seen) == steps == -(-n // 4)
+    for run in seen:
+        assert run["steps"] == -(-run["samples"] // 4) <= most
+        assert run["first"] + run["samples"] <= n

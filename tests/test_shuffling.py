@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pyopencl as cl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clnet.device import device
+from clnet.program import build, source_text
+from clnet.session import session
 from clnet.shuffling import ROUNDS, half_bits, key, permuted, uniform
 
 
@@ -59,3 +63,36 @@ def test_uniform_numbers():
     assert abs(found.mean() - 0.5) < 0.01
     assert abs(np.corrcoef(found[1:], found[:-1])[0, 1]) < 0.03
     assert (uniform(1, 3, 100) != found[:100]).all()
+
+
+@pytest.mark.parametrize("n", [1, 3, 5, 17, 300])
+def test_numbers_beyond_n_are_taken_as_the_last(n):
+    """Else their walks could go round for ever where no number is below n."""
+    beyond = np.array([n, n + 1, 2 * n + 7, 2**31], np.uint32)
+    words = key(2, 1)
+    last = permuted(np.array([n - 1]), n, words)
+    assert (permuted(beyond, n, words) == last).all()
+    i = np.concatenate([np.arange(n, dtype=np.uint32), beyond])
+    np.testing.assert_array_equal(on_device(i, n, words), permuted(i, n, words))
+
+
+def test_a_walk_over_no_numbers_ends():
+    on_device(np.arange(3, dtype=np.uint32), 0, key(2, 1))
+
+
+def on_device(i, n, words):
+    """Return what the function of shuffling.h returns."""
+    where = session(device())
+    text = source_text("shuffling.h", {}, where.device) + """
+        __kernel void walk(__global uint *i, const uint n, const uint bits, uint8 key)
+        {
+            i[get_global_id(0)] = permuted(i[get_global_id(0)], n, bits, key);
+        }
+    """
+    kernel = cl.Kernel(build(where.context, where.device, text, "shuffling.h"), "walk")
+    flags, found = cl.mem_flags, np.empty_like(i)
+    buffer = cl.Buffer(where.context, flags.COPY_HOST_PTR, hostbuf=i)
+    kernel.set_args(buffer, np.uint32(n), np.uint32(half_bits(n)), words)
+    cl.enqueue_nd_range_kernel(where.queue, kernel, i.shape, None)
+    cl.enqueue_copy(where.queue, found, buffer)
+    return found

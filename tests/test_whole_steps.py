@@ -340,8 +340,9 @@ def test_tiles_too_large_for_local_memory_are_refused():
     assert "local memory" in refusal
 
 
+@pytest.mark.parametrize("together", [1, 3, 5])  # of 12 steps
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
-def test_an_epoch_in_several_runs_is_the_same(variant, monkeypatch):
+def test_an_epoch_in_several_runs_is_the_same(variant, together, monkeypatch):
     network = Network(9, [Dense(8, "tanh"), Dense(2, "sigmoid")], seed=5)
     program = lower_training(
         network, loss_function("mse"), Adam(), samples=90, shuffled=True
@@ -351,13 +352,28 @@ def test_an_epoch_in_several_runs_is_the_same(variant, monkeypatch):
     config = next(iter(variant.space(span, DEVICE)))
 
     def bits():
-        _, learnt = trained(network, program, 8, data, variant, config, DEVICE)
+        bound, learnt = trained(network, program, 8, data, variant, config, DEVICE)
+        totals = bound.read(program.output)
         SESSION.finish()
-        return learnt.values()[0].tobytes()
+        return learnt.values()[0].tobytes(), totals.tobytes()
 
     whole = bits()
-    monkeypatch.setattr(replay, "RUN_FLOPS", 3 * span_flops(span))
+    monkeypatch.setattr(replay, "RUN_FLOPS", together * span_flops(span))
     assert bits() == whole
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_fit_in_runs_that_do_not_divide_its_epochs_is_the_same(shuffle, monkeypatch):
+    found = []
+    for flops in (replay.RUN_FLOPS, 400_000, 1):  # an epoch, 4 of its 13 steps, one
+        monkeypatch.setattr(replay, "RUN_FLOPS", flops)
+        network = Network(20, [Dense(24, "tanh"), Dense(3, "sigmoid")], seed=5)
+        x, t, _ = data_of(network, "mse", 410)
+        history = network.fit(
+            x, t, optimiser="adam", batch_size=32, epochs=3, shuffle=shuffle, seed=1,
+        )
+        found.append((network.parameters.tobytes(), history.loss))
+    assert found[0] == found[1] == found[2]
 
 
 @on_cpu
