@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 import re
 import threading
 
@@ -137,6 +138,26 @@ def test_softmax_and_mixed_activations_run_between_others(device):
     x = inputs(network, 3)
     for kinds in (["generic", "host", "naive"], ["host", "naive", "cpu"]):
         assert_right(network, x, cover(network, device, kinds, 3)(x))
+
+
+@DEVICES
+def test_the_host_may_add_to_sums_of_the_device(device):
+    """And a later call's sums are not added to an earlier one's."""
+    network = Network(
+        3, [Dense(4, "tanh"), Dense(5, "tanh", sources=(0, 1)), Dense(2, "tanh")],
+        seed=1,
+    )
+    for on_host in itertools.product((False, True), repeat=len(network.program.ops)):
+        steps = [
+            Step(network.program.span(i, i + 1, 2), *KINDS["host"][:2], None) if host
+            else Step(network.program.span(i, i + 1, 2), Generic(), {}, device)
+            for i, host in enumerate(on_host)
+        ]
+        if not all(on_host):
+            plan = Plan(network, device, 2, steps, lambda: [], lambda: [], "")
+            for seed in range(3):
+                x = inputs(network, 2, seed)
+                assert_right(network, x, plan(x))
 
 
 def test_a_double_network_runs_in_double():
