@@ -154,7 +154,7 @@ def test_the_host_may_add_to_sums_of_the_device(device):
             for i, host in enumerate(on_host)
         ]
         if not all(on_host):
-            plan = Plan(network, device, 2, steps, lambda: [], lambda: [], "")
+            plan = Plan(network, device, 2, steps, list, list, "")
             for seed in range(3):
                 x = inputs(network, 2, seed)
                 assert_right(network, x, plan(x))

@@ -114,10 +114,7 @@ class Cpu:
         tasks *= -(-span.batch // block)
         x, y = layers[0].apply.x, layers[-1].act.y
         shared = (
-            Table(
-                f"cpu layers of {key}, batch {span.batch}",
-                lambda: _table(span, layers, starts),
-            ),
+            Table.of(_table(span, layers, starts)),
             len(layers), packed, x, x.stride,
             Scratch("inner", 4 * _inner_size(span)), y, tasks, span.batch, block,
             group, int(workers > 1),

@@ -129,10 +129,9 @@ class Epoch:
                 for value, turned in zip(step.data, data, strict=False)
             ]
         n = span.batch if gather is None else gather.samples
-        key = f"epoch {shape.layers.tobytes().hex()[:64]} tile {tile}"
         shared: tuple[Argument, ...] = (
-            Table(f"{key} layers", lambda: shape.layers),
-            Table(f"{key} neurons of {step.loss.loss}", lambda: neuron_table(step)),
+            Table.of(shape.layers),
+            Table.of(neuron_table(step)),
             Parameters(), *data,
             Scratch("memory", 4 * workers * shape.worker_size),
             Scratch("task gradients", 4 * 2 * shape.tasks * shape.apart),

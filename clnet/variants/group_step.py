@@ -155,7 +155,7 @@ class GroupStep:
         groups = _groups(span, config, device)
         sums = Scratch("group gradients", 4 * groups * (step.size + APART))
         shared: tuple[Argument, ...] = (
-            Table(f"neurons of {step.loss.loss}", lambda: neuron_table(step)),
+            Table.of(neuron_table(step)),
             Parameters(), x, t, weight[0] if weight else t, sums, n, half_bits(n),
             float(step.loss.bit_fail_limit), Scalar("first"), Scalar("samples"), *KEY,
         )

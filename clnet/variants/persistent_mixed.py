@@ -402,8 +402,10 @@ class Tasks:
     def table(self) -> Table:
         """Return the kernel's table [groups, most] as an argument."""
         shape = ", ".join(f"{name} {value}" for name, value in self.config.items())
-        key = Lists(self.span, self.config["groups"]).key
-        return Table(f"{key}, tasks of {shape}", self._make)
+        shape += f", rows by {_team(self.device)}"
+        weights = [a.weights.offset for x in layers_of(self.span) for a in x.applies]
+        key = f"persistent_mixed {weights}, tasks of {shape}"
+        return Table(key, self._make)
 
     def _make(self) -> NDArray[Any]:
         layers, groups = layers_of(self.span), self.config["groups"]

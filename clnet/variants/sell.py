@@ -132,7 +132,8 @@ class Sell:
         bias = product.bias
 
         def table(what: str) -> Table:
-            return Table(product.lists.key(what), partial(_table, storage, what))
+            key = product.lists.key(f"of slices, {what}")
+            return Table(key, partial(_table, storage, what))
 
         return (
             *before,

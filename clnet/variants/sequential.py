@@ -93,13 +93,12 @@ class Sequential:
         x, t, *weight = step.data
         places = (place(step.layers[0].n_in), place(max(widest, t.width)))
         n = span.batch if step.gather is None else step.gather.samples
-        key = f"sequential {layers.tobytes().hex()}"
         return (
             Launch(
                 "sequential.cl", "sequential", defines, (1,), (1,),
                 (
-                    Table(f"{key} layers", lambda: layers),
-                    Table(f"{key} neurons", lambda: neuron_table(step)),
+                    Table.of(layers),
+                    Table.of(neuron_table(step)),
                     Parameters(), x, t, weight[0] if weight else t,
                     Scratch("memory", 4 * end), State(), step.tally.totals,
                     len(step.layers), step.size, n, half_bits(n),
