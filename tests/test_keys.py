@@ -84,7 +84,7 @@ def programs(network):
         ("mse", None, {}), ("mse", Rprop(), {"samples": 100}),
         ("mae", Adam(), {"weighted": True, "regularisation": Regularisation(
             l2=0.1, clip_norm=1.0)}),
-        ("binary_cross_entropy", Adam(), {"samples": 100, "shuffled": True}),
+        ("huber", Adam(), {"samples": 100, "shuffled": True}),
     ):
         found.append(lower_training(network, loss_function(loss), rule, **options))
     return found
