@@ -6,17 +6,17 @@ queue of its place, and what must wait for what is said once.
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.device import Device
-from clnet.launching import launching
 from clnet.memory import Action, Memory
 from clnet.ops import Span, Value
 from clnet.session import Session
@@ -254,4 +254,61 @@ def setting(kernel: Any) -> Callable[[int, Any], None]:
     # pyopencl's `set_arg` first tries other kinds of arguments: it takes 6.5 us where
     # what its own calls of kernels use takes 0.1 (2026.1).
     found: Callable[[int, Any], None] = getattr(kernel, "_set_arg_buf", kernel.set_arg)
+    return found
+
+
+def launching(
+    queue: Any, kernel: Any, global_size: tuple[int, ...], local_size: tuple[int, ...],
+    *, events: bool,
+) -> Action:
+    """Return what enqueues a kernel with the arguments that it has then.
+
+    Without an event where none is asked for. pyopencl makes an event of every launch,
+    and one costs the device as well: what follows starts 1.5 to 2 us later (NVIDIA's
+    driver 580, H200).
+
+    Parameters
+    ----------
+    queue : pyopencl.CommandQueue
+        Where.
+    kernel : pyopencl.Kernel
+        What.
+    global_size, local_size : tuple of int
+        Work-items of the launch, and of a group.
+    events : bool
+        Whether each call must return its event; else it may return None.
+    """
+    import pyopencl as cl
+
+    whole = partial(
+        cl.enqueue_nd_range_kernel, queue, kernel, global_size, local_size
+    )
+    enqueue = None if events else _enqueue()
+    if enqueue is None:
+        return whole
+    sizes = [(ctypes.c_size_t * len(size))(*size) for size in (global_size, local_size)]
+    arguments = (
+        ctypes.c_void_p(queue.int_ptr), ctypes.c_void_p(kernel.int_ptr),
+        ctypes.c_uint(len(global_size)), None, *sizes, ctypes.c_uint(0), None, None,
+    )
+    return partial(_launch, enqueue, arguments, whole)
+
+
+def _launch(enqueue: Action, arguments: tuple[Any, ...], whole: Action) -> None:
+    if enqueue(*arguments):
+        whole()  # which raises what is wrong
+
+
+@cache
+def _enqueue() -> Action | None:
+    """Return OpenCL's own function of the library that pyopencl has loaded."""
+    import pyopencl as cl
+
+    try:
+        # Python's lock is kept, as by pyopencl: no two threads' kernels then run in
+        # their callers at once. Looked for in what the library depends on, too, but
+        # not on Windows.
+        found: Action = ctypes.PyDLL(cl._cl.__file__).clEnqueueNDRangeKernel
+    except (AttributeError, OSError):
+        return None
     return found

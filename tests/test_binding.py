@@ -7,7 +7,7 @@ import pyopencl as cl
 import pytest
 
 import clnet
-from clnet import launching
+from clnet import binding
 from clnet.session import session
 
 SESSION = session(clnet.device())
@@ -18,9 +18,9 @@ TEXT = "__kernel void count(__global int *x) { x[get_global_id(0)] += 1; }"
 @pytest.mark.parametrize("there", [False, True])
 def test_launches(events, there, monkeypatch):
     if not there:
-        monkeypatch.setattr(launching, "_enqueue", lambda: None)
+        monkeypatch.setattr(binding, "_enqueue", lambda: None)
     kernel = cl.Program(SESSION.context, TEXT).build().count
-    launch = launching.launching(SESSION.queue, kernel, (8,), (4,), events=events)
+    launch = binding.launching(SESSION.queue, kernel, (8,), (4,), events=events)
     with pytest.raises(cl.Error):
         launch()  # without an argument
     flags = cl.mem_flags
