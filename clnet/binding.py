@@ -126,7 +126,8 @@ class Binding:
         self._scalars: dict[str, list[Callable[[float], None]]] = {}
         self._standbys: list[Standby] = []
         self._actions: list[Action] = []
-        self._busy: list[Device] = []  # places whose queues may still be busy
+        self._used: set[Device] = set()  # whose queues launches are enqueued on
+        self._busy: list[Device] = []  # those of them that may still be busy
 
     def write(self, value: Value, rows: Array) -> None:
         """Fill the device's memory of a value by its rows [rows, width], and wait."""
@@ -156,7 +157,10 @@ class Binding:
 
     def _append(self, action: Action, launch: Launch, place: Device) -> None:
         self._actions.append(action)
-        if place not in self._busy and not launch.standby:
+        if launch.standby:  # on a queue of its own
+            return
+        self._used.add(place)
+        if place not in self._busy:
             self._busy.append(place)
 
     def _wait(self) -> None:

@@ -117,7 +117,8 @@ class Executable(Binding):
             for number, step in enumerate(steps):
                 self._add(number, step, fresh_on_host, fresh_on_device)
         if on_device:
-            if self._busy != [session.device]:  # else the order of its queue suffices
+            if self._used != {session.device}:  # else its queue's order suffices
+                self._actions.insert(0, session.queue.finish)
                 self._wait()
             return
         wanted = [value for value in outputs if value.name not in fresh_on_host]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +107,9 @@ class Plan:
         x : array_like or pyopencl.array.Array, shape [batch, n_in] or [n_in]
             Inputs; one sample may come without the batch axis if the batch is 1.
             A device array must be contiguous, of the network's dtype, and made in the
-            context of `queue`; it is read in place.
+            context of `queue`; it is read in place. Commands of its own queue before
+            and after the call are ordered with it, and so are its events; one without a
+            queue gets an event.
         out : ndarray or pyopencl.array.Array, shape [batch, n_out], optional
             Where the result goes, on the side where the inputs are; without it a new
             array is made.
@@ -258,7 +260,6 @@ class Plan:
             raise InputError("out is read-only, expected an array to write to")
 
     def _call_on_device(self, x: Any, out: Any) -> Any:
-        import pyopencl as cl
         import pyopencl.array
 
         self._check_array("x", x, self._input.width)
@@ -279,14 +280,46 @@ class Plan:
                     )
                 self._on_device.bind(self._input.name, x.data)
                 self._on_device.bind(self._output.name, out.data)
-                if events := [*x.events, *out.events]:
-                    cl.wait_for_events(events)
+                self._wait_for_arrays(x, out)
                 self._on_device.run()
-                if out.queue != self.queue:  # whose order tells its readers nothing
-                    self.queue.finish()
+                self._give_back_arrays(x, out)
             except self._session.errors as error:
                 raise failed(self.device, error) from error
         return out if x.ndim == 2 else out.reshape(self._output.width)
+
+    def _wait_for_arrays(self, *arrays: Any) -> None:
+        """Let the next commands wait for the events and queues of arrays."""
+        import pyopencl as cl
+
+        events = [
+            event for array in arrays for event in array.events
+            if event.command_queue != self.queue
+        ]
+        for queue in {event.command_queue for event in events} - {None}:
+            queue.flush()
+        events += [_marker(queue) for queue in self._other_queues(arrays)]
+        if events:
+            cl.enqueue_barrier(self.queue, wait_for=events)
+
+    def _give_back_arrays(self, *arrays: Any) -> None:
+        """Let later commands of arrays' queues wait for this call's."""
+        import pyopencl as cl
+
+        others = [array for array in arrays if array.queue != self.queue]
+        if not others:
+            return
+        done = _marker(self.queue)
+        for array in others:
+            array.add_event(done)
+        for queue in self._other_queues(others):
+            if queue.device == self.queue.device:
+                cl.enqueue_barrier(queue, wait_for=[done])
+            else:  # PoCL 3.0's calling thread would wait there, holding a lock
+                done.wait()
+
+    def _other_queues(self, arrays: Iterable[Any]) -> set[Any]:
+        """Return the queues of arrays but the plan's; an array may have none."""
+        return {array.queue for array in arrays} - {None, self.queue}
 
     def _check_array(self, what: str, array: Any, width: int) -> None:
         import pyopencl.array
@@ -312,3 +345,12 @@ class Plan:
                 f"{what} lives in another OpenCL context than the plan: make it on "
                 "plan.queue"
             )
+
+
+def _marker(queue: Any) -> Any:
+    """Return an event of all commands of a queue so far, on which others may wait."""
+    import pyopencl as cl
+
+    event = cl.enqueue_marker(queue)
+    queue.flush()  # else the wait of another queue might have no end
+    return event

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import gc
 
 import numpy as np
@@ -153,6 +155,94 @@ def test_work_on_another_queue_is_waited_for(plan):
         there.fill(0)
         there += cla.to_device(other, x)
         assert_right(NETWORK, x, plan(there, out=out).get())
+
+
+ALONE = dataclasses.replace(CPU, companions=())  # one queue
+ON_ONE_QUEUE_OR_TWO = pytest.mark.parametrize(
+    "device", [CPU, ALONE], ids=["with companion", "alone"]
+)
+LARGE = Network.mlp([1500, 1500, 1500], "tanh", seed=1)  # some milliseconds
+
+
+@pytest.fixture(scope="module")
+def large_plan():
+    return functools.cache(lambda device: on_device(LARGE, 8, device))
+
+
+@ON_ONE_QUEUE_OR_TWO
+def test_an_input_of_another_queue_may_be_overwritten_after_the_call(
+    large_plan, device
+):
+    plan, x = large_plan(device), inputs(LARGE, 8)
+    expected = plan(cla.to_device(plan.queue, x)).get()
+    other = cl.CommandQueue(plan.queue.context, device.handle)
+    nothing = np.zeros_like(x)
+    for _ in range(10):
+        there = cla.to_device(other, x)
+        y = plan(there)
+        cl.enqueue_copy(other, there.data, nothing, is_blocking=False)
+        np.testing.assert_array_equal(y.get(), expected)
+
+
+@ON_ONE_QUEUE_OR_TWO
+def test_an_input_without_a_queue_may_be_overwritten_after_its_events(
+    large_plan, device
+):
+    plan, x = large_plan(device), inputs(LARGE, 8)
+    expected = plan(cla.to_device(plan.queue, x)).get()
+    other = cl.CommandQueue(plan.queue.context, device.handle)
+    nothing = np.zeros_like(x)
+    for _ in range(10):
+        there = cla.to_device(other, x).with_queue(None)
+        y = plan(there)
+        cl.enqueue_copy(
+            other, there.data, nothing, is_blocking=False, wait_for=there.events
+        )
+        np.testing.assert_array_equal(y.get(), expected)
+
+
+@ON_ONE_QUEUE_OR_TWO
+def test_a_result_of_another_queue_is_read_there_after_the_call(large_plan, device):
+    plan, x = large_plan(device), inputs(LARGE, 8)
+    there = cla.to_device(plan.queue, x)
+    expected = plan(there).get()
+    other = cl.CommandQueue(plan.queue.context, device.handle)
+    for _ in range(10):
+        out = cla.zeros(other, expected.shape, np.float32)
+        np.testing.assert_array_equal(plan(there, out=out).get(), expected)
+
+
+@pytest.mark.skipif(not CPU.companions, reason="no second device in the context")
+@pytest.mark.parametrize("kinds", [["naive"], ["cpu with caller"]])
+def test_arrays_of_a_companions_queue(kinds):
+    network = Network.mlp([300, 300], "tanh", seed=1)
+    plan, x = cover(network, CPU, kinds, 8), inputs(network, 8)
+    (other,) = set(plan._session.queues.values()) - {plan.queue}
+    for _ in range(10):
+        there, out = cla.to_device(other, x), cla.zeros(other, x.shape, np.float32)
+        plan(there, out=out)
+        cl.enqueue_copy(other, there.data, np.zeros_like(x), is_blocking=False)
+        assert_right(network, x, out.get())
+
+
+@ON_ONE_QUEUE_OR_TWO
+@pytest.mark.parametrize("has_queue", [True, False])
+def test_a_call_waits_on_the_device_for_an_inputs_own_commands(device, has_queue):
+    """And not on the host, which is what opens the gate here."""
+    plan, x = on_device(NETWORK, 4, device), inputs(NETWORK, 4)
+    other = cl.CommandQueue(plan.queue.context, device.handle)
+    there = cla.zeros(other, (4, 5), np.float32)
+    plan(there).get()
+    gate = cl.UserEvent(plan.queue.context)
+    written = cl.enqueue_copy(
+        other, there.data, x, is_blocking=False, wait_for=[gate]
+    )
+    if not has_queue:
+        there.add_event(written)
+        there = there.with_queue(None)
+    y = plan(there)
+    gate.set_status(cl.command_execution_status.COMPLETE)
+    assert_right(NETWORK, x, y.get())
 
 
 @pytest.mark.parametrize(
