@@ -181,6 +181,21 @@ class Binding:
                 standby.finish()
             self._alarm.write(self.session, np.zeros(1, np.int32))
 
+    def timed_out(self) -> bool:
+        """Return whether a kernel's wait has hit its bound since this was last asked.
+
+        Where kernels wait for each other, this waits for all launches.
+        """
+        distress = self._distress
+        if distress is None:
+            return False
+        if distress.array is not None or len(self.session.queues) > 1:
+            self.session.finish()
+        found = bool(distress.first(self.session))
+        if found:
+            distress.write(self.session, np.zeros(1, np.int32))
+        return found
+
     def _bound(self, number: int, launch: Launch, place: Device) -> Action:
         """Return the enqueueing of a launch of the numbered step."""
         kernel = self.session.kernel(launch, place)

@@ -254,7 +254,7 @@ class Executable(Binding):
         return (
             self._distress is not None and not self._prompt
             and bool(np.isnan(result).any())
-            and bool(self._distress.first(self.session))
+            and self.timed_out()
         )
 
     def result(self, name: str, out: Array | None = None) -> Array:

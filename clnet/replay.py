@@ -344,10 +344,6 @@ class Replay(Binding):
         rows.reshape(-1)[:size] = memory.read(self.session, size, self.dtype)
         return rows[:, : value.width]
 
-    def failed(self) -> bool:
-        """Wait for all steps, and return whether a kernel's wait hit its bound."""
-        return self._distress is not None and bool(self._distress.first(self.session))
-
     @property
     def may_fail(self) -> bool:
         """Whether kernels wait for each other."""

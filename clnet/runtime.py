@@ -117,8 +117,8 @@ class Plan:
         Returns
         -------
         ndarray or pyopencl.array.Array, shape [batch, n_out] or [n_out]
-            The outputs, on the side where the inputs were. Those on the device are NaN
-            where kernels waited for each other in vain; on the host they never are.
+            The outputs, on the side where the inputs were. On the device they may not
+            be there yet: later commands of their queue find them.
 
         Raises
         ------
@@ -216,8 +216,16 @@ class Plan:
         y = self._executable.result(self._output.name, out)
         if not self._executable.failed(y):
             return y
+        x = self._x.copy()
+        self._fall_back(self.steps)
+        self._x[...] = x
+        self._executable.run()
+        return self._executable.result(self._output.name, out)
+
+    def _fall_back(self, steps: Sequence[Step]) -> None:
+        """Go on with the spare steps, as kernels of these have failed, and warn."""
         names = ", ".join(
-            step.variant.name for step in self.steps
+            step.variant.name for step in steps
             if step.place is not None and may_fail(
                 step.variant.launches(step.span, step.config, step.place)
             )
@@ -228,14 +236,10 @@ class Plan:
         )
         warnings.warn(text, ClnetWarning, stacklevel=4)
         self._explanation += f"\n\n{text}"
-        x = self._x.copy()
         self.steps = tuple(self._spare_steps())
         self._device_steps = self._spare_steps
         self._on_device = None
         self._prepare()
-        self._x[...] = x
-        self._executable.run()
-        return self._executable.result(self._output.name, out)
 
     def _shaped(self, x: Array) -> Array:
         if x.ndim == 1 and self.batch == 1 and x.shape[0] == self._shape[1]:
@@ -268,24 +272,31 @@ class Plan:
             if out.data == x.data:
                 raise InputError("out is x's own memory, expected another array")
         with self._lock:
-            if self._on_device is None:
-                self._on_device = Executable(
-                    self._session, self.network, self._device_steps(), [self._input],
-                    [self._output], on_device=True,
-                )
             try:
                 if out is None:
                     out = pyopencl.array.empty(
                         self.queue, (self.batch, self._output.width), self._dtype
                     )
-                self._on_device.bind(self._input.name, x.data)
-                self._on_device.bind(self._output.name, out.data)
                 self._wait_for_arrays(x, out)
-                self._on_device.run()
+                if self._run_on_device(x, out).timed_out():
+                    self._fall_back(self._device_steps())
+                    self._run_on_device(x, out)
                 self._give_back_arrays(x, out)
             except self._session.errors as error:
                 raise failed(self.device, error) from error
         return out if x.ndim == 2 else out.reshape(self._output.width)
+
+    def _run_on_device(self, x: Any, out: Any) -> Executable:
+        """Enqueue a call between device arrays, and return the executable."""
+        if self._on_device is None:
+            self._on_device = Executable(
+                self._session, self.network, self._device_steps(), [self._input],
+                [self._output], on_device=True,
+            )
+        self._on_device.bind(self._input.name, x.data)
+        self._on_device.bind(self._output.name, out.data)
+        self._on_device.run()
+        return self._on_device
 
     def _wait_for_arrays(self, *arrays: Any) -> None:
         """Let the next commands wait for the events and queues of arrays."""

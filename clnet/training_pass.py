@@ -112,7 +112,7 @@ class Pass:
         ClnetWarning
             If so.
         """
-        if not self._replay.failed():
+        if not self._replay.timed_out():
             return False
         plan, device = self._plan, self._session.device
         names = ", ".join(step.variant.name for step in plan.steps)
