@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +79,7 @@ class Network(Weighted):
         super().__init__(n_in, layers, dtype, fann_compatible, parameters, seed)
         self._fann = fann
         self.scaling = scaling
-        self._plans: dict[tuple[Any, ...], Plan | ParallelPlan] = {}
+        self._plans: OrderedDict[tuple[Any, ...], Plan | ParallelPlan] = OrderedDict()
 
     @classmethod
     def mlp(
@@ -254,7 +256,7 @@ class Network(Weighted):
     def plan_for(
         self, devices: Devices, batch: int, precision: str = PRECISIONS[0]
     ) -> Plan | ParallelPlan:
-        """Return the plan that `predict` uses for a batch size; a few are kept."""
+        """Return the plan that `predict` uses; those used last are kept."""
         from clnet.inference import PLANS, places, plan_on
 
         key = (places(devices), batch, precision)
@@ -262,8 +264,10 @@ class Network(Weighted):
         if plan is None:
             plan = plan_on(self, key[0], batch, precision)
             self._plans[key] = plan
-            for oldest in list(self._plans)[:-PLANS]:
-                self._plans.pop(oldest, None)  # another thread may have been first
+        with suppress(KeyError):  # another thread may have been first
+            self._plans.move_to_end(key)
+            while len(self._plans) > PLANS:
+                self._plans.popitem(last=False)
         return plan
 
     def predict(
@@ -485,7 +489,7 @@ class Network(Weighted):
 
     def __getstate__(self) -> dict[str, Any]:
         # Plans are of this network and live on a device: copies make their own.
-        return {**self.__dict__, "_plans": {}}
+        return {**self.__dict__, "_plans": OrderedDict()}
 
     def __repr__(self) -> str:
         sizes = "-".join(str(n) for n in self.sizes)

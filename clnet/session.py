@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from clnet.device import Device
@@ -15,6 +15,9 @@ from clnet.variants.base import Launch
 
 if TYPE_CHECKING:
     from clnet.network import Network
+
+
+PROGRAMS = 256  # that a session keeps built: those used last
 
 
 class Session:
@@ -45,7 +48,9 @@ class Session:
             raise DeviceError(f"{device.name} gives no context: {error}") from error
         self.queue = self.queues[device]
         self.allocated = 0
-        self._programs: dict[tuple[str, Device], Any] = {}
+        context = self.context
+        # Kernels in use keep their programs anyway.
+        self._program = lru_cache(PROGRAMS)(lambda *parts: build(context, *parts))
         self._stores: weakref.WeakKeyDictionary[Network, ParameterStore] = (
             weakref.WeakKeyDictionary()
         )
@@ -68,15 +73,11 @@ class Session:
             self.finish()
 
     def kernel(self, launch: Launch, place: Device) -> Any:
-        """Return a new kernel object for a launch; programs are built once."""
+        """Return a new kernel object for a launch; its program may be built already."""
         import pyopencl as cl
 
         text = source_text(launch.source, launch.defines, place)
-        program = self._programs.get((text, place))
-        if program is None:
-            program = build(self.context, place, text, launch.source)
-            self._programs[text, place] = program
-        return cl.Kernel(program, launch.kernel)
+        return cl.Kernel(self._program(place, text, launch.source), launch.kernel)
 
     def store(self, network: Network) -> ParameterStore:
         """Return the device's copy of a network's parameters."""

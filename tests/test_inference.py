@@ -150,6 +150,15 @@ def test_a_few_plans_are_kept(small_chunks, monkeypatch):
     assert set(map(id, network._plans.values())) == kept
 
 
+def test_the_plan_used_longest_ago_goes(small_chunks, monkeypatch):
+    monkeypatch.setattr(inference, "PLANS", 2)
+    network = Network.mlp([5, 3], seed=1)
+    often = network.plan_for(CPU, 1)
+    for batch in (2, 3, 4):
+        network.plan_for(CPU, batch)
+        assert network.plan_for(CPU, 1) is often
+
+
 def test_threads_may_predict_at_once(small_chunks, monkeypatch):
     monkeypatch.setattr(inference, "PLANS", 2)  # so that they take each other's away
     network = Network.mlp([5, 7, 3], seed=1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import re
+import weakref
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,7 @@ from clnet.program import (
 )
 from clnet.session import session
 from clnet.variants import VARIANTS
+from clnet.variants.base import Launch
 
 CPU = clnet.device("cpu")
 SOURCES = sorted(path.name for path in kernel_directory().glob("*.cl"))
@@ -203,6 +206,28 @@ def test_programs_are_built_once(monkeypatch):
     network.compile(CPU, tune=False, variants=["naive"])
     clnet.Network.mlp([5, 9], "elliot").compile(CPU, tune=False, variants=["naive"])
     assert len(built) == first
+
+
+def test_few_programs_are_kept(monkeypatch):
+    monkeypatch.setattr(sessions, "PROGRAMS", 2)
+    built, real = [], sessions.build
+
+    def building(*parts):
+        found = real(*parts)
+        built.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(sessions, "build", building)
+    own = sessions.Session(CPU)
+
+    def kernel(size):
+        return own.kernel(Launch("probe.cl", "probe", {"SIZE": size}, (), (), ()), CPU)
+
+    for size in (2, 4, 2, 8, 2):  # 2 is always among those used last
+        kernel(size)
+    gc.collect()
+    assert len(built) == 3
+    assert [program() is not None for program in built] == [True, False, True]
 
 
 def test_every_activation_has_its_function():
