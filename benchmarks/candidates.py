@@ -14,7 +14,8 @@ from itertools import cycle, groupby, islice
 from typing import Any, Protocol
 
 from clnet.binding import Step
-from clnet.device import Device, devices
+from clnet.device import Device
+from clnet.discovery import devices
 from clnet.errors import ClnetError, DeviceError
 from clnet.executable import DeviceTime, Executable
 from clnet.ops import Span

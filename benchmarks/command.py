@@ -14,7 +14,7 @@ from typing import Protocol, cast
 from tqdm import tqdm
 
 from clnet.device import Device
-from clnet.device import device as find_device
+from clnet.discovery import device as find_device
 from clnet.errors import ClnetWarning, InputError, unknown
 from clnet.summary import WIDTH, pairs
 

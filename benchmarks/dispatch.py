@@ -21,7 +21,8 @@ from tabulate import tabulate
 
 from clnet.activations import activation
 from clnet.description import Description
-from clnet.device import Device, devices
+from clnet.device import Device
+from clnet.discovery import devices
 from clnet.layers import Dense
 from clnet.network import Network
 from clnet.variants import VARIANTS

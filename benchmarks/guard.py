@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from clnet.device import Device, devices
+from clnet.device import Device
+from clnet.discovery import devices
 from clnet.errors import ClnetError
 
 from .candidates import Candidate, Prepared

@@ -12,7 +12,7 @@ import numpy as np
 from clnet.activations import activation
 from clnet.binding import Step
 from clnet.device import Device
-from clnet.device import device as part_of
+from clnet.discovery import device as part_of
 from clnet.errors import DeviceError
 from clnet.layers import Local
 from clnet.network import Network

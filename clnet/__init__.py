@@ -2,7 +2,8 @@
 
 from clnet import optimisers, schedules
 from clnet.callbacks import Checkpoint, EarlyStopping
-from clnet.device import Device, device, devices
+from clnet.device import Device
+from clnet.discovery import device, devices
 from clnet.errors import (
     BuildError,
     ClnetError,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clnet.data_parallel import ParallelPlan
-    from clnet.device import Devices
+    from clnet.discovery import Devices
     from clnet.runtime import Plan
 
 LARGEST_BATCH = 4096  # samples a call, where --batch is not given
@@ -30,8 +30,8 @@ def devices_of(text: str | None) -> Devices:
 
 def devices(_: argparse.Namespace) -> int:
     """List the devices."""
-    from clnet.device import devices as present
     from clnet.device_table import device_table
+    from clnet.discovery import devices as present
 
     print(device_table(present()))
     return 0

@@ -142,7 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Train, and say how it went."""
     from clnet.callbacks import Callback, EarlyStopping
     from clnet.cli_commands import LARGEST_BATCH, devices_of
-    from clnet.device import device_list
+    from clnet.discovery import device_list
     from clnet.errors import InputError, nearest
 
     _check_targets(arguments)

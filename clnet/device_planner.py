@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from clnet.data_parallel import alike
-from clnet.device import FASTEST, Device
+from clnet.device import Device
+from clnet.discovery import FASTEST
 from clnet.errors import DeviceError
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from clnet.device import GET_PLATFORM, NO_PLATFORM, Device, device, survey
+from clnet.device import Device
+from clnet.discovery import GET_PLATFORM, NO_PLATFORM, device, survey
 from clnet.errors import ClnetError, DeviceError, counted
 from clnet.program import build, source_text
 from clnet.quirks import NVIDIA, POCL

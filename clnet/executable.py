@@ -122,7 +122,7 @@ class Executable(Binding):
                 self._wait()
             return
         wanted = [value for value in outputs if value.name not in fresh_on_host]
-        if session.device.addresses_host:
+        if session.device.mapped_host_memory:
             wanted = [value for value in wanted if not self._is_answered(value)]
         self._downloads = [
             copy for value in wanted if (copy := self._copy_out(value)) is not None

@@ -11,9 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers, as_rows, check_count, is_sparse
 from clnet.data_parallel import ParallelPlan
-from clnet.device import ALL, FASTEST, Device, Devices, device_list, is_fastest
-from clnet.device import device as find_device
+from clnet.device import Device
 from clnet.device_planner import fastest_planner
+from clnet.discovery import ALL, FASTEST, Devices, device_list, is_fastest
+from clnet.discovery import device as find_device
 from clnet.errors import InputError, unknown
 from clnet.format_planner import best_stored
 from clnet.ops import PRECISIONS

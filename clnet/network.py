@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from clnet.callbacks import Callback
     from clnet.data_parallel import ParallelPlan
-    from clnet.device import Device, Devices
+    from clnet.device import Device
+    from clnet.discovery import Devices
     from clnet.formats.fann import FannParameters
     from clnet.history import History, TrainingState
     from clnet.optimisers import Optimiser

@@ -133,7 +133,7 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         match=lambda device: device.platform == NVIDIA,
-        effect={"addresses_host": None},
+        effect={"mapped_host_memory": None},
         reason="kernels can write to pinned memory at the host's own address, which"
         " OpenCL does not promise: it is tried (NVIDIA, driver 580)",
     ),

@@ -21,7 +21,7 @@ from clnet.checks import check_count
 from clnet.data_parallel import shares
 from clnet.data_set import DataSet
 from clnet.device import Device
-from clnet.device import device as find_device
+from clnet.discovery import device as find_device
 from clnet.errors import ClnetWarning, counted
 from clnet.format_planner import Follower
 from clnet.history import Epoch, History, Measures, TrainingState

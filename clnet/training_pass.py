@@ -122,7 +122,7 @@ class Pass:
         )
         warnings.warn(text, ClnetWarning, stacklevel=5)
         other = plan_training(
-            plan.network, plan.program, replace(device, concurrent_groups=False),
+            plan.network, plan.program, replace(device, forward_progress=False),
             self._replay.batch, tune=False,
         )
         self._bind(replace(other, explanation=f"{other.explanation}\n\n{text}"))

@@ -13,7 +13,8 @@ from clnet.activations import SOFTMAX
 from clnet.callbacks import Callback
 from clnet.checks import check_count
 from clnet.data_set import DataSet, data_set
-from clnet.device import Device, Devices, device_list
+from clnet.device import Device
+from clnet.discovery import Devices, device_list
 from clnet.errors import InputError, unknown
 from clnet.formats.fann_parameters import STOP_FUNCTIONS, FannParameters
 from clnet.history import Epoch, TrainingState

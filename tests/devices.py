@@ -10,20 +10,20 @@ import clnet
 
 DEVICE = clnet.device()
 # One group is all that is sure to run beside itself.
-ONE_GROUP = replace(DEVICE, concurrent_groups=True, compute_units=1)
+ONE_GROUP = replace(DEVICE, forward_progress=True, compute_units=1)
 # What plans for it reads alone: kernels build for the device that there is.
 H200 = replace(
     DEVICE, companions=(), type="gpu", compute_units=132, simd_width=32,
-    local_memory=48128, largest_group=1024, launch_cost=5e-6, concurrent_groups=True,
+    local_memory=48128, largest_group=1024, launch_cost=5e-6, forward_progress=True,
     compute_capability=(9, 0),
 )
 CPU_ONLY = pytest.mark.skipif(
-    DEVICE.concurrent_groups, reason=f"groups of {DEVICE.name} run at the same time"
+    DEVICE.forward_progress, reason=f"groups of {DEVICE.name} run at the same time"
 )
 
 
 def posing(units):
     """The device, as if its groups ran at the same time."""
-    if DEVICE.concurrent_groups:
+    if DEVICE.forward_progress:
         return DEVICE
-    return replace(DEVICE, concurrent_groups=True, compute_units=units)
+    return replace(DEVICE, forward_progress=True, compute_units=units)

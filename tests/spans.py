@@ -6,7 +6,7 @@ import numpy as np
 
 from clnet import reference
 from clnet.binding import Step
-from clnet.device import device
+from clnet.discovery import device
 from clnet.losses import loss_function
 from clnet.lowering import lower_training
 from clnet.replay import Learnt, Replay

@@ -17,7 +17,7 @@ from clnet.activations import (
     activation,
     fann_activation,
 )
-from clnet.device import device
+from clnet.discovery import device
 from clnet.errors import InputError
 from clnet.program import build, kernel_text, source_text
 from clnet.session import session

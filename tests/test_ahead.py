@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clnet import Dense, Network, replay, training
 from clnet.binding import Step
-from clnet.device import device
+from clnet.discovery import device
 from clnet.errors import ClnetWarning
 from clnet.optimisers import SGD
 from clnet.variants.group_step import GroupStep

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import clnet
 from clnet import Dense, Network, data_parallel, gradient_exchange, inference
 from clnet.data_parallel import LEAST_SHARE, ParallelPlan, alike, shares
-from clnet.device import device_list
+from clnet.discovery import device_list
 from clnet.errors import DeviceError, InputError
 from clnet.executable import Executable
 from clnet.parallel_training import ParallelPass

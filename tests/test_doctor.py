@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from clnet import doctor
-from clnet.device import NO_PLATFORM, Device, Survey, device, survey
+from clnet.device import Device
+from clnet.discovery import NO_PLATFORM, Survey, device, survey
 from clnet.doctor import Finding
 from clnet.errors import BuildError, DeviceError
 from clnet.quirks import NVIDIA, POCL
@@ -39,7 +40,7 @@ def found(monkeypatch):
     def replace(*devices, faults=()):
         shown = Survey(devices, faults)
         monkeypatch.setattr(doctor, "survey", lambda: shown)
-        monkeypatch.setattr(sys.modules["clnet.device"], "survey", lambda: shown)
+        monkeypatch.setattr(sys.modules["clnet.discovery"], "survey", lambda: shown)
 
     monkeypatch.delenv("CLNET_DEVICE", raising=False)
     return replace

@@ -9,7 +9,7 @@ from spans import check, program_of, span_at
 
 from clnet import Dense, Network
 from clnet.activations import ACTIVATIONS
-from clnet.device import device
+from clnet.discovery import device
 from clnet.ops import Apply
 from clnet.training_ops import ActGrad, ApplyT, BiasGrad, Outer
 from clnet.training_planner import plan_training

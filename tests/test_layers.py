@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import clnet
 from clnet import Dense, InputError, Network, Pattern, Sparse, reference
-from clnet.device import device
+from clnet.discovery import device
 from clnet.lowering import live_elements
 from clnet.optimisers import OPTIMISERS
 from clnet.placement import PLACEMENTS

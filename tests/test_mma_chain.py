@@ -94,7 +94,7 @@ def test_sizes(sizes, batch, shape, precision):
 
 
 @pytest.mark.skipif(
-    not DEVICE.concurrent_groups or MmaChain().refuse(
+    not DEVICE.forward_progress or MmaChain().refuse(
         whole(mixed(3, 4, 2), 64), DEVICE
     ) is not None,
     reason=f"{DEVICE.name} has no groups with matrix units that run at one time",
@@ -138,7 +138,7 @@ def test_refusals():
     network = mixed(3, 4, 2)
     assert refuse(whole(network, 64), H200) is None
     assert "64 samples" in refuse(whole(network, 63), H200)
-    alone = replace(H200, concurrent_groups=False)
+    alone = replace(H200, forward_progress=False)
     assert "one after the other" in refuse(whole(network, 64), alone)
     for capability, sentence in (((7, 5), "matrix units"), ((8, 6), "9.0")):
         old = replace(H200, compute_capability=capability)

@@ -145,9 +145,9 @@ def test_values_that_are_not_numbers_arrive():
 def test_answers_at_the_hosts_own_address(monkeypatch):
     """Without a copy; those that do not arrive are waited for."""
     monkeypatch.setattr(executable, "copy_out", None)
-    device = replace(posing(1), fine_svm=False, companions=(), addresses_host=None)
+    device = replace(posing(1), fine_svm=False, companions=(), mapped_host_memory=None)
     device = clnet.device(device)
-    assert device.addresses_host
+    assert device.mapped_host_memory
     for looks in (2000, 1):
         monkeypatch.setattr(executable, "LOOKS", looks)
         check(Network.mlp([20, 9, 4], "tanh", seed=2), SMALL, device)
@@ -157,7 +157,7 @@ def test_refusals():
     network = Network.mlp([3, 4, 2], seed=1)
     span = network.program.span(0, 4, 1)
     refuse = Persistent().refuse
-    alone = replace(DEVICE, concurrent_groups=False)
+    alone = replace(DEVICE, forward_progress=False)
     assert "one after the other" in refuse(span, alone)
     device = posing(1)
     assert "one sample" in refuse(network.program.span(0, 4, 2), device)

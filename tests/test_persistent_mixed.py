@@ -85,7 +85,7 @@ def test_networks(name, group, depth):
     device, network = posing(1), network_of(name)
     units = device.compute_units
     configs = [{"groups": units, "group": group, "depth": depth}]
-    if DEVICE.concurrent_groups:
+    if DEVICE.forward_progress:
         span = step_of(network, configs[0], device).span
         configs += list(MIXED.space(span, device))[::3]
     for config in configs:
@@ -159,7 +159,7 @@ def test_refusals():
     program = network_of("all kinds").program
     n = len(program.ops)
     assert "one after the other" in refuse(
-        program.span(0, n, 1), replace(DEVICE, concurrent_groups=False)
+        program.span(0, n, 1), replace(DEVICE, forward_progress=False)
     )
     assert "one sample" in refuse(program.span(0, n, 2), device)
     assert "float32 only" in refuse(

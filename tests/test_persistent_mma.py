@@ -79,7 +79,7 @@ def test_functions_and_scales(scale):
 
 
 @pytest.mark.skipif(
-    not DEVICE.concurrent_groups or PersistentMma().refuse(
+    not DEVICE.forward_progress or PersistentMma().refuse(
         whole(Network.mlp([3, 4, 2], seed=1), 2), DEVICE
     ) is not None,
     reason=f"{DEVICE.name} has no groups with matrix units that run at one time",
@@ -167,7 +167,7 @@ def test_refusals():
     assert refuse(whole(network, 2), H200) is None
     assert "samples at a time" in refuse(whole(network, 1), H200)
     assert "samples at a time" in refuse(whole(network, LARGEST_BATCH + 1), H200)
-    alone = replace(H200, concurrent_groups=False)
+    alone = replace(H200, forward_progress=False)
     assert "one after the other" in refuse(whole(network, 4), alone)
     small = replace(H200, local_memory=1 << 12)
     assert "4096 bytes" in refuse(whole(network, 4), small)

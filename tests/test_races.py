@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from clnet.device import devices
+from clnet.discovery import devices
 
 RACY = """
 import numpy as np, pyopencl as cl
-from clnet.device import device
+from clnet.discovery import device
 from clnet.session import session
 where = session(device())
 text = '''__kernel void shift(__global int *x) {

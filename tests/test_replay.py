@@ -10,7 +10,7 @@ import pytest
 
 from clnet import Dense, Network
 from clnet.binding import Step
-from clnet.device import device
+from clnet.discovery import device
 from clnet.losses import loss_function
 from clnet.lowering import lower_training
 from clnet.ops import Apply, BiasAct

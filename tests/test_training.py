@@ -9,7 +9,7 @@ import pytest
 from clnet import Dense, Network, reference, training
 from clnet import memory as memories
 from clnet.callbacks import EarlyStopping
-from clnet.device import device
+from clnet.discovery import device
 from clnet.errors import ClnetWarning, InputError
 from clnet.formats import load, load_data
 from clnet.history import TrainingState

@@ -12,7 +12,7 @@ import pytest
 
 from clnet import Dense, Network, candidates, cli, cover, training, training_planner
 from clnet.binding import Step
-from clnet.device import device
+from clnet.discovery import device
 from clnet.errors import ClnetWarning, DeviceError
 from clnet.explain import WIDTH
 from clnet.losses import LOSSES, loss_function

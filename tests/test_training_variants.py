@@ -11,7 +11,7 @@ from bounds import FLOAT32, FLOAT64, LAMBDA, deviations
 from clnet import Dense, Network, reference
 from clnet.activations import ACTIVATIONS
 from clnet.binding import Step
-from clnet.device import device
+from clnet.discovery import device
 from clnet.losses import LOSSES, loss_function
 from clnet.lowering import live_elements, lower_training
 from clnet.ops import Apply, BiasAct, Softmax

@@ -19,7 +19,8 @@ from bounds import span_bound
 from clnet import Dense, Network
 from clnet.activations import ACTIVATIONS
 from clnet.binding import Step
-from clnet.device import Device, device
+from clnet.device import Device
+from clnet.discovery import device
 from clnet.executable import Executable
 from clnet.layers import Local
 from clnet.ops import Apply, Nonlinearity, Span, Value
@@ -32,7 +33,7 @@ from clnet.variants.mma import LOCAL_BYTES, UNIT_BYTES
 
 H200 = Device(
     "H200", "gpu", compute_units=132, local_memory=47 << 10, largest_group=1024,
-    simd_width=32, fp64=True, concurrent_groups=True, compute_capability=(9, 0),
+    simd_width=32, fp64=True, forward_progress=True, compute_capability=(9, 0),
 )
 LAPTOP = Device(
     "laptop", "gpu", compute_units=24, local_memory=64 << 10, largest_group=256,

@@ -11,7 +11,7 @@ from bounds import FLOAT32, LAMBDA, deviations
 from clnet import Dense, Network, reference, replay, training
 from clnet.activations import ACTIVATIONS
 from clnet.binding import Step
-from clnet.device import device
+from clnet.discovery import device
 from clnet.errors import ClnetWarning
 from clnet.losses import LOSSES, loss_function
 from clnet.lowering import live_elements, lower_training
@@ -402,9 +402,9 @@ def test_the_same_bits_again_and_after_a_helper_that_was_late(monkeypatch):
 
 def posing(units):
     """The device, as if its groups ran at the same time: one has nobody to wait for."""
-    if DEVICE.concurrent_groups:
+    if DEVICE.forward_progress:
         return DEVICE
-    return dataclasses.replace(DEVICE, concurrent_groups=True, compute_units=units)
+    return dataclasses.replace(DEVICE, forward_progress=True, compute_units=units)
 
 
 def together(span, place):
@@ -436,16 +436,16 @@ def test_who_may_meet():
         return any(c["together"] for c in GroupStep().space(span, device))
 
     gpu = dataclasses.replace(
-        posing(1), type="gpu", compute_capability=(9, 0), concurrent_groups=True
+        posing(1), type="gpu", compute_capability=(9, 0), forward_progress=True
     )
     assert kinds(gpu, Rprop())
-    assert not kinds(dataclasses.replace(gpu, concurrent_groups=False), Rprop())
+    assert not kinds(dataclasses.replace(gpu, forward_progress=False), Rprop())
     assert not kinds(dataclasses.replace(gpu, compute_capability=None), Rprop())
     assert not kinds(gpu, Sarprop())  # none of many knows the epoch's error
     assert not kinds(gpu, None)
 
 
-@pytest.mark.skipif(bool(DEVICE.concurrent_groups), reason="groups meet here")
+@pytest.mark.skipif(bool(DEVICE.forward_progress), reason="groups meet here")
 def test_a_meeting_in_vain_is_told_and_done_again(monkeypatch):
     monkeypatch.setattr(group_step, "PATIENCE", 2000)
     place = posing(5 * DEVICE.compute_units)
@@ -457,7 +457,7 @@ def test_a_meeting_in_vain_is_told_and_done_again(monkeypatch):
     def waiting(network, program, device, batch, **options):
         found = plan(network, program, device, batch, tune=False)
         span = program.span(0, len(program.ops), batch)
-        if not device.concurrent_groups or not isinstance(program.ops[-1], Update):
+        if not device.forward_progress or not isinstance(program.ops[-1], Update):
             return found
         step = Step(span, GroupStep(), together(span, device), device)
         return dataclasses.replace(found, steps=(step,))

@@ -391,7 +391,7 @@ def refuse_unless_dense_layers(
 
 def refuse_unless_groups_meet(device: Device) -> str | None:
     """Return why groups of a launch must not wait for each other, or None."""
-    if device.concurrent_groups:
+    if device.forward_progress:
         return None
     return (
         "its groups wait for each other, and those of a launch on "

@@ -256,4 +256,4 @@ def _hand_over(device: Device) -> bool:
     Among a GPU's groups that takes fences that only PTX has here.
     """
     coherent = device.type == "cpu" or bool(inline_ptx(device))
-    return bool(device.concurrent_groups) and coherent
+    return bool(device.forward_progress) and coherent

@@ -16,14 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clnet.device import TYPES, Device, Survey, device, devices
+from clnet.device import TYPES, Device
 from clnet.device_table import device_table
+from clnet.discovery import Survey, device, devices
 from clnet.errors import DeviceError, InputError
 from clnet.layers import Dense
 from clnet.network import Network
 
 # The package's attribute of this name is the function.
-module = importlib.import_module("clnet.device")
+module = importlib.import_module("clnet.discovery")
 
 POCL = "Portable Computing Language"
 
@@ -134,7 +135,7 @@ def test_nvidia_is_read_through_its_own_queries(opencl):
     assert (card.simd_width, card.compute_capability) == (32, (9, 0))
     assert (card.fp64, card.fp16, card.subgroups) == (True, False, False)
     assert card.fine_svm is False
-    assert card.concurrent_groups is None  # a listing launches nothing
+    assert card.forward_progress is None  # a listing launches nothing
     assert card.local_memory == 47 << 10
     assert card.build_options == ()
 
@@ -144,7 +145,7 @@ def test_a_query_that_does_not_exist_leaves_the_default(opencl):
     (card,) = devices()
     assert (card.simd_width, card.compute_capability) == (32, None)
     assert card.fine_svm is False
-    assert card.concurrent_groups is None
+    assert card.forward_progress is None
     assert card.notes == ()
 
 
@@ -251,7 +252,7 @@ def test_platforms_without_a_device_are_an_error(opencl):
 
 
 def test_no_platform_says_how_to_get_one():
-    code = "from clnet.device import device; device()"
+    code = "from clnet.discovery import device; device()"
     done = run(code, OCL_ICD_VENDORS="/nowhere", CLNET_DEVICE=None)
     assert done.returncode == 1
     sentence = done.stderr.splitlines()[-1]
@@ -401,7 +402,7 @@ def test_importing_clnet_touches_no_opencl():
 
 
 SHOW = (
-    "from clnet.device import device, devices\n"
+    "from clnet.discovery import device, devices\n"
     "import pyopencl as cl\n"
     "for d in devices():\n"
     "    if d.platform.startswith('Portable'):\n"
