@@ -31,6 +31,7 @@
 #define REAL float
 #define WIDTH 8
 #include "activations.h"
+#include "atomics.h"
 #if !defined(FUNCTIONS) || !defined(PANEL) || !defined(STATE) || !defined(MANY) \
     || !defined(PATIENCE) || !defined(LINGER)
 #error "cpu.cl needs FUNCTIONS, PANEL, STATE, MANY, PATIENCE and LINGER"
@@ -249,16 +250,15 @@ inline void work(SHARED_ARGUMENTS, volatile __global int *claimed,
         }
         for (int t = atomic_inc(claimed + l); t < here; t = atomic_inc(claimed + l)) {
             layer_task(layer, t, cut, packed, values, ldv, out);
-            atomic_xchg(done + l * tasks + t, this_call);
+            store_release(done + l * tasks + t, this_call);
         }
         for (int t = 0; t < here; ++t) {
             volatile __global int *task_done = done + l * tasks + t;
             int looks = 0;
-            while (*task_done != this_call && looks < PATIENCE) ++looks;
-            if (*task_done != this_call)
+            while (load_acquire(task_done) != this_call && looks < PATIENCE) ++looks;
+            if (load_acquire(task_done) != this_call)
                 layer_task(layer, t, cut, packed, values, ldv, out);
         }
-        atomic_add(claimed + l, 0);  // later loads must not move before the waits
         values = out;
         ldv = layer->ldo;
     }
@@ -275,7 +275,7 @@ workers(SHARED_ARGUMENTS, volatile __global int *state)
     volatile __global int *claimed = state + STATE;
     const int this_call = state[0] + 1;
     work(SHARED, claimed, claimed + count, this_call);
-    if (many_workers && atomic_inc(state + 1) == (int)get_global_size(0) - 1) {
+    if (many_workers && add_seq_cst(state + 1, 1) == (int)get_global_size(0) - 1) {
         for (int l = 0; l < count; ++l) claimed[l] = 0;  // the last one out resets
         state[1] = 0;
         state[0] = this_call;
@@ -289,7 +289,8 @@ workers(SHARED_ARGUMENTS, volatile __global int *state)
 //
 // A helper enters before it looks again whether the call is still open, and the lead
 // closes before it looks whether a helper is inside: so none is left inside unseen.
-// While the call is closed nobody but the lead touches anything.
+// While the call is closed nobody but the lead touches anything. Of these two stores and
+// loads one must come first: they are sequentially consistent.
 //
 // state  as for `workers`, but [2] the open call or 0, [3] helpers inside
 // alarm  [1]  set when a helper did not leave in time: the host then waits for it
@@ -300,11 +301,11 @@ lead(SHARED_ARGUMENTS, volatile __global int *state, volatile __global int *alar
     const int next = state[0] + 1, this_call = next ? next : 1;
     state[0] = this_call;
     for (int l = 0; l < count; ++l) claimed[l] = 0;
-    atomic_xchg(state + 2, this_call);
+    store_seq_cst(state + 2, this_call);
     work(SHARED, claimed, claimed + count, this_call);
-    atomic_xchg(state + 2, 0);
+    store_seq_cst(state + 2, 0);
     int looks = 0;
-    while (atomic_add(state + 3, 0) && looks < PATIENCE) ++looks;
+    while (load_seq_cst(state + 3) && looks < PATIENCE) ++looks;
     if (looks == PATIENCE) *alarm = 1;
 }
 
@@ -315,14 +316,14 @@ helpers(SHARED_ARGUMENTS, volatile __global int *state)
     volatile __global int *claimed = state + STATE;
     int last = 0;
     for (int looks = 0; looks < LINGER; ++looks) {
-        const int call = state[2];
+        const int call = load_acquire(state + 2);
         if (call == 0 || call == last) continue;
-        atomic_inc(state + 3);
-        if (atomic_add(state + 2, 0) == call) {
+        add_seq_cst(state + 3, 1);
+        if (load_seq_cst(state + 2) == call) {
             work(SHARED, claimed, claimed + count, call);
             last = call;
         }
-        atomic_dec(state + 3);
+        add_seq_cst(state + 3, -1);
         looks = 0;
     }
 }

@@ -19,6 +19,7 @@
 // and those of steps.h
 #define REAL float
 #define WIDTH 8
+#include "atomics.h"
 #include "steps.h"
 #include "tiles.h"
 #ifndef SYNC
@@ -178,7 +179,7 @@ inline void work(const Net *net, const Step *step, __global float *own, const in
         __global float *found = gradients + (size_t)t * (net->size + APART);
         task(net, step, own, t, net->tiles == 1 ? found : own + net->gradient_place,
              found);
-        atomic_xchg(sync + SYNC + t, id);
+        store_release(sync + SYNC + t, id);
     }
 }
 
@@ -191,7 +192,7 @@ workers(SHARED_ARGUMENTS, STEP_ARGUMENTS)
     const Step step = STEP(0);
     work(&net, &step, memory + get_global_id(0) * (size_t)worker_size, tasks, gradients,
          sync, 1);
-    if (atomic_inc(sync + 4) == (int)get_global_size(0) - 1) {
+    if (add_seq_cst(sync + 4, 1) == (int)get_global_size(0) - 1) {
         FINISH(0, gradients);
         sync[3] = sync[4] = 0;
     }
@@ -229,16 +230,15 @@ lead(SHARED_ARGUMENTS, STEP_ARGUMENTS, volatile __global int *alarm)
             sync[5] = step.first;
             sync[6] = step.samples;
             vstore8(as_int8(key), 1, (__global int *)sync);
-            atomic_xchg(sync + 1, id);
+            store_seq_cst(sync + 1, id);
             work(&net, &step, memory, tasks, gradients, sync, id);
-            atomic_xchg(sync + 1, 0);
+            store_seq_cst(sync + 1, 0);
             for (int number = 0; number < tasks; ++number) {
                 volatile __global int *done = sync + SYNC + number;
                 int looks = 0;
-                while (*done != id && looks < patience) ++looks;
-                late |= *done != id;
+                while (load_acquire(done) != id && looks < patience) ++looks;
+                late |= load_acquire(done) != id;
             }
-            atomic_add(sync + 1, 0);  // later loads must not move before the waits
         }
         if (late) {
             for (int number = 0; number < tasks; ++number)
@@ -247,7 +247,7 @@ lead(SHARED_ARGUMENTS, STEP_ARGUMENTS, volatile __global int *alarm)
         }
         FINISH(i, late ? again : gradients);
         int looks = 0;
-        while (!alone && atomic_add(sync + 2, 0) && looks < patience) ++looks;
+        while (!alone && load_seq_cst(sync + 2) && looks < patience) ++looks;
         if (looks == patience) *alarm = alone = 1;
     }
 }
@@ -260,16 +260,16 @@ helpers(SHARED_ARGUMENTS, const int linger)
     __global float *own = memory + (1 + get_global_id(0)) * (size_t)worker_size;
     int last = 0;
     for (int looks = 0; looks < linger; ++looks) {
-        const int id = sync[1];
+        const int id = load_acquire(sync + 1);
         if (id == 0 || id == last) continue;
-        atomic_inc(sync + 2);
-        if (atomic_add(sync + 1, 0) == id) {
+        add_seq_cst(sync + 2, 1);
+        if (load_seq_cst(sync + 1) == id) {
             const Step step = {sync[5], sync[6],
                                as_uint8(vload8(1, (__global const int *)sync))};
             work(&net, &step, own, tasks, gradients, sync, id);
             last = id;
         }
-        atomic_dec(sync + 2);
+        add_seq_cst(sync + 2, -1);
         looks = 0;
     }
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 import time
 from functools import cache
@@ -12,7 +13,7 @@ import pytest
 from bounds import assert_right
 
 import clnet
-from clnet import Dense, Network
+from clnet import Dense, Network, program
 from clnet.binding import Step
 from clnet.executable import Executable
 from clnet.session import session
@@ -177,6 +178,25 @@ def test_tasks_that_are_done_twice_do_no_harm(impatient, mode, group, batch):
 @pytest.mark.parametrize("mode", TOGETHER)
 def test_tasks_of_blocks_that_are_done_twice_do_no_harm(impatient, mode):
     many_calls(WIDE, 193, mode, 1, 15)
+
+
+@pytest.mark.parametrize("source", ["cpu.cl", "epoch.cl"])
+def test_workers_tell_each_other_by_atomics_that_order(source):
+    """The order that x86 keeps anyway, and ARM does not: no test here would miss it."""
+    text = (program.kernel_directory() / source).read_text()
+    relaxed = set(re.findall(r"\batomic_\w+", text))
+    assert relaxed == {"atomic_inc"}  # which claims a task
+    assert not re.search(r"while \(\*", text)
+
+
+@pytest.mark.parametrize("group", [1, 4])
+@pytest.mark.parametrize("mode", TOGETHER)
+def test_a_compiler_without_atomics_that_order(monkeypatch, mode, group):
+    def without(*parts):
+        return program.source_text(*parts).replace("__CLANG_ATOMIC", "NONE_HERE")
+
+    monkeypatch.setattr("clnet.session.source_text", without)
+    many_calls(EDGES, 2, mode, group, 100)
 
 
 @pytest.mark.parametrize("mode", TOGETHER)
