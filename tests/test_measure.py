@@ -7,6 +7,8 @@ import time
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import clnet
 from clnet import Dense, Network, Sparse
@@ -15,8 +17,11 @@ from clnet.errors import BuildError, DeviceError
 from clnet.session import session
 from clnet.tuning import measure as measuring
 from clnet.tuning.measure import (
+    PERIOD,
+    TOLERANCE,
     WrongResultError,
     check,
+    difference,
     measure,
     representative,
     timing,
@@ -99,6 +104,44 @@ def test_one_neuron_left_out_is_noticed():
     wrong = Changed(change={"arguments": arguments})
     with pytest.raises(WrongResultError):
         check(SESSION, network, [Step(steps[0].span, wrong, {}, CPU)], inputs, outputs)
+
+
+@pytest.mark.parametrize("batch", [2, 9, 31, 32, 62, 100])
+def test_the_last_sample_left_out_is_noticed(batch):
+    network = Network.mlp([20, 30, 10], "tanh", seed=1)
+    steps, inputs, outputs = layer(network, Naive(), batch)
+    (launch,) = Naive().launches(steps[0].span, {}, CPU)
+    (items,) = launch.global_size
+    fewer = Changed(change={"global_size": (items // batch * (batch - 1),)})
+    with pytest.raises(WrongResultError, match=f"in row {batch - 1}, at most"):
+        check(SESSION, network, [Step(steps[0].span, fewer, {}, CPU)], inputs, outputs)
+
+
+@pytest.mark.parametrize("tolerance", TOLERANCE.values())
+@given(
+    row=st.integers(0, 999), column=st.integers(0, 99),
+    by=st.sampled_from([16, 64, 128, 256, -8]),
+)
+@settings(max_examples=10, deadline=None)
+def test_any_row_that_is_anothers_is_noticed(tolerance, row, column, by):
+    """The rows of a batch repeat: no power of two leads from one to its like."""
+    exact = np.random.default_rng(1).uniform(-1, 1, (PERIOD, 100))
+    moved = exact * (1 + tolerance)
+    found = np.resize(exact, (1000, 100))
+    other = row + by if 0 <= row + by < 1000 else row - by
+    found[row] = found[other]
+
+    def faults():
+        return [
+            difference(found[i : i + PERIOD], exact, moved, tolerance, i)
+            for i in range(0, 1000, PERIOD)
+        ]
+
+    assert [fault is None for fault in faults()].count(False) == 1
+    found = np.resize(exact, (1000, 100))
+    assert set(faults()) == {None}
+    found[row, column] += 200 * tolerance  # one number, 20 times the largest rounding
+    assert [fault is None for fault in faults()].count(False) == 1
 
 
 def test_results_that_are_not_numbers_are_wrong():

@@ -25,7 +25,10 @@ from clnet.tuning.store import Timing
 
 Array = NDArray[Any]
 
-CHECKED_SAMPLES = 8  # samples compared with the oracle
+# Distinct samples of a check: the batch repeats them, so that as many of the oracle's
+# tell all its rows. A prime: rows that a kernel mixes up at a distance of its tiles or
+# lanes, powers of two, differ.
+PERIOD = 31
 # Relative, and far above rounding, for each type and precision.
 TOLERANCE = {"float32": 1e-5, "float64": 1e-13, "high": 1e-3, "medium": 1e-2}
 DEVIATIONS = 10.0  # what one random deviation of the oracle's stands for
@@ -76,7 +79,7 @@ def measure(
     """
     anew = check(session, network, steps, inputs, outputs)
     ops = [op for step in steps for op in step.span.ops]
-    if anew and threaded(ops, min(CHECKED_SAMPLES, steps[0].span.batch)):
+    if anew and threaded(ops, min(PERIOD, steps[0].span.batch)):
         time.sleep(SPIN_SECONDS)
     timed = [*steps, *alike]
     given = dict.fromkeys(inputs)
@@ -174,11 +177,16 @@ def check(
     inputs: Sequence[Value],
     outputs: Sequence[Value],
 ) -> bool:
-    """Compare the first samples of steps on random inputs with the float64 oracle.
+    """Compare the whole result of steps on random inputs with the float64 oracle.
 
-    The result must be within `TOLERANCE` of the oracle's, or about as near to it as the
-    oracle's own for values that differ by as much: networks may magnify roundings, up
-    to jumping. Where values are so large that sums may overflow nothing is compared.
+    Every sample and every output is compared. The inputs are `PERIOD` random samples,
+    repeated to fill the batch; the oracle computes them once, in NumPy and float64.
+
+    The norm of each sample's error must be at most `TOLERANCE` times the norm of the
+    oracle's outputs and of as many ones, and `DEVIATIONS` times the largest change of
+    a sample of the oracle's when all values differ by `TOLERANCE`: networks may magnify
+    roundings, up to jumping. Where values are so large that sums may overflow nothing
+    is compared.
 
     Returns
     -------
@@ -193,11 +201,11 @@ def check(
     with faults(session):
         executable = Executable(session, network, steps, inputs, outputs)
         for array in executable.x.values():
-            array[...] = _random(array.shape)
+            distinct = _random((min(PERIOD, array.shape[0]), array.shape[1]))
+            array[...] = np.resize(distinct, array.shape)
         # Copies: sums that are added to are input and output.
         samples = {
-            name: array[:CHECKED_SAMPLES].copy()
-            for name, array in executable.x.items()
+            name: array[:PERIOD].copy() for name, array in executable.x.items()
         }
         executable.run()
     dtype = executable.dtype
@@ -209,12 +217,14 @@ def check(
     if oracle.largest > LARGEST * np.finfo(dtype).max:
         return anew
     for value in outputs:
-        found = executable.result(value.name)[:CHECKED_SAMPLES]
-        fault = difference(
-            found, oracle.exact[value.name], oracle.moved[value.name], tolerance
-        )
-        if fault is not None:
-            raise WrongResultError(f"{names_of(steps)} {fault}")
+        found = executable.result(value.name)
+        exact, moved = oracle.exact[value.name], oracle.moved[value.name]
+        for first in range(0, len(found), len(exact)):
+            fault = difference(
+                found[first : first + len(exact)], exact, moved, tolerance, first
+            )
+            if fault is not None:
+                raise WrongResultError(f"{names_of(steps)} {fault}")
     return anew
 
 
@@ -225,29 +235,35 @@ def tolerance_of(what: Span | Program) -> float:
 
 
 def difference(
-    found: Array, exact: Array, moved: Array, tolerance: float
+    found: Array, exact: Array, moved: Array, tolerance: float, first: int = 0
 ) -> str | None:
-    """Return how a result differs from the oracle by more than rounding, or None.
+    """Return how rows differ from the oracle's by more than rounding, or None.
 
     Parameters
     ----------
-    found, exact, moved : ndarray
-        The result, the oracle's, and the oracle's for values that differ by the
-        tolerance.
+    found : ndarray, shape [rows, width]
+        The result, or its first rows.
+    exact, moved : ndarray, shape [at least rows, width]
+        The oracle's, and the oracle's for values that differ by the tolerance.
     tolerance : float
         As `tolerance_of` says.
+    first : int
+        Number of the first row, to be told.
     """
     finite = np.isfinite(exact + moved)
-    found, exact, moved = found[finite], exact[finite], moved[finite]
-    distance = float(np.linalg.norm(found - exact))
-    size = float(np.linalg.norm(exact) + np.sqrt(exact.size))
-    deviation = float(np.linalg.norm(moved - exact))
-    limit = tolerance * size + DEVIATIONS * deviation
-    if distance <= limit:
+    exact, moved = np.where(finite, exact, 0.0), np.where(finite, moved, 0.0)
+    deviation = float(np.max(np.linalg.norm(moved - exact, axis=1), initial=0.0))
+    finite, exact = finite[: len(found)], exact[: len(found)]
+    distances = np.linalg.norm(np.where(finite, found, 0.0) - exact, axis=1)
+    sizes = np.linalg.norm(exact, axis=1) + np.sqrt(np.count_nonzero(finite, axis=1))
+    limits = tolerance * sizes + DEVIATIONS * deviation
+    wrong = np.flatnonzero(~(distances <= limits))  # NaN is wrong
+    if not wrong.size:
         return None
+    row = wrong[0]
     return (
-        f"differs from the oracle by {distance:.2g} in norm, at most {limit:.2g} was "
-        "expected"
+        f"differs from the oracle by {distances[row]:.2g} in norm in row "
+        f"{first + row}, at most {limits[row]:.2g} was expected"
     )
 
 

@@ -169,7 +169,8 @@ class Trial:
                 results[value.name] = replay.read(value)
         for name, expected in exact.items():
             fault = difference(
-                results[name], expected, moved[name], tolerance_of(self.program)
+                np.atleast_2d(results[name]), np.atleast_2d(expected),
+                np.atleast_2d(moved[name]), tolerance_of(self.program),
             )
             if fault is not None:
                 return fault
