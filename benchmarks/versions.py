@@ -7,6 +7,8 @@ import platform
 from datetime import datetime, timezone
 from importlib import metadata
 
+from threadpoolctl import threadpool_info
+
 import clnet
 from clnet.device import Device
 
@@ -40,11 +42,7 @@ def now() -> str:
 
 
 def blas_threads() -> int | None:
-    """Return the threads of NumPy's BLAS; None if threadpoolctl is not installed."""
-    try:
-        from threadpoolctl import threadpool_info
-    except ImportError:
-        return None
+    """Return the threads of NumPy's BLAS; None if its library is unknown."""
     pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
     return max((int(pool["num_threads"]) for pool in pools), default=None)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import itertools
-import sys
 from dataclasses import replace
 
 import pytest
@@ -147,7 +146,7 @@ def test_torch_that_is_not_installed_is_missing(monkeypatch):
 
 def test_threads_are_known_or_not(monkeypatch):
     assert versions.blas_threads() is None or versions.blas_threads() >= 1
-    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
+    monkeypatch.setattr(versions, "threadpool_info", list)
     assert versions.blas_threads() is None
 
 

@@ -12,9 +12,11 @@ import pytest
 from bounds import assert_right
 from hypothesis import given
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
 
 import clnet
 from clnet import Dense, Network, inference, planner
+from clnet.binding import Step
 from clnet.device import Device
 from clnet.errors import (
     BuildError,
@@ -23,7 +25,7 @@ from clnet.errors import (
     OutOfMemoryError,
 )
 from clnet.planner import Planner
-from clnet.tuning import times
+from clnet.tuning import fingerprint, times
 from clnet.tuning.measure import WrongResultError
 from clnet.tuning.search import Search
 from clnet.tuning.store import Timing
@@ -253,15 +255,118 @@ def test_another_device_or_driver_is_measured_anew(lab, change):
     assert lab.asked
 
 
-def test_another_kernel_source_is_measured_anew(lab, monkeypatch):
-    lab.plan(device=GPU, variants=["naive", "local"])
+def asked_again(lab, **arguments):
+    """Names of the variants that are measured though all were before."""
     lab.asked.clear()
+    times.store_of.cache_clear()  # as in another process
+    lab.plan(device=GPU, tune=True, **arguments)
+    return {steps[0].variant.name for steps in lab.asked if len(steps) == 1}
+
+
+def test_another_kernel_source_is_measured_anew(lab, monkeypatch):
+    names = ["split", "gemm"]
+    lab.plan(device=GPU, variants=names, tune=True)
+    assert asked_again(lab, variants=names) == set()
+    real = fingerprint.source_hash
     monkeypatch.setattr(
-        times, "source_hash", lambda source: "new" if source == "naive.cl" else source
+        fingerprint, "source_hash",
+        lambda source: "new" if source == "split.cl" else real(source),
     )
-    times.store_of(GPU)._spans.clear()
-    lab.plan(device=GPU, variants=["naive", "local"])
-    assert "naive" in {step.variant.name for step in lab.asked[0]}
+    assert asked_again(lab, variants=names) == {"split"}
+
+
+@pytest.mark.parametrize(
+    ("module", "anew"),
+    [
+        ("clnet.variants.split", {"split"}),  # a group's size, say
+        ("clnet.variants.team", {"split"}),  # a helper that it imports
+        ("clnet.variants.base", {"split", "gemm"}),
+        ("clnet.storage.dense", {"split", "gemm"}),
+        ("clnet.variants.csr", set()),
+        ("clnet.planner", set()),
+    ],
+)
+def test_other_python_that_describes_launches_is_measured_anew(
+    lab, monkeypatch, module, anew
+):
+    names = ["split", "gemm", "host"]
+    lab.plan(device=GPU, variants=names, tune=True)
+    real = fingerprint._text
+    monkeypatch.setattr(
+        fingerprint, "_text", lambda name: real(name) + "# " * (name == module)
+    )
+    fingerprint._code.cache_clear()
+    found = asked_again(lab, variants=names)
+    fingerprint._code.cache_clear()
+    assert found == anew
+
+
+def test_another_capability_is_measured_anew(lab):
+    """As where the table of quirks has changed."""
+    lab.plan(device=GPU, variants=["split"])
+    lab.asked.clear()
+    edited = dataclasses.replace(GPU, operator_math=True)
+    lab.plan(device=edited, variants=["split"])
+    assert lab.asked
+
+
+def test_a_variant_of_the_same_name_and_other_launches_is_measured_anew():
+    span = NETWORK.program.span(0, 2, 1)
+    keys = {
+        times.key_of(Step(span, variant, {}, CPU))
+        for variant in (
+            Naive(), Broken(name="naive"),
+            Broken(name="naive", change={"local_size": (8,)}),
+        )
+    }
+    assert len(keys) == 3
+
+
+@pytest.mark.parametrize(
+    "change", [{"version": "0.1"}, {"num_threads": 99}, {"internal_api": "mkl"}],
+    ids=str,
+)
+def test_numpy_with_another_blas_or_other_threads_is_measured_anew(
+    lab, monkeypatch, change
+):
+    names = ["split", "host"]
+    lab.plan(device=GPU, variants=names, tune=True)
+    other = [{**(fingerprint._libraries().info() or [{}])[0], **change}]
+    monkeypatch.setattr(
+        fingerprint, "_libraries", lambda: SimpleNamespace(info=lambda: other)
+    )
+    assert asked_again(lab, variants=names) == {"host"}
+
+
+def test_threads_that_are_limited_meanwhile_count():
+    span = NETWORK.program.span(0, 1, 1)
+    host = Step(span, Host(), {}, None)
+    assert "numpy" in times.key_of(host)
+    if any(library["num_threads"] > 1 for library in fingerprint._libraries().info()):
+        before = times.key_of(host)
+        with threadpool_limits(1):
+            assert times.key_of(host) != before
+        assert times.key_of(host) == before
+
+
+def test_another_numpy_is_measured_anew(lab, monkeypatch):
+    lab.plan(device=GPU, variants=["host"], tune=True)
+    monkeypatch.setattr(np, "__version__", "9.9")
+    assert asked_again(lab, variants=["host"]) == {"host"}
+
+
+def test_equal_layers_have_one_key_whatever_computes_them():
+    """Where their weights are in the buffer does not matter."""
+    network = Network.mlp([64] * 4, "tanh", seed=1)
+    for variant in VARIANTS:
+        for place in (GPU, CPU):
+            ops = 1 if variant.reach == "op" else 2
+            spans = [network.program.span(i, i + ops, 64) for i in (0, 2, 4)]
+            if any(variant.refuse(span, place) for span in spans):
+                continue
+            config = next(iter(variant.space(spans[0], place)))
+            keys = {times.key_of(Step(span, variant, config, place)) for span in spans}
+            assert len(keys) == 1
 
 
 def test_another_network_is_measured_anew_and_an_equal_one_is_not(lab):

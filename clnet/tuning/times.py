@@ -14,8 +14,8 @@ from clnet.device import Device
 from clnet.errors import ClnetError, ClnetWarning, DeviceError, OutOfMemoryError
 from clnet.network import Network
 from clnet.ops import Program, Span, Value
-from clnet.program import source_hash
 from clnet.session import Session, session
+from clnet.tuning.fingerprint import fingerprint
 from clnet.tuning.measure import SPIN_SECONDS, WrongResultError, measure, names_of
 from clnet.tuning.search import Search
 from clnet.tuning.store import Store, Timing
@@ -195,9 +195,4 @@ def key_of(step: Step) -> str:
         "calling thread" if step.place.serial else "device"
     )
     config = ",".join(f"{k}={v}" for k, v in sorted(step.config.items()))
-    launches = () if step.place is None else step.variant.launches(
-        step.span, step.config, step.place
-    )
-    sources = sorted({launch.source for launch in launches})
-    hashes = ",".join(f"{source}:{source_hash(source)}" for source in sources)
-    return f"{step.variant.name}({config}) {place} {hashes}".strip()
+    return f"{step.variant.name}({config}) {place} {fingerprint(step)}"
