@@ -87,7 +87,6 @@ def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
     monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
     # What only takes time here:
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr("clnet.tuning.measure.WARM_UP_SECONDS", 1e-4)
     times.store_of.cache_clear()

@@ -1,30 +1,42 @@
 """The tuning store: measured times, remembered between processes.
 
-One small JSON file a device and span, in the user's cache directory. A file is written
-whole or not at all, and each measurement is saved at once, so that nothing is lost when
-a process is killed, and two processes can only make each other measure again.
+One SQLite file of all devices in the user's cache directory. Each measurement is
+committed at once, so that nothing is lost when a process is killed or others write. The
+journal is SQLite's rollback journal: a write-ahead log needs shared memory, which
+network file systems lack.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
+import sqlite3
 import warnings
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from contextlib import closing
+from dataclasses import astuple, dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
 from clnet.device import Device
-from clnet.errors import ClnetWarning, FormatError
-from clnet.formats.files import write
+from clnet.errors import ClnetWarning
 
-FORMAT = 1  # of the files; others are set aside
+SCHEMA = 1  # of the file; another version of clnet with another one has another file
+BUSY_SECONDS = 10.0  # waited for other processes that write
+_CREATE = """
+CREATE TABLE IF NOT EXISTS times (
+    device TEXT, span TEXT, key TEXT,
+    seconds REAL, latency REAL, spread REAL, date TEXT,
+    PRIMARY KEY (device, span, key)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS facts (
+    device TEXT, name TEXT, value INTEGER, date TEXT, PRIMARY KEY (device, name)
+) WITHOUT ROWID;
+"""
 
 
 def cache_directory() -> Path:
@@ -52,9 +64,6 @@ class Timing:
     spread: float
 
 
-_TIMES = tuple(field.name for field in fields(Timing))
-
-
 class Store:
     """Remembered times of one device.
 
@@ -65,35 +74,48 @@ class Store:
         measures anew.
     directory : Path, optional
         Instead of `cache_directory`.
+
+    Attributes
+    ----------
+    path : Path
+        The file, of all devices; none before the first time is remembered.
     """
 
     def __init__(self, device: Device, directory: Path | None = None) -> None:
-        self._identity = {
+        self.path = (directory or cache_directory()) / f"tuning-{SCHEMA}.sqlite3"
+        self._device = json.dumps({
             "name": device.name,
             "platform": device.platform,
             "platform_version": device.platform_version,
             "driver": device.driver,
             "compute_units": device.compute_units,
-        }
-        name = _digest(self._identity)
-        self.directory = (directory or cache_directory()) / "times" / name
-        self._spans: dict[str, dict[str, dict[str, Any]]] = {}
+        })
+        self._spans: dict[str, dict[str, Timing]] = {}
+        self._facts: dict[str, bool] = {}
         self._readable = self._writable = True
 
     def get(self, span: str, key: str) -> Timing | None:
         """Return the remembered time of `key` for a span's signature, or None.
+
+        A span's times are read once.
 
         Parameters
         ----------
         span : str
             `Span.signature`.
         key : str
-            What computes it: variant, config, place, hash of the kernel's source.
+            What computes it: variant, config, place, fingerprint.
         """
-        entry = self._load(span).get(key)
-        if entry is None:
-            return None
-        return Timing(*(float(entry[name]) for name in _TIMES))
+        if span not in self._spans:
+            rows = self._read(
+                "SELECT key, seconds, latency, spread FROM times "
+                "WHERE device = ? AND span = ?", span,
+            )
+            self._spans[span] = {
+                key: Timing(*times) for key, *times in rows
+                if all(isinstance(t, float) and 0 <= t < math.inf for t in times)
+            }
+        return self._spans[span].get(key)
 
     def put(self, span: str, key: str, timing: Timing) -> None:
         """Remember a time, at once.
@@ -101,108 +123,87 @@ class Store:
         Warns
         -----
         ClnetWarning
-            Once, if the directory cannot be written: times then last for this process.
+            Once, if the file cannot be written: times then last for this process.
         """
-        # Another process may have added some since.
-        known = self._read(span) if self._writable else self._load(span)
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        entries = {**known, key: {**asdict(timing), "date": now}}
-        self._spans[span] = entries
-        self._save(
-            self._path(span),
-            {"format": FORMAT, "device": self._identity, "span": span,
-             "times": entries},
-        )
-
-    def _save(self, path: Path, content: Mapping[str, Any]) -> None:
-        if not self._writable:
-            return
-        text = json.dumps(content, indent=1, sort_keys=True)
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            write(path, [text.encode()])
-        except (OSError, FormatError) as error:
-            self._writable = False
-            why = error if isinstance(error, FormatError) else (
-                f"{self.directory} cannot be made ({error.strerror or error})"
-            )
-            _warn(
-                f"measured times are not remembered: {why}; set CLNET_CACHE_DIR to "
-                "a folder that can be written"
-            )
+        self.get(span, key)  # the span's others
+        self._spans[span][key] = timing
+        self._write("times", span, key, *map(float, astuple(timing)))
 
     def fact(self, name: str) -> bool | None:
-        """Return what was found out about the device, or None.
-
-        A damaged file is as none: what it held is found out again.
-        """
-        try:
-            data = json.loads(self._fact_path(name).read_bytes())
-            found = data["value"] if data["format"] == FORMAT else None
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            return None
-        return found if isinstance(found, bool) else None
+        """Return what was found out about the device, or None."""
+        if name not in self._facts:
+            query = "SELECT value FROM facts WHERE device = ? AND name = ?"
+            for (value,) in self._read(query, name):
+                self._facts[name] = bool(value)
+        return self._facts.get(name)
 
     def put_fact(self, name: str, value: bool) -> None:
         """Remember what was found out about the device; warns as `put` does."""
-        self._save(
-            self._fact_path(name),
-            {"format": FORMAT, "device": self._identity, "fact": name, "value": value},
-        )
+        self._facts[name] = value
+        self._write("facts", name, value)
 
-    def _fact_path(self, name: str) -> Path:
-        return self.directory / f"{name.replace(' ', '-')}.json"
-
-    def _path(self, span: str) -> Path:
-        return self.directory / f"{_digest(span)}.json"
-
-    def _load(self, span: str) -> dict[str, dict[str, Any]]:
-        if span not in self._spans:
-            self._spans[span] = self._read(span)
-        return self._spans[span]
-
-    def _read(self, span: str) -> dict[str, dict[str, Any]]:
-        path = self._path(span)
+    def _read(self, query: str, name: str) -> list[tuple[Any, ...]]:
+        """Return the rows of this device and of a name."""
+        if not self._readable or not self.path.exists():
+            return []
         try:
-            data = json.loads(path.read_bytes())
-            if data["format"] != FORMAT or data["span"] != span:
-                raise ValueError("it is of another format or span")
-            entries = dict(data["times"])
-            for entry in entries.values():
-                if not all(0 <= entry[name] < math.inf for name in _TIMES):
-                    raise ValueError("it holds an impossible time")
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
-        except OSError as error:
-            if self._readable:
-                self._readable = False
-                _warn(f"measured times cannot be read: {error}")
-            return {}
-        except KeyError as error:
-            self._set_aside(path, f"it has no {error}")
-            return {}
-        except (ValueError, TypeError, RecursionError) as error:
-            self._set_aside(path, str(error))
-            return {}
-        return entries
+            return self._run(query, self._device, name)
+        except (OSError, sqlite3.OperationalError) as error:
+            self._readable = False
+            _warn(f"measured times cannot be read: {self.path}: {error}")
+        return []
 
-    def _set_aside(self, path: Path, reason: str) -> None:
-        aside = path.with_suffix(".damaged")
+    def _write(self, table: str, *row: float | str) -> None:
+        if not self._writable:
+            return
+        values = (self._device, *row, datetime.now(timezone.utc).isoformat())
+        marks = ", ".join("?" * len(values))
         try:
-            path.replace(aside)
-            where = f"it was set aside as {aside.name}"
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._run(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", *values)
+        except (OSError, sqlite3.OperationalError) as error:
+            self._writable = False
+            _warn(
+                f"measured times are not remembered: {self.path}: {error}; set "
+                "CLNET_CACHE_DIR to a folder that can be written"
+            )
+
+    def _run(self, statement: str, *values: float | str) -> list[tuple[Any, ...]]:
+        """Execute a statement: in a new file, if the one there is damaged."""
+        try:
+            return self._executed(statement, values)
+        except sqlite3.OperationalError:
+            raise
+        except (sqlite3.DatabaseError, UnicodeError) as error:
+            self._set_aside(error)
+        return self._executed(statement, values)
+
+    def _executed(
+        self, statement: str, values: tuple[float | str, ...]
+    ) -> list[tuple[Any, ...]]:
+        # A connection for each serves threads and processes that were forked.
+        with closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS)) as file:
+            # Damaged keys are those of no step.
+            file.text_factory = partial(str, encoding="utf-8", errors="replace")
+            # Not synchronous: a process that is killed spoils nothing, and what a power
+            # failure spoils is measured again.
+            file.executescript(f"PRAGMA synchronous = OFF; {_CREATE}")
+            with file:
+                return file.execute(statement, values).fetchall()
+
+    def _set_aside(self, error: Exception) -> None:
+        aside = self.path.with_suffix(".damaged")
+        try:
+            self.path.replace(aside)
+            # What the journal says is of the damaged file.
+            Path(f"{self.path}-journal").unlink(missing_ok=True)
         except OSError:
-            where = "it is ignored"
+            raise sqlite3.OperationalError(str(error)) from error
         _warn(
-            f"measured times in {path} are damaged ({reason}); {where} and they will "
-            "be measured again"
+            f"measured times in {self.path} are damaged ({error}): it was set aside as "
+            f"{aside.name} and they will be measured again"
         )
 
 
 def _warn(sentence: str) -> None:
     warnings.warn(sentence, ClnetWarning, stacklevel=3)
-
-
-def _digest(content: str | Mapping[str, Any]) -> str:
-    text = json.dumps(content, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
