@@ -19,7 +19,7 @@ from clnet.checks import check_count
 from clnet.device import TYPES, Device
 from clnet.errors import DeviceError, InputError
 from clnet.probes import probed
-from clnet.quirks import apply_quirks
+from clnet.quirks import apply_environment_quirks, apply_quirks
 
 ALL = "all"  # every device
 FASTEST = "fastest"  # the one on which a call takes the shortest time
@@ -233,11 +233,7 @@ def survey() -> Survey:
 
     A platform that cannot be read becomes a sentence in the faults and hides no other.
     """
-    # PoCL reads this when it is loaded: besides its device of worker threads it then
-    # shows one that runs small kernels in the calling thread, thirty times cheaper to
-    # launch, and both can share a context. What a user has set stays, as when it asks
-    # for PoCL's drivers of other processors, which this leaves out.
-    os.environ.setdefault("POCL_DEVICES", "pthread basic")
+    apply_environment_quirks(os.environ)
     try:
         import pyopencl as cl
     except ImportError as error:

@@ -2,7 +2,8 @@
 
 Names of platforms, vendors and versions stand here and nowhere else: a row edits the
 capabilities of a device record and says why, and everything else in clnet reads only
-the capabilities. To add a quirk, add a row.
+the capabilities. Rows of a second table set environment variables that drivers read
+when they are loaded. To add a quirk, add a row.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,25 @@ class Quirk:
 
     match: Callable[[Device], bool]
     effect: Mapping[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True)
+class EnvironmentQuirk:
+    """One row of the table of environment variables.
+
+    Attributes
+    ----------
+    match : callable
+        Whether the row applies, read from the environment as it is.
+    effect : mapping of str to str
+        The variables to set.
+    reason : str
+        One sentence: what the driver does, and the drivers affected.
+    """
+
+    match: Callable[[Mapping[str, str]], bool]
+    effect: Mapping[str, str]
     reason: str
 
 
@@ -138,6 +158,29 @@ QUIRKS: tuple[Quirk, ...] = (
         " OpenCL does not promise: it is tried (NVIDIA, driver 580)",
     ),
 )
+
+# Set before the first platform is loaded; a user's own setting stays.
+ENVIRONMENT_QUIRKS: tuple[EnvironmentQuirk, ...] = (
+    EnvironmentQuirk(
+        match=lambda environment: "POCL_DEVICES" not in environment,
+        effect={"POCL_DEVICES": "pthread basic"},
+        reason="shows its serial device, thirty times cheaper to launch, beside the"
+        " parallel one only if asked before it is loaded (PoCL, all versions)",
+    ),
+)
+
+
+def apply_environment_quirks(environment: MutableMapping[str, str]) -> None:
+    """Set the variables of every matching row.
+
+    Parameters
+    ----------
+    environment : mutable mapping of str to str
+        The process's, before OpenCL is loaded.
+    """
+    for quirk in ENVIRONMENT_QUIRKS:
+        if quirk.match(environment):
+            environment.update(quirk.effect)
 
 
 def apply_quirks(device: Device) -> Device:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 
 from clnet import quirks
 from clnet.device import TYPES, Device
-from clnet.quirks import NVIDIA, POCL, QUIRKS, apply_quirks
+from clnet.quirks import (
+    ENVIRONMENT_QUIRKS,
+    NVIDIA,
+    POCL,
+    QUIRKS,
+    apply_environment_quirks,
+    apply_quirks,
+)
 
 SAMPLES = (
     Device("Oclgrind Simulator", "gpu", platform="Oclgrind", simd_width=32),
@@ -44,6 +52,28 @@ def test_a_row_edits_what_it_matches(quirk):
             assert getattr(after, field) != getattr(before, field)
             kinds = type(getattr(before, field)), type(None)  # None: it is asked
             assert type(getattr(after, field)) in kinds
+
+
+def test_environment_quirks():
+    for quirk in ENVIRONMENT_QUIRKS:
+        assert quirk.effect
+        assert quirk.reason.endswith(")")
+    environment = {"HOME": "/"}
+    apply_environment_quirks(environment)
+    assert environment == {"HOME": "/", "POCL_DEVICES": "pthread basic"}
+
+
+def test_a_users_environment_stays():
+    environment = {"POCL_DEVICES": "pthread pthread"}
+    apply_environment_quirks(environment)
+    assert environment == {"POCL_DEVICES": "pthread pthread"}
+
+
+def test_the_environment_is_written_by_the_quirks_alone():
+    writes = re.compile(r"environ\.(setdefault|update|pop)|environ\[.*\] = |putenv")
+    package = Path(quirks.__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        assert not writes.search(path.read_text(encoding="utf-8")), path
 
 
 def test_pocl():
