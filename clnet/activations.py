@@ -2,7 +2,8 @@
 
 A row holds the NumPy pair (value and derivative), says what the derivative reads, and
 gives the function's number in FANN's files. The OpenCL pair of row ``name`` is
-``act_name`` in ``kernels/activations.h``.
+``act_name`` in ``kernels/activations.h`` and ``grad_name`` in ``kernels/gradients.h``;
+a row with `fann_gradient` has ``fann_grad_name`` there too.
 
 Every function is applied to ``v = steepness * sum``; ``value(v)`` and
 ``gradient(v, y)`` are elementwise, and the gradient is ``dy/dv``.
@@ -35,7 +36,7 @@ class Activation:
     Attributes
     ----------
     name : str
-        The function's name, also the stem of its OpenCL function.
+        The function's name, also the stem of its OpenCL functions.
     value : callable
         ``y = value(v)``.
     gradient : callable

@@ -21,6 +21,7 @@ from clnet.discovery import device
 from clnet.errors import InputError
 from clnet.program import build, kernel_text, source_text
 from clnet.session import session
+from clnet.variants.backward import gradient_function
 
 STEPWISE = {"sigmoid_stepwise": "sigmoid", "tanh_stepwise": "tanh"}
 
@@ -243,6 +244,22 @@ def test_every_row_has_its_function_and_every_function_its_row():
     text = kernel_text("activations.h")
     functions = re.findall(r"^inline VAL act_(\w+)\(VAL v\)", text, re.MULTILINE)
     assert sorted(functions) == sorted(ACTIVATIONS)
+
+
+@pytest.mark.parametrize("fann", [False, True])
+def test_every_row_has_its_gradients_and_every_gradient_its_row(fann):
+    """Where FANN takes another gradient, its own stands beside the right one."""
+    text = kernel_text("gradients.h")
+    functions = re.findall(
+        r"^inline VAL ((?:fann_)?grad_\w+)\(VAL ([vy]), VAL s\)", text, re.MULTILINE
+    )
+    found = {name: read for name, read in functions if name.startswith("fann") == fann}
+    expected = {
+        gradient_function(row.name, fann)[0]: "v" if row.reads == "sum" else "y"
+        for row in ACTIVATIONS.values()
+        if not fann or row.fann_gradient is not None
+    }
+    assert found == expected
 
 
 @pytest.mark.parametrize("missing", ["REAL", "WIDTH", "OPERATOR_MATH", "LEAK"])
