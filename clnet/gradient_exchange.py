@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from clnet.binding import set_number
 from clnet.memory import Memory, staging
-from clnet.ops import round_up
 from clnet.session import Session
-from clnet.variants.base import Launch
+from clnet.variants.base import Gradients, Scalar, Scratch
+from clnet.variants.gradient_sum import gradient_sum
 
 Array = NDArray[Any]
 
-GROUP = 64  # work-items
 PIECE = 4 << 20  # bytes: some 80 us on their way to or from a current GPU
 
 
@@ -55,7 +54,9 @@ class GradientExchange:
         # Two, by turns: others may still read the one while the next is written.
         self._staged = [staging(session, (size,), dtype) for _ in range(2)]
         self._copies: list[Any] = []  # a copy's event, when it goes, waits for its end
-        self._others = Memory(session, others * size * self._item)
+        self._launch = gradient_sum(size, others, dtype, session.device)
+        (room,) = (one for one in self._launch.arguments if isinstance(one, Scratch))
+        self._others = Memory(session, room.size)
         self._sum: Any = None
         self._arrivals: Any = None
         self._arriving: list[Any] = []  # the copies that the next sum waits for
@@ -63,15 +64,14 @@ class GradientExchange:
         if others and self._others.array is None:
             self._arrivals = cl.CommandQueue(session.context, session.device.handle)
         if others:
-            group = min(GROUP, session.device.largest_group)
-            real = "double" if dtype == "float64" else "float"
-            self._launch = Launch(
-                "gradient_sum.cl", "gradient_sum", {"REAL": real},
-                (round_up(size, group),), (group,), (),
-            )
             self._sum = session.kernel(self._launch, session.device)
-            self._sum.set_arg(0, gradients.argument)
-            self._sum.set_arg(1, self._others.argument)
+            for index, argument in enumerate(self._launch.arguments):
+                if isinstance(argument, Gradients):
+                    self._sum.set_arg(index, gradients.argument)
+                elif isinstance(argument, Scratch):
+                    self._sum.set_arg(index, self._others.argument)
+                elif isinstance(argument, int):
+                    set_number(self._sum, index, np.int32, argument)
 
     @property
     def pieces(self) -> int:
@@ -142,9 +142,10 @@ class GradientExchange:
         """
         import pyopencl as cl
 
-        numbers = (before, int(own), before + after, self._size)
-        for index, number in enumerate(numbers, start=2):
-            set_number(self._sum, index, np.int32, number)
+        numbers = {"before": before, "own": int(own), "count": before + after}
+        for index, argument in enumerate(self._launch.arguments):
+            if isinstance(argument, Scalar):
+                set_number(self._sum, index, np.int32, numbers[argument.name])
         added = cl.enqueue_nd_range_kernel(
             self._session.queue, self._sum, self._launch.global_size,
             self._launch.local_size, wait_for=self._arriving,

@@ -66,6 +66,7 @@ class Scalar:
     ----------
     name : str
         One of `training_ops.SCALARS`; the words of the key are ``key0``, ``key1`` …
+        Of `gradient_sum`, its own.
     kind : {"int", "uint", "real"}
         Its OpenCL type; ``"real"``: the network's.
     """
