@@ -28,8 +28,10 @@ def as_rows(matrix: Any) -> Any:
     return matrix.tocsr() if matrix.ndim == 2 else matrix.toarray()
 
 
-def as_numbers(what: str, found: ArrayLike, dtype: str) -> NDArray[Any]:
-    """Return `found` as an array of a dtype, or raise one sentence.
+def as_numbers(
+    what: str, found: ArrayLike, dtype: str | None = None
+) -> NDArray[Any]:
+    """Return `found` as an array of a dtype, None: its own, or raise one sentence.
 
     Matrices of scipy.sparse become dense.
 

@@ -100,6 +100,9 @@ class Follower(Network):
 
     @parameters.setter
     def parameters(self, values: ArrayLike) -> None:
+        self._replace(np.asarray(values))
+
+    def _replace(self, parameters: NDArray[Any]) -> None:
         raise InputError("a follower's parameters are those of the network it follows")
 
 

@@ -1,13 +1,15 @@
 """Initial weights and biases, one row each.
 
-A row draws the live weights and the biases of one layer from a generator, given
-``fan_in`` (live inputs a neuron) and ``fan_out``.
+A row says how the live weights and the biases of one layer are drawn from a generator,
+given ``fan_in`` (live inputs a neuron) and ``fan_out``: weights first, row by row, and
+all or some at a time come to the same.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,36 +17,40 @@ from numpy.typing import NDArray
 
 from clnet.errors import InputError, unknown
 
-Draw = Callable[[np.random.Generator, float, float, int, int], tuple[Any, Any]]
+Sampler = Callable[[int], Any]
+"""Returns the next n numbers: an array [n] of float64."""
+
+Draw = Callable[[np.random.Generator, float, float], tuple[Sampler, Sampler]]
+"""Returns the samplers of a layer's weights and biases."""
 
 
-def _uniform(limit: float, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
-    return rng.uniform(-limit, limit, n)
+def _uniform(limit: float, rng: np.random.Generator) -> Sampler:
+    return partial(rng.uniform, -limit, limit)
 
 
-def _glorot(rng: np.random.Generator, fan_in: float, fan_out: float, n: int, b: int
-            ) -> tuple[Any, Any]:
+def _glorot(rng: np.random.Generator, fan_in: float, fan_out: float
+            ) -> tuple[Sampler, Sampler]:
     """Glorot and Bengio, "Understanding the difficulty…", 2010, equation 16."""
-    return _uniform(math.sqrt(6 / (fan_in + fan_out)), rng, n), np.zeros(b)
+    return _uniform(math.sqrt(6 / (fan_in + fan_out)), rng), np.zeros
 
 
-def _he(rng: np.random.Generator, fan_in: float, fan_out: float, n: int, b: int
-        ) -> tuple[Any, Any]:
+def _he(rng: np.random.Generator, fan_in: float, fan_out: float
+        ) -> tuple[Sampler, Sampler]:
     """He et al., "Delving deep into rectifiers", 2015, equation 10."""
-    return rng.normal(0.0, math.sqrt(2 / fan_in), n), np.zeros(b)
+    return partial(rng.normal, 0.0, math.sqrt(2 / fan_in)), np.zeros
 
 
-def _lecun_uniform(rng: np.random.Generator, fan_in: float, fan_out: float, n: int,
-                   b: int) -> tuple[Any, Any]:
+def _lecun_uniform(rng: np.random.Generator, fan_in: float, fan_out: float
+                   ) -> tuple[Sampler, Sampler]:
     """Uniform within ±1/√fan_in, biases too: what PyTorch's Linear starts from."""
     limit = 1 / math.sqrt(fan_in)
-    return _uniform(limit, rng, n), _uniform(limit, rng, b)
+    return _uniform(limit, rng), _uniform(limit, rng)
 
 
-def _fann(rng: np.random.Generator, fan_in: float, fan_out: float, n: int, b: int
-          ) -> tuple[Any, Any]:
+def _fann(rng: np.random.Generator, fan_in: float, fan_out: float
+          ) -> tuple[Sampler, Sampler]:
     """Uniform within ±0.1, biases too: what FANN starts from."""
-    return _uniform(0.1, rng, n), _uniform(0.1, rng, b)
+    return _uniform(0.1, rng), _uniform(0.1, rng)
 
 
 INITIALISERS: dict[str, Draw] = {
@@ -89,9 +95,9 @@ def widrow_nguyen(x: NDArray[Any], hidden: int) -> Draw:
         )
     limit = (0.7 * hidden) ** (1 / x.shape[1]) / span
 
-    def draw(rng: np.random.Generator, fan_in: float, fan_out: float, n: int, b: int
-             ) -> tuple[Any, Any]:
-        return rng.uniform(0.0, limit, n), _uniform(limit, rng, b)
+    def draw(rng: np.random.Generator, fan_in: float, fan_out: float
+             ) -> tuple[Sampler, Sampler]:
+        return partial(rng.uniform, 0.0, limit), _uniform(limit, rng)
 
     return draw
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from clnet.ops import (
     round_up,
 )
 from clnet.regularisation import PLAIN, Regularisation
-from clnet.storage import Storage
+from clnet.storage import DenseStorage, Storage
 from clnet.training_ops import (
     RECORD,
     ActGrad,
@@ -86,6 +86,24 @@ def live_elements(
         if place is not None:
             live[place.offset : place.offset + place.size] = True
     return live
+
+
+def copy_live(
+    where: Layout, storages: Iterable[Storage], source: NDArray[Any],
+    target: NDArray[Any],
+) -> None:
+    """Copy the elements of a flat buffer [size] that are no padding to another."""
+    for storage, slot in zip(storages, where.weights, strict=True):
+        here = slice(slot.offset, slot.offset + slot.size)
+        if isinstance(storage, DenseStorage):  # without a mask of its size
+            storage.matrix(target[here])[...] = storage.matrix(source[here])
+        else:
+            live = storage.live()
+            np.copyto(target[here], source[here], where=live, casting="unsafe")
+    for place in where.biases:
+        if place is not None:
+            here = slice(place.offset, place.offset + place.size)
+            target[here] = source[here]
 
 
 def lower(network: Network) -> Program:

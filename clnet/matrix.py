@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ from clnet.storage import (
     SparseStorage,
     Storage,
 )
+
+CHUNK = 1 << 16  # numbers drawn at a time
 
 
 @dataclass(frozen=True)
@@ -133,18 +136,60 @@ class Matrix:
             return self.dense(parameters)
         return self._local.bands(self.parts[0].values(parameters)).T
 
+    @property
+    def _shape(self) -> tuple[int, int] | None:
+        """Rows and numbers of each where all rows have as many; None: they differ."""
+        if self.full:
+            return self.n_out, self.n_in
+        return None if self.window is None else (self.n_out, self.window)
+
     def live_values(self, parameters: NDArray[Any]) -> NDArray[Any]:
         """Return the values of the live entries [count], row by row: a copy."""
-        if self._local is not None:
+        if self._shape is not None:
             return self.weights(parameters).flatten()
         return parameters[self.entries().places]
 
     def set_live(self, parameters: NDArray[Any], values: NDArray[Any]) -> None:
         """Set the values of the live entries [count], row by row."""
-        if self._local is not None:
-            self.weights(parameters)[...] = values.reshape(self.n_out, -1)
+        if self._shape is not None:
+            self._set_block(parameters, 0, 0, values.reshape(self._shape))
         else:
             parameters[self.entries().places] = values
+
+    def draw_live(
+        self, parameters: NDArray[Any], draw: Callable[[int], NDArray[Any]]
+    ) -> None:
+        """Set the values of the live entries by draws of some at a time, row by row."""
+        if self._shape is None:
+            places = self.entries().places
+            for start in range(0, places.size, CHUNK):
+                here = places[start : start + CHUNK]
+                parameters[here] = draw(here.size)
+            return
+        n_out, n = self._shape
+        rows = max(1, CHUNK // n)
+        for row in range(0, n_out, rows):
+            for column in range(0, n, CHUNK):  # more than one only of single rows
+                block = min(rows, n_out - row), min(CHUNK, n - column)
+                values = draw(block[0] * block[1]).reshape(block)
+                self._set_block(parameters, row, column, values)
+
+    def _set_block(
+        self, parameters: NDArray[Any], row: int, column: int, values: NDArray[Any]
+    ) -> None:
+        """Set a block of the values, of the shape that `_shape` says."""
+        rows, end = slice(row, row + values.shape[0]), column + values.shape[1]
+        if self._local is not None:
+            self.weights(parameters)[rows, column:end] = values
+            return
+        for part in self.parts:
+            start = part.column
+            low, high = max(column, start), min(end, start + part.storage.n_in)
+            if low < high:
+                matrix = part.storage.matrix(part.values(parameters))
+                matrix[rows, low - start : high - start] = values[
+                    :, low - column : high - column
+                ]
 
     def entries(self) -> MatrixEntries:
         """Return the live entries."""

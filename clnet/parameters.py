@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from clnet.description import Description
 from clnet.errors import InputError
 from clnet.initialisers import WIDROW_NGUYEN, Draw, initialiser, widrow_nguyen
 from clnet.layers import Layer
-from clnet.lowering import live_elements
+from clnet.lowering import copy_live
 
 
 class Weighted(Description):
@@ -64,13 +63,19 @@ class Weighted(Description):
 
     @parameters.setter
     def parameters(self, values: ArrayLike) -> None:
-        array = as_numbers("parameters", values, self._dtype)
+        array = as_numbers("parameters", values)
         if array.shape != (self.layout.size,):
             raise InputError(
                 f"parameters have shape {list(array.shape)}, expected "
                 f"[{self.layout.size}]"
             )
-        self._parameters = np.where(self._live, array, 0).astype(self._dtype)
+        new = np.zeros(array.shape, self._dtype)
+        copy_live(self.layout, self.storages, array, new)
+        self._replace(new)
+
+    def _replace(self, parameters: NDArray[Any]) -> None:
+        """Take over a flat buffer whose padding is zero, without a copy."""
+        self._parameters = parameters
         self._version += 1
 
     def weights(self, layer: int) -> NDArray[Any]:
@@ -107,7 +112,7 @@ class Weighted(Description):
             If a shape is wrong, biases are given for a layer that has none, or weights
             where there is no connection.
         """
-        self.parameters = _with_layer(self, layer, weights, biases)
+        self._replace(_with_layer(self, layer, weights, biases))
 
     def initialise(
         self,
@@ -134,11 +139,7 @@ class Weighted(Description):
             If there is no such rule, x is missing, not wanted, has a wrong shape or no
             range, or the network has no hidden neuron to spread.
         """
-        self.parameters = self._initial(_draw_of(self, name, x), seed)
-
-    @cached_property
-    def _live(self) -> NDArray[np.bool_]:
-        return live_elements(self.layout, self.storages)
+        self._replace(self._initial(_draw_of(self, name, x), seed))
 
     def _initial(self, draw: Draw | None, seed: int | None) -> NDArray[Any]:
         """Return parameters drawn by one rule; None: by each layer's own."""
@@ -153,12 +154,10 @@ def _initial(network: Weighted, draw: Draw | None, seed: int | None) -> NDArray[
         matrix, place = network.matrices[number], network.layout.biases[number]
         n = matrix.count
         rule = draw or initialiser(layer.initialiser)
-        weights, biases = rule(
-            rng, n / matrix.n_out, n / matrix.n_in, n, place.size if place else 0
-        )
-        matrix.set_live(parameters, weights)
+        weights, biases = rule(rng, n / matrix.n_out, n / matrix.n_in)
+        matrix.draw_live(parameters, weights)
         if place is not None:
-            parameters[place.offset : place.offset + place.size] = biases
+            parameters[place.offset : place.offset + place.size] = biases(place.size)
     return parameters
 
 
@@ -183,7 +182,7 @@ def _with_layer(
 ) -> NDArray[Any]:
     """Return the parameters [size] with one layer's new; see `Network.set_layer`."""
     matrix = network.matrices[network.checked(layer)]
-    values = as_numbers("weights", weights, network.dtype)
+    values = as_numbers("weights", weights)
     live = not matrix.full and values.shape == (matrix.count,)
     if matrix.window is not None and values.shape == (matrix.n_out, matrix.window):
         live, values = True, values.ravel()
@@ -194,7 +193,8 @@ def _with_layer(
         )
     new = network.parameters.copy()
     outside = 0
-    if not live:
+    if not live and not matrix.full:
+        values = values.astype(network.dtype)
         rows, columns, _ = matrix.entries()
         outside = int(np.count_nonzero(values))
         values = values[rows, columns]
@@ -207,7 +207,7 @@ def _with_layer(
         )
     if biases is not None:
         place = network.layout.biases[layer]
-        vector = as_numbers("biases", biases, network.dtype)
+        vector = as_numbers("biases", biases)
         expected = 0 if place is None else place.size
         if vector.shape != (expected,):
             raise InputError(

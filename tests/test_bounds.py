@@ -19,7 +19,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from clnet import reference
 from clnet.activations import ACTIVATIONS
 from clnet.losses import loss_function
-from clnet.lowering import lower_training
+from clnet.lowering import live_elements, lower_training
 from clnet.network import Network
 
 
@@ -65,7 +65,8 @@ def test_a_weight_left_out_is_noticed(activation, sizes):
     exact, bounds = span_bound(span, {"x": x}, network.parameters)
     output = network.program.output.name
     noticed = []
-    live = np.flatnonzero(network._live[: network.layout.weights[0].size])
+    live = live_elements(network.layout, network.storages)
+    live = np.flatnonzero(live[: network.layout.weights[0].size])
     for slot in rng.choice(live, 40):
         parameters = network.parameters.astype(np.float64)
         parameters[slot] = 0

@@ -14,7 +14,7 @@ from clnet.errors import ClnetWarning, InputError
 from clnet.formats import load, load_data
 from clnet.history import TrainingState
 from clnet.losses import loss_function
-from clnet.lowering import lower_training
+from clnet.lowering import live_elements, lower_training
 from clnet.optimisers import OPTIMISERS, SGD, Adam, Batch, Incremental
 from clnet.shuffling import key
 
@@ -312,7 +312,7 @@ def test_padding_stays_zero():
     x, t = spirals()
     network = Network(2, [Dense(5, "tanh"), Dense(2)], seed=1)
     network.fit(x, t, epochs=20)
-    live = network._live
+    live = live_elements(network.layout, network.storages)
     assert (network.parameters[~live] == 0).all()
     assert (~live).any()
 
