@@ -70,6 +70,13 @@ class Activation:
     fann_gradient: Callable[[Array, Array], Array] | None = None
     aliases: tuple[str, ...] = ()
 
+    @property
+    def middle(self) -> float | None:
+        """Middle of the range, of [-1, 1] or [0, 1]; None: the range has no end."""
+        if not self.bounded:
+            return None
+        return 0.0 if self.symmetric else 0.5
+
 
 def _sigmoid(v: Array) -> Array:
     with np.errstate(over="ignore"):

@@ -64,7 +64,7 @@ def predict(arguments: argparse.Namespace) -> int:
     from clnet.formats import DATA_SUFFIXES, save_data, suffix_of
     from clnet.inference import places, plan_on
     from clnet.runtime import Plan
-    from clnet.summary import pairs
+    from clnet.summary import evaluation_rows, pairs
 
     if arguments.out is not None:  # before the work, not after
         suffix_of(arguments.out, DATA_SUFFIXES, "data")
@@ -98,10 +98,8 @@ def predict(arguments: argparse.Namespace) -> int:
         ("samples", len(x)),
     ]
     if t.size:
-        result = network.compare(y, t)
-        rows += [("MSE", f"{result.mse:.4g}"),
-                 ("bit fail", f"{result.bit_fail} of {t.size}"),
-                 ("accuracy", f"{result.accuracy:.6f}")]
+        found = network.compare(y, t, scale=arguments.scale)
+        rows += evaluation_rows(found, t.size)
     else:
         rows.append(("targets", "none in the data"))
     if arguments.out is not None:

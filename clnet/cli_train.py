@@ -388,6 +388,7 @@ def _result(
     what: str, plan: Plan, data: DataSet, scale: bool
 ) -> list[tuple[str, object]]:
     from clnet.cli_commands import run_in_batches
+    from clnet.summary import evaluation_rows
 
     network = plan.network
     if scale and network.scaling is not None:
@@ -395,12 +396,13 @@ def _result(
         y = network.scaling.descale_output(y)
     else:
         y = run_in_batches(plan, data.x)
-    found = network.compare(y, data.t)
+    found = network.compare(
+        y, data.t, scale=scale and network.scaling is not None
+    )
+    figures = evaluation_rows(found, data.t.size)
     return [
         (what, f"{len(data)} samples"),
-        ("  MSE", f"{found.mse:.4g}"),
-        ("  bit fail", f"{found.bit_fail} of {data.t.size}"),
-        ("  accuracy", f"{found.accuracy:.6f}"),
+        *((f"  {name}", figure) for name, figure in figures),
     ]
 
 

@@ -321,6 +321,13 @@ def symmetric_outputs(network: Network) -> tuple[bool, ...]:
     return tuple(name != SOFTMAX and activation(name).symmetric for name in many)
 
 
+def output_middles(network: Network) -> tuple[float | None, ...]:
+    """Return the middle of the outputs' range, if any: one for all, or one each."""
+    names = network.layers[-1].activation
+    many = (names,) if isinstance(names, str) else names
+    return tuple(0.5 if name == SOFTMAX else activation(name).middle for name in many)
+
+
 def _act_grad(act: BiasAct, sums: Value, dy: Value, ds: Value) -> ActGrad:
     read = {activation(name).reads for name in act.nonlinearity.names}
     return ActGrad(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers, column_hint
 from clnet.errors import InputError
@@ -14,9 +14,9 @@ from clnet.errors import InputError
 BIT_FAIL_LIMIT = 0.35  # FANN's default
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
-    """How far outputs are from targets.
+    """How far outputs are from targets: its text leaves out what does not apply.
 
     Attributes
     ----------
@@ -24,14 +24,27 @@ class Evaluation:
         Mean of the squared errors over samples and outputs.
     bit_fail : int
         Number of errors of at least the bit-fail limit.
-    accuracy : float
-        Share of samples whose largest output is the largest target; with one output,
-        of those on the same side of the middle of the targets' range.
+    accuracy : float or None
+        Of classes, the share of samples whose largest output is the largest target;
+        with one output, of those where both are on the same side of the middle of the
+        output function's range. None: the targets are no classes.
+    mae : float or None
+        Where there is no accuracy, the mean of the absolute errors.
+    r2 : float or None
+        Where there is no accuracy, the coefficient of determination, as scikit-learn's
+        `r2_score`: ``1 - sum (t - y)^2 / sum (t - mean t)^2``, the mean over outputs;
+        of an output whose targets are all the same 1 without an error, else 0.
     """
 
     mse: float
     bit_fail: int
-    accuracy: float
+    accuracy: float | None = None
+    mae: float | None = None
+    r2: float | None = None
+
+    def __repr__(self) -> str:
+        parts = [f"{k}={v!r}" for k, v in asdict(self).items() if v is not None]
+        return f"{type(self).__name__}({', '.join(parts)})"
 
 
 def evaluate(
@@ -39,8 +52,12 @@ def evaluate(
     t: ArrayLike,
     halved: Sequence[bool] = (False,),
     bit_fail_limit: float = BIT_FAIL_LIMIT,
+    middles: Sequence[float | None] = (None,),
 ) -> Evaluation:
     """Return how far outputs y [batch, n_out] are from targets t [batch, n_out].
+
+    There is an accuracy where every output function's range has a middle, or where
+    several outputs have one-hot targets; else there are MAE and R².
 
     Parameters
     ----------
@@ -51,6 +68,9 @@ def evaluate(
         activations.
     bit_fail_limit : float
         Errors of at least this size count as failed.
+    middles : sequence of float or None, length 1 or n_out
+        Middle of the range of each output's function: 0.5 of sigmoid, 0 of tanh; None
+        of functions without an end, as linear ones.
 
     Raises
     ------
@@ -73,18 +93,40 @@ def evaluate(
     if outputs.size == 0:
         raise InputError("there is no sample to evaluate: give at least one")
     outputs, targets = np.atleast_2d(outputs), np.atleast_2d(targets)
-    if len(halved) not in (1, outputs.shape[1]):
-        raise InputError(
-            f"halved has {len(halved)} entries, expected 1 or {outputs.shape[1]}"
-        )
+    for name, given in (("halved", halved), ("middles", middles)):
+        if len(given) not in (1, outputs.shape[1]):
+            raise InputError(
+                f"{name} has {len(given)} entries, expected 1 or {outputs.shape[1]}"
+            )
     error = (targets - outputs) * np.where(halved, 0.5, 1.0)
-    if outputs.shape[1] == 1:
-        middle = (targets.min() + targets.max()) / 2
-        right = (outputs > middle) == (targets > middle)
-    else:
-        right = outputs.argmax(axis=1) == targets.argmax(axis=1)
-    return Evaluation(
-        float(np.square(error).mean()),
-        int((np.abs(error) >= bit_fail_limit).sum()),
-        float(right.mean()),
+    mse, bit_fail = np.square(error).mean(), (np.abs(error) >= bit_fail_limit).sum()
+    if None not in middles or _one_hot(targets):
+        if outputs.shape[1] == 1:
+            right = (outputs > middles[0]) == (targets > middles[0])
+        else:
+            right = outputs.argmax(axis=1) == targets.argmax(axis=1)
+        return Evaluation(float(mse), int(bit_fail), float(right.mean()))
+    mae = float(np.abs(targets - outputs).mean())
+    return Evaluation(float(mse), int(bit_fail), None, mae, _r2(outputs, targets))
+
+
+def _one_hot(targets: NDArray[np.float64]) -> bool:
+    """Tell whether each sample [batch, n_out] has one output that is the largest.
+
+    The others are all the smallest.
+    """
+    largest = targets == targets.max()
+    return bool(
+        targets.shape[1] > 1
+        and (largest.sum(axis=1) == 1).all()
+        and (largest | (targets == targets.min())).all()
     )
+
+
+def _r2(outputs: NDArray[np.float64], targets: NDArray[np.float64]) -> float:
+    """Return the coefficient of determination; see `Evaluation`."""
+    left = np.square(targets - outputs).sum(axis=0)
+    spread = np.square(targets - targets.mean(axis=0)).sum(axis=0)
+    varies = (targets != targets[0]).any(axis=0)
+    share = np.where(varies, left / np.where(varies, spread, 1), left != 0)
+    return float(np.where(np.isnan(left), np.nan, 1 - share).mean())

@@ -8,12 +8,13 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.description import mlp_layers
 from clnet.errors import InputError, counted
 from clnet.layers import Layer
-from clnet.lowering import lower, symmetric_outputs
+from clnet.lowering import lower, output_middles, symmetric_outputs
 from clnet.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
 from clnet.ops import PRECISIONS, Program
 from clnet.parameters import Weighted
@@ -464,16 +465,32 @@ class Network(Weighted):
         from clnet.inference import predict
 
         scaling = scaling_to_apply(self._scaling, scale)
-        return self.compare(predict(self, x, device, scaling), t)
+        return self.compare(
+            predict(self, x, device, scaling), t, scale=scaling is not None
+        )
 
-    def compare(self, y: ArrayLike, t: ArrayLike) -> Evaluation:
+    def compare(
+        self, y: ArrayLike, t: ArrayLike, *, scale: bool = False
+    ) -> Evaluation:
         """Return how far this network's outputs y [batch, n_out] are from t, likewise.
 
         With the bit-fail limit, and for a FANN network the halved errors, of `fann`.
+        With ``scale=True`` both are in the data's own units, by `scaling`: so is then
+        the middle of the range by which one output tells two classes apart.
+
+        Raises
+        ------
+        InputError
+            If shapes differ, there is no sample, or no scaling to use.
         """
         limit = BIT_FAIL_LIMIT if self._fann is None else self._fann.bit_fail_limit
         halved = [self._fann_compatible and one for one in symmetric_outputs(self)]
-        return evaluate(y, t, halved, limit)
+        middles: Sequence[float | None] = output_middles(self)
+        scaling = scaling_to_apply(self._scaling, scale)
+        bounded = [middle for middle in middles if middle is not None]
+        if scaling is not None and len(bounded) == len(middles):
+            middles = scaling.descale_output(np.resize(bounded, self.n_out)).tolist()
+        return evaluate(y, t, halved, limit, middles)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the network to a file, by its suffix, whole or not at all.

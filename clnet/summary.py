@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from clnet.activations import SOFTMAX, activation
 from clnet.formats.fann import FannParameters
 from clnet.layers import bias_size
+from clnet.metrics import Evaluation
 from clnet.network import Network
 
 WIDTH = 80  # columns of everything that is printed
@@ -97,6 +98,20 @@ def data_text(x: NDArray[Any], t: NDArray[Any]) -> str:
 
     return pairs([("samples", len(x)), ("inputs", column_text(x)),
                    ("outputs", column_text(t))])
+
+
+def evaluation_rows(found: Evaluation, targets: int) -> list[tuple[str, object]]:
+    """Return the figures of an evaluation of so many targets, those that apply."""
+    rows: list[tuple[str, object]] = [
+        ("MSE", f"{found.mse:.4g}"), ("bit fail", f"{found.bit_fail} of {targets}"),
+    ]
+    if found.accuracy is not None:
+        rows.append(("accuracy", f"{found.accuracy:.6f}"))
+    if found.mae is not None:
+        rows.append(("MAE", f"{found.mae:.4g}"))
+    if found.r2 is not None:
+        rows.append(("R²", f"{found.r2:.6f}"))
+    return rows
 
 
 def pairs(rows: Sequence[tuple[str, object]]) -> str:

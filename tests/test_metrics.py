@@ -10,16 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from clnet import Dense, Network
+from clnet import Dense, Network, Scaling
+from clnet.activations import ACTIVATIONS
 from clnet.errors import InputError
 from clnet.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
+from clnet.summary import evaluation_rows
 
 
 def test_by_hand():
     y = [[0.9, 0.1], [0.2, 0.3], [1.0, 0.0], [0.5, 0.0]]
     t = [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 0.0]]
     # Errors: .1 .1 | .2 .7 | 1 1 | .5 0; the last sample's largest target is its first.
-    found = evaluate(y, t)
+    found = evaluate(y, t, middles=[0.5])
     assert found.mse == pytest.approx((0.01 + 0.01 + 0.04 + 0.49 + 2 + 0.25) / 8)
     assert found.bit_fail == 4
     assert found.accuracy == 3 / 4
@@ -30,13 +32,61 @@ def test_what_is_right_is_right():
     assert evaluate(t, t) == Evaluation(0.0, 0, 1.0)
 
 
-def test_one_output_is_right_on_the_targets_side_of_their_middle():
+def test_one_output_is_right_on_the_targets_side_of_its_functions_middle():
     t = [[-1.0], [1.0], [1.0], [-1.0]]
     y = [[-0.2], [0.1], [-0.1], [0.3]]
-    assert evaluate(y, t).accuracy == 0.5
+    assert evaluate(y, t, middles=[0.0]).accuracy == 0.5
     t = [[0.0], [1.0], [1.0], [0.0]]
     y = [[0.4], [0.6], [0.2], [0.7]]
-    assert evaluate(y, t).accuracy == 0.5
+    assert evaluate(y, t, middles=[0.5]).accuracy == 0.5
+
+
+@pytest.mark.parametrize("target", [0.0, 1.0])
+def test_targets_of_one_class_are_not_right_whatever_the_outputs(target):
+    y, t = [[0.4], [0.6], [0.9], [1.0]], np.full((4, 1), target)
+    assert evaluate(y, t, middles=[0.5]).accuracy == (0.75 if target else 0.25)
+
+
+def test_regression_has_no_accuracy():
+    y, t = [[1.0], [2.0], [4.0]], [[1.0], [3.0], [5.0]]
+    found = evaluate(y, t)
+    assert found.accuracy is None
+    assert found.mae == pytest.approx(2 / 3)
+    assert found.r2 == pytest.approx(1 - 2 / 8)
+    assert repr(evaluate([[1.0]], [[3.0]])) == (
+        "Evaluation(mse=4.0, bit_fail=1, mae=2.0, r2=0.0)"
+    )
+    assert repr(evaluate([[0.5, 0]], [[0, 1]])) == (
+        "Evaluation(mse=0.625, bit_fail=2, accuracy=0.0)"
+    )
+
+
+def test_what_is_printed_is_what_applies():
+    y, t = [[1.0], [2.0], [4.0]], [[1.0], [3.0], [5.0]]
+    assert evaluation_rows(evaluate(y, t), 3) == [
+        ("MSE", "0.6667"), ("bit fail", "2 of 3"), ("MAE", "0.6667"),
+        ("R²", "0.750000"),
+    ]
+    assert evaluation_rows(evaluate(y, t, middles=[0.5]), 3)[2:] == [
+        ("accuracy", "1.000000")
+    ]
+
+
+def test_r2_is_the_mean_over_outputs():
+    y = [[1.0, 0.0, 2.0], [2.0, 1.0, 2.0], [4.0, 0.0, 2.0]]
+    t = [[1.0, 0.5, 2.0], [3.0, 0.5, 2.0], [5.0, 0.5, 2.0]]
+    assert evaluate(y, t).r2 == pytest.approx((0.75 + 0 + 1) / 3)
+    assert evaluate(t, t).r2 == 1
+    assert np.isnan(evaluate([[np.nan], [1.0]], [[0.0], [1.0]]).r2)
+
+
+def test_one_hot_targets_are_classes_whatever_the_outputs():
+    y = [[3.0, -1.0], [0.0, 9.0], [2.0, 1.0]]
+    assert evaluate(y, [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]).accuracy == 2 / 3
+    assert evaluate(y, [[1.0, -1.0], [-1.0, 1.0], [1.0, -1.0]]).accuracy == 1
+    for none in ([[1.0, 1.0], [0.0, 1.0], [0.0, 1.0]],
+                 [[1.0, 0.0], [0.0, 2.0], [0.0, 1.0]], np.ones((3, 2))):
+        assert evaluate(y, none).accuracy is None
 
 
 def test_an_error_of_the_limit_counts_as_failed():
@@ -49,7 +99,8 @@ def test_an_error_of_the_limit_counts_as_failed():
 
 def test_halved_errors_are_fanns():
     y, t = [[0.0, 0.0]], [[1.0, 1.0]]
-    assert evaluate(y, t, [True]) == Evaluation(0.25, 2, 1.0)
+    found = evaluate(y, t, [True], middles=[0.0])
+    assert found == Evaluation(0.25, 2, 1.0)
     assert evaluate(y, t, [True, False]).mse == pytest.approx((0.25 + 1) / 2)
     assert evaluate(y, t, (True,), 0.6).bit_fail == 0
 
@@ -69,7 +120,7 @@ def test_one_sample_may_come_without_its_batch():
 )
 def test_as_numpy_says_it(arrays):
     y, t = arrays
-    found = evaluate(y, t)
+    found = evaluate(y, t, middles=[0.5])
     assert found.mse == pytest.approx(((y - t) ** 2).mean())
     assert found.bit_fail == np.count_nonzero(abs(y - t) >= BIT_FAIL_LIMIT)
     assert found.accuracy == np.mean(y.argmax(1) == t.argmax(1))
@@ -83,8 +134,14 @@ def test_what_is_no_number_is_seen():
 
 
 def test_an_evaluation_holds_plain_numbers_and_does_not_change():
-    found = evaluate(np.zeros((2, 2), np.float32), np.ones((2, 2), np.float32))
-    assert [type(value) for value in dataclasses.astuple(found)] == [float, int, float]
+    y, t = np.zeros((2, 2), np.float32), np.ones((2, 2), np.float32)
+    found = evaluate(y, t, middles=[0.5])
+    none = type(None)
+    for one, kinds in (
+        (found, [float, int, float, none, none]),
+        (evaluate(y, t), [float, int, none, float, float]),
+    ):
+        assert [type(value) for value in dataclasses.astuple(one)] == kinds
     with pytest.raises(dataclasses.FrozenInstanceError):
         found.mse = 0
 
@@ -130,3 +187,34 @@ def test_a_network_compares_what_it_predicts():
     plan = network.compile("cpu", 5, tune=False, variants=["naive"])
     t = np.eye(3)[[0, 1, 2, 0, 1]]
     assert network.compare(plan(x), t) == evaluate(plan(x), t)
+
+
+@pytest.mark.parametrize(("name", "middle"), [
+    ("sigmoid", 0.5), ("tanh", 0.0), ("gaussian_symmetric", 0.0), ("softmax", 0.5),
+    ("elliot", 0.5), ("identity", None), ("relu", None), ("softplus", None),
+])
+def test_the_middle_is_the_output_functions(name, middle):
+    n = 2 if name == "softmax" else 1
+    network = Network(3, [Dense(n, name)], seed=1)
+    y, t = np.linspace(-1, 1, 20).reshape(-1, n), np.ones((20 // n, n))
+    assert network.compare(y, t) == evaluate(y, t, middles=[middle])
+
+
+def test_every_bounded_functions_middle():
+    v = np.linspace(-20, 20, 4001)
+    for row in ACTIVATIONS.values():
+        if row.bounded and row.name != "gaussian_stepwise":  # 0 everywhere, as in FANN
+            y = row.value(v)
+            assert (y.min() + y.max()) / 2 == pytest.approx(row.middle, abs=0.03)
+        elif not row.bounded:
+            assert row.middle is None
+
+
+def test_the_middle_is_in_the_datas_units():
+    t = np.array([[10.0], [20.0], [30.0], [12.0]])
+    scaling = Scaling.of(np.zeros((4, 3)) + np.arange(4)[:, None], t)
+    network = Network(3, [Dense(1, "tanh")], scaling=scaling)
+    assert scaling.scale_output([[18.0]]) == 0
+    y = [[17.0], [19.0], [17.0], [11.0]]
+    assert network.compare(y, t, scale=True).accuracy == 0.75
+    assert network.compare(y, t, scale=False).accuracy == 1
