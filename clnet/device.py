@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 TYPES = ("gpu", "accelerator", "cpu", "custom")  # best first
+LOCAL_MEMORY = 1 << 15  # bytes: the least that OpenCL demands
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,13 @@ class Device:
     compute_units : int
         Cores of a CPU, multiprocessors of a GPU.
     global_memory, largest_buffer, local_memory : int
-        Bytes: of the device, of one buffer, of local memory for one work-group.
+        Bytes: of the device, of one buffer, of local memory that a launch may ask for
+        for one work-group.
+    declared_local_memory : int
+        Bytes of local memory that arrays declared in a kernel may have, as reported.
+    unit_local_memory : int
+        Bytes of local memory that the groups on one compute unit share; a kernel's
+        arrays may have as much.
     largest_group : int
         Work-items in a work-group at most.
     vector_width : int
@@ -74,7 +81,9 @@ class Device:
     compute_units: int = 1
     global_memory: int = 1 << 30
     largest_buffer: int = 1 << 28
-    local_memory: int = 1 << 15
+    local_memory: int = LOCAL_MEMORY
+    declared_local_memory: int = LOCAL_MEMORY
+    unit_local_memory: int = LOCAL_MEMORY
     largest_group: int = 256
     vector_width: int = 1
     simd_width: int = 1

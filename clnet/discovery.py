@@ -297,6 +297,8 @@ def _query(handle: Any, index: str) -> Device:
         global_memory=handle.global_mem_size,
         largest_buffer=handle.max_mem_alloc_size,
         local_memory=handle.local_mem_size,
+        declared_local_memory=handle.local_mem_size,
+        unit_local_memory=handle.local_mem_size,
         largest_group=handle.max_work_group_size,
         vector_width=max(1, handle.preferred_vector_width_float),
         simd_width=_simd_width(kind, ask),

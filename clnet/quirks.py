@@ -152,6 +152,15 @@ QUIRKS: tuple[Quirk, ...] = (
         " fails with OUT_OF_RESOURCES, so 1 KiB stays free (NVIDIA, driver 580)",
     ),
     Quirk(
+        match=lambda device: (
+            device.platform == NVIDIA and device.compute_capability == (9, 0)
+        ),
+        effect={"unit_local_memory": 226 << 10},
+        reason="a compute unit has 228 KiB of local memory, of which arrays that a"
+        " kernel declares may have more than the 48 KiB reported: 205 KiB were built"
+        " and run, 227 were not built (NVIDIA, compute capability 9.0, driver 580)",
+    ),
+    Quirk(
         match=lambda device: device.platform == NVIDIA,
         effect={"mapped_host_memory": None},
         reason="kernels can write to pinned memory at the host's own address, which"

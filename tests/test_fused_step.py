@@ -15,11 +15,17 @@ from clnet.candidates import modelled
 from clnet.losses import loss_function
 from clnet.lowering import live_elements, lower_training
 from clnet.optimisers import SGD, Sarprop
+from clnet.session import session
 from clnet.variants import fused_step
 from clnet.variants.fused_step import FusedStep
 from clnet.variants.group_step import GroupStep
 
 BY_PARTS = {"warps": 2, "rows": 2, "groups": 1, "inside": 0, "chunk": 8}
+# Chunks come and go as on the device that it is for.
+PLACE = dataclasses.replace(
+    DEVICE, declared_local_memory=H200.declared_local_memory,
+    unit_local_memory=H200.unit_local_memory,
+)
 INSIDE = {"warps": 8, "rows": 1, "groups": 1, "inside": 1, "chunk": 8}
 
 
@@ -52,7 +58,6 @@ def whole(totals):
 @pytest.fixture(autouse=True)
 def units_anywhere(monkeypatch):
     monkeypatch.setattr(fused_step, "refuse_without_units", lambda span, device: None)
-    monkeypatch.setattr(fused_step, "matrix_units", lambda device: (80, 90))
 
 
 @pytest.mark.unoptimised
@@ -70,7 +75,7 @@ def test_gradients(config, precision, hidden, scale):
     data = data_of(network, "mse", batch)
     data[0][40:100] *= scale
     bound, _ = trained(
-        network, program, batch, data, FusedStep(), config, DEVICE, 1
+        network, program, batch, data, FusedStep(), config, PLACE, 1, session(PLACE)
     )
     right = judge(network, program, data, batch, precision)
     right(program.output, whole(bound.read(program.output)))
@@ -92,7 +97,7 @@ def test_steps_of_parts_of_a_data_set():
     )
     data = data_of(network, loss, n)
     bound, learnt = trained(
-        network, program, batch, data, FusedStep(), BY_PARTS, DEVICE, 1
+        network, program, batch, data, FusedStep(), BY_PARTS, PLACE, 1, session(PLACE)
     )
     right = judge(network, program, data, batch, "highest")
     right(program.output, whole(bound.read(program.output)))

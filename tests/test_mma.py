@@ -18,11 +18,11 @@ from clnet.variants.fused_mma import KEYS as FUSED_KEYS
 from clnet.variants.fused_mma import FusedMma
 from clnet.variants.mma import (
     KEYS,
-    LOCAL_BYTES,
     SHAPES,
-    UNIT_BYTES,
     Mma,
     local_bytes,
+    shapes_of,
+    tile_room,
 )
 from clnet.variants.mma_backward import MmaBackward
 from clnet.variants.packing import PLANES, Packing
@@ -172,12 +172,31 @@ def test_shapes_keep_to_what_the_kernel_says():
                 assert (16 * warps_m, warps_n) == (m, 1) and m % 64 == 0
                 assert n in (32, 64, 96, 128, 192, 256)
                 assert 4 % part == part % step == 0
-                room = UNIT_BYTES - 1024
             else:
                 assert 128 % m == 128 % n == 2 % step == step % part == 0
                 assert warps_m * warps_n >= step * planes
-                room = LOCAL_BYTES
-            assert local_bytes(config_of(shape), planes) <= room
+            assert local_bytes(config_of(shape), planes) <= tile_room(units, H200)
+
+
+@pytest.mark.parametrize("planes", SHAPES)
+def test_shapes_keep_to_what_the_device_has(planes):
+    def eligible(**edits):
+        place = dataclasses.replace(H200, **edits)
+        return [tuple(c.values()) for c in shapes_of(planes, place)]
+
+    assert eligible() == list(SHAPES[planes])
+    told = eligible(unit_local_memory=H200.declared_local_memory)
+    warps = [shape for shape in SHAPES[planes] if shape[0] == WARP_UNITS]
+    assert told[: len(warps)] == warps
+    assert all(local_bytes(config_of(s), planes) <= 48 << 10 for s in told)
+    assert not eligible(unit_local_memory=2048, declared_local_memory=1024)
+    small = dataclasses.replace(
+        H200, unit_local_memory=2048, declared_local_memory=1024
+    )
+    network = Network.mlp([30, 20], seed=1)
+    assert "more local memory than the 1024" in Mma().refuse(
+        forward(network, 64), small
+    )
 
 
 def test_the_model_fills_the_device():

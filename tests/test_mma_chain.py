@@ -145,6 +145,14 @@ def test_refusals():
         assert sentence in refuse(whole(network, 64), old)
     double = Network.mlp([3, 4, 2], seed=1, dtype="float64")
     assert "float32 only" in refuse(whole(double, 64), H200)
+    small = replace(H200, unit_local_memory=140 << 10)
+    span = whole(network, 64, "medium")
+    found = list(MmaChain().space(span, small))
+    assert found
+    tilings = [Tiling(span, config, 132) for config in found]
+    assert all(tiling.local_bytes < 140 << 10 for tiling in tilings)
+    none = replace(H200, unit_local_memory=2 << 10)
+    assert "more local memory" in refuse(whole(network, 64), none)
     local = Network(9, [Local(window=3), Dense(2)])
     assert "dense layers" in refuse(whole(local, 64), H200)
     assert "two layers" in refuse(whole(mixed(3, 2), 64), H200)

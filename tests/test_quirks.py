@@ -24,7 +24,10 @@ SAMPLES = (
     Device("a large CPU", "cpu", global_memory=1 << 60, largest_buffer=1 << 58),
     Device("pthread-A", "cpu", platform=POCL),
     Device("basic-A", "cpu", platform=POCL),
-    Device("H200", "gpu", platform=NVIDIA, local_memory=48 << 10),
+    Device(
+        "H200", "gpu", platform=NVIDIA, local_memory=48 << 10,
+        compute_capability=(9, 0),
+    ),
 )
 FIELDS = {field.name for field in dataclasses.fields(Device)}
 

@@ -29,10 +29,11 @@ from clnet.session import session
 from clnet.storage import DenseStorage, Entries, entry_matrix
 from clnet.variants import VARIANTS
 from clnet.variants.base import Cost, Scratch
-from clnet.variants.mma import LOCAL_BYTES, UNIT_BYTES
+from clnet.variants.mma import tile_room
 
 H200 = Device(
-    "H200", "gpu", compute_units=132, local_memory=47 << 10, largest_group=1024,
+    "H200", "gpu", compute_units=132, local_memory=47 << 10,
+    declared_local_memory=48 << 10, unit_local_memory=226 << 10, largest_group=1024,
     simd_width=32, fp64=True, forward_progress=True, compute_capability=(9, 0),
 )
 LAPTOP = Device(
@@ -585,8 +586,7 @@ def test_local_memory_is_not_more_than_the_device_has(place):
                     room = H200.local_memory
                     # PTX may have more than OpenCL tells of.
                     if variant.name in ("mma", "mma_chain"):
-                        group = config.get("units", GROUP_UNITS) == GROUP_UNITS
-                        room = UNIT_BYTES if group else LOCAL_BYTES
+                        room = tile_room(config.get("units", GROUP_UNITS), H200)
                     assert size <= room, (variant.name, config)
                     asked.append(size)
     assert max(asked) > 30_000

@@ -23,7 +23,7 @@ from clnet.variants.base import (
     span_flops,
 )
 from clnet.variants.chain import chain, chain_defines, functions_defines, table
-from clnet.variants.mma import LOCAL_BYTES, RATES, refuse_without_units
+from clnet.variants.mma import RATES, refuse_without_units
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, PACKERS, PLANES, WARP, WORDS
 
 REGISTERS = 16  # blocks of terms, of all rows and planes, that a lane can hold
@@ -57,15 +57,15 @@ class FusedMma:
         refusal = refusal or refuse_without_units(span, device)
         if refusal is not None:
             return refusal
-        shape, functions = _shape(span), len(set(_functions_of(span)))
+        shape, functions = _shape(span, device), len(set(_functions_of(span)))
         if functions > MOST_FUNCTIONS:
             return f"it is built with {MOST_FUNCTIONS} functions, not with {functions}"
         widest, most = max(shape.first, shape.inner), REGISTERS // shape.planes
         if 0 < shape.stages < LEAST_STAGES:
             return (
                 f"it keeps biases and {LEAST_STAGES * CHUNK_BYTES} bytes of weights in "
-                f"{LOCAL_BYTES} bytes of local memory, and the biases have "
-                f"{LOCAL_BYTES - shape.room}"
+                f"{shape.local} bytes of local memory, and the biases have "
+                f"{shape.local - shape.room}"
             )
         if widest > most:
             return (
@@ -76,7 +76,7 @@ class FusedMma:
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Many samples a group where there are many, else many groups."""
-        shape = _shape(span)
+        shape = _shape(span, device)
         held = max(shape.first, shape.inner) * shape.planes
         small = span.batch <= SMALL_BATCH * device.compute_units
         configs = SMALL if small else LARGE
@@ -87,12 +87,12 @@ class FusedMma:
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count inputs, outputs and parameters once."""
-        shape = _shape(span)
+        shape = _shape(span, device)
         return Cost(
             flops=span_flops(span),
             bytes=span_bytes(span),
             launches=1,
-            scratch=sum(packed.size for packed in _packed(span)),
+            scratch=sum(packed.size for packed in _packed(span, device)),
             compute_units=min(device.compute_units, _tiles(span, config)),
             efficiency=RATES[shape.planes],
         )
@@ -101,7 +101,7 @@ class FusedMma:
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return the packing of all layers, and the one launch."""
-        layers, shape, packed = chain(span), _shape(span), _packed(span)
+        layers, shape, packed = chain(span), _shape(span, device), _packed(span, device)
         x, y = layers[0].apply.x, layers[-1].act.y
         shared = {**chain_defines(span), **shape.defines, "N_IN": x.width}
         steepness = [layer.act.nonlinearity.steepness[0] for layer in layers]
@@ -145,6 +145,8 @@ class _Shape:
         How many.
     planes : int
         Halves a value.
+    local : int
+        Bytes of local memory.
     """
 
     first: int
@@ -152,6 +154,7 @@ class _Shape:
     last: int
     layers: int
     planes: int
+    local: int
 
     @property
     def sizes(self) -> list[int]:
@@ -163,7 +166,7 @@ class _Shape:
     def room(self) -> int:
         """Bytes of local memory that biases, factors and steps of scales leave."""
         each = 4 * self.wide + STEP_BYTES
-        return LOCAL_BYTES - self.layers * each - 4 * BLOCK * self.last - WORDS
+        return self.local - self.layers * each - 4 * BLOCK * self.last - WORDS
 
     @property
     def stages(self) -> int:
@@ -196,18 +199,18 @@ class _Shape:
         }
 
 
-def _shape(span: Span) -> _Shape:
+def _shape(span: Span, device: Device) -> _Shape:
     layers = chain(span)
     inner = max((layer.n_out for layer in layers[:-1]), default=0)
     return _Shape(
         -(-layers[0].n_in // BLOCK), -(-inner // BLOCK), -(-layers[-1].n_out // BLOCK),
-        len(layers), PLANES[span.precision],
+        len(layers), PLANES[span.precision], device.declared_local_memory,
     )
 
 
-def _packed(span: Span) -> tuple[Packed, Packed, Packed, Packed]:
+def _packed(span: Span, device: Device) -> tuple[Packed, Packed, Packed, Packed]:
     """Return weights, biases, factors of the last layer's rows, and steps of scales."""
-    layers, shape = chain(span), _shape(span)
+    layers, shape = chain(span), _shape(span, device)
     key = f"fused_mma {[layer.apply.weights.offset for layer in layers]} in "
     key += f"{shape.planes} halves"
     return (

@@ -11,7 +11,6 @@ from clnet.activations import activation
 from clnet.device import Device
 from clnet.ops import Nonlinearity, Span, round_up
 from clnet.optimisers import Sarprop
-from clnet.program import GROUP_UNITS, matrix_units
 from clnet.shuffling import half_bits
 from clnet.storage import DenseStorage
 from clnet.training_ops import RECORD
@@ -33,7 +32,7 @@ from clnet.variants.base import (
     span_flops,
 )
 from clnet.variants.chain import table
-from clnet.variants.mma import LOCAL_BYTES, UNIT_BYTES, refuse_without_units
+from clnet.variants.mma import refuse_without_units
 from clnet.variants.optimisers import live_table, rule_defines
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, PACKERS, PLANES, WARP
 from clnet.variants.whole_step import (
@@ -346,9 +345,9 @@ class _Shape:
         """Return how many chunks local memory holds; 0: all weights."""
         warps, tile = config["warps"], config["warps"] * config["rows"]
         each = 4 * (self.wide + (self.wide + BLOCK) * warps) + 16 + 4 * tile * BLOCK
-        room = LOCAL_BYTES
-        if GROUP_UNITS in matrix_units(device):
-            room = UNIT_BYTES // config["groups"]
+        room = max(
+            device.declared_local_memory, device.unit_local_memory // config["groups"]
+        )
         room -= self.layers * each + 4 * len(RECORD) * warps * WARP + SPARE
         if config["inside"]:
             kept = self.kept + 2 * self.wide // BLOCK

@@ -37,8 +37,7 @@ from clnet.variants.packing import (
 )
 
 SOURCE = "mma.cl"
-LOCAL_BYTES = 48 << 10  # of local memory that a group declares by OpenCL's rules
-UNIT_BYTES = 226 << 10  # that all groups of a unit may: more than OpenCL tells of
+RESERVED_BYTES = 1 << 10  # of local memory, for each group that a unit holds
 GROUP_ROWS = 64  # of a warp group
 PANEL = 16  # tiles of samples whose groups are neighbours
 RATES = {2: 3.0, 1: 8.0}  # times what float32 arithmetic does, by planes
@@ -153,7 +152,7 @@ class Product:
             busy = groups * (blocks + FILL) * each * BLOCK_CLOCKS[self.planes]
         else:
             copied = (m + n) // BLOCK * self.planes * BLOCK_BYTES  # of a block of terms
-            together = min(groups, self.resident(config))
+            together = min(groups, self.resident(config, device))
             under_way = together * config["stages"] * config["step"] * copied
             each = max(
                 m * (n + ROWS_AGAIN) / GROUP_RATE[self.planes],
@@ -167,13 +166,13 @@ class Product:
             MEMORY * device.compute_units
         )
 
-    def resident(self, config: Config) -> int:
+    def resident(self, config: Config, device: Device) -> int:
         """Return how many groups with a warp group's units a compute unit holds."""
         sums = config["tile_n"] // 2 * (2 * self.planes - 1)  # two, and what is added
         warps = config["warps_m"] + config["copier"]
         registers = WARP * warps * min(sums + OTHERS, MOST_REGISTERS)
-        local = local_bytes(config, self.planes) + 1024
-        return max(1, min(REGISTERS // registers, UNIT_BYTES // local))
+        local = local_bytes(config, self.planes) + RESERVED_BYTES
+        return max(1, min(REGISTERS // registers, device.unit_local_memory // local))
 
     def pitch(self) -> int:
         """Return the values from one row of a part's sums to the next."""
@@ -208,6 +207,26 @@ def local_bytes(config: Config, planes: int) -> int:
     return stages * (copied + 16 * (config["units"] == GROUP_UNITS))
 
 
+def tile_room(units: int, device: Device) -> int:
+    """Return the bytes of local memory that a group has for a kind of units.
+
+    Those of a warp group take what a compute unit has: their groups are few.
+    """
+    if units == GROUP_UNITS:
+        return device.unit_local_memory - RESERVED_BYTES
+    return device.declared_local_memory
+
+
+def shapes_of(planes: int, device: Device) -> tuple[Config, ...]:
+    """Return the shapes whose units and local memory the device has."""
+    found = (dict(zip(KEYS, shape, strict=True)) for shape in SHAPES[planes])
+    return tuple(
+        shape for shape in found
+        if shape["units"] in matrix_units(device)
+        and local_bytes(shape, planes) <= tile_room(shape["units"], device)
+    )
+
+
 def configs_of(
     products: Sequence[Product], device: Device, parts: tuple[int, ...] = (1,)
 ) -> tuple[Config, ...]:
@@ -217,10 +236,9 @@ def configs_of(
     driver may refuse to build for the newest.
     """
     found = [
-        {**dict(zip(KEYS, shape, strict=True)), "parts": p}
-        for shape in SHAPES[products[0].planes] for p in parts
-        if shape[0] in matrix_units(device)
-        and (p == 1 or min(x.k for x in products) >= p * LEAST_PART * BLOCK)
+        {**shape, "parts": p}
+        for shape in shapes_of(products[0].planes, device) for p in parts
+        if p == 1 or min(x.k for x in products) >= p * LEAST_PART * BLOCK
     ]
     found.sort(key=lambda config: sum(x.clocks(config, device) for x in products))
     best, rest = found[:MOST_CONFIGS], found[MOST_CONFIGS:]
@@ -257,6 +275,22 @@ def refuse_without_units(span: Span, device: Device) -> str | None:
     if span.dtype != "float32":
         return "it computes in float32 only"
     return None
+
+
+def refuse_unless_tiles_fit(span: Span, device: Device) -> str | None:
+    """Return why matrix units are not there, or no room for their tiles, or None."""
+    refusal = refuse_without_units(span, device)
+    if refusal or shapes_of(PLANES[span.precision], device):
+        return refusal
+    return no_room_for_tiles(device)
+
+
+def no_room_for_tiles(device: Device) -> str:
+    """Return that no shape of tiles fits."""
+    return (
+        "its tiles take more local memory than the "
+        f"{device.declared_local_memory} bytes that {device.name} has"
+    )
 
 
 def refuse_unless_units_meet(span: Span, device: Device) -> str | None:
@@ -296,7 +330,7 @@ class Mma:
         Of several layers also those between which more than 1 may be passed on.
         """
         refusal = refuse_unless_dense_layers(span, device, keeps_sums=True)
-        refusal = refusal or refuse_without_units(span, device)
+        refusal = refusal or refuse_unless_tiles_fit(span, device)
         if refusal or len(span.chain or ()) == 1:
             return refusal
         if span.layers is None:

@@ -27,7 +27,7 @@ from clnet.variants.mma import (
     configs_of,
     cost_of,
     group_of,
-    refuse_without_units,
+    refuse_unless_tiles_fit,
 )
 from clnet.variants.packing import PLANES, Packing
 
@@ -49,7 +49,7 @@ class MmaBackward:
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse what `GemmBackward` does, and devices without such matrix units."""
         refusal = GemmBackward().refuse(span, device)
-        return refusal or refuse_without_units(span, device)
+        return refusal or refuse_unless_tiles_fit(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles, the best by a model first."""

@@ -36,7 +36,9 @@ from clnet.variants.mma import (
     Product,
     group_of,
     local_bytes,
+    no_room_for_tiles,
     refuse_unless_units_meet,
+    tile_room,
 )
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, PLANES, WORDS, Packing
 
@@ -103,17 +105,28 @@ class MmaChain:
             name = layer.act.nonlinearity.names[0]
             if not (activation(name).bounded or name in NOT_BEYOND_SUMS):
                 return f"it passes on nothing beyond 1 and its sum, and {name} may be"
-        return None
+        return None if self._configs(span, device) else no_room_for_tiles(device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles, the best by a model first."""
         units = device.compute_units
-        found = [
+        found = sorted(
+            self._configs(span, device),
+            key=lambda config: Tiling(span, config, units).clocks,
+        )
+        return tuple(found[:MOST_CONFIGS])
+
+    def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
+        """Return those that local memory holds."""
+        configs = (
             dict(zip(KEYS, shape, strict=True))
             for shape in SHAPES[PLANES[span.precision]]
-        ]
-        found.sort(key=lambda config: Tiling(span, config, units).clocks)
-        return tuple(found[:MOST_CONFIGS])
+        )
+        room = tile_room(GROUP_UNITS, device)
+        return tuple(
+            config for config in configs
+            if Tiling(span, config, device.compute_units).local_bytes <= room
+        )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count x packed and read again, and packed A for every tile of samples."""

@@ -25,7 +25,7 @@ from clnet.variants.base import (
     span_flops,
 )
 from clnet.variants.chain import chain, chain_defines, strides, table
-from clnet.variants.mma import LOCAL_BYTES, REGISTERS
+from clnet.variants.mma import REGISTERS
 from clnet.variants.packing import WARP
 
 BULK = 90  # the generation of PTX that copies in bulk
@@ -41,7 +41,7 @@ CACHE = 28 << 20  # bytes of weights that are asked to stay there
 PIECE = 12 << 10  # bytes of a piece of more than one row, at most, if from memory
 SLOTS = 32  # at most: each is readied by a work-item
 # Bytes of local memory that the only group of a unit declares where weights come from
-# memory: more than is told of, as static arrays of this generation may have.
+# memory, if a unit has as much.
 DEEP_RING = 160 << 10
 HOLDERS = (8, 4, 2, 1)  # work-items that add up a row's sums
 OWN = 176  # of a work-item at most
@@ -91,7 +91,7 @@ class Persistent:
         return self._configs(span, device)
 
     def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
-        rings = _rings(span) if inline_ptx(device) >= BULK else ()
+        rings = _rings(span, device) if inline_ptx(device) >= BULK else ()
         fitting = [config for config in rings if _ring_fits(span, config, device)]
         # The fewer times a share's rows are summed, the better.
         fitting.sort(key=lambda c: -(-_share(span, c, device) // c["rows"]))
@@ -184,10 +184,11 @@ def _streamed(span: Span) -> bool:
     return span_bytes(span) > CACHE
 
 
-def _rings(span: Span) -> tuple[Config, ...]:
+def _rings(span: Span, device: Device) -> tuple[Config, ...]:
     """Return the configs of ``persistent_ring.cl`` that are tried."""
     streamed = _streamed(span)
-    fitting = max((PIECE if streamed else LOCAL_BYTES // 3) // (_row(span) * VECTOR), 1)
+    most = PIECE if streamed else device.declared_local_memory // 3
+    fitting = max(most // (_row(span) * VECTOR), 1)
     whole = 1 << (fitting.bit_length() - 1)
     return tuple(
         {
@@ -208,8 +209,9 @@ def _ring(span: Span, config: Config, device: Device) -> dict[str, int]:
     # All rows are added up at once, and the last vector filled up.
     least = max(share + VECTOR // WORD - 1, group * VECTOR // WORD // sums)
     holders = next((n for n in HOLDERS if n * least <= group), HOLDERS[-1])
-    alone = config["per_unit"] == 1 and inline_ptx(device) == BULK
-    room = DEEP_RING if streamed and alone else LOCAL_BYTES
+    room = device.declared_local_memory
+    if streamed and config["per_unit"] == 1:
+        room = max(room, min(DEEP_RING, device.unit_local_memory))
     left = room - 2 * most * sums * WORD
     slots = min(left // (piece * row * VECTOR + FLAGS), SLOTS)
     return {
