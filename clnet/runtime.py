@@ -277,7 +277,6 @@ class Plan:
                     out = pyopencl.array.empty(
                         self.queue, (self.batch, self._output.width), self._dtype
                     )
-                self._wait_for_arrays(x, out)
                 if self._run_on_device(x, out).timed_out():
                     self._fall_back(self._device_steps())
                     self._run_on_device(x, out)
@@ -295,6 +294,7 @@ class Plan:
             )
         self._on_device.bind(self._input.name, x.data)
         self._on_device.bind(self._output.name, out.data)
+        self._wait_for_arrays(x, out)
         self._on_device.run()
         return self._on_device
 
