@@ -94,6 +94,8 @@ def load_library(file: str) -> ctypes.CDLL:
         "fann_destroy": (None, [handle]),
         "fann_read_train_from_file": (handle, [text]),
         "fann_destroy_train": (None, [handle]),
+        "fann_get_training_algorithm": (ctypes.c_int, [handle]),
+        "fann_set_training_algorithm": (None, [handle, ctypes.c_int]),
         "fann_train_epoch": (real, [handle, handle]),
         "fann_get_total_connections": (ctypes.c_uint, [handle]),
         "fann_run": (reals, [handle, handle]),

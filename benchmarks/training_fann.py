@@ -38,6 +38,9 @@ class Fann(FannPeer):
 
         def train(epochs: int) -> Trained:
             learner = Owned(fann.fann_copy(first.pointer), fann.fann_destroy)
+            # fann_copy of FANN 2.2.0 leaves the algorithm at RPROP, its default.
+            algorithm = fann.fann_get_training_algorithm(first.pointer)
+            fann.fann_set_training_algorithm(learner.pointer, algorithm)
             clock = Clock()
             errors = []
             for _ in range(1 + epochs):
