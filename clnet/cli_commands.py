@@ -61,13 +61,13 @@ def predict(arguments: argparse.Namespace) -> int:
     """Run a network on data."""
     from clnet import InputError, load, load_data
     from clnet.data_parallel import ParallelPlan
-    from clnet.formats import DATA_SUFFIXES, save_data, suffix_of
+    from clnet.formats import check_save_data, save_data
     from clnet.inference import places, plan_on
     from clnet.runtime import Plan
     from clnet.summary import evaluation_rows, pairs
 
     if arguments.out is not None:  # before the work, not after
-        suffix_of(arguments.out, DATA_SUFFIXES, "data")
+        check_save_data(arguments.out)
     network = load(arguments.network)
     x, t = load_data(arguments.data, dtype=network.dtype, outputs=arguments.outputs)
     scaling = network.scaling

@@ -145,12 +145,12 @@ def run(arguments: argparse.Namespace) -> int:
     from clnet.discovery import device_list
     from clnet.errors import InputError, nearest
 
-    _check_targets(arguments)
     digits = arguments.data == DIGITS
     if not digits and "." not in arguments.data and nearest(arguments.data, [DIGITS]):
         raise InputError(f"{arguments.data} is no file: did you mean {DIGITS}?")
     training, test = _digits(arguments) if digits else _files(arguments)
     network = _network(arguments, training)
+    _check_targets(arguments, network)
     devices = device_list(devices_of(arguments.device))
     if arguments.patience is not None and test is None:
         raise InputError("--patience watches the validation: give --validation")
@@ -198,14 +198,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check_targets(arguments: argparse.Namespace) -> None:
+def _check_targets(arguments: argparse.Namespace, network: Network) -> None:
     """Refuse, before the work, what could not be written after it."""
-    from clnet.errors import FormatError, InputError
-    from clnet.formats import NETWORK_SUFFIXES, suffix_of
-    from clnet.formats.files import as_path
+    from clnet.errors import InputError
+    from clnet.formats import check_save
+    from clnet.formats.files import as_path, check_writable
 
     if arguments.save is not None:
-        suffix_of(arguments.save, NETWORK_SUFFIXES, "networks")
+        check_save(network, arguments.save)
     if arguments.plot is not None:
         suffix = as_path(arguments.plot).suffix.lower()
         if suffix not in PICTURES:
@@ -213,9 +213,7 @@ def _check_targets(arguments: argparse.Namespace) -> None:
                 f"{arguments.plot}: pictures are {', '.join(PICTURES)}, not {suffix!r}"
             )
         figure()  # which says so if it cannot be drawn
-    for path in (arguments.save, arguments.plot):
-        if path is not None and not as_path(path).absolute().parent.is_dir():
-            raise FormatError(f"{path} cannot be written: there is no such folder")
+        check_writable(as_path(arguments.plot))
 
 
 class _Report:

@@ -331,6 +331,7 @@ def test_version(clnet_command):
     ("predict a.net d.data --batch -1", "argument --batch"),
     ("predict a.net d.data --batch 1.5", "expected a whole number of at least 1"),
     ("predict a.net d.data --scale", "carries no scaling parameters"),
+    ("predict a.net d.data --out nowhere/y.csv", "there is no nowhere"),
     ("predict a.net d.data --out y.txt", "y.txt has no suffix of a file of data"),
     ("convert a.net", "the following arguments are required: B"),
     ("convert a.net b.csv", "a.net and b.csv are of two kinds"),

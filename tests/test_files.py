@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import clnet
 from clnet.errors import FormatError, InputError
 from clnet.formats import numbers, save, save_data
-from clnet.formats.files import as_path, read, write
+from clnet.formats.files import as_path, check_writable, read, write
 
 NUMBER_TEXTS = ["1", "-0.5", "+2", "1e2", ".5", "5.", "1E-3", "0x10", "0x1.8p3", "nan",
                 "-nan", "inf", "-Infinity", "1e-400"]
@@ -114,12 +114,28 @@ def test_write_interrupted_at_the_last_moment(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_write_names_what_is_wrong(tmp_path, monkeypatch):
+@pytest.mark.parametrize("attempt", [lambda path: write(path, [b"x"]), check_writable])
+def test_write_and_its_check_name_what_is_wrong(tmp_path, attempt):
     with pytest.raises(FormatError, match=r"cannot write .*: there is no .*nowhere"):
-        write(tmp_path / "nowhere" / "file", [b"x"])
+        attempt(tmp_path / "nowhere" / "file")
     with pytest.raises(FormatError, match="not a regular file"):
-        write(tmp_path, [b"x"])
+        attempt(tmp_path)
+    with pytest.raises(FormatError, match="not a directory"):
+        (tmp_path / "file").touch()
+        attempt(tmp_path / "file" / "file")
 
+
+def test_the_check_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "file"
+    check_writable(path)
+    assert not any(tmp_path.iterdir())
+    path.write_bytes(b"old")
+    check_writable(path)
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_write_names_a_full_disk(tmp_path, monkeypatch):
     def full(_):
         raise OSError(28, "No space left on device")
 

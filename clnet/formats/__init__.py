@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from clnet.checks import as_numbers
 from clnet.description import DTYPES
 from clnet.errors import FormatError, InputError, unknown
 from clnet.formats import fann, fann_data, safetensors, table
-from clnet.formats.files import as_path
+from clnet.formats.files import as_path, check_writable
 from clnet.network import Network
 
 NETWORK_SUFFIXES = (".net", ".safetensors")
@@ -70,11 +71,37 @@ def save(network: Network, path: str | PathLike[str]) -> None:
         If the format cannot hold the network, the file cannot be written, or has an
         unknown suffix.
     """
+    file, form = _network_file(network, path)
+    form.save(network, file)
+
+
+def check_save(network: Network, path: str | PathLike[str]) -> None:
+    """Raise the error of `save` for work that ends in it, before the work.
+
+    Parameters
+    ----------
+    network : Network
+        Of the layers that will be written, whatever its parameters are by then.
+    path : str or path
+        As for `save`; a file that is there stays as it is.
+
+    Raises
+    ------
+    FormatError, InputError
+        Those of `save`.
+    """
+    file, form = _network_file(network, path)
+    form.check(network, file)
+    check_writable(file)
+
+
+def _network_file(network: Network, path: str | PathLike[str]) -> tuple[Path, Any]:
+    """Return a network's file, and the module of its format."""
     if not isinstance(network, Network):
         raise InputError(f"a network must be a clnet.Network, not {network!r}")
     file = as_path(path)
     suffix = suffix_of(file, NETWORK_SUFFIXES, "networks")
-    (fann if suffix == ".net" else safetensors).save(network, file)
+    return file, fann if suffix == ".net" else safetensors
 
 
 def load_data(
@@ -108,8 +135,7 @@ def load_data(
     InputError
         If dtype is unknown, or outputs is wrong or given for another suffix.
     """
-    file = as_path(path)
-    suffix = suffix_of(file, DATA_SUFFIXES, "data")
+    file, suffix = _data_file(path)
     _check_dtype(dtype)
     if outputs is not None and (not isinstance(outputs, int) or outputs < 0):
         raise InputError(f"outputs must be a whole number or None, not {outputs!r}")
@@ -137,8 +163,7 @@ def save_data(path: str | PathLike[str], x: ArrayLike, t: ArrayLike) -> None:
     InputError
         If the arrays do not have the shapes above.
     """
-    file = as_path(path)
-    suffix = suffix_of(file, DATA_SUFFIXES, "data")
+    file, suffix = _data_file(path)
     inputs, targets = (
         as_numbers(what, array, _float_type(array))
         for what, array in (("x", x), ("t", t))
@@ -150,6 +175,24 @@ def save_data(path: str | PathLike[str], x: ArrayLike, t: ArrayLike) -> None:
         raise InputError(f"{shapes}, expected at least one sample and one input")
     writers = {".npz": table.save_npz, ".csv": table.save_csv}
     writers.get(suffix, fann_data.save)(file, inputs, targets)
+
+
+def check_save_data(path: str | PathLike[str]) -> None:
+    """Raise the error of `save_data` for work that ends in it, before the work.
+
+    Raises
+    ------
+    FormatError
+        If the file cannot be written or has an unknown suffix.
+    """
+    file, _ = _data_file(path)
+    check_writable(file)
+
+
+def _data_file(path: str | PathLike[str]) -> tuple[Path, str]:
+    """Return a file of data, and its suffix."""
+    file = as_path(path)
+    return file, suffix_of(file, DATA_SUFFIXES, "data")
 
 
 def suffix_of(

@@ -44,7 +44,7 @@ from clnet.layers import Dense, Layer, Sparse
 from clnet.network import Network
 from clnet.scaling import SCALES, Scaling
 
-__all__ = ["FannParameters", "load", "save"]
+__all__ = ["FannParameters", "check", "load", "save"]
 
 Array = NDArray[Any]
 
@@ -97,11 +97,13 @@ def save(network: Network, path: Path) -> None:
         If FANN cannot express the network (which layer, and why), or the file cannot
         be written.
     """
-    structure = structure_of(network, path)
-    neurons = [
-        _fann_neurons(network, number, path) for number in range(len(network.layers))
-    ]
+    structure, neurons = _in_fanns_terms(network, path)
     write(path, _text_2_1(network, structure, neurons))
+
+
+def check(network: Network, path: Path) -> None:
+    """Raise the FormatError of `save` if FANN cannot express the network."""
+    _in_fanns_terms(network, path)
 
 
 # --- reading -------------------------------------------------------------------------
@@ -337,6 +339,15 @@ class _FannNeurons:
 
     numbers: Sequence[int]
     steepness: Sequence[float]
+
+
+def _in_fanns_terms(
+    network: Network, path: Path
+) -> tuple[Structure, list[_FannNeurons]]:
+    """Return the structure and the layers' neurons, or raise FormatError."""
+    structure = structure_of(network, path)
+    numbers = range(len(network.layers))
+    return structure, [_fann_neurons(network, number, path) for number in numbers]
 
 
 def _fann_neurons(network: Network, number: int, path: Path) -> _FannNeurons:

@@ -50,6 +50,16 @@ def read(path: Path) -> bytes:
         raise FormatError(_why("read", path, error)) from None
 
 
+def check_writable(path: Path) -> None:
+    """Raise the FormatError of `write` if no file can be made at this place."""
+    _, temporary = _target(path)
+    try:
+        temporary.touch(exist_ok=False)
+        temporary.unlink()
+    except OSError as error:
+        raise FormatError(_why("write", path, error)) from None
+
+
 def write(path: Path, parts: Iterable[bytes]) -> None:
     """Write a file whole or not at all.
 
@@ -62,10 +72,7 @@ def write(path: Path, parts: Iterable[bytes]) -> None:
     FormatError
         If the folder is missing or the file cannot be written.
     """
-    target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
-        raise FormatError(f"cannot write {path}: it is not a regular file")
-    temporary = target.parent / f".clnet-{secrets.token_hex(8)}.tmp"
+    target, temporary = _target(path)
     try:
         try:
             with temporary.open("xb") as file:
@@ -83,6 +90,14 @@ def write(path: Path, parts: Iterable[bytes]) -> None:
     except OSError as error:
         raise FormatError(_why("write", path, error)) from None
     _sync_folder(target.parent)
+
+
+def _target(path: Path) -> tuple[Path, Path]:
+    """Return the file behind a name, and the name of a new one beside it."""
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        raise FormatError(f"cannot write {path}: it is not a regular file")
+    return target, target.parent / f".clnet-{secrets.token_hex(8)}.tmp"
 
 
 def _sync_folder(folder: Path) -> None:

@@ -87,6 +87,7 @@ def save(network: Network, path: Path) -> None:
         If a layer is of a kind that the format does not know, or the file cannot be
         written.
     """
+    layers = [_layer(path, layer) for layer in network.layers]
     tensors: dict[str, Array] = {}
     for number, (layer, matrix) in enumerate(
         zip(network.layers, network.matrices, strict=True)
@@ -107,7 +108,7 @@ def save(network: Network, path: Path) -> None:
         "version": _VERSION,
         "n_in": network.n_in,
         **{name: getattr(network, name) for name in _OPTIONS},
-        "layers": [_layer(path, layer) for layer in network.layers],
+        "layers": layers,
         **{
             name: None if part is None else dataclasses.asdict(part)
             for name, part in (("fann", network.fann), ("scaling", network.scaling))
@@ -115,6 +116,12 @@ def save(network: Network, path: Path) -> None:
     }
     metadata = {_KEY: json.dumps(description, default=lambda number: number.item())}
     write(path, [safetensors.numpy.save(tensors, metadata)])
+
+
+def check(network: Network, path: Path) -> None:
+    """Raise the FormatError of `save` if a layer is of an unknown kind."""
+    for layer in network.layers:
+        _layer(path, layer)
 
 
 def _names(number: int) -> tuple[str, str]:
