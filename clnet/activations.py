@@ -264,6 +264,7 @@ _BY_NAME = {name: row for row in _ROWS for name in (row.name, *row.aliases)}
 _BY_FANN = {row.fann: row for row in _ROWS if row.fann is not None}
 
 SOFTMAX = "softmax"  # not elementwise: the lowering makes an op of its own of it
+ACTIVATION_NAMES = (*_BY_NAME, SOFTMAX)
 
 
 def activation(name: str) -> Activation:
@@ -276,7 +277,7 @@ def activation(name: str) -> Activation:
     """
     row = _BY_NAME.get(name) if isinstance(name, str) else None
     if row is None:
-        raise unknown("activation", name, [*_BY_NAME, SOFTMAX])
+        raise unknown("activation", name, ACTIVATION_NAMES)
     return row
 
 

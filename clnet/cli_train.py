@@ -29,6 +29,7 @@ DIGITS_RATE = 3e-3
 DIGITS_EPOCHS = 40
 DIGITS_BATCH = 32
 EPOCHS = 100
+OPTIMISER = "rprop"
 PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -42,6 +43,14 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
     count : callable
         Reads a whole number of at least 1.
     """
+    from clnet.activations import ACTIVATION_NAMES
+    from clnet.formats import NETWORK_SUFFIXES
+    from clnet.initialisers import INITIALISER_NAMES
+    from clnet.layers import Dense
+    from clnet.losses import LOSSES
+    from clnet.optimisers import FANN, OPTIMISER_NAMES
+    from clnet.schedules import SCHEDULES
+
     sub.add_argument(
         "data", metavar="DATA",
         help=f'a data file; "{DIGITS}": scikit-learn\'s handwritten digits',
@@ -57,17 +66,18 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
     )
     add(
         "--hidden", metavar="NAME", default="tanh",
-        help="activation of the layers between; default: %(default)s",
+        help=f"activation of the layers between: {', '.join(ACTIVATION_NAMES)}; "
+        "default: %(default)s",
     )
     add(
         "--output", metavar="NAME", default="sigmoid",
-        help="activation of the last layer: sigmoid or softmax for classes, identity "
-        "for numbers; default: %(default)s",
+        help="activation of the last layer, likewise: sigmoid or softmax for classes, "
+        "identity for numbers; default: %(default)s",
     )
     add(
         "--initialiser", metavar="NAME",
-        help="of weights: glorot, he (for relu), uniform, fann or widrow_nguyen; "
-        "default: glorot",
+        help=f"of weights: {', '.join(INITIALISER_NAMES)}; default: "
+        f"{Dense.initialiser}",
     )
     add(
         "--scale", type=float, nargs=2, metavar=("LOW", "HIGH"),
@@ -81,31 +91,31 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
     add = sub.add_argument_group("how it is trained").add_argument
     add(
         "--optimiser", metavar="NAME",
-        help="rprop (all samples at once; nothing to tune), batch, quickprop, sarprop, "
-        "incremental; adam, adamw, sgd, rmsprop (with --batch-size); fann, by what a "
-        ".net file says; default: fann where there is one, else rprop",
+        help=f"{', '.join(OPTIMISER_NAMES)}; {FANN}: by what a .net file says; "
+        f"default: {FANN} where there is one, else {OPTIMISER}, which has nothing to "
+        "tune",
     )
     add("--rate", type=float, metavar="R", help="learning rate")
     add(
         "--schedule", metavar="NAME",
-        help="lets the rate fall: step, exponential, cosine",
+        help=f"lets the rate fall: {', '.join(SCHEDULES)}",
     )
     add(
         "--loss", metavar="NAME",
-        help="mse, mae, huber, binary_cross_entropy (output sigmoid), "
-        "categorical_cross_entropy (softmax), fann_linear, fann_tanh; default: by the "
-        "last layer",
+        help=", ".join(
+            row.name + f" (of {row.fused})" * bool(row.fused) for row in LOSSES.values()
+        ) + "; default: by the last layer",
     )
     add("--epochs", type=count, metavar="N", help=f"default: {EPOCHS}")
     add("--batch-size", type=count, metavar="N", help="samples a step; default: all")
     add("--desired-error", type=float, metavar="E", help="stop at this error")
     add(
         "--stop", metavar="NAME", choices=STOP_FUNCTIONS,
-        help="which error that is: mse or bit_fail; default: mse, or what a .net file "
-        "says",
+        help=f"which error that is: {' or '.join(STOP_FUNCTIONS)}; default: "
+        f"{STOP_FUNCTIONS[0]}, or what a .net file says",
     )
     add("--seed", type=int, metavar="N", help="of weights, order and dropout")
-    add = sub.add_argument_group("against learning by heart").add_argument
+    add = sub.add_argument_group("against overfitting").add_argument
     add(
         "--validation", metavar="FILE|P",
         help="data that is measured after each epoch, or a share of DATA kept for "
@@ -134,8 +144,14 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
         help="bound each of the gradient's elements by this",
     )
     add = sub.add_argument_group("what comes out").add_argument
-    add("--save", metavar="NET", help="write the network to a file")
-    add("--plot", metavar="FILE", help="draw the learning curve: .png, .svg or .pdf")
+    add(
+        "--save", metavar="NET",
+        help=f"write the network to a file: {', '.join(NETWORK_SUFFIXES)}",
+    )
+    add(
+        "--plot", metavar="FILE",
+        help=f"draw the learning curve: {', '.join(PICTURES)}",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -370,13 +386,13 @@ def _optimiser(arguments: argparse.Namespace, network: Network) -> Any:
     from dataclasses import fields, replace
 
     from clnet.errors import InputError
-    from clnet.optimisers import optimiser
+    from clnet.optimisers import FANN, optimiser
     from clnet.training_setup import rule_of
 
-    name = arguments.optimiser or ("rprop" if network.fann is None else "fann")
+    name = arguments.optimiser or (OPTIMISER if network.fann is None else FANN)
     if arguments.rate is None:
         return name
-    rule = rule_of(network, name) if name == "fann" else optimiser(name)
+    rule = rule_of(network, name) if name == FANN else optimiser(name)
     if "learning_rate" not in {field.name for field in fields(rule)}:
         raise InputError(f"{rule.name} has no learning rate: leave out --rate")
     return replace(rule, learning_rate=arguments.rate)  # type: ignore[call-arg]

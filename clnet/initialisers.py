@@ -62,6 +62,7 @@ INITIALISERS: dict[str, Draw] = {
 
 
 WIDROW_NGUYEN = "widrow_nguyen"
+INITIALISER_NAMES = (*INITIALISERS, WIDROW_NGUYEN)
 
 
 def widrow_nguyen(x: NDArray[Any], hidden: int) -> Draw:
@@ -116,5 +117,5 @@ def initialiser(name: str) -> Draw:
             f'call network.initialise("{name}", x) when there is a network'
         )
     if not isinstance(name, str) or name not in INITIALISERS:
-        raise unknown("initialiser", name, [*INITIALISERS, WIDROW_NGUYEN])
+        raise unknown("initialiser", name, INITIALISER_NAMES)
     return INITIALISERS[name]

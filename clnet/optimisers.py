@@ -405,6 +405,9 @@ OPTIMISERS: dict[str, type[Optimiser]] = {
     )
 }
 
+FANN = "fann"  # the one that a network's training parameters of FANN tell
+OPTIMISER_NAMES = (*OPTIMISERS, FANN)
+
 
 def optimiser(chosen: str | Optimiser) -> Optimiser:
     """Return an optimiser by its name, with default constants, or as it is given.
@@ -417,7 +420,7 @@ def optimiser(chosen: str | Optimiser) -> Optimiser:
     if isinstance(chosen, Optimiser):
         return chosen
     if not isinstance(chosen, str) or chosen not in OPTIMISERS:
-        raise unknown("optimiser", chosen, [*OPTIMISERS, "fann"])
+        raise unknown("optimiser", chosen, OPTIMISER_NAMES)
     return OPTIMISERS[chosen]()
 
 

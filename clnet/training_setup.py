@@ -20,6 +20,7 @@ from clnet.formats.fann_parameters import STOP_FUNCTIONS, FannParameters
 from clnet.history import Epoch, TrainingState
 from clnet.losses import LossFunction, loss_function
 from clnet.optimisers import (
+    FANN,
     Optimiser,
     as_fann_parameters,
     fann_optimiser,
@@ -163,7 +164,7 @@ def rule_of(network: Network, chosen: str | Optimiser) -> Optimiser:
     InputError
         If there is none of that name, or the network carries no training parameters.
     """
-    if isinstance(chosen, str) and chosen == "fann":
+    if isinstance(chosen, str) and chosen == FANN:
         if network.fann is None:
             raise InputError(
                 'optimiser "fann" takes the training parameters of a .net file, and '
@@ -186,7 +187,7 @@ def _batch(rule: Optimiser, size: int | None, n: int) -> int:
 
 def default_loss(network: Network, chosen: str | Optimiser) -> LossFunction:
     """Return the loss of `Network.fit` where none is named."""
-    if network.fann is not None and (network.fann_compatible or chosen == "fann"):
+    if network.fann is not None and (network.fann_compatible or chosen == FANN):
         return loss_function(f"fann_{network.fann.train_error_function}")
     softmax = network.layers[-1].activation == SOFTMAX
     return loss_function("categorical_cross_entropy" if softmax else "mse")

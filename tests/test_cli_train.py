@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import numpy as np
 import pytest
 
 from clnet import Network, load
+from clnet.activations import ACTIVATION_NAMES
 from clnet.cli import main
-from clnet.formats import save_data
+from clnet.cli_train import PICTURES
+from clnet.formats import NETWORK_SUFFIXES, save_data
+from clnet.initialisers import INITIALISER_NAMES
+from clnet.losses import LOSSES
+from clnet.optimisers import OPTIMISER_NAMES
+from clnet.schedules import SCHEDULES
 from clnet.summary import WIDTH
 
 
@@ -209,3 +216,15 @@ def test_pictures_of_other_kinds(data, capsys):
     assert main([*arguments, "--plot", f"{data}/a.xyz"]) == 2
     assert "pictures are .png" in capsys.readouterr().err
     assert not (data / "a.xyz").exists()
+
+
+@pytest.mark.parametrize("names", [
+    ACTIVATION_NAMES, INITIALISER_NAMES, OPTIMISER_NAMES, SCHEDULES, LOSSES,
+    NETWORK_SUFFIXES, PICTURES,
+], ids=lambda names: next(iter(names)))
+def test_help_names_all_of_a_table(names, capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    out = capsys.readouterr().out
+    assert all(re.search(rf"{re.escape(name)}(?!\w)", out) for name in names)
+    assert all(len(line) <= WIDTH for line in out.splitlines())

@@ -17,7 +17,8 @@ from clnet.formats import fann, fann_data, safetensors, table
 from clnet.formats.files import as_path, check_writable
 from clnet.network import Network
 
-NETWORK_SUFFIXES = (".net", ".safetensors")
+NETWORK_FORMATS: dict[str, Any] = {".net": fann, ".safetensors": safetensors}
+NETWORK_SUFFIXES = tuple(NETWORK_FORMATS)
 FANN_DATA_SUFFIXES = (".train", ".test", ".data")
 DATA_SUFFIXES = (
     *FANN_DATA_SUFFIXES,
@@ -101,7 +102,7 @@ def _network_file(network: Network, path: str | PathLike[str]) -> tuple[Path, An
         raise InputError(f"a network must be a clnet.Network, not {network!r}")
     file = as_path(path)
     suffix = suffix_of(file, NETWORK_SUFFIXES, "networks")
-    return file, fann if suffix == ".net" else safetensors
+    return file, NETWORK_FORMATS[suffix]
 
 
 def load_data(
