@@ -23,6 +23,9 @@
     || !defined(HAS_BIAS) || !defined(BIAS_STEP)
 #error "stencil.cl needs WINDOW, the macros of its vectors, STREAM, SUMS and the bias"
 #endif
+#if STREAM && PTX && VEC != 4
+#error "stencil.cl: STREAM with PTX needs VEC 4"
+#endif
 #include "bands.h"
 
 // What is needed once, and must not drive out of the caches what is needed again.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -277,7 +278,7 @@ def test_a_device_that_fails_is_named(monkeypatch):
         raise MemoryError("none left")
 
     monkeypatch.setattr(ParallelPass, "_step", fail)
-    name = CPU.name
+    name = re.escape(CPU.name)
     with pytest.raises(DeviceError, match=f"{name} or {name} failed while running"):
         net().fit(X, T, devices=TWINS[:2])
 

@@ -165,6 +165,7 @@ def test_the_host_comes_to_rest_before_a_device_is_measured(lab, monkeypatch):
         assert (before, after) != (True, False)
 
 
+@pytest.mark.skipif(not CPU.companions, reason="the device has no companion")
 def test_companions_are_places_too(lab):
     lab.rule = lambda steps: 1e-6 if steps[0].place in CPU.companions else 1e-3
     plan = lab.plan(variants=["naive", "host"], tune=True)

@@ -22,7 +22,7 @@ from clnet.session import session
 from clnet.training_ops import ApplyT, BiasGrad, Loss, Outer
 from clnet.variants.generic import MOST_ENTRIES, Generic
 from clnet.variants.generic_backward import GenericBackward
-from clnet.variants.stencil import Stencil
+from clnet.variants.stencil import Stencil, streams
 from clnet.variants.stencil_backward import StencilBackward
 from clnet.variants.stencil_cpu import StencilCpu
 from clnet.variants.stencil_reduction import StencilReduction
@@ -84,11 +84,32 @@ def test_a_layer(window):
             listed = configs(Stencil(), network, ops, batch, GPU)
             later = n_out == 257 and ops == (2, 4)
             for config in listed[number :: len(WINDOWS)] if later else listed[:1]:
-                stream = int(n_out == 130)
-                check(network, ops, batch, Stencil(), {**config, "stream": stream})
+                stream = n_out == 130 and streams(config["vec"], "float32", DEVICE)
+                config = {**config, "stream": int(stream)}
+                check(network, ops, batch, Stencil(), config)
         listed = configs(StencilReduction(), network, (2, 4), batch, GPU)
         config = listed[number % len(listed)]
         check(network, (2, 4), batch, StencilReduction(), config)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("lanes", [(1, 1), (1, 2), (2, 1), (1, 32)], ids=str)
+def test_inline_ptx_marks_vectors_of_four_floats_alone(lanes, dtype):
+    """Whatever width a device prefers: there is no such instruction for others."""
+    vector_width, simd_width = lanes
+    place = dataclasses.replace(
+        GPU, vector_width=vector_width, simd_width=simd_width, fp64=True,
+        compute_capability=(9, 0),
+    )
+    for window in WINDOWS:
+        network = deep(4096, window, 1, dtype=dtype)
+        listed = configs(Stencil(), network, (0, 2), 1, place)
+        marked = {config["vec"] for config in listed if config["stream"]}
+        assert marked == ({4} if dtype == "float32" and simd_width > 1 else set())
+    for vec in (1, 2, 4):
+        assert streams(vec, dtype, place) is (vec == 4 and dtype == "float32")
+        plain = dataclasses.replace(place, compute_capability=None)
+        assert streams(vec, dtype, plain)
 
 
 @pytest.mark.parametrize("window", EACH)

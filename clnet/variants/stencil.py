@@ -151,10 +151,19 @@ def _storage(span: Span) -> LocalStorage:
     return op.storage
 
 
+def streams(vec: int, dtype: str, device: Device) -> bool:
+    """Return whether the kernel builds with weights marked as needed once.
+
+    PTX has the instruction for vectors of four floats alone, here; a hint of the
+    compiler's takes every vector.
+    """
+    return not inline_ptx(device) or (vec == STREAM_VECTOR and dtype == "float32")
+
+
 def _streams(span: Span, vec: int, samples: int, device: Device) -> tuple[int, ...]:
     """Return whether weights may be marked as needed once, the best first."""
-    shaped = vec == STREAM_VECTOR and span.dtype == "float32"
-    if not (inline_ptx(device) and shaped and samples >= span.batch):
+    shaped = streams(vec, span.dtype, device) and samples >= span.batch
+    if not (inline_ptx(device) and shaped):
         return (0,)
     storage = _storage(span)
     pays = storage.size >= LARGE and span.batch * storage.n_in <= LARGEST
