@@ -117,6 +117,8 @@ class GradientExchange:
         import pyopencl as cl
 
         first = self._pieces[number].start
+        if self._others.array is not None:
+            self._session.finish()  # the last sum reads what is written here
         for place, array in enumerate(arrays):
             start = (place * self._size + first) * self._item
             if self._others.array is not None:

@@ -103,11 +103,12 @@ class Memory:
             )
 
     def read(self, session: Session, count: int, dtype: str) -> Array:
-        """Return a copy of the buffer's first `count` numbers of a type."""
+        """Return the first `count` numbers, once the commands so far are done."""
         import pyopencl as cl
 
         found = np.empty(count, dtype)
         if self.array is not None:
+            session.finish()
             found.view(np.uint8)[...] = self.array[: found.nbytes]
         elif count:
             cl.enqueue_copy(session.queue, found, self.argument, is_blocking=True)

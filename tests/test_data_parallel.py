@@ -28,7 +28,8 @@ CPU = clnet.device("cpu")
 TWINS = [CPU, replace(CPU, index="9:1"), replace(CPU, index="9:2")]
 OTHER = replace(CPU, index="9:3", fine_svm=False)  # as GPUs: with copies
 GROUPS = {"two": TWINS[:2], "three": TWINS, "unlike": [CPU, OTHER],
-          "copies": [OTHER, replace(OTHER, index="9:4")]}
+          "copies": [OTHER, replace(OTHER, index="9:4")],
+          "alone": [replace(one, companions=()) for one in (CPU, OTHER)]}
 X = np.random.default_rng(0).standard_normal((50, 5)).astype(np.float32)
 T = np.random.default_rng(1).uniform(0, 1, (50, 3)).astype(np.float32)
 
@@ -227,7 +228,8 @@ def test_devices_learn_what_one_does(devices, options, monkeypatch):
 
 
 @pytest.mark.unoptimised
-@pytest.mark.parametrize("devices", [TWINS, GROUPS["unlike"]], ids=["alike", "unlike"])
+@pytest.mark.parametrize("devices", [TWINS, GROUPS["unlike"], GROUPS["alone"]],
+                         ids=["alike", "unlike", "alone"])
 def test_parameters_stay_equal_on_all(devices):
     found = []
 

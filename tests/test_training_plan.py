@@ -106,7 +106,8 @@ def test_a_few_candidates_of_a_span_are_measured(asked):
     assert max(spans.count(span) for span in spans) <= 2 * 3  # layers alike, places
     asked.steps.clear()
     plan_training(network, program, DEVICE, 20, tune=True, variants=PLAIN)
-    assert len(asked.steps) > len(spans)
+    if DEVICE.companions:  # one place alone has no more than a few candidates
+        assert len(asked.steps) > len(spans)
 
 
 def modelled(steps):
@@ -463,8 +464,8 @@ def test_the_history_knows_the_plan(monkeypatch, batch):
     )
     assert all(len(line) <= WIDTH for line in history.plan.splitlines())
     assert "a step of training" in " ".join(history.plan.split())
-    for words in ("loss", "tally", "2 weights'", "1 bias'", "2 sums'", "update"):
-        assert f"\n{words} " in history.plan
+    for words in ("loss", "tally", "2 weights'", "(1|1-2) bias'", "2 sums'", "update"):
+        assert re.search(rf"^{words} ", history.plan, re.MULTILINE)
     assert ("\ngather " in history.plan) == (batch == 8)
     assert re.search(r"^loss +generic_backward ", history.plan, re.MULTILINE)
 
