@@ -22,7 +22,7 @@ from clnet.ops import Span
 from clnet.runtime import Plan
 from clnet.session import session
 from clnet.tuning.measure import WrongResultError, measure
-from clnet.variants import VARIANTS
+from clnet.variants import ALL_VARIANTS, VARIANTS
 from clnet.variants.base import Config, Variant
 
 from .cases import Array, Case, check
@@ -313,7 +313,7 @@ def on_one_core(device: Device) -> Device:
 
 def variant(name: str) -> Variant:
     """Return the variant of a name."""
-    return next(variant for variant in VARIANTS if variant.name == name)
+    return next(variant for variant in ALL_VARIANTS if variant.name == name)
 
 
 def _is_serial(device: Device) -> bool:

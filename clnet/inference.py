@@ -21,7 +21,7 @@ from clnet.ops import PRECISIONS
 from clnet.planner import Planner
 from clnet.runtime import Plan
 from clnet.tuning.search import Search
-from clnet.variants import TRAINING_VARIANTS, VARIANTS, Variant
+from clnet.variants import ALL_VARIANTS, TRAINING_VARIANTS, VARIANTS, Variant
 
 if TYPE_CHECKING:
     from clnet.network import Network
@@ -161,7 +161,7 @@ def _outputs(
 def _named(names: Sequence[str] | None) -> tuple[Variant, ...]:
     if names is None:
         return VARIANTS
-    known = {variant.name: variant for variant in VARIANTS}
+    known = {variant.name: variant for variant in ALL_VARIANTS}
     training = {variant.name for variant in TRAINING_VARIANTS} - known.keys()
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InputError(f"variants must be a list of names, not {names!r}")
@@ -176,4 +176,4 @@ def _named(names: Sequence[str] | None) -> tuple[Variant, ...]:
             )
         if not isinstance(name, str) or name not in known:
             raise unknown("variant", name, known)
-    return tuple(variant for variant in VARIANTS if variant.name in chosen)
+    return tuple(variant for variant in ALL_VARIANTS if variant.name in chosen)

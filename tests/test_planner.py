@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 import clnet
-from clnet import Dense, Network, inference, planner
+from clnet import Dense, Local, Network, Sparse, inference, planner
 from clnet.binding import Step
 from clnet.device import Device
 from clnet.errors import (
@@ -29,11 +29,12 @@ from clnet.tuning import fingerprint, times
 from clnet.tuning.measure import WrongResultError
 from clnet.tuning.search import Search
 from clnet.tuning.store import Timing
-from clnet.variants import VARIANTS
+from clnet.variants import ALL_VARIANTS, STUDY_VARIANTS, VARIANTS
 from clnet.variants.generic import Generic
 from clnet.variants.host import Host
-from clnet.variants.local import Local
+from clnet.variants.local import Local as LocalMemory
 from clnet.variants.naive import Naive
+from clnet.variants.split import Split
 
 pytestmark = pytest.mark.usefixtures("own_store")
 
@@ -102,7 +103,7 @@ def names(plan):
 GPU = Device("gpu", compute_units=100, local_memory=48 << 10, simd_width=32, fp64=True)
 
 
-@pytest.mark.parametrize("name", ["naive", "local", "split", "gemm"])
+@pytest.mark.parametrize("name", ["split", "gemm"])
 def test_the_fastest_layers_are_chosen(lab, name):
     lab.rule = by_name({name: 1e-6})
     plan = lab.plan(device=GPU, tune=True)
@@ -113,7 +114,7 @@ def test_the_fastest_layers_are_chosen(lab, name):
 @pytest.mark.parametrize("name", ["fused", "fused_local"])
 def test_a_run_is_chosen_where_it_is_fastest(lab, name):
     lab.rule = by_name({name: 1e-6})
-    plan = lab.plan(device=GPU)
+    plan = lab.plan(device=GPU, variants=["split", name])
     assert names(plan) == [name]
     assert len(plan.steps[0].span.ops) == OPS
 
@@ -140,6 +141,49 @@ def test_each_layer_gets_what_is_best_for_it(lab):
     lab.rule = rule
     plan = lab.plan(network, GPU, tune=True, variants=["naive", "host"])
     assert names(plan) == ["naive", "naive", "host", "host"]
+
+
+RUNGS = {variant.name for variant in STUDY_VARIANTS}
+
+
+@pytest.mark.parametrize("tune", [None, True, False])
+def test_the_studies_rungs_are_not_searched(lab, tune):
+    lab.rule = by_name(dict.fromkeys(RUNGS, 1e-12))
+    network = Network(9, [Local(3, "tanh"), Dense(4, "tanh"), Dense(2)], seed=1)
+    plan = lab.plan(network, GPU, tune=tune)
+    tried = {step.variant.name for steps in lab.asked for step in steps}
+    assert not RUNGS & (tried | set(names(plan)))
+    assert not any(f"{name} " in plan.text for name in ("naive", "stencil_reduction"))
+
+
+@pytest.mark.parametrize("name", sorted(RUNGS))
+def test_a_rung_that_is_named_is_planned(lab, name):
+    network = Network(9, [Local(3, "tanh")], seed=1)
+    if name != "stencil_reduction":
+        network = NETWORK
+    plan = lab.plan(network, GPU, variants=[name, "host"], tune=False)
+    assert name in plan.text
+    lab.rule = by_name({name: 1e-9})
+    assert set(names(lab.plan(network, GPU, variants=[name, "host"]))) == {name}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("device", [GPU, CPU], ids=["gpu", "cpu"])
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [Dense(7, "tanh")], [Dense(2, ["tanh", "relu"])], [Dense(5, "softmax")],
+        [Local(3, "tanh"), Local(2)], [Local(3, bias="neuron"), Dense(4, "tanh")],
+        [Sparse(20, density=0.3, format="hyb", seed=1)],
+    ],
+    ids=["dense", "mixed", "softmax", "local", "biases", "hyb"],
+)
+def test_a_device_plans_every_network_without_rungs_and_host(
+    lab, device, layers, dtype
+):
+    network = Network(30, layers, seed=1, dtype=dtype)
+    plan = lab.plan(network, device, tune=False)
+    assert {step.place for step in plan.device_steps()} == {device}
 
 
 @pytest.mark.parametrize(("slower", "chosen"), [(1.04, "fused"), (1.2, "naive")])
@@ -184,7 +228,7 @@ def test_softmax_stands_between_runs(lab):
         4, [Dense(8, "tanh"), Dense(5, "softmax"), Dense(6, "relu"), Dense(2)], seed=0
     )
     lab.rule = by_name({"fused": 1e-6, "generic": 1e-5})
-    plan = lab.plan(network, GPU, tune=True)
+    plan = lab.plan(network, GPU, tune=True, variants=["fused", "generic"])
     assert names(plan) == ["fused", "generic", "fused"]
     assert [len(step.span.ops) for step in plan.steps] == [4, 1, 4]
 
@@ -359,7 +403,7 @@ def test_another_numpy_is_measured_anew(lab, monkeypatch):
 def test_equal_layers_have_one_key_whatever_computes_them():
     """Where their weights are in the buffer does not matter."""
     network = Network.mlp([64] * 4, "tanh", seed=1)
-    for variant in VARIANTS:
+    for variant in ALL_VARIANTS:
         for place in (GPU, CPU):
             ops = 1 if variant.reach == "op" else 2
             spans = [network.program.span(i, i + ops, 64) for i in (0, 2, 4)]
@@ -386,10 +430,10 @@ def test_without_tuning_nothing_is_measured(lab):
 
 
 def test_without_tuning_the_remembered_times_count(lab):
-    lab.rule = by_name({"local": 1e-7})
+    lab.rule = by_name({"gemm": 1e-7})
     lab.plan(device=GPU, tune=True)
     lab.asked.clear()
-    assert names(lab.plan(device=GPU, tune=False)) == ["local"] * 3
+    assert names(lab.plan(device=GPU, tune=False)) == ["gemm"] * 3
     assert lab.asked == []
 
 
@@ -443,9 +487,9 @@ LAYERS = [(0, 2), (2, 4), (4, 6)]
 
 def test_a_measured_time_is_never_ranked_against_a_modelled_one(lab):
     """A second, but measured: no model of microseconds may beat it."""
-    remember(GPU, Naive(), 1.0, LAYERS)
+    remember(GPU, Split(), 1.0, LAYERS)
     plan = lab.plan(device=GPU, tune=False)
-    assert names(plan) == ["naive"] * 3
+    assert names(plan) == ["split"] * 3
     assert "the sum of measured spans" in plan.text
 
 
@@ -454,7 +498,7 @@ def test_measured_times_that_make_no_cover_do_not_count(lab):
         return lab.plan(device=GPU, tune=False, variants=["naive", "local"])
 
     modelled = names(plan())
-    slower = Naive() if modelled[0] == "local" else Local()
+    slower = Naive() if modelled[0] == "local" else LocalMemory()
     remember(GPU, slower, 1e-9, LAYERS[:2])
     assert names(plan()) == modelled
 
@@ -464,7 +508,7 @@ THREE = ("naive", "local", "split")
 
 @given(st.sets(st.tuples(st.sampled_from(LAYERS), st.sampled_from(THREE))))
 def test_no_cover_mixes_measured_and_modelled(known):
-    variants = tuple(variant for variant in VARIANTS if variant.name in THREE)
+    variants = inference._named(THREE)
     ask = Planner(NETWORK, GPU, 1, False, variants)
     candidates = [
         dataclasses.replace(c, timing=Timing(1e-3, 1e-3, 0))

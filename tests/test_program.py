@@ -26,7 +26,7 @@ from clnet.program import (
     source_text,
 )
 from clnet.session import session
-from clnet.variants import VARIANTS
+from clnet.variants import ALL_VARIANTS
 from clnet.variants.base import Launch
 
 CPU = clnet.device("cpu")
@@ -49,7 +49,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_every_variant_with_kernels_has_a_file_of_its_name():
-    for variant in VARIANTS:
+    for variant in ALL_VARIANTS:
         if variant.name != "host":
             assert f"{variant.name}.cl" in SOURCES
 

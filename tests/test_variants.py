@@ -27,7 +27,7 @@ from clnet.ops import Apply, Nonlinearity, Span, Value
 from clnet.program import GROUP_UNITS
 from clnet.session import session
 from clnet.storage import DenseStorage, Entries, entry_matrix
-from clnet.variants import VARIANTS
+from clnet.variants import ALL_VARIANTS
 from clnet.variants.base import Cost, Scratch
 from clnet.variants.mma import tile_room
 
@@ -267,7 +267,7 @@ def check_case(variant, case, place, choose):
 def pairs(run_cases, other_cases):
     return [
         pytest.param(variant, case, id=f"{variant.name}-{case}")
-        for variant in VARIANTS
+        for variant in ALL_VARIANTS
         for case in (run_cases if variant.reach == "run" else other_cases)
     ]
 
@@ -293,7 +293,7 @@ def test_edges(variant, case, place):
 def half(found):
     """Leave every other case of a variant, and every other variant of a case, out."""
     return [
-        case if (place + VARIANTS.index(case.values[0])) % 2
+        case if (place + ALL_VARIANTS.index(case.values[0])) % 2
         else pytest.param(*case.values, id=case.id, marks=pytest.mark.sweep)
         for place, case in enumerate(found)
     ]
@@ -335,7 +335,7 @@ def test_all_configs(variant, case, place):
 
 
 def op_variants():
-    found = [v for v in VARIANTS if v.reach == "op"]
+    found = [v for v in ALL_VARIANTS if v.reach == "op"]
     return pytest.mark.parametrize("variant", found, ids=lambda v: v.name)
 
 
@@ -410,7 +410,7 @@ class ScatteredLayer:
         return tuple((Scattered(self.n_out, width),) for width in widths)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", ALL_VARIANTS, ids=lambda v: v.name)
 def test_a_storage_that_nobody_knows_yet(variant, place):
     """It runs on the variants that read entries, and all others say no."""
     network = Network(11, [ScatteredLayer(23), ScatteredLayer(4)], seed=1)
@@ -435,7 +435,7 @@ def test_sums_accumulate_on_the_device(place):
         (dataclasses.replace(first, accumulate=True),), 3, "float32", (first.sums,)
     )
     rng = np.random.default_rng(1)
-    for variant in VARIANTS:
+    for variant in ALL_VARIANTS:
         if variant.reach != "op" or variant.name == "host":
             continue
         run = Bound(network, span, variant, configs(variant, span, place)[0], place)
@@ -459,7 +459,7 @@ KEEPS_SUMS = ("gemm", "mma", "csr", "sparse_team", "sell", "dia")
 
 
 def described():
-    return pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
+    return pytest.mark.parametrize("variant", ALL_VARIANTS, ids=lambda v: v.name)
 
 
 SAID = (
@@ -474,7 +474,7 @@ def said_spans(case, variant):
 
 
 def test_names_are_unique():
-    names = [variant.name for variant in VARIANTS]
+    names = [variant.name for variant in ALL_VARIANTS]
     assert len(set(names)) == len(names)
     assert names[-2:] == ["generic", "host"]
 
@@ -555,7 +555,7 @@ def test_what_is_refused_and_what_is_not(variant):
 
 
 def test_fused_local_tells_what_it_needs_and_what_is_there():
-    (variant,) = [v for v in VARIANTS if v.name == "fused_local"]
+    (variant,) = [v for v in ALL_VARIANTS if v.name == "fused_local"]
     small = dataclasses.replace(H200, local_memory=9000)
     span = Network.mlp([10, 1500, 800, 5]).program.span(0, 6, 1)
     assert f"{4 * 2300} bytes" in variant.refuse(span, small)
@@ -570,7 +570,7 @@ def test_local_memory_is_not_more_than_the_device_has(place):
     where = session(device())
     network = Network.mlp([300, 700, 40], seed=1)
     asked = []
-    for variant in VARIANTS:
+    for variant in ALL_VARIANTS:
         for batch in (1, 129):
             span = network.program.span(0, 4 if variant.reach == "run" else 2, batch)
             if variant.reach == "op" or variant.refuse(span, H200):
@@ -602,7 +602,7 @@ def test_a_value_whose_rows_are_not_vectors_is_read_singly():
             (dataclasses.replace(apply, x=x), dataclasses.replace(act, y=y)),
             2, "float32", (y,),
         )
-        for variant in VARIANTS:
+        for variant in ALL_VARIANTS:
             if variant.name in ("split", "gemm"):
                 config = next(iter(variant.space(span, H200)))
                 (launch,) = variant.launches(span, config, H200)

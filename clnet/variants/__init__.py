@@ -41,12 +41,18 @@ from clnet.variants.stencil_reduction import StencilReduction
 from clnet.variants.trapezoid import Trapezoid
 from clnet.variants.wide import Wide
 
-VARIANTS: tuple[Variant, ...] = (
+STUDY_VARIANTS: tuple[Variant, ...] = (
     Naive(),
     Local(),
-    Split(),
     Fused(),
     FusedLocal(),
+    StencilReduction(),
+)
+"""The rungs of the studies, one idea each. The planner searches them only where they are
+named: others compute the same spans, and nearly always faster."""
+
+VARIANTS: tuple[Variant, ...] = (
+    Split(),
     Persistent(),
     PersistentMma(),
     PersistentMixed(),
@@ -61,13 +67,15 @@ VARIANTS: tuple[Variant, ...] = (
     Dia(),
     FusedSparse(),
     Stencil(),
-    StencilReduction(),
     StencilCpu(),
     Trapezoid(),
     Generic(),
     Host(),
 )
-"""Every variant, in the order in which `explain` lists them."""
+"""Those among which the planner searches."""
+
+ALL_VARIANTS = (*STUDY_VARIANTS, *VARIANTS)
+"""Every variant that computes networks, in the order in which `explain` lists them."""
 
 TRAINING_VARIANTS: tuple[Variant, ...] = (
     # A training neither leaves the device nor begins a step again.
@@ -95,4 +103,6 @@ TRAINING_VARIANTS: tuple[Variant, ...] = (
 )
 """Those that may compute a training step: it stays on the device."""
 
-__all__ = ["TRAINING_VARIANTS", "VARIANTS", "Variant"]
+__all__ = [
+    "ALL_VARIANTS", "STUDY_VARIANTS", "TRAINING_VARIANTS", "VARIANTS", "Variant",
+]
