@@ -48,8 +48,8 @@ STUDY_VARIANTS: tuple[Variant, ...] = (
     FusedLocal(),
     StencilReduction(),
 )
-"""The rungs of the studies, one idea each. The planner searches them only where they are
-named: others compute the same spans, and nearly always faster."""
+"""The rungs of the studies, one idea each. The planner searches them only where they
+are named: others compute the same spans, and nearly always faster."""
 
 VARIANTS: tuple[Variant, ...] = (
     Split(),
