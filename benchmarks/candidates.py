@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, groupby, islice
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from clnet.binding import Step
 from clnet.device import Device
 from clnet.discovery import devices
-from clnet.errors import ClnetError, DeviceError
+from clnet.errors import ClnetError, DeviceError, unknown
 from clnet.executable import DeviceTime, Executable
 from clnet.ops import Span
 from clnet.runtime import Plan
@@ -27,6 +27,7 @@ from clnet.variants.base import Config, Variant
 
 from .cases import Array, Case, check
 from .floor import Machine
+from .options import Options
 from .versions import blas_threads
 
 # What a time is of; a candidate offers some of these.
@@ -312,8 +313,21 @@ def on_one_core(device: Device) -> Device:
 
 
 def variant(name: str) -> Variant:
-    """Return the variant of a name."""
-    return next(variant for variant in ALL_VARIANTS if variant.name == name)
+    """Return the registered variant of a name; raise InputError if there is none."""
+    known = {variant.name: variant for variant in ALL_VARIANTS}
+    if name not in known:
+        raise unknown("variant", name, known)
+    return known[name]
+
+
+def named(options: Options, others: Iterable[str]) -> list[Candidate]:
+    """Return the registered variants besides others, where candidates are named."""
+    if options.variants is None:
+        return []
+    return [
+        ByVariant(variant, tune=options.tune) for variant in ALL_VARIANTS
+        if variant.name not in set(others)
+    ]
 
 
 def _is_serial(device: Device) -> bool:

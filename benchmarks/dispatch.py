@@ -34,6 +34,7 @@ from .candidates import (
     Planned,
     Prepared,
     Serial,
+    named,
     prepared,
     variant,
 )
@@ -189,6 +190,7 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
         candidates.append(ByVariant(variant("cpu")))
     else:
         candidates += [DeviceOnly(), Dynamic()]
+    candidates += named(options, {"naive", *(one.name for one in candidates)})
     candidates += [Planned(), NumPy()]
     return tuple(
         Trial(

@@ -18,7 +18,7 @@ from clnet.ops import PRECISIONS
 from clnet.variants.team import ITEMS
 
 from .candidates import BASES as BASES
-from .candidates import ByVariant, Candidate, Planned, Serial, variant
+from .candidates import ByVariant, Candidate, Planned, Serial, named, variant
 from .candidates import bases as bases
 from .cases import Case
 from .frame import Trial
@@ -125,6 +125,7 @@ def _trial(table: str, case: Case, device: Device, options: Options) -> Trial:
     if options.effort == "quick":
         on_demand |= SPINNING
     ours += [Planned(tune), ByVariant(variant("host")), Serial()]
+    ours += named(options, {*GPU_SHAPED, *(one.name for one in ours)})
     peers = (*FIRST_PEERS, *more_peers(options.fann_library))
     return Trial(
         table, case, (*ours, *peers), frozenset(on_demand),

@@ -13,7 +13,7 @@ from functools import partial
 from clnet.device import Device
 
 from .candidates import BASES as BASES
-from .candidates import ByVariant, Candidate, Planned, variant
+from .candidates import ByVariant, Candidate, Planned, named, variant
 from .candidates import bases as bases
 from .frame import Trial
 from .laws import CHIP, FRACTIONS, amdahl, symmetric
@@ -62,7 +62,7 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
     if not cpu and options.effort != "quick":
         pairs = (*pairs, *LARGER)
     found = [
-        _pair(local_case(n, k, batch), device, options.tune)
+        _pair(local_case(n, k, batch), device, options)
         for n, k in pairs for batch in options.batches or (1,)
     ]
     found += _strategies(device)
@@ -71,8 +71,8 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
     return tuple(found)
 
 
-def _pair(case: LocalCase, device: Device, tune: bool) -> Trial:
-    cpu = device.type == "cpu"
+def _pair(case: LocalCase, device: Device, options: Options) -> Trial:
+    cpu, tune = device.type == "cpu", options.tune
     ours: list[Candidate] = [
         ByVariant(variant("stencil"), tune=tune),
         ByVariant(variant("stencil"), {"tile": 1}, label="stencil-tile"),
@@ -86,6 +86,7 @@ def _pair(case: LocalCase, device: Device, tune: bool) -> Trial:
             ours.append(ByVariant(stencil, by_layer=True, label="by-layer"))
         if any(place.serial for place in device.places):
             ours.append(ByVariant(stencil, one_core=True, label="cpu-1core"))
+    ours += named(options, (candidate.name for candidate in ours))
     peers: tuple[Candidate, ...] = (
         NumPy(), *(Torch(name) for name in ("torch", *sorted(CUDA)))
     )

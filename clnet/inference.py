@@ -38,7 +38,7 @@ def compile_network(
     batch: int,
     *,
     tune: bool | None = None,
-    variants: Sequence[str] | None = None,
+    variants: Sequence[str | Variant] | None = None,
     precision: str = PRECISIONS[0],
     search: Search,
 ) -> Plan:
@@ -158,7 +158,8 @@ def _outputs(
     return y
 
 
-def _named(names: Sequence[str] | None) -> tuple[Variant, ...]:
+def _named(names: Sequence[str | Variant] | None) -> tuple[Variant, ...]:
+    """Return variants by name, in the order of the registry; then those given."""
     if names is None:
         return VARIANTS
     known = {variant.name: variant for variant in ALL_VARIANTS}
@@ -168,12 +169,16 @@ def _named(names: Sequence[str] | None) -> tuple[Variant, ...]:
     chosen = list(names)
     if not chosen:
         raise InputError(f"variants is empty: name some of {', '.join(known)}")
+    given: list[Variant] = [
+        one for one in chosen if not isinstance(one, str) and hasattr(one, "launches")
+    ]
     for name in chosen:
         if isinstance(name, str) and name in training:
             raise InputError(
                 f"variant {name!r} computes steps of training, which `fit` plans by "
                 f"itself: expected some of {', '.join(known)}"
             )
-        if not isinstance(name, str) or name not in known:
+        if name not in given and not (isinstance(name, str) and name in known):
             raise unknown("variant", name, known)
-    return tuple(variant for variant in ALL_VARIANTS if variant.name in chosen)
+    listed = [variant for variant in ALL_VARIANTS if variant.name in chosen]
+    return (*listed, *given)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from clnet.history import History, TrainingState
     from clnet.optimisers import Optimiser
     from clnet.runtime import Plan
+    from clnet.variants import Variant
 
 
 class Network(Weighted):
@@ -213,7 +214,7 @@ class Network(Weighted):
         batch: int = 1,
         *,
         tune: bool | None = None,
-        variants: Sequence[str] | None = None,
+        variants: Sequence[str | Variant] | None = None,
         precision: str = PRECISIONS[0],
         progress: bool = False,
     ) -> Plan:
@@ -233,8 +234,9 @@ class Network(Weighted):
             None: use remembered times and measure the likely candidates that have
             none; True: measure the whole tuning space; False: measure nothing, use
             remembered times or the cost model.
-        variants : sequence of str or None
-            Only these variants may be used.
+        variants : sequence of str or Variant, or None
+            Only these variants may be used: registered ones by name, others as they
+            are. None: all that the planner searches unasked.
         precision : {"highest", "high", "medium"}
             How exact products are: as float32's, or where that is faster as with
             factors of 11 bits (TF32's), or of 8 (bfloat16's); sums are float32.

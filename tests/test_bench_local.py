@@ -50,7 +50,7 @@ def test_candidates_are_right(batch):
     cores = local.Workers(2) if device.type == "cpu" else None
     others = [local.NumPy(), local.Torch("torch")]
     checked = 0
-    trial = local._pair(case, device, False)
+    trial = local._pair(case, device, local.Options())
     strategies = local._strategies(device)[-1].candidates
     several = (*trial.candidates, *strategies, *others, *filter(None, [cores]))
     for candidate in several:

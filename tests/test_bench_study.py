@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from studies import BRIEF, CPU, GPU, TINY
@@ -17,13 +17,17 @@ from clnet.errors import ClnetWarning
 from clnet.executable import Executable
 from clnet.session import session
 from clnet.summary import WIDTH
+from clnet.variants import ALL_VARIANTS
+from clnet.variants.generic import Generic
 
 candidates = benchmarks("candidates")
 cases = benchmarks("cases")
 command = benchmarks("command")
+dispatch = benchmarks("dispatch")
 feedforward = benchmarks("feedforward")
 floor = benchmarks("floor")
 frame = benchmarks("frame")
+local = benchmarks("local")
 peers = benchmarks("peers")
 rounds = benchmarks("rounds")
 versions = benchmarks("versions")
@@ -252,6 +256,34 @@ def test_table_two_is_split_with_1_to_256_items():
     assert len(found) == len(feedforward.CONFIGURATIONS)
     names = [candidate.name for candidate in found[0].candidates]
     assert names == [f"split-{2**n}" for n in range(9)]
+
+
+def test_a_variant_of_the_registry_is_guessed_though_no_study_has_it():
+    options = Options(variants=["generc"])
+    for study in (feedforward, dispatch, local):
+        with pytest.raises(InputError, match="did you mean 'generic'"):
+            command.select(study.trials(CPU, options), options, study.PEERS)
+    with pytest.raises(InputError, match="'naiv': did you mean 'naive'"):
+        candidates.variant("naiv")
+
+
+@dataclass(frozen=True)
+class Own(Generic):
+    """A variant that was registered today."""
+
+    name: str = "own"
+
+
+@pytest.mark.parametrize("asked", [["own"], ["o?n"], ["csr", "generic", "own"]])
+def test_every_variant_of_the_registry_may_be_asked_for(monkeypatch, asked):
+    monkeypatch.setattr(candidates, "ALL_VARIANTS", (*ALL_VARIANTS, Own()))
+    options = Options(variants=asked, peers=["none"])
+    for study in (feedforward, dispatch, local):
+        for trial in command.select(study.trials(CPU, options), options, study.PEERS):
+            assert "own" in {candidate.name for candidate in trial.candidates}
+    unasked = Options(effort="full")
+    for trial in feedforward.trials(CPU, unasked):
+        assert "own" not in {candidate.name for candidate in trial.candidates}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 import threading
 
@@ -59,6 +60,21 @@ def test_tune_is_none_true_or_false(tune):
 def test_variants_are_named(variants, sentence):
     with pytest.raises(InputError, match=sentence.replace("?", r"\?")):
         NETWORK.compile(CPU, variants=variants)
+
+
+@dataclasses.dataclass(frozen=True)
+class Own(Naive):
+    """A variant that is not registered."""
+
+    name: str = "own"
+
+
+def test_a_variant_of_the_users_own_is_planned():
+    for variants in ([Own()], ["host", Own()]):
+        plan = NETWORK.compile(CPU, tune=False, variants=variants)
+        assert "own" in plan.explain()
+    plan = NETWORK.compile(CPU, variants=[Own()])
+    assert {step.variant for step in plan.steps} == {Own()}
 
 
 def test_a_device_that_is_not_there_is_an_error():
