@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clnet.device import device
+from clnet.discovery import device
 from clnet.program import build, source_text
 from clnet.session import session
 from clnet.shuffling import ROUNDS, half_bits, key, permuted, uniform

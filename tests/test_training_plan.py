@@ -143,8 +143,7 @@ def test_parts_are_measured_only_where_they_may_be_faster(asked):
         assert {s.variant.name for s in plan.steps} == {"everything"}
         text = " ".join(plan.explain().split())
         assert "ways to compute spans: even 3 times as fast as modelled they" in text
-        for file in times.store_of(DEVICE).directory.glob("*.json"):
-            file.unlink()
+        times.store_of(DEVICE).path.unlink(missing_ok=True)
         times.store_of.cache_clear()
 
 
@@ -166,8 +165,7 @@ def test_what_is_not_measured_would_not_have_won(asked, seed):
     few = plan_training(network, program, DEVICE, 20, variants=PLAIN)
     count = len({repr(steps) for steps in asked.steps})
     asked.steps.clear()
-    for file in times.store_of(DEVICE).directory.glob("*.json"):
-        file.unlink()
+    times.store_of(DEVICE).path.unlink(missing_ok=True)
     times.store_of.cache_clear()
     all_ = plan_training(network, program, DEVICE, 20, variants=PLAIN, tune=True)
     assert seconds(few.steps) <= seconds(all_.steps) * (1 + 1e-9)
@@ -191,8 +189,7 @@ def test_where_all_that_was_tried_fails_the_others_are(asked):
     assert {step.place for step in plan.steps} == {DEVICE}
     asked.rule(lambda steps: DeviceError("it broke"))
     times.store_of.cache_clear()
-    for file in times.store_of(DEVICE).directory.glob("*.json"):
-        file.unlink()
+    times.store_of(DEVICE).path.unlink(missing_ok=True)
     with (
         pytest.raises(DeviceError, match="no cover of this network"),
         pytest.warns(ClnetWarning, match="is left out: it broke"),
@@ -219,8 +216,7 @@ def test_the_fastest_place_is_taken(asked):
             network, program_of(network, Rprop()), DEVICE, 20, tune=True, variants=PLAIN
         )
         assert {step.place for step in found.steps} == {place}
-        for file in times.store_of(DEVICE).directory.glob("*.json"):
-            file.unlink()
+        times.store_of(DEVICE).path.unlink(missing_ok=True)
 
 
 def test_variants_can_be_forced():
