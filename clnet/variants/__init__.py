@@ -45,7 +45,6 @@ STUDY_VARIANTS: tuple[Variant, ...] = (
     Naive(),
     Local(),
     Fused(),
-    FusedLocal(),
     StencilReduction(),
 )
 """The rungs of the studies, one idea each. The planner searches them only where they
@@ -53,6 +52,7 @@ are named: others compute the same spans, and nearly always faster."""
 
 VARIANTS: tuple[Variant, ...] = (
     Split(),
+    FusedLocal(),
     Persistent(),
     PersistentMma(),
     PersistentMixed(),
