@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from itertools import cycle, groupby, islice
 from typing import Any, Protocol
 
-from clnet.binding import Step
-from clnet.device import Device
-from clnet.discovery import devices
 from clnet.errors import ClnetError, DeviceError, unknown
-from clnet.executable import DeviceTime, Executable
-from clnet.ops import Span
-from clnet.runtime import Plan
-from clnet.session import session
-from clnet.tuning.measure import WrongResultError, measure
+from clnet.ir.ops import Span
+from clnet.opencl.device import Device
+from clnet.opencl.discovery import devices
+from clnet.opencl.session import session
+from clnet.planning.tuning.measure import WrongResultError, measure
+from clnet.runtime.binding import Step
+from clnet.runtime.executable import DeviceTime, Executable
+from clnet.runtime.plan import Plan
 from clnet.variants import ALL_VARIANTS, VARIANTS
 from clnet.variants.base import Config, Variant
 

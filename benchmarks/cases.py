@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet import reference
 from clnet.errors import ClnetError, unknown
+from clnet.ir import reference
+from clnet.ir.ops import Span
 from clnet.network import Network
-from clnet.ops import Span
 from clnet.variants.base import span_bytes, span_flops
 
 Array = NDArray[Any]

@@ -13,10 +13,10 @@ from typing import Protocol, cast
 
 from tqdm import tqdm
 
-from clnet.device import Device
-from clnet.discovery import device as find_device
+from clnet.cli.summary import WIDTH, pairs
 from clnet.errors import ClnetWarning, InputError, unknown
-from clnet.summary import WIDTH, pairs
+from clnet.opencl.device import Device
+from clnet.opencl.discovery import device as find_device
 
 from . import dispatch, feedforward, local, sparse, training
 from .frame import Bench, Trial

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tabulate import tabulate
 
-from clnet.activations import activation
-from clnet.description import Description
-from clnet.device import Device
-from clnet.discovery import devices
-from clnet.layers import Dense
 from clnet.network import Network
+from clnet.nn.activations import activation
+from clnet.nn.description import Description
+from clnet.nn.layers import Dense
+from clnet.opencl.device import Device
+from clnet.opencl.discovery import devices
 from clnet.variants import VARIANTS
 
 from .candidates import BASES as BASES

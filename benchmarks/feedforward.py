@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from clnet.device import Device
-from clnet.ops import PRECISIONS
+from clnet.ir.ops import PRECISIONS
+from clnet.opencl.device import Device
 from clnet.variants.team import ITEMS
 
 from .candidates import BASES as BASES

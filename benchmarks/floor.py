@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from clnet.device import Device
-from clnet.executable import NANOSECOND
-from clnet.memory import Memory
-from clnet.session import session
-from clnet.variants.base import Launch
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch
+from clnet.opencl.memory import Memory
+from clnet.opencl.session import session
+from clnet.runtime.executable import NANOSECOND
 from clnet.variants.team import team_group
 
 from .cases import Work
@@ -115,7 +115,7 @@ class Machine:
         vector = width * np.dtype(np.float32).itemsize
         count = _whole(size / (items * vector))
         launch = Launch(
-            "bandwidth.cl", "read_beside",
+            "probes/bandwidth.cl", "read_beside",
             {"REAL": "float", "WIDTH": width, "UNROLL": UNROLL}, (items,), (group,), (),
         )
         data = Memory(self._session, count * items * vector)
@@ -130,7 +130,7 @@ class Machine:
         read = count * readers * vector
         passes = math.ceil(READ / read)
         launch = Launch(
-            "bandwidth.cl", "read_chunks",
+            "probes/bandwidth.cl", "read_chunks",
             {"REAL": "float", "WIDTH": width, "UNROLL": UNROLL}, (readers * TURNS,),
             (1,), (),
         )
@@ -153,7 +153,7 @@ class Machine:
         steps = STEPS[cpu]
         real = np.dtype(dtype).type
         launch = Launch(
-            "rate.cl", "multiply_add",
+            "probes/rate.cl", "multiply_add",
             {"REAL": "double" if dtype == "float64" else "float", "WIDTH": width,
              "CHAINS": chains},
             (items,), (group,), (),
@@ -172,7 +172,7 @@ class Machine:
 
         width, chains, trial = 4, 1, STEPS[False]
         launch = Launch(
-            "rate.cl", "multiply_add",
+            "probes/rate.cl", "multiply_add",
             {"REAL": "float", "WIDTH": width, "CHAINS": chains}, (1,), (1,), (),
         )
         sums = Memory(self._session, width * np.dtype(np.float32).itemsize)

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clnet.device import Device
 from clnet.errors import ClnetError
+from clnet.opencl.device import Device
 
 from .candidates import Candidate, Prepared, RefusedError
 from .cases import Work, WrongError

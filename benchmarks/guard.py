@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from clnet.device import Device
-from clnet.discovery import devices
 from clnet.errors import ClnetError
+from clnet.opencl.device import Device
+from clnet.opencl.discovery import devices
 
 from .candidates import Candidate, Prepared
 from .cases import Case
@@ -20,7 +20,7 @@ from .cases import Case
 TINY = Case("tiny", (3, 4, 2), "tanh", 2)
 PATIENCE = 60.0  # seconds for the child
 CHILD = (
-    "import sys; from clnet.bench import benchmarks; "
+    "import sys; from clnet.cli.benchmarks import benchmarks; "
     "benchmarks('guard').try_out(sys.stdin.buffer.read())"
 )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from clnet.device import Device
+from clnet.opencl.device import Device
 
 from .candidates import BASES as BASES
 from .candidates import ByVariant, Candidate, Planned, named, variant

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from clnet.activations import activation
-from clnet.binding import Step
-from clnet.device import Device
-from clnet.discovery import device as part_of
 from clnet.errors import DeviceError
-from clnet.layers import Local
 from clnet.network import Network
-from clnet.ops import round_up
-from clnet.storage.local import BAND_ALIGNMENT
-from clnet.variants.stencil_cpu import DEEP_TILES
+from clnet.nn.activations import activation
+from clnet.nn.layers import Local
+from clnet.nn.storage.layout import round_up
+from clnet.nn.storage.local import BAND_ALIGNMENT
+from clnet.opencl.device import Device
+from clnet.opencl.discovery import device as part_of
+from clnet.runtime.binding import Step
+from clnet.variants.stencil.stencil_cpu import DEEP_TILES
 
 from .candidates import (
     ByVariant,

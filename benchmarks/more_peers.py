@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from clnet.device import Device
+from clnet.opencl.device import Device
 
 from .candidates import Candidate, Prepared, RefusedError, Timer, forward
 from .cases import Array, Case

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from clnet.activations import activation
-from clnet.device import Device
+from clnet.nn.activations import activation
+from clnet.opencl.device import Device
 
 from .candidates import Candidate, Prepared, RefusedError, Timer, forward
 from .cases import Array, Case

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from clnet.device import Device
 from clnet.errors import ClnetWarning, FormatError
+from clnet.opencl.device import Device
 
 # What became of a candidate.
 STATUSES = ("measured", "missing", "refused", "failed", "wrong")

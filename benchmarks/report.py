@@ -9,7 +9,7 @@ from functools import partial
 
 from tabulate import tabulate
 
-from clnet.summary import WIDTH
+from clnet.cli.summary import WIDTH
 
 from .candidates import BASES
 from .records import Row

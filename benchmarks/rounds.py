@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from clnet.tuning.measure import SPIN_SECONDS
+from clnet.planning.tuning.measure import SPIN_SECONDS
 
 from .candidates import Timer
 

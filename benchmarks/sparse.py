@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from clnet.device import Device
-from clnet.format_planner import automatic
-from clnet.layers import Sparse
 from clnet.network import Network
-from clnet.storage import FORMATS, Pattern, memory_table
-from clnet.storage.formats import AUTO, USUAL
+from clnet.nn.layers import Sparse
+from clnet.nn.storage import FORMATS, Pattern, memory_table
+from clnet.nn.storage.formats import AUTO, USUAL
+from clnet.opencl.device import Device
+from clnet.planning.format_planner import automatic
 
 from .candidates import BASES as BASES
 from .candidates import Candidate, Planned, Prepared, forward

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from clnet.device import Device
-from clnet.executable import NANOSECOND
-from clnet.memory import Memory
-from clnet.session import Session, session
-from clnet.variants.base import Launch
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch
+from clnet.opencl.memory import Memory
+from clnet.opencl.session import Session, session
+from clnet.runtime.executable import NANOSECOND
 from clnet.variants.team import team_group
 
 from .candidates import Prepared, Timer
@@ -101,7 +101,7 @@ def _launcher(name: str, size: int, here: Session) -> Callable[[], Any]:
         sizes = (items * count * vector, items * vector)
         numbers = (np.int32(count),)
     launch = Launch(
-        "bandwidth.cl", kernel, {"REAL": "float", "WIDTH": width, "UNROLL": UNROLL},
+        "probes/bandwidth.cl", kernel, {"REAL": "float", "WIDTH": width, "UNROLL": UNROLL},
         (items,), (group,), (),
     )
     data, result = (Memory(here, size) for size in sizes)

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
-from clnet.device import Device
-from clnet.optimisers import Adam, Incremental, Rprop
+from clnet.nn.optimisers import Adam, Incremental, Rprop
+from clnet.opencl.device import Device
 
 from .candidates import Candidate
 from .frame import Trial

@@ -2,7 +2,7 @@
 
 A candidate trains from the same start weights each time, one epoch that is not timed
 and then those that are. Its errors of the first epochs are compared with a training in
-float64 by the ops' NumPy meaning (`clnet.reference`).
+float64 by the ops' NumPy meaning (`clnet.ir.reference`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet import Dense, Network, reference
+from clnet import Dense, Network
 from clnet.formats import load_data
-from clnet.formats.fann_parameters import FannParameters
-from clnet.losses import loss_function
-from clnet.lowering import lower_training
-from clnet.ops import Program
-from clnet.optimisers import Adam, Optimiser, Rprop
+from clnet.ir import reference
+from clnet.ir.lowering import lower_training
+from clnet.ir.ops import Program
+from clnet.nn.fann_parameters import FannParameters
+from clnet.nn.losses import loss_function
+from clnet.nn.optimisers import Adam, Optimiser, Rprop
 
 from .candidates import Prepared, Timer
 from .cases import Array, WrongError
@@ -72,7 +73,7 @@ class TrainingCase:
     optimiser : Optimiser
         The rule.
     loss : str
-        Of `clnet.losses`.
+        Of `clnet.nn.losses`.
     samples, batch : int
         Of the data set, and of a step.
     epochs : int

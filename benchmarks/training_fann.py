@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clnet.device import Device
+from clnet.opencl.device import Device
 
 from .candidates import Prepared
 from .fann_library import FannPeer, Owned

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from clnet.device import Device
-from clnet.optimisers import RPROP_LEAST_STEP, Adam, Incremental, Rprop
+from clnet.nn.optimisers import RPROP_LEAST_STEP, Adam, Incremental, Rprop
+from clnet.opencl.device import Device
 
 from .candidates import Prepared
 from .cases import Array

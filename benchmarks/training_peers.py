@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from clnet.device import Device
-from clnet.history import Epoch
-from clnet.optimisers import RPROP_LEAST_STEP, Adam, Incremental, Rprop
-from clnet.training import Training
-from clnet.training_planner import plan_training
+from clnet.nn.optimisers import RPROP_LEAST_STEP, Adam, Incremental, Rprop
+from clnet.opencl.device import Device
+from clnet.planning.training_planner import plan_training
+from clnet.training.fit import Training
+from clnet.training.history import Epoch
 
 from .candidates import Candidate, Prepared, RefusedError, steps_text
 from .cases import Array

@@ -16,16 +16,16 @@ from operator import add
 
 import numpy as np
 
-from clnet.binding import Step
-from clnet.device import Device
-from clnet.memory import Action, Memory
-from clnet.ops import Value
-from clnet.replay import Learnt, Replay
-from clnet.session import session
-from clnet.training_ops import RECORD
-from clnet.training_planner import plan_training
+from clnet.ir.ops import Value
+from clnet.ir.training_ops import RECORD
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Gradients, Launch, Parameters, State
+from clnet.opencl.memory import Action, Memory
+from clnet.opencl.session import session
+from clnet.planning.training_planner import plan_training
+from clnet.runtime.binding import Step
+from clnet.runtime.replay import Learnt, Replay
 from clnet.variants import TRAINING_VARIANTS, Variant
-from clnet.variants.base import Gradients, Launch, Parameters, State
 
 from .candidates import Prepared, no_core, on_one_core, serial_place, steps_text
 from .cases import Array

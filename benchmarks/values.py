@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from clnet.ops import PRECISIONS
+from clnet.ir.ops import PRECISIONS
 
 from .records import Row
 

@@ -10,7 +10,7 @@ from importlib import metadata
 from threadpoolctl import threadpool_info
 
 import clnet
-from clnet.device import Device
+from clnet.opencl.device import Device
 
 
 def versions() -> dict[str, str]:

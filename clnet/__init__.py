@@ -1,9 +1,5 @@
 """Feed-forward neural networks, run and trained on any OpenCL device."""
 
-from clnet import optimisers, schedules
-from clnet.callbacks import Checkpoint, EarlyStopping
-from clnet.device import Device
-from clnet.discovery import device, devices
 from clnet.errors import (
     BuildError,
     ClnetError,
@@ -13,11 +9,15 @@ from clnet.errors import (
     InputError,
 )
 from clnet.formats import load, load_data, save_data
-from clnet.history import History, TrainingState
-from clnet.layers import Dense, Local, Sparse
 from clnet.network import Network
-from clnet.scaling import Scaling
-from clnet.storage import Pattern
+from clnet.nn import optimisers, schedules
+from clnet.nn.layers import Dense, Local, Sparse
+from clnet.nn.scaling import Scaling
+from clnet.nn.storage import Pattern
+from clnet.opencl.device import Device
+from clnet.opencl.discovery import device, devices
+from clnet.training.callbacks import Checkpoint, EarlyStopping
+from clnet.training.history import History, TrainingState
 
 __version__ = "0.1.0"
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from clnet.cli import main
+from clnet.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

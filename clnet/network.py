@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.description import mlp_layers
 from clnet.errors import InputError, counted
-from clnet.layers import Layer
-from clnet.lowering import lower, output_middles, symmetric_outputs
-from clnet.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
-from clnet.ops import PRECISIONS, Program
-from clnet.parameters import Weighted
-from clnet.regularisation import Regularisation
-from clnet.scaling import Scaling, scaling_to_apply
+from clnet.ir.lowering import lower, output_middles, symmetric_outputs
+from clnet.ir.ops import PRECISIONS, Program
+from clnet.nn.description import mlp_layers
+from clnet.nn.layers import Layer
+from clnet.nn.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
+from clnet.nn.model import Weighted
+from clnet.nn.regularisation import Regularisation
+from clnet.nn.scaling import Scaling, scaling_to_apply
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from clnet.callbacks import Callback
-    from clnet.data_parallel import ParallelPlan
-    from clnet.device import Device
-    from clnet.discovery import Devices
     from clnet.formats.fann import FannParameters
-    from clnet.history import History, TrainingState
-    from clnet.optimisers import Optimiser
-    from clnet.runtime import Plan
+    from clnet.nn.optimisers import Optimiser
+    from clnet.opencl.device import Device
+    from clnet.opencl.discovery import Devices
+    from clnet.runtime.data_parallel import ParallelPlan
+    from clnet.runtime.plan import Plan
+    from clnet.training.callbacks import Callback
+    from clnet.training.history import History, TrainingState
     from clnet.variants import Variant
 
 
@@ -176,7 +176,7 @@ class Network(Weighted):
         InputError
             If an argument is not as above, or a layer would have no weight left.
         """
-        from clnet.pruning import pruned
+        from clnet.nn.conversion import pruned
 
         return pruned(self, density, threshold, layers, format)
 
@@ -188,7 +188,7 @@ class Network(Weighted):
         InputError
             If there is no such layer.
         """
-        from clnet.pruning import dense
+        from clnet.nn.conversion import dense
 
         return dense(self, layers)
 
@@ -204,7 +204,7 @@ class Network(Weighted):
         InputError
             If there is no such format or layer.
         """
-        from clnet.pruning import stored
+        from clnet.nn.conversion import stored
 
         return stored(self, format, layers)
 
@@ -248,8 +248,8 @@ class Network(Weighted):
         InputError, DeviceError
             If an argument is wrong, no such device exists, or memory does not suffice.
         """
-        from clnet.inference import compile_network
-        from clnet.tuning.search import Search
+        from clnet.planning.inference import compile_network
+        from clnet.planning.tuning.search import Search
 
         with Search(progress=progress) as search:
             return compile_network(
@@ -261,7 +261,7 @@ class Network(Weighted):
         self, devices: Devices, batch: int, precision: str = PRECISIONS[0]
     ) -> Plan | ParallelPlan:
         """Return the plan that `predict` uses; those used last are kept."""
-        from clnet.inference import PLANS, places, plan_on
+        from clnet.planning.inference import PLANS, places, plan_on
 
         key = (places(devices), batch, precision)
         plan = self._plans.get(key)
@@ -314,7 +314,7 @@ class Network(Weighted):
             If the shape or type is wrong, there is no scaling to use, or no such
             device exists.
         """
-        from clnet.inference import predict
+        from clnet.planning.inference import predict
 
         scaling = scaling_to_apply(self._scaling, scale)
         return predict(self, x, device, scaling, precision)
@@ -370,7 +370,7 @@ class Network(Weighted):
             A name of `clnet.optimisers`, with its default constants, or one of its
             rows; ``"fann"``: by the training parameters that a ``.net`` file carried.
         loss : str or None
-            A name of `clnet.losses`; None: categorical_cross_entropy for softmax, the
+            A name of `clnet.nn.losses`; None: categorical_cross_entropy for softmax, the
             error function of a network read from FANN's files, else mse.
         epochs : int
             Passes over the data set at most.
@@ -385,7 +385,7 @@ class Network(Weighted):
             Factor of each sample's loss.
         callbacks : iterable of callables
             Called with the `Training` and its last `Epoch`; True stops. See
-            `clnet.callbacks`.
+            `clnet.training.callbacks`.
         seed : int or None
             Of the order of samples; None: drawn from the operating system.
         device : str, Device or None
@@ -434,8 +434,8 @@ class Network(Weighted):
             If the loss is not finite: the training stops, and the last finite
             parameters are kept.
         """
-        from clnet.training import fit
-        from clnet.training_setup import training_setup
+        from clnet.training.fit import fit
+        from clnet.training.setup import training_setup
 
         setup = training_setup(
             self, x, t, optimiser=optimiser, loss=loss, epochs=epochs,
@@ -464,7 +464,7 @@ class Network(Weighted):
         InputError, DeviceError
             As `predict`, and if t has another shape than the outputs.
         """
-        from clnet.inference import predict
+        from clnet.planning.inference import predict
 
         scaling = scaling_to_apply(self._scaling, scale)
         return self.compare(

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet import reference
-from clnet.activations import ACTIVATIONS
-from clnet.ops import Apply, BiasAct, Nonlinearity, Op, Softmax, Span
-from clnet.training_ops import ApplyT, BiasGrad, Outer, Tally, Update
+from clnet.ir import reference
+from clnet.ir.ops import Apply, BiasAct, Nonlinearity, Op, Softmax, Span
+from clnet.ir.training_ops import ApplyT, BiasGrad, Outer, Tally, Update
+from clnet.nn.activations import ACTIVATIONS
 
 LAMBDA = 6.0  # 3e-8 a sum
 
@@ -200,7 +200,7 @@ class Arithmetic:
     dtype: str = "float32"
 
 
-# Values as float32, or as one or two halves of 11 bits (kernels/halves.h): of two
+# Values as float32, or as one or two halves of 11 bits (kernels/tensor_core/fp16_split.h): of two
 # halves' four products the smallest is left out. Matrix units cut sums off, which is up
 # to twice a rounding.
 FLOAT32 = Arithmetic(0.0, 0.0, unit("float32"))

@@ -62,17 +62,18 @@ def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 def no_waiting() -> Iterator[None]:
     """Plan without the pauses that only exact times need."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clnet.tuning.measure.WARM_UP_SECONDS", 0.0)
-        patch.setattr("clnet.tuning.measure.SPIN_SECONDS", 0.0)
-        patch.setattr("clnet.tuning.times.SPIN_SECONDS", 0.0)
+        patch.setattr("clnet.planning.tuning.measure.WARM_UP_SECONDS", 0.0)
+        patch.setattr("clnet.planning.tuning.measure.SPIN_SECONDS", 0.0)
+        patch.setattr("clnet.planning.tuning.times.SPIN_SECONDS", 0.0)
         yield
 
 
 @pytest.fixture(autouse=True, scope="session")
 def modelled_training() -> Iterator[None]:
     """Let `fit` rank modelled costs: to build and measure all takes too long here."""
-    from clnet import parallel_training, training
-    from clnet.training_planner import plan_training
+    from clnet.planning.training_planner import plan_training
+    from clnet.training import fit as training
+    from clnet.training import parallel as parallel_training
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (training, parallel_training):
@@ -83,12 +84,12 @@ def modelled_training() -> Iterator[None]:
 @pytest.fixture
 def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Begin with nothing remembered."""
-    from clnet.tuning import times
+    from clnet.planning.tuning import times
 
     monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
     # What only takes time here:
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    monkeypatch.setattr("clnet.tuning.measure.WARM_UP_SECONDS", 1e-4)
+    monkeypatch.setattr("clnet.planning.tuning.measure.WARM_UP_SECONDS", 1e-4)
     times.store_of.cache_clear()
     yield
     times.store_of.cache_clear()
@@ -97,7 +98,7 @@ def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure without waiting for threads that spin."""
-    from clnet.bench import benchmarks
+    from clnet.cli.benchmarks import benchmarks
 
     rounds = benchmarks("rounds")
     monkeypatch.setattr(rounds, "SPIN_SECONDS", 0.0)

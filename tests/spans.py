@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from clnet import reference
-from clnet.binding import Step
-from clnet.discovery import device
-from clnet.losses import loss_function
-from clnet.lowering import lower_training
-from clnet.replay import Learnt, Replay
-from clnet.session import session
-from clnet.training_ops import Outer
+from clnet.ir import reference
+from clnet.ir.lowering import lower_training
+from clnet.ir.training_ops import Outer
+from clnet.nn.losses import loss_function
+from clnet.opencl.discovery import device
+from clnet.opencl.session import session
+from clnet.runtime.binding import Step
+from clnet.runtime.replay import Learnt, Replay
 
 DEVICE = device()
 SESSION = session(DEVICE)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clnet.bench import benchmarks
-from clnet.device import Device
+from clnet.cli.benchmarks import benchmarks
+from clnet.opencl.device import Device
 
 cases = benchmarks("cases")
 rounds = benchmarks("rounds")

@@ -16,11 +16,12 @@ from bounds import (
 )
 from numpy.lib.stride_tricks import sliding_window_view
 
-from clnet import reference
-from clnet.activations import ACTIVATIONS
-from clnet.losses import loss_function
-from clnet.lowering import live_elements, lower_training
+from clnet.ir import reference
+from clnet.ir.lowering import lower_training
 from clnet.network import Network
+from clnet.nn.activations import ACTIVATIONS
+from clnet.nn.losses import loss_function
+from clnet.nn.storage.layout import live_elements
 
 
 def test_every_activation_has_its_errors():

@@ -7,11 +7,11 @@ import pyopencl.array as cla
 import pytest
 from bounds import assert_right
 
-from clnet.binding import Step
 from clnet.errors import ClnetWarning
-from clnet.executable import Executable
-from clnet.runtime import Plan
-from clnet.session import session
+from clnet.opencl.session import session
+from clnet.runtime.binding import Step
+from clnet.runtime.executable import Executable
+from clnet.runtime.plan import Plan
 from clnet.variants import Generic
 
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers
-from clnet.description import DTYPES
 from clnet.errors import FormatError, InputError, unknown
 from clnet.formats import fann, fann_data, safetensors, table
 from clnet.formats.files import as_path, check_writable
 from clnet.network import Network
+from clnet.nn.description import DTYPES
 
 NETWORK_FORMATS: dict[str, Any] = {".net": fann, ".safetensors": safetensors}
 NETWORK_SUFFIXES = tuple(NETWORK_FORMATS)

@@ -15,20 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.activations import (
-    ACTIVATIONS,
-    SOFTMAX,
-    Activation,
-    activation,
-    fann_activation,
-)
 from clnet.errors import FormatError
-from clnet.formats.fann_parameters import (
-    HEADER,
-    OPTIONAL,
-    FannParameters,
-    Kind,
-)
 from clnet.formats.fann_structure import (
     Connections,
     Structure,
@@ -40,9 +27,17 @@ from clnet.formats.fann_structure import (
 )
 from clnet.formats.files import read, write
 from clnet.formats.numbers import Items, Text, infinite
-from clnet.layers import Dense, Layer, Sparse
 from clnet.network import Network
-from clnet.scaling import SCALES, Scaling
+from clnet.nn.activations import (
+    ACTIVATIONS,
+    SOFTMAX,
+    Activation,
+    activation,
+    fann_activation,
+)
+from clnet.nn.fann_parameters import HEADER, OPTIONAL, FannParameters, Kind
+from clnet.nn.layers import Dense, Layer, Sparse
+from clnet.nn.scaling import SCALES, Scaling
 
 __all__ = ["FannParameters", "check", "load", "save"]
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from clnet.errors import FormatError
 from clnet.formats.numbers import Items, Text
-from clnet.layers import bias_size
 from clnet.network import Network
+from clnet.nn.layers import bias_size
 
 Array = NDArray[Any]
 
@@ -69,7 +69,7 @@ class Structure:
         return tuple(np.cumsum([0, *self.sizes[:-1]]).tolist())
 
     def sources(self, layer: int) -> tuple[int, ...] | None:
-        """Return the sources of a layer as `clnet.layers` has them."""
+        """Return the sources of a layer as `clnet.nn.layers` has them."""
         return tuple(range(layer)) if self.shortcut else None
 
     def neurons(self, layer: int) -> Array:

@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 
 from clnet.checks import check_count
 from clnet.errors import FormatError, InputError
-from clnet.formats.fann_parameters import FannParameters
 from clnet.formats.files import check_readable, write
-from clnet.layers import Dense, Layer, Local, Sparse, bias_size, placed
 from clnet.network import Network
-from clnet.scaling import Scaling
-from clnet.storage import Pattern
+from clnet.nn.fann_parameters import FannParameters
+from clnet.nn.layers import Dense, Layer, Local, Sparse, bias_size, placed
+from clnet.nn.scaling import Scaling
+from clnet.nn.storage import Pattern
 
 Array = NDArray[Any]
 

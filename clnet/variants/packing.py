@@ -1,4 +1,4 @@
-"""Matrices as halves in the order that matrix units want (``halves.h``)."""
+"""Matrices as halves in the order that matrix units want (``fp16_split.h``)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from clnet.ops import round_up
-from clnet.program import GROUP_UNITS, WARP_UNITS
-from clnet.variants.base import Argument, Launch, When
+from clnet.nn.storage.layout import round_up
+from clnet.opencl.launch import Argument, Launch, When
+from clnet.opencl.program import GROUP_UNITS, WARP_UNITS
 
-TILES = "pack_tiles.cl"
+TILES = "tensor_core/pack_tiles.cl"
 WARP = 32  # work-items
 BLOCK = 16  # rows, and terms, of a block
 BLOCK_BYTES = 2 * BLOCK * BLOCK  # of a plane
@@ -108,7 +108,7 @@ class Packing:
             "SOURCE_PADDED": source_padded, "TOTALS": int(totals is not None),
         }
         if not self.piece:
-            text, groups, packers = "pack.cl", self.row_blocks, PACKERS
+            text, groups, packers = "tensor_core/pack.cl", self.row_blocks, PACKERS
             defines["SECOND"] = int(second)
         else:
             text, groups = TILES, self.row_blocks * BLOCK // UNIT

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clnet.device import Device
-from clnet.ops import Span
+from clnet.ir.ops import Span
+from clnet.opencl.device import Device
 from clnet.variants.base import Config, item_size
 
 ITEMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # the study's table II

@@ -1,0 +1,223 @@
+"""The commands of ``clnet`` but for its two large ones, and what these share.
+
+Each takes the parsed arguments and returns the exit status.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from clnet.cli.summary import WIDTH
+from clnet.errors import counted
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from clnet.opencl.discovery import Devices
+    from clnet.runtime.data_parallel import ParallelPlan
+    from clnet.runtime.plan import Plan
+
+LARGEST_BATCH = 4096  # samples a call, where --batch is not given
+
+
+def devices_of(text: str | None) -> Devices:
+    """Return what ``--device`` names, which may be several with commas."""
+    return text if text is None or "," not in text else text.split(",")
+
+
+def devices(_: argparse.Namespace) -> int:
+    """List the devices."""
+    from clnet.cli.device_table import device_table
+    from clnet.opencl.discovery import devices as present
+
+    print(device_table(present()))
+    return 0
+
+
+def doctor(_: argparse.Namespace) -> int:
+    """Examine the set-up; 1 if something is wrong."""
+    from clnet.cli.doctor import report
+
+    return report()
+
+
+def info(arguments: argparse.Namespace) -> int:
+    """Show what a file holds."""
+    from clnet import load, load_data
+    from clnet.cli.summary import data_text, network_text
+
+    if _is_network(arguments.file):
+        _no_outputs(arguments)
+        print(network_text(load(arguments.file)))
+    else:
+        print(data_text(*load_data(arguments.file, outputs=arguments.outputs)))
+    return 0
+
+
+def predict(arguments: argparse.Namespace) -> int:
+    """Run a network on data."""
+    from clnet import InputError, load, load_data
+    from clnet.cli.summary import evaluation_rows, pairs
+    from clnet.formats import check_save_data, save_data
+    from clnet.planning.inference import places, plan_on
+    from clnet.runtime.data_parallel import ParallelPlan
+    from clnet.runtime.plan import Plan
+
+    if arguments.out is not None:  # before the work, not after
+        check_save_data(arguments.out)
+    network = load(arguments.network)
+    x, t = load_data(arguments.data, dtype=network.dtype, outputs=arguments.outputs)
+    scaling = network.scaling
+    if arguments.scale and scaling is None:
+        raise InputError(
+            f"{arguments.network} carries no scaling parameters: leave out --scale"
+        )
+    if x.shape[1] != network.n_in or t.shape[1] not in (0, network.n_out):
+        raise InputError(
+            f"{arguments.data} has {counted(x.shape[1], 'input')} and "
+            f"{counted(t.shape[1], 'output')}, expected {network.n_in} and "
+            f"{network.n_out} as {arguments.network}"
+        )
+    batch = arguments.batch or min(len(x), LARGEST_BATCH)
+    where = places(devices_of(arguments.device))
+    if arguments.profile and not isinstance(where, str) and len(where) > 1:
+        raise InputError(f"--profile is of one device, not of {len(where)}")
+    plan = plan_on(network, where, batch, arguments.precision, sys.stderr.isatty())
+    devices = plan.devices if isinstance(plan, ParallelPlan) else (plan.device,)
+    if arguments.scale and scaling is not None:
+        y = scaling.descale_output(run_in_batches(plan, scaling.scale_input(x)))
+    else:
+        y = run_in_batches(plan, x)
+    if arguments.out is not None:
+        save_data(arguments.out, x, y)
+    rows: list[tuple[str, object]] = [
+        *(("device", f"{device.index} {device.name}") for device in devices),
+        ("samples", len(x)),
+    ]
+    if t.size:
+        found = network.compare(y, t, scale=arguments.scale)
+        rows += evaluation_rows(found, t.size)
+    else:
+        rows.append(("targets", "none in the data"))
+    if arguments.out is not None:
+        rows.append(("written", arguments.out))
+    if scaling is not None and not arguments.scale:
+        rows.append(("note", f"{arguments.network} carries scaling parameters, not "
+                             "used: see --scale"))
+    print(pairs(rows))
+    if isinstance(plan, Plan) and arguments.profile:
+        import numpy as np
+
+        from clnet.runtime.profiling import call_times
+
+        shown = np.resize(x, (batch, network.n_in))
+        print(f"\n{call_times(plan, shown).table()}")
+    return 0
+
+
+def convert(arguments: argparse.Namespace) -> int:
+    """Write a file in another format."""
+    from clnet import FormatError, load, load_data
+    from clnet.formats import save_data
+
+    source, target, dtype = arguments.source, arguments.target, arguments.dtype
+    if _is_network(source) != _is_network(target):
+        raise FormatError(
+            f"{source} and {target} are of two kinds, expected two networks or two "
+            "files of data"
+        )
+    if _is_network(source):
+        _no_outputs(arguments)
+        network = load(source, dtype=dtype)
+        network.save(target)
+        print(f"wrote {target}: {network!r}")
+        if target.lower().endswith(".net") and not network.fann_compatible:
+            print(textwrap.fill(
+                "note: FANN clips every neuron's sum, a linear output at 150 / "
+                "steepness; this network did not.", WIDTH))
+        return 0
+    text = not source.lower().endswith(".npz")  # decimals, best kept in float64
+    x, t = load_data(
+        source, dtype=dtype or ("float64" if text else None), outputs=arguments.outputs
+    )
+    save_data(target, x, t)
+    sizes = (len(x), "sample"), (x.shape[1], "input"), (t.shape[1], "output")
+    print(f"wrote {target}: {', '.join(counted(*size) for size in sizes)}")
+    return 0
+
+
+def explain(arguments: argparse.Namespace) -> int:
+    """Show how a network would be run or trained, and why."""
+    from clnet import load
+
+    tune = True if arguments.tune else None
+    network, batch = load(arguments.network), arguments.batch
+    progress = sys.stderr.isatty()
+    if arguments.training is None:
+        print(network.compile(
+            arguments.device, batch, tune=tune, precision=arguments.precision,
+            progress=progress,
+        ).explain())
+    else:
+        from clnet.training.fit import explain as explanation
+
+        print(explanation(
+            network, arguments.training, arguments.device, batch, tune,
+            arguments.precision, progress,
+        ))
+    return 0
+
+
+def tune(arguments: argparse.Namespace) -> int:
+    """Measure all ways to run a network, for each batch size."""
+    from clnet import load
+
+    network = load(arguments.network)
+    for batch in arguments.batch:
+        print(network.compile(
+            arguments.device, batch, tune=True, precision=arguments.precision,
+            progress=sys.stderr.isatty(),
+        ).explain())
+    return 0
+
+
+def _is_network(path: str) -> bool:
+    """Return whether a name is a network's; if it is no file's of ours, raise."""
+    from clnet.formats import DATA_SUFFIXES, NETWORK_SUFFIXES, suffix_of
+
+    suffixes = (*NETWORK_SUFFIXES, *DATA_SUFFIXES)
+    return suffix_of(path, suffixes, "networks or data") in NETWORK_SUFFIXES
+
+
+def _no_outputs(arguments: argparse.Namespace) -> None:
+    from clnet import InputError
+
+    if arguments.outputs is not None:
+        raise InputError("--outputs is for .csv files, not for networks")
+
+
+def run_in_batches(plan: Plan | ParallelPlan, x: NDArray[Any]) -> NDArray[Any]:
+    """Return the outputs [samples, n_out] for x [samples, n_in], a batch at a time.
+
+    Long work shows its progress on stderr, where that is a terminal.
+    """
+    import numpy as np
+    from tqdm import tqdm
+
+    network, batch = plan.network, plan.batch
+    y = np.empty((len(x), network.n_out), network.dtype)
+    with tqdm(
+        total=len(x), unit=" samples", disable=not sys.stderr.isatty(), delay=1,
+        ncols=WIDTH, leave=False,
+    ) as progress:
+        for start in range(0, len(x), batch):
+            chunk = x[start : start + batch]
+            n = len(chunk)
+            if n < batch:  # the last one: filled up, so that one plan does it all
+                chunk = np.pad(chunk, ((0, batch - n), (0, 0)), mode="edge")
+            y[start : start + n] = plan(chunk)[:n]
+            progress.update(n)
+    return y

@@ -1,0 +1,478 @@
+"""What is wrong with a set-up, and the cure: behind ``clnet doctor``.
+
+Drivers are tried in child processes, for a bad one may kill the process that loads it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from clnet.cli.summary import WIDTH
+from clnet.errors import ClnetError, DeviceError, counted
+from clnet.opencl.device import Device
+from clnet.opencl.discovery import GET_PLATFORM, NO_PLATFORM, device, survey
+from clnet.opencl.program import build, source_text
+from clnet.opencl.quirks import NVIDIA, POCL
+
+VENDORS = Path("/etc/OpenCL/vendors")
+NVIDIA_DRIVER = Path("/proc/driver/nvidia")
+NVIDIA_LIBRARY = "libnvidia-opencl.so.1"
+SECONDS = 120  # until a child counts as hung; a cold compiler needs a few
+
+_LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
+_PROBE = (sys.executable, "-m", "clnet.cli.doctor", "--probe")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was examined.
+
+    Attributes
+    ----------
+    what : str
+        The thing.
+    ok : bool or None
+        None: neither good nor bad, but worth knowing.
+    found : str
+        What is the case, and where it is bad, the cause.
+    cure : str
+        What to do about it; empty where nothing is to be done.
+    """
+
+    what: str
+    ok: bool | None
+    found: str
+    cure: str = ""
+
+
+def examine() -> Iterator[Finding]:
+    """Examine the set-up, from the files that name drivers to a kernel on each device.
+
+    Yields
+    ------
+    Finding
+        As soon as it is known; a device that hangs takes `SECONDS`.
+    """
+    files = _icd_files()
+    yield from _icd_findings(files)
+    yield from _nvidia_findings(files)
+    yield from _cache_findings()
+    outcome = _child(_PROBE)
+    if outcome:
+        yield Finding(
+            "platforms",
+            False,
+            f"asking OpenCL for its platforms failed: {outcome}",
+            "move the .icd files away one at a time to find the driver at fault, and"
+            " update or remove it",
+        )
+        return
+    yield from _platform_findings(files)
+    for main in survey().devices:
+        for place in main.places:
+            yield _device_finding(place)
+
+
+def report() -> int:
+    """Print every finding, `WIDTH` columns wide but for longer words.
+
+    Returns
+    -------
+    int
+        1 if something is wrong, else 0: the exit status of ``clnet doctor``.
+    """
+    marks = {True: "ok", False: "BAD", None: "note"}
+    bad = 0
+    for finding in examine():
+        bad += finding.ok is False
+        print(_wrapped(f"{marks[finding.ok]:4}  ", f"{finding.what}: {finding.found}"))
+        if finding.cure:
+            print(_wrapped("      -> ", finding.cure))
+    print(f"\n{counted(bad, 'thing')} to cure." if bad else "\nAll is well.")
+    return 1 if bad else 0
+
+
+def _wrapped(head: str, text: str) -> str:
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def _child(command: Sequence[str], **environment: str) -> str:
+    """Run a command with further environment variables.
+
+    Returns
+    -------
+    str
+        Empty if it ended well, else how it ended: the signal that killed it, its last
+        line, or that it gave no answer.
+    """
+    # The child finds this clnet even where it is not installed.
+    path = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    paths = os.pathsep.join(filter(None, path))
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, "PYTHONPATH": paths, **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {SECONDS} s"
+    if done.returncode < 0:
+        names = {number.value: number.name for number in signal.Signals}
+        return f"killed by {names.get(-done.returncode, f'signal {-done.returncode}')}"
+    if done.returncode > 0:
+        lines = (done.stderr or done.stdout).split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        return last.strip() or f"exit status {done.returncode}"
+    return ""
+
+
+# The files that name drivers ------------------------------------------------------
+
+
+def _icd_folder() -> Path:
+    return Path(os.environ.get("OCL_ICD_VENDORS") or VENDORS)
+
+
+def _icd_files() -> dict[Path, str]:
+    """Return the library that each file read by the OpenCL loader names."""
+    vendors = _icd_folder()
+    if vendors.is_file():  # the loader takes one file or library in place of a folder
+        files = [vendors]
+    else:
+        files = [file for folder in (vendors, _wheel()) for file in _icds(folder)]
+    return {file: _library(file) for file in files}
+
+
+def _library(file: Path) -> str:
+    """Return the library that a file names, or the file where it is the library."""
+    if file.suffix != ".icd":
+        return str(file)
+    try:
+        return file.read_text(errors="replace").strip()
+    except OSError:  # told as a name that does not load
+        return ""
+
+
+def _icds(folder: Path | None) -> list[Path]:
+    return sorted(folder.glob("*.icd")) if folder else []
+
+
+def _wheel() -> Path | None:
+    """Return where the loader in pyopencl's wheel looks besides."""
+    spec = importlib.util.find_spec("pyopencl")
+    return Path(spec.origin).parent / ".libs" if spec and spec.origin else None
+
+
+def _icd_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
+    folder = _icd_folder()
+    if "OCL_ICD_FILENAMES" in os.environ:
+        yield Finding(
+            "OCL_ICD_FILENAMES",
+            None,
+            "is set, but the loader in pyopencl's wheel does not read it",
+            "set OCL_ICD_VENDORS to the folder of the .icd file instead",
+        )
+    if "OCL_ICD_VENDORS" in os.environ and not folder.exists():
+        yield Finding(
+            "OCL_ICD_VENDORS",
+            False,
+            f"points at {folder}, which does not exist, so that no driver is found",
+            "unset it, or point it at a folder of .icd files",
+        )
+    elif not files:
+        yield Finding(
+            "drivers",
+            False,
+            f"no .icd file names one, neither in {folder} nor beside pyopencl",
+            "pip install 'clnet[cpu]' (Linux, x86-64), or install PoCL or the driver"
+            " of a GPU",
+        )
+    for file, library in files.items():
+        beside = file.parent / library
+        outcome = _child(
+            [sys.executable, "-c", _LOAD, str(beside if beside.exists() else library)]
+        )
+        if outcome:
+            yield Finding(
+                str(file),
+                False,
+                f"names {library or 'nothing'}, which does not load: {outcome}",
+                "install the driver that has this library, or remove the file",
+            )
+        else:
+            yield Finding(str(file), True, f"names {library}, which loads")
+
+
+def _names_nvidia(files: Mapping[Path, str]) -> bool:
+    return any("nvidia" in library for library in files.values())
+
+
+def _nvidia_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
+    if _names_nvidia(files):
+        return
+    loads = not _child([sys.executable, "-c", _LOAD, NVIDIA_LIBRARY])
+    if loads:
+        yield Finding(
+            "NVIDIA",
+            False,
+            f"{NVIDIA_LIBRARY} is there, but no .icd file names it",
+            f"write that name into {_icd_folder() / 'nvidia.icd'}",
+        )
+    elif NVIDIA_DRIVER.exists() or shutil.which("nvidia-smi"):
+        yield Finding(
+            "NVIDIA",
+            False,
+            f"the driver is there, but its OpenCL library {NVIDIA_LIBRARY} is not",
+            "install it (libnvidia-compute or nvidia-opencl-icd); for a container, set"
+            " NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        )
+
+
+# Caches ---------------------------------------------------------------------------
+
+
+def _pocl_cache() -> Path:
+    """Return where PoCL keeps what it has compiled."""
+    told = os.environ.get("POCL_CACHE_DIR")
+    user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(told) if told else Path(user) / "pocl" / "kcache"
+
+
+def _cache_findings() -> Iterator[Finding]:
+    from clnet.opencl.store import cache_directory
+
+    cache = _pocl_cache()
+    yield _folder_finding(
+        "PoCL's cache",
+        cache,
+        "so that its devices vanish",
+        "make it writable, or set POCL_CACHE_DIR to a folder that is",
+    )
+    damaged = [path for path in cache.rglob("*") if _is_damaged(path)]
+    if damaged:
+        yield Finding(
+            "PoCL's cache",
+            False,
+            f"{len(damaged)} of its files are unreadable, truncated or foreign, the"
+            f" first is {damaged[0]}; kernels that need them fail or kill the process",
+            f"remove the folder {cache}, PoCL fills it again",
+        )
+    yield _folder_finding(
+        "clnet's cache",
+        cache_directory(),
+        "so that measured times are lost",
+        "make it writable, or set CLNET_CACHE_DIR to a folder that is",
+    )
+
+
+def _is_damaged(path: Path) -> bool:
+    """Tell whether a file of PoCL's cache cannot be what its suffix says."""
+    if path.suffix not in (".bc", ".so") or sys.platform != "linux":
+        return False
+    try:
+        with path.open("rb") as file:
+            head, size = file.read(64), os.fstat(file.fileno()).st_size
+    except OSError:
+        return True
+    if path.suffix == ".bc":
+        return not head.startswith(b"BC\xc0\xde")
+    if len(head) < 64 or not head.startswith(b"\x7fELF\x02\x01"):
+        return True
+    # A linker writes the table of sections last (64-bit ELF: its offset at byte 40, the
+    # width and number of its entries at 58), so a truncated file ends before it does.
+    (offset,) = struct.unpack_from("<Q", head, 40)
+    width, count = struct.unpack_from("<HH", head, 58)
+    return bool(size < offset + width * count)
+
+
+def _folder_finding(what: str, folder: Path, effect: str, cure: str) -> Finding:
+    """Try to write in a folder, or in the nearest one above it that exists."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            return Finding(what, True, f"{folder} is writable")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return Finding(
+            what, False, f"{folder} cannot be written ({reason}), {effect}", cure
+        )
+
+
+# Platforms and devices ------------------------------------------------------------
+
+
+def _platform_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
+    found = survey()
+    for fault in found.faults:
+        yield Finding(
+            "platforms",
+            False,
+            "OpenCL finds none" if fault == NO_PLATFORM else fault,
+            GET_PLATFORM
+            if fault == NO_PLATFORM
+            else "cure what stands above; if it is PoCL, unset POCL_DEVICES; else"
+            " update the driver",
+        )
+    if (
+        importlib.util.find_spec("pocl_binary_distribution") is None
+        and (platform.system(), platform.machine()) == ("Linux", "x86_64")
+        and all(d.platform != POCL for d in found.devices)
+    ):
+        yield Finding(
+            "the extra cpu",
+            None if found.devices else False,
+            "is not installed, and there is no other PoCL",
+            "pip install 'clnet[cpu]' to run on the CPU",
+        )
+    if _names_nvidia(files) and all(d.platform != NVIDIA for d in found.devices):
+        yield Finding(
+            "NVIDIA",
+            None,
+            "its OpenCL library is installed but shows no GPU",
+            "see whether nvidia-smi shows one (a container needs its devices; driver"
+            " and library need the same version)",
+        )
+    yield from _twin_findings(found.devices)
+    for main in found.devices:
+        if main.platform == POCL and main.type == "cpu" and not main.companions:
+            yield Finding(
+                f"device {main.index}",
+                None,
+                f"PoCL shows {main.name} without its other device, so small and large"
+                " work run the same way",
+                "unset POCL_DEVICES",
+            )
+    if found.devices:
+        yield _choice_finding()
+
+
+def _twin_findings(devices: Iterable[Device]) -> Iterator[Finding]:
+    """Tell of platforms with the same name, such as two PoCLs."""
+    twins: dict[str, dict[str, Device]] = {}
+    for one in devices:
+        number = one.index.split(":")[0]
+        twins.setdefault(one.platform, {}).setdefault(number, one)
+    for name, platforms in twins.items():
+        if len(platforms) > 1:
+            best, *others = platforms.values()
+            yield Finding(
+                name,
+                None,
+                f"is there {len(platforms)} times: clnet takes {best.index}"
+                f" ({best.name}, {best.driver}) before "
+                + ", ".join(f"{d.index} ({d.name}, {d.driver})" for d in others),
+                f"set CLNET_DEVICE={others[0].index} to take the other",
+            )
+
+
+def _choice_finding() -> Finding:
+    try:
+        chosen = device()
+    except ClnetError as error:
+        return Finding(
+            "the choice", False, str(error), "unset CLNET_DEVICE or name one of these"
+        )
+    return Finding("the choice", True, f"clnet takes {chosen.index} {chosen.name}")
+
+
+def _device_finding(place: Device) -> Finding:
+    what = f"device {place.index}"
+    command = (*_PROBE, place.index)
+    outcome = _child(command)
+    if not outcome:
+        return Finding(what, True, f"{place.name} builds and runs a kernel")
+    if place.platform == POCL:
+        with tempfile.TemporaryDirectory() as fresh:
+            if not _child(command, POCL_CACHE_DIR=fresh):
+                return Finding(
+                    what,
+                    False,
+                    f"a kernel failed on {place.name} ({outcome}), but not with an"
+                    f" empty cache: {_pocl_cache()} is corrupt",
+                    "remove that folder, PoCL fills it again",
+                )
+    return Finding(
+        what,
+        False,
+        f"a kernel failed on {place.name}: {outcome}",
+        f"update the driver ({place.platform}, {place.driver}); until then take another"
+        " device by CLNET_DEVICE",
+    )
+
+
+def probe(index: str) -> None:
+    """Build the probe kernel on a device, run it and check its result.
+
+    Parameters
+    ----------
+    index : str
+        As in `Device.index`.
+
+    Raises
+    ------
+    DeviceError
+        If it does not build or run, or its result is wrong.
+    """
+    import pyopencl as cl
+
+    place = device(index)
+    size, groups = 16, 64
+    x = np.linspace(-0.1, 0.1, groups * size, dtype=np.float32)
+    y = np.zeros(groups, dtype=np.float32)
+    context = cl.Context([place.handle])
+    queue = cl.CommandQueue(context)
+    flags = cl.mem_flags
+    source = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=x)
+    target = cl.Buffer(context, flags.WRITE_ONLY, y.nbytes)
+    text = source_text("probes/doctor.cl", {"SIZE": size}, place)
+    kernel = build(context, place, text, "probes/doctor.cl").probe
+    kernel(queue, x.shape, (size,), source, target)
+    cl.enqueue_copy(queue, y, target)
+    expected = np.tanh(x.reshape(groups, size).sum(axis=1, dtype=np.float64))
+    error = float(np.abs(y - expected).max())
+    if not error < 1e-5:
+        raise DeviceError(
+            f"{place.name} computes wrongly: off by {error:.2g}, expected below 1e-05"
+        )
+
+
+def _main(arguments: Sequence[str]) -> int:
+    """List the platforms with ``--probe``; try one device with ``--probe INDEX``."""
+    survey()
+    try:
+        for index in arguments[1:]:
+            probe(index)
+    except Exception as error:  # whatever it is, it is what the parent wants to know
+        print(str(error).partition("\n")[0], file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))

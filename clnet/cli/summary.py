@@ -1,0 +1,126 @@
+"""What networks and data are, in text for people, at most `WIDTH` columns wide."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.formats.fann import FannParameters
+from clnet.network import Network
+from clnet.nn.activations import SOFTMAX, activation
+from clnet.nn.layers import bias_size
+from clnet.nn.metrics import Evaluation
+
+WIDTH = 80  # columns of everything that is printed
+
+
+def network_text(network: Network) -> str:
+    """Return what a network is: sizes, layers, FANN's parameters where it has them."""
+    rows = []
+    item_size = network.parameters.itemsize
+    for number, (layer, matrix) in enumerate(
+        zip(network.layers, network.matrices, strict=True)
+    ):
+        biases = bias_size(layer)
+        rows.append((
+            number, layer.n_out, _one(layer.activation), _one(layer.steepness),
+            matrix.format + ("" if matrix.full else f" {100 * matrix.density:.3g}%"),
+            layer.bias if isinstance(layer.bias, str) else
+            "yes" if layer.bias else "no", matrix.count + biases,
+            matrix.nbytes(item_size) + biases * item_size,
+        ))
+    headers = (
+        "#", "size", "activation", "steepness", "storage", "bias", "params", "bytes"
+    )
+    head: list[tuple[str, object]] = [
+        ("network", "-".join(str(n) for n in network.sizes)),
+        ("dtype", network.dtype),
+        ("parameters", sum(row[-2] for row in rows)),
+        ("bytes", sum(row[-1] for row in rows)),
+        ("FANN's clip", "yes" if network.fann_compatible else "no"),
+        ("scaling", "no" if network.scaling is None else "carried: see --scale"),
+    ]
+    parts = [pairs(head), _columns([headers, *rows])]
+    if network.fann is not None:
+        parts.append("FANN's parameters\n" + pairs(_parameters(network.fann)))
+    return "\n\n".join(parts)
+
+
+def _one(value: str | float | tuple[Any, ...]) -> str:
+    """Return a layer's activation or steepness in a few letters."""
+    if isinstance(value, tuple):
+        return "mixed"
+    if isinstance(value, str):
+        return value if value == SOFTMAX else activation(value).name
+    return f"{value:.3g}"
+
+
+def _columns(rows: Sequence[Sequence[object]]) -> str:
+    """Return rows as columns, numbers to the right, two spaces between."""
+    columns = zip(*rows, strict=True)
+    widths = [max(len(str(cell)) for cell in column) for column in columns]
+    numbers = [isinstance(cell, int) for cell in rows[-1]]
+    return "\n".join(
+        "  ".join(
+            f"{cell:>{width}}" if number else f"{cell:{width}}"
+            for cell, width, number in zip(row, widths, numbers, strict=True)
+        )
+        for row in rows
+    )
+
+
+def _parameters(fann: FannParameters) -> list[tuple[str, object]]:
+    rows: list[tuple[str, object]] = []
+    for field in dataclasses.fields(fann):
+        value = getattr(fann, field.name)
+        values = value if isinstance(value, tuple) else (value,)
+        texts = [f"{v:g}" if isinstance(v, float) else str(v) for v in values]
+        rows.append((field.name, " ".join(texts)))
+    return rows
+
+
+def data_text(x: NDArray[Any], t: NDArray[Any]) -> str:
+    """Return what inputs [samples, n_in] and targets [samples, n_out] are."""
+    def column_text(values: NDArray[Any]) -> str:
+        if not values.size:
+            return "0"
+        finite = values[np.isfinite(values)]
+        text = f"{values.shape[1]}"
+        if finite.size:
+            text += f", from {finite.min():g} to {finite.max():g}"
+        other = values.size - finite.size
+        return text + (f", {other} values infinite or NaN" if other else "")
+
+    return pairs([("samples", len(x)), ("inputs", column_text(x)),
+                   ("outputs", column_text(t))])
+
+
+def evaluation_rows(found: Evaluation, targets: int) -> list[tuple[str, object]]:
+    """Return the figures of an evaluation of so many targets, those that apply."""
+    rows: list[tuple[str, object]] = [
+        ("MSE", f"{found.mse:.4g}"), ("bit fail", f"{found.bit_fail} of {targets}"),
+    ]
+    if found.accuracy is not None:
+        rows.append(("accuracy", f"{found.accuracy:.6f}"))
+    if found.mae is not None:
+        rows.append(("MAE", f"{found.mae:.4g}"))
+    if found.r2 is not None:
+        rows.append(("R²", f"{found.r2:.6f}"))
+    return rows
+
+
+def pairs(rows: Sequence[tuple[str, object]]) -> str:
+    """Return names and values in two columns, wrapped."""
+    width = max(len(name) for name, _ in rows) + 2
+    return "\n".join(
+        textwrap.fill(
+            f"{name:{width}}{value}", WIDTH, subsequent_indent=" " * width,
+            break_on_hyphens=False, break_long_words=False,
+        )
+        for name, value in rows
+    )

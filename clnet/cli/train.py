@@ -1,0 +1,433 @@
+"""``clnet train``: train a network on a data file, or on handwritten digits."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.cli.summary import pairs
+from clnet.nn.fann_parameters import STOP_FUNCTIONS
+from clnet.training.history import figure
+
+if TYPE_CHECKING:
+    from clnet.network import Network
+    from clnet.runtime.plan import Plan
+    from clnet.training.data_set import DataSet
+    from clnet.training.fit import Training
+    from clnet.training.history import Epoch, History
+
+DIGITS = "digits"
+DIGITS_LAYERS = "64-128-10"
+DIGITS_TEST = 360  # samples of scikit-learn's digits that are kept for the test
+DIGITS_RATE = 3e-3
+DIGITS_EPOCHS = 40
+DIGITS_BATCH = 32
+EPOCHS = 100
+OPTIMISER = "rprop"
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+    """Add the command's arguments.
+
+    Parameters
+    ----------
+    sub : ArgumentParser
+        Of the command.
+    count : callable
+        Reads a whole number of at least 1.
+    """
+    from clnet.formats import NETWORK_SUFFIXES
+    from clnet.nn.activations import ACTIVATION_NAMES
+    from clnet.nn.initialisers import INITIALISER_NAMES
+    from clnet.nn.layers import Dense
+    from clnet.nn.losses import LOSSES
+    from clnet.nn.optimisers import FANN, OPTIMISER_NAMES
+    from clnet.nn.schedules import SCHEDULES
+
+    sub.add_argument(
+        "data", metavar="DATA",
+        help=f'a data file; "{DIGITS}": scikit-learn\'s handwritten digits',
+    )
+    add = sub.add_argument_group("the network").add_argument
+    add(
+        "--layers", metavar="N-N-N",
+        help="inputs, neurons of each layer, as in 125-32-2",
+    )
+    add(
+        "--network", metavar="NET",
+        help="start from this network instead; a .net file also brings its training",
+    )
+    add(
+        "--hidden", metavar="NAME", default="tanh",
+        help=f"activation of the layers between: {', '.join(ACTIVATION_NAMES)}; "
+        "default: %(default)s",
+    )
+    add(
+        "--output", metavar="NAME", default="sigmoid",
+        help="activation of the last layer, likewise: sigmoid or softmax for classes, "
+        "identity for numbers; default: %(default)s",
+    )
+    add(
+        "--initialiser", metavar="NAME",
+        help=f"of weights: {', '.join(INITIALISER_NAMES)}; default: "
+        f"{Dense.initialiser}",
+    )
+    add(
+        "--scale", type=float, nargs=2, metavar=("LOW", "HIGH"),
+        help="scale each input: one standard deviation around its mean becomes this "
+        "range; kept with the network",
+    )
+    add(
+        "--scale-outputs", type=float, nargs=2, metavar=("LOW", "HIGH"),
+        help="scale the targets likewise: for numbers, not for classes",
+    )
+    add = sub.add_argument_group("how it is trained").add_argument
+    add(
+        "--optimiser", metavar="NAME",
+        help=f"{', '.join(OPTIMISER_NAMES)}; {FANN}: by what a .net file says; "
+        f"default: {FANN} where there is one, else {OPTIMISER}, which has nothing to "
+        "tune",
+    )
+    add("--rate", type=float, metavar="R", help="learning rate")
+    add(
+        "--schedule", metavar="NAME",
+        help=f"lets the rate fall: {', '.join(SCHEDULES)}",
+    )
+    add(
+        "--loss", metavar="NAME",
+        help=", ".join(
+            row.name + f" (of {row.fused})" * bool(row.fused) for row in LOSSES.values()
+        ) + "; default: by the last layer",
+    )
+    add("--epochs", type=count, metavar="N", help=f"default: {EPOCHS}")
+    add("--batch-size", type=count, metavar="N", help="samples a step; default: all")
+    add("--desired-error", type=float, metavar="E", help="stop at this error")
+    add(
+        "--stop", metavar="NAME", choices=STOP_FUNCTIONS,
+        help=f"which error that is: {' or '.join(STOP_FUNCTIONS)}; default: "
+        f"{STOP_FUNCTIONS[0]}, or what a .net file says",
+    )
+    add("--seed", type=int, metavar="N", help="of weights, order and dropout")
+    add = sub.add_argument_group("against overfitting").add_argument
+    add(
+        "--validation", metavar="FILE|P",
+        help="data that is measured after each epoch, or a share of DATA kept for "
+        "that, as 0.2",
+    )
+    add(
+        "--patience", type=count, metavar="N",
+        help="stop when the validation's loss has not fallen for N epochs, and keep "
+        "the best parameters",
+    )
+    for name, what in (("--l1", "|w|"), ("--l2", "w^2")):
+        add(
+            name, type=float, default=0.0, metavar="R",
+            help=f"add this times the sum of {what} to the loss",
+        )
+    add(
+        "--dropout", type=float, default=0.0, metavar="P",
+        help="share of hidden outputs that each step leaves out",
+    )
+    add(
+        "--clip-norm", type=float, metavar="R",
+        help="shorten longer gradients to this length",
+    )
+    add(
+        "--clip-value", type=float, metavar="R",
+        help="bound each of the gradient's elements by this",
+    )
+    add = sub.add_argument_group("what comes out").add_argument
+    add(
+        "--save", metavar="NET",
+        help=f"write the network to a file: {', '.join(NETWORK_SUFFIXES)}",
+    )
+    add(
+        "--plot", metavar="FILE",
+        help=f"draw the learning curve: {', '.join(PICTURES)}",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, and say how it went."""
+    from clnet.cli.commands import LARGEST_BATCH, devices_of
+    from clnet.errors import InputError, nearest
+    from clnet.opencl.discovery import device_list
+    from clnet.training.callbacks import Callback, EarlyStopping
+
+    digits = arguments.data == DIGITS
+    if not digits and "." not in arguments.data and nearest(arguments.data, [DIGITS]):
+        raise InputError(f"{arguments.data} is no file: did you mean {DIGITS}?")
+    training, test = _digits(arguments) if digits else _files(arguments)
+    network = _network(arguments, training)
+    _check_targets(arguments, network)
+    devices = device_list(devices_of(arguments.device))
+    if arguments.patience is not None and test is None:
+        raise InputError("--patience watches the validation: give --validation")
+    callbacks: list[Callback] = [_Report()]
+    if arguments.patience is not None:
+        callbacks.append(EarlyStopping(patience=arguments.patience))
+    history = network.fit(
+        training.x, training.t, optimiser=_optimiser(arguments, network),
+        loss=arguments.loss, epochs=arguments.epochs or EPOCHS,
+        batch_size=arguments.batch_size, seed=arguments.seed, devices=devices,
+        desired_error=arguments.desired_error, stop=arguments.stop,
+        validation=None if test is None else (test.x, test.t),
+        schedule=arguments.schedule, l1=arguments.l1, l2=arguments.l2,
+        clip_norm=arguments.clip_norm, clip_value=arguments.clip_value,
+        callbacks=callbacks, progress=sys.stderr.isatty(), scale=_scales(arguments),
+        precision=arguments.precision,
+    )
+    if arguments.save is not None:
+        network.save(arguments.save)
+    if arguments.plot is not None:
+        _plot(history, arguments.plot)
+    rows: list[tuple[str, object]] = [
+        *(("device", f"{device.index} {device.name}") for device in devices),
+        ("network", "-".join(str(n) for n in network.sizes)),
+        ("ended", history.stopped),
+    ]
+    seconds = sum(epoch.seconds for epoch in history)
+    if len(history):
+        mean = seconds / len(history) * 1e3
+        rows.append(("time", f"{seconds:.3g} s, {mean:.3g} ms an epoch"))
+    scale = _scales(arguments)
+    # Once is too seldom for measuring to pay.
+    batch = min(len(training), LARGEST_BATCH)
+    plan = network.compile(devices[0], batch, tune=False)
+    rows += _result("training", plan, training, scale)
+    if test is not None:
+        rows += _result("test" if digits else "validation", plan, test, scale)
+    for label, path in (("written", arguments.save), ("drawn", arguments.plot)):
+        if path is not None:
+            rows.append((label, path))
+    if network.scaling is not None and not scale:
+        rows.append(("note", f"{arguments.network} carries scaling parameters, not "
+                             "used: see --scale"))
+    print(pairs(rows))
+    return 0
+
+
+def _check_targets(arguments: argparse.Namespace, network: Network) -> None:
+    """Refuse, before the work, what could not be written after it."""
+    from clnet.errors import InputError
+    from clnet.formats import check_save
+    from clnet.formats.files import as_path, check_writable
+
+    if arguments.save is not None:
+        check_save(network, arguments.save)
+    if arguments.plot is not None:
+        suffix = as_path(arguments.plot).suffix.lower()
+        if suffix not in PICTURES:
+            raise InputError(
+                f"{arguments.plot}: pictures are {', '.join(PICTURES)}, not {suffix!r}"
+            )
+        figure()  # which says so if it cannot be drawn
+        check_writable(as_path(arguments.plot))
+
+
+class _Report:
+    """Prints epochs 1, 2, 5, 10, 20, 50 and so on where no progress bar is shown."""
+
+    def __call__(self, training: Training, epoch: Epoch) -> None:
+        digits = str(epoch.number)
+        if not sys.stderr.isatty() and re.fullmatch("[125]0*", digits):
+            print(
+                f"epoch {epoch.number}: loss {epoch.loss:.4g}, MSE {epoch.mse:.4g}, "
+                f"bit fail {epoch.bit_fail}", flush=True,
+            )
+
+
+def _files(arguments: argparse.Namespace) -> tuple[DataSet, DataSet | None]:
+    """Return the samples to train on, and those to measure on."""
+    share = _share(arguments.validation)
+    data = _file(arguments, arguments.data)
+    if share is None:
+        other = arguments.validation
+        return data, None if other is None else _file(arguments, other)
+    kept = round(share * len(data))
+    if not 0 < kept < len(data):
+        from clnet.errors import InputError
+
+        raise InputError(
+            f"--validation {arguments.validation} of the {len(data)} samples of "
+            f"{arguments.data} leaves none to train or to measure on"
+        )
+    order = np.random.default_rng(arguments.seed).permutation(len(data))
+    return _part(data, order[kept:]), _part(data, order[:kept])
+
+
+def _share(text: str | None) -> float | None:
+    """Return a number from 0 to 1 that a text is; None: it names a file."""
+    try:
+        share = float(text or "")
+    except ValueError:
+        return None
+    if 0 < share < 1:
+        return share
+    from clnet.errors import InputError
+
+    raise InputError(f"--validation is {text}, expected a file or a share, as 0.2")
+
+
+def _part(data: DataSet, rows: NDArray[Any]) -> DataSet:
+    from clnet.training.data_set import DataSet
+
+    return DataSet(data.x[rows], data.t[rows])
+
+
+def _file(arguments: argparse.Namespace, path: str) -> DataSet:
+    from clnet.errors import InputError
+    from clnet.formats import load_data
+    from clnet.training.data_set import DataSet
+
+    dtype = "float64" if _scales(arguments) else "float32"  # scaled before rounded
+    x, t = load_data(path, dtype=dtype, outputs=arguments.outputs)
+    if t.shape[1] == 0:
+        raise InputError(f"{path} has no targets to train on: see --outputs")
+    return DataSet(x, t)
+
+
+def _scales(arguments: argparse.Namespace) -> bool:
+    """Return whether the command asks for scaling."""
+    return arguments.scale is not None or arguments.scale_outputs is not None
+
+
+def _digits(arguments: argparse.Namespace) -> tuple[DataSet, DataSet]:
+    """Return the digits in an order of their own, and set what is not given."""
+    from clnet.errors import ClnetError, InputError
+    from clnet.training.data_set import DataSet
+
+    if arguments.validation is not None or arguments.outputs is not None:
+        raise InputError(f"{DIGITS} brings its own test set: leave out --validation")
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise ClnetError(
+            f"{DIGITS} are scikit-learn's, which is not there: pip install "
+            "scikit-learn, or with clnet: pip install 'clnet[demo]'"
+        ) from None
+    images, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(labels))
+    x = (images[order] / images.max()).astype(np.float32)
+    t: NDArray[Any] = np.eye(10, dtype=np.float32)[labels[order]]
+    if arguments.network is None and arguments.layers is None:
+        arguments.layers, arguments.hidden = DIGITS_LAYERS, "relu"
+        arguments.output = "softmax"
+    if arguments.optimiser is None:
+        arguments.optimiser = "adam"
+        arguments.rate = arguments.rate or DIGITS_RATE
+        arguments.epochs = arguments.epochs or DIGITS_EPOCHS
+        arguments.batch_size = arguments.batch_size or DIGITS_BATCH
+        arguments.seed = 0 if arguments.seed is None else arguments.seed
+    n = DIGITS_TEST
+    return DataSet(x[n:], t[n:]), DataSet(x[:n], t[:n])
+
+
+def _network(arguments: argparse.Namespace, data: DataSet) -> Network:
+    from clnet.errors import InputError, counted
+    from clnet.formats import load
+    from clnet.network import Network
+    from clnet.nn.initialisers import WIDROW_NGUYEN
+    from clnet.nn.scaling import Scaling
+
+    columns = (data.x.shape[1], data.t.shape[1])
+    has = " and ".join(map(counted, columns, ("input", "output")))
+    if arguments.network is not None and arguments.layers is not None:
+        raise InputError("give either --layers or --network, not both")
+    if arguments.network is None and arguments.layers is None:
+        raise InputError(
+            f"{arguments.data} has {has}: give --layers, as in "
+            f"{columns[0]}-32-{columns[1]}, or --network"
+        )
+    if arguments.network is not None:
+        network = load(arguments.network)
+        for option in ("initialiser", "dropout"):
+            if getattr(arguments, option):
+                raise InputError(f"--{option} is for --layers, not for --network")
+    else:
+        parts = arguments.layers.split("-")
+        if len(parts) < 2 or not all(part.isdecimal() for part in parts):
+            raise InputError(
+                f"--layers is {arguments.layers!r}, expected sizes as in 125-32-2"
+            )
+        sizes = [int(part) for part in parts]
+        names = [arguments.hidden] * (len(sizes) - 2) + [arguments.output]
+        network = Network.mlp(
+            sizes, names, seed=arguments.seed, dropout=arguments.dropout
+        )
+    if columns != (network.n_in, network.n_out):
+        raise InputError(
+            f"{arguments.data} has {has}, the network {network.n_in} and "
+            f"{network.n_out}"
+        )
+    x = data.x
+    if _scales(arguments):
+        network.scaling = Scaling.of(
+            x, data.t, arguments.scale, arguments.scale_outputs
+        )
+        x = network.scaling.scale_input(x)
+    if arguments.initialiser is not None:
+        name = arguments.initialiser
+        network.initialise(
+            name, x if name == WIDROW_NGUYEN else None, seed=arguments.seed
+        )
+    return network
+
+
+def _optimiser(arguments: argparse.Namespace, network: Network) -> Any:
+    """Return the optimiser, its learning rate set if one is given."""
+    from dataclasses import fields, replace
+
+    from clnet.errors import InputError
+    from clnet.nn.optimisers import FANN, optimiser
+    from clnet.training.setup import rule_of
+
+    name = arguments.optimiser or (OPTIMISER if network.fann is None else FANN)
+    if arguments.rate is None:
+        return name
+    rule = rule_of(network, name) if name == FANN else optimiser(name)
+    if "learning_rate" not in {field.name for field in fields(rule)}:
+        raise InputError(f"{rule.name} has no learning rate: leave out --rate")
+    return replace(rule, learning_rate=arguments.rate)  # type: ignore[call-arg]
+
+
+def _result(
+    what: str, plan: Plan, data: DataSet, scale: bool
+) -> list[tuple[str, object]]:
+    from clnet.cli.commands import run_in_batches
+    from clnet.cli.summary import evaluation_rows
+
+    network = plan.network
+    if scale and network.scaling is not None:
+        y = run_in_batches(plan, network.scaling.scale_input(data.x))
+        y = network.scaling.descale_output(y)
+    else:
+        y = run_in_batches(plan, data.x)
+    found = network.compare(
+        y, data.t, scale=scale and network.scaling is not None
+    )
+    figures = evaluation_rows(found, data.t.size)
+    return [
+        (what, f"{len(data)} samples"),
+        *((f"  {name}", figure) for name, figure in figures),
+    ]
+
+
+def _plot(history: History, path: str) -> None:
+    """Draw the learning curve to a file, whole or not at all."""
+    import io
+
+    from clnet.formats.files import as_path, write
+
+    file = as_path(path)
+    picture = io.BytesIO()
+    kind = file.suffix.lower().removeprefix(".")
+    history.plot().figure.savefig(picture, format=kind, dpi=150)
+    write(file, [picture.getvalue()])

@@ -1,0 +1,309 @@
+"""How a network becomes its programs, and its parameters a flat buffer.
+
+A program of inference (`lower`) and one of a training step (`lower_training`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clnet.errors import InputError
+from clnet.ir.ops import (
+    VALUE_ALIGNMENT,
+    Apply,
+    BiasAct,
+    Nonlinearity,
+    Op,
+    Program,
+    Softmax,
+    Value,
+)
+from clnet.ir.training_ops import (
+    RECORD,
+    ActGrad,
+    ApplyT,
+    BiasGrad,
+    Dropout,
+    Gather,
+    GradientNorm,
+    Loss,
+    Outer,
+    Tally,
+    Update,
+    gradient,
+)
+from clnet.nn.activations import FANN_SUM_LIMIT, SOFTMAX, activation
+from clnet.nn.losses import LossFunction
+from clnet.nn.metrics import BIT_FAIL_LIMIT
+from clnet.nn.regularisation import PLAIN, Regularisation
+from clnet.nn.storage.layout import Slot, round_up
+
+if TYPE_CHECKING:
+    from clnet.network import Network
+    from clnet.nn.optimisers import Optimiser
+
+
+def lower(network: Network) -> Program:
+    """Return the program of a network: two ops a layer, three with softmax.
+
+    A layer of several storages or sources has an `Apply` for each.
+
+    Parameters
+    ----------
+    network : Network
+        The description; its parameters are not read.
+    """
+    x = _value("x", network.n_in, inner=False)
+    ops: list[Op] = []
+    ys = [x]
+    last = len(network.layers)
+    for number in range(1, last + 1):
+        layer = network.layers[number - 1]
+        applies, act = _forward(network, number, ys)
+        y = _value(f"y{number}", layer.n_out, inner=number != last)
+        ys.append(y)
+        ops += applies
+        if layer.activation == SOFTMAX:
+            ops += [act, Softmax(act.y, y)]
+        else:
+            ops.append(replace(act, y=y))
+    return Program(tuple(ops), (x,), (ys[-1],), network.layout, network.dtype)
+
+
+def lower_training(
+    network: Network,
+    loss: LossFunction,
+    optimiser: Optimiser | None,
+    *,
+    samples: int | None = None,
+    shuffled: bool = False,
+    weighted: bool = False,
+    regularisation: Regularisation = PLAIN,
+    dropout: bool = True,
+) -> Program:
+    """Return the program of one step of training.
+
+    Parameters
+    ----------
+    network : Network
+        The description; its parameters are not read.
+    loss : LossFunction
+        What is to become small.
+    optimiser : Optimiser or None
+        The rule of the last op; None: the gradients are the program's outputs.
+    samples : int or None
+        Rows of the data set that a batch is gathered from; None: the batch is all of
+        it, and is read where it lies.
+    shuffled : bool
+        Whether the batch is gathered in the epoch's random order.
+    weighted : bool
+        Whether samples have weights: a third input.
+    regularisation : Regularisation
+        What is done to gradients before the rule.
+    dropout : bool
+        Whether layers drop outputs; False: to measure, not to train.
+
+    Returns
+    -------
+    Program
+        Inputs: x, targets, weights if there are some; outputs: the totals, and the
+        parameters or gradients.
+
+    Raises
+    ------
+    InputError
+        If the loss does not fit the last layer.
+    """
+    widths = {"x": network.n_in, "t": network.n_out}
+    if weighted:
+        widths["weight"] = 1
+    inputs = [_value(name, width, inner=False) for name, width in widths.items()]
+    x, t, *weight = inputs
+    ops: list[Op] = []
+    if samples is not None:
+        data = [replace(v, name=f"{v.name}s", rows=samples) for v in inputs]
+        ops.append(Gather(tuple(data), tuple(inputs), shuffled))
+        inputs = data
+    layers = list(range(1, len(network.layers) + 1))
+    forward: dict[int, tuple[list[Apply], BiasAct]] = {}
+    ys = [x]
+    for number in layers:
+        forward[number] = applies, act = _forward(network, number, ys)
+        if number == layers[-1]:
+            act = _fused(network, act, loss)
+            forward[number] = applies, act
+        elif network.layers[number - 1].activation == SOFTMAX:
+            raise InputError(
+                f"layer {number} is softmax, which trains as the last layer only"
+            )
+        ops += [*applies, act]
+        ys.append(act.y)
+        fraction = network.layers[number - 1].dropout
+        if fraction > 0 and dropout:
+            ys[-1] = replace(act.y, name=f"dropped{number}")
+            ops.append(Dropout(act.y, ys[-1], number, fraction))
+    y = ys[-1]
+    dy = _value(f"dy{layers[-1]}", y.width)
+    derivatives = {y: dy}  # of the loss, by each output that has one so far
+    record = Value("record", len(RECORD), len(RECORD))
+    totals = Value("totals", 2 * len(RECORD), 2 * len(RECORD), rows=1)
+    limit = BIT_FAIL_LIMIT if network.fann is None else network.fann.bit_fail_limit
+    halved = tuple(
+        symmetric and (network.fann_compatible or loss.fann)
+        for symmetric in symmetric_outputs(network)
+    )
+    ops += [
+        Loss(y, t, weight[0] if weight else None, dy, record, loss.name, halved, limit),
+        Tally(record, totals),
+    ]
+    gradients: list[Value] = []
+    slots: list[Slot] = []
+    for number in reversed(layers):
+        applies, act = forward[number]
+        ds = dy = derivatives[ys[number]]
+        if ys[number] != act.y:
+            ds = dy = replace(dy, name=f"d{act.y.name}")
+            fraction = network.layers[number - 1].dropout
+            ops.append(Dropout(derivatives[ys[number]], dy, number, fraction))
+        if not act.nonlinearity.plain:
+            ds = replace(dy, name=f"ds{number}")
+            ops.append(_act_grad(act, act.sums, dy, ds))
+        for part, apply in enumerate(applies):
+            name = f"dweights{number}" + (f".{part}" if part else "")
+            gradients.append(gradient(name, apply.weights))
+            slots.append(apply.weights)
+            ops.append(
+                Outer(ds, apply.x, gradients[-1], apply.storage, apply.weights)
+            )
+        if act.bias is not None:
+            gradients.append(gradient(f"dbias{number}", act.bias))
+            slots.append(act.bias)
+            ops.append(BiasGrad(ds, gradients[-1], act.bias))
+        for apply in applies:
+            if apply.x != x:
+                more = apply.x in derivatives  # the output has several readers
+                dx = _value(f"d{apply.x.name}", apply.x.width)
+                derivatives[apply.x] = dx
+                ops.append(ApplyT(ds, dx, apply.storage, apply.weights, more))
+    outputs = tuple(gradients)
+    if optimiser is not None:
+        where = network.layout
+        parameters = Value("parameters", where.size, where.size, rows=1)
+        norm = None
+        if regularisation.clip_norm is not None:
+            norm = Value("norm", 1, 1, rows=1)
+            ops.append(
+                GradientNorm(tuple(gradients), tuple(slots), norm, regularisation,
+                             where, network.storages)
+            )
+        ops.append(
+            Update(tuple(gradients), tuple(slots), totals, parameters, optimiser, where,
+                   network.storages, network.n_out, regularisation, norm)
+        )
+        outputs = (parameters,)
+    return Program(
+        tuple(ops), tuple(inputs), (totals, *outputs), network.layout, network.dtype
+    )
+
+
+def _value(name: str, width: int, inner: bool = True) -> Value:
+    return Value(name, width, round_up(width, VALUE_ALIGNMENT) if inner else width)
+
+
+def _forward(
+    network: Network, number: int, ys: Sequence[Value]
+) -> tuple[list[Apply], BiasAct]:
+    """Return the ops of a layer, counted from 1, softmax left out.
+
+    ys: the input, and the outputs of the layers before.
+    """
+    layer, matrix = network.layers[number - 1], network.matrices[number - 1]
+    sums = _value(f"sums{number}", layer.n_out)
+    softmax = layer.activation == SOFTMAX
+    y = _value(f"{'logits' if softmax else 'y'}{number}", layer.n_out)
+    function = nonlinearity(layer.activation, layer.steepness, network.fann_compatible)
+    applies = [
+        Apply(ys[part.source], sums, part.storage, part.weights, accumulate=i > 0)
+        for i, part in enumerate(matrix.parts)
+    ]
+    bias = network.layout.biases[number - 1]
+    return applies, BiasAct(sums, y, bias, function)
+
+
+def _fused(network: Network, act: BiasAct, loss: LossFunction) -> BiasAct:
+    """Return the last layer's op without the activation that the loss contains."""
+    names = network.layers[-1].activation
+    found = set(act.nonlinearity.names) if names != SOFTMAX else {SOFTMAX}
+    if loss.fused is None and found == {SOFTMAX}:
+        raise InputError(
+            f"loss {loss.name} does not fit a last layer of softmax, expected "
+            "categorical_cross_entropy"
+        )
+    if loss.fused is None:
+        return act
+    if found != {loss.fused}:
+        raise InputError(
+            f"loss {loss.name} needs a last layer of {loss.fused}, found "
+            f"{', '.join(sorted(found))}"
+        )
+    plain = ("identity",) * len(act.nonlinearity.names)
+    logits = replace(act.y, name=f"logits{len(network.layers)}")
+    return replace(act, y=logits, nonlinearity=replace(act.nonlinearity, names=plain))
+
+
+def symmetric_outputs(network: Network) -> tuple[bool, ...]:
+    """Return whether FANN halves errors of the outputs: one for all, or one each."""
+    names = network.layers[-1].activation
+    many = (names,) if isinstance(names, str) else names
+    return tuple(name != SOFTMAX and activation(name).symmetric for name in many)
+
+
+def output_middles(network: Network) -> tuple[float | None, ...]:
+    """Return the middle of the outputs' range, if any: one for all, or one each."""
+    names = network.layers[-1].activation
+    many = (names,) if isinstance(names, str) else names
+    return tuple(0.5 if name == SOFTMAX else activation(name).middle for name in many)
+
+
+def _act_grad(act: BiasAct, sums: Value, dy: Value, ds: Value) -> ActGrad:
+    read = {activation(name).reads for name in act.nonlinearity.names}
+    return ActGrad(
+        dy, ds, act.y if "output" in read else None, sums if "sum" in read else None,
+        act.bias, act.nonlinearity,
+    )
+
+
+def nonlinearity(
+    names: str | tuple[str, ...],
+    steepness: float | tuple[float, ...],
+    fann_compatible: bool,
+) -> Nonlinearity:
+    """Return what a layer's activation and steepness mean.
+
+    Parameters
+    ----------
+    names : str or tuple of str
+        One activation (`softmax` allowed: it acts as the identity here), or one a
+        neuron.
+    steepness : float or tuple of float
+        Likewise.
+    fann_compatible : bool
+        Whether sums are clipped as FANN does (reference: FANN's `fann_run`).
+    """
+    many = (names,) if isinstance(names, str) else names
+    rows = [activation("identity" if name == SOFTMAX else name) for name in many]
+    steep = steepness if isinstance(steepness, tuple) else (float(steepness),)
+    if max(len(rows), len(steep)) > 1:
+        n = max(len(rows), len(steep))
+        rows = rows * (n // len(rows))
+        steep = steep * (n // len(steep))
+    limits = None
+    if fann_compatible:
+        # FANN's v is ours over the factor, and FANN's steepness likewise.
+        limits = tuple(
+            abs(FANN_SUM_LIMIT * row.fann_factor**2 / s) if s else float("inf")
+            for row, s in zip(rows, steep, strict=True)
+        )
+    return Nonlinearity(tuple(row.name for row in rows), steep, limits)

@@ -1,0 +1,368 @@
+"""The program of a network: a flat sequence of ops.
+
+Data flows one way: description (`network.Network`) → program of ops (here; made by
+`lowering`) → plan (`planner`) → launches (`variants`) → results (`runtime`). An op says
+*what* is computed; its meaning is given by NumPy in `reference`. Values are arrays
+``[batch, width]``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+from clnet.errors import InputError, unknown
+from clnet.nn.storage import Storage
+from clnet.nn.storage.base import about
+from clnet.nn.storage.layout import Layout, Slot
+
+VALUE_ALIGNMENT = 4  # values; rows of inner values can be read as float4
+PRECISIONS = ("highest", "high", "medium")
+"""How exact float32 products must be: as float32's own sums, as with factors of TF32's
+11 bits, as with bfloat16's 8. The most exact is the default."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """An array [batch, width], or [rows, width], that ops read and write.
+
+    Attributes
+    ----------
+    name : str
+        Unique within a program.
+    width : int
+        Numbers a sample.
+    stride : int
+        Elements from one sample to the next. The input and the output of a program are
+        contiguous; inner values have padded rows. The padding is zero from the start:
+        a kernel may read it and must never write anything else there.
+    rows : int or None
+        Of an array that does not grow with the batch; None: one row a sample.
+    """
+
+    name: str
+    width: int
+    stride: int
+    rows: int | None = None
+
+    def height(self, batch: int) -> int:
+        """Return the rows of the array, for a batch of so many samples."""
+        return batch if self.rows is None else self.rows
+
+
+@dataclass(frozen=True)
+class Nonlinearity:
+    """``y = f(v)`` with ``v = steepness * sum``, clipped to ±limit where one is given.
+
+    Attributes
+    ----------
+    names : tuple of str
+        One activation for all neurons, or one a neuron.
+    steepness : tuple of float
+        Likewise.
+    limits : tuple of float or None
+        FANN's clip of v, likewise; None: v is not clipped.
+    """
+
+    names: tuple[str, ...]
+    steepness: tuple[float, ...] = (1.0,)
+    limits: tuple[float, ...] | None = None
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all neurons have the same function, steepness and limit."""
+        return len(self.names) == 1 and len(self.steepness) == 1
+
+    @property
+    def fann_compatible(self) -> bool:
+        """Whether sums are clipped, and derivatives taken, as FANN does."""
+        return self.limits is not None
+
+    @property
+    def plain(self) -> bool:
+        """Whether y is the sum itself."""
+        return self == Nonlinearity(("identity",))
+
+    @property
+    def signature(self) -> str:
+        """Text that is equal for functions that cost the same."""
+        clip = "" if self.limits is None else "clip"
+        return ("+".join(sorted(set(self.names))) if self.uniform else "mixed") + clip
+
+
+@dataclass(frozen=True)
+class Op:
+    """Base of all ops; every op names the values that it reads and writes.
+
+    Attributes
+    ----------
+    READS, WRITES : tuple of str
+        The attributes that hold those values: one, several, or None where there is
+        none.
+    """
+
+    READS: ClassVar[tuple[str, ...]] = ()
+    WRITES: ClassVar[tuple[str, ...]] = ()
+
+    @cached_property
+    def reads(self) -> tuple[Value, ...]:
+        """Values that must exist before the op runs."""
+        return self._values(self.READS)
+
+    @cached_property
+    def writes(self) -> tuple[Value, ...]:
+        """Values that the op makes."""
+        return self._values(self.WRITES)
+
+    @property
+    def signature(self) -> str:
+        """Text that is equal for ops that cost the same."""
+        raise NotImplementedError
+
+    def _values(self, names: tuple[str, ...]) -> tuple[Value, ...]:
+        found: list[Value] = []
+        for name in names:
+            value = getattr(self, name)
+            found += (value,) if isinstance(value, Value) else value or ()
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Apply(Op):
+    """``sums = A x``, or ``sums += A x`` if `accumulate`.
+
+    A sum of storages (HYB) or of sources (shortcut connections) is a sequence of these.
+    """
+
+    WRITES: ClassVar = ("sums",)
+
+    x: Value
+    sums: Value
+    storage: Storage
+    weights: Slot
+    accumulate: bool = False
+
+    @cached_property
+    def reads(self) -> tuple[Value, ...]:
+        """The input, and the sums so far if it accumulates."""
+        return (self.x, self.sums) if self.accumulate else (self.x,)
+
+    @property
+    def signature(self) -> str:
+        """The storage's, and whether it accumulates."""
+        return ("+=" if self.accumulate else "") + self.storage.signature
+
+
+@dataclass(frozen=True)
+class BiasAct(Op):
+    """``y = f(steepness * (sums + bias))``; the bias is left out where it is None.
+
+    A bias of size 1 serves all neurons.
+    """
+
+    READS: ClassVar = ("sums",)
+    WRITES: ClassVar = ("y",)
+
+    sums: Value
+    y: Value
+    bias: Slot | None
+    nonlinearity: Nonlinearity
+
+    @property
+    def shared(self) -> bool:
+        """Whether one bias serves all neurons."""
+        return self.bias is not None and self.bias.size < self.y.width
+
+    @property
+    def signature(self) -> str:
+        """The function's, with the width."""
+        bias = "" if self.bias is None else "shared-" * self.shared + "bias-"
+        return f"{bias}{self.nonlinearity.signature}[{about(self.y.width)}]"
+
+
+@dataclass(frozen=True)
+class Softmax(Op):
+    """``y = exp(x - max x) / sum of the same``, sample by sample."""
+
+    READS: ClassVar = ("x",)
+    WRITES: ClassVar = ("y",)
+
+    x: Value
+    y: Value
+
+    @property
+    def signature(self) -> str:
+        """The name, with the width."""
+        return f"softmax[{self.y.width}]"
+
+
+@dataclass(frozen=True)
+class LayerOps:
+    """The ops of one layer, ``y = f(A x + b)``, found in a span.
+
+    Attributes
+    ----------
+    apply, act : Apply, BiasAct
+        The two ops.
+    """
+
+    apply: Apply
+    act: BiasAct
+
+    @property
+    def n_in(self) -> int:
+        """Inputs of the layer."""
+        return self.apply.storage.n_in
+
+    @property
+    def n_out(self) -> int:
+        """Neurons of the layer."""
+        return self.apply.storage.n_out
+
+
+@dataclass(frozen=True)
+class Span:
+    """A contiguous part of a program, for a batch: what a variant implements.
+
+    Attributes
+    ----------
+    ops : tuple of Op
+        In order.
+    batch : int
+        Samples.
+    dtype : str
+        ``"float32"`` or ``"float64"``.
+    outputs : tuple of Value
+        The written values that are needed outside the span: a variant writes those or
+        refuses. All others need not exist.
+    precision : str
+        One of `PRECISIONS`: how exact its products must be.
+    """
+
+    ops: tuple[Op, ...]
+    batch: int
+    dtype: str
+    outputs: tuple[Value, ...]
+    precision: str = PRECISIONS[0]
+
+    @cached_property
+    def inputs(self) -> tuple[Value, ...]:
+        """The values read before any op of the span writes them."""
+        written: set[Value] = set()
+        found: dict[Value, None] = {}
+        for op in self.ops:
+            found.update((value, None) for value in op.reads if value not in written)
+            written.update(op.writes)
+        return tuple(found)
+
+    @cached_property
+    def layers(self) -> tuple[LayerOps, ...] | None:
+        """The chain, or None if more than its last output is needed outside."""
+        chain = self.chain
+        alone = chain is not None and self.outputs == (chain[-1].act.y,)
+        return chain if alone else None
+
+    @cached_property
+    def chain(self) -> tuple[LayerOps, ...] | None:
+        """The span as a chain of whole layers, or None if it is not one.
+
+        A chain: every layer is one plain `Apply` and one `BiasAct`, and reads only its
+        predecessor's output.
+        """
+        if len(self.ops) % 2 or not self.ops:
+            return None
+        chain: list[LayerOps] = []
+        for apply, act in zip(self.ops[::2], self.ops[1::2], strict=True):
+            if not (isinstance(apply, Apply) and isinstance(act, BiasAct)):
+                return None
+            follows = not chain or apply.x == chain[-1].act.y
+            if apply.accumulate or act.sums != apply.sums or not follows:
+                return None
+            chain.append(LayerOps(apply, act))
+        return tuple(chain)
+
+    @cached_property
+    def signature(self) -> str:
+        """Text that is equal for spans that cost the same on one device.
+
+        Runs of equal layers are written once with their count, so that the text of a
+        deep network stays short.
+        """
+        layers = self.layers
+        if layers is not None:
+            parts = [f"{x.apply.signature}-{x.act.signature}" for x in layers]
+        else:
+            parts = [op.signature for op in self.ops]
+            widths = (str(about(value.width)) for value in self.outputs)
+            parts.append("->" + ",".join(widths))
+        text: list[str] = []
+        start = 0
+        for i in range(1, len(parts) + 1):
+            if i == len(parts) or parts[i] != parts[start]:
+                text.append(parts[start] + (f"*{i - start}" if i - start > 1 else ""))
+                start = i
+        lax = "" if self.precision == PRECISIONS[0] else f" {self.precision}"
+        return f"{self.dtype}{lax} batch {self.batch}: " + " ".join(text)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A network's ops in order.
+
+    Attributes
+    ----------
+    ops : tuple of Op
+        Every op reads only values written before it, or an input.
+    inputs, outputs : tuple of Value
+        What goes in and what comes out.
+    layout : Layout
+        The flat parameter buffer's.
+    dtype : str
+        ``"float32"`` or ``"float64"``.
+    precision : str
+        One of `PRECISIONS`.
+    """
+
+    ops: tuple[Op, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    layout: Layout
+    dtype: str = "float32"
+    precision: str = PRECISIONS[0]
+
+    def at(self, precision: str) -> Program:
+        """Return the program with products of a precision of `PRECISIONS`.
+
+        Raises
+        ------
+        InputError
+            If there is no such precision, or float64 is to be less exact.
+        """
+        if precision not in PRECISIONS:
+            raise unknown("precision", precision, PRECISIONS)
+        if precision != PRECISIONS[0] and self.dtype != "float32":
+            raise InputError(
+                f"precision {precision!r} is of float32 products, and this network is "
+                f"{self.dtype}"
+            )
+        return replace(self, precision=precision)
+
+    @property
+    def input(self) -> Value:
+        """The first input."""
+        return self.inputs[0]
+
+    @property
+    def output(self) -> Value:
+        """The first output."""
+        return self.outputs[0]
+
+    def span(self, start: int, stop: int, batch: int) -> Span:
+        """Return ops start … stop-1 as a span."""
+        ops = self.ops[start:stop]
+        later = {value for op in self.ops[stop:] for value in op.reads}
+        later |= set(self.outputs)
+        written = dict.fromkeys(value for op in ops for value in op.writes)
+        outputs = tuple(v for v in written if v in later)
+        return Span(ops, batch, self.dtype, outputs, self.precision)

@@ -1,0 +1,313 @@
+"""The NumPy meaning of every op: the oracle of the tests, and the host's arithmetic.
+
+Values are held in a dict from name to array [batch, width] in the span's dtype (the
+tests pass float64 arrays for the oracle). What is set from step to step of a training
+(`training_ops.SCALARS`, and the optimiser's ``state`` [slots, size]) stands in the same
+dict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.ir.ops import Apply, BiasAct, Nonlinearity, Op, Program, Softmax
+from clnet.ir.training_ops import (
+    RECORD,
+    ActGrad,
+    ApplyT,
+    BiasGrad,
+    Dropout,
+    Gather,
+    GradientNorm,
+    Loss,
+    Outer,
+    Tally,
+    Update,
+)
+from clnet.nn.activations import activation
+from clnet.nn.losses import loss_function, sigmoid, softmax
+from clnet.nn.optimisers import Moment
+from clnet.nn.random import hashes, permuted
+from clnet.nn.storage import LocalStorage, RowStorage, SparseStorage, Storage
+from clnet.nn.storage.layout import Slot, live_elements
+
+Array = NDArray[Any]
+Values = MutableMapping[str, Array]
+
+
+def run(program: Program, x: Array, parameters: Array) -> Array:
+    """Return the output [batch, n_out] of a program for x [batch, n_in].
+
+    Parameters
+    ----------
+    program : Program
+        What to compute.
+    x : ndarray, shape [batch, n_in]
+        Inputs; computed in their dtype.
+    parameters : ndarray, shape [layout.size]
+        The flat parameter buffer, in the dtype of `x`.
+    """
+    values: dict[str, Array] = {program.input.name: x}
+    run_ops(program.ops, values, parameters)
+    return values[program.output.name]
+
+
+def run_ops(ops: Iterable[Op], values: Values, parameters: Array) -> None:
+    """Run ops in order on `values`, which holds their inputs and receives the rest."""
+    for op in ops:
+        run_op(op, values, parameters)
+
+
+@singledispatch
+def run_op(op: Op, values: Values, parameters: Array) -> None:
+    """Run one op on `values`."""
+    raise NotImplementedError(f"no NumPy meaning for {type(op).__name__}")
+
+
+@run_op.register
+def _apply(op: Apply, values: Values, parameters: Array) -> None:
+    weights = _array(op.weights, parameters)
+    sums = _product(values[op.x.name], op.storage, weights, transposed=False)
+    if op.accumulate:
+        sums += values[op.sums.name]
+    values[op.sums.name] = sums
+
+
+def _product(x: Array, storage: Storage, weights: Array, transposed: bool) -> Array:
+    """Return ``A x`` sample by sample, or ``Aᵀ x``: x [batch, n_in], or [batch, n_out].
+
+    Storages of whole rows multiply all of them, so that 0 · ∞ is NaN where a masked one
+    has no connection. The others multiply their live entries alone: BLAS, which knows
+    only whole matrices, serves where x is finite, the zeros between do not matter, and
+    there are fewer of them than multiplications at live entries.
+    """
+    if isinstance(storage, LocalStorage):
+        return _windows(x, storage, weights, transposed)
+    rows_alone = isinstance(storage, SparseStorage) and (
+        len(x) * len(storage.pattern) < storage.n_out * storage.n_in
+    )
+    if isinstance(storage, RowStorage) or (not rows_alone and np.isfinite(x).all()):
+        matrix = storage.matrix(weights)
+        product: Array = x @ (matrix if transposed else matrix.T)
+        return product
+    if isinstance(storage, SparseStorage):
+        pattern, values = storage.pattern, weights[storage.slots]
+        rows, columns = pattern.rows, pattern.columns
+    else:
+        entries = storage.entries()
+        live = entries.live
+        rows, columns, values = entries.rows[live], entries.columns[live], weights[live]
+    if transposed:
+        rows, columns = columns, rows
+    n = storage.n_in if transposed else storage.n_out
+    sums = [np.bincount(rows, sample[columns] * values, n) for sample in x]
+    return np.array(sums, x.dtype)
+
+
+def _windows(
+    x: Array, storage: LocalStorage, weights: Array, transposed: bool
+) -> Array:
+    """Return ``sum over r: w[r] x[:, r : r + n_out]``, or its transpose."""
+    n_out = storage.n_out
+    sums = np.zeros((len(x), storage.n_in if transposed else n_out), x.dtype)
+    for r, band in enumerate(storage.bands(weights)):
+        if transposed:
+            sums[:, r : r + n_out] += band * x
+        else:
+            sums += band * x[:, r : r + n_out]
+    return sums
+
+
+@run_op.register
+def _bias_act(op: BiasAct, values: Values, parameters: Array) -> None:
+    sums = values[op.sums.name]
+    if op.bias is not None:
+        sums = sums + _array(op.bias, parameters)
+    values[op.y.name] = act(op.nonlinearity, sums)
+
+
+@run_op.register
+def _softmax(op: Softmax, values: Values, parameters: Array) -> None:
+    values[op.y.name] = softmax(values[op.x.name])
+
+
+@run_op.register
+def _gather(op: Gather, values: Values, parameters: Array) -> None:
+    size = int(values["batch"])
+    rows: Array = (int(values["first"]) + np.arange(size)) % op.samples
+    if op.shuffled:
+        rows = permuted(rows, op.samples, values["key"])
+    for data, batch in zip(op.data, op.batch, strict=True):
+        values[batch.name] = values[data.name][rows]
+
+
+@run_op.register
+def _dropout(op: Dropout, values: Values, parameters: Array) -> None:
+    x = values[op.x.name]
+    words = hashes(int(values["seed"]) ^ op.stream, int(values["count"]), x.size)
+    kept = words.reshape(x.shape) >= op.threshold
+    values[op.y.name] = np.where(kept, x * x.dtype.type(op.factor), x.dtype.type(0))
+
+
+@run_op.register
+def _loss(op: Loss, values: Values, parameters: Array) -> None:
+    y, t = values[op.y.name], values[op.t.name]
+    row = loss_function(op.loss)
+    half = np.where(op.halved, 0.5, 1.0).astype(y.dtype)
+    each, slope = row.value(y, t, half), row.slope(y, t, half)
+    if row.mean:
+        slope = slope / y.dtype.type(op.y.width)
+    total = each.mean(axis=1) if row.mean else each.sum(axis=1)
+    if op.weight is not None:
+        weight = values[op.weight.name]
+        total, slope = total * weight[:, 0], slope * weight
+    outputs = {None: lambda z: z, "sigmoid": sigmoid, "softmax": softmax}[row.fused](y)
+    error = (t - outputs) * half
+    record = np.empty((len(y), len(RECORD)), y.dtype)
+    record[:, 0] = total
+    record[:, 1] = np.square(error).sum(axis=1)
+    record[:, 2] = (np.abs(error) >= y.dtype.type(op.bit_fail_limit)).sum(axis=1)
+    counted = np.arange(len(y))[:, np.newaxis] < values.get("samples", len(y))
+    values[op.dy.name] = np.where(counted, slope, y.dtype.type(0))
+    values[op.record.name] = np.where(counted, record, y.dtype.type(0))
+
+
+@run_op.register
+def _tally(op: Tally, values: Values, parameters: Array) -> None:
+    record = values[op.record.name]
+    sums = np.concatenate([record.sum(axis=0), np.zeros(len(RECORD), record.dtype)])
+    if not values.get("fresh", True):
+        sums = sums + values[op.totals.name][0]
+    values[op.totals.name] = sums[np.newaxis]
+
+
+@run_op.register
+def _act_grad(op: ActGrad, values: Values, parameters: Array) -> None:
+    dy = values[op.dy.name]
+    function = op.nonlinearity
+    width = dy.shape[1]
+    steepness = np.resize(np.asarray(function.steepness, dy.dtype), width)
+    y = None if op.y is None else values[op.y.name]
+    v = None
+    if op.sums is not None:
+        sums = values[op.sums.name]
+        if op.bias is not None:
+            sums = sums + _array(op.bias, parameters)
+        v = _argument(function, sums)
+    slope = np.empty_like(dy)
+    names = np.resize(np.asarray(function.names), width)
+    for name in set(function.names):
+        row, here = activation(name), names == name
+        kept = v if row.reads == "sum" else y
+        assert kept is not None
+        at = kept[:, here]
+        if function.fann_compatible and row.fann_gradient is not None:
+            slope[:, here] = row.fann_gradient(at, steepness[here])
+        else:
+            slope[:, here] = row.gradient(at, at)
+    values[op.ds.name] = dy * (slope * steepness)
+
+
+@run_op.register
+def _apply_t(op: ApplyT, values: Values, parameters: Array) -> None:
+    weights = _array(op.weights, parameters)
+    dx = _product(values[op.ds.name], op.storage, weights, transposed=True)
+    if op.accumulate:
+        dx += values[op.dx.name]
+    values[op.dx.name] = dx
+
+
+@run_op.register
+def _outer(op: Outer, values: Values, parameters: Array) -> None:
+    ds, x = values[op.ds.name], values[op.x.name]
+    found = np.zeros((1, op.weights.size), ds.dtype)
+    values[op.gradient.name] = found
+    if isinstance(op.storage, LocalStorage):
+        for r, band in enumerate(op.storage.bands(found[0])):
+            band[...] = (ds * x[:, r : r + op.storage.n_out]).sum(axis=0)
+        return
+    entries = op.storage.entries()
+    live = entries.live
+    full = ds.T @ x
+    found[0, live] = full[entries.rows[live], entries.columns[live]]
+
+
+@run_op.register
+def _bias_grad(op: BiasGrad, values: Values, parameters: Array) -> None:
+    every = None if op.shared else 0
+    values[op.gradient.name] = values[op.ds.name].sum(axis=every).reshape(1, -1)
+
+
+@run_op.register
+def _gradient_norm(op: GradientNorm, values: Values, parameters: Array) -> None:
+    live = live_elements(op.layout, op.storages)
+    samples = int(values["samples"])
+    whole = _penalised(op, values, parameters)
+    norm = np.linalg.norm(whole[live] / whole.dtype.type(samples))
+    values[op.norm.name] = np.reshape(norm, (1, 1)).astype(whole.dtype)
+
+
+def _penalised(
+    op: GradientNorm | Update, values: Values, parameters: Array
+) -> Array:
+    """Return the flat gradient with the penalties' own."""
+    flat = np.zeros(op.layout.size, parameters.dtype)
+    for value, slot in zip(op.gradients, op.slots, strict=True):
+        _array(slot, flat)[...] = values[value.name][0]
+    samples = int(values["samples"])
+    return op.regularisation.penalised(
+        parameters, flat, samples, op.layout.biases_start
+    )
+
+
+@run_op.register
+def _update(op: Update, values: Values, parameters: Array) -> None:
+    """Change parameters and state in place."""
+    live = live_elements(op.layout, op.storages)
+    norm = 0.0 if op.norm is None else float(values[op.norm.name][0, 0])
+    flat = op.regularisation.clipped(
+        _penalised(op, values, parameters), int(values["samples"]), norm
+    )
+    moment = Moment(
+        rate=float(values["rate"]), samples=int(values["samples"]),
+        count=int(values["count"]),
+        mse=float(values[op.totals.name][0, 1]) / (int(values["seen"]) * op.outputs),
+        seed=int(values["seed"]),
+    )
+    w, state = parameters.copy(), values["state"].copy()
+    op.optimiser.step(w, flat, state, moment)
+    parameters[live] = w[live]
+    values["state"][:, live] = state[:, live]
+    values[op.parameters.name] = parameters[np.newaxis]
+
+
+def act(function: Nonlinearity, sums: Array) -> Array:
+    """Return ``f(steepness * sums)`` [batch, width] for a layer's nonlinearity."""
+    v = _argument(function, sums)
+    if len(function.names) == 1:
+        return activation(function.names[0]).value(v)
+    y = np.empty_like(v)
+    names = np.asarray(function.names)
+    for name in set(function.names):
+        columns = names == name
+        y[:, columns] = activation(name).value(v[:, columns])
+    return y
+
+
+def _argument(function: Nonlinearity, sums: Array) -> Array:
+    """Return ``v = steepness * sums``, clipped where FANN clips it."""
+    steepness = np.asarray(function.steepness, sums.dtype)
+    v = sums if function.steepness == (1.0,) else sums * steepness
+    if function.limits is not None:
+        limits = np.asarray(function.limits, sums.dtype)
+        v = np.clip(v, -limits, limits)
+    return v
+
+
+def _array(slot: Slot, parameters: Array) -> Array:
+    return parameters[slot.offset : slot.offset + slot.size]

@@ -1,0 +1,295 @@
+"""Activation functions, one row each.
+
+A row holds the NumPy pair (value and derivative), says what the derivative reads, and
+gives the function's number in FANN's files. The OpenCL pair of row ``name`` is
+``act_name`` in ``kernels/include/activations.h`` and ``grad_name`` in ``kernels/include/gradients.h``;
+a row with `fann_gradient` has ``fann_grad_name`` there too.
+
+Every function is applied to ``v = steepness * sum``; ``value(v)`` and
+``gradient(v, y)`` are elementwise, and the gradient is ``dy/dv``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import unknown
+
+Array = NDArray[Any]
+
+LEAK = 0.01  # slope of leaky_relu below zero, as in FANN and PyTorch
+FANN_SIGMOID_ENDS = (0.01, 0.99)  # FANN's derivatives clip y to these
+FANN_TANH_END = 0.98
+FANN_SUM_LIMIT = 150.0  # FANN clips steepness * sum to ±150 / steepness
+
+
+@dataclass(frozen=True)
+class Activation:
+    """One elementwise activation function.
+
+    Attributes
+    ----------
+    name : str
+        The function's name, also the stem of its OpenCL functions.
+    value : callable
+        ``y = value(v)``.
+    gradient : callable
+        ``dy/dv = gradient(v, y)``; reads only the argument that `reads` names.
+    reads : {"sum", "output"}
+        Whether the gradient is computed from ``v`` or from ``y``; a constant one
+        stands under ``"output"``, which is kept anyway.
+    fann : int or None
+        FANN's number of the function.
+    fann_factor : float
+        ``steepness = fann_factor * FANN's steepness``.
+    symmetric : bool
+        Whether FANN counts the output range as two wide and halves its errors.
+    bounded : bool
+        Whether no value is beyond 1.
+    fann_gradient : callable or None
+        What FANN takes for the gradient, ``fann_gradient(at, steepness)`` with v or y
+        as `reads` says; None: the right one.
+    aliases : tuple of str
+        Other names by which the row is found.
+    """
+
+    name: str
+    value: Callable[[Array], Array]
+    gradient: Callable[[Array, Array], Array]
+    reads: Literal["sum", "output"]
+    fann: int | None = None
+    fann_factor: float = 1.0
+    symmetric: bool = False
+    bounded: bool = True
+    fann_gradient: Callable[[Array, Array], Array] | None = None
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def middle(self) -> float | None:
+        """Middle of the range, of [-1, 1] or [0, 1]; None: the range has no end."""
+        if not self.bounded:
+            return None
+        return 0.0 if self.symmetric else 0.5
+
+
+def _sigmoid(v: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-v))
+
+
+def _elu(v: Array) -> Array:
+    return np.where(v < 0, np.expm1(np.minimum(v, 0)), v)
+
+
+# erf is not in NumPy; math.erf is exact to the last bit or two.
+_erf = np.frompyfunc(math.erf, 1, 1)
+
+
+def _normal_cdf(v: Array) -> Array:
+    return 0.5 * (1 + np.asarray(_erf(v * math.sqrt(0.5)), v.dtype))
+
+
+def _gelu(v: Array) -> Array:
+    return np.asarray(v * _normal_cdf(v), dtype=v.dtype)
+
+
+def _gelu_gradient(v: Array, _: Array) -> Array:
+    density = np.exp(-0.5 * v * v) / math.sqrt(2 * math.pi)
+    return np.asarray(_normal_cdf(v) + v * density, dtype=v.dtype)
+
+
+def _silu_gradient(v: Array, _: Array) -> Array:
+    s = _sigmoid(v)
+    return np.asarray(s * (1 + v * (1 - s)))
+
+
+def _softplus(v: Array) -> Array:
+    return np.asarray(np.maximum(v, 0) + np.log1p(np.exp(-np.abs(v))))
+
+
+def _steps(abscissae: tuple[float, ...], heights: tuple[float, ...]) -> Any:
+    """FANN's piecewise linear functions: straight lines, a small jump at both ends."""
+    low, high = round(heights[0]), round(heights[-1])
+
+    def value(v: Array) -> Array:
+        y: Array = np.interp(v, abscissae, heights)
+        y = np.where(v < abscissae[0], low, np.where(v >= abscissae[-1], high, y))
+        return np.asarray(np.where(np.isnan(v), v, y), dtype=v.dtype)
+
+    return value
+
+
+# FANN's tables, `fann_sigmoid_stepwise` at v = 2 * FANN's v so that it follows sigmoid.
+_SIGMOID_STEPS = _steps(
+    (
+        -5.2933049201965332,
+        -2.94443893432617188,
+        -1.098612308502197266,
+        1.098612308502197266,
+        2.94443869590759278,
+        5.2933058738708496,
+    ),
+    (
+        0.00499999988824129,
+        0.0500000007450581,
+        0.25,
+        0.75,
+        0.949999988079071,
+        0.995000004768372,
+    ),
+)
+_TANH_STEPS = _steps(
+    (
+        -2.64665293693542480,
+        -1.47221934795379639,
+        -0.549306154251098633,
+        0.549306154251098633,
+        1.47221934795379639,
+        2.64665293693542480,
+    ),
+    (
+        -0.990000009536743,
+        -0.899999976158142,
+        -0.5,
+        0.5,
+        0.899999976158142,
+        0.990000009536743,
+    ),
+)
+
+
+def _zero(v: Array, *_: Array) -> Array:
+    return np.zeros_like(v)
+
+
+def _one(v: Array, *_: Array) -> Array:
+    return np.ones_like(v)
+
+
+def _threshold(v: Array) -> Array:
+    return np.asarray(~(v < 0), dtype=v.dtype)  # NaN gives 1, as in FANN
+
+
+# FANN's own derivatives: they never vanish where a sigmoid or a straight line ends;
+# steepness enters once more than it should in gaussians, sines and cosines.
+def _fann_sigmoid(y: Array, _: Array) -> Array:
+    y = np.clip(y, *(y.dtype.type(limit) for limit in FANN_SIGMOID_ENDS))
+    return np.asarray(y * (1 - y))
+
+
+def _fann_tanh(y: Array, _: Array) -> Array:
+    end = y.dtype.type(FANN_TANH_END)
+    y = np.clip(y, -end, end)
+    return np.asarray(1 - y * y)
+
+
+def _fann_gaussian(factor: float) -> Callable[[Array, Array], Array]:
+    def gradient(v: Array, steepness: Array) -> Array:
+        return np.asarray(v.dtype.type(-2 * factor) * v * np.exp(-v * v) * steepness)
+
+    return gradient
+
+
+def _inside(low: float, high: float) -> Callable[[Array, Array], Array]:
+    def gradient(v: Array, _: Array) -> Array:
+        return np.asarray((v > low) & (v < high), dtype=v.dtype)
+
+    return gradient
+
+
+_ROWS = (
+    Activation("identity", lambda v: v, _one, "output", 0, aliases=("linear",),
+               bounded=False),
+    Activation("threshold", _threshold, _zero, "output", 1),
+    Activation("threshold_symmetric", lambda v: 2 * _threshold(v) - 1, _zero, "output",
+               2, symmetric=True),
+    Activation("sigmoid", _sigmoid, lambda v, y: y * (1 - y), "output", 3,
+               fann_factor=2.0, fann_gradient=_fann_sigmoid),
+    Activation("sigmoid_stepwise", _SIGMOID_STEPS, lambda v, y: y * (1 - y), "output",
+               4, fann_factor=2.0, fann_gradient=_fann_sigmoid),
+    Activation("tanh", np.tanh, lambda v, y: 1 - y * y, "output", 5, symmetric=True,
+               fann_gradient=_fann_tanh, aliases=("sigmoid_symmetric",)),
+    Activation("tanh_stepwise", _TANH_STEPS, lambda v, y: 1 - y * y, "output", 6,
+               symmetric=True, fann_gradient=_fann_tanh,
+               aliases=("sigmoid_symmetric_stepwise",)),
+    Activation("gaussian", lambda v: np.exp(-v * v),
+               lambda v, y: -2 * v * np.exp(-v * v), "sum", 7,
+               fann_gradient=_fann_gaussian(1)),
+    Activation("gaussian_symmetric", lambda v: 2 * np.exp(-v * v) - 1,
+               lambda v, y: -4 * v * np.exp(-v * v), "sum", 8, symmetric=True,
+               fann_gradient=_fann_gaussian(2)),
+    # FANN lists this one and never implemented it: it answers 0.
+    Activation("gaussian_stepwise", _zero, _zero, "output", 9),
+    Activation("elliot", lambda v: v / (2 * (1 + np.abs(v))) + v.dtype.type(0.5),
+               lambda v, y: 1 / (2 * (1 + np.abs(v)) ** 2), "sum", 10),
+    Activation("elliot_symmetric", lambda v: v / (1 + np.abs(v)),
+               lambda v, y: 1 / (1 + np.abs(v)) ** 2, "sum", 11, symmetric=True,
+               aliases=("softsign",)),
+    Activation("linear_piece", lambda v: np.clip(v, 0, 1), _inside(0, 1), "sum", 12,
+               fann_gradient=_one),
+    Activation("linear_piece_symmetric", lambda v: np.clip(v, -1, 1), _inside(-1, 1),
+               "sum", 13, symmetric=True, fann_gradient=_one),
+    Activation("sin_symmetric", np.sin, lambda v, y: np.cos(v), "sum", 14,
+               symmetric=True, fann_gradient=lambda v, s: np.cos(s * v)),
+    Activation("cos_symmetric", np.cos, lambda v, y: -np.sin(v), "sum", 15,
+               symmetric=True, fann_gradient=lambda v, s: -np.sin(s * v)),
+    Activation("sin", lambda v: np.sin(v) / 2 + v.dtype.type(0.5),
+               lambda v, y: np.cos(v) / 2, "sum", 16,
+               fann_gradient=lambda v, s: np.cos(s * v) / 2),
+    Activation("cos", lambda v: np.cos(v) / 2 + v.dtype.type(0.5),
+               lambda v, y: -np.sin(v) / 2, "sum", 17,
+               fann_gradient=lambda v, s: -np.sin(s * v) / 2),
+    Activation("relu", lambda v: np.maximum(v, 0),
+               lambda v, y: np.asarray(y > 0, dtype=y.dtype), "output", 18,
+               bounded=False, fann_gradient=_one, aliases=("linear_piece_rect",)),
+    Activation("leaky_relu", lambda v: np.where(v < 0, v * v.dtype.type(LEAK), v),
+               lambda v, y: np.where(y < 0, y.dtype.type(LEAK), y.dtype.type(1)),
+               "output", 19, bounded=False, aliases=("linear_piece_rect_leaky",)),
+    Activation("elu", _elu, lambda v, y: np.where(y < 0, y + 1, y.dtype.type(1)),
+               "output", bounded=False),
+    Activation("gelu", _gelu, _gelu_gradient, "sum", bounded=False),
+    Activation("silu", lambda v: v * _sigmoid(v), _silu_gradient, "sum",
+               aliases=("swish",), bounded=False),
+    Activation("softplus", _softplus, lambda v, y: _sigmoid(v), "sum", bounded=False),
+)
+
+ACTIVATIONS: dict[str, Activation] = {row.name: row for row in _ROWS}
+_BY_NAME = {name: row for row in _ROWS for name in (row.name, *row.aliases)}
+_BY_FANN = {row.fann: row for row in _ROWS if row.fann is not None}
+
+SOFTMAX = "softmax"  # not elementwise: the lowering makes an op of its own of it
+ACTIVATION_NAMES = (*_BY_NAME, SOFTMAX)
+
+
+def activation(name: str) -> Activation:
+    """Return the row of an activation, by its name or an alias.
+
+    Raises
+    ------
+    InputError
+        If no elementwise activation has that name.
+    """
+    row = _BY_NAME.get(name) if isinstance(name, str) else None
+    if row is None:
+        raise unknown("activation", name, ACTIVATION_NAMES)
+    return row
+
+
+def fann_activation(number: int) -> Activation:
+    """Return the row of an activation by FANN's number (0 to 19).
+
+    Raises
+    ------
+    InputError
+        If FANN has no such number.
+    """
+    row = _BY_FANN.get(number)
+    if row is None:
+        raise unknown("FANN activation number", number, map(str, sorted(_BY_FANN)))
+    return row

@@ -1,0 +1,191 @@
+"""The description of a network: its layers and how they read each other. No OpenCL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from clnet.checks import check_count
+from clnet.errors import InputError, unknown
+from clnet.nn.layers import Dense, Layer, bias_size, placed
+from clnet.nn.matrix import Matrix, Part
+from clnet.nn.storage import Storage
+from clnet.nn.storage.layout import Layout, layout
+
+DTYPES = ("float32", "float64")
+
+
+class Description:
+    """Layers in a row: what of a network never changes.
+
+    Parameters
+    ----------
+    n_in, layers, dtype, fann_compatible
+        As for `Network`.
+
+    Raises
+    ------
+    InputError
+        If a size, type or name is not as above.
+    """
+
+    def __init__(
+        self, n_in: int, layers: Sequence[Layer], dtype: str, fann_compatible: bool
+    ) -> None:
+        check_count("n_in", n_in)
+        layers = tuple(layers) if isinstance(layers, Iterable) else ()
+        if not layers:
+            raise InputError(
+                "a network needs a sequence of at least one layer, as [clnet.Dense(10)]"
+            )
+        for layer in layers:
+            if isinstance(layer, type) or not hasattr(layer, "blocks"):
+                raise InputError(
+                    f"{layer!r} is not a layer: give layers as clnet.Dense(10)"
+                )
+        if layers[-1].dropout > 0:
+            raise InputError(
+                "the last layer has dropout, which is for layers that others read"
+            )
+        _check_sources([_sources(layers, i) for i in range(len(layers))])
+        layers = placed(int(n_in), layers)
+        if dtype not in DTYPES:
+            raise unknown("dtype", dtype, DTYPES)
+        self._n_in = int(n_in)
+        self._layers = layers
+        self._dtype = dtype
+        self._fann_compatible = bool(fann_compatible)
+
+    @property
+    def n_in(self) -> int:
+        """Inputs."""
+        return self._n_in
+
+    @property
+    def n_out(self) -> int:
+        """Outputs."""
+        return self.sizes[-1]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Inputs, then neurons of each layer."""
+        return (self._n_in, *(layer.n_out for layer in self._layers))
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers' descriptions."""
+        return self._layers
+
+    @property
+    def dtype(self) -> str:
+        """``"float32"`` or ``"float64"``."""
+        return self._dtype
+
+    @property
+    def fann_compatible(self) -> bool:
+        """Whether sums are clipped as FANN clips them."""
+        return self._fann_compatible
+
+    @cached_property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """The matrix of each layer."""
+        slots = iter(self.layout.weights)
+        return tuple(
+            Matrix(
+                layer.n_out,
+                sum(self.sizes[source] for source in _sources(self._layers, number)),
+                tuple(Part(*where, next(slots)) for where in self._stored[number]),
+            )
+            for number, layer in enumerate(self._layers)
+        )
+
+    @cached_property
+    def _stored(self) -> tuple[tuple[tuple[int, int, Storage], ...], ...]:
+        """Source, first column and storage of every part of every layer."""
+        item_size = np.dtype(self._dtype).itemsize
+        found = []
+        for number, layer in enumerate(self._layers):
+            sources = _sources(self._layers, number)
+            widths = [self.sizes[source] for source in sources]
+            firsts = np.cumsum([0, *widths[:-1]]).tolist()
+            blocks = layer.blocks(widths, item_size)
+            found.append(tuple(
+                (source, first, storage)
+                for source, first, block in zip(sources, firsts, blocks, strict=True)
+                for storage in block
+            ))
+        return tuple(found)
+
+    @cached_property
+    def storages(self) -> tuple[Storage, ...]:
+        """The storages of all layers, one for each slot of weights."""
+        return tuple(storage for parts in self._stored for *_, storage in parts)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where weights and biases live in the flat buffer."""
+        return layout(self.storages, [bias_size(layer) for layer in self._layers])
+
+    def checked(self, layer: int) -> int:
+        """Return the number of a layer, counted from 0, if there is such a one.
+
+        Raises
+        ------
+        InputError
+            If there is none.
+        """
+        if layer not in range(len(self._layers)) or not isinstance(
+            layer, (int, np.integer)
+        ):
+            raise InputError(f"layer {layer!r} of {len(self._layers)} does not exist")
+        return layer
+
+
+def mlp_layers(
+    sizes: Sequence[int],
+    activation: str | Sequence[str],
+    initialiser: str,
+    dropout: float,
+) -> tuple[int, list[Layer]]:
+    """Return inputs and layers of a fully connected network; see `Network.mlp`."""
+    given, sizes = sizes, list(sizes) if isinstance(sizes, Iterable) else []
+    if len(sizes) < 2:
+        raise InputError(
+            f"sizes must be a list of inputs and at least one layer, not {given!r}"
+        )
+    n = len(sizes) - 1
+    if isinstance(activation, str) or not isinstance(activation, Iterable):
+        names = [activation] * n
+    else:
+        names = list(activation)
+    if len(names) != n:
+        raise InputError(
+            f"{len(names)} activations for {n} layers: give one, or one a layer"
+        )
+    return sizes[0], [
+        Dense(s, a, initialiser=initialiser, dropout=dropout if i < n else 0.0)
+        for i, (s, a) in enumerate(zip(sizes[1:], names, strict=True), start=1)
+    ]
+
+
+def _sources(layers: Sequence[Layer], number: int) -> tuple[int, ...]:
+    """Return what a layer, counted from 0, reads: 0 the input, k the k-th layer."""
+    sources = layers[number].sources
+    return (number,) if sources is None else sources
+
+
+def _check_sources(sources: Sequence[tuple[int, ...]]) -> None:
+    """Raise InputError unless layers read earlier ones, and each is read."""
+    for number, found in enumerate(sources):
+        if max(found) > number:
+            raise InputError(
+                f"layer {number} has the sources {found}, expected 0, the input, to "
+                f"{number}, the output of the layer before"
+            )
+    unread = set(range(1, len(sources))) - {s for found in sources for s in found}
+    if unread:
+        raise InputError(
+            f"the output of layer {min(unread) - 1} is in no later layer's sources"
+        )

@@ -1,0 +1,388 @@
+"""The layers' descriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from clnet.checks import as_numbers, check_count
+from clnet.errors import InputError, unknown
+from clnet.nn.activations import SOFTMAX, activation
+from clnet.nn.connectivity import placement
+from clnet.nn.initialisers import initialiser
+from clnet.nn.storage import DenseStorage, LocalStorage, Pattern, Storage
+from clnet.nn.storage.formats import AUTO, check_format, parts
+
+Blocks = tuple[tuple[Storage, ...], ...]
+"""For each source of a layer, the storages whose sum is its block of the matrix."""
+
+SHARED = "shared"
+BIASES = (SHARED, "neuron")
+"""What biases a locally connected layer may have: one for all, or one a neuron."""
+
+
+class Layer(Protocol):
+    """What a network asks of a layer's description."""
+
+    @property
+    def n_out(self) -> int:
+        """Neurons."""
+        ...
+
+    @property
+    def activation(self) -> str | tuple[str, ...]:
+        """One activation, or one a neuron."""
+        ...
+
+    @property
+    def steepness(self) -> float | tuple[float, ...]:
+        """Factor of the sums before the activation: one, or one a neuron."""
+        ...
+
+    @property
+    def bias(self) -> bool | str | None:
+        """Whether neurons have a bias; ``"shared"``: one for all."""
+        ...
+
+    @property
+    def initialiser(self) -> str:
+        """Name of the rule for the initial weights and biases."""
+        ...
+
+    @property
+    def sources(self) -> tuple[int, ...] | None:
+        """What the layer reads; None: its predecessor."""
+        ...
+
+    @property
+    def dropout(self) -> float:
+        """Fraction of the outputs that each step of training drops."""
+        ...
+
+    def blocks(self, widths: Sequence[int], item_size: int) -> Blocks:
+        """Return where the entries of the layer's matrix are.
+
+        Parameters
+        ----------
+        widths : sequence of int
+            Numbers that each of the sources has: the matrix is a row of blocks.
+        item_size : int
+            Bytes of a weight.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Neurons:
+    """What all layers have: neurons, ``y = f(steepness * (A x + b))``.
+
+    Parameters
+    ----------
+    n_out : int
+        Neurons, at least 1.
+    activation : str or sequence of str
+        A name of `clnet.nn.activations`, or ``"softmax"``; or one name a neuron.
+    steepness : float or sequence of float
+        Finite; one, or one a neuron. FANN's steepness, but twice FANN's for its
+        sigmoid, ``1 / (1 + exp(-2 s x))``.
+    bias : bool
+        Whether neurons have a bias.
+    initialiser : str
+        A name of `clnet.nn.initialisers`.
+    sources : sequence of int or None
+        What the layer reads, side by side: 0 is the network's input, k the output of
+        the k-th layer; increasing. None: its predecessor.
+    dropout : float
+        Fraction of the outputs that each step of training drops, at least 0 and below
+        1; not for the last layer. The others are scaled so that means stay; nothing
+        changes outside training.
+
+    Raises
+    ------
+    InputError
+        If a size, name or number is not as above.
+    """
+
+    n_out: int
+    activation: str | tuple[str, ...] = "identity"
+    steepness: float | tuple[float, ...] = 1.0
+    bias: bool = True
+    initialiser: str = "glorot"
+    sources: tuple[int, ...] | None = field(default=None, kw_only=True)
+    dropout: float = field(default=0.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_count("n_out", self.n_out)
+        if self.bias not in (True, False):
+            raise InputError(f"bias must be True or False, not {self.bias!r}")
+        _check_neurons(self)
+
+
+def _check_neurons(layer: Neurons | Local) -> None:
+    """Raise InputError unless a layer's fields are right; write them in one form."""
+    initialiser(layer.initialiser)
+    names = layer.activation
+    if isinstance(names, Iterable) and not isinstance(names, str):
+        names = tuple(names)
+        object.__setattr__(layer, "activation", names)
+        _check_one_each(layer, "activation", len(names))
+        if SOFTMAX in names:
+            raise InputError("softmax belongs to a whole layer, not to one neuron")
+        for name in names:
+            activation(name)
+    elif names != SOFTMAX:
+        activation(names)
+    steepness = as_numbers("steepness", layer.steepness, "float64")
+    if not np.isfinite(steepness).all():
+        raise InputError(f"a steepness must be finite, not {layer.steepness}")
+    if steepness.ndim:
+        object.__setattr__(layer, "steepness", tuple(steepness.ravel().tolist()))
+        _check_one_each(layer, "steepness", steepness.size)
+    fraction = layer.dropout
+    number = isinstance(fraction, (int, float, np.number))
+    if not number or isinstance(fraction, bool) or not 0 <= fraction < 1:
+        raise InputError(
+            f"dropout must be a number of at least 0 and below 1, not {fraction!r}"
+        )
+    object.__setattr__(layer, "dropout", float(fraction))
+    if layer.sources is not None:
+        object.__setattr__(layer, "sources", _sources(layer.sources))
+
+
+def _check_one_each(layer: Neurons | Local, what: str, found: int) -> None:
+    if isinstance(layer, Local) and layer.n_in is None:
+        return  # its neurons are not known yet
+    if found != layer.n_out:
+        raise InputError(
+            f"{what} has {found} entries for {layer.n_out} neurons: give one, or "
+            "one a neuron"
+        )
+
+
+def _sources(found: object) -> tuple[int, ...]:
+    numbers = list(found) if isinstance(found, Iterable) else []
+    sources = tuple(
+        int(n) for n in numbers
+        if isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0
+    )
+    if not sources or len(sources) < len(numbers) or sources != tuple(
+        sorted(set(sources))
+    ):
+        raise InputError(
+            "sources must be whole numbers of at least 0, increasing, as in (0, 1), "
+            f"not {found!r}"
+        )
+    return sources
+
+
+@dataclass(frozen=True)
+class Dense(Neurons):
+    """A fully connected layer; parameters as for `Neurons`."""
+
+    def blocks(self, widths: Sequence[int], item_size: int) -> Blocks:
+        """Return one dense storage for each source."""
+        return tuple((DenseStorage(self.n_out, width),) for width in widths)
+
+
+@dataclass(frozen=True)
+class Sparse(Neurons):
+    """A partially connected layer.
+
+    Only the connections that there are have a weight, and a gradient; training never
+    makes new ones.
+
+    Parameters
+    ----------
+    n_out, activation, steepness, bias, initialiser, sources
+        As for `Neurons`.
+    density : float or None
+        Share of all connections, in (0, 1], that is placed at random (FANN's
+        connection rate).
+    pattern : Pattern, mask [n_out, n_in] of bool, or scipy.sparse matrix, or None
+        The connections themselves; of a sparse matrix the entries that it stores,
+        whatever their numbers. Either this or a density.
+    placement : str
+        How connections are placed: ``"uniform"``, all sets alike; ``"rows"``, equally
+        many a neuron; ``"fann"``, at least one for every neuron and every input.
+    seed : int
+        Seed of the placement: the same connections again.
+    format : str
+        How the matrix is stored: a name of `clnet.nn.storage.FORMATS`. ``"auto"``: as csr,
+        or, where calls and steps of training are planned by measurement, computed as is
+        fastest, dense if that is.
+    memory_limit : int or None
+        Bytes that weights and their index arrays may take.
+
+    Raises
+    ------
+    InputError
+        If an argument is not as above.
+    """
+
+    density: float | None = field(default=None, kw_only=True)
+    pattern: Any = field(default=None, kw_only=True)  # a Pattern, once it is checked
+    placement: str = field(default="uniform", kw_only=True)
+    seed: int = field(default=0, kw_only=True)
+    format: str = field(default=AUTO, kw_only=True)
+    memory_limit: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        placement(self.placement)
+        check_format(self.format)
+        if self.memory_limit is not None:
+            check_count("memory_limit", self.memory_limit)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer)):
+            raise InputError(f"a seed must be a whole number, not {self.seed!r}")
+        if self.seed < 0:
+            raise InputError(f"a seed must be at least 0, not {self.seed}")
+        if (self.density is None) == (self.pattern is None):
+            raise InputError("a sparse layer needs either a density or a pattern")
+        if self.density is not None:
+            if isinstance(self.density, bool) or not isinstance(
+                self.density, (int, float, np.integer, np.floating)
+            ) or not 0 < self.density <= 1:
+                raise InputError(f"a density must be in (0, 1], not {self.density!r}")
+            return
+        pattern = Pattern.of(self.pattern)
+        if pattern.n_out != self.n_out:
+            raise InputError(
+                f"a pattern is [{pattern.n_out}, {pattern.n_in}] for {self.n_out} "
+                "neurons, expected a row for each"
+            )
+        object.__setattr__(self, "pattern", pattern)
+
+    def connections(self, n_in: int) -> Pattern:
+        """Return the connections with n_in inputs.
+
+        Raises
+        ------
+        InputError
+            If the pattern given is for another number of inputs.
+        """
+        if self.pattern is None:
+            assert self.density is not None
+            rng = np.random.default_rng(self.seed)
+            return placement(self.placement)(rng, self.n_out, n_in, self.density)
+        pattern: Pattern = self.pattern
+        if pattern.n_in != n_in:
+            raise InputError(
+                f"a pattern is [{self.n_out}, {pattern.n_in}], expected "
+                f"[{self.n_out}, {n_in}] for {n_in} inputs"
+            )
+        return pattern
+
+    def blocks(self, widths: Sequence[int], item_size: int) -> Blocks:
+        """Return the storages of the format; raise InputError as `connections`."""
+        patterns = self.connections(sum(widths)).blocks(widths)
+        return parts(patterns, self.format, item_size, self.memory_limit)
+
+
+@dataclass(frozen=True)
+class Local:
+    """A locally connected layer: neuron i reads the inputs i … i + window - 1.
+
+    Each neuron has weights of its own. Of n_in inputs come ``n_in - window + 1``
+    outputs: how many follows from the layer before, in a network. Windows that step by
+    more than one input, or reach over the edges, are patterns of `Sparse` layers: of
+    format ``"ell"``, or ``"dia"``.
+
+    Parameters
+    ----------
+    window : int
+        Inputs that a neuron reads, at least 1.
+    activation, steepness, initialiser, sources, dropout
+        As for `Neurons`; one source at most.
+    bias : {"shared", "neuron"} or None
+        One bias for all neurons, one for each, or none.
+    n_in : int or None
+        Inputs; a network says.
+
+    Raises
+    ------
+    InputError
+        If an argument is not as above, or the window is wider than the inputs.
+    """
+
+    window: int
+    activation: str | tuple[str, ...] = "identity"
+    steepness: float | tuple[float, ...] = 1.0
+    bias: str | None = SHARED
+    initialiser: str = "glorot"
+    sources: tuple[int, ...] | None = field(default=None, kw_only=True)
+    dropout: float = field(default=0.0, kw_only=True)
+    n_in: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_count("window", self.window)
+        if self.n_in is not None:
+            check_count("n_in", self.n_in)
+            if self.n_in < self.window:
+                raise InputError(
+                    f"a window of {self.window} is wider than its {self.n_in} inputs"
+                )
+        if self.bias is not None and self.bias not in BIASES:
+            raise unknown("bias of a local layer", self.bias, BIASES)
+        _check_neurons(self)
+        if self.sources is not None and len(self.sources) > 1:
+            raise InputError(
+                f"a locally connected layer reads one source, found {self.sources}"
+            )
+
+    @property
+    def n_out(self) -> int:
+        """Neurons; raises InputError where the inputs are not known."""
+        if self.n_in is None:
+            raise InputError(
+                "how many neurons a local layer has follows from its inputs: put it "
+                "into a network"
+            )
+        return self.n_in - self.window + 1
+
+    def blocks(self, widths: Sequence[int], item_size: int) -> Blocks:
+        """Return the one storage."""
+        (n_in,) = widths
+        return ((LocalStorage(n_in - self.window + 1, n_in, self.window),),)
+
+
+def placed(n_in: int, layers: Iterable[Layer]) -> tuple[Layer, ...]:
+    """Return a network's layers, those that follow from their inputs with all sizes.
+
+    Raises
+    ------
+    InputError
+        If a window is wider than the inputs that are left to it.
+    """
+    sizes = [n_in]
+    found: list[Layer] = []
+    run = 0  # local layers in a row
+    for number, layer in enumerate(layers):
+        if isinstance(layer, Local):
+            source = number if layer.sources is None else layer.sources[0]
+            width = sizes[min(source, number)]
+            if width < layer.window:
+                begin = f"layer {number} has a window of {layer.window}, and {width}"
+                if run == 0:
+                    raise InputError(f"{begin} input{'s' * (width > 1)}")
+                raise InputError(
+                    f"{begin} {'input is' if width == 1 else 'inputs are'} left of "
+                    f"{sizes[number - run]}: such a stack can be {run} "
+                    f"{'layer' if run == 1 else 'layers'} deep at most"
+                )
+            layer = replace(layer, n_in=width)
+            run += 1
+        else:
+            run = 0
+        found.append(layer)
+        sizes.append(layer.n_out)
+    return tuple(found)
+
+
+def bias_size(layer: Layer) -> int:
+    """Return how many biases a layer has."""
+    if not layer.bias:
+        return 0
+    return 1 if layer.bias == SHARED else layer.n_out

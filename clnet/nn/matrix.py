@@ -1,0 +1,217 @@
+"""A layer's matrix: the storages that it is made of, in the flat parameter buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.nn.storage import (
+    DenseStorage,
+    LocalStorage,
+    MaskedStorage,
+    RowStorage,
+    SparseStorage,
+    Storage,
+)
+from clnet.nn.storage.layout import Slot
+
+CHUNK = 1 << 16  # numbers drawn at a time
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one `ops.Apply` multiplies.
+
+    Attributes
+    ----------
+    source : int
+        What it reads: 0 the network's input, k the output of the k-th layer.
+    column : int
+        Where in the layer's matrix its columns start.
+    storage : Storage
+        Where its entries are.
+    weights : Slot
+        Where their values are.
+    """
+
+    source: int
+    column: int
+    storage: Storage
+    weights: Slot
+
+    @property
+    def columns(self) -> slice:
+        """Its columns of the layer's matrix."""
+        return slice(self.column, self.column + self.storage.n_in)
+
+    def values(self, parameters: NDArray[Any]) -> NDArray[Any]:
+        """Return its values [size], a view of the flat buffer."""
+        return parameters[self.weights.offset : self.weights.offset + self.weights.size]
+
+
+class MatrixEntries(NamedTuple):
+    """The live entries of a matrix, row by row.
+
+    Attributes
+    ----------
+    rows, columns, places : ndarray of int64, shape [entries]
+        Where in the matrix, and where in the flat buffer.
+    """
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    places: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A layer's matrix A [n_out, n_in]: blocks for each source, each a sum of parts.
+
+    Attributes
+    ----------
+    n_out, n_in : int
+        Neurons, and numbers that they read: those of all sources, side by side.
+    parts : tuple of Part
+        At least one.
+    """
+
+    n_out: int
+    n_in: int
+    parts: tuple[Part, ...]
+
+    @property
+    def full(self) -> bool:
+        """Whether every entry is live, and stored densely."""
+        return all(isinstance(part.storage, DenseStorage) for part in self.parts)
+
+    @cached_property
+    def count(self) -> int:
+        """Live entries."""
+        if self.full:
+            return self.n_out * self.n_in
+        return sum(int(part.storage.live().sum()) for part in self.parts)
+
+    @property
+    def density(self) -> float:
+        """Share of the entries that are live."""
+        return self.count / (self.n_out * self.n_in)
+
+    @property
+    def format(self) -> str:
+        """The storages' names; HYB and blocks of several sources have more than one."""
+        return "+".join(dict.fromkeys(part.storage.name for part in self.parts))
+
+    def nbytes(self, item_size: int) -> int:
+        """Return the bytes of values, of item_size each, and of index arrays."""
+        return sum(part.storage.nbytes(item_size) for part in self.parts)
+
+    def dense(self, parameters: NDArray[Any]) -> NDArray[Any]:
+        """Return A [n_out, n_in] for the flat buffer: a view where possible."""
+        first = self.parts[0]
+        if len(self.parts) == 1 and first.storage.n_in == self.n_in:
+            return first.storage.matrix(first.values(parameters))
+        matrix = np.zeros((self.n_out, self.n_in), parameters.dtype)
+        for part in self.parts:
+            matrix[:, part.columns] += part.storage.matrix(part.values(parameters))
+        return matrix
+
+    @property
+    def window(self) -> int | None:
+        """Entries of each row of a locally connected layer; None: it is none."""
+        return None if self._local is None else self._local.window
+
+    @property
+    def _local(self) -> LocalStorage | None:
+        storage = self.parts[0].storage
+        return storage if isinstance(storage, LocalStorage) else None
+
+    def weights(self, parameters: NDArray[Any]) -> NDArray[Any]:
+        """Return `dense`, or the windows [n_out, window] of a local layer: a view."""
+        if self._local is None:
+            return self.dense(parameters)
+        return self._local.bands(self.parts[0].values(parameters)).T
+
+    @property
+    def _shape(self) -> tuple[int, int] | None:
+        """Rows and numbers of each where all rows have as many; None: they differ."""
+        if self.full:
+            return self.n_out, self.n_in
+        return None if self.window is None else (self.n_out, self.window)
+
+    def live_values(self, parameters: NDArray[Any]) -> NDArray[Any]:
+        """Return the values of the live entries [count], row by row: a copy."""
+        if self._shape is not None:
+            return self.weights(parameters).flatten()
+        return parameters[self.entries().places]
+
+    def set_live(self, parameters: NDArray[Any], values: NDArray[Any]) -> None:
+        """Set the values of the live entries [count], row by row."""
+        if self._shape is not None:
+            self._set_block(parameters, 0, 0, values.reshape(self._shape))
+        else:
+            parameters[self.entries().places] = values
+
+    def draw_live(
+        self, parameters: NDArray[Any], draw: Callable[[int], NDArray[Any]]
+    ) -> None:
+        """Set the values of the live entries by draws of some at a time, row by row."""
+        if self._shape is None:
+            places = self.entries().places
+            for start in range(0, places.size, CHUNK):
+                here = places[start : start + CHUNK]
+                parameters[here] = draw(here.size)
+            return
+        n_out, n = self._shape
+        rows = max(1, CHUNK // n)
+        for row in range(0, n_out, rows):
+            for column in range(0, n, CHUNK):  # more than one only of single rows
+                block = min(rows, n_out - row), min(CHUNK, n - column)
+                values = draw(block[0] * block[1]).reshape(block)
+                self._set_block(parameters, row, column, values)
+
+    def _set_block(
+        self, parameters: NDArray[Any], row: int, column: int, values: NDArray[Any]
+    ) -> None:
+        """Set a block of the values, of the shape that `_shape` says."""
+        rows, end = slice(row, row + values.shape[0]), column + values.shape[1]
+        if self._local is not None:
+            self.weights(parameters)[rows, column:end] = values
+            return
+        for part in self.parts:
+            start = part.column
+            low, high = max(column, start), min(end, start + part.storage.n_in)
+            if low < high:
+                matrix = part.storage.matrix(part.values(parameters))
+                matrix[rows, low - start : high - start] = values[
+                    :, low - column : high - column
+                ]
+
+    def entries(self) -> MatrixEntries:
+        """Return the live entries."""
+        found: list[tuple[NDArray[np.int64], ...]] = []
+        for part in self.parts:
+            storage = part.storage
+            if isinstance(storage, (SparseStorage, MaskedStorage)):  # row by row
+                rows, columns = storage.pattern.rows, storage.pattern.columns
+                slots = storage.slots
+            else:
+                entries = storage.entries()
+                slots = np.flatnonzero(entries.live)
+                rows, columns = entries.rows[slots], entries.columns[slots]
+            found.append((rows, columns + part.column, slots + part.weights.offset))
+        if len(found) == 1 and isinstance(self.parts[0].storage, RowStorage):
+            return MatrixEntries(*found[0])
+        rows, columns, places = (
+            np.concatenate(arrays) for arrays in zip(*found, strict=True)
+        )
+        keys = rows * self.n_in + columns
+        if (keys[1:] < keys[:-1]).any():
+            # Stable, which merges what is sorted in parts.
+            order = np.argsort(keys, kind="stable")
+            rows, columns, places = rows[order], columns[order], places[order]
+        return MatrixEntries(rows, columns, places)

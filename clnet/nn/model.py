@@ -1,0 +1,228 @@
+"""The flat parameter buffer of a network: drawn, read and replaced. No OpenCL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clnet.checks import as_numbers
+from clnet.errors import InputError
+from clnet.nn.description import Description
+from clnet.nn.initialisers import WIDROW_NGUYEN, Draw, initialiser, widrow_nguyen
+from clnet.nn.layers import Layer
+from clnet.nn.storage.layout import copy_live
+
+
+class Weighted(Description):
+    """A description with its parameters, which may be replaced.
+
+    Parameters
+    ----------
+    n_in, layers, dtype, fann_compatible, parameters, seed
+        As for `Network`.
+
+    Raises
+    ------
+    InputError
+        If a size, shape, type or name is not as there.
+    """
+
+    def __init__(
+        self,
+        n_in: int,
+        layers: Sequence[Layer],
+        dtype: str,
+        fann_compatible: bool,
+        parameters: ArrayLike | None,
+        seed: int | None,
+    ) -> None:
+        super().__init__(n_in, layers, dtype, fann_compatible)
+        self._version = 0
+        if parameters is None:
+            self._parameters = self._initial(None, seed)
+        else:
+            self.parameters = parameters
+
+    @property
+    def version(self) -> int:
+        """A number that grows whenever the parameters are replaced."""
+        return self._version
+
+    @property
+    def parameters(self) -> NDArray[Any]:
+        """The flat buffer, read-only: weights of every layer, then biases.
+
+        Assign an array of the same shape to replace them; padding is set to zero.
+        """
+        view = self._parameters.view()
+        view.flags.writeable = False
+        return view
+
+    @parameters.setter
+    def parameters(self, values: ArrayLike) -> None:
+        array = as_numbers("parameters", values)
+        if array.shape != (self.layout.size,):
+            raise InputError(
+                f"parameters have shape {list(array.shape)}, expected "
+                f"[{self.layout.size}]"
+            )
+        new = np.zeros(array.shape, self._dtype)
+        copy_live(self.layout, self.storages, array, new)
+        self._replace(new)
+
+    def _replace(self, parameters: NDArray[Any]) -> None:
+        """Take over a flat buffer whose padding is zero, without a copy."""
+        self._parameters = parameters
+        self._version += 1
+
+    def weights(self, layer: int) -> NDArray[Any]:
+        """Return the weights [n_out, n_in] of a layer, counted from 0, read-only.
+
+        Of a locally connected layer [n_out, window].
+        """
+        matrix = self.matrices[self.checked(layer)].weights(self.parameters)
+        matrix.flags.writeable = False
+        return matrix
+
+    def biases(self, layer: int) -> NDArray[Any]:
+        """Return the biases [n_out] of a layer, counted from 0; empty without.
+
+        One alone [1] where all neurons share it.
+        """
+        slot = self.layout.biases[self.checked(layer)]
+        if slot is None:
+            return np.zeros(0, self._dtype)
+        return self.parameters[slot.offset : slot.offset + slot.size]
+
+    def set_layer(
+        self, layer: int, weights: ArrayLike, biases: ArrayLike | None = None
+    ) -> None:
+        """Replace the weights, and biases [n_out], of one layer, counted from 0.
+
+        Weights are the matrix [n_out, n_in]; of a partially connected layer also its
+        live entries [entries], row by row; of a locally connected one its windows
+        [n_out, window]. A shared bias is [1].
+
+        Raises
+        ------
+        InputError
+            If a shape is wrong, biases are given for a layer that has none, or weights
+            where there is no connection.
+        """
+        self._replace(_with_layer(self, layer, weights, biases))
+
+    def initialise(
+        self,
+        name: str | None = None,
+        x: ArrayLike | None = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        """Draw weights and biases anew.
+
+        Parameters
+        ----------
+        name : str or None
+            A rule for all layers: as for `Dense`, or ``"widrow_nguyen"``, which reads
+            the inputs' range as FANN does; None: each layer's own.
+        x : array_like, shape [samples, n_in], or None
+            The inputs, scaled as they are trained on; for ``"widrow_nguyen"`` alone.
+        seed : int or None
+            None: drawn from the operating system.
+
+        Raises
+        ------
+        InputError
+            If there is no such rule, x is missing, not wanted, has a wrong shape or no
+            range, or the network has no hidden neuron to spread.
+        """
+        self._replace(self._initial(_draw_of(self, name, x), seed))
+
+    def _initial(self, draw: Draw | None, seed: int | None) -> NDArray[Any]:
+        """Return parameters drawn by one rule; None: by each layer's own."""
+        return _initial(self, draw, seed)
+
+
+def _initial(network: Weighted, draw: Draw | None, seed: int | None) -> NDArray[Any]:
+    """Return parameters [size] drawn by one rule; None: by each layer's own."""
+    rng = _generator(seed)
+    parameters = np.zeros(network.layout.size, network.dtype)
+    for number, layer in enumerate(network.layers):
+        matrix, place = network.matrices[number], network.layout.biases[number]
+        n = matrix.count
+        rule = draw or initialiser(layer.initialiser)
+        weights, biases = rule(rng, n / matrix.n_out, n / matrix.n_in)
+        matrix.draw_live(parameters, weights)
+        if place is not None:
+            parameters[place.offset : place.offset + place.size] = biases(place.size)
+    return parameters
+
+
+def _draw_of(network: Weighted, name: str | None, x: ArrayLike | None) -> Draw | None:
+    """Return the rule of a name, for inputs x; see `Network.initialise`."""
+    if name == WIDROW_NGUYEN and x is None:
+        raise InputError(f"{name} reads the inputs' range: give x")
+    if name != WIDROW_NGUYEN and x is not None:
+        raise InputError(f"only {WIDROW_NGUYEN} reads the inputs: leave out x")
+    if x is not None:
+        inputs = as_numbers("x", x, "float64")
+        if inputs.ndim != 2 or inputs.shape[1] != network.n_in:
+            raise InputError(
+                f"x has shape {list(inputs.shape)}, expected [samples, {network.n_in}]"
+            )
+        return widrow_nguyen(inputs, sum(network.sizes[1:-1]))
+    return None if name is None else initialiser(name)
+
+
+def _with_layer(
+    network: Weighted, layer: int, weights: ArrayLike, biases: ArrayLike | None
+) -> NDArray[Any]:
+    """Return the parameters [size] with one layer's new; see `Network.set_layer`."""
+    matrix = network.matrices[network.checked(layer)]
+    values = as_numbers("weights", weights)
+    live = not matrix.full and values.shape == (matrix.count,)
+    if matrix.window is not None and values.shape == (matrix.n_out, matrix.window):
+        live, values = True, values.ravel()
+    if not live and values.shape != (matrix.n_out, matrix.n_in):
+        raise InputError(
+            f"weights of layer {layer} have shape {list(values.shape)}, expected "
+            f"[{matrix.n_out}, {matrix.n_in}]"
+        )
+    new = network.parameters.copy()
+    outside = 0
+    if not live and not matrix.full:
+        values = values.astype(network.dtype)
+        rows, columns, _ = matrix.entries()
+        outside = int(np.count_nonzero(values))
+        values = values[rows, columns]
+        outside -= int(np.count_nonzero(values))
+    matrix.set_live(new, values)
+    if outside:
+        raise InputError(
+            f"weights of layer {layer} have {outside} numbers where there is no "
+            "connection, expected 0"
+        )
+    if biases is not None:
+        place = network.layout.biases[layer]
+        vector = as_numbers("biases", biases)
+        expected = 0 if place is None else place.size
+        if vector.shape != (expected,):
+            raise InputError(
+                f"biases of layer {layer} have shape {list(vector.shape)}, "
+                f"expected [{expected}]"
+            )
+        if place is not None:
+            new[place.offset : place.offset + place.size] = vector
+    return new
+
+
+def _generator(seed: int | None) -> np.random.Generator:
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"a seed must be a whole number of at least 0, or None, not {seed!r}"
+        ) from None

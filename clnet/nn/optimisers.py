@@ -1,0 +1,464 @@
+"""Optimisers, one frozen row of constants each; defaults are FANN's or PyTorch's.
+
+An optimiser is one elementwise rule over the flat buffer (``kernels/include/optimisers.h``,
+under the row's name in capitals); `step` is its meaning in NumPy. Gradients are those
+of the *sum* over samples; where a rule wants the mean it divides by the samples of the
+step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from clnet.nn.fann_parameters import FannParameters
+
+Array = NDArray[Any]
+
+FANN_CLAMP = 1500.0  # FANN's largest weight in RPROP and quickprop
+RPROP_LEAST_STEP = 1e-4  # what RPROP takes for a smaller step
+QUICKPROP_LEAST_STEP = 1e-3  # quickprop takes a smaller one for none
+SARPROP_LEAST_STEP = 1e-6
+SHARES = ("beta1", "beta2", "alpha")  # constants that say what is kept of a mean
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a step knows beside gradients and state.
+
+    Attributes
+    ----------
+    rate : float
+        Learning rate of this step.
+    samples : int
+        Samples whose gradients were summed.
+    count : int
+        Steps taken before.
+    mse : float
+        The epoch's mean squared error so far.
+    seed : int
+        Of random numbers, for rules that draw some.
+    """
+
+    rate: float
+    samples: int
+    count: int
+    mse: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """Base of all optimisers.
+
+    Attributes
+    ----------
+    name : str
+        Its name, also its kernel's.
+    slots : int
+        Values of state that it keeps for each parameter.
+    batch : int or None
+        The batch size that it needs; None: any.
+    reads_error : bool
+        Whether its step depends on `Moment.mse`.
+    by_place : bool
+        Whether its step of an element depends on the element's place in the flat
+        buffer: in another layout it would be another one.
+
+    Raises
+    ------
+    InputError
+        If a constant is no finite number, a learning rate is below 0, or one of
+        `SHARES` is not in [0, 1).
+    """
+
+    name: ClassVar[str]
+    slots: ClassVar[int]
+    batch: ClassVar[int | None] = None
+    reads_error: ClassVar[bool] = False
+    by_place: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type == "bool":
+                if not isinstance(value, bool):
+                    raise InputError(
+                        f"{field.name} of {self.name} must be True or False, not "
+                        f"{value!r}"
+                    )
+                continue
+            number = isinstance(value, (int, float, np.number))
+            if not number or isinstance(value, bool) or not math.isfinite(value):
+                raise InputError(
+                    f"{field.name} of {self.name} must be a finite number, not "
+                    f"{value!r}"
+                )
+            if field.name == "learning_rate" and value < 0:
+                raise InputError(
+                    f"learning_rate of {self.name} must be at least 0, not {value!r}"
+                )
+            if field.name in SHARES and not 0 <= value < 1:
+                raise InputError(
+                    f"{field.name} of {self.name} must be at least 0 and below 1, not "
+                    f"{value!r}"
+                )
+            object.__setattr__(self, field.name, float(value))
+
+    @property
+    def rate(self) -> float:
+        """The learning rate; 0 where the rule has none."""
+        return float(getattr(self, "learning_rate", 0.0))
+
+    @property
+    def initial(self) -> tuple[float, ...]:
+        """What each slot of the state holds at first."""
+        return (0.0,) * self.slots
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """The kernel's macros, numbers or truths; `learning_rate` is an argument."""
+        return {
+            field.name.upper(): getattr(self, field.name)
+            for field in dataclasses.fields(self) if field.name != "learning_rate"
+        }
+
+    def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
+        """Change parameters w [n] and state [slots, n] in place by gradients g [n]."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Incremental(Optimiser):
+    """FANN's incremental training: a step a sample, with momentum."""
+
+    name = "incremental"
+    slots = 1
+    batch = 1
+    learning_rate: float = 0.7
+    momentum: float = 0.0
+
+    def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
+        """``dw = momentum dw - rate g``."""
+        state[0] = _as(w, self.momentum) * state[0] - _as(w, now.rate) * g
+        w += state[0]
+
+
+@dataclass(frozen=True)
+class Batch(Optimiser):
+    """FANN's batch training: gradient descent by the mean gradient."""
+
+    name = "batch"
+    slots = 0
+    learning_rate: float = 0.7
+
+    def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
+        """``w -= rate / n g``."""
+        w -= _as(w, now.rate / now.samples) * g
+
+
+@dataclass(frozen=True)
+class Rprop(Optimiser):
+    """FANN's iRPROP−: Igel and Hüsken, "Improving the Rprop learning algorithm", 2000.
+
+    With `moves_at_zero` a weight whose slope is zero, or has just turned, moves up by
+    its step, as in FANN: without slopes, behind inputs that are always 0 or once all is
+    learnt, weights then run away.
+    """
+
+    name = "rprop"
+    slots = 2  # step, previous slope
+    increase_factor: float = 1.2
+    decrease_factor: float = 0.5
+    delta_min: float = 0.0
+    delta_max: float = 50.0
+    delta_zero: float = 0.1
+    moves_at_zero: bool = False
+
+    @property
+    def initial(self) -> tuple[float, ...]:
+        """Steps start at `delta_zero`."""
+        return (self.delta_zero, 0.0)
+
+    def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
+        """Let steps grow while the slope keeps its sign, and shrink when it turns."""
+        slope = -g
+        before = np.maximum(state[0], _as(w, RPROP_LEAST_STEP))
+        same = state[1] * slope >= 0
+        grown = before * _as(w, self.increase_factor)
+        grown = np.minimum(grown, _as(w, self.delta_max))
+        shrunk = np.maximum(
+            before * _as(w, self.decrease_factor), _as(w, self.delta_min)
+        )
+        state[0] = np.where(same, grown, shrunk)
+        slope = np.where(same, slope, _as(w, 0))
+        up = slope >= 0 if self.moves_at_zero else slope > 0
+        move = np.where(up, state[0], np.where(slope < 0, -state[0], _as(w, 0)))
+        clamp = _as(w, FANN_CLAMP)
+        w[:] = np.clip(w + move, -clamp, clamp)
+        state[1] = slope
+
+
+@dataclass(frozen=True)
+class Quickprop(Optimiser):
+    """FANN's quickprop: Fahlman, "An empirical study of learning speed", 1988.
+
+    Where slope and previous slope are equal there is no parabola; FANN then divides by
+    zero, here the step is kept at 0.
+    """
+
+    name = "quickprop"
+    slots = 2  # step, previous slope
+    learning_rate: float = 0.7
+    decay: float = -0.0001
+    mu: float = 1.75
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """With the share of the previous slope below which a parabola is trusted."""
+        return {**super().constants, "SHRINK": self._shrink}
+
+    @property
+    def _shrink(self) -> float:
+        return self.mu / (1 + self.mu)
+
+    def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
+        """Jump to the vertex of the parabola through both slopes, within mu steps."""
+        rate, mu = _as(w, now.rate / now.samples), _as(w, self.mu)
+        shrink = _as(w, self._shrink)
+        step, previous = state[0].copy(), state[1].copy()
+        slope = _as(w, self.decay) * w - g
+        sign = np.sign(step) * (np.abs(step) > QUICKPROP_LEAST_STEP)
+        descent = np.where(sign * slope > 0, rate * slope, _as(w, 0))
+        difference = previous - slope
+        flat = difference == 0
+        parabola = step * np.where(flat, _as(w, 0), slope) / np.where(
+            flat, _as(w, 1), difference
+        )
+        jump = np.where(sign * slope > sign * (shrink * previous), mu * step, parabola)
+        moved = np.where(sign == 0, rate * slope, descent + jump)
+        clamp = _as(w, FANN_CLAMP)
+        w[:] = np.clip(w + moved, -clamp, clamp)
+        state[0], state[1] = moved, slope
+
+
+@dataclass(frozen=True)
+class Sarprop(Optimiser):
+    """FANN's SARPROP: Treadgold and Gedeon, "The SARPROP algorithm", 1996.
+
+    Its random numbers are a hash of seed, step and element, and a weight whose slopes'
+    product is zero forgets its step, as in FANN's parallel version.
+    """
+
+    name = "sarprop"
+    slots = 2  # step, previous slope
+    reads_error = True
+    by_place = True
+    increase_factor: float = 1.2
+    decrease_factor: float = 0.5
+    delta_max: float = 50.0
+    weight_decay_shift: float = -6.644
+    step_error_threshold_factor: float = 0.1
+    step_error_shift: float = 1.385
+    temperature: float = 0.015
+
+    def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
+        """As RPROP, with weight decay and noise that cool from step to step."""
+        from clnet.nn.random import uniform
+
+        heat = -self.temperature * now.count
+        slope = g - w * _as(w, 2 ** (heat + self.weight_decay_shift))
+        previous = state[1]
+        before = np.maximum(state[0], _as(w, SARPROP_LEAST_STEP))
+        sign = previous * slope
+        grown = before * _as(w, self.increase_factor)
+        grown = np.minimum(grown, _as(w, self.delta_max))
+        shrunk = before * _as(w, self.decrease_factor)
+        noise = uniform(now.seed, now.count, len(w)).astype(w.dtype)
+        noise = noise * _as(w, math.sqrt(now.mse) * 2 ** (heat + self.step_error_shift))
+        small = before < self.step_error_threshold_factor * now.mse
+        shrunk = np.where(
+            small, shrunk + noise, np.maximum(shrunk, _as(w, SARPROP_LEAST_STEP))
+        )
+        kept = np.where(sign > 0, grown, before)
+        move = np.where(slope < 0, kept, -kept)
+        w += np.where(sign < 0, _as(w, 0), move)
+        state[0] = np.where(sign > 0, grown, np.where(sign < 0, shrunk, _as(w, 0)))
+        state[1] = np.where(sign < 0, _as(w, 0), slope)
+
+
+@dataclass(frozen=True)
+class SGD(Optimiser):
+    """Gradient descent by the mean gradient, as PyTorch's SGD."""
+
+    name = "sgd"
+    slots = 1
+    learning_rate: float = 1e-3
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+    def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
+        """``v = momentum v + g``; ``w -= rate v``."""
+        momentum = _as(w, self.momentum)
+        mean = g / _as(w, now.samples) + _as(w, self.weight_decay) * w
+        state[0] = momentum * state[0] + mean
+        step = mean + momentum * state[0] if self.nesterov else state[0]
+        w -= _as(w, now.rate) * step
+
+
+@dataclass(frozen=True)
+class Adam(Optimiser):
+    """Kingma and Ba, "Adam: a method for stochastic optimization", 2015.
+
+    ``weight_decay`` is added to the gradient, as in PyTorch's Adam.
+    """
+
+    name = "adam"
+    slots = 2  # first and second moment
+    decoupled: ClassVar[bool] = False
+    learning_rate: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """With the logarithms of the betas, whose powers correct the moments."""
+        logs = {
+            f"LOG_{name.upper()}": math.log(max(getattr(self, name), 1e-300))
+            for name in ("beta1", "beta2")
+        }
+        return {**super().constants, **logs, "DECOUPLED": self.decoupled}
+
+    def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
+        """``w -= rate m / (sqrt(v) + eps)`` with corrected moments m and v."""
+        beta1, beta2 = _as(w, self.beta1), _as(w, self.beta2)
+        decay = _as(w, self.weight_decay)
+        mean = g / _as(w, now.samples)
+        if self.decoupled:
+            w -= _as(w, now.rate) * decay * w
+        else:
+            mean = mean + decay * w
+        state[0] = beta1 * state[0] + (1 - beta1) * mean
+        state[1] = beta2 * state[1] + (1 - beta2) * mean * mean
+        first = _as(w, 1 - self.beta1 ** (now.count + 1))
+        second = _as(w, math.sqrt(1 - self.beta2 ** (now.count + 1)))
+        deviation = np.sqrt(state[1]) / second + _as(w, self.eps)
+        w -= _as(w, now.rate) / first * (state[0] / deviation)
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Loshchilov and Hutter, "Decoupled weight decay regularization", 2019."""
+
+    name = "adamw"
+    decoupled = True
+    weight_decay: float = 1e-2
+
+
+@dataclass(frozen=True)
+class RMSprop(Optimiser):
+    """Hinton's RMSprop (lecture 6e, 2012), as PyTorch's."""
+
+    name = "rmsprop"
+    slots = 3  # mean square, mean, velocity
+    learning_rate: float = 1e-2
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    centered: bool = False
+
+    def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
+        """``v = momentum v + g / (sqrt(mean square) + eps)``; ``w -= rate v``."""
+        alpha = _as(w, self.alpha)
+        mean = g / _as(w, now.samples) + _as(w, self.weight_decay) * w
+        state[0] = alpha * state[0] + (1 - alpha) * mean * mean
+        square = state[0]
+        if self.centered:
+            state[1] = alpha * state[1] + (1 - alpha) * mean
+            square = np.maximum(square - state[1] * state[1], _as(w, 0))
+        deviation = np.sqrt(square) + _as(w, self.eps)
+        state[2] = _as(w, self.momentum) * state[2] + mean / deviation
+        w -= _as(w, now.rate) * state[2]
+
+
+def _as(w: Array, number: float) -> Any:
+    """Return a number in the parameters' type, as the kernels have it."""
+    return w.dtype.type(number)
+
+
+OPTIMISERS: dict[str, type[Optimiser]] = {
+    row.name: row
+    for row in (
+        Incremental, Batch, Rprop, Quickprop, Sarprop, SGD, Adam, AdamW, RMSprop
+    )
+}
+
+FANN = "fann"  # the one that a network's training parameters of FANN tell
+OPTIMISER_NAMES = (*OPTIMISERS, FANN)
+
+
+def optimiser(chosen: str | Optimiser) -> Optimiser:
+    """Return an optimiser by its name, with default constants, or as it is given.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name.
+    """
+    if isinstance(chosen, Optimiser):
+        return chosen
+    if not isinstance(chosen, str) or chosen not in OPTIMISERS:
+        raise unknown("optimiser", chosen, OPTIMISER_NAMES)
+    return OPTIMISERS[chosen]()
+
+
+def fann_optimiser(parameters: FannParameters) -> Optimiser:
+    """Return the optimiser that FANN's training parameters describe."""
+    p = parameters
+    steps: dict[str, Any] = {"increase_factor": p.rprop_increase_factor,
+             "decrease_factor": p.rprop_decrease_factor, "delta_max": p.rprop_delta_max}
+    rows: dict[str, Optimiser] = {
+        "incremental": Incremental(p.learning_rate, p.learning_momentum),
+        "batch": Batch(p.learning_rate),
+        "rprop": Rprop(
+            delta_min=p.rprop_delta_min, delta_zero=p.rprop_delta_zero,
+            moves_at_zero=True, **steps,
+        ),
+        "quickprop": Quickprop(p.learning_rate, p.quickprop_decay, p.quickprop_mu),
+        "sarprop": Sarprop(**steps),
+    }
+    return rows[p.training_algorithm]
+
+
+def as_fann_parameters(rule: Optimiser) -> dict[str, Any]:
+    """Return the fields of FannParameters that tell of a rule; empty: FANN lacks it."""
+    fields = {
+        "incremental": {"learning_rate": "learning_rate",
+                        "momentum": "learning_momentum"},
+        "batch": {"learning_rate": "learning_rate"},
+        "rprop": {name: f"rprop_{name}" for name in (
+            "increase_factor", "decrease_factor", "delta_min", "delta_max",
+            "delta_zero")},
+        "quickprop": {"learning_rate": "learning_rate", "decay": "quickprop_decay",
+                      "mu": "quickprop_mu"},
+        "sarprop": {name: f"rprop_{name}" for name in (
+            "increase_factor", "decrease_factor", "delta_max")},
+    }.get(rule.name)
+    if fields is None:
+        return {}
+    return {
+        "training_algorithm": rule.name,
+        **{theirs: getattr(rule, ours) for ours, theirs in fields.items()},
+    }

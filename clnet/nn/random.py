@@ -1,0 +1,87 @@
+"""The order of samples, computed where it is needed: a bijection of 0 … n-1 by a key.
+
+A Feistel network (Luby and Rackoff, "How to construct pseudorandom permutations from
+pseudorandom functions", 1988) permutes the numbers of an even count of bits that holds
+n; a result beyond n is permuted again until it is below ("cycle walking": Black and
+Rogaway, "Ciphers with arbitrary finite domains", 2002). So no permutation is stored or
+uploaded. The same functions are in ``kernels/include/random.h``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+HASH_BITS = 24  # a float32 holds them
+ROUNDS = 8  # of the network, a word of the key each; fewer favour orders of few numbers
+
+
+def half_bits(n: int) -> int:
+    """Return the bits of each half of the Feistel network for n numbers."""
+    return max(1, ((max(n, 2) - 1).bit_length() + 1) // 2)
+
+
+def key(seed: int, epoch: int) -> NDArray[np.uint32]:
+    """Return the key [ROUNDS] of an epoch, counted from 0."""
+    words = np.random.SeedSequence([seed, epoch]).generate_state(ROUNDS)
+    return np.asarray(words, np.uint32)
+
+
+def mixed(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return a hash of each number: every bit depends on every bit.
+
+    Multiply and shift, with the constants that Wellons found by search ("Prospecting
+    for hash functions", 2018).
+    """
+    x = x ^ (x >> np.uint32(16))
+    x = x * np.uint32(0x7FEB352D)
+    x = x ^ (x >> np.uint32(15))
+    x = x * np.uint32(0x846CA68B)
+    return np.asarray(x ^ (x >> np.uint32(16)), np.uint32)
+
+
+def permuted(
+    i: NDArray[Any], n: int, words: NDArray[np.uint32]
+) -> NDArray[np.uint32]:
+    """Return where numbers i of 0 … n-1 go by a key.
+
+    Parameters
+    ----------
+    i : ndarray of whole numbers
+        Larger ones are taken as n - 1: the walk comes back to a start below n alone.
+    n : int
+        Below 2**31.
+    words : ndarray of uint32, shape [ROUNDS]
+        The key.
+    """
+    bits = np.uint32(half_bits(n))
+    mask = np.uint32((1 << int(bits)) - 1)
+    x = np.minimum(np.asarray(i, np.uint32), np.uint32(n - 1))
+    waiting = np.ones(x.shape, bool)
+    while waiting.any():
+        left, right = x >> bits, x & mask
+        for word in words:
+            left, right = right, left ^ (mixed(right ^ word) & mask)
+        x = np.where(waiting, (left << bits) | right, x)
+        waiting = x >= n
+    return x
+
+
+def hashes(seed: int, count: int, n: int) -> NDArray[np.uint32]:
+    """Return n numbers of `HASH_BITS` bits: hashes of seed, count and 0 … n-1."""
+    i = np.arange(n, dtype=np.uint32)
+    start = np.asarray([seed & 0xFFFFFFFF], np.uint32)
+    start = mixed(start) ^ np.uint32(count & 0xFFFFFFFF)
+    return mixed(i ^ mixed(start)) >> np.uint32(32 - HASH_BITS)
+
+
+def uniform(seed: int, count: int, n: int) -> NDArray[np.float64]:
+    """Return n numbers in [0, 1): hashes of seed, count and 0 … n-1."""
+    return np.asarray(hashes(seed, count, n) * 2.0**-HASH_BITS, np.float64)
+
+
+def stream(number: int) -> int:
+    """Return what is XORed to the seed for a sequence of hashes of its own."""
+    return int(mixed(np.asarray([number], np.uint32))[0])

@@ -1,0 +1,47 @@
+"""COO: every entry with its row and its column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.nn.storage.sparse import SparseStorage, index_array
+
+
+@dataclass(frozen=True)
+class CooStorage(SparseStorage):
+    """Coordinates: values, rows and columns of the entries, row by row.
+
+    Being sorted, they are also what CSR has: kernels read them with a table of rows'
+    starts, so that sums by row need no atomic additions.
+    """
+
+    name: ClassVar[str] = "coo"
+
+    @property
+    def size(self) -> int:
+        """Value slots: one an entry."""
+        return len(self.pattern)
+
+    @property
+    def slots(self) -> NDArray[np.int64]:
+        """The value slot of each entry of the pattern [entries]."""
+        return np.arange(self.size)
+
+    @cached_property
+    def indices(self) -> Mapping[str, NDArray[Any]]:
+        """``rows`` and ``columns`` [entries]."""
+        return {
+            "rows": index_array(self.pattern.rows, self.n_out),
+            "columns": index_array(self.pattern.columns, self.n_in),
+        }
+
+    @property
+    def study_words(self) -> int:
+        """Three words an entry."""
+        return 3 * self.size

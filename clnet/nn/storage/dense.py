@@ -1,0 +1,113 @@
+"""Dense storage: every entry of A, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.nn.storage.base import Entries
+from clnet.nn.storage.pattern import Pattern
+
+ROW_ALIGNMENT = 4  # values; rows can be read as float4
+
+
+@dataclass(frozen=True)
+class RowStorage:
+    """A [n_out, n_in] in rows, each padded with zeros to a whole number of float4.
+
+    Kernels that only read A take it for dense, whatever is live.
+
+    Attributes
+    ----------
+    n_out, n_in : int
+        Rows and columns of A.
+    """
+
+    n_out: int
+    n_in: int
+    name = "rows"
+
+    @property
+    def stride(self) -> int:
+        """Values from one row to the next."""
+        return -(-self.n_in // ROW_ALIGNMENT) * ROW_ALIGNMENT
+
+    @property
+    def size(self) -> int:
+        """Value slots, padding included."""
+        return self.n_out * self.stride
+
+    @property
+    def signature(self) -> str:
+        """Text that is equal for storages that cost the same to compute with."""
+        return f"{self.name}[{self.n_out},{self.n_in}]"
+
+    def entries(self) -> Entries:
+        """Return row, column and liveness of every value slot."""
+        rows, columns = np.divmod(np.arange(self.size, dtype=np.int64), self.stride)
+        return Entries(rows, columns, columns < self.n_in)
+
+    def live(self) -> NDArray[np.bool_]:
+        """Return whether each value slot is no padding [size]."""
+        return np.tile(np.arange(self.stride) < self.n_in, self.n_out)
+
+    def matrix(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return A [n_out, n_in] as a view of values [size]."""
+        return values.reshape(self.n_out, self.stride)[:, : self.n_in]
+
+    def nbytes(self, item_size: int) -> int:
+        """Return the bytes of the values, of item_size each: there are no indices."""
+        return self.size * item_size
+
+    @property
+    def study_words(self) -> int:
+        """Words of 32 bits by the usual formula: one an entry of A."""
+        return self.n_out * self.n_in
+
+
+@dataclass(frozen=True)
+class DenseStorage(RowStorage):
+    """Every entry of A is live."""
+
+    name = "dense"
+
+
+@dataclass(frozen=True)
+class MaskedStorage(RowStorage):
+    """A partially connected layer in whole rows; where it has no entry is padding.
+
+    Kernels multiply the zeros as well: where there is no connection 0 · ∞ is NaN, and
+    in the other formats nothing.
+
+    Attributes
+    ----------
+    pattern : Pattern
+        The live entries.
+    """
+
+    pattern: Pattern
+    name = "masked"
+
+    @classmethod
+    def of(cls, pattern: Pattern) -> MaskedStorage:
+        """Return the storage of a pattern."""
+        return cls(pattern.n_out, pattern.n_in, pattern)
+
+    @property
+    def slots(self) -> NDArray[np.int64]:
+        """The value slot of each entry of the pattern [entries]."""
+        return self.pattern.rows * self.stride + self.pattern.columns
+
+    def entries(self) -> Entries:
+        """Return row, column and liveness of every value slot."""
+        entries = super().entries()
+        return Entries(entries.rows, entries.columns, self.live())
+
+    def live(self) -> NDArray[np.bool_]:
+        """Return whether each value slot is no padding [size]."""
+        live = np.zeros(self.size, bool)
+        live[self.slots] = True
+        return live

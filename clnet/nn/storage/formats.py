@@ -1,0 +1,210 @@
+"""The formats by name: which storages hold a pattern, at what cost in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import InputError, unknown
+from clnet.nn.storage.base import Storage
+from clnet.nn.storage.coo import CooStorage
+from clnet.nn.storage.csr import CsrStorage
+from clnet.nn.storage.dense import MaskedStorage
+from clnet.nn.storage.dia import DiaStorage
+from clnet.nn.storage.ell import EllStorage
+from clnet.nn.storage.hyb import hyb
+from clnet.nn.storage.pattern import Pattern
+from clnet.nn.storage.sell import SellStorage
+from clnet.nn.storage.sparse import SparseStorage, index_array
+
+Part = MaskedStorage | SparseStorage
+Parts = tuple[Part, ...]
+"""Storages whose sum is a matrix."""
+
+FORMATS: dict[str, Callable[[Pattern], Parts]] = {
+    "dense": lambda pattern: (MaskedStorage.of(pattern),),
+    "coo": lambda pattern: (CooStorage(pattern),),
+    "csr": lambda pattern: (CsrStorage(pattern),),
+    "ell": lambda pattern: (EllStorage(pattern),),
+    "hyb": hyb,
+    "dia": lambda pattern: (DiaStorage(pattern),),
+    "sell": lambda pattern: (SellStorage(pattern),),
+}
+"""For each format the storages of a pattern."""
+
+AUTO = "auto"
+USUAL = "csr"
+"""What ``"auto"`` takes where nothing was measured and the memory allows it; else the
+format of the fewest bytes."""
+
+
+def check_format(name: object) -> None:
+    """Raise InputError unless there is a format of that name, or it is ``"auto"``."""
+    if not isinstance(name, str) or name not in (*FORMATS, AUTO):
+        raise unknown("format", name, (*FORMATS, AUTO))
+
+
+def parts(
+    blocks: Sequence[Pattern | None],
+    name: str,
+    item_size: int,
+    memory_limit: int | None = None,
+) -> tuple[Parts, ...]:
+    """Return for each block of a matrix the storages whose sum it is, in one format.
+
+    Parameters
+    ----------
+    blocks : sequence of Pattern or None
+        The entries of each; None: it has none.
+    name : str
+        One of `FORMATS`, or ``"auto"``: `USUAL`, or where the limit does not allow it
+        the format of the fewest bytes.
+    item_size : int
+        Bytes of a value.
+    memory_limit : int or None
+        Bytes of values and index arrays of all blocks at most.
+
+    Raises
+    ------
+    InputError
+        If the format is unknown, or the limit too small.
+    """
+    check_format(name)
+
+    def held(form: str) -> tuple[Parts, ...]:
+        make = FORMATS[form]
+        return tuple(() if block is None else make(block) for block in blocks)
+
+    def size(found: tuple[Parts, ...]) -> int:
+        return sum(nbytes(storages, item_size) for storages in found)
+
+    chosen = USUAL if name == AUTO else name
+    if memory_limit is None or size(held(chosen)) <= memory_limit:
+        return held(chosen)
+    if name == AUTO:
+        chosen = min(FORMATS, key=lambda form: size(held(form)))
+    needed = size(held(chosen))
+    if needed > memory_limit:
+        raise InputError(
+            f"the {sum(len(b) for b in blocks if b is not None)} connections of a "
+            f"layer need {needed} bytes as {chosen}, the memory limit is {memory_limit}"
+        )
+    return held(chosen)
+
+
+def nbytes(storages: Iterable[Storage], item_size: int) -> int:
+    """Return the bytes of storages: values, of item_size each, and index arrays."""
+    return sum(storage.nbytes(item_size) for storage in storages)
+
+
+def foreseen(pattern: Pattern, name: str, item_size: int) -> int:
+    """Return the bytes of a pattern in a format, without making large arrays.
+
+    Parameters
+    ----------
+    pattern : Pattern
+        The entries.
+    name : str
+        One of `FORMATS`.
+    item_size : int
+        Bytes of a value.
+    """
+    n_out, n_in = pattern.n_out, pattern.n_in
+    index = item_size + index_array(np.zeros(0, np.int64), n_in).itemsize
+    if name == "ell":
+        lengths = index_array(np.zeros(0, np.int64), pattern.longest + 1).itemsize
+        return n_out * (pattern.longest * index + lengths)
+    if name == "dia":
+        places = np.bincount(pattern.columns - pattern.rows + n_out - 1)
+        return int(np.count_nonzero(places)) * (n_out * item_size + 4)
+    if name == "sell":
+        storage = SellStorage(pattern)
+        rows = index_array(np.zeros(0, np.int64), n_out).itemsize
+        lengths = index_array(np.zeros(0, np.int64), pattern.longest + 1).itemsize
+        starts = 4 * (storage.slices + 1)
+        return storage.size * index + starts + n_out * (rows + lengths)
+    return nbytes(FORMATS[name](pattern), item_size)
+
+
+def converted(
+    values: Sequence[NDArray[Any]], source: Sequence[Part], target: Sequence[Part]
+) -> list[NDArray[Any]]:
+    """Return the values of one format in the slots of another, bit for bit.
+
+    Parameters
+    ----------
+    values : sequence of ndarray, shape [size] each
+        Of the source's storages.
+    source, target : sequence of storages
+        Two ways to hold the same pattern.
+
+    Returns
+    -------
+    list of ndarray, shape [size] each
+        Of the target's storages; padding is zero.
+
+    Raises
+    ------
+    InputError
+        If they do not hold the same pattern.
+    """
+    places, order = _places(source), _places(target)
+    if not np.array_equal(places.keys, order.keys):
+        raise InputError("values are converted between storages of one pattern only")
+    found = np.zeros(sum(part.size for part in target), values[0].dtype)
+    found[order.slots] = np.concatenate(list(values))[places.slots]
+    return np.split(found, np.cumsum([part.size for part in target])[:-1])
+
+
+@dataclass(frozen=True)
+class _Places:
+    """The entries of a sum of storages, row by row: where in A, and their slots."""
+
+    keys: NDArray[np.int64]
+    slots: NDArray[np.int64]
+
+
+def _places(storages: Sequence[Part]) -> _Places:
+    firsts = np.cumsum([0, *(part.size for part in storages)])
+    patterns = [part.pattern for part in storages]
+    keys = np.concatenate([p.rows * p.n_in + p.columns for p in patterns])
+    slots = np.concatenate(
+        [first + part.slots for first, part in zip(firsts, storages, strict=False)]
+    )
+    order = np.argsort(keys, kind="stable")
+    shape = np.array([patterns[0].n_out, patterns[0].n_in])
+    return _Places(np.concatenate([shape, keys[order]]), slots[order])
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a pattern needs in a format.
+
+    Attributes
+    ----------
+    format : str
+        A name of `FORMATS`.
+    nbytes : int
+        Of values and index arrays, as they are stored.
+    study_bytes : int
+        By the formulas of the studies: a word of 4 bytes for every value and index,
+        2 · rows · K words for ELL, 3 · k for COO's k entries.
+    """
+
+    format: str
+    nbytes: int
+    study_bytes: int
+
+
+def memory_table(pattern: Pattern, item_size: int = 4) -> tuple[Memory, ...]:
+    """Return what a pattern needs in every format, with values of item_size bytes."""
+    rows = []
+    for name, make in FORMATS.items():
+        found = make(pattern)
+        words = sum(part.study_words for part in found)
+        rows.append(Memory(name, nbytes(found, item_size), 4 * words))
+    return tuple(rows)

@@ -1,0 +1,48 @@
+"""HYB: the sum of an ELL that holds most rows' entries, and a COO for the rest."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clnet.errors import InputError
+from clnet.nn.storage.coo import CooStorage
+from clnet.nn.storage.ell import EllStorage
+from clnet.nn.storage.pattern import Pattern
+from clnet.nn.storage.sparse import SparseStorage
+
+SHARE = 1 / 3  # of the rows, by Bell and Garland
+
+
+def hyb_width(pattern: Pattern, share: float = SHARE) -> int:
+    """Return the ELL width K of a pattern: 0 means that all is COO.
+
+    The largest K such that at least a share of the rows has K entries or more (Bell
+    and Garland, "Efficient sparse matrix-vector multiplication on CUDA", 2008).
+
+    Parameters
+    ----------
+    pattern : Pattern
+        The entries.
+    share : float
+        Above 0, at most 1.
+
+    Raises
+    ------
+    InputError
+        If the share is not as above.
+    """
+    if not 0 < share <= 1:
+        raise InputError(f"a share of the rows must be in (0, 1], not {share!r}")
+    # Rounded first: a third of 9 rows, 3.0000000000000004 say, means three of them.
+    needed = max(1, int(np.ceil(round(share * pattern.n_out, 9))))
+    return int(np.sort(pattern.lengths)[::-1][needed - 1])
+
+
+def hyb(pattern: Pattern, share: float = SHARE) -> tuple[SparseStorage, ...]:
+    """Return the parts of a pattern: an `EllStorage`, a `CooStorage`, or both."""
+    first = pattern.ranks < hyb_width(pattern, share)
+    if first.all():
+        return (EllStorage(pattern),)
+    if not first.any():
+        return (CooStorage(pattern),)
+    return EllStorage(pattern.where(first)), CooStorage(pattern.where(~first))

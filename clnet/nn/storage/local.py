@@ -1,0 +1,82 @@
+"""Local storage: every row reads a window of its own, the next row one further on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.nn.storage.base import Entries, about
+
+BAND_ALIGNMENT = 16  # values; every band starts on a cache line
+
+
+@dataclass(frozen=True)
+class LocalStorage:
+    """Row i of A has entries in the columns i … i + window - 1, and no indices.
+
+    Values lie band by band, [window, pitch]: value r of all rows side by side, so that
+    neighbouring rows are read as vectors. Slot ``r * pitch + i`` is ``A[i, i + r]``;
+    the slots from n_out to the pitch are padding.
+
+    There is no stride and no padding of the edges. With a stride, neighbouring rows no
+    longer read neighbouring inputs; with padding, the first and last rows read fewer
+    than the others. Either ends what every kernel here lives on: a vector of inputs
+    that slides on by one, a stack's halo that grows by ``window - 1`` a layer, bands
+    without dead slots. They would be other kernels under this name, and could gain no
+    more than the indices over the sparse formats, which hold such matrices.
+
+    Attributes
+    ----------
+    n_out, n_in : int
+        Rows and columns of A; ``n_out = n_in - window + 1``.
+    window : int
+        Entries of a row.
+    """
+
+    n_out: int
+    n_in: int
+    window: int
+    name = "local"
+
+    @property
+    def pitch(self) -> int:
+        """Values from one band to the next."""
+        return -(-self.n_out // BAND_ALIGNMENT) * BAND_ALIGNMENT
+
+    @property
+    def size(self) -> int:
+        """Value slots, padding included."""
+        return self.window * self.pitch
+
+    @property
+    def signature(self) -> str:
+        """Text that is equal for storages that cost the same to compute with."""
+        return f"{self.name}[{about(self.n_out)},{self.window}]"
+
+    def entries(self) -> Entries:
+        """Return row, column and liveness of every value slot."""
+        bands, rows = np.divmod(np.arange(self.size, dtype=np.int64), self.pitch)
+        return Entries(rows, rows + bands, rows < self.n_out)
+
+    def live(self) -> NDArray[np.bool_]:
+        """Return whether each value slot is no padding [size]."""
+        return np.tile(np.arange(self.pitch) < self.n_out, self.window)
+
+    def bands(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the bands [window, n_out] as a view of values [size]."""
+        return values.reshape(self.window, self.pitch)[:, : self.n_out]
+
+    def matrix(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return A [n_out, n_in] for values [size]: a copy."""
+        matrix = np.zeros((self.n_out, self.n_in), values.dtype)
+        rows = np.arange(self.n_out)
+        for r, band in enumerate(self.bands(values)):
+            matrix[rows, rows + r] = band
+        return matrix
+
+    def nbytes(self, item_size: int) -> int:
+        """Return the bytes of the values, of item_size each: there are no indices."""
+        return self.size * item_size

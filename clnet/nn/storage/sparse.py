@@ -1,0 +1,94 @@
+"""What the formats of partially connected layers have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.nn.storage.base import Entries
+from clnet.nn.storage.pattern import Pattern
+
+
+@dataclass(frozen=True)
+class SparseStorage(ABC):
+    """Base of the formats: a pattern, and where in the values each entry's is.
+
+    Attributes
+    ----------
+    pattern : Pattern
+        The live entries, in the canonical order: row by row.
+    """
+
+    pattern: Pattern
+    name: ClassVar[str]
+
+    @property
+    def n_out(self) -> int:
+        """Rows of A."""
+        return self.pattern.n_out
+
+    @property
+    def n_in(self) -> int:
+        """Columns of A."""
+        return self.pattern.n_in
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Value slots, padding included."""
+
+    @property
+    @abstractmethod
+    def slots(self) -> NDArray[np.int64]:
+        """The value slot of each entry of the pattern [entries]."""
+
+    @property
+    @abstractmethod
+    def indices(self) -> Mapping[str, NDArray[Any]]:
+        """The index arrays that kernels read, by name: to be uploaded once."""
+
+    @property
+    @abstractmethod
+    def study_words(self) -> int:
+        """Words of 32 bits by the usual formula."""
+
+    @property
+    def signature(self) -> str:
+        """Text that is equal for storages that cost the same to compute with."""
+        return (
+            f"{self.name}[{self.n_out},{self.n_in},{len(self.pattern)},"
+            f"{self.pattern.longest},{self.size}]"
+        )
+
+    def entries(self) -> Entries:
+        """Return row, column and liveness of every value slot."""
+        rows, columns = np.zeros((2, self.size), np.int64)
+        rows[self.slots] = self.pattern.rows
+        columns[self.slots] = self.pattern.columns
+        return Entries(rows, columns, self.live())
+
+    def live(self) -> NDArray[np.bool_]:
+        """Return whether each value slot is no padding [size]."""
+        live = np.zeros(self.size, bool)
+        live[self.slots] = True
+        return live
+
+    def matrix(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return A [n_out, n_in] for values [size]: a copy."""
+        matrix = np.zeros((self.n_out, self.n_in), values.dtype)
+        matrix[self.pattern.rows, self.pattern.columns] = values[self.slots]
+        return matrix
+
+    def nbytes(self, item_size: int) -> int:
+        """Return the bytes of values, of item_size each, and of index arrays."""
+        return self.size * item_size + sum(a.nbytes for a in self.indices.values())
+
+
+def index_array(values: NDArray[np.int64], count: int) -> NDArray[Any]:
+    """Return indices below `count` in 16 bits if they fit, else in 32."""
+    return values.astype(np.uint16 if count <= 1 << 16 else np.int32)

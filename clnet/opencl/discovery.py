@@ -1,0 +1,349 @@
+"""Discovery: the devices that there are, and the one that a specification names.
+
+Nothing touches OpenCL, and pyopencl is not even imported, before the first call of
+`devices` or `device`. `clnet.opencl.quirks` edits what a driver reports wrongly; of a device
+that is named, `clnet.opencl.probes` finds out what no query tells.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any
+
+from clnet.checks import check_count
+from clnet.errors import DeviceError, InputError
+from clnet.opencl.device import TYPES, Device
+from clnet.opencl.probes import probed
+from clnet.opencl.quirks import apply_environment_quirks, apply_quirks
+
+ALL = "all"  # every device
+FASTEST = "fastest"  # the one on which a call takes the shortest time
+
+GET_PLATFORM = (
+    "`pip install 'clnet[cpu]'` brings one for the CPU (Linux, x86-64); a GPU's driver"
+    " brings its own, which is found through a file such as"
+    " /etc/OpenCL/vendors/nvidia.icd that names its library (libnvidia-opencl.so.1)"
+)
+NO_PLATFORM = (
+    f"no OpenCL platform was found: {GET_PLATFORM}; `clnet doctor` looks for the cause"
+)
+
+Devices = str | Device | Sequence[str | Device] | None
+"""What names one device or several: see `device_list`."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was found at the first look.
+
+    Attributes
+    ----------
+    devices : tuple of Device
+        Best first, companions folded into the device they belong to.
+    faults : tuple of str
+        One sentence for each platform that could not be read or has no device.
+    """
+
+    devices: tuple[Device, ...]
+    faults: tuple[str, ...] = ()
+
+
+def devices() -> tuple[Device, ...]:
+    """Return every OpenCL device, best first.
+
+    A real device stands before an emulated one, a GPU before an accelerator before a
+    CPU, more parallel lanes before fewer, a newer driver before an older one. The two
+    devices that PoCL makes of one CPU are one entry, the serial one its companion.
+
+    Returns
+    -------
+    tuple of Device
+        At least one.
+
+    Raises
+    ------
+    DeviceError
+        If there is no OpenCL platform, or no platform has a device.
+    """
+    found = survey()
+    if not found.devices:
+        raise DeviceError("; ".join(found.faults) or NO_PLATFORM)
+    return found.devices
+
+
+def device(spec: str | Device | None = None, *, units: int | None = None) -> Device:
+    """Return the device that a specification names, or a part of it.
+
+    Parameters
+    ----------
+    spec : str, Device or None
+        A type (``"gpu"``, ``"cpu"``), a part of the name of the device, its vendor or
+        its platform in any case (``"nvidia"``, ``"pocl"``), either with a number
+        counted from 0 (``"nvidia:1"``, the second match), or the number of platform
+        and device (``"0:1"``). None: what ``$CLNET_DEVICE`` says, else the best.
+    units : int or None
+        So many of its compute units, where the driver can split the device, as PoCL
+        can: the others stay free. None: all.
+
+    Returns
+    -------
+    Device
+        The best of those that match; a record is returned as it is.
+
+    Raises
+    ------
+    DeviceError
+        If no device matches; the sentence lists those that exist. If it has fewer
+        units, or cannot be split.
+    InputError
+        If `spec` or `units` is something else.
+    """
+    whole = probed(_named(spec))
+    if units is None:
+        return whole
+    check_count("units", units)
+    return whole if units == whole.compute_units else _part(whole, units)
+
+
+@functools.cache
+def _part(whole: Device, units: int) -> Device:
+    """Return a device made of some of another's compute units: a sub-device."""
+    import pyopencl as cl
+
+    if units > whole.compute_units:
+        raise DeviceError(
+            f"{whole.name} has {whole.compute_units} compute units, not {units}"
+        )
+    by_counts = cl.device_partition_property.BY_COUNTS
+    try:
+        handle, *_ = whole.handle.create_sub_devices([by_counts, units])
+    except (AttributeError, cl.Error) as error:  # of a record without OpenCL too
+        raise DeviceError(
+            f"{whole.name} cannot be split into parts of its compute units: {error}"
+        ) from error
+    return replace(whole, compute_units=units, handle=handle)
+
+
+def _named(spec: str | Device | None) -> Device:
+    if isinstance(spec, Device):
+        return spec
+    remarks = []
+    if spec is None:
+        spec = os.environ.get("CLNET_DEVICE") or None
+        remarks.append("from $CLNET_DEVICE")
+    if spec is None:
+        return devices()[0]
+    if not isinstance(spec, str):
+        raise InputError(
+            f"a device is given as text, a Device or None, found {type(spec).__name__}"
+        )
+    if is_fastest(spec):
+        raise InputError(
+            f'"{FASTEST}" is a choice that compile and predict make for one device: '
+            "name the device here"
+        )
+    present = devices()
+    matches, number = _matches(spec.strip().lower(), present)
+    if number < len(matches):
+        return matches[number]
+    if spec.strip().lower() == ALL or "," in spec:
+        remarks.append("one is expected here, not several")
+    if matches:
+        remarks.append(f"{len(matches)} without the number, which counts from 0")
+    note = f" ({', '.join(remarks)})" if remarks else ""
+    there = ", ".join(f"{d.index} {d.name} ({d.type})" for d in present)
+    sentence = f"no device matches {spec!r}{note}: there are {there}"
+    raise DeviceError("; ".join([sentence, *survey().faults]))
+
+
+def is_fastest(spec: object) -> bool:
+    """Return whether a specification leaves the device to be chosen by measurement."""
+    return isinstance(spec, str) and spec.strip().lower() == FASTEST
+
+
+def device_list(spec: Devices) -> tuple[Device, ...]:
+    """Return the devices that a specification of several names.
+
+    Parameters
+    ----------
+    spec : str, Device, None, or a sequence of these
+        ``"all"``: every device, best first; else as for `device`, one or one each.
+
+    Returns
+    -------
+    tuple of Device
+        At least one.
+
+    Raises
+    ------
+    DeviceError
+        If no device matches.
+    InputError
+        If one is named twice, or there is none.
+    """
+    if isinstance(spec, str) and spec.strip().lower() == ALL:
+        return tuple(device(one) for one in devices())
+    if spec is None or isinstance(spec, (str, Device)):
+        return (device(spec),)
+    if not isinstance(spec, Iterable):
+        raise InputError(
+            f'devices are given as a list, a text as "{ALL}", a Device or None, found '
+            f"{type(spec).__name__}"
+        )
+    found = tuple(device(one) for one in spec)
+    if not found:
+        raise InputError(f'the list of devices is empty: name one, or say "{ALL}"')
+    for number, one in enumerate(found):
+        if one in found[:number]:
+            raise InputError(
+                f"device {one.index} {one.name} is in the list twice, expected each "
+                "once"
+            )
+    return found
+
+
+def _matches(spec: str, present: Sequence[Device]) -> tuple[tuple[Device, ...], int]:
+    """Return the devices that a specification fits, and the number of the one meant."""
+    companions = [c for d in present for c in d.companions]
+    if re.fullmatch(r"\d+:\d+", spec):
+        return tuple(d for d in (*present, *companions) if d.index == spec), 0
+    word, colon, number = spec.rpartition(":")
+    if not (colon and number.isdecimal()):
+        word, number = spec, "0"
+
+    def fits(device: Device) -> bool:
+        if word in TYPES:
+            return device.type == word
+        names = (device.name, device.vendor, device.platform, device.platform_version)
+        return any(word in name.lower() for name in names)
+
+    # A companion is reached by a word that fits no device of its own, as "basic".
+    matches = [d for d in present if fits(d)] or [c for c in companions if fits(c)]
+    return tuple(matches) if word else (), int(number)
+
+
+@functools.cache
+def survey() -> Survey:
+    """Look at every platform, once a process; ``survey.cache_clear()`` forgets.
+
+    A platform that cannot be read becomes a sentence in the faults and hides no other.
+    """
+    apply_environment_quirks(os.environ)
+    try:
+        import pyopencl as cl
+    except ImportError as error:
+        return Survey((), (f"pyopencl cannot be loaded: {error}",))
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error as error:
+        if error.code == cl.status_code.PLATFORM_NOT_FOUND_KHR:
+            return Survey((), (NO_PLATFORM,))
+        return Survey((), (f"OpenCL does not start: {error}",))
+    found: list[Device] = []
+    faults: list[str] = []
+    for number, platform in enumerate(platforms):
+        try:
+            records = [
+                apply_quirks(_query(handle, f"{number}:{i}"))
+                for i, handle in enumerate(platform.get_devices())
+            ]
+        except cl.Error as error:
+            faults.append(f"platform {number} does not tell its devices: {error}")
+            continue
+        if not records:
+            faults.append(f"platform {number} ({platform.name}) has no device")
+        found += _pair(records)
+    return Survey(tuple(sorted(found, key=_rank)), tuple(faults))
+
+
+def _query(handle: Any, index: str) -> Device:
+    """Return what a `pyopencl.Device` reports; raise `pyopencl.Error` if it fails."""
+    import pyopencl as cl
+
+    def ask(attribute: str, default: Any) -> Any:
+        # Vendors' queries, and those newer than the driver or pyopencl, may not exist.
+        try:
+            return getattr(handle, attribute)
+        except (AttributeError, cl.Error):
+            return default
+
+    kinds = cl.device_type
+    bits = {
+        "gpu": kinds.GPU,
+        "accelerator": kinds.ACCELERATOR,
+        "cpu": kinds.CPU,
+        "custom": kinds.CUSTOM,
+    }
+    kind = next((name for name in TYPES if handle.type & bits[name]), "custom")
+    extensions = handle.extensions.split()
+    major = ask("compute_capability_major_nv", None)
+    minor = ask("compute_capability_minor_nv", None)
+    fine = cl.device_svm_capabilities.FINE_GRAIN_BUFFER
+    return Device(
+        name=handle.name.strip(),
+        type=kind,
+        vendor=handle.vendor.strip(),
+        platform=handle.platform.name.strip(),
+        platform_version=handle.platform.version.strip(),
+        version=handle.version.strip(),
+        driver=handle.driver_version.strip(),
+        index=index,
+        compute_units=handle.max_compute_units,
+        global_memory=handle.global_mem_size,
+        largest_buffer=handle.max_mem_alloc_size,
+        local_memory=handle.local_mem_size,
+        declared_local_memory=handle.local_mem_size,
+        unit_local_memory=handle.local_mem_size,
+        largest_group=handle.max_work_group_size,
+        vector_width=max(1, handle.preferred_vector_width_float),
+        simd_width=_simd_width(kind, ask),
+        fp64="cl_khr_fp64" in extensions,
+        fp16="cl_khr_fp16" in extensions,
+        subgroups="cl_khr_subgroups" in extensions,
+        compute_capability=None if major is None or minor is None else (major, minor),
+        # Threads of a CPU have other work too, and are not probed.
+        forward_progress=False if kind == "cpu" else None,
+        fine_svm=bool(ask("svm_capabilities", 0) & fine),
+        handle=handle,
+    )
+
+
+def _simd_width(kind: str, ask: Callable[[str, Any], Any]) -> int:
+    """Return the work-items that run in lock step, as far as can be told unbuilt."""
+    if kind != "gpu":
+        return 1
+    widths = (
+        "warp_size_nv",
+        "wavefront_width_amd",
+        "preferred_work_group_size_multiple",  # OpenCL 3.0
+    )
+    return next((width for name in widths if (width := ask(name, 0))), 32)
+
+
+def _pair(records: Iterable[Device]) -> list[Device]:
+    """Fold the serial CPU devices of one platform into the parallel ones, in order."""
+    others = [d for d in records if d.type != "cpu"]
+    serial = [d for d in records if d.type == "cpu" and d.serial]
+    parallel = [d for d in records if d.type == "cpu" and not d.serial]
+    for main, companion in zip_longest(parallel, serial):
+        if main is None:
+            others.append(companion)
+        elif companion is None:
+            others.append(main)
+        else:
+            others.append(replace(main, companions=(companion,)))
+    return others
+
+
+def _rank(device: Device) -> tuple[Any, ...]:
+    """Return a key that sorts the best device first."""
+    lanes = device.compute_units * max(device.vector_width, device.simd_width)
+    newest = tuple(-int(number) for number in re.findall(r"\d+", device.driver))
+    index = tuple(int(number) for number in device.index.split(":"))
+    kind = TYPES.index(device.type)
+    return device.emulated, kind, device.serial, -lanes, newest, index

@@ -1,0 +1,142 @@
+"""Kernel text and macros → a built OpenCL program.
+
+A kernel file stays plain OpenCL C. Macros are written as ``#define`` lines before it,
+and ``#include "name.h"`` lines are replaced by the file's text, so that the full source
+of a program is one text, which its errors and the tuning store can refer to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from clnet.errors import BuildError
+from clnet.nn.activations import LEAK
+from clnet.opencl.device import Device
+
+WARP_UNITS, GROUP_UNITS = 80, 90
+"""Matrix units that serve a warp, and a group of four, by generations of PTX."""
+_PASSED = "//sm_90a "  # before instructions that pass the compiler as comments
+_INCLUDE = re.compile(r'^#include "([\w.]+)"[^\n]*$', re.MULTILINE)
+
+
+@cache
+def kernel_directory() -> Path:
+    """Return the folder of the kernel files: in the package, else in the checkout."""
+    here = Path(__file__).resolve().parent
+    for folder in (here / "kernels", here.parent / "kernels"):
+        if (folder / "include/activations.h").is_file():
+            return folder
+    raise BuildError(
+        f"the kernel files are missing: expected a folder 'kernels' in {here} or "
+        "beside it; install clnet again",
+        "",
+        "",
+    )
+
+
+@cache
+def kernel_text(source: str) -> str:
+    """Return a kernel file's text with its includes in place."""
+    text = (kernel_directory() / source).read_text(encoding="utf-8")
+    return _INCLUDE.sub(lambda match: kernel_text(match[1]), text)
+
+
+@cache
+def source_hash(source: str) -> str:
+    """Return a short hash of a kernel file's text, includes in place."""
+    return hashlib.sha256(kernel_text(source).encode()).hexdigest()[:16]
+
+
+def source_text(
+    source: str, defines: Mapping[str, int | str], device: Device
+) -> str:
+    """Return the full text of a program: macros, then the kernel file.
+
+    Parameters
+    ----------
+    source : str
+        File in ``kernels/``.
+    defines : mapping of str to int or str
+        The launch's macros.
+    device : Device
+        Its capabilities become macros too.
+    """
+    double = defines.get("REAL") == "double"
+    capabilities: dict[str, int | str] = {
+        # The operator-only forms are written for float32.
+        "OPERATOR_MATH": int(device.operator_math and not double),
+        "LEAK": str(LEAK) if double else f"{LEAK}f",
+        "PTX": inline_ptx(device),
+    }
+    lines = [
+        f"#define {name} {value}" for name, value in {**capabilities, **defines}.items()
+    ]
+    if double:
+        lines.insert(0, "#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
+    return "\n".join([*lines, f'#line 1 "{source}"', kernel_text(source)])
+
+
+def inline_ptx(device: Device) -> int:
+    """Return the generation whose PTX a kernel may hold: 90 for 9.0; 0 without PTX."""
+    major, minor = device.compute_capability or (0, 0)
+    return 10 * major + minor
+
+
+def matrix_units(device: Device) -> tuple[int, ...]:
+    """Return the kinds of matrix units that a kernel can use, the oldest first."""
+    generation = inline_ptx(device)
+    if generation == GROUP_UNITS:  # of this one alone
+        return WARP_UNITS, GROUP_UNITS
+    return (WARP_UNITS,) if generation >= WARP_UNITS else ()
+
+
+def build(context: Any, device: Device, text: str, source: str) -> Any:
+    """Return a `pyopencl.Program` built for one device of a context.
+
+    Raises
+    ------
+    BuildError
+        With the compiler's log and the full text, if it does not build.
+    """
+    import pyopencl as cl
+
+    options, devices = list(device.build_options), [device.handle]
+    try:
+        with warnings.catch_warnings():
+            # Remarks of compilers on what builds are none of the user's business.
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            program = cl.Program(context, text).build(options, devices=devices)
+            if _PASSED in text and GROUP_UNITS in matrix_units(device):
+                built = dict(zip(program.devices, program.binaries, strict=True))
+                binary = retargeted(built[device.handle])
+                program = cl.Program(context, devices, [binary]).build(options)
+            return program
+    except cl.Error as error:
+        raise BuildError(
+            f"kernel {source} does not build on {device.name}: "
+            f"{_first_error(str(error))}",
+            str(error),
+            text,
+        ) from error
+
+
+def retargeted(binary: bytes) -> bytes:
+    """Return a program's PTX for the one target that has a warp group's units.
+
+    Their instructions are unknown to the target for which OpenCL's compiler writes PTX:
+    they pass it as comments.
+    """
+    text = binary.rstrip(b"\0").replace(_PASSED.encode(), b"")
+    return text.replace(b".target sm_90,", b".target sm_90a,")
+
+
+def _first_error(log: str) -> str:
+    """Return the log's first line that speaks of an error."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line.lower()), "no log")

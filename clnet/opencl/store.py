@@ -1,0 +1,209 @@
+"""The tuning store: measured times, remembered between processes.
+
+One SQLite file of all devices in the user's cache directory. Each measurement is
+committed at once, so that nothing is lost when a process is killed or others write. The
+journal is SQLite's rollback journal: a write-ahead log needs shared memory, which
+network file systems lack.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+import warnings
+from contextlib import closing
+from dataclasses import astuple, dataclass
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from clnet.errors import ClnetWarning
+from clnet.opencl.device import Device
+
+SCHEMA = 1  # of the file; another version of clnet with another one has another file
+BUSY_SECONDS = 10.0  # waited for other processes that write
+_CREATE = """
+CREATE TABLE IF NOT EXISTS times (
+    device TEXT, span TEXT, key TEXT,
+    seconds REAL, latency REAL, spread REAL, date TEXT,
+    PRIMARY KEY (device, span, key)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS facts (
+    device TEXT, name TEXT, value INTEGER, date TEXT, PRIMARY KEY (device, name)
+) WITHOUT ROWID;
+"""
+
+
+def cache_directory() -> Path:
+    """Return where clnet remembers: ``$CLNET_CACHE_DIR``, else the user's cache."""
+    chosen = os.environ.get("CLNET_CACHE_DIR")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("clnet"))
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long something takes.
+
+    Attributes
+    ----------
+    seconds : float
+        Time of one run among many, back to back.
+    latency : float
+        Time of one run alone, until the host has seen it finish.
+    spread : float
+        Middle half of the rounds' times, as a share of the median.
+    """
+
+    seconds: float
+    latency: float
+    spread: float
+
+
+class Store:
+    """Remembered times of one device.
+
+    Parameters
+    ----------
+    device : Device
+        Name, driver and platform version together are the key: another driver
+        measures anew.
+    directory : Path, optional
+        Instead of `cache_directory`.
+
+    Attributes
+    ----------
+    path : Path
+        The file, of all devices; none before the first time is remembered.
+    """
+
+    def __init__(self, device: Device, directory: Path | None = None) -> None:
+        self.path = (directory or cache_directory()) / f"tuning-{SCHEMA}.sqlite3"
+        self._device = json.dumps({
+            "name": device.name,
+            "platform": device.platform,
+            "platform_version": device.platform_version,
+            "driver": device.driver,
+            "compute_units": device.compute_units,
+        })
+        self._spans: dict[str, dict[str, Timing]] = {}
+        self._facts: dict[str, bool] = {}
+        self._readable = self._writable = True
+
+    def get(self, span: str, key: str) -> Timing | None:
+        """Return the remembered time of `key` for a span's signature, or None.
+
+        A span's times are read once.
+
+        Parameters
+        ----------
+        span : str
+            `Span.signature`.
+        key : str
+            What computes it: variant, config, place, fingerprint.
+        """
+        if span not in self._spans:
+            rows = self._read(
+                "SELECT key, seconds, latency, spread FROM times "
+                "WHERE device = ? AND span = ?", span,
+            )
+            self._spans[span] = {
+                key: Timing(*times) for key, *times in rows
+                if all(isinstance(t, float) and 0 <= t < math.inf for t in times)
+            }
+        return self._spans[span].get(key)
+
+    def put(self, span: str, key: str, timing: Timing) -> None:
+        """Remember a time, at once.
+
+        Warns
+        -----
+        ClnetWarning
+            Once, if the file cannot be written: times then last for this process.
+        """
+        self.get(span, key)  # the span's others
+        self._spans[span][key] = timing
+        self._write("times", span, key, *map(float, astuple(timing)))
+
+    def fact(self, name: str) -> bool | None:
+        """Return what was found out about the device, or None."""
+        if name not in self._facts:
+            query = "SELECT value FROM facts WHERE device = ? AND name = ?"
+            for (value,) in self._read(query, name):
+                self._facts[name] = bool(value)
+        return self._facts.get(name)
+
+    def put_fact(self, name: str, value: bool) -> None:
+        """Remember what was found out about the device; warns as `put` does."""
+        self._facts[name] = value
+        self._write("facts", name, value)
+
+    def _read(self, query: str, name: str) -> list[tuple[Any, ...]]:
+        """Return the rows of this device and of a name."""
+        if not self._readable or not self.path.exists():
+            return []
+        try:
+            return self._run(query, self._device, name)
+        except (OSError, sqlite3.OperationalError) as error:
+            self._readable = False
+            _warn(f"measured times cannot be read: {self.path}: {error}")
+        return []
+
+    def _write(self, table: str, *row: float | str) -> None:
+        if not self._writable:
+            return
+        values = (self._device, *row, datetime.now(timezone.utc).isoformat())
+        marks = ", ".join("?" * len(values))
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._run(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", *values)
+        except (OSError, sqlite3.OperationalError) as error:
+            self._writable = False
+            _warn(
+                f"measured times are not remembered: {self.path}: {error}; set "
+                "CLNET_CACHE_DIR to a folder that can be written"
+            )
+
+    def _run(self, statement: str, *values: float | str) -> list[tuple[Any, ...]]:
+        """Execute a statement: in a new file, if the one there is damaged."""
+        try:
+            return self._executed(statement, values)
+        except sqlite3.OperationalError:
+            raise
+        except (sqlite3.DatabaseError, UnicodeError) as error:
+            self._set_aside(error)
+        return self._executed(statement, values)
+
+    def _executed(
+        self, statement: str, values: tuple[float | str, ...]
+    ) -> list[tuple[Any, ...]]:
+        # A connection for each serves threads and processes that were forked.
+        with closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS)) as file:
+            # Damaged keys are those of no step.
+            file.text_factory = partial(str, encoding="utf-8", errors="replace")
+            # Not synchronous: a process that is killed spoils nothing, and what a power
+            # failure spoils is measured again.
+            file.executescript(f"PRAGMA synchronous = OFF; {_CREATE}")
+            with file:
+                return file.execute(statement, values).fetchall()
+
+    def _set_aside(self, error: Exception) -> None:
+        aside = self.path.with_suffix(".damaged")
+        try:
+            self.path.replace(aside)
+            # What the journal says is of the damaged file.
+            Path(f"{self.path}-journal").unlink(missing_ok=True)
+        except OSError:
+            raise sqlite3.OperationalError(str(error)) from error
+        _warn(
+            f"measured times in {self.path} are damaged ({error}): it was set aside as "
+            f"{aside.name} and they will be measured again"
+        )
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, ClnetWarning, stacklevel=3)

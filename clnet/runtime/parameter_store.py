@@ -1,0 +1,93 @@
+"""A device's copy of a network's parameters, as they are and repacked."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+from numpy.typing import NDArray
+
+from clnet.network import Network
+from clnet.opencl.launch import Packed, Table
+from clnet.opencl.memory import Action, Memory
+from clnet.opencl.session import Session
+
+Array = NDArray[Any]
+
+
+class PackedMemory(Memory):
+    """A buffer of repacked parameters, and the launches that fill it.
+
+    Attributes
+    ----------
+    refill : list of callable
+        Enqueue the launches.
+    sources : list of Memory
+        The tables that they read: kept for whoever refills it last.
+    """
+
+    def __init__(self, session: Session, size: int) -> None:
+        super().__init__(session, size)
+        self.refill: list[Action] = []
+        self.sources: list[Memory] = []
+
+
+class ParameterStore:
+    """The device's copy of a network's parameters, as they are and repacked.
+
+    Attributes
+    ----------
+    host : ndarray
+        The network's own array, as of `version`.
+    version : int
+        The network's version that the copy holds; -1: none yet.
+    lock : threading.RLock
+        Held while buffers are added or refilled.
+    """
+
+    def __init__(self, session: Session, network: Network) -> None:
+        self._session = session
+        self.memory = Memory(session, network.parameters.nbytes)
+        self.host: Array = network.parameters
+        self.version = -1
+        self.lock = threading.RLock()
+        # Executables hold what they use; what none uses any more goes.
+        self._tables: weakref.WeakValueDictionary[str, Memory] = (
+            weakref.WeakValueDictionary()
+        )
+        self._packed: weakref.WeakValueDictionary[str, PackedMemory] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def table(self, table: Table) -> Memory:
+        """Return the buffer of a constant array, uploaded at its first use."""
+        memory = self._tables.get(table.key)
+        if memory is None:
+            values = table.make()
+            memory = self._tables[table.key] = Memory(self._session, values.nbytes)
+            memory.write(self._session, values)
+        return memory
+
+    def packed(self, packed: Packed) -> PackedMemory:
+        """Return a repacked buffer, made at its first use."""
+        memory = self._packed.get(packed.key)
+        if memory is None:
+            memory = PackedMemory(self._session, packed.size)
+            self._packed[packed.key] = memory
+            self.version = -1
+        return memory
+
+    def refresh(self, network: Network) -> None:
+        """Upload the parameters if they are not the network's present ones."""
+        with self.lock:
+            if self.version == network.version:
+                return
+            self._session.finish()  # calls on device arrays may still be running
+            version, self.host = network.version, network.parameters
+            self.memory.write(self._session, self.host)
+            for memory in list(self._packed.values()):
+                for action in memory.refill:
+                    action()
+            self._session.finish()
+            self.version = version

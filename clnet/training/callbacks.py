@@ -1,0 +1,150 @@
+"""Callbacks of `Network.fit`: what happens after each epoch, and what may stop it.
+
+A callback is called with the running `Training` and the `Epoch` just done, and stops
+the training by returning True. If it has a method ``start``, that is called with the
+`Training` before its first epoch; ``end``, when it is over, before its parameters go to
+the network.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.checks import check_count
+from clnet.errors import InputError, unknown
+from clnet.formats import NETWORK_SUFFIXES, suffix_of
+from clnet.formats.files import as_path
+
+if TYPE_CHECKING:
+    from clnet.training.fit import Training
+    from clnet.training.history import Epoch
+
+MONITORED = (
+    "loss", "mse", "bit_fail", "validation_loss", "validation_mse",
+    "validation_bit_fail",
+)
+
+
+class Callback(Protocol):
+    """What is called after each epoch."""
+
+    def __call__(self, training: Training, epoch: Epoch) -> bool | None:
+        """Return True to stop."""
+        ...
+
+
+def monitored(epoch: Epoch, name: str) -> float:
+    """Return a measure of an epoch by its name, one of `MONITORED`."""
+    if not name.startswith("validation_"):
+        return float(getattr(epoch.training, name))
+    if epoch.validation is None:
+        raise _no_validation(name)
+    return float(getattr(epoch.validation, name.removeprefix("validation_")))
+
+
+def _no_validation(name: str) -> InputError:
+    return InputError(f"{name} needs a validation set: pass validation=(x, t)")
+
+
+class EarlyStopping:
+    """Stop when a measure has not become smaller for some epochs; keep the best.
+
+    Parameters
+    ----------
+    monitor : str
+        One of `MONITORED`.
+    patience : int
+        Epochs without a smaller value after which to stop.
+    min_delta : float
+        By how much a value must be smaller to count.
+    restore_best : bool
+        Whether the parameters of the best epoch are taken in the end. They are read
+        from the device at each best epoch.
+
+    Raises
+    ------
+    InputError
+        If a name or number is not as above.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "validation_loss",
+        patience: int = 10,
+        min_delta: float = 0.0,
+        restore_best: bool = True,
+    ) -> None:
+        if monitor not in MONITORED:
+            raise unknown("measure", monitor, MONITORED)
+        check_count("patience", patience)
+        if not isinstance(min_delta, (int, float)) or not min_delta >= 0:
+            raise InputError(
+                f"min_delta must be a number of at least 0, not {min_delta!r}"
+            )
+        self.monitor = monitor
+        self.patience = patience
+        self.min_delta = min_delta
+        self.restore_best = restore_best
+        self.best = np.inf
+        self.best_epoch = 0
+        self._parameters: NDArray[Any] | None = None
+
+    def start(self, training: Training) -> None:
+        """Forget an earlier training.
+
+        Raises
+        ------
+        InputError
+            If what is monitored needs a validation set, and there is none.
+        """
+        if self.monitor.startswith("validation_") and not training.validates:
+            raise _no_validation(self.monitor)
+        self.best, self.best_epoch = np.inf, training.history.state.epoch
+        self._parameters = None
+
+    def __call__(self, training: Training, epoch: Epoch) -> bool:
+        """Return whether patience has run out."""
+        value = monitored(epoch, self.monitor)
+        if value < self.best - self.min_delta:
+            self.best, self.best_epoch = value, epoch.number
+            if self.restore_best:
+                self._parameters = training.parameters
+        return epoch.number - self.best_epoch >= self.patience
+
+    def end(self, training: Training) -> None:
+        """Take the best epoch's parameters."""
+        if self._parameters is not None:
+            training.parameters = self._parameters
+
+
+class Checkpoint:
+    """Save the network every few epochs, whole or not at all.
+
+    Parameters
+    ----------
+    path : str or path
+        A network's file, by its suffix.
+    every : int
+        Epochs from one to the next.
+
+    Raises
+    ------
+    FormatError, InputError
+        If the suffix is unknown, or `every` is not at least 1.
+    """
+
+    def __init__(self, path: str | PathLike[str], every: int = 1) -> None:
+        check_count("every", every)
+        self.path = as_path(path)
+        suffix_of(self.path, NETWORK_SUFFIXES, "networks")
+        self.every = every
+
+    def __call__(self, training: Training, epoch: Epoch) -> None:
+        """Save if it is time."""
+        if epoch.number % self.every == 0:
+            training.update_network()
+            training.network.save(self.path)

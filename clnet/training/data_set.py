@@ -1,0 +1,118 @@
+"""Samples that a network is trained on or measured with, checked and scaled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clnet.checks import as_numbers, column_hint
+from clnet.errors import InputError
+
+if TYPE_CHECKING:
+    from clnet.network import Network
+    from clnet.nn.scaling import Scaling
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Samples of one network.
+
+    Attributes
+    ----------
+    x, t : ndarray, shape [n, n_in] and [n, n_out]
+        Inputs and targets.
+    weight : ndarray, shape [n, 1], or None
+        Factor of each sample's loss.
+    """
+
+    x: Array
+    t: Array
+    weight: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def part(self, rows: slice | Array) -> DataSet:
+        """Return some of the samples."""
+        weight = None if self.weight is None else self.weight[rows]
+        return DataSet(self.x[rows], self.t[rows], weight)
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The arrays in the order of a program's inputs."""
+        return [a for a in (self.x, self.t, self.weight) if a is not None]
+
+
+def data_set(
+    network: Network,
+    x: ArrayLike,
+    t: ArrayLike,
+    weight: ArrayLike | None = None,
+    what: str = "",
+    scaling: Scaling | None = None,
+) -> DataSet:
+    """Return samples of a network, checked and scaled.
+
+    Parameters
+    ----------
+    network : Network
+        Whose they are.
+    x, t : array_like, shape [n, n_in] and [n, n_out]
+        Inputs and targets.
+    weight : array_like, shape [n], or None
+        Factor of each sample's loss.
+    what : str
+        Which they are, in errors: nothing, or a word and a space.
+    scaling : Scaling or None
+        Of inputs and targets.
+
+    Raises
+    ------
+    InputError
+        If a shape or type is wrong, there is no sample, or a number is not finite.
+    """
+    dtype = network.dtype if scaling is None else "float64"
+    arrays = {"x": as_numbers(f"{what}x", x, dtype),
+              "t": as_numbers(f"{what}t", t, dtype)}
+    widths = {"x": network.n_in, "t": network.n_out}
+    for name, array in arrays.items():
+        if array.ndim != 2 or array.shape[1] != widths[name]:
+            hint = column_hint(name, array, widths[name]) if name == "t" else ""
+            raise InputError(
+                f"{what}{name} has shape {list(array.shape)}, expected "
+                f"[samples, {widths[name]}]{hint}"
+            )
+    if scaling is not None:
+        scaled = scaling.scale_input(arrays["x"]), scaling.scale_output(arrays["t"])
+        arrays = {
+            name: as_numbers(name, array, network.dtype)
+            for name, array in zip(arrays, scaled, strict=True)
+        }
+    n = len(arrays["x"])
+    if n != len(arrays["t"]):
+        raise InputError(f"{what}x has {n} samples and t {len(arrays['t'])}")
+    if n == 0:
+        raise InputError(f"{what}x has no sample: give at least one")
+    if weight is not None:
+        arrays["sample_weight"] = as_numbers("sample_weight", weight, network.dtype)
+        if arrays["sample_weight"].shape != (n,):
+            raise InputError(
+                f"sample_weight has shape {list(arrays['sample_weight'].shape)}, "
+                f"expected [{n}]"
+            )
+    for name, array in arrays.items():
+        bad = np.argwhere(~np.isfinite(array))
+        if bad.size:
+            raise InputError(
+                f"{what}{name} holds {array[tuple(bad[0])]} at {bad[0].tolist()}, "
+                "expected finite numbers"
+            )
+    weights = arrays.get("sample_weight")
+    return DataSet(
+        arrays["x"], arrays["t"], None if weights is None else weights[:, np.newaxis]
+    )

@@ -1,0 +1,279 @@
+"""What `Network.fit` is asked for, checked: all that a training needs to begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from clnet.checks import check_count
+from clnet.errors import InputError, unknown
+from clnet.nn.activations import SOFTMAX
+from clnet.nn.fann_parameters import STOP_FUNCTIONS, FannParameters
+from clnet.nn.losses import LossFunction, loss_function
+from clnet.nn.optimisers import (
+    FANN,
+    Optimiser,
+    as_fann_parameters,
+    fann_optimiser,
+    optimiser,
+)
+from clnet.nn.regularisation import Regularisation
+from clnet.nn.schedules import Schedule, foreseen
+from clnet.nn.schedules import schedule as find_schedule
+from clnet.opencl.device import Device
+from clnet.opencl.discovery import Devices, device_list
+from clnet.training.callbacks import Callback
+from clnet.training.data_set import DataSet, data_set
+from clnet.training.history import Epoch, TrainingState
+
+if TYPE_CHECKING:
+    from clnet.network import Network
+    from clnet.nn.scaling import Scaling
+
+SEEDS = 1 << 63
+
+
+@dataclass(frozen=True)
+class TrainingSetup:
+    """What a training begins with.
+
+    Attributes
+    ----------
+    data : DataSet
+        What is learnt.
+    validation : DataSet or None
+        What is measured after each epoch.
+    batch : int
+        Samples a step, at most all.
+    shuffled : bool
+        Whether each epoch has its own random order.
+    rule : Optimiser
+        What changes the parameters.
+    loss : LossFunction
+        What is to become small.
+    regularisation : Regularisation
+        What is done to gradients before the rule.
+    rates : callable
+        Factor of the learning rate for an epoch, counted from 0.
+    foreseen : bool
+        Whether the rates depend on that number alone.
+    epochs : int
+        How many at most.
+    reached : callable
+        Says in a sentence that the desired error is reached; None: it is not.
+    callbacks : list of callables
+        In order.
+    state : TrainingState
+        At first.
+    devices : tuple of Device
+        Where: one, or several that share each batch.
+    precision : str
+        Of products: one of `ops.PRECISIONS`.
+    fann : FannParameters or None
+        FANN's training parameters of the network, when it is trained.
+    """
+
+    data: DataSet
+    validation: DataSet | None
+    batch: int
+    shuffled: bool
+    rule: Optimiser
+    loss: LossFunction
+    regularisation: Regularisation
+    rates: Schedule
+    foreseen: bool
+    epochs: int
+    reached: Callable[[Epoch], str | None]
+    callbacks: list[Callback]
+    state: TrainingState
+    devices: tuple[Device, ...]
+    precision: str
+    fann: FannParameters | None
+
+
+def training_setup(
+    network: Network,
+    x: ArrayLike,
+    t: ArrayLike,
+    *,
+    optimiser: str | Optimiser,
+    loss: str | None,
+    epochs: int,
+    batch_size: int | None,
+    shuffle: bool | None,
+    validation: tuple[ArrayLike, ArrayLike] | None,
+    sample_weight: ArrayLike | None,
+    callbacks: Iterable[Callback],
+    seed: int | None,
+    device: Devices,
+    devices: Devices,
+    desired_error: float | None,
+    stop: str | None,
+    schedule: str | Schedule | None,
+    regularisation: Regularisation,
+    state: TrainingState | None,
+    scaling: Scaling | None,
+    precision: str,
+) -> TrainingSetup:
+    """Return the checked arguments of `Network.fit`.
+
+    Raises
+    ------
+    InputError, DeviceError
+        If an argument is wrong, or no such device exists.
+    """
+    check_count("epochs", epochs)
+    data = data_set(network, x, t, sample_weight, scaling=scaling)
+    rule = rule_of(network, optimiser)
+    batch = _batch(rule, batch_size, len(data))
+    if shuffle is None:
+        shuffle = rule.batch is None
+    other = None
+    if validation is not None:
+        if not isinstance(validation, (tuple, list)) or len(validation) != 2:
+            raise InputError("validation must be a pair (x, t)")
+        other = data_set(network, *validation, what="validation ", scaling=scaling)
+    reached = _reached(network, desired_error, stop)
+    calls = _called(callbacks)
+    if None not in (device, devices):
+        raise InputError("give device or devices, not both")
+    where = device_list(device if devices is None else devices)
+    row = default_loss(network, optimiser) if loss is None else loss_function(loss)
+    begin = _begin(network, rule, seed) if state is None else _resumed(
+        network, rule, seed, state
+    )
+    rates = find_schedule(schedule, begin.epoch + epochs)
+    if schedule is not None and not hasattr(rule, "learning_rate"):
+        raise InputError(f"{rule.name} has no learning rate: leave out the schedule")
+    return TrainingSetup(
+        data, other, batch, bool(shuffle) and batch < len(data), rule, row,
+        regularisation, rates, foreseen(schedule), epochs, reached, calls, begin, where,
+        precision, _fann_of(network, rule, row, stop),
+    )
+
+
+def rule_of(network: Network, chosen: str | Optimiser) -> Optimiser:
+    """Return the optimiser that a name or row stands for: ``"fann"`` by the network.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name, or the network carries no training parameters.
+    """
+    if isinstance(chosen, str) and chosen == FANN:
+        if network.fann is None:
+            raise InputError(
+                'optimiser "fann" takes the training parameters of a .net file, and '
+                "this network carries none"
+            )
+        return fann_optimiser(network.fann)
+    return optimiser(chosen)
+
+
+def _batch(rule: Optimiser, size: int | None, n: int) -> int:
+    """Return the samples a step, at most all n."""
+    if size is not None:
+        check_count("batch_size", size)
+        if rule.batch not in (None, size):
+            raise InputError(
+                f"{rule.name} trains with a batch_size of {rule.batch}, not {size}"
+            )
+    return min(size or rule.batch or n, n)
+
+
+def default_loss(network: Network, chosen: str | Optimiser) -> LossFunction:
+    """Return the loss of `Network.fit` where none is named."""
+    if network.fann is not None and (network.fann_compatible or chosen == FANN):
+        return loss_function(f"fann_{network.fann.train_error_function}")
+    softmax = network.layers[-1].activation == SOFTMAX
+    return loss_function("categorical_cross_entropy" if softmax else "mse")
+
+
+def _fann_of(
+    network: Network, rule: Optimiser, loss: LossFunction, stop: str | None
+) -> FannParameters | None:
+    """Return FANN's parameters with the rule, if it is FANN's; else those there are."""
+    found = as_fann_parameters(rule)
+    if not found:
+        return network.fann
+    error = {"mse": "linear", "fann_linear": "linear", "fann_tanh": "tanh"}
+    if loss.name in error:
+        found["train_error_function"] = error[loss.name]
+    if stop is not None:
+        found["train_stop_function"] = stop
+    return replace(network.fann or FannParameters(), **found)
+
+
+def _called(callbacks: Iterable[Callback]) -> list[Callback]:
+    if not isinstance(callbacks, Iterable):
+        raise InputError(
+            f"callbacks must be a list of callables, not {type(callbacks).__name__}"
+        )
+    calls = list(callbacks)
+    for callback in calls:
+        if not callable(callback):
+            raise InputError(f"{callback!r} is no callback: it cannot be called")
+    return calls
+
+
+def _reached(
+    network: Network, desired: float | None, stop: str | None
+) -> Callable[[Epoch], str | None]:
+    """Return what tells, in a sentence, that the desired error is reached."""
+    if stop is None:
+        stop = "mse" if network.fann is None else network.fann.train_stop_function
+    if stop not in STOP_FUNCTIONS:
+        raise unknown("stop function", stop, STOP_FUNCTIONS)
+    if desired is None:
+        return lambda epoch: None
+    number = isinstance(desired, (int, float, np.number)) and desired >= 0
+    if not number or isinstance(desired, bool):
+        raise InputError(f"desired_error must be a number of at least 0: {desired!r}")
+
+    def reached(epoch: Epoch) -> str | None:
+        found = getattr(epoch, stop)
+        if found > desired:
+            return None
+        return f"{stop} {found:.6g} of epoch {epoch.number} is at most {desired:g}"
+
+    return reached
+
+
+def _begin(network: Network, rule: Optimiser, seed: int | None) -> TrainingState:
+    if seed is None:
+        seed = int(np.random.default_rng().integers(SEEDS))
+    whole = isinstance(seed, (int, np.integer)) and not isinstance(seed, bool)
+    if not whole or not 0 <= seed < SEEDS:
+        raise InputError(f"a seed must be a whole number from 0 to 2**63-1: {seed!r}")
+    parameters = network.parameters.copy()
+    values = np.empty((rule.slots, parameters.size), parameters.dtype)
+    values[...] = np.reshape(rule.initial, (rule.slots, 1))
+    return TrainingState(repr(rule), 0, 0, int(seed), parameters, values)
+
+
+def _resumed(
+    network: Network, rule: Optimiser, seed: int | None, state: TrainingState
+) -> TrainingState:
+    """Return the state to go on from, if it fits."""
+    if not isinstance(state, TrainingState):
+        raise InputError(f"state must be a TrainingState or None, not {state!r}")
+    if state.optimiser != repr(rule):
+        raise InputError(f"the state is of {state.optimiser}, not of {rule!r}")
+    size = network.layout.size
+    shapes = (state.parameters.shape, state.values.shape)
+    if shapes != ((size,), (rule.slots, size)):
+        raise InputError(
+            f"the state is of a network of {state.parameters.size} parameters, this "
+            f"one has {size}"
+        )
+    if seed not in (None, state.seed):
+        raise InputError(f"the state's seed is {state.seed}, not {seed}")
+    return replace(
+        state,
+        parameters=np.asarray(state.parameters, network.dtype),
+        values=np.asarray(state.values, network.dtype),
+    )

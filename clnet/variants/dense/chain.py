@@ -1,0 +1,68 @@
+"""What the variants share that compute a chain of layers at once (``chain.h``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from clnet.ir.ops import LayerOps, Nonlinearity, Span
+from clnet.nn.storage import RowStorage
+from clnet.variants.base import kernel_function, number, real
+
+
+def chain(span: Span) -> tuple[LayerOps, ...]:
+    """Return the layers of a span that was not refused."""
+    assert span.layers is not None
+    return span.layers
+
+
+def strides(span: Span) -> tuple[int, ...]:
+    """Return the row stride of each layer's A: its inputs in whole vectors."""
+    found = []
+    for layer in chain(span):
+        assert isinstance(layer.apply.storage, RowStorage)
+        found.append(layer.apply.storage.stride)
+    return tuple(found)
+
+
+def parameter_count(span: Span) -> int:
+    """Return the values of all weights and biases of the chain."""
+    biases = [layer.act.bias for layer in chain(span)]
+    return sum(layer.apply.weights.size for layer in chain(span)) + sum(
+        bias.size for bias in biases if bias is not None
+    )
+
+
+def table(numbers: Iterable[int]) -> str:
+    """Return whole numbers as the initialiser of a constant array."""
+    return "{" + ", ".join(str(n) for n in numbers) + "}"
+
+
+def functions_defines(
+    span: Span, functions: Iterable[Nonlinearity]
+) -> dict[str, int | str]:
+    """Return the macros of ``functions.h``: each function's code is its number."""
+    listed = []
+    for code, function in enumerate(functions):
+        limit = (function.limits or (float("inf"),))[0]
+        listed.append(
+            f"X({code}, {kernel_function(function.names[0])}, "
+            f"{number(function.steepness[0], span)}, {number(limit, span)})"
+        )
+    return {"FUNCTIONS(X)": " ".join(listed)}
+
+
+def chain_defines(span: Span) -> dict[str, int | str]:
+    """Return the macros of ``chain.h``."""
+    layers = chain(span)
+    functions = tuple(dict.fromkeys(layer.act.nonlinearity for layer in layers))
+    biases = [layer.act.bias for layer in layers]
+    return {
+        "REAL": real(span),
+        "LAYERS": len(layers),
+        "N_OUT": table([layer.n_out for layer in layers]),
+        "STRIDE": table(strides(span)),
+        "WEIGHTS": table([layer.apply.weights.offset for layer in layers]),
+        "BIAS": table([-1 if bias is None else bias.offset for bias in biases]),
+        "FUNCTION": table([functions.index(x.act.nonlinearity) for x in layers]),
+        **functions_defines(span, functions),
+    }

@@ -1,0 +1,187 @@
+"""cpu: a chain of dense layers in one launch, in the shape that CPU cores like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.ir.ops import LayerOps, Span
+from clnet.nn.activations import ACTIVATIONS
+from clnet.nn.storage.layout import round_up
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Alarm, Launch, Packed, Parameters, Scratch, Table
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    kernel_function,
+    refuse_unless_cpu,
+    refuse_unless_dense_layers,
+    span_bytes,
+    span_flops,
+)
+
+PANEL = 16  # outputs a panel
+BLOCK = 96  # samples a task at most
+LONG = 2e8  # flops; from about a millisecond on the caller's own start gains nothing
+GROUPS = (4, 2, 1, 8)  # panels a task, the usually best first
+PATIENCE = 1 << 16  # looks at another worker's task; some hundred microseconds
+LINGER = 1 << 18  # looks for another call; likewise
+LAYER = np.dtype(  # a row of cpu.cl's table of layers
+    [(name, np.int32) for name in ("n_in", "n_out", "packed", "out", "ldo", "function")]
+    + [(name, np.float32) for name in ("steepness", "limit")]
+)
+STATE = 8  # words of the state before its counters
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """Workers that stay from the first layer to the last (``cpu.cl``).
+
+    Config: ``workers``, the threads that share the work; ``group``, panels of 16
+    neurons a task; ``caller``, 1 where one of the workers is the calling thread
+    itself, through the device's serial companion: it starts at once, the others join
+    when they have woken, and stay awake for a moment for the next call.
+    """
+
+    name: str = "cpu"
+    reach: Reach = "run"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse other devices, other types, and what no chain of dense layers is."""
+        return (
+            refuse_unless_cpu(span, device) or refuse_unless_dense_layers(span, device)
+        )
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Tasks small enough to share, large enough to be worth a claim.
+
+        First the largest group that leaves every worker two tasks of the widest layer.
+        """
+        workers = 1 if device.serial else device.compute_units
+        caller = int(workers > 1 and serial_companion(device) is not None)
+        panels = -(-max(layer.n_out for layer in _layers(span)) // PANEL)
+        blocks = -(-span.batch // BLOCK)
+
+        def too_few(group: int) -> bool:
+            return workers > 1 and -(-panels // group) * blocks < 2 * workers
+
+        return tuple(
+            {"workers": workers, "group": group, "caller": here}
+            for here in sorted({caller, 0}, reverse=span_flops(span) < LONG)
+            for group in sorted(GROUPS, key=too_few)
+        )
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """One pass over the weights a block of samples, values in cache."""
+        layers = _layers(span)
+        again = -(-span.batch // BLOCK) - 1
+        weights = sum(4 * _packed_size(layer) for layer in layers)
+        moved = span_bytes(span) + again * weights
+        scratch = weights + 4 * _inner_size(span)
+        return Cost(span_flops(span), moved, 1, scratch, config["workers"])
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the repackings of the layers, and the one launch."""
+        layers = _layers(span)
+        workers, group = config["workers"], config["group"]
+        block = min(BLOCK, span.batch)
+        defines: dict[str, int | str] = {
+            "FUNCTIONS(X)": " ".join(
+                f"X({code}, {kernel_function(name)})"
+                for code, name in enumerate(ACTIVATIONS)
+            ),
+            "PANEL": PANEL,
+            "STATE": STATE,
+            "MANY": int(span.batch > 1),
+            "PATIENCE": PATIENCE,
+            "LINGER": LINGER,
+        }
+        starts = np.cumsum([0, *(_packed_size(layer) for layer in layers)])
+        key = f"cpu panels of {[layer.apply.weights.offset for layer in layers]}"
+        packed = Packed(key, 4 * int(starts[-1]))
+        tasks = max(-(-layer.n_out // (PANEL * group)) for layer in layers)
+        tasks *= -(-span.batch // block)
+        x, y = layers[0].apply.x, layers[-1].act.y
+        shared = (
+            Table.of(_table(span, layers, starts)),
+            len(layers), packed, x, x.stride,
+            Scratch("inner", 4 * _inner_size(span)), y, tasks, span.batch, block,
+            group, int(workers > 1),
+            Scratch("state", 4 * (STATE + len(layers) * (1 + tasks))),
+        )
+        launch = Launch("dense/cpu.cl", "workers", defines, (workers,), (1,), shared)
+        runs: tuple[Launch, ...] = (launch,)
+        if config["caller"]:
+            helpers = replace(
+                launch, kernel="helpers", global_size=(workers - 1,), standby=True
+            )
+            lead = replace(
+                launch, kernel="lead", global_size=(1,), arguments=(*shared, Alarm()),
+                place=serial_companion(device),
+            )
+            runs = (helpers, lead)
+        repacks = tuple(
+            Launch(
+                "dense/cpu.cl", "pack", defines,
+                (-(-layer.n_out // PANEL), layer.n_in + 1), (1, 1),
+                (
+                    Parameters(), layer.apply.weights.offset,
+                    layer.apply.storage.stride,  # type: ignore[attr-defined]
+                    -1 if layer.act.bias is None else layer.act.bias.offset,
+                    layer.n_in, layer.n_out, packed, int(start),
+                ),
+                when="parameters",
+            )
+            for layer, start in zip(layers, starts, strict=False)
+        )
+        return (*repacks, *runs)
+
+
+def serial_companion(device: Device) -> Device | None:
+    """Return the companion that runs kernels in the calling thread, if there is one."""
+    return next((place for place in device.companions if place.serial), None)
+
+
+def _layers(span: Span) -> tuple[LayerOps, ...]:
+    assert span.layers is not None
+    return span.layers
+
+
+def _packed_size(layer: LayerOps) -> int:
+    """Floats of a layer's panels."""
+    return round_up(layer.n_out, PANEL) * (layer.n_in + 1)
+
+
+def _inner_size(span: Span) -> int:
+    """Floats of all values between the layers, rows padded to whole panels."""
+    return span.batch * sum(
+        round_up(layer.n_out, PANEL) for layer in _layers(span)[:-1]
+    )
+
+
+def _table(
+    span: Span, layers: tuple[LayerOps, ...], starts: NDArray[np.int64]
+) -> NDArray[Any]:
+    """Return the kernel's table of layers."""
+    rows = np.zeros(len(layers), LAYER)
+    names = list(ACTIVATIONS)
+    out = 0
+    for row, layer, start in zip(rows, layers, starts, strict=False):
+        stride = round_up(layer.n_out, PANEL)
+        last = layer is layers[-1]
+        function = layer.act.nonlinearity
+        row["n_in"], row["n_out"], row["packed"] = layer.n_in, layer.n_out, start
+        row["out"] = 0 if last else out
+        row["ldo"] = layer.act.y.stride if last else stride
+        row["function"] = names.index(function.names[0])
+        row["steepness"] = function.steepness[0]
+        row["limit"] = (function.limits or (np.inf,))[0]
+        out += span.batch * stride
+    return rows

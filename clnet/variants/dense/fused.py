@@ -1,0 +1,91 @@
+"""fused: a chain of layers in one launch of one work-group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from clnet.ir.ops import Span
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch, Parameters, Scratch
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    gpu_shape,
+    item_size,
+    refuse_unless_dense_layers,
+    span_bytes,
+    span_flops,
+)
+from clnet.variants.dense.chain import chain, chain_defines, parameter_count, strides
+from clnet.variants.team import team_defines, team_group, team_local_bytes, team_sizes
+
+GROUPS = (1024, 512)  # work-items; a single group must keep enough loads under way
+
+
+@dataclass(frozen=True)
+class Fused:
+    """Layers divided by barriers instead of launches (``fused.cl``).
+
+    Config: ``items``, work-items a neuron; ``group``, work-items of the one group.
+    """
+
+    name: str = "fused"
+    reach: Reach = "run"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse all but chains of dense layers with one activation each."""
+        return refuse_unless_dense_layers(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """All team sizes; the likely ones with a smaller group too."""
+        groups = list(dict.fromkeys(team_group(group, device) for group in GROUPS))
+        sizes = team_sizes(device, groups[0])
+        found = [{"items": n, "group": groups[0]} for n in sizes]
+        if device.simd_width > 1:
+            likely = [n for n in sizes if sizes[0] // 4 <= n <= sizes[0]]
+            found += [{"items": n, "group": g} for g in groups[1:] for n in likely]
+        return tuple(
+            config for config in found
+            if team_local_bytes(config, span) <= device.local_memory
+        )
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count the parameters anew for every sample, on one compute unit."""
+        layers = chain(span)
+        # Hidden values are written once and read by every team's neuron.
+        hidden = span.batch * sum(layer.n_out for layer in layers[:-1])
+        again = parameter_count(span) * (span.batch - 1) + 2 * hidden
+        return Cost(
+            flops=span_flops(span),
+            bytes=span_bytes(span) + item_size(span) * again,
+            launches=1,
+            scratch=_scratch(span),
+            compute_units=1,
+            efficiency=gpu_shape(device),
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the one launch of one group."""
+        layers = chain(span)
+        x, y = layers[0].apply.x, layers[-1].act.y
+        defines = {
+            **chain_defines(span),
+            **team_defines(config, span, max(strides(span))),
+            "WIDEST": max(strides(span)),
+        }
+        return (
+            Launch(
+                "dense/fused.cl", "fused", defines, (config["group"],), (config["group"],),
+                (Parameters(), x, x.stride, x.width, y, y.stride, span.batch,
+                 Scratch("values", _scratch(span))),
+            ),
+        )
+
+
+def _scratch(span: Span) -> int:
+    """Return the bytes of the values between the layers, in two halves."""
+    return 2 * max(strides(span)) * item_size(span)

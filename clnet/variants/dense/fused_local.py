@@ -1,0 +1,140 @@
+"""fused_local: a chain of layers in one launch, hidden values in local memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from clnet.ir.ops import Span
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch, Parameters
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    gpu_shape,
+    item_size,
+    refuse_unless_dense_layers,
+    span_bytes,
+    span_flops,
+)
+from clnet.variants.dense.chain import (
+    chain,
+    chain_defines,
+    parameter_count,
+    strides,
+    table,
+)
+from clnet.variants.team import team_defines, team_group, team_local_bytes, team_sizes
+
+GROUPS = (1024, 512)  # work-items where there is one sample, and one group
+TILE_GROUP = 256  # work-items where there are many
+TILES = (16, 8, 4, 2, 1)  # samples
+
+
+@dataclass(frozen=True)
+class FusedLocal:
+    """A work-group takes a tile of samples through all layers (``fused_local.cl``).
+
+    Config: ``items``, work-items a neuron; ``group``, work-items of a group; ``tile``,
+    samples of a group.
+    """
+
+    name: str = "fused_local"
+    reach: Reach = "run"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse also layers whose values do not fit in local memory."""
+        refusal = refuse_unless_dense_layers(span, device)
+        if refusal is None and not self._configs(span, device):
+            needed = _widest(span) * item_size(span)
+            refusal = (
+                f"it keeps two neighbouring layers' values in local memory, {needed} "
+                f"bytes and room to add in, and {device.name} has {device.local_memory}"
+            )
+        return refusal
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Team sizes, and for batches tiles, that local memory has room for."""
+        return self._configs(span, device)
+
+    def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
+        found: list[Config] = []
+        if span.batch == 1:
+            groups = list(dict.fromkeys(team_group(g, device) for g in GROUPS))
+            sizes = team_sizes(device, groups[0])
+            found += [{"items": n, "group": groups[0], "tile": 1} for n in sizes]
+            if device.simd_width > 1:
+                likely = [n for n in sizes if sizes[0] // 4 <= n <= sizes[0]]
+                found += [
+                    {"items": n, "group": g, "tile": 1}
+                    for g in groups[1:] for n in likely
+                ]
+        else:
+            group = team_group(TILE_GROUP, device)
+            sizes = team_sizes(device, group)
+            some = [n for n in sizes if n in (1, sizes[0] // 4, sizes[0])]
+            if device.simd_width == 1:
+                some = some[:1]
+            tiles = [tile for tile in TILES if tile < 2 * span.batch]
+            # The largest tile that still gives every compute unit one comes first.
+            units = device.compute_units
+            tiles.sort(key=lambda tile: max(0, units - -(-span.batch // tile)))
+            found += [
+                {"items": n, "group": group, "tile": tile}
+                for tile in tiles for n in some
+            ]
+        room = device.local_memory
+        return tuple(config for config in found if _local_bytes(config, span) <= room)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count the parameters anew for every tile of samples."""
+        tiles = -(-span.batch // config["tile"])
+        again = parameter_count(span) * (tiles - 1)
+        return Cost(
+            flops=span_flops(span),
+            bytes=span_bytes(span) + item_size(span) * again,
+            launches=1,
+            scratch=0,
+            compute_units=min(device.compute_units, tiles),
+            efficiency=gpu_shape(device),
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the one launch of a group for each tile."""
+        layers = chain(span)
+        x, y = layers[0].apply.x, layers[-1].act.y
+        group, tile = config["group"], config["tile"]
+        values = tile * _widest(span)
+        at = [
+            0 if number % 2 == 0 else values - tile * stride
+            for number, stride in enumerate(strides(span))
+        ]
+        defines = {
+            **chain_defines(span),
+            **team_defines(config, span, max(strides(span))),
+            "VALUES": values,
+            "AT": table(at),
+        }
+        return (
+            Launch(
+                "dense/fused_local.cl", "fused_local", defines,
+                (-(-span.batch // tile) * group,), (group,),
+                (Parameters(), x, x.stride, x.width, y, y.stride, span.batch),
+            ),
+        )
+
+
+def _widest(span: Span) -> int:
+    """Return the values of a sample that local memory holds: two layers' inputs."""
+    widths = (*strides(span), 0)  # the last output goes to global memory
+    return max(a + b for a, b in pairwise(widths))
+
+
+def _local_bytes(config: Config, span: Span) -> int:
+    """Return the bytes of local memory that a config needs."""
+    values = config["tile"] * _widest(span) * item_size(span)
+    return values + team_local_bytes(config, span)

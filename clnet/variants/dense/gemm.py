@@ -1,0 +1,229 @@
+"""gemm: layers of a batch, by tiles in local memory and tiles in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from clnet.ir.ops import Span
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    dense_layer,
+    gpu_shape,
+    item_size,
+    layer_defines,
+    padded,
+    refuse_unless_dense_layers,
+    span_bytes,
+    span_flops,
+    weights_and_bias,
+)
+
+KEYS = ("tile_m", "tile_n", "tile_k", "item_m", "item_n", "teams", "lanes", "depth")
+# From large to small: large tiles read less, small ones give more groups.
+SHAPES = (
+    (128, 128, 8, 8, 8, 1, 4, 8),
+    (128, 128, 16, 16, 8, 2, 4, 8),
+    (128, 64, 16, 8, 8, 2, 2, 8),
+    (128, 64, 16, 8, 8, 2, 4, 8),
+    (128, 64, 16, 16, 8, 4, 4, 8),
+    (128, 64, 16, 8, 4, 1, 8, 4),
+    (64, 128, 16, 8, 8, 2, 4, 8),
+    (64, 64, 16, 8, 8, 4, 4, 8),
+    (64, 64, 16, 4, 4, 1, 8, 4),
+    (32, 128, 16, 4, 8, 2, 8, 4),
+    (32, 64, 32, 4, 4, 2, 8, 4),
+    (32, 32, 32, 4, 4, 4, 8, 4),
+    (16, 128, 32, 4, 4, 2, 8, 4),
+    (16, 64, 32, 4, 4, 4, 8, 4),
+    (64, 16, 32, 4, 4, 4, 4, 8),
+    (16, 32, 64, 4, 4, 8, 8, 4),
+    (32, 16, 64, 4, 4, 8, 4, 8),
+    (16, 16, 64, 4, 4, 16, 4, 4),
+    (8, 128, 32, 4, 4, 4, 8, 2),
+    (8, 64, 32, 4, 4, 8, 8, 2),
+    (8, 16, 128, 4, 4, 32, 4, 2),
+    (8, 64, 16, 4, 4, 1, 8, 2),
+)
+CONFIGS = tuple(dict(zip(KEYS, shape, strict=True)) for shape in SHAPES)
+MOST_CONFIGS = 6  # that are worth measuring
+
+# The model by which they are ranked, in clocks of a compute unit.
+MULTIPLY_ADDS = 128  # a clock, at best
+SHARES = {128: 1.0, 64: 1.0, 32: 0.8, 16: 0.7}  # of that, by a work-item's sums
+STEP_CLOCKS = 800  # from asking for a step's values to having them in local memory
+CLOCKS = 1.7e9  # a second
+BANDWIDTH = 1.5e12  # bytes a second at which sums of parts are written and read again
+
+
+@dataclass(frozen=True)
+class Product:
+    """c [m, n], of sums of k terms, as ``gemm.h`` computes it.
+
+    Attributes
+    ----------
+    m, n, k : int
+        Its sizes.
+    item : int
+        Bytes of a number.
+    """
+
+    m: int
+    n: int
+    k: int
+    item: int
+
+    def groups(self, config: Config) -> int:
+        """Return how many tiles cover c."""
+        return -(-self.m // config["tile_m"]) * -(-self.n // config["tile_n"])
+
+    def local_bytes(self, config: Config) -> int:
+        """Return the bytes of two sides of both tiles, or of what teams exchange."""
+        width = config["tile_m"] + config["tile_n"] + 8
+        exchanged = items(config) * config["item_n"]
+        return max(2 * config["tile_k"] * width, exchanged) * self.item
+
+    def fits(self, config: Config, device: Device) -> bool:
+        """Return whether a device can run groups of a config."""
+        return (
+            self.local_bytes(config) <= device.local_memory
+            and items(config) <= device.largest_group
+        )
+
+    def refuse(self, device: Device) -> str | None:
+        """Return why not even the smallest tile fits a device, or None."""
+        if any(self.fits(config, device) for config in CONFIGS):
+            return None
+        least = min(CONFIGS, key=self.local_bytes)
+        return (
+            f"it needs {self.local_bytes(least)} bytes of local memory and groups of "
+            f"{items(least)}, and {device.name} has {device.local_memory} and "
+            f"{device.largest_group}"
+        )
+
+    def clocks(self, config: Config, device: Device) -> float:
+        """Return the clocks that the model gives, launches left out."""
+        parts = config.get("parts", 1)
+        waves = -(-self.groups(config) * parts // device.compute_units)
+        steps = -(-self.k // (parts * config["tile_k"]))
+        each = config["tile_m"] * config["tile_n"] * config["tile_k"] / MULTIPLY_ADDS
+        share = SHARES[config["item_m"] * config["item_n"]]
+        added = items(config) * config["item_m"] if config["teams"] > 1 else 0
+        return max(waves * (steps * each / share + added), steps * STEP_CLOCKS)
+
+    def space(
+        self, device: Device, parts: tuple[int, ...] | None = None
+    ) -> tuple[Config, ...]:
+        """Return the configs to measure, the best by the model first.
+
+        Parameters
+        ----------
+        device : Device
+            Where.
+        parts : tuple of int or None
+            Into how many parts k may be cut; None: configs do not say.
+        """
+        found: list[Config] = [c for c in CONFIGS if self.fits(c, device)]
+        if parts is not None:
+            found = [{**c, "parts": p} for c in found for p in parts]
+
+        def seconds(config: Config) -> float:  # of equals, the larger tile stays first
+            busy, cut = self.clocks(config, device) / CLOCKS, config.get("parts", 1)
+            moved = 2 * cut * self.m * self.n * self.item / BANDWIDTH
+            return busy + (device.launch_cost + moved if cut > 1 else 0)
+
+        found.sort(key=seconds)
+        return tuple(found[: MOST_CONFIGS if device.simd_width > 1 else 1])
+
+    def cost(
+        self, span: Span, config: Config, device: Device, *, launches: int = 1,
+        scratch: int = 0,
+    ) -> Cost:
+        """Count operands for every tile that reads them, and scratch twice."""
+        again = self.k * self.m * (-(-self.n // config["tile_n"]) - 1)
+        again += self.k * self.n * (-(-self.m // config["tile_m"]) - 1)
+        groups = self.groups(config) * config.get("parts", 1)
+        return Cost(
+            flops=span_flops(span),
+            bytes=span_bytes(span) + self.item * again + 2 * scratch,
+            launches=launches,
+            scratch=scratch,
+            compute_units=min(device.compute_units, groups),
+            efficiency=gpu_shape(device),
+        )
+
+    def grid(self, config: Config) -> tuple[int, int]:
+        """Return the work-items down and the groups across."""
+        down = -(-self.m // config["tile_m"])
+        return down * items(config), -(-self.n // config["tile_n"])
+
+
+def items(config: Config) -> int:
+    """Return the work-items of a group."""
+    team = config["tile_m"] // config["item_m"] * (config["tile_n"] // config["item_n"])
+    return team * config["teams"]
+
+
+def tile_defines(config: Config, device: Device) -> dict[str, int | str]:
+    """Return the macros of ``gemm.h`` that a config and a device give."""
+    unroll = int(device.simd_width > 1)
+    return {"UNROLL": unroll, **{key.upper(): config[key] for key in KEYS}}
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """One dense layer of a batch (``gemm.cl``).
+
+    Config: ``tile_m``, ``tile_n``, samples and neurons of a group; ``tile_k``, inputs
+    of a step; ``item_m``, ``item_n``, samples and neurons of a work-item; ``teams``,
+    work-items that share a sum; ``lanes``, ``depth``, neighbours side by side and below
+    one another.
+    """
+
+    name: str = "gemm"
+    reach: Reach = "layer"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse also devices on which not even the smallest tile fits."""
+        refusal = refuse_unless_dense_layers(span, device, keeps_sums=True)
+        return refusal or _product(span).refuse(device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Tiles that fit the device, the best by a model first."""
+        return _product(span).space(device)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count A for every tile of samples, and x for every tile of neurons."""
+        return _product(span).cost(span, config, device)
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the layer's one launch."""
+        layer = dense_layer(span)
+        x, y, sums = layer.apply.x, layer.act.y, layer.apply.sums
+        keeps = sums in span.outputs
+        kept = sums if keeps else y
+        down, across = _product(span).grid(config)
+        return (
+            Launch(
+                "dense/gemm.cl", "gemm",
+                {
+                    **layer_defines(span, layer), **tile_defines(config, device),
+                    "X_PADDED": padded(x), "Y_PADDED": padded(y),
+                    "KEEPS_SUMS": int(keeps),
+                },
+                (down, across), (items(config), 1),
+                (*weights_and_bias(layer), x, x.stride, y, y.stride, kept, kept.stride,
+                 layer.n_in, layer.n_out, span.batch),
+            ),
+        )
+
+
+def _product(span: Span) -> Product:
+    layer = dense_layer(span)
+    return Product(span.batch, layer.n_out, layer.n_in, item_size(span))

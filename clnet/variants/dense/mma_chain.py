@@ -1,0 +1,329 @@
+"""mma_chain: a chain of dense layers of a batch on matrix units, in one launch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+from clnet.ir.ops import Span
+from clnet.nn.activations import activation
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Distress, Launch, Packed, Parameters, Scratch
+from clnet.opencl.program import GROUP_UNITS, matrix_units
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    function_defines,
+    number,
+    padded,
+    span_bytes,
+    span_flops,
+)
+from clnet.variants.dense.chain import chain, functions_defines, strides, table
+from clnet.variants.dense.mma import (
+    GROUP_ROWS,
+    MOST_CONFIGS,
+    PANEL,
+    RATES,
+    Product,
+    group_of,
+    local_bytes,
+    no_room_for_tiles,
+    refuse_unless_units_meet,
+    tile_room,
+)
+from clnet.variants.packing import BLOCK, BLOCK_BYTES, PLANES, WORDS, Packing
+
+PATIENCE = 1 << 22  # looks: some seconds
+KEYS = ("tile_m", "tile_n", "narrow", "step", "stages")
+# By planes; stages are as many as a unit has room for: it has one group.
+SHAPES = {
+    2: (
+        (128, 128, 64, 4, 3),
+        (64, 128, 64, 4, 4),
+        (128, 64, 32, 4, 4),
+        (64, 64, 32, 4, 6),
+        (64, 32, 32, 4, 8),
+    ),
+    1: (
+        (128, 256, 64, 4, 4),
+        (128, 192, 64, 4, 5),
+        (128, 128, 64, 4, 6),
+        (128, 96, 96, 4, 7),
+        (64, 128, 64, 4, 8),
+        (128, 64, 32, 4, 8),
+        (64, 96, 96, 4, 8),
+        (64, 64, 32, 4, 8),
+        (64, 32, 32, 4, 8),
+    ),
+}
+# Activations whose values are no larger than what they are given.
+NOT_BEYOND_SUMS = frozenset(
+    {"identity", "relu", "leaky_relu", "elu", "gelu", "silu"}
+)
+# The model by which they are ranked, in clocks of a compute unit, measured on an H200.
+RATE = {2: 38, 1: 127}  # values of a tile that its units add to in a clock
+BANDWIDTH = 58  # bytes a clock to local memory
+ARRIVAL = 900  # from asking for a tile's first step to having it
+FINISHING = 9  # for each column of a tile
+MEETING = 4500  # from a tile's end to where others begin
+
+
+@dataclass(frozen=True)
+class MmaChain:
+    """Groups stay for the tiles of all layers (``mma_chain.cl``).
+
+    Config: ``tile_m``, ``tile_n``, samples and neurons of a tile; ``narrow``, neurons
+    of tiles in layers where wider ones would leave units idle; ``step``, blocks of 16
+    inputs copied at once; ``stages``, steps in local memory.
+    """
+
+    name: str = "mma_chain"
+    reach: Reach = "run"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse few samples, other devices, and values without any bound."""
+        refusal = refuse_unless_units_meet(span, device)
+        if refusal is not None:
+            return refusal
+        if GROUP_UNITS not in matrix_units(device):
+            return "it needs matrix units of compute capability 9.0"
+        if span.batch < GROUP_ROWS:
+            return f"it computes {GROUP_ROWS} samples or more at a time"
+        layers = chain(span)
+        if len(layers) == 1:
+            return "it computes two layers or more"
+        for layer in layers[:-1]:
+            name = layer.act.nonlinearity.names[0]
+            if not (activation(name).bounded or name in NOT_BEYOND_SUMS):
+                return f"it passes on nothing beyond 1 and its sum, and {name} may be"
+        return None if self._configs(span, device) else no_room_for_tiles(device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Tiles, the best by a model first."""
+        units = device.compute_units
+        found = sorted(
+            self._configs(span, device),
+            key=lambda config: Tiling(span, config, units).clocks,
+        )
+        return tuple(found[:MOST_CONFIGS])
+
+    def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
+        """Return those that local memory holds."""
+        configs = (
+            dict(zip(KEYS, shape, strict=True))
+            for shape in SHAPES[PLANES[span.precision]]
+        )
+        room = tile_room(GROUP_UNITS, device)
+        return tuple(
+            config for config in configs
+            if Tiling(span, config, device.compute_units).local_bytes <= room
+        )
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count x packed and read again, and packed A for every tile of samples."""
+        tiling = Tiling(span, config, device.compute_units)
+        return Cost(
+            flops=span_flops(span),
+            bytes=span_bytes(span) + tiling.read,
+            launches=1,
+            scratch=tiling.values[-1] + 3 * tiling.scales_size
+            + sum(tiling.weights[-1])
+            + 4 * (len(tiling.products) + 1) * tiling.tiles_of_rows
+            + 4 * device.compute_units,
+            compute_units=device.compute_units,
+            efficiency=RATES[PLANES[span.precision]],
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the packing of all A, and the one launch of all layers."""
+        layers = chain(span)
+        tiling = Tiling(span, config, device.compute_units)
+        x, y = layers[0].apply.x, layers[-1].act.y
+        first, last = (layers[i].apply.weights.offset for i in (0, -1))
+        weights, rows = tiling.weights, tiling.rows
+        planes = PLANES[span.precision]
+        key = f"mma_chain {first} to {last} in {planes} halves by {tiling.widths}"
+        size, scales_size = weights[-1]
+        packed = Packed(key, size), Packed(f"{key}, scales", scales_size)
+        values = Scratch("values", tiling.values[-1])
+        groups = device.compute_units
+        group = group_of(tiling.shapes[0])
+        biases = [layer.act.bias for layer in layers]
+        hidden = [layer.act.nonlinearity for layer in layers[:-1]]
+        functions = tuple(dict.fromkeys(hidden))
+        narrow = min(tiling.widths)
+        scales = (
+            Scratch("scales", tiling.scales_size),
+            Scratch("largest", 2 * tiling.scales_size),
+        )
+        unbounded = [not activation(function.names[0]).bounded for function in hidden]
+        steepness = [abs(layer.act.nonlinearity.steepness[0]) for layer in layers]
+        defines = {
+            **tiling.products[0].defines(tiling.shape_of(config["tile_n"])),
+            **({"NARROW": narrow} if narrow < config["tile_n"] else {}),
+            "LAYERS": len(layers),
+            "N_OUT": table(layer.n_out for layer in layers),
+            "BLOCKS": table(packing.blocks for packing in rows),
+            "WIDTHS": table(tiling.widths),
+            "TILES": table(tiling.tiles),
+            "SCALED": table([1, *map(int, unbounded), 0]),
+            "REACH": "{" + ", ".join(number(s, span) for s in steepness) + "}",
+            "UNBOUNDED": int(any(unbounded)),
+            "VALUES": table(before // WORDS for before in tiling.values[:-1]),
+            "WEIGHTS": table(before // WORDS for before, _ in weights[:-1]),
+            "INVERSE": table(before // 4 for _, before in weights[:-1]),
+            "BIAS": table(-1 if bias is None else bias.offset for bias in biases),
+            "FUNCTION": table(functions.index(function) for function in hidden),
+            **functions_defines(span, functions),
+            **function_defines(span, layers[-1].act.nonlinearity),
+            "LAST_WIDTH": tiling.widths[-1],
+            "N_IN": x.width,
+            "X_PADDED": padded(x),
+            "Y_PADDED": padded(y),
+            "PATIENCE": PATIENCE,
+        }
+        return (
+            *(
+                packing.launch(
+                    Parameters(), layer.apply.weights.offset, stride, *packed,
+                    second=True, when="parameters", before=before,
+                )
+                for layer, packing, stride, before in zip(
+                    layers, tiling.columns, strides(span), weights[:-1], strict=True
+                )
+            ),
+            Launch(
+                "dense/mma_chain.cl", "mma_chain", defines, (groups * group,), (group,),
+                (
+                    x, x.stride, values, *scales, *packed, Parameters(), y, y.stride,
+                    span.batch,
+                    Scratch("counts", 4 * (len(layers) + 1) * tiling.tiles_of_rows),
+                    Scratch("launches", 4 * groups), Distress(),
+                ),
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a chain is cut into tiles for so many units, and where its operands are."""
+
+    span: Span
+    config: Config
+    units: int
+
+    @cached_property
+    def products(self) -> tuple[Product, ...]:
+        """Each layer's."""
+        planes = PLANES[self.span.precision]
+        return tuple(
+            Product(self.span.batch, layer.n_out, layer.n_in, planes)
+            for layer in chain(self.span)
+        )
+
+    @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """The columns of each layer's tiles: the faster by the model."""
+        both = self.config["tile_n"], self.config["narrow"]
+        return tuple(
+            min(both, key=lambda width: self._clocks(product, width))
+            for product in self.products
+        )
+
+    @property
+    def clocks(self) -> float:
+        """Clocks of all layers by the model."""
+        return sum(
+            self._clocks(product, width)
+            for product, width in zip(self.products, self.widths, strict=True)
+        )
+
+    def _clocks(self, product: Product, width: int) -> float:
+        rows, ahead = self.config["tile_m"], self.config["stages"] * self.config["step"]
+        tiles = product.tiles(self.shape_of(width))
+        blocks = product.a(self.shape_of(width)).blocks
+        of_row = product.planes * BLOCK_BYTES // BLOCK  # bytes of a block
+        # The weights of as many steps as there are stages come while rows are awaited.
+        copied = blocks * (rows + width) - min(blocks, ahead) * width
+        products = max(
+            blocks * rows * width / RATE[product.planes], copied * of_row / BANDWIDTH
+        )
+        tile = ARRIVAL + products + FINISHING * width
+        rounds = max(1, tiles / self.units)
+        if product.m <= PANEL * rows:  # else tiles of two layers share a round
+            rounds = math.ceil(rounds)
+        return rounds * tile + MEETING
+
+    def shape_of(self, width: int) -> Config:
+        """Return the config as `Product` has it, of tiles with so many columns."""
+        return {
+            **self.config, "tile_n": width, "units": GROUP_UNITS, "parts": 1,
+            "slice": 4, "warps_m": self.config["tile_m"] // BLOCK, "warps_n": 1,
+            "copier": self.config["tile_m"] // GROUP_ROWS,
+        }
+
+    @cached_property
+    def shapes(self) -> tuple[Config, ...]:
+        """Each layer's config as `Product` has it."""
+        return tuple(self.shape_of(width) for width in self.widths)
+
+    @property
+    def read(self) -> int:
+        """Bytes of operands that all tiles read."""
+        return sum(map(Product.read, self.products, self.shapes))
+
+    @cached_property
+    def rows(self) -> tuple[Packing, ...]:
+        """Each layer's inputs."""
+        return tuple(map(Product.a, self.products, self.shapes))
+
+    @cached_property
+    def columns(self) -> tuple[Packing, ...]:
+        """Each layer's weights."""
+        return tuple(map(Product.b, self.products, self.shapes))
+
+    @property
+    def local_bytes(self) -> int:
+        """Bytes of local memory that a group has."""
+        teams, columns = self.config["tile_m"] // GROUP_ROWS, self.config["tile_n"]
+        shape = self.shape_of(columns)
+        return local_bytes(shape, self.products[0].planes) + 8 * teams * columns
+
+    @property
+    def tiles_of_rows(self) -> int:
+        """Tiles of samples."""
+        return -(-self.span.batch // self.config["tile_m"])
+
+    @property
+    def scales_size(self) -> int:
+        """Bytes of a number for each row of each layer's inputs, in whole tiles."""
+        rows = self.tiles_of_rows * self.config["tile_m"]
+        return 4 * len(self.products) * rows
+
+    @property
+    def tiles(self) -> list[int]:
+        """Tiles before each layer, and all."""
+        tiles = map(Product.tiles, self.products, self.shapes)
+        return list(accumulate(tiles, initial=0))
+
+    @property
+    def values(self) -> list[int]:
+        """Bytes of inputs before each layer's, and of all."""
+        return list(accumulate((packing.size for packing in self.rows), initial=0))
+
+    @property
+    def weights(self) -> list[tuple[int, int]]:
+        """Bytes of weights and scales before each layer's, and of all."""
+        return list(
+            accumulate(
+                ((p.size, p.scales_size) for p in self.columns),
+                lambda a, b: (a[0] + b[0], a[1] + b[1]), initial=(0, 0),
+            )
+        )

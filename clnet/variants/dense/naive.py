@@ -1,0 +1,68 @@
+"""naive: one work-item a neuron."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from clnet.ir.ops import Span
+from clnet.nn.storage.layout import round_up
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    dense_layer,
+    gpu_shape,
+    item_size,
+    layer_defines,
+    refuse_unless_dense_layers,
+    span_bytes,
+    span_flops,
+    weights_and_bias,
+)
+
+GROUP = 64  # work-items
+
+
+@dataclass(frozen=True)
+class Naive:
+    """One dense layer; every work-item walks a row of A alone (``naive.cl``)."""
+
+    name: str = "naive"
+    reach: Reach = "layer"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse all but one dense layer with one activation."""
+        return refuse_unless_dense_layers(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """There is nothing to tune."""
+        return ({},)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Rows are read anew for every sample."""
+        layer = dense_layer(span)
+        again = item_size(span) * layer.n_in * layer.n_out * (span.batch - 1)
+        groups = -(-layer.n_out // GROUP) * span.batch
+        units = min(device.compute_units, groups)
+        return Cost(span_flops(span), span_bytes(span) + again, 1, 0, units,
+                    gpu_shape(device))
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the layer's one launch."""
+        layer = dense_layer(span)
+        x, y = layer.apply.x, layer.act.y
+        group = min(GROUP, device.largest_group)
+        across = round_up(layer.n_out, group)
+        return (
+            Launch(
+                "dense/naive.cl", "naive", layer_defines(span, layer),
+                (across * span.batch,), (group,),
+                (*weights_and_bias(layer), x, x.stride, y, y.stride, layer.n_in,
+                 layer.n_out, across),
+            ),
+        )

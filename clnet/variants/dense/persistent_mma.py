@@ -1,0 +1,353 @@
+"""persistent_mma: a chain of dense layers of a small batch in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.ir.ops import LayerOps, Nonlinearity, Span
+from clnet.nn.activations import activation
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Distress, Launch, Packed, Parameters, Scratch, Table
+from clnet.variants.base import Config, Cost, Reach, real, span_bytes, span_flops
+from clnet.variants.dense.chain import chain, functions_defines, strides
+from clnet.variants.dense.mma import RATES, refuse_unless_units_meet
+from clnet.variants.packing import BLOCK, BLOCK_BYTES, WARP, Packing
+
+LARGEST_BATCH = 128
+LOCAL_BYTES = 47 << 10  # that a group uses
+TILE = 8  # samples
+HALVES = 2  # that keep a value
+BOTH_BYTES = HALVES * BLOCK_BYTES  # of a block
+PIECE_BYTES, SCALES_BYTES, TASK_BYTES = 512, 32, 80
+PATIENCE = 1 << 22  # looks: some seconds
+KEYS = ("warps", "rows", "columns", "chunk")
+# Sixteen warps: four on each part of a unit hide what matrix units keep a warp waiting.
+SHAPES = (
+    (16, 1, 1, 2),
+    (16, 1, 1, 3),
+    (16, 2, 1, 2),
+    (16, 3, 1, 2),
+    (16, 1, 2, 3),
+    (16, 2, 2, 2),
+    (16, 3, 2, 2),
+    (16, 4, 2, 1),
+    (16, 3, 4, 1),
+)
+# Clocks of a group: a task; each time that its warps hold other blocks; a product of a
+# block and a piece; a piece's arrival; slices' exchange, and each piece of it; a task
+# whose blocks, pieces and sums take more than REGISTERS. Bytes of weights a clock for
+# all groups. Fitted to times of an H200.
+TASK, HELD, PRODUCT, ARRIVAL, EXCHANGE, PIECE_EXCHANGE = 1800, 500, 12, 8, 1500, 170
+SPILLS, REGISTERS = 3000, 80
+MEMORY = 3000
+MOST_SLICES = 8
+MOST_ROWS = max(shape[KEYS.index("rows")] for shape in SHAPES)
+
+
+@dataclass(frozen=True)
+class PersistentMma:
+    """Groups stay for all layers of a batch, each with tasks (``persistent_mma.cl``).
+
+    Config: ``warps`` of a group; ``rows``, blocks of 16 neurons, and ``columns``, tiles
+    of 8 samples, of a task; ``chunk``, blocks of inputs that a warp holds at once.
+    """
+
+    name: str = "persistent_mma"
+    reach: Reach = "run"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse large batches, and devices whose groups may not run at one time."""
+        refusal = refuse_unless_units_meet(span, device)
+        if refusal is not None:
+            return refusal
+        if not 2 <= span.batch <= LARGEST_BATCH:
+            return f"it computes 2 to {LARGEST_BATCH} samples at a time"
+        if not self._configs(span, device):
+            return (
+                "its lists of tasks and sums take more local memory than the "
+                f"{device.local_memory} bytes that {device.name} has"
+            )
+        return None
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Shapes that the batch fills and local memory holds, by a model's clocks."""
+        return sorted(
+            self._configs(span, device),
+            key=lambda config: Schedule(span, config, device).clocks,
+        )
+
+    def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
+        tiles = -(-span.batch // TILE)
+        return tuple(
+            config
+            for shape in SHAPES
+            if (config := dict(zip(KEYS, shape, strict=True)))
+            and config["columns"] < 2 * tiles
+            and Schedule(span, config, device).fits
+        )
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count what the span must move."""
+        schedule = Schedule(span, config, device)
+        return Cost(
+            flops=span_flops(span),
+            bytes=span_bytes(span),
+            launches=1,
+            scratch=2 * schedule.set_bytes + sum(schedule.packed_bytes),
+            compute_units=device.compute_units,
+            efficiency=RATES[HALVES],
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the packing of each layer's weights, and the one launch."""
+        layers, schedule = chain(span), Schedule(span, config, device)
+        x, y = layers[0].apply.x, layers[-1].act.y
+        first, last = (layers[i].apply.weights.offset for i in (0, -1))
+        key = f"persistent_mma {first} to {last}"
+        size, scales_size = schedule.packed_bytes
+        packed = Packed(key, size), Packed(f"{key}, scales", scales_size)
+        groups, group = schedule.groups, WARP * config["warps"]
+        defines = {
+            "REAL": real(span),
+            "PLANES": HALVES,
+            **functions_defines(span, schedule.functions),
+            **{name.upper(): config[name] for name in ("warps", "rows", "columns")},
+            "CHUNK": config["chunk"],
+            "TILES": schedule.tiles,
+            "TOGETHER": schedule.together,
+            "SLICES": max(cut.slices for cut in schedule.cuts),
+            "TASKS": schedule.most_tasks,
+            "PIECES": schedule.pieces[-1],
+            "PARTS": schedule.sums[-1],
+            "PATIENCE": PATIENCE,
+        }
+        shape = ", ".join(f"{name} {value}" for name, value in config.items())
+        return (
+            *(
+                packing.launch(
+                    Parameters(), layer.apply.weights.offset, stride, *packed,
+                    second=False, when="parameters", before=before,
+                )
+                for layer, packing, stride, before in zip(
+                    layers, schedule.packings, strides(span),
+                    schedule.packed_before[:-1], strict=True,
+                )
+            ),
+            Launch(
+                "dense/persistent_mma.cl", "persistent_mma", defines,
+                (groups * group,), (group,),
+                (
+                    *packed, Parameters(), x, x.stride, x.width, y, y.stride,
+                    span.batch, Scratch("words", 2 * schedule.set_bytes),
+                    Scratch("launches", 4 * groups),
+                    Table(
+                        f"{key}, {span.batch} samples on {groups} groups, {shape}",
+                        lambda: schedule.tasks,
+                    ),
+                    Distress(),
+                ),
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a layer is cut into tasks: rows of blocks of each, slices of its inputs."""
+
+    rows: int
+    slices: int
+    tasks: int
+
+
+def kept(cut: Cut, slice_: int, columns: int) -> range:
+    """Return the pieces of a tile whose sums a slice's group adds up and finishes."""
+    return range(slice_, cut.rows * columns, cut.slices)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which group does what, in which order, and where its values are."""
+
+    span: Span
+    config: Config
+    device: Device
+
+    @property
+    def groups(self) -> int:
+        """Groups of the launch: one a compute unit."""
+        return self.device.compute_units
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of samples, filled up to whole columns of tasks."""
+        columns = self.config["columns"]
+        return -(-self.span.batch // (TILE * columns)) * columns
+
+    @property
+    def together(self) -> int:
+        """Pieces of sums that warps add at a time: what local memory holds twice."""
+        pieces = self.config["rows"] * self.config["columns"]
+        left = min(LOCAL_BYTES, self.device.local_memory) - TASK_BYTES * self.most_tasks
+        return min(pieces, left // (2 * self.config["warps"] * PIECE_BYTES))
+
+    @property
+    def fits(self) -> bool:
+        """Whether local memory holds what a group needs."""
+        return self.together > 0
+
+    @property
+    def most_tasks(self) -> int:
+        """Tasks of the first group, which no other has more of."""
+        return sum(-(-cut.tasks // self.groups) for cut in self.cuts)
+
+    @cached_property
+    def packings(self) -> tuple[Packing, ...]:
+        """Each layer's weights: no more rows or terms than it must have."""
+        return tuple(
+            Packing(layer.n_out, layer.n_in, HALVES, BLOCK, BLOCK)
+            for layer in chain(self.span)
+        )
+
+    @property
+    def packed_before(self) -> list[tuple[int, int]]:
+        """Bytes of the weights and scales of the layers before each, and of all."""
+        return list(
+            accumulate(
+                ((p.size, p.scales_size) for p in self.packings),
+                lambda a, b: (a[0] + b[0], a[1] + b[1]), initial=(0, 0),
+            )
+        )
+
+    @property
+    def packed_bytes(self) -> tuple[int, int]:
+        """Bytes of all packed weights and scales; tasks' last rows read past them."""
+        size, scales_size = self.packed_before[-1]
+        # Whatever the config: the buffers serve all of them.
+        widest = max(packing.blocks for packing in self.packings)
+        return size + MOST_ROWS * widest * BOTH_BYTES, scales_size
+
+    @cached_property
+    def cuts(self) -> tuple[Cut, ...]:
+        """Each layer's, the fastest by a model."""
+        return tuple(
+            min(self._cuts(p), key=lambda c: self._clocks(p, c)) for p in self.packings
+        )
+
+    @property
+    def clocks(self) -> float:
+        """Clocks of all layers by the model."""
+        return sum(
+            max(self._clocks(packing, cut), packing.size / MEMORY)
+            for packing, cut in zip(self.packings, self.cuts, strict=True)
+        )
+
+    def _cuts(self, packing: Packing) -> Iterator[Cut]:
+        columns = self.tiles // self.config["columns"]
+        for rows in range(1, self.config["rows"] + 1):
+            tiles = -(-packing.row_blocks // rows) * columns
+            for slices in range(1, min(MOST_SLICES, packing.blocks) + 1):
+                share = -(-packing.blocks // slices)
+                # None empty; all that add up a sum at one time.
+                if -(-packing.blocks // share) == slices and (
+                    slices == 1 or tiles * slices <= self.groups
+                ):
+                    yield Cut(rows, slices, tiles * slices)
+
+    def _clocks(self, packing: Packing, cut: Cut) -> float:
+        warps, rows, columns, chunk = (self.config[name] for name in KEYS)
+        blocks = -(-packing.blocks // (cut.slices * warps))  # of a warp
+        # Rows that a task has not are multiplied as well.
+        each = PRODUCT * rows * columns + ARRIVAL * columns
+        exchange = EXCHANGE + PIECE_EXCHANGE * cut.rows * columns
+        registers = 4 * (rows * (HALVES * chunk + columns) + chunk * columns)
+        return -(-cut.tasks // self.groups) * (
+            TASK + HELD * -(-blocks // chunk) + blocks * warps * each
+            + exchange * (cut.slices > 1) + SPILLS * (registers > REGISTERS)
+        )
+
+    @cached_property
+    def pieces(self) -> list[int]:
+        """Where the pieces of each layer's outputs start, and how many there are."""
+        return list(
+            accumulate((p.blocks * self.tiles for p in self.packings[1:]), initial=0)
+        )
+
+    @cached_property
+    def sums(self) -> list[int]:
+        """Where the pieces of each layer's exchange start, and how many there are."""
+        return list(
+            accumulate(
+                (
+                    cut.tasks * cut.rows * self.config["columns"] * (cut.slices > 1)
+                    for cut in self.cuts
+                ),
+                initial=0,
+            )
+        )
+
+    @property
+    def set_bytes(self) -> int:
+        """Bytes of a set of words."""
+        pieces = max(self.pieces[-1], 1)  # memory of no bytes is none
+        return PIECE_BYTES * (pieces + self.sums[-1]) + SCALES_BYTES * pieces
+
+    @cached_property
+    def functions(self) -> tuple[Nonlinearity, ...]:
+        """The activations that occur, by their codes."""
+        return tuple(
+            dict.fromkeys(layer.act.nonlinearity for layer in chain(self.span))
+        )
+
+    @cached_property
+    def tasks(self) -> NDArray[np.int32]:
+        """The kernel's table [groups, tasks, numbers]; no blocks: no task."""
+        lists: list[list[tuple[int, ...]]] = [[] for _ in range(self.groups)]
+        for number, layer in enumerate(chain(self.span)):
+            for task in range(self.cuts[number].tasks):
+                lists[task % self.groups].append(self._task(number, layer, task))
+        table = np.zeros((self.groups, self.most_tasks, TASK_BYTES // 4), np.int32)
+        for group, tasks in enumerate(lists):
+            if tasks:
+                table[group, : len(tasks)] = tasks
+        return table
+
+    def _task(self, number: int, layer: LayerOps, task: int) -> tuple[int, ...]:
+        cut, packing = self.cuts[number], self.packings[number]
+        columns, last = self.config["columns"], number + 1 == len(self.packings)
+        tile, slice_ = divmod(task, cut.slices)
+        row, column = divmod(tile, self.tiles // columns)
+        row, column = row * cut.rows, column * columns
+        share = -(-packing.blocks // cut.slices)
+        before, scales_before = self.packed_before[number]
+        function, bias = layer.act.nonlinearity, layer.act.bias
+        inputs = chain(self.span)[number - 1].act.nonlinearity
+        return (
+            before // BOTH_BYTES + row * packing.blocks + slice_ * share,
+            packing.blocks,
+            slice_ * share, min(share, packing.blocks - slice_ * share),
+            cut.rows, sum(1 << piece for piece in kept(cut, slice_, columns)),
+            slice_, cut.slices,
+            self.pieces[number - 1] + column if number else -1,
+            int(number == 0 or not bounded(inputs)),
+            self.pieces[-1] + self.sums[number]
+            + tile * cut.rows * columns * cut.slices,
+            self.pieces[number] + row * self.tiles + column,
+            int(not bounded(function)),
+            0 if last else self.packings[number + 1].blocks,
+            row * BLOCK, layer.n_out,
+            -1 if bias is None else bias.offset, scales_before // 4,
+            column, self.functions.index(function),
+        )
+
+
+def bounded(function: Nonlinearity) -> bool:
+    """Return whether no neuron's value is beyond 1."""
+    return all(activation(name).bounded for name in function.names)

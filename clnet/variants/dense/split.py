@@ -1,0 +1,111 @@
+"""split: several work-items a neuron, their sums added in local memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from clnet.ir.ops import Span
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    dense_layer,
+    gpu_shape,
+    item_size,
+    layer_defines,
+    padded,
+    refuse_unless_dense_layers,
+    span_bytes,
+    span_flops,
+    weights_and_bias,
+)
+from clnet.variants.team import team_defines, team_group, team_local_bytes, team_sizes
+
+GROUP = 256  # work-items
+OTHER_GROUPS = (128, 512)
+TILES = (8, 4, 2, 1)  # samples
+
+
+@dataclass(frozen=True)
+class Split:
+    """One dense layer; a team of work-items reads a row of A (``split.cl``).
+
+    Config: ``items``, work-items a neuron; ``group``, work-items of a group; ``tile``,
+    samples that a weight read serves.
+    """
+
+    name: str = "split"
+    reach: Reach = "layer"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse all but one dense layer with one activation."""
+        return refuse_unless_dense_layers(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """All team sizes; for the default one other groups, and for batches tiles."""
+        group = team_group(GROUP, device)
+        sizes = team_sizes(device, group)
+        # No tile but the smallest has more places than there are samples to fill.
+        tiles = [tile for tile in TILES if tile < 2 * span.batch]
+        found = [{"items": n, "group": group, "tile": tiles[0]} for n in sizes]
+        if device.simd_width > 1:
+            some = [n for n in sizes if sizes[0] // 2 <= n <= sizes[0] * 2]
+            found += [
+                {"items": n, "group": group, "tile": tile}
+                for tile in tiles[1:] for n in some[:2]
+            ]
+            if span.batch == 1:
+                found += [
+                    {"items": n, "group": other, "tile": 1}
+                    for other in OTHER_GROUPS if other <= device.largest_group
+                    for n in some
+                ]
+        return tuple(
+            config for config in found
+            if team_local_bytes(config, span) <= device.local_memory
+        )
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count A for every tile of samples, and x for every group."""
+        layer = dense_layer(span)
+        tiles, blocks = _groups(span, config)
+        again = layer.apply.weights.size * (tiles - 1)
+        again += layer.n_in * span.batch * (blocks - 1)
+        return Cost(
+            flops=span_flops(span),
+            bytes=span_bytes(span) + item_size(span) * again,
+            launches=1,
+            scratch=0,
+            compute_units=min(device.compute_units, tiles * blocks),
+            efficiency=gpu_shape(device),
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the layer's one launch."""
+        layer = dense_layer(span)
+        x, y = layer.apply.x, layer.act.y
+        tiles, blocks = _groups(span, config)
+        defines = {
+            **layer_defines(span, layer),
+            **team_defines(config, span, layer.n_in),
+            "X_PADDED": padded(x),
+        }
+        return (
+            Launch(
+                "dense/split.cl", "split", defines,
+                (tiles * config["group"], blocks), (config["group"], 1),
+                (*weights_and_bias(layer), x, x.stride, y, y.stride, layer.n_in,
+                 layer.n_out, span.batch),
+            ),
+        )
+
+
+def _groups(span: Span, config: Config) -> tuple[int, int]:
+    """Return the launch's groups: tiles of samples, blocks of neurons."""
+    teams = config["group"] // config["items"]
+    return -(-span.batch // config["tile"]), -(-dense_layer(span).n_out // teams)

@@ -1,0 +1,356 @@
+"""fused_sparse: whole networks with sparse layers in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.ir.ops import Apply, Nonlinearity, Span, Value
+from clnet.nn.storage import CooStorage, CsrStorage, RowStorage, SparseStorage
+from clnet.nn.storage.sparse import index_array
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch, Parameters, Scratch, Table
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    gpu_shape,
+    item_size,
+    real,
+    span_bytes,
+    span_flops,
+    unsupported_dtype,
+)
+from clnet.variants.dense.chain import functions_defines
+from clnet.variants.mixed.products import (
+    Layer,
+    layers_of,
+    live_count,
+    live_entries,
+    refuse_unless_several_layers,
+)
+from clnet.variants.sparse.sparse import (
+    MOST,
+    SPARE,
+    index_type,
+    largest_group,
+    vector_lanes,
+)
+
+GROUPS = (1024, 256, 512)  # work-items for one sample, the usually best first
+TILE_GROUP = 256  # work-items for many
+TILES = (16, 8, 4, 1)  # samples
+PARTS = (1, 2, 4, 8, 16, 32)  # work-items of a row, for one sample or four
+VECTORS = (2, 4, 1)  # of samples, on CPUs
+ENTRIES = 4  # of a work-item, about: what hides the wait for the first
+ROWS = 256  # whose sums are added up together, at most
+PART = np.dtype(  # a row of the kernel's table
+    [(name, np.int32) for name in (
+        "n_in", "n_out", "stride", "weights", "starts", "source", "target", "adds",
+        "function", "bias", "bias_step",
+    )]
+)
+
+
+@dataclass(frozen=True)
+class FusedSparse:
+    """A tile of samples goes through all layers (``fused_sparse.cl``).
+
+    Config for GPUs: ``tile``, samples; ``group``, work-items of a group; ``parts``,
+    into which a row is cut. For CPUs: ``tile``; ``workers``.
+    """
+
+    name: str = "fused_sparse"
+    reach: Reach = "run"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse all but several layers, one of them sparse, that memory holds."""
+        sentence = refuse_unless_several_layers(span)
+        if sentence is not None:
+            return sentence
+        if not any(
+            isinstance(op, Apply) and isinstance(op.storage, SparseStorage)
+            for op in span.ops
+        ):
+            return "it is for networks with sparse layers, and here are none"
+        if len(span.inputs) > 1:
+            return "it reads one value, and these layers read several"
+        sentence = unsupported_dtype(span, device)
+        if sentence is None and not self._configs(span, device):
+            needed = _places(span).total * item_size(span)
+            sentence = (
+                f"it keeps values that later layers read in local memory, {needed} "
+                f"bytes and room to add in, and {device.name} has {device.local_memory}"
+            )
+        return sentence
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Parts that leave a work-item some entries; tiles that local memory holds."""
+        return self._configs(span, device)[:MOST]
+
+    def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
+        if device.type == "cpu":
+            return _cpu_configs(span, device)
+        wanted = max(_rows_lengths(span)) / ENTRIES
+        sizes = sorted(PARTS, key=lambda n: max(n / wanted, wanted / n))
+        groups = [largest_group(n, device) for n in GROUPS]
+        found: list[Config] = []
+        tiles = [t for t in TILES if t < 2 * span.batch or t == 1]
+        units = device.compute_units
+        # The largest tile that still gives every compute unit one comes first.
+        tiles.sort(key=lambda tile: max(0, units - -(-span.batch // tile)))
+        for tile in tiles[:3]:
+            many = [largest_group(TILE_GROUP, device)]
+            for group in dict.fromkeys(groups if span.batch == 1 else many):
+                fitting = [n for n in sizes if n * _lanes(tile) <= group]
+                found += [
+                    {"tile": tile, "group": group, "parts": n} for n in fitting[:4]
+                ]
+        room = device.local_memory
+        return tuple(c for c in found if _local_bytes(span, c) <= room)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count the entries, and dense rows, anew for every tile of samples."""
+        tiles = -(-span.batch // config["tile"])
+        size, places = item_size(span), _places(span).total
+        lists = sum(_list_bytes(layer) for layer in layers_of(span))
+        weights = sum(
+            apply.weights.size for layer in layers_of(span) for apply in layer.applies
+        )
+        moved = span_bytes(span) + lists * tiles + size * weights * (tiles - 1)
+        if device.type == "cpu":
+            # One sample's values come one at a time: a quarter of what vectors do.
+            efficiency = 0.25 if config["tile"] == 1 else 1.0
+            scratch = config["workers"] * places * config["tile"] * size
+            units = min(config["workers"], tiles, device.compute_units)
+            return Cost(span_flops(span), moved, 1, scratch, units, efficiency)
+        return Cost(
+            span_flops(span), moved, 1, 0, min(device.compute_units, tiles),
+            gpu_shape(device),
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the one launch."""
+        layers, places = layers_of(span), _places(span)
+        tile, slots = config["tile"], not all(_direct(layer) for layer in layers)
+        x, y = span.inputs[0], span.outputs[0]
+        functions = tuple(dict.fromkeys(layer.act.nonlinearity for layer in layers))
+        defines: dict[str, int | str] = {
+            "REAL": real(span), "TILE": tile, "SLOTS": int(slots),
+            "COLUMN": index_type(places.total), "PLACES": places.total,
+            **functions_defines(span, functions),
+        }
+        offsets = [a.weights.offset for layer in layers for a in layer.applies]
+        made: list[Tables] = []
+
+        def make(name: str) -> NDArray[Any]:
+            if not made:  # once for all
+                made.append(_tables(layers, places, functions, slots))
+            found: NDArray[Any] = getattr(made[0], name)
+            return found
+
+        def table(name: str) -> Table:
+            return Table(f"fused_sparse {offsets} {name}", partial(make, name))
+
+        parts, starts = table("parts"), table("starts")
+        arguments = (
+            Parameters(), parts, sum(len(_pieces(layer)) for layer in layers), starts,
+            table("slots") if slots else starts, table("columns"),
+            x, x.stride, x.width, y, y.stride, span.batch,
+        )
+        if device.type == "cpu":
+            lanes, workers = vector_lanes(span), config["workers"]
+            vectors = max(VECTORS) if tile == 1 else tile // lanes
+            scratch = workers * places.total * tile * item_size(span)
+            return (
+                Launch(
+                    "mixed/fused_sparse.cl", "fused_rows",
+                    {**defines, "GROUP": 1, "LANES": lanes, "VECTORS": vectors},
+                    (workers,), (1,), (*arguments, Scratch("values", scratch)),
+                ),
+            )
+        group = config["group"]
+        return (
+            Launch(
+                "mixed/fused_sparse.cl", "fused_sparse",
+                {
+                    **defines, "GROUP": group, "PARTS": config["parts"],
+                    "ROWS": _sums(span, config) // _pitch(config),
+                },
+                (-(-span.batch // tile) * group,), (group,), arguments,
+            ),
+        )
+
+
+# Places -----------------------------------------------------------------------------
+
+
+class Places(NamedTuple):
+    """Where values begin in the kernel's array, and how many places that has."""
+
+    of: dict[Value, int]
+    total: int
+
+
+def _places(span: Span) -> Places:
+    layers, x = layers_of(span), span.inputs[0]
+    until = {x: 0}  # the last layer that reads a value
+    for number, layer in enumerate(layers):
+        for apply in layer.applies:
+            until[apply.x] = number
+    found = {x: 0}
+    total = x.width
+    for number, layer in enumerate(layers):
+        y = layer.act.y
+        if number + 1 == len(layers) and len(_pieces(layer)) == 1:
+            break  # written to where it is wanted
+        # The first gap between those that this layer or a later one reads.
+        start = 0
+        for place, value in sorted(
+            ((place, v) for v, place in found.items() if until[v] >= number),
+            key=lambda pair: pair[0],
+        ):
+            if start + y.width <= place:
+                break
+            start = place + value.width
+        found[y] = start
+        until.setdefault(y, number)
+        total = max(total, start + y.width)
+    return Places(found, total)
+
+
+# Lists ------------------------------------------------------------------------------
+
+
+def _pieces(layer: Layer) -> list[tuple[Apply, ...]]:
+    """Return what is computed in turn: each dense product, and the others as one."""
+    dense = [(a,) for a in layer.applies if isinstance(a.storage, RowStorage)]
+    listed = tuple(a for a in layer.applies if not isinstance(a.storage, RowStorage))
+    return [*dense, listed] if listed else list(dense)
+
+
+def _direct(layer: Layer) -> bool:
+    """Whether the values of its entries, if any, lie as these do."""
+    listed = [a for a in layer.applies if not isinstance(a.storage, RowStorage)]
+    return not listed or (
+        len(listed) == 1 and isinstance(listed[0].storage, (CooStorage, CsrStorage))
+    )
+
+
+def _list_bytes(layer: Layer) -> int:
+    """Return the bytes of a layer's lists, about."""
+    each = 2 if _direct(layer) else 6
+    return sum(
+        4 * apply.storage.n_out + each * live_count(apply.storage)
+        for apply in layer.applies if not isinstance(apply.storage, RowStorage)
+    )
+
+
+def _rows_lengths(span: Span) -> list[float]:
+    """Return the mean entries of a row of each product."""
+    return [
+        apply.storage.n_in if isinstance(apply.storage, RowStorage)
+        else max(1.0, live_count(apply.storage) / apply.storage.n_out)
+        for layer in layers_of(span) for apply in layer.applies
+    ]
+
+
+class Tables(NamedTuple):
+    """The tables of ``fused_sparse.cl``."""
+
+    parts: NDArray[Any]
+    starts: NDArray[np.int32]
+    slots: NDArray[np.int32]
+    columns: NDArray[Any]
+
+
+def _tables(
+    layers: Sequence[Layer], places: Places, functions: Sequence[Nonlinearity],
+    with_slots: bool,
+) -> Tables:
+    parts: list[tuple[int, ...]] = []
+    starts: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+    slots, columns = list(starts), list(starts)
+    entries = rows_listed = 0
+    for layer in layers:
+        pieces, act = _pieces(layer), layer.act
+        for number, piece in enumerate(pieces):
+            first = piece[0]
+            stride, weights, source, start = 0, 0, 0, rows_listed
+            if isinstance(first.storage, RowStorage):
+                stride, weights = first.storage.stride, first.weights.offset
+                source = places.of[first.x]
+            else:
+                found = [live_entries(apply.storage) for apply in piece]
+                rows = np.concatenate([r for r, _, _ in found])
+                column = np.concatenate([
+                    c + places.of[apply.x]
+                    for (_, c, _), apply in zip(found, piece, strict=True)
+                ])
+                slot = np.concatenate([
+                    s + apply.weights.offset
+                    for (_, _, s), apply in zip(found, piece, strict=True)
+                ])
+                order = np.argsort(rows, kind="stable")
+                columns.append(column[order])
+                slots.append(slot[order])
+                counts = np.bincount(rows, minlength=act.y.width)
+                starts.append(entries + np.concatenate(([0], np.cumsum(counts))))
+                weights = first.weights.offset - entries
+                entries += len(rows)
+                rows_listed += act.y.width + 1
+            last = number + 1 == len(pieces)
+            parts.append((
+                first.storage.n_in, act.y.width, stride, weights, start, source,
+                places.of.get(act.y, 0), int(number > 0),
+                functions.index(act.nonlinearity) if last else -1,
+                -1 if act.bias is None else act.bias.offset, int(not act.shared),
+            ))
+    return Tables(
+        np.array(parts, PART), np.concatenate(starts).astype(np.int32),
+        np.concatenate(slots).astype(np.int32) if with_slots else np.zeros(1, np.int32),
+        index_array(np.concatenate(columns), places.total),
+    )
+
+
+# Configs ----------------------------------------------------------------------------
+
+
+def _cpu_configs(span: Span, device: Device) -> tuple[Config, ...]:
+    lanes = vector_lanes(span)
+    tiles = [lanes * n for n in VECTORS if lanes * n < 2 * span.batch][:2]
+    if span.batch < lanes:
+        tiles.append(1)
+    most = 1 if device.serial else device.compute_units
+    return tuple(
+        {"tile": tile, "workers": min(most, -(-span.batch // tile))} for tile in tiles
+    )
+
+
+def _lanes(tile: int) -> int:
+    return 1 if tile == 1 else tile // 4
+
+
+def _pitch(config: Config) -> int:
+    """Return the partial sums of a row."""
+    tile, parts = config["tile"], config["parts"]
+    return parts + 1 if tile == 1 else parts * tile + 4
+
+
+def _sums(span: Span, config: Config) -> int:
+    """Return the partial sums in local memory: of all rows, if these are not many."""
+    most = max(layer.act.y.width for layer in layers_of(span))
+    return _pitch(config) * min(most, ROWS, max(1, 4096 // _pitch(config)))
+
+
+def _local_bytes(span: Span, config: Config) -> int:
+    """Return the bytes of values and of partial sums."""
+    values = config["tile"] * _places(span).total
+    return (values + _sums(span, config) + SPARE) * item_size(span)

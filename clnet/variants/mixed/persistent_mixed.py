@@ -1,0 +1,453 @@
+"""persistent_mixed: sparse, local and dense layers in one launch over all units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.ir.ops import VALUE_ALIGNMENT, Nonlinearity, Span
+from clnet.nn.storage import LocalStorage, RowStorage, SparseStorage
+from clnet.nn.storage.base import Storage
+from clnet.nn.storage.layout import round_up
+from clnet.opencl.device import Device
+from clnet.opencl.launch import (
+    Answer,
+    Distress,
+    Given,
+    Launch,
+    Packed,
+    Parameters,
+    Scratch,
+    Table,
+)
+from clnet.opencl.program import inline_ptx
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    real,
+    refuse_unless_groups_meet,
+    span_bytes,
+    span_flops,
+)
+from clnet.variants.dense.chain import functions_defines
+from clnet.variants.dense.persistent import GIVEN, LINE, NAP, PATIENCE, WORD
+from clnet.variants.mixed.products import (
+    Layer,
+    layers_of,
+    live_count,
+    live_entries,
+    refuse_unless_several_layers,
+)
+from clnet.variants.packing import WARP
+
+# Work-items of a group, vectors on their way.
+SHAPES = ((256, 2), (256, 4), (256, 8), (256, 16), (512, 2), (512, 4), (512, 8))
+TOGETHER = 8  # work-items of a row at least, if it is long: they read a line of a cache
+FEWER = 2  # times fewer groups than compute units, at least, if fewer
+EXCHANGE = 36 << 10  # bytes that a unit could read while groups exchange a layer
+TAKERS = 256  # work-items of a group that puts values in order
+VECTOR = 4  # values
+AHEAD = 3  # empty tasks at a list's end
+TASK = np.dtype(  # a task of the kernel's
+    [(name, np.int32) for name in (
+        "words", "held", "padded", "listed", "shift", "rows", "vectors", "weights",
+        "told", "pads", "inner", "bias", "bias_step", "function", "spare0", "spare1",
+    )]
+)
+STEP = 1 << 10  # vectors of a group that take as long as what else a step takes
+PLACES = 1 << 16  # at most: they are counted in 16 bits
+INDEX = 2  # bytes of a place
+SPARE = 64  # bytes of local memory for what is no value
+
+
+@dataclass(frozen=True)
+class PersistentMixed:
+    """Groups that stay for all layers of any kind (``persistent_mixed.cl``).
+
+    Config: ``groups``; ``group``, work-items of each; ``depth``, vectors of weights
+    that each of those keeps on their way.
+    """
+
+    name: str = "persistent_mixed"
+    reach: Reach = "run"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse batches, and devices whose groups may run one after the other."""
+        refusal = _refuse_layers(span) or refuse_unless_groups_meet(device)
+        if refusal is not None:
+            return refusal
+        if span.batch > 1:
+            return "it computes one sample at a time"
+        if span.dtype != "float32":
+            return "it computes in float32 only"
+        if next(self._configs(span, device), None) is None:
+            return (
+                "it keeps what a group reads of two layers' inputs in local memory, "
+                f"and {device.name} has room for {device.local_memory} bytes"
+            )
+        return None
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Shapes that have the room that they need, the least work first."""
+        return sorted(
+            self._configs(span, device), key=lambda c: _work(span, c, device)
+        )
+
+    def _configs(self, span: Span, device: Device) -> Iterator[Config]:
+        units = device.compute_units
+        widest = max(map(_n_out, layers_of(span)))
+        for group, depth in SHAPES:
+            # Of few rows: no more groups than have one for each team.
+            enough = max(1, widest * _team(device) // group)
+            for groups in dict.fromkeys((units, min(units, enough))):
+                config = {"groups": groups, "group": group, "depth": depth}
+                room = _room(span, config, device)
+                if (
+                    (groups == units or FEWER * groups <= units)
+                    and group <= device.largest_group
+                    and 2 * WORD * (room + VECTOR) + SPARE <= device.local_memory
+                    and room + VECTOR <= PLACES
+                ):
+                    yield config
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count what the span must move, and the lists' columns."""
+        entries = sum(
+            live_count(apply.storage)
+            for layer in layers_of(span) if not _dense(layer) for apply in layer.applies
+        )
+        groups, moved = config["groups"], span_bytes(span) + INDEX * entries
+        waits = EXCHANGE * len(layers_of(span))
+        return Cost(
+            flops=span_flops(span),
+            bytes=moved,
+            launches=1,
+            scratch=WORD * (2 * sum(_words(span)) + groups + entries),
+            compute_units=groups,
+            efficiency=moved / (moved + groups * waits),
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return what puts lists in order, and the one launch."""
+        groups, group = config["groups"], config["group"]
+        lists, tasks = Lists(span, groups), Tasks(span, config, device)
+        x, y = span.inputs[0], span.outputs[0]
+        given = (Given(x),) if x.width <= GIVEN else ()
+        words = sum(_words(span))
+        defines: dict[str, int | str] = {
+            "REAL": real(span), "GROUP": group, "DEPTH": config["depth"],
+            "ROOM": _room(span, config, device), "TASKS": tasks.most,
+            "IN_ALL": words, "PATIENCE": PATIENCE, "NAP": NAP,
+            "GIVEN": len(given) * x.width,
+            **functions_defines(span, _functions(span)),
+        }
+        size, takers = VECTOR * lists.vectors, min(TAKERS, device.largest_group)
+        packed = Packed(f"{lists.key} values", WORD * size)
+        return (
+            Launch(
+                "mixed/persistent_mixed.cl", "take", defines,
+                (round_up(size, takers),), (takers,),
+                (Parameters(), lists.table("sources"), packed, size),
+                when="parameters",
+            ),
+            Launch(
+                "mixed/persistent_mixed.cl", "persistent_mixed", defines,
+                (groups * group,), (group,),
+                (
+                    Parameters(), packed, lists.table("starts"),
+                    lists.table("columns"), tasks.table(), x, x.width, y,
+                    Scratch("words", 2 * WORD * words),
+                    Scratch("launches", WORD * groups), Distress(), Answer(y), *given,
+                ),
+            ),
+        )
+
+
+def _refuse_layers(span: Span) -> str | None:
+    """Return why the span is no chain of layers, one of them not dense."""
+    refusal = refuse_unless_several_layers(span)
+    if refusal is not None:
+        return refusal
+    layers = layers_of(span)
+    if all(_dense(layer) for layer in layers):
+        return "it is for networks with sparse or local layers, and here are none"
+    x = layers[0].applies[0].x
+    for layer in layers:
+        if any(apply.x != x for apply in layer.applies):
+            return "its layers read the one before alone, and here one reads others"
+        if len(layer.applies) > 1 and any(
+            isinstance(apply.storage, RowStorage) for apply in layer.applies
+        ):
+            return "it adds up sparse products, and here one is dense"
+        x = layer.act.y
+    return None
+
+
+def _functions(span: Span) -> tuple[Nonlinearity, ...]:
+    """Return the activations that occur, by their codes."""
+    return tuple(dict.fromkeys(layer.act.nonlinearity for layer in layers_of(span)))
+
+
+def _dense(layer: Layer) -> bool:
+    """Whether a layer's rows are read as they lie."""
+    return len(layer.applies) == 1 and isinstance(layer.applies[0].storage, RowStorage)
+
+
+def _n_out(layer: Layer) -> int:
+    return layer.act.y.width
+
+
+def _padded(layer: Layer) -> int:
+    """Return the inputs of a layer in whole vectors; of a dense one, as rows have."""
+    storage = layer.applies[0].storage
+    if isinstance(storage, RowStorage):
+        return storage.stride
+    return round_up(storage.n_in, VALUE_ALIGNMENT)
+
+
+def _words(span: Span) -> list[int]:
+    """Return the words of each layer's inputs; those of the first layer are none."""
+    return [0, *(round_up(_padded(layer), LINE) for layer in layers_of(span)[1:])]
+
+
+def _longest(layer: Layer) -> int:
+    """Return the vectors of a layer's longest row, or a few more."""
+
+    def entries(storage: Storage) -> int:
+        if isinstance(storage, SparseStorage):
+            return storage.pattern.longest
+        assert isinstance(storage, LocalStorage)
+        return storage.window
+
+    if _dense(layer):
+        return _padded(layer) // VECTOR
+    return -(-sum(entries(apply.storage) for apply in layer.applies) // VECTOR)
+
+
+def _share(layer: Layer, groups: int) -> int:
+    """Return the rows of a group's largest share of a layer."""
+    return -(-_n_out(layer) // groups)
+
+
+def _team(device: Device) -> int:
+    """Return the work-items that may read a row."""
+    return WARP if inline_ptx(device) else 1
+
+
+def _shift(layer: Layer, config: Config, device: Device) -> int:
+    """Return n of the 2^n work-items that read a row of a layer."""
+    idle = max(TOGETHER, config["group"] // _share(layer, config["groups"]))
+    most = min(_team(device), idle).bit_length() - 1
+    return min(most, (_longest(layer) - 1).bit_length())
+
+
+def _work(span: Span, config: Config, device: Device) -> int:
+    """Return about how long a group's steps take, in vectors."""
+    group, depth, steps = config["group"], config["depth"], 0
+    for layer in layers_of(span):
+        shift = _shift(layer, config, device)
+        rounds = -(-_share(layer, config["groups"]) // (group >> shift))
+        steps += rounds * -(-_longest(layer) // (depth << shift))
+    return steps * (STEP + depth * group)
+
+
+def _room(span: Span, config: Config, device: Device) -> int:
+    """Return the values of the widest range that a group may read."""
+    most = 0
+    for layer in layers_of(span):
+        held = _padded(layer)
+        storage = layer.applies[0].storage
+        if _dense(layer):
+            step = config["depth"] << _shift(layer, config, device)
+            held = round_up(held, VECTOR * step)
+        elif isinstance(storage, LocalStorage):
+            rows = _share(layer, config["groups"])
+            # A range starts and ends on whole vectors.
+            held = min(held, round_up(rows + storage.window - 1 + VECTOR, VECTOR))
+        most = max(most, held)
+    return most
+
+
+# Tables -----------------------------------------------------------------------------
+
+
+class Tables(NamedTuple):
+    """The lists of ``persistent_mixed.cl``, and which parameters are their values."""
+
+    sources: NDArray[np.int32]
+    starts: NDArray[np.int32]
+    columns: NDArray[np.uint16]
+
+
+@dataclass(frozen=True)
+class Lists:
+    """The lists of the layers of a span that are not dense, for so many groups."""
+
+    span: Span
+    groups: int
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers that have some."""
+        return [layer for layer in layers_of(self.span) if not _dense(layer)]
+
+    @property
+    def key(self) -> str:
+        """What tells them from those of other layers of a network."""
+        offsets = [a.weights.offset for layer in self.layers for a in layer.applies]
+        return f"persistent_mixed {offsets}"
+
+    @property
+    def vectors(self) -> int:
+        """The vectors of all lists."""
+        return sum(int(_row_vectors(layer).sum()) for layer in self.layers)
+
+    def table(self, name: str) -> Table:
+        """Return one of `Tables` as an argument."""
+        place = f" for {self.groups} groups" * (name == "columns")
+        return Table(f"{self.key}, {name}{place}", lambda: getattr(self.tables, name))
+
+    @cached_property
+    def tables(self) -> Tables:
+        """Return all tables, made once."""
+        made: list[Tables] = []
+        vectors = 0
+        for layer in self.layers:
+            made.append(_tables(layer, self.groups, vectors))
+            vectors += len(made[-1].sources) // VECTOR
+        return Tables(*(np.concatenate(parts) for parts in zip(*made, strict=True)))
+
+
+def _row_vectors(layer: Layer) -> NDArray[np.int64]:
+    """Return the vectors of each row of a layer's list [n_out]."""
+    entries = np.zeros(_n_out(layer), np.int64)
+    for apply in layer.applies:
+        storage = apply.storage
+        if isinstance(storage, SparseStorage):
+            entries += storage.pattern.lengths
+        else:
+            entries += live_count(storage) // _n_out(layer)
+    return -(-entries // VECTOR)
+
+
+def _tables(layer: Layer, groups: int, before: int) -> Tables:
+    """Return the tables of one layer, with so many vectors of others before it."""
+    found = [live_entries(apply.storage) for apply in layer.applies]
+    rows = np.concatenate([r for r, _, _ in found])
+    order = np.argsort(rows, kind="stable")
+    rows = rows[order]
+    columns = np.concatenate([c for _, c, _ in found])[order]
+    slots = np.concatenate([
+        s + apply.weights.offset
+        for (_, _, s), apply in zip(found, layer.applies, strict=True)
+    ])[order]
+    starts = np.concatenate(([0], np.cumsum(_row_vectors(layer))))
+    entry_starts = np.searchsorted(rows, np.arange(_n_out(layer) + 1))
+    at = VECTOR * starts[rows] + np.arange(len(rows)) - entry_starts[rows]
+    counts = np.diff(entry_starts[_shares(layer, groups)])
+    # The first vector of local memory is zero.
+    columns += VECTOR * (1 - np.repeat(ranges_of(layer, groups)[:, 0], counts))
+    size = VECTOR * int(starts[-1])
+    sources, places = np.full(size, -1, np.int32), np.zeros(size, np.uint16)
+    sources[at], places[at] = slots, columns
+    return Tables(sources, (before + starts).astype(np.int32), places)
+
+
+def _shares(layer: Layer, groups: int) -> NDArray[np.int64]:
+    """Return where each group's rows of a layer start, and where the last end."""
+    each, more = divmod(_n_out(layer), groups)
+    return np.cumsum([0, *(each + (group < more) for group in range(groups))])
+
+
+def ranges_of(layer: Layer, groups: int) -> NDArray[np.int64]:
+    """Return from which vector of its inputs to which each group reads [groups, 2]."""
+    shares = _shares(layer, groups)
+    first, past = np.full(groups, layer.applies[0].storage.n_in), np.zeros(groups, int)
+    for apply in layer.applies:
+        storage = apply.storage
+        if isinstance(storage, SparseStorage):
+            columns = storage.pattern.columns
+            for group, (a, b) in enumerate(pairwise(storage.pattern.starts[shares])):
+                if a < b:
+                    first[group] = min(first[group], columns[a:b].min())
+                    past[group] = max(past[group], columns[a:b].max() + 1)
+        elif isinstance(storage, LocalStorage):
+            first = np.minimum(first, shares[:-1])
+            past = np.maximum(past, shares[1:] + storage.window - 1)
+        else:
+            first[:], past[:] = 0, storage.n_in
+    first = np.minimum(first, past)  # of no entries
+    return np.stack([first // VECTOR, -(-past // VECTOR)], axis=1)
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """What each group does in each layer."""
+
+    span: Span
+    config: Config
+    device: Device
+
+    @property
+    def most(self) -> int:
+        """Tasks of a group: the kernel reads ahead."""
+        return len(layers_of(self.span)) + AHEAD
+
+    def table(self) -> Table:
+        """Return the kernel's table [groups, most] as an argument."""
+        shape = ", ".join(f"{name} {value}" for name, value in self.config.items())
+        shape += f", rows by {_team(self.device)}"
+        weights = [a.weights.offset for x in layers_of(self.span) for a in x.applies]
+        key = f"persistent_mixed {weights}, tasks of {shape}"
+        return Table(key, self._make)
+
+    def _make(self) -> NDArray[Any]:
+        layers, groups = layers_of(self.span), self.config["groups"]
+        words = list(accumulate(_words(self.span), initial=0))
+        table = np.zeros((groups, self.most), TASK)
+        filled = np.zeros(groups, np.int64)
+        starts = 0  # of the rows of lists
+        for number, layer in enumerate(layers):
+            shares, act = _shares(layer, groups), layer.act
+            rows, last = np.diff(shares), number + 1 == len(layers)
+            shift, longest = _shift(layer, self.config, self.device), _longest(layer)
+            held = ranges_of(layer, groups)
+            weights = layer.applies[0].weights.offset // VECTOR + shares[:-1] * longest
+            if not _dense(layer):
+                weights = starts + shares[:-1]
+                starts += _n_out(layer) + 1
+            tasks = np.zeros(groups, TASK)
+            tasks["words"] = words[number] + VECTOR * held[:, 0]
+            tasks["held"] = tasks["padded"] = held[:, 1] - held[:, 0]
+            if _dense(layer):
+                step = self.config["depth"] << shift
+                tasks["held"] = _padded(layer) // VECTOR
+                tasks["padded"] = round_up(_padded(layer) // VECTOR, step)
+            tasks["listed"], tasks["shift"] = not _dense(layer), shift
+            tasks["rows"], tasks["vectors"] = rows, longest
+            tasks["weights"] = weights
+            tasks["told"] = shares[:-1] + (0 if last else words[number + 1])
+            tasks["inner"] = 0 if number == 0 else 2 if last else 1
+            if not last:
+                tasks["pads"][shares[1:] == _n_out(layer)] = (
+                    _padded(layers[number + 1]) - _n_out(layer)
+                )
+            step_of_bias = int(not act.shared)
+            tasks["bias"] = -1
+            if act.bias is not None:
+                tasks["bias"] = act.bias.offset + step_of_bias * shares[:-1]
+            tasks["bias_step"] = step_of_bias
+            tasks["function"] = _functions(self.span).index(act.nonlinearity)
+            working = np.flatnonzero(rows)
+            table[working, filled[working]] = tasks[working]
+            filled[working] += 1
+        return table.view(np.int32)

@@ -1,0 +1,165 @@
+"""generic: one op of any kind, any storage, any activation, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.ir.ops import Apply, BiasAct, Nonlinearity, Softmax, Span
+from clnet.nn.storage import LocalStorage, Storage
+from clnet.nn.storage.layout import round_up
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch, Parameters, Table
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    gpu_shape,
+    kernel_function,
+    real,
+    span_bytes,
+    span_flops,
+    unsupported_dtype,
+)
+
+MOST_ENTRIES = 1 << 20  # of a local layer, that are listed
+GROUP = 64  # work-items; enough for a warp or wavefront, few enough for every device
+
+
+@dataclass(frozen=True)
+class Generic:
+    """Kernels that read `Storage.entries()`, one work-item an element of the result."""
+
+    name: str = "generic"
+    reach: Reach = "op"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse training's ops, and a type that the device lacks."""
+        if not isinstance(span.ops[0], (Apply, BiasAct, Softmax)):
+            return "it computes the forward ops, and this is none"
+        if isinstance(span.ops[0], Apply):
+            refusal = refuse_entries(span.ops[0].storage)
+            return refusal or unsupported_dtype(span, device)
+        return unsupported_dtype(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """There is nothing to tune."""
+        return ({},)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Two indices are read with every value, and no load is shared."""
+        (op,) = span.ops
+        reads = span_bytes(span)
+        if isinstance(op, Apply):
+            reads += op.storage.size * span.batch * 16
+        return Cost(span_flops(span), reads, 1, 0, device.compute_units,
+                    gpu_shape(device))
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the op's one launch."""
+        (op,) = span.ops
+        group = min(GROUP, device.largest_group)
+        defines: dict[str, int | str] = {"REAL": real(span)}
+        if isinstance(op, Apply):
+            key = f"{op.storage.signature}@{op.weights.offset}"
+            storage = op.storage
+            return (
+                Launch(
+                    "reference/generic.cl", "apply", defines,
+                    (round_up(storage.n_out, group) * span.batch,), (group,),
+                    (
+                        Parameters(), op.weights.offset,
+                        Table(f"{key} starts", lambda: row_entries(storage)[0]),
+                        Table(f"{key} slots", lambda: row_entries(storage)[1]),
+                        Table(f"{key} columns", lambda: row_entries(storage)[2]),
+                        op.x, op.x.stride, op.sums, op.sums.stride, storage.n_out,
+                        int(op.accumulate), round_up(storage.n_out, group),
+                    ),
+                ),
+            )
+        if isinstance(op, BiasAct):
+            width = op.y.width
+            listed = " ".join(
+                f"X({code}, {kernel_function(name)})"
+                for code, name in enumerate(occurring(op.nonlinearity))
+            )
+            return (
+                Launch(
+                    "reference/generic.cl", "bias_act", {**defines, "MIXED(X)": listed},
+                    (round_up(width, group) * span.batch,), (group,),
+                    (
+                        Parameters(), -1 if op.bias is None else op.bias.offset,
+                        int(not op.shared),
+                        *function_tables(op.nonlinearity, width, span.dtype),
+                        op.sums, op.sums.stride, op.y, op.y.stride, width,
+                        round_up(width, group),
+                    ),
+                ),
+            )
+        if isinstance(op, Softmax):
+            return (
+                Launch(
+                    "reference/generic.cl", "softmax", defines,
+                    (round_up(span.batch, group),), (group,),
+                    (op.x, op.x.stride, op.y, op.y.stride, op.y.width, span.batch),
+                ),
+            )
+        raise NotImplementedError(f"no generic kernel for {type(op).__name__}")
+
+
+def refuse_entries(storage: Storage) -> str | None:
+    """Return why tables of a local storage's entries are not worth making, or None.
+
+    It has no indices, and kernels that need none.
+    """
+    if isinstance(storage, LocalStorage) and storage.size > MOST_ENTRIES:
+        return (
+            f"it would list {storage.size} entries of a local layer, more than "
+            f"{MOST_ENTRIES}"
+        )
+    return None
+
+
+def occurring(function: Nonlinearity) -> list[str]:
+    """Return the activations that occur in a layer; their places are their codes."""
+    return sorted(set(function.names))
+
+
+def function_tables(
+    function: Nonlinearity, width: int, dtype: str
+) -> tuple[Table, Table, Table]:
+    """Return the tables [width] of codes, steepnesses and limits of a layer."""
+    names = occurring(function)
+    codes = [names.index(name) for name in function.names]
+
+    def column(what: str, values: Any, kind: str) -> Table:
+        return Table(
+            f"{function!r} {width} {what}",
+            # A broadcast: `numpy.resize` takes seconds for millions of neurons.
+            lambda: np.broadcast_to(np.asarray(values, kind), width).copy(),
+        )
+
+    return (
+        column("codes", codes, "int32"),
+        column("steepness", function.steepness, dtype),
+        column("limits", function.limits or (np.inf,), dtype),
+    )
+
+
+def row_entries(
+    storage: Storage,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    """Return starts [n_out + 1], slots and columns [entries] of the live entries."""
+    entries = storage.entries()
+    slots = np.flatnonzero(entries.live)
+    slots = slots[np.argsort(entries.rows[slots], kind="stable")]
+    counts = np.bincount(entries.rows[slots], minlength=storage.n_out)
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    columns = entries.columns[slots]
+    return starts.astype(np.int32), slots.astype(np.int32), columns.astype(np.int32)

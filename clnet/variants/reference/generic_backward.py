@@ -1,0 +1,353 @@
+"""generic_backward: training's ops of any kind, storage and activation, anywhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.ir.ops import Op, Span
+from clnet.ir.training_ops import (
+    RECORD,
+    ActGrad,
+    ApplyT,
+    BiasGrad,
+    Gather,
+    Loss,
+    Outer,
+    Tally,
+)
+from clnet.nn.random import ROUNDS, half_bits
+from clnet.nn.storage import Storage
+from clnet.nn.storage.layout import round_up
+from clnet.opencl.device import Device
+from clnet.opencl.launch import (
+    Argument,
+    Gradients,
+    Launch,
+    Parameters,
+    Scalar,
+    Scratch,
+    Table,
+)
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    gpu_shape,
+    item_size,
+    real,
+    span_bytes,
+    span_flops,
+    unsupported_dtype,
+)
+from clnet.variants.reference.generic import (
+    GROUP,
+    function_tables,
+    occurring,
+    refuse_entries,
+)
+from clnet.variants.team import team_group
+from clnet.variants.training.backward import (
+    gradient_defines,
+    gradient_function,
+    loss_defines,
+)
+
+SOURCE = "reference/generic_backward.cl"
+BLOCK = 64  # samples of a partial sum
+TALLY_GROUP = 256  # work-items that add up the records
+TALLIED = 8  # records that each of them adds at least, where there are several groups
+ARRAYS = 3  # that are gathered at most: inputs, targets, weights
+SHARE_GROUPS = 8  # groups a compute unit that sum a shared bias's gradient
+GATHER_GROUP = 256  # work-items that copy rows
+GATHER_GROUPS = 4  # such groups that a compute unit wants
+MOST_ROWS = 64  # of a group
+UNSHARED = 8  # values that a GPU fetches for each one of a row that one work-item reads
+
+
+@dataclass(frozen=True)
+class GenericBackward:
+    """Kernels that read `Storage.entries()`, one work-item an element of the result."""
+
+    name: str = "generic_backward"
+    reach: Reach = "op"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse ops that are not training's, and a type that the device lacks."""
+        op = span.ops[0]
+        if type(op) not in _LAUNCHES:
+            return "it computes training's ops, and this is none"
+        if isinstance(op, (ApplyT, Outer)):
+            return refuse_entries(op.storage) or unsupported_dtype(span, device)
+        return unsupported_dtype(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """There is nothing to tune."""
+        return ({},)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count the indices read with every value; no load is shared."""
+        (op,) = span.ops
+        reads = span_bytes(span)
+        if isinstance(op, (ApplyT, Outer)):
+            reads += op.storage.size * span.batch * 16
+        if isinstance(op, Gather):  # of the data set it reads a batch
+            reads = 2 * item_size(span) * span.batch * sum(v.width for v in op.batch)
+        units, launches, scratch = device.compute_units, 1, 0
+        if isinstance(op, Loss) and device.type != "cpu":
+            reads *= min(UNSHARED, op.y.width)
+        if isinstance(op, Tally):
+            units = _tally_parts(span, device)
+            launches += units > 1
+            scratch = item_size(span) * len(RECORD) * units
+        if isinstance(op, BiasGrad) and op.shared:
+            launches = 2
+            scratch = item_size(span) * math.prod(_shared_parts(op, span, device))
+        return Cost(
+            span_flops(span), reads, launches, scratch, units, gpu_shape(device)
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the op's one launch; two where groups leave sums for one to add."""
+        (op,) = span.ops
+        return _LAUNCHES[type(op)](op, span, device)
+
+
+def _launch(
+    kernel: str, span: Span, device: Device, items: int,
+    arguments: tuple[Argument, ...], **defines: int | str,
+) -> Launch:
+    group = _group(device)
+    return Launch(
+        SOURCE, kernel, {"REAL": real(span), "BLOCK": BLOCK, **defines},
+        (round_up(items, group),), (group,), arguments,
+    )
+
+
+def _group(device: Device) -> int:
+    return min(GROUP, device.largest_group)
+
+
+def _act_grad(op: ActGrad, span: Span, device: Device) -> tuple[Launch, ...]:
+    function, width = op.nonlinearity, op.ds.width
+    listed = []
+    for code, name in enumerate(occurring(function)):
+        gradient, by_sum = gradient_function(name, function.fann_compatible)
+        listed.append(f"X({code}, {gradient}, {'v' if by_sum else 'y'})")
+    sums, y = op.sums or op.dy, op.y or op.dy
+    across = round_up(width, _group(device))
+    return (
+        _launch(
+            "act_grad", span, device, across * span.batch,
+            (
+                Parameters(), -1 if op.bias is None else op.bias.offset,
+                int(not op.shared),
+                *function_tables(function, width, span.dtype),
+                op.dy, op.dy.stride, sums, sums.stride, y, y.stride, op.ds,
+                op.ds.stride, width, across,
+            ),
+            READS_SUMS=int(op.sums is not None), READS_Y=int(op.y is not None),
+            **gradient_defines(span), **{"MIXED(X)": " ".join(listed)},
+        ),
+    )
+
+
+def _apply_t(op: ApplyT, span: Span, device: Device) -> tuple[Launch, ...]:
+    storage = op.storage
+    key = f"{storage.signature}@{op.weights.offset} by column"
+    across = round_up(storage.n_in, _group(device))
+    return (
+        _launch(
+            "apply_t", span, device, across * span.batch,
+            (
+                Parameters(), op.weights.offset,
+                *_tables(key, column_entries, storage, ("starts", "slots", "rows")),
+                op.ds, op.ds.stride, op.dx, op.dx.stride, storage.n_in,
+                int(op.accumulate), across,
+            ),
+        ),
+    )
+
+
+def _outer(op: Outer, span: Span, device: Device) -> tuple[Launch, ...]:
+    storage = op.storage
+    entries = int(storage.live().sum())
+    key = f"{storage.signature}@{op.weights.offset} by slot"
+    return (
+        _launch(
+            "outer", span, device, entries,
+            (
+                Gradients(), op.weights.offset,
+                *_tables(key, live_entries, storage, ("slots", "rows", "columns")),
+                op.ds, op.ds.stride, op.x, op.x.stride, entries, span.batch,
+            ),
+        ),
+    )
+
+
+def _bias_grad(op: BiasGrad, span: Span, device: Device) -> tuple[Launch, ...]:
+    if op.shared:
+        return _shared_bias_grad(op, span, device)
+    return (
+        _launch(
+            "bias_grad", span, device, op.ds.width,
+            (Gradients(), op.bias.offset, op.ds, op.ds.stride, op.ds.width, span.batch),
+        ),
+    )
+
+
+def _shared_bias_grad(op: BiasGrad, span: Span, device: Device) -> tuple[Launch, ...]:
+    group, (across, rows) = _group(device), _shared_parts(op, span, device)
+    parts = across * rows
+    team = team_group(TALLY_GROUP, device)
+    defines: dict[str, int | str] = {
+        "REAL": real(span), "BLOCK": BLOCK, "PARTS": parts, "TEAM": team,
+    }
+    partial = Scratch("partial", item_size(span) * parts)
+    return (
+        Launch(
+            SOURCE, "shared_bias_parts", defines, (parts,), (group,),
+            (op.ds, op.ds.stride, partial, op.ds.width, span.batch, across),
+        ),
+        Launch(
+            SOURCE, "shared_bias_grad", defines, (team,), (team,),
+            (Gradients(), op.bias.offset, partial),
+        ),
+    )
+
+
+def _shared_parts(op: BiasGrad, span: Span, device: Device) -> tuple[int, int]:
+    """Return how many sums a shared bias's gradient is made of: columns, and rows."""
+    group = _group(device)
+    most = SHARE_GROUPS * device.compute_units * group
+    across = min(round_up(op.ds.width, group), most)
+    return across, max(1, min(span.batch, most // across))
+
+
+def _loss(op: Loss, span: Span, device: Device) -> tuple[Launch, ...]:
+    width, dtype = op.y.width, span.dtype
+    halves = np.where(op.halved, 0.5, 1.0)
+    return (
+        _launch(
+            "loss", span, device, span.batch,
+            (
+                op.y, op.y.stride, op.t, op.t.stride, op.weight or op.t,
+                Table(
+                    f"halves {op.halved} {width}",
+                    lambda: np.broadcast_to(halves.astype(dtype), width).copy(),
+                ),
+                op.dy, op.dy.stride, op.record, width, span.batch,
+                float(op.bit_fail_limit), Scalar("samples"),
+            ),
+            **loss_defines(op, span),
+        ),
+    )
+
+
+def _tally(op: Tally, span: Span, device: Device) -> tuple[Launch, ...]:
+    group, parts = team_group(TALLY_GROUP, device), _tally_parts(span, device)
+    defines: dict[str, int | str] = {
+        "REAL": real(span), "BLOCK": BLOCK, "GROUP": group,
+    }
+
+    def total(record: Argument, rows: int) -> Launch:
+        return Launch(
+            SOURCE, "tally", defines, (group,), (group,),
+            (record, op.totals, rows, Scalar("fresh")),
+        )
+
+    if parts == 1:
+        return (total(op.record, span.batch),)
+    partial = Scratch("records", item_size(span) * len(RECORD) * parts)
+    return (
+        Launch(
+            SOURCE, "tally_parts", defines, (parts * group,), (group,),
+            (op.record, partial, span.batch),
+        ),
+        total(partial, parts),
+    )
+
+
+def _tally_parts(span: Span, device: Device) -> int:
+    """Return how many groups add up the records."""
+    each = TALLIED * team_group(TALLY_GROUP, device)
+    return max(1, min(device.compute_units, span.batch // each))
+
+
+def _gather(op: Gather, span: Span, device: Device) -> tuple[Launch, ...]:
+    group = min(GATHER_GROUP, device.largest_group)
+    groups = GATHER_GROUPS * device.compute_units
+    rows = max(1, min(MOST_ROWS, span.batch // groups))
+    arrays: list[Argument] = []
+    for data, batch in zip(op.data, op.batch, strict=True):
+        arrays += [data, data.stride, batch, batch.stride, data.width]
+    for _ in range(ARRAYS - len(op.data)):
+        arrays += [op.data[0], 0, op.batch[0], 0, 0]
+    words = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
+    return (
+        Launch(
+            SOURCE, "gather",
+            {
+                "REAL": real(span), "BLOCK": BLOCK, "ROWS": rows,
+                "SHUFFLED": int(op.shuffled),
+            },
+            (-(-span.batch // rows) * group,), (group,),
+            (
+                *arrays, span.batch, Scalar("first"), op.samples,
+                half_bits(op.samples), *words,
+            ),
+        ),
+    )
+
+
+_LAUNCHES: dict[type[Op], Callable[..., tuple[Launch, ...]]] = {
+    ActGrad: _act_grad,
+    ApplyT: _apply_t,
+    BiasGrad: _bias_grad,
+    Gather: _gather,
+    Loss: _loss,
+    Outer: _outer,
+    Tally: _tally,
+}
+
+Columns = tuple[NDArray[np.int32], ...]
+
+
+def _tables(
+    key: str, make: Callable[[Storage], Columns], storage: Storage,
+    names: tuple[str, ...],
+) -> tuple[Table, ...]:
+    def column(i: int) -> NDArray[np.int32]:
+        return make(storage)[i]
+
+    return tuple(
+        Table(f"{key} {name}", partial(column, i)) for i, name in enumerate(names)
+    )
+
+
+def column_entries(storage: Storage) -> Columns:
+    """Return starts [n_in + 1], slots and rows [entries], the live ones by column."""
+    entries = storage.entries()
+    slots = np.flatnonzero(entries.live)
+    slots = slots[np.argsort(entries.columns[slots], kind="stable")]
+    counts = np.bincount(entries.columns[slots], minlength=storage.n_in)
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    return _int32(starts, slots, entries.rows[slots])
+
+
+def live_entries(storage: Storage) -> Columns:
+    """Return slots, rows and columns [entries] of the live entries, in their order."""
+    entries = storage.entries()
+    slots = np.flatnonzero(entries.live)
+    return _int32(slots, entries.rows[slots], entries.columns[slots])
+
+
+def _int32(*arrays: NDArray[np.int64]) -> Columns:
+    return tuple(array.astype(np.int32) for array in arrays)

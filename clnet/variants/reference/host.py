@@ -1,0 +1,37 @@
+"""host: one op in NumPy, on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from clnet.ir.ops import Span
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch
+from clnet.variants.base import Config, Cost, Reach, span_bytes, span_flops
+
+
+@dataclass(frozen=True)
+class Host:
+    """NumPy's meaning of the op (`clnet.ir.reference`), in the network's dtype."""
+
+    name: str = "host"
+    reach: Reach = "op"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse nothing."""
+        return None
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """There is nothing to tune."""
+        return ({},)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """One pass over the parameters; transfers are the planner's to add."""
+        return Cost(span_flops(span), span_bytes(span), 0, 0, 1)
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return none: the runtime runs the ops in NumPy."""
+        return ()

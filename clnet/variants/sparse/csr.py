@@ -1,0 +1,90 @@
+"""csr: sparse products in the shape that CPU cores like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from clnet.ir.ops import Span
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch, Parameters
+from clnet.variants.base import Config, Cost, Reach, item_size, span_bytes, span_flops
+from clnet.variants.sparse.sparse import (
+    csr_runs,
+    refuse_unless_product,
+    sparse_product,
+    turn,
+    turned,
+    vector_lanes,
+)
+
+VECTORS = (4, 2, 1)  # of sums at once: as many as registers hold with ease
+
+
+@dataclass(frozen=True)
+class Csr:
+    """Work-items take runs of rows of equally many entries (``csr.cl``).
+
+    Values of storages other than csr and coo, and of transposes, are found by a table.
+
+    Config: ``runs``, the work-items; ``tile``, samples at a time.
+    """
+
+    name: str = "csr"
+    reach: Reach = "pair"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse what is no sparse product, and other devices."""
+        if device.type != "cpu":
+            return f"it is shaped for CPU cores, and {device.name} is none"
+        return refuse_unless_product(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """As many runs as cores, or more, to even out what takes longer."""
+        runs = csr_runs(sparse_product(span).rows, device)
+        lanes = vector_lanes(span)
+        tiles = [lanes * n for n in VECTORS if lanes * n < 2 * span.batch][:2]
+        if span.batch < lanes:
+            tiles.append(1)
+        return tuple({"runs": n, "tile": tile} for tile in tiles for n in runs)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Entries are read for every tile of samples; turned values twice."""
+        product, tile = sparse_product(span), config["tile"]
+        size, entries = item_size(span), product.entries
+        moved = span_bytes(span) + product.index_bytes()
+        units = min(config["runs"], device.compute_units)
+        if tile == 1:
+            # Values of x come one at a time: about a quarter of what vectors do.
+            return Cost(span_flops(span), moved, 1, 0, units, 0.25)
+        scratch = turned(span, product.x, tile, "x").size
+        again = -(-span.batch // tile) - 1
+        moved += 2 * scratch + again * (product.index_bytes() + size * entries)
+        return Cost(span_flops(span), moved, 2, scratch, units)
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the product, and for tiles the turning of x before it."""
+        product, tile, runs = sparse_product(span), config["tile"], config["runs"]
+        x, bias, lanes = product.x, product.bias, vector_lanes(span)
+        scratch = turned(span, x, tile, "x")
+        launch = Launch(
+            "sparse/csr.cl", "csr",
+            {
+                **product.defines(span), "LANES": lanes, "TILE": tile,
+                "VECTORS": VECTORS[0] if tile == 1 else tile // lanes,
+                "WIDTH_X": product.columns,
+                "SLOTS": int(not product.direct), "COLUMN": product.column_type,
+            },
+            (runs,), (1,),
+            (
+                Parameters(), product.weights.offset,
+                0 if bias is None else bias.offset, *product.lists.tables(),
+                x if tile == 1 else scratch, x.stride, *product.outputs(), span.batch,
+                product.lists.bounds(runs),
+            ),
+        )
+        if tile == 1:
+            return (launch,)
+        return turn(span, x, tile, scratch, device), launch

@@ -1,0 +1,138 @@
+"""dia: products of diagonals, and of their transpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from clnet.ir.ops import Span
+from clnet.nn.storage import DiaStorage
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch, Parameters, Table
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    gpu_shape,
+    item_size,
+    span_bytes,
+    span_flops,
+)
+from clnet.variants.sparse.sparse import (
+    SparseProduct,
+    csr_runs,
+    largest_group,
+    refuse_unless_product,
+    sparse_product,
+    vector_lanes,
+)
+
+GROUPS = (128, 256, 64)  # work-items
+SAMPLES = (8, 4, 2, 1)  # of a work-item
+VECTORS = 4  # of rows at once, on CPUs
+
+
+@dataclass(frozen=True)
+class Dia:
+    """Neighbouring rows by neighbouring work-items, or by vectors (``dia.cl``).
+
+    Config for GPUs: ``group``, work-items of a group; ``samples`` of a work-item. For
+    CPUs: ``runs`` of rows.
+    """
+
+    name: str = "dia"
+    reach: Reach = "pair"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse what is no sparse product, and other storages."""
+        sentence = refuse_unless_product(span, device)
+        if sentence is None and not isinstance(
+            sparse_product(span).storage, DiaStorage
+        ):
+            return f"it reads dia layers, not {sparse_product(span).storage.name}"
+        return sentence
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """As many samples a work-item as there are; on CPUs, runs for its cores."""
+        product = sparse_product(span)
+        if device.type == "cpu":
+            return tuple({"runs": n} for n in csr_runs(_blocks(product, span), device))
+        groups = dict.fromkeys(largest_group(n, device) for n in GROUPS)
+        samples = [n for n in SAMPLES if n <= span.batch][:2]
+        return tuple({"group": g, "samples": n} for n in samples for g in groups)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count the values once for all samples of a work-item; on CPUs once."""
+        product = sparse_product(span)
+        storage = _storage(product)
+        moved = span_bytes(span) + 4 * storage.offsets.size
+        if "runs" in config:
+            units = min(config["runs"], device.compute_units)
+            return Cost(span_flops(span), moved, 1, 0, units)
+        parts = -(-span.batch // config["samples"])
+        moved += (parts - 1) * item_size(span) * storage.size
+        groups = parts * -(-product.rows // config["group"])
+        return Cost(
+            span_flops(span), moved, 1, 0, min(device.compute_units, groups),
+            gpu_shape(device),
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the one launch."""
+        product = sparse_product(span)
+        storage, bias, rows = _storage(product), product.bias, product.rows
+        defines: dict[str, int | str] = {
+            **product.defines(span), "TRANSPOSED": int(product.transposed),
+            "HOLES": int(_has_holes(storage)),
+        }
+        arguments = (
+            Parameters(), product.weights.offset, 0 if bias is None else bias.offset,
+            Table(
+                f"dia {product.weights.offset} offsets",
+                partial(storage.indices.__getitem__, "offsets"),
+            ),
+            storage.offsets.size, storage.n_out, product.x, product.x.stride,
+            product.columns, *product.outputs(), rows, span.batch,
+        )
+        if "runs" in config:
+            blocks, runs = _blocks(product, span), config["runs"]
+            return (
+                Launch(
+                    "sparse/dia.cl", "dia_blocks",
+                    {
+                        **defines, "GROUP": 1, "LANES": vector_lanes(span),
+                        "VECTORS": VECTORS,
+                    },
+                    (runs,), (1,), (*arguments, -(-blocks // runs)),
+                ),
+            )
+        group, samples = config["group"], config["samples"]
+        return (
+            Launch(
+                "sparse/dia.cl", "dia", {**defines, "GROUP": group, "SAMPLES": samples},
+                (-(-rows // group) * group, -(-span.batch // samples)), (group, 1),
+                arguments,
+            ),
+        )
+
+
+def _storage(product: SparseProduct) -> DiaStorage:
+    assert isinstance(product.storage, DiaStorage)
+    return product.storage
+
+
+def _blocks(product: SparseProduct, span: Span) -> int:
+    """Return the blocks of rows that are computed at once on a CPU."""
+    return -(-product.rows // (VECTORS * vector_lanes(span)))
+
+
+def _has_holes(storage: DiaStorage) -> bool:
+    """Return whether a diagonal lacks an entry between the matrix's edges."""
+    offsets = storage.offsets
+    lengths = np.minimum(storage.n_out, storage.n_in - offsets) + np.minimum(0, offsets)
+    return int(lengths.sum()) > len(storage.pattern)

@@ -1,0 +1,195 @@
+"""sell: products of sliced ELL, and of ELL, on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.ir.ops import Span
+from clnet.ir.training_ops import ApplyT
+from clnet.nn.storage import EllStorage, SellStorage
+from clnet.nn.storage.sell import SLICE
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch, Parameters, Table
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    gpu_shape,
+    item_size,
+    span_bytes,
+    span_flops,
+)
+from clnet.variants.sparse.sparse import (
+    UNROLL,
+    SparseProduct,
+    refuse_unless_product,
+    sparse_product,
+    turn,
+    turned,
+)
+
+# The usually best first.
+TILES = (16, 32, 8, 4)  # samples
+GROUPS = (512, 256, 1024, 128, 64, 32)  # work-items, for one sample
+MOST_GROUPS = 3  # of these that are worth measuring
+TILE_PARTS = (4, 8, 2, 1)  # for a tile
+
+
+@dataclass(frozen=True)
+class Sell:
+    """Slices of rows by work-groups (``sell.cl``).
+
+    Config: ``parts`` of a slice; ``vector``, rows of a work-item; ``tile``, samples;
+    ``staged``, whether x is in local memory.
+    """
+
+    name: str = "sell"
+    reach: Reach = "pair"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse also other storages, and devices of small work-groups."""
+        op = span.ops[0]
+        sentence = refuse_unless_product(span, device)
+        if sentence is not None:
+            return sentence
+        if isinstance(op, ApplyT):
+            return "it multiplies by a layer's matrix, not by its transpose"
+        storage = sparse_product(span).storage
+        if not isinstance(storage, (EllStorage, SellStorage)):
+            return f"it reads ell and sell layers, not {storage.name}"
+        if device.largest_group < _height(storage):
+            return (
+                f"its groups have {_height(storage)} work-items or more, and "
+                f"{device.name} allows {device.largest_group}"
+            )
+        return None
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Parts that give each work-item some vectors, the likely best first."""
+        product = sparse_product(span)
+        height = _height(product.storage)
+        found: list[Config] = []
+        if span.batch < TILES[-1]:
+            # Rows of vectors must start on whole ones.
+            aligned = _stride(product.storage) % 4 == 0 and height % 4 == 0
+            vector = 4 if aligned else 1
+            groups = [n for n in GROUPS if height <= n <= device.largest_group]
+            found += [
+                {"parts": group * vector // height, "vector": vector, "tile": 1,
+                 "staged": staged}
+                for staged in (0, 1) for group in groups[:MOST_GROUPS]
+            ]
+        if span.batch > 1:
+            most = 4 * device.largest_group // height
+            tiles = [t for t in TILES if t < 2 * span.batch and t <= most]
+            found += [
+                {"parts": parts, "vector": 1, "tile": tile, "staged": 0}
+                for tile in tiles[:2]
+                for parts in [n for n in TILE_PARTS if n * tile <= most][:3]
+            ]
+        return tuple(
+            c for c in found if _local_bytes(product, span, c) <= device.local_memory
+        )
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count entries for every tile of samples, and turned values twice."""
+        product, tile = sparse_product(span), config["tile"]
+        storage, size = product.storage, item_size(span)
+        tiles, slices = -(-span.batch // tile), _slices(storage)
+        moved = span_bytes(span) + storage.nbytes(size) * tiles
+        scratch = 0
+        if tile > 1:
+            scratch = turned(span, product.x, tile, "x").size
+            moved += 2 * scratch + size * product.entries * span.batch // 2
+        elif config["staged"]:
+            moved += size * product.columns * slices * span.batch
+        else:
+            moved += size * product.entries * span.batch
+        return Cost(
+            span_flops(span), moved, 1 + (tile > 1), scratch,
+            min(device.compute_units, tiles * slices), gpu_shape(device),
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the product, and for tiles the turning of x before it."""
+        product, tile, parts = sparse_product(span), config["tile"], config["parts"]
+        storage = product.storage
+        assert isinstance(storage, (EllStorage, SellStorage))
+        height, slices = _height(storage), _slices(storage)
+        items = height // config["vector"] if tile == 1 else height * tile // 4
+        scratch = turned(span, product.x, tile, "x")
+        before = (turn(span, product.x, tile, scratch, device),) if tile > 1 else ()
+        bias = product.bias
+
+        def table(what: str) -> Table:
+            key = product.lists.key(f"of slices, {what}")
+            return Table(key, partial(_table, storage, what))
+
+        return (
+            *before,
+            Launch(
+                "sparse/sell.cl", "sell",
+                {
+                    **product.defines(span), "HEIGHT": height, "TILE": tile,
+                    "VECTOR": config["vector"], "PARTS": parts, "UNROLL": UNROLL,
+                    "STAGED": config["staged"], "WIDTH_X": product.columns,
+                    "COLUMN": product.column_type,
+                },
+                (slices * items * parts, -(-span.batch // tile)), (items * parts, 1),
+                (
+                    Parameters(), product.weights.offset,
+                    0 if bias is None else bias.offset, table("slices"),
+                    _stride(storage), table("lengths"), table("order"),
+                    table("columns"), product.x if tile == 1 else scratch,
+                    product.x.stride, *product.outputs(), product.rows, span.batch,
+                ),
+            ),
+        )
+
+
+def _height(storage: object) -> int:
+    return storage.height if isinstance(storage, SellStorage) else SLICE
+
+
+def _stride(storage: object) -> int:
+    return storage.n_out if isinstance(storage, EllStorage) else _height(storage)
+
+
+def _slices(storage: EllStorage | SellStorage | object) -> int:
+    assert isinstance(storage, (EllStorage, SellStorage))
+    return -(-storage.n_out // _height(storage))
+
+
+def _local_bytes(product: SparseProduct, span: Span, config: Config) -> int:
+    """Return the bytes of partial sums, and of x where it is staged."""
+    height, tile, parts = _height(product.storage), config["tile"], config["parts"]
+    values = parts * height * (tile + 4)
+    if tile == 1:
+        values = parts * height * 2
+    staged = product.columns if config["staged"] else 0
+    return (values + staged + 8) * item_size(span)
+
+
+def _table(storage: EllStorage | SellStorage, what: str) -> NDArray[Any]:
+    """Return a table of ``sell.cl``."""
+    slices, height = _slices(storage), _height(storage)
+    lanes = slices * height
+    if what == "columns":
+        return storage.indices["columns"].ravel()
+    if what == "slices":
+        if isinstance(storage, SellStorage):
+            return storage.starts[:-1].astype(np.int32)
+        return np.arange(slices, dtype=np.int32) * height
+    order = storage.order if isinstance(storage, SellStorage) else np.arange(
+        storage.n_out
+    )
+    found = order if what == "order" else storage.pattern.lengths[order]
+    return np.pad(found, (0, lanes - storage.n_out)).astype(np.int32)

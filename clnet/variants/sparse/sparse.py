@@ -1,0 +1,320 @@
+"""What the variants of sparse products share: spans, lists, turned values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.ir.ops import Apply, BiasAct, LayerOps, Span, Value
+from clnet.ir.training_ops import ApplyT
+from clnet.nn.storage import CooStorage, CsrStorage, SparseStorage
+from clnet.nn.storage.layout import Slot
+from clnet.nn.storage.sparse import index_array
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Argument, Launch, Scratch, Table
+from clnet.variants.base import (
+    VECTOR_BYTES,
+    item_size,
+    layer_defines,
+    real,
+    unsupported_dtype,
+)
+
+TURNED_FEATURES = 32  # of a group
+TURNING_GROUP = 256  # work-items
+VECTOR = 4  # entries read at once; lists are padded to whole vectors
+SPARE = 16  # numbers of local memory that alignment may take
+MOST = 12  # configs that are worth measuring
+UNROLL = 2  # vectors of entries under way
+RUNS = (4, 1, 16)  # of rows, for a core of a CPU, the usually best first
+
+
+@dataclass(frozen=True)
+class Lists:
+    """The live entries of a matrix or of its transpose, row by row.
+
+    Attributes
+    ----------
+    starts : ndarray of int32, shape [rows + 1]
+        Row r owns entries starts[r] … starts[r + 1] - 1.
+    slots, columns : ndarray, shape [entries, padded with zeros to whole vectors]
+        Where an entry's value is; its column, in 16 bits where that suffices.
+    """
+
+    starts: NDArray[np.int32]
+    slots: NDArray[np.int32]
+    columns: NDArray[np.uint16] | NDArray[np.int32]
+
+
+@lru_cache(maxsize=2)  # sorting takes a second for millions, and trials ask again
+def lists(storage: SparseStorage, transposed: bool) -> Lists:
+    """Return the entries of A, or of its transpose."""
+    pattern = storage.pattern
+    rows, columns, slots = pattern.rows, pattern.columns, storage.slots
+    n_out, n_in = pattern.n_out, pattern.n_in
+    if transposed:
+        # Of 16 bits NumPy's stable sort is a radix sort, many times as fast.
+        order = np.argsort(index_array(columns, n_in), kind="stable")
+        rows, columns, slots = columns[order], rows[order], slots[order]
+        n_out, n_in = n_in, n_out
+    counts = np.bincount(rows, minlength=n_out)
+    starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    padding = (0, -len(rows) % VECTOR)
+    return Lists(
+        starts, np.pad(slots, padding).astype(np.int32),
+        index_array(np.pad(columns, padding), n_in),
+    )
+
+
+@dataclass(frozen=True)
+class RowLists:
+    """The tables of `Lists` for kernels, made when they are first uploaded.
+
+    Attributes
+    ----------
+    storage : SparseStorage
+        The matrix.
+    weights : Slot
+        Where its values are: part of the tables' names.
+    transposed : bool
+        Whether rows are those of the transpose.
+    """
+
+    storage: SparseStorage
+    weights: Slot
+    transposed: bool = False
+
+    @property
+    def direct(self) -> bool:
+        """Whether values lie as the rows' entries do."""
+        by_row = isinstance(self.storage, (CooStorage, CsrStorage))
+        return by_row and not self.transposed
+
+    def key(self, what: str) -> str:
+        """Return a table's key."""
+        way = " transposed" * self.transposed
+        return f"rows {self.storage.signature}@{self.weights.offset}{way} {what}"
+
+    def tables(self) -> tuple[Table, Table, Table]:
+        """Return starts, slots (the starts again where values are direct), columns."""
+        made: list[Lists] = []
+
+        def table(what: str) -> NDArray[np.int32]:
+            if not made:  # once for all three
+                made.append(lists(self.storage, self.transposed))
+            found: NDArray[np.int32] = getattr(made[0], what)
+            return found
+
+        def named(what: str) -> Table:
+            return Table(self.key(what), partial(table, what))
+
+        starts = named("starts")
+        return starts, starts if self.direct else named("slots"), named("columns")
+
+    def cuts(self, stages: int, width: int) -> Table:
+        """Return the table of where each row's entries start in each stage.
+
+        Stage s has the columns s * width … s * width + width - 1.
+        """
+        starts, _, columns = self.tables()
+        if stages == 1:
+            return starts
+
+        def make() -> NDArray[np.int32]:
+            lengths = np.diff(starts.make())
+            rows = np.repeat(np.arange(len(lengths)), lengths)
+            stage = columns.make()[: len(rows)].astype(np.int64) // width
+            counts = np.bincount(rows * stages + stage, minlength=len(lengths) * stages)
+            return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+
+        return Table(self.key(f"cuts {stages} {width}"), make)
+
+    def bounds(self, runs: int) -> Table:
+        """Return the table of where runs of rows start."""
+        starts = self.tables()[0]
+        return Table(self.key(f"bounds {runs}"), lambda: bounds(starts.make(), runs))
+
+
+def bounds(starts: NDArray[np.int32], runs: int) -> NDArray[np.int32]:
+    """Return where runs of rows [runs + 1] start, each of about as much work.
+
+    A row's work is its entries, and one for the row itself; starts [rows + 1] says
+    where its entries are.
+    """
+    work = starts + np.arange(len(starts))
+    return np.searchsorted(work, np.linspace(0, work[-1], runs + 1)).astype(np.int32)
+
+
+def csr_runs(rows: int, device: Device) -> tuple[int, ...]:
+    """Return how many runs of rows to try on a CPU: as many as cores, or more."""
+    cores = 1 if device.serial else device.compute_units
+    factors = (1,) if device.serial else RUNS
+    return tuple(dict.fromkeys(min(cores * factor, rows) for factor in factors))
+
+
+def vector_lanes(span: Span) -> int:
+    """Return the numbers of a vector on CPUs."""
+    return VECTOR_BYTES // item_size(span)
+
+
+@dataclass(frozen=True)
+class SparseProduct:
+    """A span that is a sparse product: `Apply`, with `BiasAct` or without; `ApplyT`.
+
+    Attributes
+    ----------
+    storage, weights
+        The matrix, and where its values are.
+    x, sums : Value
+        What is multiplied, and what comes out.
+    accumulate : bool
+        Whether it is added to what the sums hold.
+    transposed : bool
+        Whether the transpose is multiplied.
+    act : BiasAct or None
+        What is done to the sums.
+    keeps_sums : bool
+        Whether the sums are written.
+    """
+
+    storage: SparseStorage
+    weights: Slot
+    x: Value
+    sums: Value
+    accumulate: bool
+    transposed: bool
+    act: BiasAct | None
+    keeps_sums: bool
+
+    @property
+    def rows(self) -> int:
+        """Sums of a sample."""
+        return self.storage.n_in if self.transposed else self.storage.n_out
+
+    @property
+    def columns(self) -> int:
+        """Values of x of a sample."""
+        return self.storage.n_out if self.transposed else self.storage.n_in
+
+    @property
+    def entries(self) -> int:
+        """Live entries."""
+        return len(self.storage.pattern)
+
+    @property
+    def longest(self) -> int:
+        """Entries of the longest row."""
+        indices = self.storage.pattern.columns if self.transposed else None
+        if indices is None:
+            return self.storage.pattern.longest
+        return int(np.bincount(indices).max())
+
+    @property
+    def lists(self) -> RowLists:
+        """Its rows of entries."""
+        return RowLists(self.storage, self.weights, self.transposed)
+
+    @property
+    def direct(self) -> bool:
+        """Whether values lie as the rows' entries do."""
+        return self.lists.direct
+
+    @property
+    def column_type(self) -> str:
+        """OpenCL's type of the column indices."""
+        return index_type(self.columns)
+
+    @property
+    def bias(self) -> Slot | None:
+        """The biases, if there are some."""
+        return None if self.act is None else self.act.bias
+
+    def outputs(self) -> tuple[Argument, ...]:
+        """Return the arguments sums, lds, y, ldy of ``sparse.h``."""
+        y = self.sums if self.act is None else self.act.y
+        # Sums that are neither read nor written need no memory.
+        used = self.keeps_sums or self.accumulate
+        sums = self.sums if used else y
+        return sums, sums.stride, y, y.stride
+
+    def defines(self, span: Span) -> dict[str, int | str]:
+        """Return the macros of ``sparse.h`` and ``activations.h``."""
+        found: dict[str, int | str] = {"REAL": real(span), "HAS_BIAS": 0}
+        if self.act is not None:
+            apply = span.ops[0]
+            assert isinstance(apply, Apply)
+            found = layer_defines(span, LayerOps(apply, self.act))
+        return {
+            **found, "ACCUMULATE": int(self.accumulate),
+            "KEEPS_SUMS": int(self.keeps_sums), "HAS_ACT": int(self.act is not None),
+        }
+
+    def index_bytes(self) -> int:
+        """Return the bytes of the lists that a product reads."""
+        each = (2 if self.column_type == "ushort" else 4) + (0 if self.direct else 4)
+        return each * self.entries + 4 * (self.rows + 1)
+
+
+def index_type(count: int) -> str:
+    """Return OpenCL's type of the indices that `index_array` returns."""
+    return "ushort" if count <= 1 << 16 else "int"
+
+
+def largest_group(group: int, device: Device) -> int:
+    """Return the largest power of two that neither exceeds."""
+    return 1 << min(group, device.largest_group).bit_length() - 1
+
+
+def refuse_unless_product(span: Span, device: Device) -> str | None:
+    """Return why a span is no sparse product that a device can compute, or None."""
+    op, *more = span.ops
+    if not isinstance(op, (Apply, ApplyT)):
+        return "it computes sparse products, and this op is none"
+    if not isinstance(op.storage, SparseStorage):
+        return f"it reads sparse layers, not {op.storage.name}"
+    for act in more:
+        if not isinstance(op, Apply) or not isinstance(act, BiasAct):
+            return "it computes a layer's sums and output, and these ops are others"
+        if act.sums != op.sums:
+            return "it computes a layer's sums and output, and these are two layers'"
+        if not act.nonlinearity.uniform:
+            return "it applies one activation a layer, and here neurons differ"
+    return unsupported_dtype(span, device)
+
+
+def sparse_product(span: Span) -> SparseProduct:
+    """Return the product of a span that was not refused."""
+    op, *more = span.ops
+    assert isinstance(op, (Apply, ApplyT)) and isinstance(op.storage, SparseStorage)
+    x, sums = (op.x, op.sums) if isinstance(op, Apply) else (op.ds, op.dx)
+    act = None
+    for other in more:
+        assert isinstance(other, BiasAct)
+        act = other
+    return SparseProduct(
+        op.storage, op.weights, x, sums, op.accumulate, isinstance(op, ApplyT), act,
+        act is None or sums in span.outputs,
+    )
+
+
+def turned(span: Span, value: Value, tile: int, name: str) -> Scratch:
+    """Return the scratch that holds a value turned into tiles of samples."""
+    tiles = -(-span.batch // tile)
+    return Scratch(name, item_size(span) * tiles * (value.width + 1) * tile)
+
+
+def turn(
+    span: Span, value: Value, tile: int, scratch: Scratch, device: Device
+) -> Launch:
+    """Return the launch that turns a value (``transpose.cl``)."""
+    group = 1 if device.type == "cpu" else min(TURNING_GROUP, device.largest_group)
+    blocks = -(-value.width // TURNED_FEATURES)
+    return Launch(
+        "sparse/transpose.cl", "turn",
+        {"REAL": real(span), "TILE": tile, "BLOCK": TURNED_FEATURES, "GROUP": group},
+        (blocks * group, -(-span.batch // tile)), (group, 1),
+        (value, value.stride, scratch, value.width, span.batch),
+    )

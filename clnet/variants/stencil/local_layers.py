@@ -1,0 +1,87 @@
+"""What the variants of locally connected layers share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clnet.ir.ops import BiasAct, LayerOps, Span
+from clnet.nn.storage import LocalStorage
+from clnet.nn.storage.local import BAND_ALIGNMENT
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Table
+from clnet.variants.base import function_defines, unsupported_dtype
+
+
+def local_storage(layer: LayerOps) -> LocalStorage:
+    """Return the storage of a layer that was not refused."""
+    storage = layer.apply.storage
+    assert isinstance(storage, LocalStorage)
+    return storage
+
+
+def local_layers(span: Span) -> tuple[LayerOps, ...]:
+    """Return the layers of a span that was not refused."""
+    assert span.layers is not None
+    return span.layers
+
+
+def refuse_unless_local_layers(span: Span, device: Device) -> str | None:
+    """Return why the span is no chain of local layers all alike, or None."""
+    if span.chain is None:
+        return "it computes whole layers, and these ops are none"
+    if span.layers is None:
+        return "it keeps a last layer's output alone, and more is read later"
+    first = span.layers[0]
+    for layer in span.layers:
+        storage = layer.apply.storage
+        if not isinstance(storage, LocalStorage):
+            return f"it reads local layers, not {storage.name}"
+        if not layer.act.nonlinearity.uniform:
+            return "it applies one activation a layer, and here neurons differ"
+        if storage.window != local_storage(first).window:
+            return (
+                f"its layers have one window, and here are "
+                f"{local_storage(first).window} and {storage.window}"
+            )
+        if layer.act.nonlinearity != first.act.nonlinearity:
+            return "its layers have one activation, and here they differ"
+        if _biases_differ(layer, first):
+            return "its layers have the same kind of bias, and here they differ"
+    return unsupported_dtype(span, device)
+
+
+def _biases_differ(layer: LayerOps, first: LayerOps) -> bool:
+    if (layer.act.bias is None) != (first.act.bias is None):
+        return True
+    # A neuron alone shares its bias with none, whatever the kind.
+    return layer.n_out > 1 and layer.act.shared != first.act.shared
+
+
+def local_defines(span: Span, layer: LayerOps) -> dict[str, int | str]:
+    """Return the macros of a kernel that computes local layers like this one."""
+    return {
+        **function_defines(span, layer.act.nonlinearity),
+        **bias_defines(layer.act),
+        "WINDOW": local_storage(layer).window,
+        "LINE": BAND_ALIGNMENT,
+    }
+
+
+def bias_defines(act: BiasAct | None) -> dict[str, int | str]:
+    """Return the macros that say how biases are read; None: sums without one."""
+    return {
+        "HAS_BIAS": int(act is not None and act.bias is not None),
+        "BIAS_STEP": int(act is not None and not act.shared),
+    }
+
+
+def offsets_table(layers: tuple[LayerOps, ...]) -> Table:
+    """Return where each layer's weights and bias are [layers, 2]; 0 without bias."""
+    offsets = [
+        (x.apply.weights.offset, 0 if x.act.bias is None else x.act.bias.offset)
+        for x in layers
+    ]
+    return Table(
+        f"offsets of local layers {offsets[0]} to {offsets[-1]}",
+        lambda: np.asarray(offsets, np.int32),
+    )

@@ -1,0 +1,122 @@
+"""stencil_cpu: local layers, one or several a launch, in the shape CPU cores like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from clnet.ir.ops import Span
+from clnet.nn.storage.layout import round_up
+from clnet.nn.storage.local import BAND_ALIGNMENT
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch, Parameters, Scratch
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    refuse_unless_cpu,
+    span_bytes,
+    span_flops,
+)
+from clnet.variants.stencil.local_layers import (
+    local_defines,
+    local_layers,
+    local_storage,
+    offsets_table,
+    refuse_unless_local_layers,
+)
+
+SHARES = (4, 1)  # work-items a core, the usually best first
+TILES = (8192, 2048, 32768)  # rows of one layer, likewise
+DEEP_TILES = (32768, 131_072, 8192, 2048)
+"""Rows of several layers, likewise: each layer's weights are then read for so long in a
+row that memory is as fast as for one layer, and a core's cache holds the values."""
+LARGE = 1 << 22  # values of y from which on they are stored past the cache
+
+
+@dataclass(frozen=True)
+class StencilCpu:
+    """Trapezoids of rows, inner values in a worker's buffer (``stencil_cpu.cl``).
+
+    Config: ``workers``, work-items; ``tile``, rows of the last layer a task;
+    ``stream``, 1 where outputs are stored past the cache.
+    """
+
+    name: str = "stencil_cpu"
+    reach: Reach = "run"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse other devices, other types, and all but local layers alike."""
+        return (
+            refuse_unless_cpu(span, device) or refuse_unless_local_layers(span, device)
+        )
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Tiles that caches hold, in several shares a core to even out what waits."""
+        layers = local_layers(span)
+        rows = round_up(layers[-1].n_out, BAND_ALIGNMENT)
+        cores = 1 if device.serial else device.compute_units
+        shares = (1,) if device.serial else SHARES
+        # Of those that hold all rows the smallest; not cut, so that sizes share times.
+        listed = TILES if len(layers) == 1 else DEEP_TILES
+        tiles = [tile for tile in listed if tile < rows]
+        tiles += sorted(tile for tile in listed if tile >= rows)[:1]
+        large = int(len(layers) == 1 and rows * span.batch >= LARGE)
+
+        def too_few(tile: int) -> bool:
+            return cores > 1 and -(-rows // tile) * span.batch < 2 * cores
+
+        found = [
+            {"workers": cores * share, "tile": tile, "stream": stream}
+            for stream in dict.fromkeys((large, 0))
+            for share in shares
+            for tile in sorted(tiles, key=lambda tile: tile if too_few(tile) else 0)
+        ]
+        return tuple(c for i, c in enumerate(found) if c not in found[:i])
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Weights are read once, and again where tiles overlap."""
+        layers = local_layers(span)
+        window = local_storage(layers[0]).window
+        again = sum(k * (window - 1) * (window + 1) for k in range(len(layers)))
+        tiles = -(-layers[-1].n_out // config["tile"])
+        return Cost(
+            span_flops(span), span_bytes(span) + 4 * (tiles - 1) * again, 1,
+            4 * config["workers"] * _room(span, config),
+            min(config["workers"], device.compute_units), 0.25,
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the one launch."""
+        layers = local_layers(span)
+        x, y = layers[0].apply.x, layers[-1].act.y
+        workers, tile, room = config["workers"], config["tile"], _room(span, config)
+        tiles = -(-layers[-1].n_out // tile)
+        # Samples together, as long as all workers have work: they share the weights.
+        block = max(1, min(span.batch, span.batch * tiles // workers))
+        return (
+            Launch(
+                "stencil/stencil_cpu.cl", "layers",
+                {
+                    **local_defines(span, layers[0]), "LAYERS": len(layers),
+                    "STREAM": config["stream"],
+                },
+                (workers,), (1,),
+                (
+                    Parameters(), offsets_table(layers), x, x.stride, y, y.stride,
+                    Scratch("buffers", 4 * workers * room), room, x.width, span.batch,
+                    tile, block, tiles * -(-span.batch // block),
+                ),
+            ),
+        )
+
+
+def _room(span: Span, config: Config) -> int:
+    """Return the floats of a worker's buffer."""
+    layers = local_layers(span)
+    if len(layers) == 1:
+        return BAND_ALIGNMENT
+    halo = layers[0].n_in - layers[-1].n_out
+    return round_up(config["tile"] + halo + 8, BAND_ALIGNMENT)

@@ -1,0 +1,170 @@
+"""trapezoid: several local layers in one launch, for GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from clnet.ir.ops import VALUE_ALIGNMENT, Span
+from clnet.nn.storage.layout import round_up
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch, Parameters, Scratch
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    gpu_shape,
+    item_size,
+    span_bytes,
+    span_flops,
+)
+from clnet.variants.stencil.local_layers import (
+    local_defines,
+    local_layers,
+    local_storage,
+    offsets_table,
+    refuse_unless_local_layers,
+)
+from clnet.variants.stencil.stencil import aligned
+
+SHAPES = ((512, 4, 1), (1024, 4, 1), (256, 4, 1), (256, 4, 2), (512, 2, 2))
+"""Work-items of a group, rows of each, and layers ahead; the usually best first."""
+WHOLE = ((128, 4, 8), (256, 4, 8), (512, 2, 8), (256, 4, 4), (512, 4, 4), (1024, 4, 2))
+"""Likewise where one tile holds all rows, and waiting for weights is what costs."""
+MOST_AHEAD = 128  # weights of a work-item that registers hold
+SAMPLES = (4, 2, 1)  # a group, as many as the batch has
+DEPTHS = (64, 16)  # layers a launch, besides all of them
+WIDEST = 16  # window whose weights registers hold
+
+
+@dataclass(frozen=True)
+class Trapezoid:
+    """Tiles that go through all layers and overlap (``trapezoid.cl``).
+
+    Config: ``group``, work-items of a group; ``vec``, rows of each; ``ahead``, layers
+    whose weights are under way; ``samples``, which share them; ``depth``, layers of a
+    launch.
+    """
+
+    name: str = "trapezoid"
+    reach: Reach = "run"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse all but several local layers alike that tiles have room for."""
+        refusal = refuse_unless_local_layers(span, device)
+        if refusal is not None:
+            return refusal
+        layers = local_layers(span)
+        if len(layers) < 2:
+            return "it computes several layers a launch, and this is one"
+        window = local_storage(layers[0]).window
+        if window > WIDEST:
+            return f"it holds windows of at most {WIDEST}, and here is {window}"
+        if not self._configs(span, device):
+            return f"its tiles have no room for {len(layers)} layers' overlap here"
+        return None
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Return groups for which there is room."""
+        return self._configs(span, device)[:16]
+
+    def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
+        count = len(local_layers(span))
+        samples = next(n for n in SAMPLES if n <= span.batch)
+        depths = [count, *(depth for depth in DEPTHS if depth < count)]
+        window, rows = local_storage(local_layers(span)[0]).window, _rows(span)
+        shapes = [*(s for s in WHOLE if rows <= s[0] * s[1]), *SHAPES]
+        found: list[Config] = []
+        for depth in depths:
+            for group, vec, ahead in shapes:
+                ahead = max(1, min(ahead, depth, MOST_AHEAD // (window * vec)))
+                most = 1 << min(group, device.largest_group).bit_length() - 1
+                config = {
+                    "group": most, "vec": vec, "ahead": ahead,
+                    "samples": samples, "depth": depth,
+                }
+                if self._fits(span, config, device) and config not in found:
+                    found.append(config)
+        return tuple(found)
+
+    def _fits(self, span: Span, config: Config, device: Device) -> bool:
+        """Return whether memory suffices, and a tile is at most half halo."""
+        window = local_storage(local_layers(span)[0]).window
+        vec, tile = config["vec"], config["group"] * config["vec"]
+        held = 2 * config["samples"] * (config["group"] + -(-(window - 1) // vec)) * vec
+        whole = _rows(span) <= tile
+        return held * item_size(span) <= device.local_memory and (
+            whole or 2 * _halo(window, config["depth"]) <= tile
+        )
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Weights are read again where tiles overlap, and by other samples."""
+        layers = local_layers(span)
+        count, window = len(layers), local_storage(layers[0]).window
+        tile = config["group"] * config["vec"]
+        overlap = _halo(window, config["depth"]) / (2 * tile)
+        weights = sum(layer.apply.weights.size for layer in layers)
+        parts = -(-span.batch // config["samples"])
+        launches = -(-count // config["depth"])
+        inner = 2 * span.batch * layers[0].n_out * (launches - 1)
+        again = int(weights * (overlap + parts - 1)) + inner
+        tiles = -(-layers[-1].n_out // tile) * parts
+        return Cost(
+            span_flops(span), span_bytes(span) + item_size(span) * again, launches,
+            _scratch(span) * min(2, launches - 1),
+            min(device.compute_units, tiles), gpu_shape(device),
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return a launch for every ``depth`` layers."""
+        layers = local_layers(span)
+        group, vec, samples = config["group"], config["vec"], config["samples"]
+        offsets = offsets_table(layers)
+        found = []
+        for first in range(0, len(layers), config["depth"]):
+            some = layers[first : first + config["depth"]]
+            x, y = some[0].apply.x, some[-1].act.y
+            n_in, n_out, tile = some[0].n_in, some[-1].n_out, group * vec
+            step = tile if n_in <= tile else tile - round_up(n_in - n_out, vec)
+            tiles = -(-n_out // step)
+            number = first // config["depth"]
+            last = some[-1] is layers[-1]
+            found.append(Launch(
+                "stencil/trapezoid.cl", "trapezoid",
+                {
+                    **local_defines(span, layers[0]), "VEC": vec, "GROUP": group,
+                    "AHEAD": config["ahead"], "SAMPLES": samples,
+                    "X_ALIGNED": aligned(x, vec, span.batch),
+                    "Y_ALIGNED": aligned(y, vec, span.batch),
+                },
+                (tiles * group * -(-span.batch // samples),), (group,),
+                (
+                    Parameters(), offsets, first, len(some),
+                    _inner(span, number - 1) if first else x, x.stride,
+                    y if last else _inner(span, number), y.stride,
+                    n_in, span.batch, tiles, step,
+                ),
+            ))
+        return tuple(found)
+
+
+def _rows(span: Span) -> int:
+    """Return the rows of the widest values."""
+    return local_layers(span)[0].n_in
+
+
+def _halo(window: int, layers: int) -> int:
+    """Return by how many rows so many layers shrink a tile."""
+    return (window - 1) * layers
+
+
+def _inner(span: Span, number: int) -> Scratch:
+    """Return what launch `number` writes for the next one: two take turns."""
+    return Scratch(f"inner {number % 2}", _scratch(span))
+
+
+def _scratch(span: Span) -> int:
+    widest = round_up(local_layers(span)[0].n_out, VALUE_ALIGNMENT)
+    return item_size(span) * span.batch * widest

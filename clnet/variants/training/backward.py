@@ -1,0 +1,40 @@
+"""What the variants share that compute training's ops: losses and derivatives."""
+
+from __future__ import annotations
+
+from clnet.ir.ops import Span
+from clnet.ir.training_ops import Loss
+from clnet.nn.activations import FANN_SIGMOID_ENDS, FANN_TANH_END, activation
+from clnet.nn.losses import FANN_TANH_ERROR, FANN_TANH_LIMIT, HUBER_DELTA, loss_function
+from clnet.variants.base import number
+
+
+def gradient_function(name: str, fann_compatible: bool) -> tuple[str, bool]:
+    """Return an activation's derivative in ``gradients.h``, and whether by its sum."""
+    row = activation(name)
+    fann = fann_compatible and row.fann_gradient is not None
+    return f"{'fann_' * fann}grad_{name}", row.reads == "sum"
+
+
+def gradient_defines(span: Span) -> dict[str, int | str]:
+    """Return the macros of ``gradients.h``."""
+    low, high = FANN_SIGMOID_ENDS
+    return {
+        "FANN_SIGMOID_LOW": number(low, span), "FANN_SIGMOID_HIGH": number(high, span),
+        "FANN_TANH_END": number(FANN_TANH_END, span),
+    }
+
+
+def loss_defines(op: Loss, span: Span) -> dict[str, int | str]:
+    """Return the macros of ``losses.h``, and of a kernel that computes the loss."""
+    row = loss_function(op.loss)
+    functions: dict[str, int | str] = {}
+    if row.fused != "softmax":
+        functions = {"LOSS": f"loss_{row.name}", "SLOPE": f"slope_{row.name}"}
+    return {
+        "SIGMOID": int(row.fused == "sigmoid"), "SOFTMAX": int(row.fused == "softmax"),
+        "MEAN": int(row.mean), "WEIGHTED": int(op.weight is not None),
+        "HUBER_DELTA": number(HUBER_DELTA, span),
+        "FANN_TANH_LIMIT": number(FANN_TANH_LIMIT, span),
+        "FANN_TANH_ERROR": number(FANN_TANH_ERROR, span), **functions,
+    }

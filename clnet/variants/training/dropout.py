@@ -1,0 +1,66 @@
+"""dropout: a layer's outputs with some left out, one work-item an output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from clnet.ir.ops import Span
+from clnet.ir.training_ops import Dropout
+from clnet.nn.storage.layout import round_up
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch, Scalar
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    item_size,
+    only_op,
+    real,
+    unsupported_dtype,
+)
+from clnet.variants.reference.generic import GROUP
+
+
+@dataclass(frozen=True)
+class Dropping:
+    """Whether an output is dropped is computed where it is needed (``dropout.cl``)."""
+
+    name: str = "dropout"
+    reach: Reach = "op"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse what drops nothing, and a type that the device lacks."""
+        if not isinstance(span.ops[0], Dropout):
+            return "it drops outputs, and this op does not"
+        return unsupported_dtype(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """There is nothing to tune."""
+        return ({},)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Every value is read and written, after a hash of some ten operations."""
+        values = span.batch * only_op(span, Dropout).x.width
+        return Cost(10 * values, 2 * item_size(span) * values, 1, 0,
+                    device.compute_units)
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the one launch."""
+        op = only_op(span, Dropout)
+        group = min(GROUP, device.largest_group)
+        return (
+            Launch(
+                "training/dropout.cl", "dropout", {"REAL": real(span)},
+                (round_up(op.x.width, group), span.batch), (group, 1),
+                (
+                    op.x, op.x.stride, op.y, op.y.stride, op.x.width, op.threshold,
+                    op.factor, int(np.uint32(op.stream).astype(np.int32)),
+                    Scalar("seed", "uint"), Scalar("count"),
+                ),
+            ),
+        )

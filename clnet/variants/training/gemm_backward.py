@@ -1,0 +1,231 @@
+"""gemm_backward: a dense layer's gradients, by tiles in local memory and registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from clnet.ir.ops import VALUE_ALIGNMENT, Span, Value
+from clnet.ir.training_ops import ActGrad, ApplyT, BiasGrad, Outer
+from clnet.nn.storage import RowStorage
+from clnet.nn.storage.layout import Slot, round_up
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Gradients, Launch, Parameters, Scratch
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    item_size,
+    number,
+    padded,
+    real,
+    unsupported_dtype,
+)
+from clnet.variants.dense.gemm import Product, items, tile_defines
+from clnet.variants.reference.generic import GROUP
+from clnet.variants.training.backward import gradient_defines, gradient_function
+
+SOURCE = "training/gemm_backward.cl"
+LEAST_PART = 64  # samples of a part
+BUSY = 2  # groups that a compute unit wants
+
+
+@dataclass(frozen=True)
+class GemmBackward:
+    """The products of a dense layer's backward pass (``gemm_backward.cl``).
+
+    Alone, or with the op that follows: `ApplyT` with the `ActGrad` of the layer below,
+    `Outer` with `BiasGrad`.
+
+    Config: as `Gemm`'s; for `Outer` also ``parts``, of the batch, whose sums are added
+    by a second launch.
+    """
+
+    name: str = "gemm_backward"
+    reach: Reach = "pair"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse all but the two products, dense, and what may follow them."""
+        op, *more = span.ops
+        if not isinstance(op, (ApplyT, Outer)):
+            return "it computes gradients' products, and this op is none"
+        if not isinstance(op.storage, RowStorage):
+            return f"it computes gradients of dense layers, not {op.storage.name}"
+        if isinstance(op, ApplyT) and op.accumulate:
+            return "it does not add to the gradients of a layer's other readers"
+        for other in more:
+            refusal = _refuse_with(op, other, span)
+            if refusal is not None:
+                return refusal
+        return unsupported_dtype(span, device) or _product(span).refuse(device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Tiles that fit the device, the best by a model first; parts for `Outer`."""
+        product = _product(span)
+        if isinstance(span.ops[0], ApplyT):
+            return product.space(device)
+        most = max(1, span.batch // LEAST_PART)
+        wanted = BUSY * device.compute_units
+        return product.space(
+            device,
+            tuple(sorted({min(most, parts) for parts in (1, 2, 4, 8, wanted)})),
+        )
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count what the tiles read again, and sums of parts."""
+        parts = config.get("parts", 1)
+        scratch = 0
+        if parts > 1:
+            op = span.ops[0]
+            assert isinstance(op, Outer)
+            scratch = item_size(span) * parts * _pitch(op)
+        return _product(span).cost(
+            span, config, device, launches=1 + (parts > 1), scratch=scratch
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the product's launch, and for several parts that of their sum."""
+        if isinstance(span.ops[0], ApplyT):
+            return (_apply_t(span, config, device),)
+        return _outer(span, config, device)
+
+
+def _refuse_with(op: ApplyT | Outer, other: object, span: Span) -> str | None:
+    """Return why an op cannot be computed with the product before it, or None."""
+    if isinstance(op, Outer):
+        if not (isinstance(other, BiasGrad) and other.ds == op.ds):
+            return "it sums gradients of a layer's weights and biases, not these"
+        return None
+    if not (isinstance(other, ActGrad) and other.dy == op.dx):
+        return "it carries gradients to the layer below, and this op is another's"
+    if op.dx in span.outputs:
+        return "it does not keep the gradients of the layer's output"
+    if not other.nonlinearity.uniform:
+        return "it takes one derivative a layer, and here neurons differ"
+    if other.sums is not None and other.shared:
+        return "it reads a bias a neuron, and here all share one"
+    return None
+
+
+def _product(span: Span) -> Product:
+    op = span.ops[0]
+    assert isinstance(op, (ApplyT, Outer))
+    storage, item = op.storage, item_size(span)
+    if isinstance(op, ApplyT):
+        return Product(span.batch, storage.n_in, storage.n_out, item)
+    return Product(storage.n_out, storage.n_in, span.batch, item)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What gradients are carried to: a layer's input, or the sums of the layer below.
+
+    Attributes
+    ----------
+    out : Value
+        What is written.
+    kept : Value
+        What the derivative of the layer below reads; `out` where there is none.
+    bias : Slot or None
+        The biases that are added to it.
+    defines : dict of str to int or str
+        The derivative's macros (activation_gradient.h), and whether there are such biases.
+    """
+
+    out: Value
+    kept: Value
+    bias: Slot | None
+    defines: dict[str, int | str]
+
+
+def carried(span: Span) -> Carried:
+    """Return where the gradients of a span that starts with `ApplyT` go."""
+    op, *more = span.ops
+    assert isinstance(op, ApplyT)
+    if not more:
+        return Carried(op.dx, op.dx, None, {"HAS_BIAS": 0})
+    (act,) = more
+    assert isinstance(act, ActGrad)
+    function = act.nonlinearity
+    name, by_sum = gradient_function(function.names[0], function.fann_compatible)
+    read = act.sums if by_sum else act.y
+    assert read is not None
+    bias = act.bias if by_sum else None
+    defines = {
+        "GRADIENT": name, "READS_SUMS": int(by_sum),
+        "HAS_BIAS": int(bias is not None),
+        "STEEPNESS": number(function.steepness[0], span),
+        **gradient_defines(span),
+    }
+    if function.limits is not None and function.limits[0] < float("inf"):
+        defines["LIMIT"] = number(function.limits[0], span)
+    return Carried(act.ds, read, bias, defines)
+
+
+def _apply_t(span: Span, config: Config, device: Device) -> Launch:
+    op, to = span.ops[0], carried(span)
+    assert isinstance(op, ApplyT)
+    storage = op.storage
+    assert isinstance(storage, RowStorage)
+    return Launch(
+        SOURCE, "apply_t",
+        {
+            "REAL": real(span), "OUTER": 0, "X_PADDED": 1,
+            **tile_defines(config, device), **to.defines,
+        },
+        _product(span).grid(config), (items(config), 1),
+        (
+            Parameters(), op.weights.offset, storage.stride, op.ds, op.ds.stride,
+            to.out, to.out.stride, to.kept, to.kept.stride,
+            0 if to.bias is None else to.bias.offset, storage.n_in, storage.n_out,
+            span.batch,
+        ),
+    )
+
+
+def _pitch(op: Outer) -> int:
+    """Return the values of a part's sums: the weights' gradient, and the biases'."""
+    return op.storage.size + round_up(op.storage.n_out, VALUE_ALIGNMENT)
+
+
+def _outer(span: Span, config: Config, device: Device) -> tuple[Launch, ...]:
+    op, *more = span.ops
+    assert isinstance(op, Outer)
+    storage = op.storage
+    assert isinstance(storage, RowStorage)
+    weights, bias = op.weights.offset, 0
+    for other in more:
+        assert isinstance(other, BiasGrad)
+        bias = other.bias.offset
+    parts, pitch = config["parts"], _pitch(op)
+    partial = Scratch("partial", item_size(span) * pitch * parts)
+    several = parts > 1
+    defines: dict[str, int | str] = {
+        "REAL": real(span), "OUTER": 1, "HAS_BIAS": len(more),
+        "X_PADDED": padded(op.x), **tile_defines(config, device),
+    }
+    sums = Launch(
+        SOURCE, "outer", defines, (*_product(span).grid(config), parts),
+        (items(config), 1, 1),
+        (
+            partial if several else Gradients(), pitch if several else 0,
+            0 if several else weights, storage.stride,
+            storage.size if several else bias,
+            op.ds, op.ds.stride, op.x, op.x.stride, storage.n_in, storage.n_out,
+            span.batch, round_up(-(-span.batch // parts), config["tile_k"]),
+        ),
+    )
+    if not several:
+        return (sums,)
+    added = pitch if more else storage.size
+    group = min(GROUP, device.largest_group)
+    return (
+        sums,
+        Launch(
+            SOURCE, "add_parts", defines, (round_up(added // 4, group),), (group,),
+            (Gradients(), weights, bias, partial, storage.size, pitch, parts,
+             storage.n_out if more else 0),
+        ),
+    )

@@ -1,0 +1,137 @@
+"""mma_backward: a dense layer's gradients on matrix units, from packed halves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from clnet.ir.ops import Span
+from clnet.ir.training_ops import ApplyT, BiasGrad, Outer
+from clnet.nn.storage import RowStorage
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Argument, Gradients, Launch, Parameters, Scratch
+from clnet.variants.base import Config, Cost, Reach, padded, real
+from clnet.variants.dense.mma import (
+    Product,
+    configs_of,
+    cost_of,
+    group_of,
+    refuse_unless_tiles_fit,
+)
+from clnet.variants.packing import PLANES, Packing
+from clnet.variants.training.gemm_backward import GemmBackward, carried
+
+SOURCE = "training/mma_backward.cl"
+
+
+@dataclass(frozen=True)
+class MmaBackward:
+    """The products of a dense layer's backward pass (``mma_backward.cl``).
+
+    Alone, or with the op that follows, as `GemmBackward`.
+
+    Config: as `Mma`'s; ``parts`` is 1.
+    """
+
+    name: str = "mma_backward"
+    reach: Reach = "pair"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse what `GemmBackward` does, and devices without such matrix units."""
+        refusal = GemmBackward().refuse(span, device)
+        return refusal or refuse_unless_tiles_fit(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Tiles, the best by a model first."""
+        return configs_of([_product(span)], device)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count both operands packed, and again for every tile that reads them."""
+        return cost_of([_product(span)], span, config, device, launches=3)
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the packing of both operands, and the product."""
+        if isinstance(span.ops[0], ApplyT):
+            return _apply_t(span, config)
+        return _outer(span, config)
+
+
+def _product(span: Span) -> Product:
+    op, planes = span.ops[0], PLANES[span.precision]
+    assert isinstance(op, (ApplyT, Outer))
+    storage = op.storage
+    if isinstance(op, ApplyT):
+        return Product(span.batch, storage.n_in, storage.n_out, planes)
+    return Product(storage.n_out, storage.n_in, span.batch, planes)
+
+
+def _scratch(name: str, packing: Packing) -> tuple[Scratch, Scratch]:
+    """Return the buffers of a packed operand and of its scales."""
+    return (
+        Scratch(name, packing.size), Scratch(f"{name} scales", packing.scales_size),
+    )
+
+
+def _multiplied(
+    kernel: str, span: Span, config: Config, operands: tuple[Argument, ...],
+    defines: dict[str, int | str], rest: tuple[Argument, ...],
+) -> Launch:
+    product, group = _product(span), group_of(config)
+    return Launch(
+        SOURCE, kernel,
+        {"REAL": real(span), **product.defines(config), **defines},
+        (product.tiles(config) * group,), (group,),
+        (*operands, product.a(config).blocks, *rest),
+    )
+
+
+def _apply_t(span: Span, config: Config) -> tuple[Launch, ...]:
+    op, to, product = span.ops[0], carried(span), _product(span)
+    assert isinstance(op, ApplyT)
+    storage, first, second = op.storage, product.a(config), product.b(config)
+    assert isinstance(storage, RowStorage)
+    ds, a = _scratch("ds", first), _scratch("A", second)
+    return (
+        first.launch(
+            op.ds, 0, op.ds.stride, *ds, second=False, source_padded=padded(op.ds)
+        ),
+        second.launch(
+            Parameters(), op.weights.offset, storage.stride, *a, second=True,
+            turned=True,
+        ),
+        _multiplied(
+            "apply_t", span, config, (*ds, *a), {"OUTER": 0, **to.defines},
+            (
+                to.out, to.out.stride, to.kept, to.kept.stride, Parameters(),
+                0 if to.bias is None else to.bias.offset, storage.n_in, span.batch,
+            ),
+        ),
+    )
+
+
+def _outer(span: Span, config: Config) -> tuple[Launch, ...]:
+    op, *more = span.ops
+    assert isinstance(op, Outer)
+    storage, product = op.storage, _product(span)
+    assert isinstance(storage, RowStorage)
+    first, second = product.a(config), product.b(config)
+    ds, x = _scratch("ds", first), _scratch("x", second)
+    totals = None
+    for other in more:
+        assert isinstance(other, BiasGrad)
+        totals = Gradients(), other.bias.offset
+    return (
+        first.launch(
+            op.ds, 0, op.ds.stride, *ds, second=False, turned=True, totals=totals
+        ),
+        second.launch(op.x, 0, op.x.stride, *x, second=True, turned=True),
+        _multiplied(
+            "outer", span, config, (*ds, *x), {"OUTER": 1, "HAS_BIAS": 0},
+            (
+                Gradients(), op.weights.offset, storage.stride, storage.n_in,
+                storage.n_out,
+            ),
+        ),
+    )

@@ -1,0 +1,132 @@
+"""optimisers: an optimiser's step over the flat buffer, one work-item an element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from clnet.ir.ops import Span
+from clnet.ir.training_ops import GradientNorm, Update
+from clnet.nn.optimisers import (
+    FANN_CLAMP,
+    QUICKPROP_LEAST_STEP,
+    RPROP_LEAST_STEP,
+    SARPROP_LEAST_STEP,
+)
+from clnet.nn.storage.layout import live_elements
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Gradients, Launch, Parameters, Scalar, State, Table
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    item_size,
+    number,
+    only_op,
+    real,
+    unsupported_dtype,
+)
+from clnet.variants.reference.generic import GROUP
+
+LEAST = {
+    "rprop": RPROP_LEAST_STEP,
+    "quickprop": QUICKPROP_LEAST_STEP,
+    "sarprop": SARPROP_LEAST_STEP,
+}
+
+
+VECTOR = 8  # elements; the layout's size is a multiple
+PER_ITEM = 4  # elements of a work-item elsewhere
+
+
+@dataclass(frozen=True)
+class Optimisers:
+    """Every rule of `clnet.optimisers`, by vectors on CPUs (``optimisers.cl``)."""
+
+    name: str = "optimisers"
+    reach: Reach = "op"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse what is no update, and a type that the device lacks."""
+        if not isinstance(span.ops[0], Update):
+            return "it updates parameters, and this op does not"
+        return unsupported_dtype(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """There is nothing to tune."""
+        return ({},)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Parameters and state are read and written, gradients read."""
+        op = only_op(span, Update)
+        arrays = 3 + 2 * op.optimiser.slots
+        size = op.layout.size
+        return Cost(20 * size, (item_size(span) * arrays + 1) * size, 1, 0,
+                    device.compute_units)
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the one launch."""
+        op = only_op(span, Update)
+        vectors = device.type == "cpu" and span.dtype == "float32"
+        width, per_item = (VECTOR, 1) if vectors else (1, PER_ITEM)
+        group = min(GROUP, device.largest_group)
+        defines: dict[str, int | str] = {
+            "REAL": real(span), "WIDTH": width, "GROUP": group, "PER_ITEM": per_item,
+            **rule_defines(op, span),
+        }
+        size = op.layout.size
+        groups = -(-size // (group * per_item * width))
+        return (
+            Launch(
+                "training/optimisers.cl", "update", defines, (groups * group,), (group,),
+                (
+                    Parameters(), Gradients(), live_table(op), State(), op.totals,
+                    op.norm or op.totals, size, op.outputs, Scalar("rate", "real"),
+                    Scalar("samples"), Scalar("seen"), Scalar("count"),
+                    Scalar("seed", "uint"),
+                ),
+            ),
+        )
+
+
+def rule_defines(op: Update, span: Span) -> dict[str, int | str]:
+    """Return the macros of ``optimisers.h``."""
+    rule = op.optimiser
+    constants: dict[str, float] = {**rule.constants, "CLAMP": FANN_CLAMP}
+    if rule.name in LEAST:
+        constants["LEAST"] = LEAST[rule.name]
+    return {
+        rule.name.upper(): 1, "SLOTS": rule.slots,
+        **{
+            name: int(value) if isinstance(value, bool) else number(value, span)
+            for name, value in constants.items()
+        },
+        **regularisation_defines(op, span),
+    }
+
+
+def regularisation_defines(
+    op: Update | GradientNorm, span: Span
+) -> dict[str, int | str]:
+    """Return the macros of ``regularisation.h``: none where nothing is done."""
+    chosen, defines = op.regularisation, dict[str, int | str]()
+    if chosen.penalises:
+        defines["WEIGHTS"] = op.layout.biases_start
+        defines |= {"L1": number(chosen.l1, span), "L2": number(chosen.l2, span)}
+    for name in ("clip_value", "clip_norm"):
+        value = getattr(chosen, name)
+        if value is not None:
+            defines[name.upper()] = number(value, span)
+    return defines
+
+
+def live_table(op: Update | GradientNorm) -> Table:
+    """Return 1 for every element of the flat buffer that is no padding, else 0."""
+    return Table(
+        f"live elements of {op.layout.size}",
+        lambda: live_elements(op.layout, op.storages).astype(np.uint8),
+    )

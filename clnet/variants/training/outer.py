@@ -1,0 +1,126 @@
+"""outer: the weights' gradient of a dense layer, by tiles in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from clnet.ir.ops import Span
+from clnet.ir.training_ops import Outer as OuterOp
+from clnet.nn.storage import RowStorage
+from clnet.nn.storage.layout import round_up
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Gradients, Launch, Scratch
+from clnet.variants.base import (
+    VECTOR_BYTES,
+    Config,
+    Cost,
+    Reach,
+    item_size,
+    only_op,
+    real,
+    span_bytes,
+    span_flops,
+    unsupported_dtype,
+)
+from clnet.variants.reference.generic import GROUP
+
+BLOCK = 64  # samples of a partial sum
+LEAST_PART = 64  # samples of a part
+VECTORS = {"cpu": (8, 4), "gpu": (1, 4, 2)}  # columns a work-item, the best first
+ROWS = (8, 4, 2, 1)
+ITEMS = {"cpu": 8, "gpu": 2048}  # work-items that a compute unit wants
+
+
+@dataclass(frozen=True)
+class Outer:
+    """A tile of rows and columns a work-item, for a part of the batch (``outer.cl``).
+
+    Config: ``vec`` and ``rows``, the tile; ``parts``, of the batch.
+    """
+
+    name: str = "outer"
+    reach: Reach = "op"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse all but the weights' gradient of a dense layer."""
+        op = span.ops[0]
+        if not isinstance(op, OuterOp):
+            return "it computes weights' gradients, and this op does not"
+        if not isinstance(op.storage, RowStorage):
+            return f"it writes dense layers, not {op.storage.name}"
+        return unsupported_dtype(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Tiles that fit the layer, and as many parts as keep the device busy."""
+        op = only_op(span, OuterOp)
+        kind = "cpu" if device.type == "cpu" else "gpu"
+        most = min(op.storage.n_in, VECTOR_BYTES // item_size(span))
+        vectors = [v for v in VECTORS[kind] if v <= most] or [1]
+        found = []
+        for vec in vectors:
+            for rows in sorted(ROWS, key=lambda rows: rows > op.storage.n_out):
+                tiles = -(-op.storage.n_in // vec) * -(-op.storage.n_out // rows)
+                wanted = -(-ITEMS[kind] * device.compute_units // tiles)
+                parts = max(1, min(wanted, span.batch // LEAST_PART))
+                found.append({"vec": vec, "rows": rows, "parts": parts})
+        return tuple(found)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count x again for every tile of rows."""
+        op = only_op(span, OuterOp)
+        rows = -(-op.storage.n_out // config["rows"])
+        columns = -(-op.storage.n_in // config["vec"])
+        parts = config["parts"]
+        scratch = item_size(span) * op.storage.size * parts if parts > 1 else 0
+        # Caches of a CPU hold what the next tile of rows reads again.
+        again = 0 if device.type == "cpu" else span.batch * op.storage.n_in * (rows - 1)
+        return Cost(
+            span_flops(span), span_bytes(span) + item_size(span) * again + 2 * scratch,
+            1 + (parts > 1), scratch,
+            min(device.compute_units, rows * columns * parts), 0.5,
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the sums of each part, and their sum where there are several."""
+        op = only_op(span, OuterOp)
+        storage = op.storage
+        assert isinstance(storage, RowStorage)
+        vec, rows, parts = config["vec"], config["rows"], config["parts"]
+        defines: dict[str, int | str] = {
+            "REAL": real(span), "VEC": vec, "ROWS": rows, "BLOCK": BLOCK,
+        }
+        partial = Scratch("partial", item_size(span) * storage.size * parts)
+        columns = -(-storage.n_in // vec)
+        # On a CPU a work-item is a task; elsewhere neighbours share a load.
+        group = 1 if device.type == "cpu" else min(GROUP, device.largest_group)
+        target = (Gradients(), op.weights.offset) if parts == 1 else (partial, 0)
+        sums = Launch(
+            "training/outer.cl", "outer", defines,
+            (round_up(columns, group), -(-storage.n_out // rows), parts), (group, 1, 1),
+            (
+                *target, storage.stride, storage.size, op.ds, op.ds.stride, op.x,
+                op.x.stride, storage.n_in, storage.n_out, span.batch,
+                -(-span.batch // parts),
+            ),
+        )
+        if parts == 1:
+            return (sums,)
+        return (sums, add_parts(span, op, partial, parts, device, vec, rows))
+
+
+def add_parts(
+    span: Span, op: OuterOp, partial: Scratch, parts: int, device: Device,
+    vec: int = 1, rows: int = 1,
+) -> Launch:
+    """Return the launch that adds the parts' sums [parts, size] to the gradient."""
+    group = min(GROUP, device.largest_group)
+    size = op.storage.size
+    return Launch(
+        "training/outer.cl", "add_parts",
+        {"REAL": real(span), "VEC": vec, "ROWS": rows, "BLOCK": BLOCK},
+        (round_up(size, group),), (group,),
+        (Gradients(), op.weights.offset, partial, size, parts),
+    )

@@ -1,0 +1,101 @@
+"""sequential: steps of single samples, one after the other in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from clnet.ir.ops import Span
+from clnet.nn.random import half_bits
+from clnet.nn.storage.layout import round_up
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch, Parameters, Scalar, Scratch, State, Table
+from clnet.variants.base import Config, Cost, Reach, refuse_unless_cpu, span_flops
+from clnet.variants.training.optimisers import rule_defines
+from clnet.variants.training.whole_step import (
+    KEY,
+    LANES,
+    layer_table,
+    neuron_table,
+    refuse_unless_whole_step,
+    step_defines,
+    whole_step,
+)
+
+BLOCK = 32  # values of a block of the way back
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """One worker, with lanes along the rows of A (``sequential.cl``)."""
+
+    name: str = "sequential"
+    reach: Reach = "program"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse other devices and types, batches, and what needs a whole gradient."""
+        refusal = (
+            refuse_unless_cpu(span, device) or refuse_unless_whole_step(span, device)
+        )
+        if refusal is not None:
+            return refusal
+        if span.batch > 1:
+            return f"its steps are of one sample, not of {span.batch}"
+        step = whole_step(span)
+        assert step is not None
+        if step.backward and step.update is None:
+            return "it never has a whole gradient, and here that is asked for"
+        if step.update is not None and step.update.norm is not None:
+            return "it never has a whole gradient, and here one is clipped by its norm"
+        if any(not layer.act.nonlinearity.uniform for layer in step.layers):
+            return "it applies one activation a layer, and here neurons differ"
+        return None
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """There is nothing to tune."""
+        return ({},)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """All parameters and the state are read and written."""
+        step = whole_step(span)
+        assert step is not None
+        slots = 0 if step.update is None else step.update.optimiser.slots
+        return Cost(span_flops(span), 4 * step.size * (3 + 2 * slots), 1, 0, 1, 0.5)
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the one launch of the steps."""
+        step = whole_step(span)
+        assert step is not None
+        defines = step_defines(step, span)
+        if step.update is not None:
+            defines |= rule_defines(step.update, span)
+        end = 0
+
+        def place(size: int) -> int:
+            nonlocal end
+            here, end = end, end + round_up(size, BLOCK)
+            return here
+
+        layers = layer_table(step, place, 1, LANES)
+        widest = max(layer.n_in for layer in step.layers)
+        x, t, *weight = step.data
+        places = (place(step.layers[0].n_in), place(max(widest, t.width)))
+        n = span.batch if step.gather is None else step.gather.samples
+        return (
+            Launch(
+                "training/sequential.cl", "sequential", defines, (1,), (1,),
+                (
+                    Table.of(layers),
+                    Table.of(neuron_table(step)),
+                    Parameters(), x, t, weight[0] if weight else t,
+                    Scratch("memory", 4 * end), State(), step.tally.totals,
+                    len(step.layers), step.size, n, half_bits(n),
+                    *places, float(step.loss.bit_fail_limit),
+                    t.width, Scalar("steps"), Scalar("first"),
+                    Scalar("seen"), Scalar("fresh"), Scalar("rate", "real"),
+                    Scalar("count"), Scalar("seed", "uint"), *KEY,
+                ),
+            ),
+        )

@@ -1,0 +1,178 @@
+"""sparse_outer: the weights' gradient of a sparse layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from numpy.typing import NDArray
+
+from clnet.ir.ops import Span
+from clnet.ir.training_ops import Outer
+from clnet.nn.storage import CooStorage, CsrStorage, SparseStorage
+from clnet.nn.storage.sparse import index_array
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Gradients, Launch, Scratch, Table
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    gpu_shape,
+    item_size,
+    real,
+    span_bytes,
+    span_flops,
+    unsupported_dtype,
+)
+from clnet.variants.sparse.sparse import (
+    RowLists,
+    csr_runs,
+    index_type,
+    largest_group,
+    turn,
+    turned,
+    vector_lanes,
+)
+
+TILES = (32, 16, 8, 4)  # samples
+GROUPS = (128, 256, 512)  # work-items
+CPU_TILES = (8, 4, 2, 1)  # vectors of samples
+
+
+@dataclass(frozen=True)
+class SparseOuter:
+    """Entries by teams, or rows by cores, a tile of samples at a time.
+
+    ``sparse_outer.cl``. Config: ``tile``, samples; ``group``, work-items of a group, or
+    for CPUs ``runs`` of rows.
+    """
+
+    name: str = "sparse_outer"
+    reach: Reach = "op"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse all but the weights' gradient of a sparse layer."""
+        op = span.ops[0]
+        if not isinstance(op, Outer):
+            return "it computes weights' gradients, and this op does not"
+        if not isinstance(op.storage, SparseStorage):
+            return f"it writes sparse layers, not {op.storage.name}"
+        return unsupported_dtype(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Tiles that the batch fills, the largest first."""
+        if device.type == "cpu":
+            runs = csr_runs(_op(span)[0].storage.n_out, device)
+            tiles = _cpu_tiles(span)
+            return tuple({"tile": tile, "runs": n} for tile in tiles for n in runs)
+        groups = dict.fromkeys(largest_group(group, device) for group in GROUPS)
+        tiles = [tile for tile in TILES if tile < 2 * span.batch] or [TILES[-1]]
+        found = [{"tile": tile, "group": n} for tile in tiles[:2] for n in groups]
+        fitting = [
+            c for c in found
+            if c["tile"] // 4 <= c["group"]
+            and c["tile"] // 4 * (c["group"] + 1) * item_size(span)
+            <= device.local_memory
+        ]
+        return tuple(fitting) or ({"tile": TILES[-1], "group": 1},)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count an entry's values of x for every sample, and turned values twice."""
+        op, entries = _op(span)
+        tile, size = config["tile"], item_size(span)
+        scratch = turned(span, op.ds, tile, "ds").size + turned(
+            span, op.x, tile, "x"
+        ).size
+        moved = span_bytes(span) + 2 * scratch + entries * (8 + size * span.batch)
+        if "runs" in config:  # rows of x stay in cache, and samples share the indices
+            moved = span_bytes(span) + 2 * scratch + 8 * entries
+            units = min(config["runs"], device.compute_units)
+            return Cost(span_flops(span), moved, 3, scratch, units)
+        blocks = -(-entries // config["group"])
+        return Cost(
+            span_flops(span), moved, 3, scratch, min(device.compute_units, blocks),
+            gpu_shape(device),
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the turning of both sides, and the products."""
+        op, entries = _op(span)
+        tile, storage = config["tile"], op.storage
+        assert isinstance(storage, SparseStorage)
+        ds, x = turned(span, op.ds, tile, "ds"), turned(span, op.x, tile, "x")
+        before = turn(span, op.ds, tile, ds, device), turn(span, op.x, tile, x, device)
+        if "runs" in config:
+            return *before, _by_rows(op, span, config, ds, x)
+        group = config["group"]
+        key = f"entries {storage.signature}@{op.weights.offset}"
+        direct = isinstance(storage, (CooStorage, CsrStorage))
+
+        def table(what: str) -> Table:
+            return Table(f"{key} {what}", partial(_table, storage, what))
+
+        return (
+            *before,
+            Launch(
+                "training/sparse_outer.cl", "outer",
+                {
+                    "REAL": real(span), "TILE": tile, "GROUP": group,
+                    "SLOTS": int(not direct), "ROW": index_type(storage.n_out),
+                    "COLUMN": index_type(storage.n_in),
+                },
+                (-(-entries // group) * group,), (group,),
+                (
+                    Gradients(), op.weights.offset,
+                    table("rows" if direct else "slots"), table("rows"),
+                    table("columns"), ds, x, storage.n_out, storage.n_in, entries,
+                    -(-span.batch // tile),
+                ),
+            ),
+        )
+
+
+def _cpu_tiles(span: Span) -> list[int]:
+    """Return tiles of whole vectors that the batch fills, the largest first."""
+    lanes = vector_lanes(span)
+    tiles = [lanes * n for n in CPU_TILES if lanes * n < 2 * span.batch]
+    return tiles[:2] or [lanes]
+
+
+def _by_rows(
+    op: Outer, span: Span, config: Config, ds: Scratch, x: Scratch
+) -> Launch:
+    """Return the products' launch on a CPU."""
+    storage, tile, runs = op.storage, config["tile"], config["runs"]
+    assert isinstance(storage, SparseStorage)
+    rows = RowLists(storage, op.weights)
+    return Launch(
+        "training/sparse_outer.cl", "outer_rows",
+        {
+            "REAL": real(span), "TILE": tile, "GROUP": 1, "LANES": vector_lanes(span),
+            "SLOTS": int(not rows.direct), "ROW": index_type(storage.n_out),
+            "COLUMN": index_type(storage.n_in),
+        },
+        (runs,), (1,),
+        (
+            Gradients(), op.weights.offset, *rows.tables(), ds, x, storage.n_out,
+            storage.n_in, -(-span.batch // tile), rows.bounds(runs),
+        ),
+    )
+
+
+def _op(span: Span) -> tuple[Outer, int]:
+    (op,) = span.ops
+    assert isinstance(op, Outer) and isinstance(op.storage, SparseStorage)
+    return op, len(op.storage.pattern)
+
+
+def _table(storage: SparseStorage, what: str) -> NDArray[Any]:
+    pattern = storage.pattern
+    if what == "rows":
+        return index_array(pattern.rows, storage.n_out)
+    if what == "columns":
+        return index_array(pattern.columns, storage.n_in)
+    return storage.slots.astype("int32")

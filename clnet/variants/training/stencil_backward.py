@@ -1,0 +1,139 @@
+"""stencil_backward: the products of a local layer's backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from clnet.ir.ops import Span
+from clnet.ir.training_ops import ApplyT, Outer
+from clnet.nn.storage import LocalStorage
+from clnet.nn.storage.layout import round_up
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Gradients, Launch, Parameters, Scratch
+from clnet.variants.base import (
+    VECTOR_BYTES,
+    Config,
+    Cost,
+    Reach,
+    item_size,
+    real,
+    span_bytes,
+    span_flops,
+    unsupported_dtype,
+)
+from clnet.variants.training.outer import BLOCK, ITEMS, LEAST_PART, add_parts
+
+SOURCE = "training/stencil_backward.cl"
+BANDS = 4  # a work-item: their sums stay in registers
+GROUP = 128  # work-items, where neighbours share loads
+CHUNK = 2048  # rows or columns a work-item, where it is a task
+BLOCKS = (1, 4, 16)  # samples of a work-item that reads weights
+
+
+@dataclass(frozen=True)
+class StencilBackward:
+    """Columns of a local layer's matrix, and its bands (``stencil_backward.cl``).
+
+    Config: ``vec``, rows or columns at a time, and ``chunk``, of a work-item: 1 where
+    neighbours share loads; of `ApplyT` ``block``, samples a work-item; of `Outer`
+    ``parts``, of the batch.
+    """
+
+    name: str = "stencil_backward"
+    reach: Reach = "op"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse all but the two products of a local layer."""
+        op = span.ops[0]
+        if not isinstance(op, (ApplyT, Outer)):
+            return "it computes gradients' products, and this op is none"
+        if not isinstance(op.storage, LocalStorage):
+            return f"it computes gradients of local layers, not {op.storage.name}"
+        return unsupported_dtype(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Blocks of samples, or parts of the batch that keep the device busy."""
+        op = _op(span)
+        shape = {"vec": 1, "chunk": 1}
+        if device.type == "cpu":
+            shape = {"vec": VECTOR_BYTES // item_size(span), "chunk": CHUNK}
+        if isinstance(op, ApplyT):
+            blocks = dict.fromkeys(min(block, span.batch) for block in BLOCKS)
+            return tuple({**shape, "block": block} for block in blocks)
+        items = -(-op.storage.n_out // shape["chunk"]) * _band_groups(op)
+        wanted = -(-ITEMS["cpu" if shape["chunk"] > 1 else "gpu"]
+                   * device.compute_units // items)
+        most = max(1, span.batch // LEAST_PART)
+        found = dict.fromkeys((min(wanted, most), 1))
+        return tuple({**shape, "parts": parts} for parts in found)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count weights again for every block, and the sums of parts."""
+        op = _op(span)
+        values = sum(v.width for v in (*op.reads, *op.writes)) * span.batch
+        parts, again = config.get("parts", 1), 0
+        if isinstance(op, ApplyT):
+            again = op.storage.size * -(-span.batch // config["block"])
+        scratch = item_size(span) * op.storage.size * parts if parts > 1 else 0
+        return Cost(
+            span_flops(span), span_bytes(span) + item_size(span) * again + 2 * scratch,
+            1 + (parts > 1), scratch,
+            min(device.compute_units, values), 0.5,
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the product's launch, and for several parts that of their sum."""
+        op = _op(span)
+        storage = op.storage
+        assert isinstance(storage, LocalStorage)
+        chunk = config["chunk"]
+        group = 1 if chunk > 1 else min(GROUP, device.largest_group)
+        defines: dict[str, int | str] = {
+            "REAL": real(span), "WINDOW": storage.window, "VEC": config["vec"],
+            "CHUNK": chunk,
+        }
+        if isinstance(op, ApplyT):
+            across = round_up(-(-storage.n_in // chunk), group)
+            items = across * -(-span.batch // config["block"])
+            return (
+                Launch(
+                    SOURCE, "apply_t", defines, (items,), (group,),
+                    (
+                        Parameters(), op.weights.offset, storage.pitch, op.ds,
+                        op.ds.stride, op.dx, op.dx.stride, storage.n_out, span.batch,
+                        int(op.accumulate), across, config["block"],
+                    ),
+                ),
+            )
+        across, bands = round_up(-(-storage.n_out // chunk), group), _band_groups(op)
+        parts = config["parts"]
+        partial = Scratch("partial", item_size(span) * storage.size * parts)
+        sums = Launch(
+            SOURCE, "outer",
+            {**defines, "BANDS": min(BANDS, storage.window), "BLOCK": BLOCK},
+            (across * bands * parts,), (group,),
+            (
+                *((Gradients(), op.weights.offset) if parts == 1 else (partial, 0)),
+                storage.pitch, storage.size, op.ds, op.ds.stride, op.x, op.x.stride,
+                storage.n_out, span.batch, across, bands, -(-span.batch // parts),
+            ),
+        )
+        if parts == 1:
+            return (sums,)
+        return (sums, add_parts(span, op, partial, parts, device))
+
+
+def _band_groups(op: Outer) -> int:
+    """Return the work-items whose bands make up a row's window."""
+    storage = op.storage
+    assert isinstance(storage, LocalStorage)
+    return -(-storage.window // BANDS)
+
+
+def _op(span: Span) -> ApplyT | Outer:
+    (op,) = span.ops
+    assert isinstance(op, (ApplyT, Outer))
+    return op

@@ -1,0 +1,141 @@
+"""stencil_gradients: a local layer's derivatives and gradients in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from clnet.ir.ops import Span
+from clnet.ir.training_ops import ActGrad, BiasGrad, Outer
+from clnet.nn.storage import LocalStorage
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Argument, Gradients, Launch, Parameters
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    item_size,
+    span_bytes,
+    span_flops,
+    unsupported_dtype,
+)
+from clnet.variants.team import team_group
+from clnet.variants.training.outer import BLOCK
+from clnet.variants.training.wide import (
+    TEAM,
+    derivative_defines,
+    derivative_reads,
+    joined,
+    vector,
+    vector_defines,
+)
+
+WIDEST = 8  # window whose sums registers hold
+VECTORS = {"cpu": (256, 1024, 64), "gpu": (1, 2, 4)}
+"""Vectors of a work-item, the usually best first."""
+
+
+@dataclass(frozen=True)
+class StencilGradients:
+    """A vector of rows through all samples (``stencil_gradients.cl``).
+
+    Config: ``team``, work-items of a group, 1 where each is a core's task;
+    ``vectors``, of a work-item.
+    """
+
+    name: str = "stencil_gradients"
+    reach: Reach = "triple"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse all but a local layer's derivatives, weights and bias, in a row."""
+        act, *products = span.ops
+        if not isinstance(act, ActGrad) or not products:
+            return "it computes a layer's derivatives with its gradients, and no other"
+        outer, *bias = products
+        if not isinstance(outer, Outer) or outer.ds != act.ds:
+            return "it computes a layer's derivatives with its gradients, and no other"
+        if any(not isinstance(op, BiasGrad) or op.ds != act.ds for op in bias):
+            return "it sums the gradient of a layer's own bias, and here is another op"
+        if not isinstance(outer.storage, LocalStorage):
+            return f"it computes gradients of local layers, not {outer.storage.name}"
+        if outer.storage.window > WIDEST:
+            return (
+                f"it holds windows of at most {WIDEST}, and here is "
+                f"{outer.storage.window}"
+            )
+        if not act.nonlinearity.uniform:
+            return "it applies one activation a layer, and here neurons differ"
+        return unsupported_dtype(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Return the shapes, none of them larger than the layer."""
+        _, outer, _ = _ops(span)
+        kind = "cpu" if device.type == "cpu" else "gpu"
+        team = 1 if kind == "cpu" else team_group(TEAM, device)
+        most = -(-outer.storage.n_out // (team * vector(team, span)))
+        found = dict.fromkeys(min(vectors, most) for vectors in VECTORS[kind])
+        return tuple({"team": team, "vectors": vectors} for vectors in found)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Every array once, and the sums of a bias that rows share."""
+        groups, (_, _, bias) = _groups(span, config), _ops(span)
+        adds = bias is not None and bias.shared and groups > 1
+        scratch = item_size(span) * groups * adds
+        return Cost(
+            span_flops(span), span_bytes(span) + 2 * scratch, 1 + adds, scratch,
+            min(device.compute_units, groups),
+        )
+
+    def launches(
+        self, span: Span, config: Config, device: Device
+    ) -> tuple[Launch, ...]:
+        """Return the one launch, and that which adds the sums of a shared bias."""
+        (act, outer, bias), team = _ops(span), config["team"]
+        storage, groups = outer.storage, _groups(span, config)
+        assert isinstance(storage, LocalStorage)
+        at = derivative_reads(act)
+        values = (act.dy, at, outer.x, act.ds)
+        shape = vector_defines(span, team, values)
+        target: Argument = Gradients()
+        # Without a bias's gradient the last two are not read.
+        slot = 0 if bias is None else bias.bias.offset
+        adds: tuple[Launch, ...] = ()
+        if bias is not None and bias.shared:
+            target, slot, adds = joined(shape, span, target, slot, 1, groups)
+        elif act.bias is not None:
+            slot = act.bias.offset
+        return (
+            Launch(
+                "training/stencil_gradients.cl", "stencil_gradients",
+                {
+                    **shape, **derivative_defines(act, span),
+                    "VECTORS": config["vectors"], "WINDOW": storage.window,
+                    "BLOCK": BLOCK, "KEEPS": int(act.ds in span.outputs),
+                    "SUMS_BIAS": int(bias is not None),
+                },
+                (groups * team,), (team,),
+                (
+                    Parameters(), 0 if act.bias is None else act.bias.offset,
+                    Gradients(), outer.weights.offset, storage.pitch, act.dy,
+                    act.dy.stride, at, at.stride, outer.x, outer.x.stride,
+                    act.ds if act.ds in span.outputs else act.dy, act.ds.stride,
+                    target, slot, storage.n_out, span.batch,
+                ),
+            ),
+            *adds,
+        )
+
+
+def _ops(span: Span) -> tuple[ActGrad, Outer, BiasGrad | None]:
+    act, outer, *rest = span.ops
+    bias = rest[0] if rest else None
+    assert isinstance(act, ActGrad)
+    assert isinstance(outer, Outer)
+    assert bias is None or isinstance(bias, BiasGrad)
+    return act, outer, bias
+
+
+def _groups(span: Span, config: Config) -> int:
+    _, outer, _ = _ops(span)
+    rows = config["team"] * config["vectors"] * vector(config["team"], span)
+    return -(-outer.storage.n_out // rows)

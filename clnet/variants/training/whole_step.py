@@ -1,0 +1,257 @@
+"""What the variants share that compute a whole step of training at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.ir.ops import Apply, BiasAct, LayerOps, Nonlinearity, Op, Span, Value
+from clnet.ir.training_ops import (
+    RECORD,
+    ActGrad,
+    ApplyT,
+    BiasGrad,
+    Gather,
+    GradientNorm,
+    Loss,
+    Outer,
+    Tally,
+    Update,
+)
+from clnet.nn.random import ROUNDS
+from clnet.nn.storage import DenseStorage
+from clnet.nn.storage.layout import PARAMETER_ALIGNMENT, round_up
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Scalar
+from clnet.variants.base import kernel_function
+from clnet.variants.training.backward import (
+    gradient_defines,
+    gradient_function,
+    loss_defines,
+)
+
+LANES = 8  # values of the vectors that CPU kernels compute in (WIDTH)
+APART = 8  # values behind a share's gradients: its record, in a whole vector
+KEY = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
+
+LAYER = np.dtype([  # a row of the table of layers (steps.h)
+    (name, np.int32) for name in (
+        "n_in", "n_out", "stride", "weights", "bias", "values", "sums", "neuron",
+    )
+])
+NEURON = np.dtype([  # a row of the table of neurons
+    ("function", np.int32), ("steepness", np.float32), ("limit", np.float32),
+    ("share", np.float32),
+])
+
+
+@dataclass(frozen=True)
+class WholeStep:
+    """The ops of a step of training of a chain of layers, found in a span.
+
+    Attributes
+    ----------
+    gather : Gather or None
+        Where a batch is part of the data set.
+    layers : tuple of LayerOps
+        Forward.
+    loss : Loss
+        With its derivatives.
+    tally : Tally
+        Of the losses.
+    backward : bool
+        Whether gradients follow.
+    update : Update or None
+        The optimiser's, if one follows.
+    """
+
+    gather: Gather | None
+    layers: tuple[LayerOps, ...]
+    loss: Loss
+    tally: Tally
+    backward: bool
+    update: Update | None
+
+    @property
+    def size(self) -> int:
+        """Elements of the flat buffer, as far as the step knows it."""
+        if self.update is not None:
+            return self.update.layout.size
+        slots = [layer.apply.weights for layer in self.layers]
+        slots += [x.act.bias for x in self.layers if x.act.bias is not None]
+        end = max(slot.offset + slot.size for slot in slots)
+        return round_up(end, PARAMETER_ALIGNMENT)
+
+    @property
+    def data(self) -> tuple[Value, ...]:
+        """Where samples come from: x, t, and weights if there are some."""
+        if self.gather is not None:
+            return self.gather.data
+        weight = () if self.loss.weight is None else (self.loss.weight,)
+        return (self.layers[0].apply.x, self.loss.t, *weight)
+
+
+def whole_step(span: Span) -> WholeStep | None:
+    """Return a span as a whole step of training of a chain of layers, or None."""
+    ops = list(span.ops)
+    gather = ops.pop(0) if ops and isinstance(ops[0], Gather) else None
+    layers: list[LayerOps] = []
+    while len(ops) > 1 and isinstance(ops[0], Apply) and isinstance(ops[1], BiasAct):
+        apply, act = ops[0], ops[1]
+        follows = not layers or apply.x == layers[-1].act.y
+        if apply.accumulate or act.sums != apply.sums or not follows:
+            return None
+        layers.append(LayerOps(apply, act))
+        del ops[:2]
+    if len(ops) < 2 or not layers:
+        return None
+    loss, tally = ops.pop(0), ops.pop(0)
+    if not isinstance(loss, Loss) or not isinstance(tally, Tally):
+        return None
+    if loss.y != layers[-1].act.y:
+        return None
+    backward = bool(ops)
+    last = ops.pop() if ops and isinstance(ops[-1], Update) else None
+    update = last if isinstance(last, Update) else None
+    clipped = update is not None and update.norm is not None
+    if clipped and not (ops and isinstance(ops.pop(), GradientNorm)):
+        return None
+    if backward and [_kind(op) for op in ops] != _backward_kinds(layers):
+        return None
+    assert gather is None or isinstance(gather, Gather)
+    return WholeStep(gather, tuple(layers), loss, tally, backward, update)
+
+
+def _kind(op: Op) -> tuple[type[Op], object]:
+    """Return what tells an op of the way back from the others."""
+    if isinstance(op, (ApplyT, Outer)):
+        return type(op), op.weights
+    return type(op), op.bias if isinstance(op, (ActGrad, BiasGrad)) else None
+
+
+def _backward_kinds(layers: list[LayerOps]) -> list[tuple[type[Op], object]]:
+    """Return the ops of the way back through a chain, the last layer first."""
+    found: list[tuple[type[Op], object]] = []
+    for layer in reversed(layers):
+        apply, act = layer.apply, layer.act
+        if not act.nonlinearity.plain:
+            found.append((ActGrad, act.bias))
+        found.append((Outer, apply.weights))
+        if act.bias is not None:
+            found.append((BiasGrad, act.bias))
+        if layer is not layers[0]:
+            found.append((ApplyT, apply.weights))
+    return found
+
+
+def refuse_unless_whole_step(span: Span, device: Device) -> str | None:
+    """Return why a span is no whole step of training of dense layers, or None."""
+    step = whole_step(span)
+    if step is None:
+        return "it computes a step of training of a chain of layers, and this is none"
+    for layer in step.layers:
+        if not isinstance(layer.apply.storage, DenseStorage):
+            return f"it trains dense layers, not {layer.apply.storage.name}"
+        if layer.act.bias is not None and layer.act.bias.size != layer.n_out:
+            return "it reads a bias a neuron, and here all share one"
+    return None
+
+
+def functions_of(step: WholeStep) -> list[tuple[str, str, str]]:
+    """Return the activations that occur: function, derivative, what that reads."""
+    found: dict[tuple[str, str, str], None] = {}
+    for layer in step.layers:
+        function = layer.act.nonlinearity
+        for name in function.names:
+            found[function_of(name, function)] = None
+    return list(found)
+
+
+def function_of(name: str, function: Nonlinearity) -> tuple[str, str, str]:
+    """Return an activation of a layer as `functions_of` lists it."""
+    gradient, by_sum = gradient_function(name, function.fann_compatible)
+    reads = "AT_SUM" if by_sum else "AT_OUTPUT"
+    return kernel_function(name), gradient, reads
+
+
+def step_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
+    """Return the macros of ``steps.h``, but for those of the optimiser."""
+    gather = step.gather
+    return {
+        "FUNCTIONS(X)": " ".join(
+            f"X({code}, {', '.join(names)})"
+            for code, names in enumerate(functions_of(step))
+        ),
+        **gradient_defines(span), **loss_defines(step.loss, span),
+        "BACKWARD": int(step.backward), "UPDATE": int(step.update is not None),
+        "RECORD": len(RECORD), "APART": APART,
+        "GATHERED": 0 if gather is None else 1 + gather.shuffled,
+    }
+
+
+def layer_table(
+    step: WholeStep, place: Callable[[int], int], pitch: int, rows_of: int
+) -> NDArray[Any]:
+    """Return the kernels' table of layers.
+
+    Parameters
+    ----------
+    step : WholeStep
+        Whose layers.
+    place : callable
+        Takes so many values of a worker's memory, and returns where they start.
+    pitch : int
+        Samples of which values are kept.
+    rows_of : int
+        Values of a layer are rounded up to a multiple of this.
+    """
+    rows = np.zeros(len(step.layers), LAYER)
+    neuron = 0
+    for row, layer in zip(rows, step.layers, strict=True):
+        storage, bias = layer.apply.storage, layer.act.bias
+        assert isinstance(storage, DenseStorage)
+        row["n_in"], row["n_out"] = layer.n_in, layer.n_out
+        row["stride"] = storage.stride
+        row["weights"] = layer.apply.weights.offset
+        row["bias"] = -1 if bias is None else bias.offset
+        row["neuron"], neuron = neuron, neuron + layer.n_out
+        values = round_up(layer.n_out, rows_of) * pitch
+        row["values"] = place(values)
+        function = layer.act.nonlinearity
+        kept = any(function_of(n, function)[2] == "AT_SUM" for n in function.names)
+        row["sums"] = place(values) if kept else -1
+    return rows
+
+
+def neuron_table(step: WholeStep) -> NDArray[Any]:
+    """Return the kernels' table of neurons."""
+    functions = functions_of(step)
+    found = []
+    for layer in step.layers:
+        function, n = layer.act.nonlinearity, layer.n_out
+        rows = np.zeros(n, NEURON)
+        codes = [functions.index(function_of(x, function)) for x in function.names]
+        rows["function"] = np.resize(codes, n)
+        rows["steepness"] = np.resize(function.steepness, n)
+        rows["limit"] = np.resize(function.limits or (np.inf,), n)
+        rows["share"] = 1.0
+        found.append(rows)
+    found[-1]["share"] = np.resize(np.where(step.loss.halved, 0.5, 1.0), n)
+    return np.concatenate(found)
+
+
+def rows_text(rows: NDArray[Any]) -> str:
+    """Return a table's rows as the initialiser of a constant array of structs."""
+    def text(number: float) -> str:
+        if isinstance(number, int):
+            return str(number)
+        # INFINITY is no constant to NVIDIA's compiler (driver 580).
+        return "1e38f * 1e38f" if np.isinf(number) else f"{number!r}f"
+
+    return ", ".join(
+        "{" + ", ".join(text(number) for number in row) + "}" for row in rows.tolist()
+    ).join("{}")

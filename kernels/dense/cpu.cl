@@ -1,0 +1,351 @@
+// cpu: a chain of dense layers in one launch, in the shape that CPU cores like.
+//
+// A work-group is one work-item, and one worker: a thread that stays with the network
+// from the first layer to the last. Every layer is cut into tasks, a block of samples
+// times a group of panels; workers claim tasks from a counter, so that a worker that
+// arrives late, or never, only makes the others do more.
+//
+//            panel 0     panel 1           group of GROUP panels = one task
+//           +--16--+    +--16--+
+//   bias    |......|    |......|           W is packed as [panel][1 + n_in][16] and
+//   input 0 |......|    |......|           read as one stream, the bias first.
+//   input 1 |......|    |......|           ROWS samples x PANELS panels are held in
+//      :    |  :   |    |  :   |           registers for the whole of n_in.
+//
+// A layer must be complete before the next one starts. A worker that finds no task left
+// waits for the tasks that others hold; if one takes too long (its thread was put
+// aside), the waiting worker computes that task again: both write the same values, to
+// memory that no later layer reuses, so that no wait is without a bound and none fails.
+// Nothing here needs two work-groups to run at the same time.
+//
+// Register rule (AVX2, 16 registers): ROWS * 2 * PANELS sums, 2 weights, 1 input.
+//
+// Sizes are arguments, so that one program serves every network of a kind.
+//
+// FUNCTIONS(X)  the activations, X(code, act_NAME) …
+// PANEL         outputs a panel: 16, two float8, one cache line
+// STATE         words of `state` before its counters: at least 4
+// MANY          1: batches above one sample; 0: leaves out the taller tiles
+// PATIENCE      looks at a task that another worker holds before it is done again
+// LINGER        looks for another call before a helper leaves
+#define REAL float
+#define WIDTH 8
+#include "include/activations.h"
+#include "include/atomics.h"
+#if !defined(FUNCTIONS) || !defined(PANEL) || !defined(STATE) || !defined(MANY) \
+    || !defined(PATIENCE) || !defined(LINGER)
+#error "cpu.cl needs FUNCTIONS, PANEL, STATE, MANY, PATIENCE and LINGER"
+#endif
+#if PANEL != 16
+#error "the tiles of cpu.cl hold a panel in two float8"
+#endif
+
+// A row of the table of layers (LAYER of clnet/variants/dense/cpu.py).
+typedef struct {
+    int n_in, n_out;
+    int packed;    // where the layer's panels start, in float
+    int out;       // where its values start in `inner`; unused for the last layer
+    int ldo;       // from one sample to the next
+    int function;  // code of its activation
+    float steepness, limit;
+} Layer;
+
+// How a call is cut: `blocks` of at most `block` samples times groups of `group`
+// panels.
+typedef struct {
+    int batch, block, blocks, group;
+} Cut;
+
+// Not inlined: the tiles below would each get a copy of all functions.
+__attribute__((noinline)) float8 apply_function(__global const Layer *layer,
+                                                const float8 sum)
+{
+    float8 v = sum * (float8)layer->steepness;
+    const float8 limit = (float8)layer->limit;
+    v = v < -limit ? -limit : v;
+    v = v > limit ? limit : v;
+    switch (layer->function) {
+#define CASE(number, function)                                                     \
+    case number:                                                                   \
+        return function(v);
+        FUNCTIONS(CASE)
+    }
+    return v;
+}
+
+typedef float8 __attribute__((aligned(4))) float8_unaligned;
+
+// Store 8 outputs of one sample, of which only `live` exist.
+inline void store(__global float *y, const float8 v, const int live)
+{
+    if (live >= 8) {
+        *(__global float8_unaligned *)y = v;
+    } else {
+        float part[8] __attribute__((aligned(32)));
+        *(float8 *)part = v;
+        for (int j = 0; j < live; ++j) y[j] = part[j];
+    }
+}
+
+// Register tiles: NAME(...) computes ROWS samples x PANELS panels, all sums in named
+// registers for the whole of n_in (arrays of sums would be spilled to the stack).
+//
+// w     the first panel's bias row; the next panel starts `panel_size` floats on
+// x     the first sample, the next `ldx` on; likewise y and ldy
+// live  outputs that exist from the first panel on
+//
+//                 w0 w1 (panel 0)   w0 w1 (panel 1)
+//     x of row 0  low00 high00      low01 high01
+//     x of row 1  low10 high10      low11 high11
+#define TILE_ARGUMENTS                                                             \
+    __global const float *w, const int panel_size, const int n_in,                 \
+    __global const float *x, const int ldx, __global float *y, const int ldy,      \
+    __global const Layer *layer, const int live
+#define PANEL_POINTER(p)                                                           \
+    __global const float8 *w##p = (__global const float8 *)(w + p * panel_size);
+#define ROW_POINTER(r) __global const float *x##r = x + r * ldx;
+#define START(r, p) float8 low##r##p = w##p[0], high##r##p = w##p[1];
+#define READ_WEIGHTS(p) const float8 a##p = w##p[2 * i + 2], b##p = w##p[2 * i + 3];
+#define READ_INPUT(r) const float8 v##r = (float8)x##r[i];
+#define MULTIPLY_ADD(r, p) low##r##p += a##p * v##r; high##r##p += b##p * v##r;
+#define FINISH(r, p)                                                               \
+    store(y + r * ldy + p * PANEL, apply_function(layer, low##r##p),            \
+          live - p * PANEL);                                                       \
+    store(y + r * ldy + p * PANEL + 8, apply_function(layer, high##r##p),       \
+          live - p * PANEL - 8);
+// A tall tile reads one stream of weights so slowly that the hardware does not fetch it
+// far enough ahead: rows of a panel are asked for AHEAD rows early. (With four streams,
+// in the tiles of one row, this costs more than it brings.)
+#define AHEAD 64
+#ifdef __clang__
+#define FETCH_AHEAD(p)                                                             \
+    __builtin_prefetch((const void *)(size_t)(w##p + 2 * (i + 1 + AHEAD)));
+#else
+#define FETCH_AHEAD(p)
+#endif
+#define DO_NOT_FETCH(p)
+#define DEFINE_TILE(NAME, ROWS, PANELS, PAIRS, FETCH)                              \
+    inline void NAME(TILE_ARGUMENTS)                                               \
+    {                                                                              \
+        PANELS(PANEL_POINTER)                                                      \
+        ROWS(ROW_POINTER)                                                          \
+        PAIRS(START)                                                               \
+        for (int i = 0; i < n_in; ++i) {                                           \
+            PANELS(READ_WEIGHTS)                                                   \
+            PANELS(FETCH)                                                          \
+            ROWS(READ_INPUT)                                                       \
+            PAIRS(MULTIPLY_ADD)                                                    \
+        }                                                                          \
+        PAIRS(FINISH)                                                              \
+    }
+#define TO_1(X) X(0)
+#define TO_2(X) X(0) X(1)
+#define TO_3(X) TO_2(X) X(2)
+#define TO_4(X) TO_3(X) X(3)
+#define TO_5(X) TO_4(X) X(4)
+#define TO_6(X) TO_5(X) X(5)
+#define BY_1_1(X) X(0, 0)
+#define BY_1_2(X) X(0, 0) X(0, 1)
+#define BY_1_4(X) X(0, 0) X(0, 1) X(0, 2) X(0, 3)
+#define BY_2_2(X) X(0, 0) X(0, 1) X(1, 0) X(1, 1)
+#define BY_2_1(X) X(0, 0) X(1, 0)
+#define BY_3_1(X) BY_2_1(X) X(2, 0)
+#define BY_4_1(X) BY_3_1(X) X(3, 0)
+#define BY_5_1(X) BY_4_1(X) X(4, 0)
+#define BY_6_1(X) BY_5_1(X) X(5, 0)
+
+DEFINE_TILE(tile_1_1, TO_1, TO_1, BY_1_1, DO_NOT_FETCH)
+DEFINE_TILE(tile_1_2, TO_1, TO_2, BY_1_2, DO_NOT_FETCH)
+DEFINE_TILE(tile_1_4, TO_1, TO_4, BY_1_4, DO_NOT_FETCH)
+#if MANY
+DEFINE_TILE(tile_2_1, TO_2, TO_1, BY_2_1, DO_NOT_FETCH)
+DEFINE_TILE(tile_2_2, TO_2, TO_2, BY_2_2, DO_NOT_FETCH)
+DEFINE_TILE(tile_3_1, TO_3, TO_1, BY_3_1, FETCH_AHEAD)
+DEFINE_TILE(tile_4_1, TO_4, TO_1, BY_4_1, FETCH_AHEAD)
+DEFINE_TILE(tile_5_1, TO_5, TO_1, BY_5_1, FETCH_AHEAD)
+DEFINE_TILE(tile_6_1, TO_6, TO_1, BY_6_1, FETCH_AHEAD)
+#endif
+
+// One task: samples [0, rows) times panels [0, panels).
+inline void task(__global const float *w, const int n_in, const int panels,
+                 __global const float *x, const int ldx, const int rows,
+                 __global float *y, const int ldy, __global const Layer *layer,
+                 const int live)
+{
+    const int panel_size = (n_in + 1) * PANEL;
+#define TILE(NAME)                                                                 \
+    NAME(w + p * panel_size, panel_size, n_in, x + row * ldx, ldx,                 \
+         y + row * ldy + p * PANEL, ldy, layer, live - p * PANEL)
+#define WHILE(n, NAME)                                                             \
+    for (; row + n <= rows; row += n)                                              \
+        for (int p = 0; p < panels; ++p) TILE(NAME);
+    int row = 0;
+#if MANY
+    WHILE(6, tile_6_1)
+    WHILE(5, tile_5_1)
+    WHILE(4, tile_4_1)
+    WHILE(3, tile_3_1)
+    for (; row + 2 <= rows; row += 2) {
+        int p = 0;
+        for (; p + 2 <= panels; p += 2) TILE(tile_2_2);
+        for (; p < panels; ++p) TILE(tile_2_1);
+    }
+#endif
+    for (; row < rows; ++row) {
+        int p = 0;
+        for (; p + 4 <= panels; p += 4) TILE(tile_1_4);
+        for (; p + 2 <= panels; p += 2) TILE(tile_1_2);
+        for (; p < panels; ++p) TILE(tile_1_1);
+    }
+}
+
+inline void layer_task(__global const Layer *layer, const int number, const Cut cut,
+                       __global const float *packed, __global const float *x,
+                       const int ldx, __global float *y)
+{
+    const int block = number % cut.blocks, first = number / cut.blocks * cut.group;
+    const int panels = (layer->n_out + PANEL - 1) / PANEL;
+    const int row = block * cut.block;
+    task(packed + layer->packed + (size_t)first * (layer->n_in + 1) * PANEL,
+         layer->n_in, min(cut.group, panels - first), x + (size_t)row * ldx, ldx,
+         min(cut.block, cut.batch - row), y + (size_t)row * layer->ldo + first * PANEL,
+         layer->ldo, layer, layer->n_out - first * PANEL);
+}
+
+#define SHARED_ARGUMENTS                                                           \
+    __global const Layer *layers, const int count, __global const float *packed,   \
+    __global const float *x, const int ldx, __global float *inner,                 \
+    __global float *y, const int tasks, const int batch, const int block,          \
+    const int group, const int many_workers
+#define SHARED                                                                     \
+    layers, count, packed, x, ldx, inner, y, tasks, batch, block, group, many_workers
+
+// Work on one call until every task of every layer is done.
+//
+// layers  [count]         table of layers
+// packed  [..]            panels of every layer, biases first
+// x       [BATCH, ldx]    y: the output of the last layer
+// inner   [..]            values between the layers
+// tasks                   tasks of a layer at most
+// many_workers            0: there is one worker, which neither claims nor waits
+// claimed [count]         tasks of each layer that workers have taken
+// done    [count, tasks]  the call that has done a task of a layer
+inline void work(SHARED_ARGUMENTS, volatile __global int *claimed,
+                 volatile __global int *done, const int this_call)
+{
+    const Cut cut = {batch, block, (batch + block - 1) / block, group};
+    __global const float *values = x;
+    int ldv = ldx;
+    for (int l = 0; l < count; ++l) {
+        __global const Layer *layer = layers + l;
+        __global float *out = l == count - 1 ? y : inner + layer->out;
+        const int panels = (layer->n_out + PANEL - 1) / PANEL;
+        const int here = (panels + group - 1) / group * cut.blocks;
+        if (!many_workers) {
+            for (int t = 0; t < here; ++t)
+                layer_task(layer, t, cut, packed, values, ldv, out);
+            values = out;
+            ldv = layer->ldo;
+            continue;
+        }
+        for (int t = atomic_inc(claimed + l); t < here; t = atomic_inc(claimed + l)) {
+            layer_task(layer, t, cut, packed, values, ldv, out);
+            store_release(done + l * tasks + t, this_call);
+        }
+        for (int t = 0; t < here; ++t) {
+            volatile __global int *task_done = done + l * tasks + t;
+            int looks = 0;
+            while (load_acquire(task_done) != this_call && looks < PATIENCE) ++looks;
+            if (load_acquire(task_done) != this_call)
+                layer_task(layer, t, cut, packed, values, ldv, out);
+        }
+        values = out;
+        ldv = layer->ldo;
+    }
+}
+
+// The workers of one call, all in one launch.
+//
+// state  zero at first: [0] the call before, [1] workers that have left, [2 …] unused,
+//        [STATE …] claimed, done
+// index map: work-group = worker
+__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
+workers(SHARED_ARGUMENTS, volatile __global int *state)
+{
+    volatile __global int *claimed = state + STATE;
+    const int this_call = state[0] + 1;
+    work(SHARED, claimed, claimed + count, this_call);
+    if (many_workers && add_seq_cst(state + 1, 1) == (int)get_global_size(0) - 1) {
+        for (int l = 0; l < count; ++l) claimed[l] = 0;  // the last one out resets
+        state[1] = 0;
+        state[0] = this_call;
+    }
+}
+
+// The calling thread as the first worker, while `helpers` stand by on other threads.
+//
+//   lead     open call n ---- work ---- close, wait until none is inside
+//   helper      ...see n, enter ---- work ---- leave, stay for the next call...
+//
+// A helper enters before it looks again whether the call is still open, and the lead
+// closes before it looks whether a helper is inside: so none is left inside unseen.
+// While the call is closed nobody but the lead touches anything. Of these two stores and
+// loads one must come first: they are sequentially consistent.
+//
+// state  as for `workers`, but [2] the open call or 0, [3] helpers inside
+// alarm  [1]  set when a helper did not leave in time: the host then waits for it
+__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
+lead(SHARED_ARGUMENTS, volatile __global int *state, volatile __global int *alarm)
+{
+    volatile __global int *claimed = state + STATE;
+    const int next = state[0] + 1, this_call = next ? next : 1;
+    state[0] = this_call;
+    for (int l = 0; l < count; ++l) claimed[l] = 0;
+    store_seq_cst(state + 2, this_call);
+    work(SHARED, claimed, claimed + count, this_call);
+    store_seq_cst(state + 2, 0);
+    int looks = 0;
+    while (load_seq_cst(state + 3) && looks < PATIENCE) ++looks;
+    if (looks == PATIENCE) *alarm = 1;
+}
+
+// Workers that join the open call, and stay for LINGER looks after it for the next.
+__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
+helpers(SHARED_ARGUMENTS, volatile __global int *state)
+{
+    volatile __global int *claimed = state + STATE;
+    int last = 0;
+    for (int looks = 0; looks < LINGER; ++looks) {
+        const int call = load_acquire(state + 2);
+        if (call == 0 || call == last) continue;
+        add_seq_cst(state + 3, 1);
+        if (load_seq_cst(state + 2) == call) {
+            work(SHARED, claimed, claimed + count, call);
+            last = call;
+        }
+        add_seq_cst(state + 3, -1);
+        looks = 0;
+    }
+}
+
+// packed = A of one dense layer in panels, its bias first; rows past n_out are zero.
+//
+// parameters  A [n_out, stride] at `weights`, bias [n_out] at `bias` (-1: none)
+// packed      [panels][1 + n_in][16] at `start`
+// index map: work-item (panel, row of the panel)
+__kernel void pack(__global const float *parameters, const int weights,
+                   const int stride, const int bias, const int n_in, const int n_out,
+                   __global float *packed, const int start)
+{
+    const int panel = get_global_id(0), row = get_global_id(1);
+    __global float *out = packed + start + ((size_t)panel * (n_in + 1) + row) * PANEL;
+    for (int j = 0; j < PANEL; ++j) {
+        const int neuron = panel * PANEL + j;
+        float value = 0;
+        if (neuron < n_out && row > 0)
+            value = parameters[weights + (size_t)neuron * stride + row - 1];
+        else if (neuron < n_out && bias >= 0)
+            value = parameters[bias + neuron];
+        out[j] = value;
+    }
+}

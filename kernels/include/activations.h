@@ -1,0 +1,262 @@
+// Activation functions: act_NAME(v) for every row NAME of clnet/nn/activations.py, with
+// v = steepness * sum, clipped.
+//
+// Written over the type VAL so that the same text serves one work-item a value (GPUs)
+// and explicit vectors (CPUs). Each function passes NaN on where NumPy does.
+//
+// REAL           float or double: the network's type
+// WIDTH          1, 4 or 8: values in a VAL; set before including this
+// OPERATOR_MATH  1 where the builtins are out-of-line calls that stop vectorisation:
+//                exp, tanh and erf are then made of operators only (float32)
+// LEAK           slope of leaky_relu below zero
+#if !defined(REAL) || !defined(WIDTH) || !defined(OPERATOR_MATH) || !defined(LEAK)
+#error "activations.h needs REAL, WIDTH, OPERATOR_MATH and LEAK"
+#endif
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+
+#if WIDTH == 1
+#define VAL REAL
+#define INTS int
+#define UINTS uint
+#else
+#define VAL JOIN(REAL, WIDTH)
+#define INTS JOIN(int, WIDTH)
+#define UINTS JOIN(uint, WIDTH)
+#endif
+#define AS_VAL JOIN(as_, VAL)
+#define AS_INTS JOIN(as_, INTS)
+#define CONVERT_VAL JOIN(convert_, VAL)
+#define CONST(x) ((VAL)(REAL)(x))
+
+inline VAL absolute(VAL v) { return v < CONST(0) ? -v : v; }
+
+#if OPERATOR_MATH
+// e^v to about 1e-7: v = n ln 2 + r with |r| <= ln 2 / 2, found by adding and taking
+// off a number so large that the sum rounds to whole numbers; a least-maximum
+// polynomial for e^r; n goes straight into the exponent's bits. Clamped to the normal
+// numbers.
+inline VAL exponential(VAL v)
+{
+    v = v < CONST(-87.3f) ? CONST(-87.3f) : v;
+    v = v > CONST(88.0f) ? CONST(88.0f) : v;
+    const VAL rounder = CONST(12582912.0f);  // 1.5 * 2^23
+    VAL shifted = v * CONST(1.44269504f) + rounder;
+    VAL n = shifted - rounder;
+    VAL r = v - n * CONST(0.693359375f);
+    r = r + n * CONST(2.12194440e-4f);
+    VAL p = CONST(1.3814598e-3f);
+    p = p * r + CONST(8.3687169e-3f);
+    p = p * r + CONST(4.1668388e-2f);
+    p = p * r + CONST(0.16666521f);
+    p = p * r + CONST(0.49999993f);
+    p = p * r + CONST(1.0f);
+    p = p * r + CONST(1.0f);
+    INTS power = AS_INTS(shifted) - AS_INTS(rounder) + (INTS)127;
+    return p * AS_VAL(power << (INTS)23);
+}
+
+// tanh v to about 3e-7 of its value: v P(v^2) / Q(v^2), fitted on [-9, 9].
+inline VAL hyperbolic_tangent(VAL v)
+{
+    v = v < CONST(-9.0f) ? CONST(-9.0f) : v;
+    v = v > CONST(9.0f) ? CONST(9.0f) : v;
+    VAL u = v * v;
+    VAL p = CONST(1.33366234e-8f);
+    p = p * u + CONST(2.05961140e-5f);
+    p = p * u + CONST(3.49480140e-3f);
+    p = p * u + CONST(0.133803635f);
+    p = p * u + CONST(0.999999979f);
+    VAL q = CONST(7.76919175e-7f);
+    q = q * u + CONST(3.28434741e-4f);
+    q = q * u + CONST(2.58739901e-2f);
+    q = q * u + CONST(0.467136789f);
+    q = q * u + CONST(1.0f);
+    VAL y = v * p / q;
+    y = y > CONST(1.0f) ? CONST(1.0f) : y;
+    return y < CONST(-1.0f) ? CONST(-1.0f) : y;
+}
+
+// 2 artanh s for |s| <= 1/3: its series.
+inline VAL twice_artanh(VAL s)
+{
+    VAL u = s * s;
+    VAL p = CONST(1.0f / 15);
+    p = p * u + CONST(1.0f / 13);
+    p = p * u + CONST(1.0f / 11);
+    p = p * u + CONST(1.0f / 9);
+    p = p * u + CONST(1.0f / 7);
+    p = p * u + CONST(1.0f / 5);
+    p = p * u + CONST(1.0f / 3);
+    p = p * u + CONST(1.0f);
+    return CONST(2.0f) * s * p;
+}
+
+// ln(1 + t) for -1/2 <= t <= 1.
+inline VAL log_one_plus(VAL t) { return twice_artanh(t / (CONST(2.0f) + t)); }
+
+// ln v for normal v > 0, to about 1e-7: v = 2^n m with m from about sqrt(1/2) to sqrt
+// 2, and ln m = 2 artanh((m - 1) / (m + 1)).
+inline VAL logarithm(VAL v)
+{
+    const INTS root = (INTS)0x3F3504F3;  // sqrt(1/2) as bits
+    INTS n = (AS_INTS(v) - root) >> (INTS)23;
+    VAL m = AS_VAL(AS_INTS(v) - (n << (INTS)23));
+    VAL count = CONVERT_VAL(n);
+    VAL low = twice_artanh((m - CONST(1.0f)) / (m + CONST(1.0f)));
+    return count * CONST(0.693359375f) + (low - count * CONST(2.12194440e-4f));
+}
+
+// erf v to 2e-7: Abramowitz and Stegun, formula 7.1.26.
+inline VAL error_function(VAL v)
+{
+    VAL a = absolute(v);
+    VAL t = CONST(1.0f) / (CONST(1.0f) + CONST(0.3275911f) * a);
+    VAL p = CONST(1.061405429f);
+    p = p * t + CONST(-1.453152027f);
+    p = p * t + CONST(1.421413741f);
+    p = p * t + CONST(-0.284496736f);
+    p = p * t + CONST(0.254829592f);
+    VAL y = CONST(1.0f) - p * t * exponential(-a * a);
+    return v < CONST(0.0f) ? -y : y;
+}
+
+// e^v - 1 for v <= 0, exact near 0: by the half-angle identity of tanh.
+inline VAL exponential_minus_one(VAL v)
+{
+    VAL t = hyperbolic_tangent(v * CONST(0.5f));
+    return CONST(2.0f) * t / (CONST(1.0f) - t);
+}
+#else
+#define exponential exp
+#define hyperbolic_tangent tanh
+#define log_one_plus log1p
+#define logarithm log
+#define error_function erf
+#define exponential_minus_one expm1
+#endif
+
+#if WIDTH == 1
+#define sine sin
+#define cosine cos
+#else
+// Value by value: in a vector with one argument above 1e7, PoCL 3.0's sin and cos are
+// wrong by 0.01 in all the others.
+#if WIDTH == 4
+#define BY_ONE(f, v) ((VAL)(f(v.s0), f(v.s1), f(v.s2), f(v.s3)))
+#else
+#define BY_ONE(f, v) \
+    ((VAL)(f(v.s0), f(v.s1), f(v.s2), f(v.s3), f(v.s4), f(v.s5), f(v.s6), f(v.s7)))
+#endif
+inline VAL sine(VAL v) { return BY_ONE(sin, v); }
+inline VAL cosine(VAL v) { return BY_ONE(cos, v); }
+#endif
+
+inline VAL act_identity(VAL v) { return v; }
+inline VAL act_threshold(VAL v) { return v < CONST(0) ? CONST(0) : CONST(1); }
+inline VAL act_threshold_symmetric(VAL v)
+{
+    return v < CONST(0) ? CONST(-1) : CONST(1);
+}
+inline VAL act_sigmoid(VAL v) { return CONST(1) / (CONST(1) + exponential(-v)); }
+inline VAL act_tanh(VAL v) { return hyperbolic_tangent(v); }
+inline VAL act_gaussian(VAL v) { return exponential(-v * v); }
+inline VAL act_gaussian_symmetric(VAL v)
+{
+    return CONST(2) * exponential(-v * v) - CONST(1);
+}
+inline VAL act_gaussian_stepwise(VAL v) { return CONST(0); }  // as in FANN
+inline VAL act_elliot(VAL v)
+{
+    return v / (CONST(2) * (CONST(1) + absolute(v))) + CONST(0.5);
+}
+inline VAL act_elliot_symmetric(VAL v) { return v / (CONST(1) + absolute(v)); }
+inline VAL act_linear_piece(VAL v)
+{
+    v = v < CONST(0) ? CONST(0) : v;
+    return v > CONST(1) ? CONST(1) : v;
+}
+inline VAL act_linear_piece_symmetric(VAL v)
+{
+    v = v < CONST(-1) ? CONST(-1) : v;
+    return v > CONST(1) ? CONST(1) : v;
+}
+inline VAL act_sin_symmetric(VAL v) { return sine(v); }
+inline VAL act_cos_symmetric(VAL v) { return cosine(v); }
+inline VAL act_sin(VAL v) { return sine(v) * CONST(0.5) + CONST(0.5); }
+inline VAL act_cos(VAL v) { return cosine(v) * CONST(0.5) + CONST(0.5); }
+inline VAL act_relu(VAL v) { return v < CONST(0) ? CONST(0) : v; }
+inline VAL act_leaky_relu(VAL v) { return v < CONST(0) ? v * CONST(LEAK) : v; }
+inline VAL act_elu(VAL v)
+{
+    return v < CONST(0) ? exponential_minus_one(v < CONST(0) ? v : CONST(0)) : v;
+}
+inline VAL act_gelu(VAL v)
+{
+    return v * CONST(0.5) * (CONST(1) + error_function(v * CONST(0.70710678118654752)));
+}
+inline VAL act_silu(VAL v)
+{
+#if OPERATOR_MATH
+    // Below, the exponential is clamped, and v over it would grow again.
+    v = v < CONST(-87.3f) ? CONST(-87.3f) : v;
+#endif
+    return v / (CONST(1) + exponential(-v));
+}
+inline VAL act_softplus(VAL v)
+{
+    return (v < CONST(0) ? CONST(0) : v) + log_one_plus(exponential(-absolute(v)));
+}
+
+// The line through (x0, y0) and (x1, y1).
+inline VAL segment(VAL v, REAL x0, REAL y0, REAL x1, REAL y1)
+{
+    return (v - CONST(x0)) * CONST((y1 - y0) / (x1 - x0)) + CONST(y0);
+}
+
+// FANN's piecewise linear functions: the last piece whose left end is not above v.
+// Below the first abscissa and from the last one on they jump to their limits.
+inline VAL act_sigmoid_stepwise(VAL v)
+{
+    const REAL x0 = -5.2933049201965332, x1 = -2.94443893432617188;
+    const REAL x2 = -1.098612308502197266, x3 = 1.098612308502197266;
+    const REAL x4 = 2.94443869590759278, x5 = 5.2933058738708496;
+    const REAL y0 = 0.00499999988824129, y1 = 0.0500000007450581, y2 = 0.25;
+    const REAL y3 = 0.75, y4 = 0.949999988079071, y5 = 0.995000004768372;
+    VAL y = v < CONST(x0) ? CONST(0) : segment(v, x0, y0, x1, y1);
+    y = v < CONST(x1) ? y : segment(v, x1, y1, x2, y2);
+    y = v < CONST(x2) ? y : segment(v, x2, y2, x3, y3);
+    y = v < CONST(x3) ? y : segment(v, x3, y3, x4, y4);
+    y = v < CONST(x4) ? y : segment(v, x4, y4, x5, y5);
+    return v >= CONST(x5) ? CONST(1) : y;
+}
+inline VAL act_tanh_stepwise(VAL v)
+{
+    const REAL x0 = 2.64665293693542480, x1 = 1.47221934795379639;
+    const REAL x2 = 0.549306154251098633;
+    const REAL y0 = 0.990000009536743, y1 = 0.899999976158142, y2 = 0.5;
+    VAL y = v < CONST(-x0) ? CONST(-1) : segment(v, -x0, -y0, -x1, -y1);
+    y = v < CONST(-x1) ? y : segment(v, -x1, -y1, -x2, -y2);
+    y = v < CONST(-x2) ? y : segment(v, -x2, -y2, x2, y2);
+    y = v < CONST(x2) ? y : segment(v, x2, y2, x1, y1);
+    y = v < CONST(x1) ? y : segment(v, x1, y1, x0, y0);
+    return v >= CONST(x0) ? CONST(1) : y;
+}
+
+// The function of a whole layer, y = f(clip(STEEPNESS * sum)): kernels whose layers are
+// uniform are built with
+// ACTIVATION  the function, as in act_tanh (a bare tanh may be a compiler's macro)
+// STEEPNESS   factor of the sum, as a number
+// LIMIT       FANN's clip of the product; left out where there is none
+#ifdef ACTIVATION
+inline VAL activate(VAL sum)
+{
+    VAL v = sum * CONST(STEEPNESS);
+#ifdef LIMIT
+    v = v < CONST(-LIMIT) ? CONST(-LIMIT) : v;
+    v = v > CONST(LIMIT) ? CONST(LIMIT) : v;
+#endif
+    return ACTIVATION(v);
+}
+#endif

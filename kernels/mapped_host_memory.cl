@@ -1,9 +1,0 @@
-// mapped_host_memory: does the host see what kernels write at its memory's address?
-//
-// answer     as in answer.h, of the launch's size
-// index map: work-item i gives `first` + i
-#include "answer.h"
-__kernel void mapped_host_memory(const int first ANSWER_ARGUMENT)
-{
-    ANSWER(get_global_id(0), first + (int)get_global_id(0));
-}

@@ -1,0 +1,325 @@
+// generic_backward: the ops of a training step beyond the forward ones, for every
+// storage and every activation; right everywhere, fast nowhere.
+//
+// Sums over the batch are taken by one work-item, or one work-group, in an order that
+// depends on the sizes alone: the same device gives the same bits again. They are taken
+// in blocks of BLOCK samples, whose sums are then added: errors grow with the blocks.
+//
+// REAL   float or double
+// BLOCK  samples of a partial sum; usually 64
+// MIXED(X)  act_grad only: the derivatives that occur, as X(0, grad_tanh, y) X(1, …, v)
+// READS_SUMS, READS_Y  act_grad only: 1 where some derivative is by v, or by y
+// LOSS, SLOPE  loss only: the functions, as in losses.h; left out with SOFTMAX
+// SIGMOID, SOFTMAX, MEAN  loss only: 1 where the loss is fused with that activation;
+//        where it is the mean over outputs
+// WEIGHTED  loss only: 1 where samples have weights
+// PARTS, TEAM  shared_bias_… only: partial sums; work-items that add them, a power of
+//        two
+// GROUP  tally… only: work-items of a group, a power of two
+// SHUFFLED, ROWS  gather only: 1 where the order is random; rows of a group
+#define WIDTH 1
+#include "include/activations.h"
+#ifndef BLOCK
+#error "generic_backward.cl needs BLOCK"
+#endif
+
+#ifdef MIXED
+#include "include/gradients.h"
+// ds[b, j] = dy[b, j] * f_j'(v) * steepness[j]
+//
+// codes, steepness, limits [width]   the function of each neuron
+// bias: where the layer's biases start in `parameters`, or -1 without; bias_step from
+// one neuron's to the next, 0 where all share one
+// sums, y: dy stands for the one that is not read
+// index map: work-item b * across + j, in one dimension: others may end at 65535
+__kernel void act_grad(__global const REAL *parameters, const int bias,
+                       const int bias_step, __global const int *codes,
+                       __global const REAL *steepness, __global const REAL *limits,
+                       __global const REAL *dy, const int lddy,
+                       __global const REAL *sums, const int lds,
+                       __global const REAL *outputs, const int ldy, __global REAL *ds,
+                       const int ldds, const int width, const int across)
+{
+    const int j = get_global_id(0) % across;
+    const size_t sample = get_global_id(0) / across;
+    if (j >= width) return;
+    const REAL s = steepness[j];
+    REAL v = 0, y = 0, slope = 0;
+#if READS_SUMS
+    v = sums[sample * lds + j];
+    if (bias >= 0) v += parameters[bias + bias_step * j];
+    v = clipped(v * s, -limits[j], limits[j]);
+#endif
+#if READS_Y
+    y = outputs[sample * ldy + j];
+#endif
+    switch (codes[j]) {
+#define CASE(code, function, at) case code: slope = function(at, s); break;
+        MIXED(CASE)
+    }
+    ds[sample * ldds + j] = dy[sample * lddy + j] * (slope * s);
+}
+#endif
+
+// dx[b, c] (+)= sum over the live entries of column c of A:  value * ds[b, row]
+//
+// starts [n_in + 1]           column c owns entries starts[c] … starts[c + 1] - 1
+// slots, rows [entries]       where an entry's value is; which sum it was part of
+// index map: work-item b * across + c
+__kernel void apply_t(__global const REAL *parameters, const int weights,
+                      __global const int *starts, __global const int *slots,
+                      __global const int *rows, __global const REAL *ds, const int ldds,
+                      __global REAL *dx, const int lddx, const int n_in,
+                      const int accumulate, const int across)
+{
+    const int column = get_global_id(0) % across;
+    const size_t sample = get_global_id(0) / across;
+    if (column >= n_in) return;
+    REAL sum = accumulate ? dx[sample * lddx + column] : (REAL)0;
+    for (int e = starts[column]; e < starts[column + 1]; ++e)
+        sum += parameters[weights + slots[e]] * ds[sample * ldds + rows[e]];
+    dx[sample * lddx + column] = sum;
+}
+
+// gradients[weights + slot] = sum over b: ds[b, row] * x[b, column], at each live entry
+//
+// slots, rows, columns [entries]
+// index map: work-item = entry; neighbours are of one row, in neighbouring columns
+__kernel void outer(__global REAL *gradients, const int weights,
+                    __global const int *slots, __global const int *rows,
+                    __global const int *columns, __global const REAL *ds,
+                    const int ldds, __global const REAL *x, const int ldx,
+                    const int entries, const int batch)
+{
+    const int e = get_global_id(0);
+    if (e >= entries) return;
+    ds += rows[e];
+    x += columns[e];
+    REAL sum = 0;
+    for (int start = 0; start < batch; start += BLOCK) {
+        const int stop = min(start + BLOCK, batch);
+        REAL part = 0;
+        for (size_t b = start; b < stop; ++b) part += ds[b * ldds] * x[b * ldx];
+        sum += part;
+    }
+    gradients[weights + slots[e]] = sum;
+}
+
+// gradients[bias + j] = sum over b:  ds[b, j]
+// index map: work-item j
+__kernel void bias_grad(__global REAL *gradients, const int bias,
+                        __global const REAL *ds, const int ldds, const int width,
+                        const int batch)
+{
+    const int j = get_global_id(0);
+    if (j >= width) return;
+    REAL sum = 0;
+    for (int start = 0; start < batch; start += BLOCK) {
+        const int stop = min(start + BLOCK, batch);
+        REAL part = 0;
+        for (size_t b = start; b < stop; ++b) part += ds[b * ldds + j];
+        sum += part;
+    }
+    gradients[bias + j] = sum;
+}
+
+#ifdef PARTS
+// partial[h * across + c] = sum of ds[b, j] over every row from h on, PARTS / across
+// further each time, and every column from c on, `across` further
+// index map: work-item h * across + c of PARTS
+__kernel void shared_bias_parts(__global const REAL *ds, const int ldds,
+                                __global REAL *partial, const int width,
+                                const int batch, const int across)
+{
+    const int i = get_global_id(0), column = i % across;
+    REAL sum = 0;
+    for (size_t b = i / across; b < batch; b += PARTS / across)
+        for (int j = column; j < width; j += across) sum += ds[b * ldds + j];
+    partial[i] = sum;
+}
+
+// gradients[bias] = sum of partial [PARTS]
+// index map: one group of TEAM work-items; a tree adds their sums
+__kernel __attribute__((reqd_work_group_size(TEAM, 1, 1)))
+void shared_bias_grad(__global REAL *gradients, const int bias,
+                      __global const REAL *partial)
+{
+    __local REAL sums[TEAM];
+    const int i = get_local_id(0);
+    REAL sum = 0;
+    for (int p = i; p < PARTS; p += TEAM) sum += partial[p];
+    sums[i] = sum;
+    for (int step = TEAM / 2; step > 0; step /= 2) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (i < step) sums[i] += sums[i + step];
+    }
+    if (i == 0) gradients[bias] = sums[0];
+}
+#endif
+
+#ifdef MEAN
+#include "include/losses.h"
+// A sum and what rounding took from it so far (Kahan, as in `tally`): wide outputs are
+// millions of terms.
+#define ADD(sum, lost, term)                 \
+    {                                        \
+        const REAL added = (term) + lost;    \
+        const REAL after = sum + added;      \
+        lost = added - (after - sum);        \
+        sum = after;                         \
+    }
+
+// dy[b, j] = d loss / d y, and record[b] = loss, squared error, bit fails
+//
+// y [batch, ldy], t [batch, ldt], weight [batch] (anything without WEIGHTED)
+// halves [width]: 0.5 where FANN halves the error, else 1
+// samples: those from this number on count for nothing
+// index map: work-item b
+__kernel void loss(__global const REAL *y, const int ldy, __global const REAL *t,
+                   const int ldt, __global const REAL *weight,
+                   __global const REAL *halves, __global REAL *dy, const int lddy,
+                   __global REAL *record, const int width, const int batch,
+                   const REAL bit_fail_limit, const int samples)
+{
+    const size_t b = get_global_id(0);
+    if (b >= batch) return;
+    y += b * ldy;
+    t += b * ldt;
+    dy += b * lddy;
+    record += b * 3;
+    if (b >= samples) {
+        for (int j = 0; j < width; ++j) dy[j] = 0;
+        for (int i = 0; i < 3; ++i) record[i] = 0;
+        return;
+    }
+    const REAL factor = WEIGHTED ? weight[b] : (REAL)1;
+#if SOFTMAX
+    REAL top = y[0], total = 0, targets = 0;
+    for (int j = 1; j < width; ++j) top = y[j] > top ? y[j] : top;
+    for (int j = 0; j < width; ++j) {
+        total += exponential(y[j] - top);
+        targets += t[j];
+    }
+    const REAL log_total = logarithm(total);
+#endif
+    REAL sum = 0, squares = 0, fails = 0, sum_lost = 0, squares_lost = 0;
+    for (int j = 0; j < width; ++j) {
+        REAL output = y[j], slope;
+#if SOFTMAX
+        output = exponential(output - top) / total;
+        ADD(sum, sum_lost, t[j] * (log_total - (y[j] - top)))
+        slope = output * targets - t[j];
+#else
+        ADD(sum, sum_lost, LOSS(y[j], t[j], halves[j]))
+        slope = SLOPE(y[j], t[j], halves[j]);
+#endif
+#if SIGMOID
+        output = act_sigmoid(output);
+#endif
+        const REAL error = (t[j] - output) * halves[j];
+        ADD(squares, squares_lost, error * error)
+        fails += fabs(error) >= bit_fail_limit ? 1 : 0;
+        dy[j] = factor * (MEAN ? slope / width : slope);
+    }
+    record[0] = factor * (MEAN ? sum / width : sum);
+    record[1] = squares;
+    record[2] = fails;
+}
+#endif
+
+#ifdef GROUP
+// sums[k][0] = of record[b, k] over the samples b of a group: work-item i of the launch
+// adds i, i + `items`, …, then a tree adds those
+inline void add_records(__local REAL sums[3][GROUP], __global const REAL *record,
+                        const int batch, const int items)
+{
+    const int i = get_local_id(0);
+    for (int k = 0; k < 3; ++k) {
+        REAL sum = 0;
+        for (size_t b = get_global_id(0); b < batch; b += items) sum += record[b * 3 + k];
+        sums[k][i] = sum;
+    }
+    for (int step = GROUP / 2; step > 0; step /= 2) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (i < step)
+            for (int k = 0; k < 3; ++k) sums[k][i] += sums[k][i + step];
+    }
+}
+
+// partial[g, k] = sum over group g's samples of record[b, k]
+// index map: any number of groups
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
+void tally_parts(__global const REAL *record, __global REAL *partial, const int batch)
+{
+    __local REAL sums[3][GROUP];
+    add_records(sums, record, batch, get_global_size(0));
+    if (get_local_id(0) == 0)
+        for (int k = 0; k < 3; ++k) partial[get_group_id(0) * 3 + k] = sums[k][0];
+}
+
+// totals (+)= sum over b of record[b]; the last three of totals hold what rounding took
+// from the first three (Kahan, "Further remarks on reducing truncation errors", 1965)
+//
+// fresh: 1 where the totals start anew
+// index map: one group
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
+void tally(__global const REAL *record, __global REAL *totals, const int batch,
+           const int fresh)
+{
+    __local REAL sums[3][GROUP];
+    add_records(sums, record, batch, GROUP);
+    if (get_local_id(0) == 0)
+        for (int k = 0; k < 3; ++k) {
+            const REAL before = fresh ? (REAL)0 : totals[k];
+            const REAL added = sums[k][0] + (fresh ? (REAL)0 : totals[3 + k]);
+            const REAL after = before + added;
+            totals[k] = after;
+            totals[3 + k] = added - (after - before);
+        }
+}
+#endif
+
+#ifdef ROWS
+#include "include/random.h"
+// to[i, :] = data[rows[i], :], for `count` rows, by all work-items of a group
+inline void copy_rows(__global const REAL *data, const int ldd, __global REAL *to,
+                      const int ldt, const int width, __local const uint *rows,
+                      const int count)
+{
+    for (int i = get_local_id(0); i < count * width; i += get_local_size(0)) {
+        const int row = i / width, j = i % width;
+        to[(size_t)row * ldt + j] = data[(size_t)rows[row] * ldd + j];
+    }
+}
+
+// batch[b, :] = data[row, :], row being number (first + b) of the epoch's order, of x,
+// of targets and of weights; a width of 0: there are none
+//
+// index map: work-group = ROWS rows; each is found once
+__kernel void gather(__global const REAL *xs, const int ldxs, __global REAL *x,
+                     const int ldx, const int x_width, __global const REAL *ts,
+                     const int ldts, __global REAL *t, const int ldt, const int t_width,
+                     __global const REAL *ws, const int ldws, __global REAL *w,
+                     const int ldw, const int w_width, const int batch, const int first,
+                     const int samples, const int bits, const uint k0, const uint k1,
+                     const uint k2, const uint k3, const uint k4, const uint k5,
+                     const uint k6, const uint k7)
+{
+    __local uint rows[ROWS];
+    const size_t start = (size_t)get_group_id(0) * ROWS;
+    const int count = min(ROWS, batch - (int)start);
+    for (int i = get_local_id(0); i < count; i += get_local_size(0)) {
+        const uint number = (first + start + i) % samples;
+#if SHUFFLED
+        const uint8 key = (uint8)(k0, k1, k2, k3, k4, k5, k6, k7);
+        rows[i] = permuted(number, samples, bits, key);
+#else
+        rows[i] = number;
+#endif
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    copy_rows(xs, ldxs, x + start * ldx, ldx, x_width, rows, count);
+    copy_rows(ts, ldts, t + start * ldt, ldt, t_width, rows, count);
+    copy_rows(ws, ldws, w + start * ldw, ldw, w_width, rows, count);
+}
+#endif

@@ -1,0 +1,160 @@
+// dia: a product of diagonals (clnet/nn/storage/dia.py), or of their transpose.
+//
+// Diagonal d has an entry in row r at column r + offsets[d], its value at d * pitch +
+// r: there are no column indices, and neighbouring rows read neighbouring values and
+// neighbouring x.
+//
+//   offsets -1 0 2     a0 b0 .  .       values   -  c1 c2 c3     d = 0
+//                      c1 .. b1 .                a0 a1 a2 a3         1
+//                      .  c2 a2 ..               b0 b1 -  -          2
+//
+// On GPUs (GROUP above 1) a work-item takes a row for SAMPLES samples, which share its
+// values. A CPU core (GROUP 1) takes runs of blocks of VECTORS * LANES rows, whole
+// vectors of them; a block's values stay in its cache from sample to sample.
+//
+// REAL        float or double
+// GROUP       work-items of a group; 1: the shape for CPUs
+// TRANSPOSED  1: the transpose is multiplied
+// HOLES       1: diagonals have slots without an entry, which are zero: whatever x is
+//             there, NaN too, does not count
+// SAMPLES     of a work-item     (GROUP above 1)
+// LANES, VECTORS  as in lanes.h  (GROUP 1)
+// ACCUMULATE, KEEPS_SUMS, HAS_ACT, HAS_BIAS  as in sparse.h
+// ACTIVATION, STEEPNESS, LIMIT               as in activations.h
+#if !defined(GROUP) || !defined(TRANSPOSED) || !defined(HOLES)
+#error "dia.cl needs GROUP, TRANSPOSED and HOLES"
+#endif
+#if GROUP > 1 || LANES == 4
+#define WIDTH 1  // vectors of double would call builtins that PoCL does not survive
+#else
+#define WIDTH 8
+#endif
+#include "include/activations.h"
+
+// Where a row's value on a diagonal is, if it multiplies value `place` of x.
+#define SLOT(d, row, place) ((size_t)(d) * pitch + (TRANSPOSED ? place : row))
+#define SHIFT(d) (TRANSPOSED ? -offsets[d] : offsets[d])
+
+// sums[b, r] (+)= sum over the diagonals d:  values[d, r] * x[b, r + offsets[d]]
+// transposed                              values[d, r'] * x[b, r'], r' = r - offsets[d]
+//
+// parameters [..]        values [diagonals, pitch] start at `weights`, biases at `bias`
+// offsets    [diagonals]
+// x [batch, ldx]   columns values a row
+// sums [batch, lds]   y [batch, ldy]   as in sparse.h
+#if GROUP > 1
+#include "sparse/sparse.h"
+
+// index map: work-item (row, group of SAMPLES samples)
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
+void dia(__global const REAL *parameters, const int weights, const int bias,
+         __global const int *offsets, const int diagonals, const int pitch,
+         __global const REAL *x, const int ldx, const int columns, __global REAL *sums,
+         const int lds, __global REAL *y, const int ldy, const int rows,
+         const int batch)
+{
+    const int row = get_global_id(0);
+    const size_t first = get_global_id(1) * SAMPLES;
+    if (row >= rows) return;
+    __global const REAL *values = parameters + weights;
+    REAL sum[SAMPLES];
+#pragma unroll
+    for (int s = 0; s < SAMPLES; ++s) sum[s] = 0;
+#pragma unroll 4
+    for (int d = 0; d < diagonals; ++d) {
+        const int place = row + SHIFT(d);
+        const int near = min(max(place, 0), columns - 1);
+        const REAL value = values[SLOT(d, row, near)];
+        const bool live = place == near && (!HOLES || value != 0);
+#pragma unroll
+        for (int s = 0; s < SAMPLES; ++s) {
+            const REAL v = x[min(first + s, (size_t)batch - 1) * ldx + near];
+            sum[s] += live ? value * v : (REAL)0;
+        }
+    }
+    const REAL start = HAS_BIAS ? parameters[bias + row] : (REAL)0;
+#pragma unroll
+    for (int s = 0; s < SAMPLES; ++s)
+        if (first + s < batch)
+            finish(sum[s], sums + row, lds, y + row, ldy, start, first + s);
+}
+#else
+#include "include/lanes.h"
+#include "include/epilogue.h"
+
+#define START(k) VEC sum##k = 0;
+#define ADD(k)                                                                       \
+    {                                                                                \
+        const VEC value = *(__global const VecUnaligned *)(w + k * LANES);           \
+        const VEC v = *(__global const VecUnaligned *)(in + k * LANES);              \
+        sum##k += value * (HOLES ? (value != (VEC)0 ? v : (VEC)0) : v);              \
+    }
+#define STORE(k) ((VEC *)found)[k] = sum##k;
+
+#define NUMBER(k) (TRANSPOSED ? diagonals - 1 - (k) : (k))  // by ascending places
+
+// The sum of one row over diagonals number from … to - 1 alone.
+inline REAL single(__global const REAL *values, __global const int *offsets,
+                   const int diagonals, const int pitch, __global const REAL *x,
+                   const int columns, const int row, const int from, const int to)
+{
+    REAL sum = 0;
+    for (int k = from; k < to; ++k) {
+        const int d = NUMBER(k), place = row + SHIFT(d);
+        if (place < 0 || place >= columns) continue;
+        const REAL value = values[SLOT(d, row, place)];
+        if (!HOLES || value != 0) sum += value * x[place];
+    }
+    return sum;
+}
+
+// index map: work-item = run of `each` blocks
+__kernel void dia_blocks(__global const REAL *parameters, const int weights,
+                         const int bias, __global const int *offsets,
+                         const int diagonals, const int pitch, __global const REAL *x,
+                         const int ldx, const int columns, __global REAL *sums,
+                         const int lds, __global REAL *y, const int ldy, const int rows,
+                         const int batch, const int each)
+{
+    __global const REAL *values = parameters + weights;
+    const int from = get_global_id(0) * each * COUNT;
+    const int to = min(from + each * COUNT, rows);
+    REAL found[COUNT] __attribute__((aligned(32)));
+    REAL biases[COUNT] __attribute__((aligned(32)));
+    for (int row = from; row < to; row += COUNT) {
+        const int live = min(COUNT, to - row);
+        // Diagonals begin … end - 1 have columns here, low … high - 1 whole vectors.
+#define PLACE(k) (row + SHIFT(NUMBER(k)))
+        int begin = 0;
+        while (begin < diagonals && PLACE(begin) + COUNT <= 0) ++begin;
+        int low = begin;
+        while (low < diagonals && PLACE(low) < 0) ++low;
+        int high = low;
+        while (high < diagonals && PLACE(high) + COUNT <= columns) ++high;
+        int end = high;
+        while (end < diagonals && PLACE(end) < columns) ++end;
+        if (live < COUNT) low = high = begin;
+        for (int i = 0; i < COUNT; ++i)
+            biases[i] = HAS_BIAS && i < live ? parameters[bias + row + i] : (REAL)0;
+        for (size_t b = 0; b < batch; ++b) {
+            __global const REAL *xb = x + b * ldx;
+            EACH(START)
+            for (int k = low; k < high; ++k) {
+                const int d = NUMBER(k), place = row + SHIFT(d);
+                __global const REAL *w = values + SLOT(d, row, place), *in = xb + place;
+                EACH(ADD)
+            }
+            EACH(STORE)
+            if (low > begin || end > high)
+                for (int i = 0; i < live; ++i) {
+                    found[i] += single(values, offsets, diagonals, pitch, xb, columns,
+                                       row + i, begin, low);
+                    found[i] += single(values, offsets, diagonals, pitch, xb, columns,
+                                       row + i, high, end);
+                }
+            finish_all(found, live, sums + b * lds + row, 1, y + b * ldy + row, 1,
+                       biases);
+        }
+    }
+}
+#endif

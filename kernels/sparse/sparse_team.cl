@@ -1,0 +1,154 @@
+// sparse_team: a sparse product, a team of work-items a row of entries, on GPUs.
+//
+// Bell and Garland, "Efficient sparse matrix-vector multiplication on CUDA" (2008),
+// give a row to a warp. Here the team's size is free, entries are read four at a time,
+// and what is gathered is near: for one sample x is first copied to local memory, whose
+// banks serve scattered reads many times as fast as a cache's lines; for a tile of
+// samples x is turned before (transpose.cl), so that an entry reads one row of TILE values.
+//
+//   row of entries   | 0 1 2 3 | 4 5 6 7 | 8 … |     read as aligned vectors; what
+//   team, PARTS 2      part 0    part 1   part 0     belongs to other rows counts zero
+//
+//   a part is LANES work-items, each with 4 of the tile's samples (TILE 1: one)
+//
+// Teams of a group walk along their rows together: where columns ascend, they read the
+// same part of x at about the same time.
+//
+// REAL    float or double
+// TILE    samples of a tile: 1, or 4 and more
+// PARTS   parts of a row: a power of two
+// ROWS    rows of a group
+// GROUP   work-items of a group
+// UNROLL  vectors of entries asked for before the first is used
+// STAGES  how often a stretch of x is copied to local memory; 0: never (TILE 1 only)
+// STAGE   values of such a stretch
+// WIDTH_X values of x
+// SLOTS   1: an entry's value is where a table says; 0: values lie as entries do
+// COLUMN  type of the column indices: ushort where they fit, or int
+// and those of sparse.h
+#define WIDTH 1
+#include "include/activations.h"
+#include "sparse/sparse.h"
+#if !defined(TILE) || !defined(PARTS) || !defined(ROWS) || !defined(GROUP)           \
+    || !defined(UNROLL) || !defined(STAGES) || !defined(STAGE)                       \
+    || !defined(WIDTH_X) || !defined(SLOTS) || !defined(COLUMN)
+#error "sparse_team.cl needs the macros that its head names"
+#endif
+
+#define VEC JOIN(REAL, 4)
+#if TILE == 1
+#define LANES 1
+#define LANE REAL
+#define PITCH (PARTS + 1)  // odd: no bank is met twice
+#else
+#define LANES (TILE / 4)
+#define LANE VEC
+#define PITCH (PARTS * TILE + 4)
+#endif
+#define ITEMS (PARTS * LANES)
+#define TEAMS (GROUP / ITEMS)
+
+#if STAGES > 1
+#define CUTS STAGES  // of a row's entries: each stage's lie together
+#define PLACE(k) (at + k >= first && at + k < end ? c[u].s##k - stage * STAGE : 0)
+#else
+#define CUTS 1
+#define PLACE(k) c[u].s##k
+#endif
+#if TILE == 1
+// A value of another row may meet NaN: the product is left out, not multiplied by zero.
+#define ADD(k)                                                                       \
+    sum += at + k >= first && at + k < end ? v[u].s##k * x[PLACE(k)] : (REAL)0;
+#else
+#define ADD(k)                                                                       \
+    {                                                                                \
+        const bool mine = at + k >= first && at + k < end;                           \
+        const int column = mine ? c[u].s##k : WIDTH_X;                               \
+        sum += (mine ? v[u].s##k : (REAL)0)                                          \
+               * ((__global const VEC *)x)[column * LANES + lane];                   \
+    }
+#endif
+
+// sums[b, r] (+)= sum over the entries of row r:  value * x[b, column]
+//
+// parameters [..]           values start at `weights`, and biases at `bias`
+// starts     [n_out * CUTS + 1]   in stage s row r has entries starts[r * CUTS + s] …
+//                           starts[r * CUTS + s + 1] - 1
+// slots, columns [entries, padded to vectors]   slots: any int where SLOTS is 0
+// source     [batch, ldx]   x; or turned [tiles][WIDTH_X + 1][TILE]
+// sums [batch, lds]   y [batch, ldy]   as in sparse.h
+// index map: work-group (block of ROWS rows, tile of samples)
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
+void sparse_team(__global const REAL *parameters, const int weights, const int bias,
+                 __global const int *starts, __global const int *slots,
+                 __global const COLUMN *columns, __global const REAL *source,
+                 const int ldx, __global REAL *sums, const int lds, __global REAL *y,
+                 const int ldy, const int n_out, const int batch)
+{
+    __local REAL partial[ROWS * PITCH] __attribute__((aligned(32)));
+    const int id = get_local_id(0);
+    const int part = id % ITEMS / LANES, lane = id % LANES;
+    const int block = get_group_id(0) * ROWS;
+    const size_t sample = get_group_id(1) * TILE;
+#if STAGES
+    __local REAL x[STAGE];
+#elif TILE == 1
+    __global const REAL *x = source + sample * ldx;
+#else
+    __global const REAL *x = source + sample * (WIDTH_X + 1);
+#endif
+    __global const REAL *values = parameters + weights;
+    for (int stage = 0; stage < CUTS; ++stage) {
+#if STAGES
+        const int values_of_x = min(STAGE, WIDTH_X - stage * STAGE);
+        barrier(CLK_LOCAL_MEM_FENCE);  // the stretch before has been read
+        for (int i = id; i < values_of_x; i += GROUP)
+            x[i] = source[sample * ldx + stage * STAGE + i];
+        barrier(CLK_LOCAL_MEM_FENCE);
+#endif
+        for (int r = id / ITEMS; r < ROWS; r += TEAMS) {
+            const int row = block + r;
+            const int first = row < n_out ? starts[row * CUTS + stage] : 0;
+            const int end = row < n_out ? starts[row * CUTS + stage + 1] : 0;
+            const int stop = (end + 3) / 4;
+            LANE sum = 0;
+            for (int vector = first / 4 + part; vector < stop;
+                 vector += UNROLL * PARTS) {
+                VEC v[UNROLL];
+                int4 c[UNROLL];
+#pragma unroll
+                for (int u = 0; u < UNROLL; ++u) {
+                    const int i = min(vector + u * PARTS, stop - 1);
+#if SLOTS
+                    const int4 s = ((__global const int4 *)slots)[i];
+                    v[u] = (VEC)(values[s.s0], values[s.s1], values[s.s2],
+                                 values[s.s3]);
+#else
+                    v[u] = ((__global const VEC *)values)[i];
+#endif
+                    c[u] = convert_int4(((__global const JOIN(COLUMN, 4) *)columns)[i]);
+                }
+#pragma unroll
+                for (int u = 0; u < UNROLL; ++u) {
+                    const int at = 4 * (vector + u * PARTS);
+                    ADD(0) ADD(1) ADD(2) ADD(3)
+                }
+            }
+#if TILE == 1
+            partial[r * PITCH + part] = stage ? partial[r * PITCH + part] + sum : sum;
+#else
+            ((__local VEC *)partial)[(r * PITCH + part * TILE) / 4 + lane] = sum;
+#endif
+        }
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int i = id; i < ROWS * TILE; i += GROUP) {
+        const int r = i % ROWS, s = i / ROWS, row = block + r;
+        if (row < n_out && sample + s < batch) {
+            REAL sum = 0;
+            for (int p = 0; p < PARTS; ++p) sum += partial[r * PITCH + p * TILE + s];
+            finish(sum, sums + row, lds, y + row, ldy,
+                   HAS_BIAS ? parameters[bias + row] : (REAL)0, sample + s);
+        }
+    }
+}

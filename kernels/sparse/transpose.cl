@@ -1,0 +1,47 @@
+// turn: tiles of samples side by side, so that a feature's values of a tile lie in a
+// row.
+//
+//   x [batch, ldx]                    turned [tiles][width + 1][TILE]
+//   sample 0   a b c d …              a e …   feature 0: samples 0 … TILE - 1
+//   sample 1   e f g h …              b f …   feature 1
+//
+// Samples past the batch are zeros. Row `width` of a tile is never written: it stays
+// zero, and is what kernels read for a feature that is none.
+//
+// REAL   float or double
+// TILE   samples of a tile
+// BLOCK  features that a group turns
+// GROUP  work-items of a group; 1: one that loops, as CPU cores like it
+#if !defined(TILE) || !defined(BLOCK) || !defined(GROUP)
+#error "transpose.cl needs TILE, BLOCK and GROUP"
+#endif
+
+// index map: work-group (block of features, tile)
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
+void turn(__global const REAL *x, const int ldx, __global REAL *turned, const int width,
+          const int batch)
+{
+    const int first = get_group_id(0) * BLOCK;
+    const size_t sample = get_group_id(1) * TILE;
+    const int features = min(BLOCK, width - first);
+    const int samples = min(TILE, batch - (int)sample);
+    x += sample * ldx + first;
+    turned += (get_group_id(1) * ((size_t)width + 1) + first) * TILE;
+#if GROUP == 1
+    for (int c = 0; c < features; ++c)
+        for (int s = 0; s < TILE; ++s)
+            turned[c * TILE + s] = s < samples ? x[(size_t)s * ldx + c] : (REAL)0;
+#else
+    // The pitch is odd: neither reading nor writing meets a bank twice.
+    __local REAL block[BLOCK * (TILE + 1)];
+    const int id = get_local_id(0);
+    for (int i = id; i < BLOCK * TILE; i += GROUP) {
+        const int s = i / BLOCK, c = i % BLOCK;
+        block[c * (TILE + 1) + s] =
+            s < samples && c < features ? x[(size_t)s * ldx + c] : (REAL)0;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int i = id; i < features * TILE; i += GROUP)
+        turned[i] = block[i / TILE * (TILE + 1) + i % TILE];
+#endif
+}

@@ -1,0 +1,148 @@
+// stencil_cpu: locally connected layers in the shape that CPU cores like, one or
+// several in one launch.
+//
+// A task is a tile of the last layer's rows for some samples. Through several layers
+// the tile is a trapezoid: a layer's rows need WINDOW - 1 more of the layer before,
+// which neighbouring tiles compute too, so that nobody waits for anybody (overlapped
+// tiling: Krishnamoorthy et al., "Effective automatic parallelization of stencil
+// computations", 2007). Inner values stay in a worker's buffer, which its cache holds,
+// and each layer overwrites the one before.
+//
+//   x        |-----------------------|      the tile and what it grows by
+//   layer 0    |-------------------|        LAYERS - 1 layers into the buffer
+//   layer 1      |---------------|          the last one into y
+//
+// WINDOW      inputs of a row, at least 1
+// LAYERS      at least 1
+// BIAS_STEP   from one row's bias to the next: 1, or 0 where all share one
+// HAS_BIAS    1 or 0
+// LINE        values that bands are padded to (storage/local.py)
+// STREAM      1: y is not read again soon, and stored past the cache
+// ACTIVATION, STEEPNESS, LIMIT  the layers' function (activations.h)
+#define WIDTH 8
+#include "include/activations.h"
+#if !defined(ACTIVATION) || !defined(HAS_BIAS) || !defined(BIAS_STEP) \
+    || !defined(WINDOW) || !defined(LAYERS) || !defined(LINE) || !defined(STREAM)
+#error "stencil_cpu.cl needs the function, the bias, WINDOW, LAYERS, LINE and STREAM"
+#endif
+
+typedef VAL __attribute__((aligned(4))) VAL_UNALIGNED;
+#define LOAD(p) (*(__global const VAL_UNALIGNED *)(p))
+#define STORE(p, v) *(__global VAL_UNALIGNED *)(p) = v
+
+#if STREAM && defined(__clang__)
+#define STORE_PAST_CACHE(p, v) __builtin_nontemporal_store(v, (__global VAL *)(p))
+#else
+#define STORE_PAST_CACHE(p, v) STORE(p, v)
+#endif
+
+// f of the sums of 8 rows from row i on.
+inline VAL eight(__global const REAL *w, const size_t pitch, __global const REAL *bias,
+                 __global const REAL *in, const int i)
+{
+    VAL sum = HAS_BIAS ? (BIAS_STEP ? LOAD(bias + i) : CONST(*bias)) : CONST(0);
+#pragma unroll
+    for (int r = 0; r < WINDOW; ++r) sum += LOAD(w + r * pitch + i) * LOAD(in + i + r);
+    return activate(sum);
+}
+
+// The first `count` of 8 values.
+inline void store_some(__global REAL *out, const VAL v, const int count)
+{
+    REAL part[8] __attribute__((aligned(32)));
+    *(VAL *)part = v;
+    for (int j = 0; j < count; ++j) out[j] = part[j];
+}
+
+// Rows [0, rows) of a layer, from x: nothing past the row's end is read.
+inline void from_input(__global const REAL *w, const size_t pitch,
+                       __global const REAL *bias, __global const REAL *x,
+                       __global REAL *out, const int rows)
+{
+    int i = 0;
+#if STREAM
+    if (((size_t)out & 31) == 0)
+        for (; i + 8 <= rows; i += 8)
+            STORE_PAST_CACHE(out + i, eight(w, pitch, bias, x, i));
+#endif
+    for (; i + 8 <= rows; i += 8) STORE(out + i, eight(w, pitch, bias, x, i));
+    if (i == rows) return;
+    REAL sums[8] __attribute__((aligned(32)));
+    *(VAL *)sums = CONST(0);
+    for (int j = 0; i + j < rows; ++j) {
+        REAL sum = HAS_BIAS ? bias[BIAS_STEP * (i + j)] : (REAL)0;
+        for (int r = 0; r < WINDOW; ++r) sum += w[r * pitch + i + j] * x[i + j + r];
+        sums[j] = sum;
+    }
+    store_some(out + i, activate(*(VAL *)sums), rows - i);
+}
+
+#if LAYERS > 1
+// Rows [0, rows) of a layer, in place: the buffer has room for whole vectors.
+inline void in_place(__global const REAL *w, const size_t pitch,
+                     __global const REAL *bias, __global REAL *values, const int rows)
+{
+    for (int i = 0; i < rows; i += 8) {
+        const VAL v = eight(w, pitch, bias, values, i);
+        STORE(values + i, v);
+    }
+}
+
+// Rows [0, rows) of the last layer.
+inline void to_output(__global const REAL *w, const size_t pitch,
+                      __global const REAL *bias, __global const REAL *values,
+                      __global REAL *y, const int rows)
+{
+    int i = 0;
+    for (; i + 8 <= rows; i += 8) STORE(y + i, eight(w, pitch, bias, values, i));
+    if (i < rows) store_some(y + i, eight(w, pitch, bias, values, i), rows - i);
+}
+#endif
+
+// y[b, :] = the layers' output for x[b, :]; row i of a layer reads its inputs i … i +
+// WINDOW - 1
+//
+// parameters [..]         value r of a layer's row i at weights + r * pitch + i, the
+//                         pitch being its rows in whole cache lines (storage/local.py)
+// offsets    [LAYERS, 2]  where each layer's weights are, and its bias
+// x          [batch, ldx]   y [batch, ldy]
+// buffers    [workers, room]   room: tile + LAYERS * (WINDOW - 1) + 8, in whole lines
+// index map: work-item = worker, with a share of the tasks in a row; task = tile *
+// blocks + block: `tile` rows of the last layer, `block` samples
+__kernel void layers(__global const REAL *parameters, __global const int *offsets,
+                     __global const REAL *x, const int ldx, __global REAL *y,
+                     const int ldy, __global REAL *buffers, const int room,
+                     const int n_in, const int batch, const int tile, const int block,
+                     const int tasks)
+{
+    const int worker = get_global_id(0), workers = get_global_size(0);
+    const int n_out = n_in - LAYERS * (WINDOW - 1);
+    const int blocks = (batch + block - 1) / block;
+    const int stop = (long)tasks * (worker + 1) / workers;
+    __global REAL *buffer = buffers + (size_t)worker * room;
+    for (int task = (long)tasks * worker / workers; task < stop; ++task) {
+        const int start = task / blocks * tile, first = task % blocks * block;
+        const int rows = min(tile, n_out - start);
+        for (size_t b = first; b < min(first + block, batch); ++b) {
+            __global const REAL *in = x + b * ldx + start;
+            __global REAL *out = y + b * ldy + start;
+            for (int k = 0; k < LAYERS; ++k) {
+                const int further = (LAYERS - 1 - k) * (WINDOW - 1);
+                const size_t pitch = (n_out + further + LINE - 1) / LINE * LINE;
+                __global const REAL *w = parameters + offsets[2 * k] + start;
+                __global const REAL *bias =
+                    parameters + offsets[2 * k + 1] + BIAS_STEP * start;
+#if LAYERS > 1
+                if (k == 0)
+                    from_input(w, pitch, bias, in, buffer, rows + further);
+                else if (k < LAYERS - 1)
+                    in_place(w, pitch, bias, buffer, rows + further);
+                else
+                    to_output(w, pitch, bias, buffer, out, rows);
+#else
+                from_input(w, pitch, bias, in, out, rows);
+#endif
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+// Products of blocks of halves (fp16_split.h) on a warp's matrix units, and copies of
+// blocks to local memory beside them.
+//
+// PLANES, PTX  as in fp16_split.h
+#include "tensor_core/fp16_split.h"
+
+// A lane's part of a block. In plain C it is the whole block, still in local memory.
+#if PTX >= 80
+typedef uint4 Fragment;
+#define FRAGMENT(block, lane) (block)[lane]
+#else
+typedef __local const half *Fragment;
+#define FRAGMENT(block, lane) ((__local const half *)(block))
+#endif
+
+// sums [4] += products of a block's 16 rows with 8 of another's, those from 8 * side
+// on: sums 0 and 1 are c(g, 2t) and c(g, 2t + 1), sums 2 and 3 those of g + 8
+inline void multiply_add(float *sums, const Fragment a, const Fragment b,
+                         const int side)
+{
+#if PTX >= 80
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a.s0), "r"(a.s1), "r"(a.s2), "r"(a.s3),
+          "r"(side ? b.s2 : b.s0), "r"(side ? b.s3 : b.s1));
+#else
+    const int lane = get_local_id(0) % WARP, g = lane / 4, t = lane % 4;
+    for (int k = 0; k < BLOCK; ++k) {
+        const int of_k = 8 * (k % 8 / 2) + k % 2;
+        for (int i = 0; i < 4; ++i) {
+            const int column = 2 * t + i % 2;
+            sums[i] += vload_half(32 * g + 2 * (i / 2) + 4 * (k / 8) + of_k, a)
+                       * vload_half(32 * column + 4 * side + 2 * (k / 8) + of_k, b);
+        }
+    }
+#endif
+}
+
+// Copy 4 words to local memory; what was copied is there after ARRIVED and a barrier.
+// Through the first cache (.ca): groups of one unit share rows. Past it, the second
+// cache's bandwidth would be the bound.
+inline void copy_words(__local uint4 *to, __global const uint4 *from)
+{
+#if PTX >= 80
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;"
+                 :: "r"((uint)(size_t)to), "l"(from) : "memory");
+#else
+    *to = *from;
+#endif
+}
+
+// End a group of copies; wait until no more than `left` of them are under way.
+#if PTX >= 80
+#define DEPART() asm volatile("cp.async.commit_group;" ::: "memory")
+#define ARRIVED(left) asm volatile("cp.async.wait_group %0;" :: "n"(left) : "memory")
+#else
+#define DEPART()
+#define ARRIVED(left)
+#endif
+
+// Words i and i + 2 of a block = 4 values of a lane.
+inline void put_words(uint (*words)[4], const int i, const float4 v)
+{
+    words[0][i] = halves(v.s0, v.s1);
+    words[0][2 + i] = halves(v.s2, v.s3);
+#if PLANES == 2
+    const float4 high = (float4)(of_halves(words[0][i]), of_halves(words[0][2 + i]));
+    const float4 low = (v - high) * LOW;
+    words[1][i] = halves(low.s0, low.s1);
+    words[1][2 + i] = halves(low.s2, low.s3);
+#endif
+}
+
+// The same of max(v, 0), which costs nothing there.
+inline void put_words_relu(uint (*words)[4], const int i, const float4 v)
+{
+#if PTX >= 80 && PLANES == 1
+    uint *word = words[0] + i;
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word[0]) : "f"(v.s1), "f"(v.s0));
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word[2]) : "f"(v.s3), "f"(v.s2));
+#else
+    put_words(words, i, select(v, (float4)(0), v < 0));
+#endif
+}

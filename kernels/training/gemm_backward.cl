@@ -1,0 +1,139 @@
+// gemm_backward: the products of a dense layer's backward pass, by tiles in local
+// memory and tiles in registers (gemm.h).
+//
+// OUTER     1: the kernel outer; 0: the kernel apply_t
+// HAS_BIAS  outer: 1 where the biases' gradient is wanted too
+//           apply_t: 1 where the layer below has biases and its sums are read
+// X_PADDED  as in vectors.h; apply_t: 1
+// GRADIENT  apply_t only: the derivative of the layer below, as grad_tanh in
+//           gradients.h, where it is multiplied by; left out where not
+// READS_SUMS  with GRADIENT: 1 where it is by the sums, 0 where it is by the outputs
+// STEEPNESS, LIMIT  with GRADIENT: as in activations.h
+// REAL      float or double
+// TILE_M, TILE_N, TILE_K, ITEM_M, ITEM_N, TEAMS, LANES, DEPTH, UNROLL  as in gemm.h
+#define WIDTH 1
+#include "include/activations.h"
+#if !defined(OUTER) || !defined(HAS_BIAS) || !defined(X_PADDED)
+#error "gemm_backward.cl needs OUTER, HAS_BIAS and X_PADDED"
+#endif
+#define A_ALONG (1 - OUTER)
+#define A_PADDED 1
+#define B_ALONG 0
+#define B_PADDED X_PADDED
+#include "dense/gemm.h"
+
+#if OUTER
+// target[part]: weights' gradient [n_out, stride] from `weights` on,
+//               gradient[r, c] = sum over the part's b of ds[b, r] * x[b, c];
+//               biases' gradient [n_out] from `bias` on, the sums of ds[b, r]
+//
+// target: the gradients; or, with several parts, sums of parts, `pitch` values each
+// ds [batch, ldds], x [batch, ldx]; part: samples of a part, a multiple of TILE_K
+// index map: work-group (tile of rows, tile of columns, part)
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
+void outer(__global REAL *target, const int pitch, const int weights, const int stride,
+           const int bias, __global const REAL *ds, const int ldds,
+           __global const REAL *x, const int ldx, const int n_in, const int n_out,
+           const int batch, const int part)
+{
+    __local REAL shared[SHARED] VEC_ALIGNED;
+    const int id = get_local_id(0);
+    const int row = get_group_id(0) * TILE_M, column = get_group_id(1) * TILE_N;
+    const size_t first = (size_t)get_group_id(2) * part;
+    target += (size_t)get_group_id(2) * pitch;
+    VEC sums[ITEM_M][CHUNKS_N];
+    const VEC carried = multiply(sums, shared, ds + first * ldds + row, ldds,
+                                 n_out - row, x + first * ldx + column, ldx,
+                                 n_in - column, min(part, batch - (int)first));
+#if HAS_BIAS
+    __local VEC *carries = (__local VEC *)shared;  // [ITEMS / (TILE_M / 4), TILE_M / 4]
+    barrier(CLK_LOCAL_MEM_FENCE);
+    carries[id] = carried;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    const int r = row + M_OF(id, TILE_M, 0);
+    if (column == 0 && id < TILE_M / 4 && r < n_out) {
+        VEC total = (VEC)(0);
+        for (int i = id; i < ITEMS; i += TILE_M / 4) total += carries[i];
+        put_four(target + bias + r, total, n_out - r, 1);
+    }
+#endif
+    if (TEAM_OF(id) > 0) return;
+UNROLLED
+    for (int c = 0; c < CHUNKS_N; ++c) {
+        const int n = column + COLUMN_OF(id, c);
+        if (n >= n_in) continue;
+UNROLLED
+        for (int i = 0; i < ITEM_M; ++i) {
+            const int m = row + ROW_OF(id, i);
+            if (m >= n_out) continue;
+            put_four(target + weights + (size_t)m * stride + n, sums[i][c], n_in - n,
+                     1);
+        }
+    }
+}
+
+// gradients = sums over the parts: `size` values from `weights` on, then those from
+// `bias`
+//
+// partial [parts, pitch]: first the weights' gradient, then the biases'; size and pitch
+// are multiples of 4; n_out: 0 where the biases have none
+// index map: work-item: 4 values of a part
+__kernel void add_parts(__global REAL *gradients, const int weights, const int bias,
+                        __global const REAL *partial, const int size, const int pitch,
+                        const int parts, const int n_out)
+{
+    const int i = 4 * get_global_id(0);
+    if (i >= size + n_out) return;
+    VEC sum = (VEC)(0);
+    for (int p = 0; p < parts; ++p)
+        sum += *(__global const VEC *)(partial + (size_t)p * pitch + i);
+    const int j = i - size;
+    __global REAL *to = j < 0 ? gradients + weights + i : gradients + bias + j;
+    put_four(to, sum, j < 0 ? 4 : n_out - j, 1);
+}
+
+#else
+#ifdef GRADIENT
+#include "include/activation_gradient.h"
+#endif
+
+// dx[b, i] = sum over o of ds[b, o] A[o, i]; with GRADIENT that is multiplied by
+// slope(kept[b, i] + bias[i])
+//
+// parameters [..]        A [n_out, stride] at `weights`
+// ds [batch, ldds]       dx [batch, lddx], rows padded to whole vectors of 4
+// kept [batch, ldk]      outputs or sums of the layer below, likewise padded
+// bias                   where the biases of the layer below start in `parameters`
+// index map: work-group (tile of samples, tile of inputs)
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
+void apply_t(__global const REAL *parameters, const int weights, const int stride,
+             __global const REAL *ds, const int ldds, __global REAL *dx, const int lddx,
+             __global const REAL *kept, const int ldk, const int bias, const int n_in,
+             const int n_out, const int batch)
+{
+    __local REAL shared[SHARED] VEC_ALIGNED;
+    const int id = get_local_id(0);
+    const int sample = get_group_id(0) * TILE_M, column = get_group_id(1) * TILE_N;
+    VEC sums[ITEM_M][CHUNKS_N];
+    multiply(sums, shared, ds + (size_t)sample * ldds, ldds, batch - sample,
+             parameters + weights + column, stride, n_in - column, n_out);
+    if (TEAM_OF(id) > 0) return;
+UNROLLED
+    for (int c = 0; c < CHUNKS_N; ++c) {
+        const int n = column + COLUMN_OF(id, c);
+        if (n >= n_in) continue;
+UNROLLED
+        for (int i = 0; i < ITEM_M; ++i) {
+            const size_t m = sample + ROW_OF(id, i);
+            if (m >= batch) continue;
+            VEC v = sums[i][c];
+#ifdef GRADIENT
+            VEC at = *(__global const VEC *)(kept + m * ldk + n);
+            if (HAS_BIAS) at += *(__global const VEC *)(parameters + bias + n);
+            v *= (VEC)(slope(at.s0), slope(at.s1), slope(at.s2), slope(at.s3));
+#endif
+            put_four(dx + m * lddx + n, v, n_in - n, 1);
+        }
+    }
+}
+#endif

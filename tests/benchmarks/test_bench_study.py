@@ -1,0 +1,414 @@
+"""The feedforward study and its candidates, on the device there is, at tiny sizes."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from dataclasses import dataclass, replace
+
+import pytest
+from studies import BRIEF, CPU, GPU, TINY
+
+import clnet
+from clnet import DeviceError, InputError
+from clnet.cli.benchmarks import benchmarks
+from clnet.cli.main import main
+from clnet.cli.summary import WIDTH
+from clnet.errors import ClnetWarning
+from clnet.opencl.session import session
+from clnet.runtime.executable import Executable
+from clnet.variants import ALL_VARIANTS
+from clnet.variants.reference.generic import Generic
+
+candidates = benchmarks("candidates")
+cases = benchmarks("cases")
+command = benchmarks("command")
+dispatch = benchmarks("dispatch")
+feedforward = benchmarks("feedforward")
+floor = benchmarks("floor")
+frame = benchmarks("frame")
+local = benchmarks("local")
+peers = benchmarks("peers")
+rounds = benchmarks("rounds")
+versions = benchmarks("versions")
+
+Case = cases.Case
+Options = benchmarks("options").Options
+pytestmark = pytest.mark.usefixtures("hurried")
+
+
+@pytest.fixture
+def device(monkeypatch, tmp_path_factory):
+    folder = tmp_path_factory.getbasetemp() / "times"
+    monkeypatch.setenv("CLNET_CACHE_DIR", str(folder))
+    try:
+        return clnet.device()
+    except DeviceError as error:
+        pytest.skip(f"no OpenCL device: {error}")
+
+
+# Our candidates
+
+
+def test_timed_run_reads_the_devices_clock(device):
+    steps = candidates.ByVariant(candidates.variant("naive")).steps(TINY, device)
+    program = TINY.network.program
+    values = [program.input], [program.output]
+    executable = Executable(
+        session(device, profiling=True), TINY.network, steps, *values, on_device=True
+    )
+    executable.write(program.input, TINY.inputs[0])
+    before = []
+    time = executable.timed_run(lambda: before.append(1))
+    assert 0 < time.busy <= time.span
+    assert before == [1]
+    plain = Executable(session(device), TINY.network, steps, *values, on_device=True)
+    with pytest.raises(InputError, match="profiling=True"):
+        plain.timed_run()
+
+
+def test_timed_run_needs_a_step_on_the_device(device):
+    steps = candidates.ByVariant(candidates.variant("host")).steps(TINY, device)
+    program = TINY.network.program
+    executable = Executable(
+        session(device, profiling=True), TINY.network, steps, [program.input],
+        [program.output],
+    )
+    with pytest.raises(InputError, match="on the device"):
+        executable.timed_run()
+
+
+@pytest.mark.unoptimised
+def test_our_candidates_are_measured_on_every_basis(device):
+    names = ("naive", "fused_local", "host")
+    ours = [candidates.ByVariant(candidates.variant(name)) for name in names]
+    trial = frame.Trial(
+        "t", TINY, (*ours, candidates.Planned(), peers.NumPy()), against=("numpy",)
+    )
+    kept = []
+    frame.Bench("s", device, BRIEF, tuple(candidates.BASES), kept.append).run(trial)
+    assert not [row for row in kept if row.status != "measured"]
+    bases = {
+        name: {row.basis for row in kept if row.candidate == name}
+        for name in (*names, "planned", "numpy")
+    }
+    assert bases.pop("host") == bases.pop("numpy") == {"wall"}
+    assert all(found == set(candidates.BASES) for found in bases.values())
+
+
+def test_a_variants_refusal_is_its_sentence(device):
+    fused = candidates.ByVariant(candidates.variant("split"), {"items": 3})
+    kept = []
+    bench = frame.Bench("s", device, BRIEF, ("wall",), kept.append)
+    bench.run(frame.Trial("t", TINY, (fused,)))
+    assert kept[0].status == "refused"
+    assert kept[0].reason == "split has no configuration with items=3 here"
+
+
+def test_one_core_is_the_serial_place(device):
+    one = candidates.ByVariant(candidates.variant("naive"), one_core=True)
+    serial = [place for place in device.places if place.serial]
+    if serial:
+        assert {step.place for step in one.steps(TINY, device)} == set(serial)
+    with pytest.raises(candidates.RefusedError, match="calling thread"):
+        one.steps(TINY, GPU)
+
+
+def test_tuning_takes_a_configuration_of_the_space(device):
+    tuned = candidates.ByVariant(candidates.variant("split"), tune=True)
+    for step in tuned.steps(TINY, device):
+        assert step.config in list(step.variant.space(step.span, device))
+
+
+def test_equal_steps_are_told_once_with_their_number(device):
+    case = Case("deep", (8, 8, 8, 8), "tanh")
+    steps = candidates.ByVariant(candidates.variant("naive")).steps(case, device)
+    assert candidates.steps_text(steps) == "3 naive"
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "tanh", "relu", "gelu"])
+def test_numpy_computes_the_case(activation):
+    case = replace(TINY, activation=activation)
+    prepared = peers.NumPy().prepare(case, GPU)
+    assert prepared.spins
+    assert prepared.check() < case.tolerance
+
+
+@pytest.mark.parametrize("precision", ["highest", "medium"])
+def test_torch_is_missing_or_right(device, precision):
+    kept = []
+    bench = frame.Bench("s", device, BRIEF, ("wall",), kept.append)
+    case = replace(TINY, precision=precision)
+    bench.run(frame.Trial("t", case, tuple(peers.PEERS[1:])))
+    for row in kept:  # to compile takes a C compiler, which may not be there
+        compiled = row.candidate in feedforward.COMPILED
+        assert row.status in ("measured", "missing", *["failed"] * compiled), row.reason
+
+
+def test_torch_that_is_not_installed_is_missing(monkeypatch):
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    assert peers.Torch().missing() == "torch is not installed"
+
+
+def test_threads_are_known_or_not(monkeypatch):
+    assert versions.blas_threads() is None or versions.blas_threads() >= 1
+    monkeypatch.setattr(versions, "threadpool_info", list)
+    assert versions.blas_threads() is None
+
+
+# Floors
+
+
+def test_the_devices_speeds_are_measured_once(device, monkeypatch):
+    monkeypatch.setattr(floor, "READ", 1 << 20)
+    monkeypatch.setattr(floor, "LARGE", 1 << 22)
+    monkeypatch.setattr(floor, "STEPS", {True: 1 << 8, False: 1 << 8})
+    machine = floor.Machine(device)
+    found = machine.floor(TINY)
+    assert found.seconds > 0
+    again = machine.floor(replace(TINY, name="again"))
+    assert again == found
+    if device.fp64:
+        assert machine.rate("float64") > 0
+
+
+def test_a_delay_is_enqueued_on_the_profiling_queue(device):
+    delay = floor.Machine(device).delay(1e-4)
+    event = delay()
+    session(device, profiling=True).queue.finish()
+    assert event.profile.end > event.profile.start
+
+
+# The study, and the command
+
+
+def test_the_studys_configurations_are_the_papers():
+    sizes = feedforward.CONFIGURATIONS
+    assert sizes["config-3"] == (200, 500, *[1000] * 7, 500, 100)
+    assert sizes["config-6"] == (200, 1000, 4000, 4000, 4000, 1000, 100)
+    assert all(len(widths) == 12 for widths in feedforward.DEEP.values())
+
+
+@pytest.mark.parametrize("device", [GPU, CPU])
+def test_quick_is_less_and_full_is_more(device):
+    counts = {}
+    for effort in rounds.EFFORTS:
+        trials = feedforward.trials(device, Options(effort=effort))
+        chosen = command.select(trials, Options(effort=effort), feedforward.PEERS)
+        counts[effort] = sum(len(trial.candidates) for trial in chosen)
+    assert counts["quick"] < counts["normal"] < counts["full"]
+
+
+def test_less_precision_is_for_those_whom_it_serves():
+    options = Options(batches=[32], precisions=["highest", "high"])
+    trials = feedforward.trials(GPU, options)
+    one, lower = (
+        {candidate.name for candidate in trial.candidates}
+        for trial in command.select(trials, options, feedforward.PEERS)
+        if trial.case.name == "config-1" and trial.table == "configurations"
+    )
+    assert {"gemm", "mma", "planned", "torch-graph"} <= one
+    same = {
+        "naive", "local", "split", "fused_local", "persistent", "persistent_mma", "gemm"
+    }
+    assert lower == one - same
+
+
+def test_kernels_shaped_for_gpus_run_on_a_cpu_where_it_is_small_or_asked_for():
+    trials = feedforward.trials(CPU, Options(batches=[1]))
+
+    def names(options, case):
+        return {
+            c.name for t in command.select(trials, options, feedforward.PEERS)
+            if t.case.name == case and t.table != "work_items" for c in t.candidates
+        }
+
+    unasked = Options()
+    assert "naive" in names(unasked, "deep-32")
+    assert "naive" not in names(unasked, "config-1")
+    assert "naive" in names(replace(unasked, effort="full"), "config-1")
+    assert names(replace(unasked, variants=["naive"], peers=["none"]), "config-1") == {
+        "naive"
+    }
+
+
+def test_the_first_table_of_a_gpu_has_the_whole_ladder():
+    trials = feedforward.trials(GPU, Options(batches=[1]))
+    options = Options(tables=["configurations"])
+    for trial in command.select(trials, options, feedforward.PEERS):
+        names = [candidate.name for candidate in trial.candidates]
+        assert names[:7] == [
+            "naive", "local", "split", "fused", "fused_local", "persistent", "planned"
+        ]
+        assert "torch-graph" in names
+        assert "torch-compile" not in names  # takes long: on demand
+
+
+def test_narrow_layers_and_many_samples_are_for_gpus():
+    for device, batches in ((CPU, set()), (GPU, {1 << 17})):
+        trials = feedforward.trials(device, Options())
+        assert {t.case.batch for t in trials if t.table == "narrow"} == batches
+
+
+def test_table_two_is_split_with_1_to_256_items():
+    trials = feedforward.trials(GPU, Options())
+    found = [trial for trial in trials if trial.table == "work_items"]
+    assert len(found) == len(feedforward.CONFIGURATIONS)
+    names = [candidate.name for candidate in found[0].candidates]
+    assert names == [f"split-{2**n}" for n in range(9)]
+
+
+def test_a_variant_of_the_registry_is_guessed_though_no_study_has_it():
+    options = Options(variants=["generc"])
+    for study in (feedforward, dispatch, local):
+        with pytest.raises(InputError, match="did you mean 'generic'"):
+            command.select(study.trials(CPU, options), options, study.PEERS)
+    with pytest.raises(InputError, match="'naiv': did you mean 'naive'"):
+        candidates.variant("naiv")
+
+
+@dataclass(frozen=True)
+class Own(Generic):
+    """A variant that was registered today."""
+
+    name: str = "own"
+
+
+@pytest.mark.parametrize("asked", [["own"], ["o?n"], ["csr", "generic", "own"]])
+def test_every_variant_of_the_registry_may_be_asked_for(monkeypatch, asked):
+    monkeypatch.setattr(candidates, "ALL_VARIANTS", (*ALL_VARIANTS, Own()))
+    options = Options(variants=asked, peers=["none"])
+    for study in (feedforward, dispatch, local):
+        for trial in command.select(study.trials(CPU, options), options, study.PEERS):
+            assert "own" in {candidate.name for candidate in trial.candidates}
+    unasked = Options(effort="full")
+    for trial in feedforward.trials(CPU, unasked):
+        assert "own" not in {candidate.name for candidate in trial.candidates}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"cases": ["config-9"]}, "unknown case 'config-9'"),
+        ({"tables": ["table-1"]}, "unknown table"),
+        ({"peers": ["nunpy"]}, "did you mean 'numpy'"),
+        ({"variants": ["fuse"]}, "did you mean 'fused'"),
+        ({"variants": ["none"], "peers": ["none"]}, "nothing is left"),
+    ],
+)
+def test_names_that_fit_nothing_are_errors(options, sentence):
+    trials = feedforward.trials(GPU, Options())
+    with pytest.raises(InputError, match=sentence):
+        command.select(trials, Options(**options), feedforward.PEERS)
+
+
+@pytest.fixture
+def tiny_study(monkeypatch):
+    tiny = {"config-1": (5, 7, 3)}
+    monkeypatch.setattr(feedforward, "CONFIGURATIONS", tiny)
+    monkeypatch.setattr(feedforward, "DEEP", {})
+    monkeypatch.setattr(feedforward, "BATCHES", (1, 3))
+    monkeypatch.setattr(floor, "READ", 1 << 20)
+    monkeypatch.setattr(floor, "LARGE", 1 << 22)
+    monkeypatch.setattr(floor, "STEPS", {True: 1 << 8, False: 1 << 8})
+    monkeypatch.setattr(command, "EFFORTS", {"normal": BRIEF})
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    monkeypatch.setattr(command, "load", lambda: 0.0)
+
+
+def test_a_machine_that_is_not_quiet_is_told(
+    tiny_study, device, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(command, "load", lambda: 1.7)
+    with pytest.warns(ClnetWarning, match=r"other work kept 1\.7 cores busy"):
+        main([
+            "bench", "feedforward", "--out", str(tmp_path), "--peers", "numpy",
+            "--variants", "none", "--batch", "1",
+        ])
+    assert "1 rows in" in capsys.readouterr().out
+
+
+@pytest.mark.unoptimised
+def test_the_command_runs_a_study(tiny_study, device, tmp_path, capsys):
+    status = main([
+        "bench", "feedforward", "--out", str(tmp_path), "--batch", "1", "--variants",
+        "naive,planned,host",
+    ])
+    out, err = capsys.readouterr()
+    assert status == 0, err
+    assert max(
+        len(line) for line in out.splitlines() if str(tmp_path) not in line
+    ) <= WIDTH
+    assert "configurations, batch 1, wall" in out
+    assert "[1/" in err  # plain lines, as this is no terminal
+    (path,) = tmp_path.glob("*.csv")
+    with path.open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert f"{len(found)} rows in {path}" in out
+    status = {row["candidate"]: row["status"] for row in found}
+    assert status["planned"] == status["numpy"] == status["naive"] == "measured"
+    assert status.get("torch", "missing") == "missing"
+
+
+def test_an_interrupted_command_shows_and_keeps_its_rows(
+    tiny_study, device, tmp_path, capsys, monkeypatch
+):
+    done = frame.Bench.run
+    times = itertools.count()
+
+    def once(self, trial):
+        if next(times):
+            raise KeyboardInterrupt
+        done(self, trial)
+
+    monkeypatch.setattr(frame.Bench, "run", once)
+    status = main([
+        "bench", "feedforward", "--out", str(tmp_path), "--peers", "numpy",
+        "--variants", "none", "--batch", "1,2",
+    ])
+    assert status == 130
+    out, _ = capsys.readouterr()
+    assert "configurations, batch 1, wall" in out
+    (path,) = tmp_path.glob("*.csv")
+    assert "1 rows in" in out
+    assert len(path.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["fedforward"], "did you mean 'feedforward'"),
+        (["feedforward", "--device", "abacus"], "no device matches 'abacus'"),
+        (["feedforward", "--basis", "wal"], "did you mean 'wall'"),
+        (["feedforward", "--case", "x"], "unknown case 'x'"),
+        (["feedforward", "--precision", "x"], "unknown float32 precision 'x': known"),
+        (["dispatch", "--batch", "2"], "dispatch takes no --batch, but --fann-library"),
+        (["feedforward", "--batch", "0"], "expected a whole number of at least 1"),
+        (["feedforward", "--quick", "--full"], "not allowed with"),
+    ],
+)
+def test_bad_input_is_one_sentence(device, arguments, sentence, tmp_path, capsys):
+    try:
+        status = main(["bench", *arguments, "--out", str(tmp_path)])
+    except SystemExit as leaving:
+        status = leaving.code
+    out, err = capsys.readouterr()
+    assert status == 2
+    assert sentence in err
+    assert len(err.splitlines()) == 1
+    assert out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_study_they_are_listed(capsys):
+    assert main(["bench"]) == 0
+    assert capsys.readouterr().out.startswith("feedforward  ")
+
+
+def test_benchmarks_that_are_not_there_are_one_sentence(monkeypatch, tmp_path):
+    import clnet.cli.benchmarks
+
+    monkeypatch.setattr(clnet.bench, "__file__", str(tmp_path / "clnet" / "bench.py"))
+    monkeypatch.setattr(clnet.bench, "PACKAGE", "clnet.nowhere")
+    with pytest.raises(InputError, match="the benchmarks are missing"):
+        benchmarks("command")

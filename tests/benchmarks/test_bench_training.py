@@ -1,0 +1,351 @@
+"""The training study and who trains in it, at tiny sizes; no test asserts a time."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from studies import BRIEF, CPU, GPU
+
+import clnet
+from clnet import DeviceError, InputError
+from clnet.cli.benchmarks import benchmarks
+from clnet.cli.main import main
+from clnet.cli.summary import WIDTH
+from clnet.nn.optimisers import Adam, Batch, Incremental, Rprop
+
+candidates = benchmarks("candidates")
+cases = benchmarks("cases")
+command = benchmarks("command")
+floor = benchmarks("floor")
+frame = benchmarks("frame")
+training = benchmarks("training")
+training_cases = benchmarks("training_cases")
+fann_library = benchmarks("fann_library")
+training_peers = benchmarks("training_peers")
+training_trials = benchmarks("training_trials")
+Options = benchmarks("options").Options
+TrainingCase = training_cases.TrainingCase
+
+pytestmark = pytest.mark.usefixtures("hurried")
+
+RPROP = TrainingCase(
+    "tiny", (5, 7, 3), Rprop(), "mse", samples=12, batch=12, epochs=100,
+    basis="100 epochs", checked=4, initialiser="fann",
+)
+INCREMENTAL = replace(
+    RPROP, optimiser=Incremental(0.1), loss="fann_linear", batch=1, epochs=1,
+    basis="epoch", checked=2,
+)
+ADAM = TrainingCase(
+    "tiny", (5, 7, 3), Adam(), "categorical_cross_entropy", samples=10, batch=4,
+    epochs=2, basis="step", hidden="relu", output="softmax", checked=2,
+)
+ALL = [RPROP, INCREMENTAL, ADAM]
+NOT_WRITTEN = {("fann", "adam"), ("sklearn", "rprop"), ("sklearn", "incremental")}
+WHO = [
+    (name, case) for name in ("planned", "numpy", "torch", "sklearn", "fann")
+    for case in ALL if (name, case.optimiser.name) not in NOT_WRITTEN
+]
+
+
+@pytest.fixture
+def device():
+    try:
+        return clnet.device()
+    except DeviceError as error:
+        pytest.skip(f"no OpenCL device: {error}")
+
+
+def named(name, library=None):
+    peers = training_peers.training_peers(library)
+    return next(peer for peer in (training.OURS, *peers) if peer.name == name)
+
+
+# Cases
+
+
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case.optimiser.name)
+def test_a_case_counts_parameters_bytes_and_operations(case):
+    assert case.parameters == 7 * 6 + 3 * 8
+    learnt = 4 * case.parameters * (1 + case.optimiser.slots)
+    data = 4 * case.samples * (5 + 3)
+    assert case.footprint == data + learnt
+    epochs_a_run = {"100 epochs": 100, "epoch": 1, "step": 1 / case.steps}[case.basis]
+    epoch = data + case.steps * 2 * learnt
+    assert case.bytes == pytest.approx(epochs_a_run * epoch)
+    weights, first = 5 * 7 + 7 * 3, 5 * 7
+    sample = 2 * (3 * weights - first) + 8 * (7 + 3)
+    epoch = case.samples * sample + 4 * case.steps * case.parameters
+    assert case.flops == pytest.approx(epochs_a_run * epoch)
+    assert case.runs == pytest.approx(case.epochs / epochs_a_run)
+
+
+def test_steps_count_the_last_smaller_one():
+    assert (RPROP.steps, INCREMENTAL.steps, ADAM.steps) == (1, 12, 3)
+
+
+def test_drawn_targets_are_the_labels_classes():
+    x, t = ADAM.data
+    assert (x.shape, t.shape, x.dtype) == ((10, 5), (10, 3), np.float32)
+    assert np.array_equal(t.argmax(axis=1), ADAM.labels)
+    assert t.sum() == 10
+
+
+def test_errors_fall_as_it_learns():
+    errors = replace(RPROP, checked=30).errors
+    assert errors[-1] < errors[0]
+
+
+def test_fann_counts_another_error_where_its_derivatives_are_others():
+    steep = replace(RPROP, checked=30)
+    assert steep.fann_errors[0] == steep.errors[0]
+    assert steep.fann_errors != steep.errors
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        ([1.0], "trained 1 epochs, not 2"),
+        ([1.0, math.nan], "error of epoch 2 is nan"),
+        ([1.0, 2.01], "error of epoch 2 is 2.01, by the oracle 2"),
+    ],
+)
+def test_errors_that_differ_are_wrong(found, sentence):
+    with pytest.raises(cases.WrongError, match=sentence):
+        training_cases.compare(RPROP, found, [1.0, 2.0])
+    assert training_cases.compare(RPROP, [1.0, 2.0], [1.0, 2.0]) == 0
+
+
+def test_the_timer_divides_by_what_one_run_is():
+    seen = []
+
+    def train(epochs):
+        seen.append(epochs)
+        return training_cases.Trained([], 12.0)
+
+    assert training_cases.timer(ADAM, train)(3) == pytest.approx(12 / (2 * 3))
+    assert training_cases.timer(RPROP, train)(1) == pytest.approx(12)
+    assert seen == [2, 2, 2, 100]
+
+
+# Who trains
+
+
+@pytest.mark.parametrize(
+    ("name", "case"), WHO, ids=[f"{name}-{case.optimiser.name}" for name, case in WHO]
+)
+def test_who_trains_finds_the_oracles_errors(name, case, device):
+    candidate = named(name)
+    if candidate.missing() is not None:
+        pytest.skip(candidate.missing())
+    prepared = candidate.prepare(case, device)
+    assert prepared.check() < case.tolerance
+    assert prepared.check() < case.tolerance  # it starts anew each time
+    assert (name != "planned") or prepared.config
+    (basis,) = prepared.timers
+    assert basis == case.basis
+    assert prepared.timers[basis]()(1) > 0
+
+
+def test_a_training_set_that_ends_in_a_smaller_batch_is_trained_whole(device):
+    for name in ("planned", "numpy"):
+        case = replace(ADAM, samples=9, batch=4)
+        assert named(name).prepare(case, device).check() < case.tolerance
+
+
+def test_sklearn_without_adam_refuses():
+    if named("sklearn").missing() is not None:
+        pytest.skip("scikit-learn is not installed")
+    with pytest.raises(candidates.RefusedError, match="trains by Adam"):
+        named("sklearn").prepare(RPROP, CPU)
+
+
+def test_a_rule_that_is_not_written_down_refuses():
+    pytest.importorskip("torch")
+    with pytest.raises(candidates.RefusedError, match="batch"):
+        training_peers.torch_rule(replace(RPROP, optimiser=Batch()), [], False)
+
+
+def test_what_is_not_installed_is_missing(monkeypatch):
+    monkeypatch.setattr(training_peers, "find_spec", lambda name: None)
+    assert named("sklearn").missing() == "scikit-learn is not installed"
+    monkeypatch.setattr(fann_library.ctypes.util, "find_library", lambda name: None)
+    assert "--fann-library" in named("fann").missing()
+    assert named("fann", "some.so").missing() is None
+
+
+def test_a_file_that_is_no_library_is_a_row(device, tmp_path):
+    file = tmp_path / "libfann.so"
+    file.write_text("no library")
+    kept = []
+    bench = frame.Bench("s", device, BRIEF, tuple(training.BASES), kept.append)
+    bench.run(frame.Trial("t", RPROP, (named("fann", str(file)),)))
+    assert [row.status for row in kept] == ["failed"]
+    assert str(tmp_path) not in kept[0].reason
+
+
+# The study
+
+
+def test_who_finds_another_error_is_wrong(device):
+    class Off(training_peers.NumPyTraining):
+        name = "off"
+
+        def prepare(self, case, device):
+            other = replace(case, seed=1)
+            assert other.errors != case.errors
+            prepared = super().prepare(other, device)
+            return replace(
+                prepared, check=lambda: training_cases.compare(
+                    case, other.errors, case.errors
+                )
+            )
+
+    kept = []
+    frame.Bench("s", device, BRIEF, tuple(training.BASES), kept.append).run(
+        frame.Trial("t", RPROP, (Off(), named("numpy")), against=("numpy",))
+    )
+    assert [row.status for row in kept] == ["wrong", "measured"]
+
+
+def test_the_studys_cases():
+    trials = training.trials(GPU, Options())
+    names = [(trial.table, trial.case.name) for trial in trials]
+    assert names == [
+        ("rprop", "mushroom"), ("rprop", "robot"), ("rprop", "gene"),
+        ("incremental", "mushroom"), ("incremental", "robot"), ("incremental", "gene"),
+        ("adam", "64-100-10"), ("adam", "784-128-10"), ("adam", "784-1024-1024-10"),
+        ("adam", "64-64-64-64-64-64"),
+    ]
+    assert {trial.case.basis for trial in trials} == set(training.BASES)
+    assert trials[0].case.steps == 1
+    assert trials[3].case.steps == 4062
+    assert trials[8].case.parameters == 1_863_690
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        (CPU, {"planned", "numpy", "sklearn", "torch"}),
+        (GPU, {"planned", "numpy", "sklearn", "torch-cuda", "torch-graph",
+               "torch-compile", "torch-compile-graph"}),
+    ],
+)
+def test_who_is_measured_unasked(device, expected):
+    chosen = command.select(
+        training.trials(device, Options()), Options(), training.PEERS
+    )
+    found = next(trial for trial in chosen if trial.case.name == "64-100-10")
+    assert {c.name for c in found.candidates} == expected
+
+
+def test_only_the_planned_one_is_ours():
+    with pytest.raises(InputError, match="did you mean 'planned'"):
+        command.select(
+            training.trials(CPU, Options()), Options(variants=["plannd"]),
+            training.PEERS,
+        )
+
+
+def test_data_that_are_not_there_are_one_row(tmp_path, device):
+    case = replace(RPROP, file="robot.train", folder=tmp_path)
+    kept = []
+    frame.Bench("s", device, BRIEF, ("epoch",), kept.append).run(
+        frame.Trial("t", case, (named("numpy"), named("planned")))
+    )
+    assert [(row.candidate, row.status) for row in kept] == [("data", "missing")]
+    assert "robot.train" in kept[0].reason
+    assert str(tmp_path) not in kept[0].reason
+
+
+def test_data_of_another_shape_are_wrong(tmp_path, device):
+    (tmp_path / "robot.train").write_text("1 2 1\n0 1\n1\n")
+    case = replace(RPROP, file="robot.train", folder=tmp_path)
+    with pytest.raises(cases.WrongError, match=r"robot\.train has shapes"):
+        named("numpy").prepare(case, device)
+
+
+@pytest.fixture
+def tiny_study(monkeypatch, tmp_path):
+    """The study on a data set of 8 samples in tmp_path / "data"."""
+    rng = np.random.default_rng(0)
+    rows = [*rng.uniform(-1, 1, (8, 5)), *np.eye(3)[rng.integers(0, 3, 8)]]
+    lines = [" ".join(map(str, row)) for pair in range(8)
+             for row in (rows[pair], rows[8 + pair])]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "robot.train").write_text("\n".join(["8 5 3", *lines]) + "\n")
+    monkeypatch.setattr(
+        training, "FANN_SETS", {"robot": ((5, 4, 3), 8, "robot.train")}
+    )
+    monkeypatch.setattr(training, "ADAM", {(5, 4, 3): (4, (2, 2), (1, 1))})
+    monkeypatch.setattr(floor, "READ", 1 << 20)
+    monkeypatch.setattr(floor, "LARGE", 1 << 22)
+    monkeypatch.setattr(floor, "STEPS", {True: 1 << 8, False: 1 << 8})
+    monkeypatch.setattr(command, "EFFORTS", {"normal": BRIEF})
+    monkeypatch.setattr(command, "load", lambda: 0.0)
+    modelled = partial(training_trials.plan_training, tune=False)
+    monkeypatch.setattr(training_trials, "plan_training", modelled)
+    return tmp_path
+
+
+@pytest.mark.sweep
+def test_the_command_runs_the_study(tiny_study, device, capsys):
+    out_folder = tiny_study / "out"
+    status = main([
+        "bench", "training", "--data", str(tiny_study / "data"), "--out",
+        str(out_folder), "--peers", "numpy",
+    ])
+    out, err = capsys.readouterr()
+    assert status == 0, err
+    lines = out.splitlines()
+    assert max(len(line) for line in lines if str(tiny_study) not in line) <= WIDTH
+    for text in (
+        "adam: steps a second", "rprop, 100 epochs: milliseconds",
+        "incremental, epoch: times as long as planned took", "(floor)",
+    ):
+        assert text in out
+    (path,) = out_folder.glob("*.csv")
+    assert path.name.startswith("training-")
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6 + len(training_trials.TRIALS)
+    assert {row["status"] for row in rows} == {"measured"}
+    assert {row["against"] for row in rows} == {"planned"}
+    assert {row["activation"] for row in rows} == {"tanh sigmoid", "relu softmax"}
+
+
+def test_the_command_without_data_says_so(tiny_study, device, capsys):
+    (tiny_study / "data" / "robot.train").unlink()
+    status = main([
+        "bench", "training", "--data", str(tiny_study / "data"), "--out",
+        str(tiny_study / "out"), "--peers", "numpy", "--variants", "none",
+    ])
+    out, _ = capsys.readouterr()
+    assert status == 0
+    told = " ".join(out.split())
+    assert "data (robot batch 8, robot batch 1): missing: there is no robot" in told
+    assert "adam, step" in out
+
+
+def test_a_basis_of_another_study_is_one_sentence(device, tmp_path, capsys):
+    assert main(["bench", "training", "--basis", "wall", "--out", str(tmp_path)]) == 2
+    assert "unknown basis 'wall'" in capsys.readouterr().err
+
+
+def test_no_row_of_training_names_a_folder(tiny_study, device):
+    kept = []
+    case = replace(
+        RPROP, sizes=(5, 4, 3), samples=8, batch=8, file="robot.train",
+        folder=tiny_study / "data",
+    )
+    frame.Bench("s", device, BRIEF, tuple(training.BASES), kept.append).run(
+        frame.Trial("t", case, (named("numpy"),))
+    )
+    assert [row.status for row in kept] == ["measured"]
+    assert not [v for v in vars(kept[0]).values() if isinstance(v, str) and os.sep in v]

@@ -1,0 +1,230 @@
+"""``clnet train``: what it does, and one sentence for bad input."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from clnet import Network, load
+from clnet.cli.main import main
+from clnet.cli.summary import WIDTH
+from clnet.cli.train import PICTURES
+from clnet.formats import NETWORK_SUFFIXES, save_data
+from clnet.nn.activations import ACTIVATION_NAMES
+from clnet.nn.initialisers import INITIALISER_NAMES
+from clnet.nn.losses import LOSSES
+from clnet.nn.optimisers import OPTIMISER_NAMES
+from clnet.nn.schedules import SCHEDULES
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, tmp_path_factory):
+    """Remembered times of these tests alone, and plans made from the cost model."""
+    folder = tmp_path_factory.getbasetemp() / "times"
+    monkeypatch.setenv("CLNET_CACHE_DIR", str(folder))
+
+    def plan_for(self, device, batch):
+        return self.compile(device, batch, tune=False)
+
+    monkeypatch.setattr(Network, "plan_for", plan_for)
+
+
+@pytest.fixture
+def data(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (80, 2))
+    t = (x[:, :1] * x[:, 1:] > 0).astype(float)
+    save_data(tmp_path / "a.train", x[:60], t[:60])
+    save_data(tmp_path / "a.test", x[60:], t[60:])
+    save_data(tmp_path / "bare.npz", x, np.zeros((80, 0)))
+    return tmp_path
+
+
+def test_a_network_from_sizes(data, capsys):
+    code = main([
+        "train", f"{data}/a.train", "--layers", "2-12-1", "--epochs", "60", "--seed",
+        "1", "--validation", f"{data}/a.test", "--save", f"{data}/a.safetensors",
+    ])
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    assert "epoch 50: loss " in out
+    assert "all 60 epochs are done" in out
+    assert "20 samples" in out
+    lines = [line for line in out.splitlines() if str(data) not in line]
+    assert all(len(line) <= WIDTH for line in lines)
+    network = load(data / "a.safetensors")
+    assert network.sizes == (2, 12, 1)
+    other = Network.mlp([2, 12, 1], ["tanh", "sigmoid"], seed=1)
+    assert (network.parameters != other.parameters).any()
+
+
+def test_a_network_of_fann_brings_its_training(fann_datasets, tmp_path, capsys):
+    nets = fann_datasets / "nets"
+    out = tmp_path / "b.net"
+    main([
+        "train", str(fann_datasets / "mushroom.train.gz"), "--network",
+        str(nets / "mushroom.rprop.init.net"), "--epochs", "1", "--save", str(out),
+    ])
+    expected = load(nets / "mushroom.rprop.float.epoch1.net").parameters
+    np.testing.assert_allclose(load(out).parameters, expected, atol=1e-5)
+    assert "epoch 1: loss" in capsys.readouterr().out
+
+
+def test_a_learning_rate_and_batches(data, capsys):
+    code = main([
+        "train", f"{data}/a.train", "--layers", "2-4-1", "--optimiser", "adam",
+        "--rate", "0.01", "--batch-size", "16", "--epochs", "2", "--loss", "huber",
+        "--hidden", "relu", "--output", "identity", "--desired-error", "100",
+    ])
+    assert code == 0
+    assert "of epoch 1 is at most 100" in capsys.readouterr().out
+
+
+def test_digits(capsys, tmp_path):
+    pytest.importorskip("sklearn.datasets")
+    pytest.importorskip("matplotlib")
+    assert main(["train", "digits", "--plot", str(tmp_path / "curve.png")]) == 0
+    out = capsys.readouterr().out
+    assert float(out.rsplit("accuracy", 1)[1].split()[0]) >= 0.97
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def result(out, what, name):
+    """Return a figure of the last table."""
+    part = out.rsplit(f"\n{what} ", 1)[1]
+    return float(part.split(f"{name} ", 1)[1].split()[0])
+
+
+@pytest.mark.unoptimised
+def test_numbers_with_scaling(tmp_path, capsys):
+    """Raw numbers in and out; the file keeps the scaling, and predict uses it."""
+    rng = np.random.default_rng(0)
+    x = rng.normal([1e6, 0.01], [1e3, 0.003], (80, 2))
+    t = 500 + 0.01 * x[:, :1] + 2000 * x[:, 1:]
+    save_data(tmp_path / "a.npz", x, t)
+    net = str(tmp_path / "a.net")
+    code = main([
+        "train", f"{tmp_path}/a.npz", "--layers", "2-6-1", "--output", "identity",
+        "--scale", "-1", "1", "--scale-outputs", "-1", "1", "--validation", "0.25",
+        "--initialiser", "widrow_nguyen", "--seed", "3", "--save", net,
+    ])
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    assert "20 samples" in out
+    assert "60 samples" in out
+    assert result(out, "validation", "MSE") < 0.05 * t.var()
+    assert main(["predict", net, f"{tmp_path}/a.npz", "--scale"]) == 0
+    assert float(capsys.readouterr().out.split("MSE")[1].split()[0]) < 0.05 * t.var()
+    again = ["train", f"{tmp_path}/a.npz", "--network", net, "--epochs", "1"]
+    assert main(again) == 0
+    assert "carries scaling parameters, not used" in capsys.readouterr().out
+
+
+@pytest.mark.unoptimised
+def test_the_options_of_training(data, capsys):
+    code = main([
+        "train", f"{data}/a.train", "--layers", "2-8-1", "--optimiser", "sgd",
+        "--batch-size", "20", "--epochs", "30", "--schedule", "cosine", "--l1", "1e-4",
+        "--l2", "1e-4", "--clip-norm", "0.5", "--dropout", "0.1", "--initialiser", "he",
+        "--validation", f"{data}/a.test", "--patience", "1", "--seed", "0",
+        "--rate", "1e-9",
+    ])
+    assert code == 0
+    assert "EarlyStopping stopped after epoch" in capsys.readouterr().out
+
+
+def test_a_share_is_the_seeds(data, capsys):
+    outs = []
+    for seed in ("1", "1", "2"):
+        main(["train", f"{data}/a.train", "--layers", "2-4-1", "--epochs", "2",
+              "--validation", "0.5", "--seed", seed])
+        outs.append(result(capsys.readouterr().out, "validation", "MSE"))
+    assert outs[0] == outs[1] != outs[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["a.train", "--layers", "2-1", "--validation", "1.5"], "or a share, as 0.2"),
+        (["a.train", "--layers", "2-1", "--validation", "0.001"], "leaves none to"),
+        (["a.train", "--layers", "2-1", "--validation", "b.test"], "b.test"),
+        (["a.train", "--layers", "2-1", "--patience", "3"],
+         "give --validation"),
+        (["a.train", "--layers", "2-1", "--schedule", "cos"], "did you mean 'cosine'"),
+        (["a.train", "--layers", "2-1", "--schedule", "step"],
+         "rprop has no learning rate"),
+        (["a.train", "--layers", "2-1", "--l2", "-1"], "l2 must be a number of at"),
+        (["a.train", "--layers", "2-4-1", "--dropout", "1"], "dropout must be a num"),
+        (["a.train", "--layers", "2-1", "--clip-norm", "1", "--clip-value", "1"],
+         "not both"),
+        (["a.train", "--layers", "2-1", "--scale", "1", "-1"], "two rising numbers"),
+        (["a.train", "--layers", "2-1", "--initialiser", "widrow_nguyen"],
+         "spreads hidden neurons"),
+        (["a.train", "--layers", "2-1", "--initialiser", "hee"], "did you mean 'he'"),
+        (["a.train", "--layers", "2-1", "--save", "no/such/a.net"],
+         "cannot write no/such/a.net: there is no no/such"),
+        (["a.train", "--layers", "2-1", "--save", "a.train/a.net"],
+         "cannot write a.train/a.net: not a directory"),
+        (["a.train", "--layers", "2-1", "--plot", "no/such/a.png"],
+         "cannot write no/such/a.png: there is no no/such"),
+        (["a.train", "--layers", "2-4-1", "--hidden", "gelu", "--save", "c.net"],
+         "cannot write c.net: layer 0 has the activation 'gelu', which FANN does not"),
+        (["a.train", "--network", "a.net", "--initialiser", "he"],
+         "--initialiser is for --layers"),
+        (["a.train", "--network", "a.net", "--dropout", "0.1"],
+         "--dropout is for --layers"),
+        (["a.train"], "has 2 inputs and 1 output: give --layers, as in 2-32-1"),
+        (["a.train", "--layers", "2-1", "--network", "a.net"], "give either --layers"),
+        (["digit"], "digit is no file: did you mean digits?"),
+        (["a.train", "--layers", "2-x"], "expected sizes as in 125-32-2"),
+        (["a.train", "--layers", "2"], "expected sizes as in 125-32-2"),
+        (["a.train", "--layers", "3-1"], "has 2 inputs and 1 output, the network 3"),
+        (["a.train", "--layers", "2-1", "--hidden", "x", "--output", "tan"],
+         "did you mean 'tanh'"),
+        (["a.train", "--layers", "2-1", "--optimiser", "adm"], "did you mean 'adam'"),
+        (["a.train", "--layers", "2-1", "--optimiser", "fann"], "carries none"),
+        (["a.train", "--layers", "2-1", "--rate", "1"], "rprop has no learning rate"),
+        (["a.train", "--layers", "2-1", "--save", "a.txt"], "a.txt"),
+        (["bare.npz", "--layers", "2-1"], "has no targets to train on"),
+        (["b.train", "--layers", "2-1"], "b.train"),
+        (["digits", "--outputs", "1"], "brings its own test set"),
+    ],
+)
+def test_bad_input(data, capsys, arguments, sentence, monkeypatch):
+    monkeypatch.chdir(data)
+    Network.mlp([2, 1], "sigmoid").save("a.net")
+    assert main(["train", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("clnet: ")
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+def test_digits_without_scikit_learn(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    assert main(["train", "digits"]) == 2
+    assert "pip install scikit-learn" in capsys.readouterr().err
+
+
+def test_pictures_of_other_kinds(data, capsys):
+    pytest.importorskip("matplotlib")
+    arguments = ["train", f"{data}/a.train", "--layers", "2-1", "--epochs", "1"]
+    assert main([*arguments, "--plot", f"{data}/a.xyz"]) == 2
+    assert "pictures are .png" in capsys.readouterr().err
+    assert not (data / "a.xyz").exists()
+
+
+@pytest.mark.parametrize("names", [
+    ACTIVATION_NAMES, INITIALISER_NAMES, OPTIMISER_NAMES, SCHEDULES, LOSSES,
+    NETWORK_SUFFIXES, PICTURES,
+], ids=lambda names: next(iter(names)))
+def test_help_names_all_of_a_table(names, capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    out = capsys.readouterr().out
+    assert all(re.search(rf"{re.escape(name)}(?!\w)", out) for name in names)
+    assert all(len(line) <= WIDTH for line in out.splitlines())

@@ -1,0 +1,426 @@
+"""The doctor: each broken set-up is told with its cause and cure."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clnet.cli import doctor
+from clnet.cli.doctor import Finding
+from clnet.errors import BuildError, DeviceError
+from clnet.opencl.device import Device
+from clnet.opencl.discovery import NO_PLATFORM, Survey, device, survey
+from clnet.opencl.quirks import NVIDIA, POCL
+
+LOADABLE = "libc.so.6"
+linux = pytest.mark.skipif(sys.platform != "linux", reason="about Linux's files")
+
+
+@pytest.fixture
+def vendors(tmp_path, monkeypatch):
+    """An empty folder of .icd files, and no wheel that brings another."""
+    folder = tmp_path / "vendors"
+    folder.mkdir()
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(folder))
+    monkeypatch.delenv("OCL_ICD_FILENAMES", raising=False)
+    monkeypatch.setattr(doctor, "_wheel", lambda: None)
+    return folder
+
+
+@pytest.fixture
+def found(monkeypatch):
+    """Let OpenCL show given records."""
+
+    def replace(*devices, faults=()):
+        shown = Survey(devices, faults)
+        monkeypatch.setattr(doctor, "survey", lambda: shown)
+        monkeypatch.setattr(sys.modules["clnet.opencl.discovery"], "survey", lambda: shown)
+
+    monkeypatch.delenv("CLNET_DEVICE", raising=False)
+    return replace
+
+
+@pytest.fixture
+def pocl():
+    """PoCL's own device of this machine, if there is one."""
+    try:
+        return device("pocl")
+    except DeviceError:
+        pytest.skip("no PoCL")
+
+
+def icd_findings():
+    return list(doctor._icd_findings(doctor._icd_files()))
+
+
+def nvidia_findings():
+    return list(doctor._nvidia_findings(doctor._icd_files()))
+
+
+def platform_findings():
+    return list(doctor._platform_findings({}))
+
+
+def bad(findings):
+    """Return the findings that are bad; they have a cure, and good ones none."""
+    findings = list(findings)
+    for finding in findings:
+        assert (finding.ok is True) == (not finding.cure)
+        assert "\n" not in finding.found + finding.cure
+    return [finding for finding in findings if finding.ok is False]
+
+
+# The files that name drivers ------------------------------------------------------
+
+
+def test_vendors_that_point_nowhere(vendors, monkeypatch):
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(vendors / "nowhere"))
+    (finding,) = bad(icd_findings())
+    assert finding.what == "OCL_ICD_VENDORS"
+    assert str(vendors / "nowhere") in finding.found
+
+
+def test_no_icd_file(vendors):
+    (finding,) = bad(icd_findings())
+    assert "no .icd file" in finding.found
+    assert "clnet[cpu]" in finding.cure
+
+
+@pytest.mark.parametrize("library", ["/no/such/libdriver.so", "libnosuch.so", ""])
+def test_an_icd_file_whose_library_is_missing(vendors, library):
+    (vendors / "some.icd").write_text(f"{library}\n")
+    (finding,) = bad(icd_findings())
+    assert finding.what.endswith("some.icd")
+    assert library in finding.found
+    assert "does not load" in finding.found
+
+
+def test_an_icd_file_that_cannot_be_read(vendors):
+    (vendors / "some.icd").mkdir()
+    (finding,) = bad(icd_findings())
+    assert "names nothing" in finding.found
+
+
+@linux
+def test_an_icd_file_whose_library_loads(vendors):
+    (vendors / "some.icd").write_text(LOADABLE)
+    (finding,) = icd_findings()
+    assert finding.ok
+
+
+@linux
+def test_one_file_in_place_of_a_folder(vendors, monkeypatch):
+    file = vendors / "some.icd"
+    file.write_text(LOADABLE)
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(file))
+    assert doctor._icd_files() == {file: LOADABLE}
+    library = vendors / "libdriver.so"
+    library.touch()
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(library))
+    assert doctor._icd_files() == {library: str(library)}
+
+
+def test_a_variable_that_the_loader_does_not_read(vendors, monkeypatch):
+    monkeypatch.setenv("OCL_ICD_FILENAMES", "some.icd")
+    assert icd_findings()[0].ok is None
+    assert "OCL_ICD_VENDORS" in icd_findings()[0].cure
+
+
+def test_the_wheel_is_looked_at(monkeypatch, tmp_path):
+    pytest.importorskip("pocl_binary_distribution")
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
+    files = doctor._icd_files()
+    assert any("pocl" in library for library in files.values())
+    assert not bad(icd_findings())
+
+
+# NVIDIA ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_nvidia(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "NVIDIA_DRIVER", tmp_path / "none")
+    monkeypatch.setattr(doctor, "NVIDIA_LIBRARY", "libnosuch.so")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+
+
+def test_no_nvidia_is_no_finding(vendors, no_nvidia):
+    assert nvidia_findings() == []
+
+
+@linux
+def test_a_missing_nvidia_icd(vendors, no_nvidia, monkeypatch):
+    monkeypatch.setattr(doctor, "NVIDIA_LIBRARY", LOADABLE)
+    (finding,) = bad(nvidia_findings())
+    assert str(vendors / "nvidia.icd") in finding.cure
+
+
+@pytest.mark.parametrize("sign", ["driver", "tool"])
+def test_a_missing_nvidia_library(vendors, no_nvidia, monkeypatch, sign):
+    if sign == "driver":
+        monkeypatch.setattr(doctor, "NVIDIA_DRIVER", vendors)
+    else:
+        monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    (finding,) = bad(nvidia_findings())
+    assert "NVIDIA_DRIVER_CAPABILITIES" in finding.cure
+
+
+def test_an_nvidia_icd_is_judged_with_the_others(vendors, no_nvidia):
+    (vendors / "nvidia.icd").write_text("libnvidia-opencl.so.1")
+    assert nvidia_findings() == []
+
+
+def test_an_nvidia_library_without_a_gpu(found):
+    files = {Path("nvidia.icd"): "libnvidia-opencl.so.1"}
+    found(Device("A CPU", "cpu", platform="some"))
+    remarks = list(doctor._platform_findings(files))
+    assert any(f.what == "NVIDIA" and f.ok is None for f in remarks)
+    found(Device("A card", platform=NVIDIA))
+    assert all(f.what != "NVIDIA" for f in doctor._platform_findings(files))
+
+
+# Caches ---------------------------------------------------------------------------
+
+
+def test_where_pocl_keeps_its_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
+    assert doctor._pocl_cache() == tmp_path
+    monkeypatch.delenv("POCL_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert doctor._pocl_cache() == tmp_path / "pocl" / "kcache"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert doctor._pocl_cache() == Path.home() / ".cache" / "pocl" / "kcache"
+
+
+def test_caches_that_cannot_be_written(monkeypatch, tmp_path):
+    file = tmp_path / "file"
+    file.touch()  # a folder cannot be made below it, not even by root
+    monkeypatch.setenv("POCL_CACHE_DIR", str(file / "pocl"))
+    monkeypatch.setenv("CLNET_CACHE_DIR", str(file / "clnet"))
+    findings = bad(doctor._cache_findings())
+    assert [f.what for f in findings] == ["PoCL's cache", "clnet's cache"]
+    assert "POCL_CACHE_DIR" in findings[0].cure
+    assert "CLNET_CACHE_DIR" in findings[1].cure
+
+
+def test_caches_that_are_well(monkeypatch, tmp_path):
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path / "not" / "yet"))
+    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
+    findings = list(doctor._cache_findings())
+    assert [f.ok for f in findings] == [True, True]
+    assert list(tmp_path.iterdir()) == []  # the doctor leaves nothing behind
+
+
+def elf(size):
+    """Return the first bytes of a library whose table of sections ends at 256."""
+    header = bytearray(64)
+    header[:6] = b"\x7fELF\x02\x01"
+    struct.pack_into("<Q", header, 40, 128)
+    struct.pack_into("<HH", header, 58, 64, 2)
+    return bytes(header).ljust(256, b"\0")[:size]
+
+
+@linux
+@pytest.mark.parametrize(
+    ("name", "content", "damaged"),
+    [
+        pytest.param("a.so", elf(256), False, id="whole"),
+        pytest.param("a.so", elf(255), True, id="truncated"),
+        pytest.param("a.so", elf(63), True, id="truncated header"),
+        pytest.param("a.so", b"", True, id="empty"),
+        pytest.param("a.so", bytes(256), True, id="zeros"),
+        pytest.param("program.bc", b"BC\xc0\xde and more", False, id="bitcode"),
+        pytest.param("program.bc", b"", True, id="empty bitcode"),
+        pytest.param("program.bc", b"something else", True, id="foreign bitcode"),
+        pytest.param("last_accessed", b"", False, id="no code"),
+    ],
+)
+def test_damaged_files_of_pocls_cache(monkeypatch, tmp_path, name, content, damaged):
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
+    file = tmp_path / "AB" / "CD" / name
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content)
+    findings = bad(doctor._cache_findings())
+    assert len(findings) == damaged
+    for finding in findings:
+        assert str(file) in finding.found
+        assert str(tmp_path) in finding.cure
+
+
+@linux
+def test_a_real_library_is_not_damaged():
+    library = next(Path(np.__file__).parent.rglob("*.so"))
+    assert not doctor._is_damaged(library)
+
+
+# Platforms ------------------------------------------------------------------------
+
+
+def test_no_platform_without_the_extra(found, monkeypatch):
+    found(faults=(NO_PLATFORM,))
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(doctor.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(doctor.platform, "machine", lambda: "x86_64")
+    findings = bad(platform_findings())
+    assert [f.what for f in findings] == ["platforms", "the extra cpu"]
+    assert all("clnet[cpu]" in f.cure for f in findings)
+
+
+def test_a_platform_that_is_broken(found):
+    found(Device("A"), faults=("platform 1 does not tell its devices: reason",))
+    (finding,) = bad(platform_findings())
+    assert "platform 1" in finding.found
+
+
+def test_two_pocls_are_named_with_their_versions(found):
+    newer = Device("pthread-A", "cpu", platform=POCL, driver="3.1", index="1:0")
+    older = Device("pthread-A", "cpu", platform=POCL, driver="3.0", index="0:0")
+    found(newer, older)
+    (finding,) = (f for f in platform_findings() if f.what == POCL)
+    assert finding.ok is None
+    assert "takes 1:0 (pthread-A, 3.1) before 0:0 (pthread-A, 3.0)" in finding.found
+    assert "CLNET_DEVICE=0:0" in finding.cure
+
+
+def test_a_pocl_without_its_other_device(found):
+    alone = Device("pthread-A", "cpu", platform=POCL)
+    found(alone)
+    (finding,) = (f for f in platform_findings() if f.ok is None)
+    assert "POCL_DEVICES" in finding.cure
+    found(dataclasses.replace(alone, companions=(Device("basic-A", "cpu"),)))
+    assert all(f.ok for f in platform_findings())
+
+
+def test_the_choice(found, monkeypatch):
+    found(Device("A"))
+    (finding,) = (f for f in platform_findings() if f.what == "the choice")
+    assert finding.ok
+    monkeypatch.setenv("CLNET_DEVICE", "abacus")
+    (finding,) = bad(platform_findings())
+    assert "abacus" in finding.found
+    assert "CLNET_DEVICE" in finding.cure
+
+
+# Children -------------------------------------------------------------------------
+
+
+def python(code):
+    return (sys.executable, "-c", code)
+
+
+def test_how_a_child_ends(monkeypatch):
+    assert doctor._child(python("pass")) == ""
+    assert doctor._child(python("import os; os.abort()")) == "killed by SIGABRT"
+    assert (
+        doctor._child(python("raise SystemExit('a\\nlast words\\n')")) == "last words"
+    )
+    assert doctor._child(python("raise SystemExit(3)")) == "exit status 3"
+    code = "import os; raise SystemExit(os.environ['GIVEN'])"
+    assert doctor._child(python(code), GIVEN="an answer") == "an answer"
+    monkeypatch.setattr(doctor, "SECONDS", 0.2)
+    assert "no answer" in doctor._child(python("import time; time.sleep(60)"))
+
+
+def test_a_kernel_that_kills_the_process(monkeypatch):
+    monkeypatch.setattr(doctor, "_PROBE", python("import os; os.abort()"))
+    for platform in ("some platform", POCL):
+        victim = Device("A", platform=platform, driver="1.5", index="3:0")
+        finding = doctor._device_finding(victim)
+        assert finding.ok is False
+        assert finding.what == "device 3:0"
+        assert "SIGABRT" in finding.found
+        assert "1.5" in finding.cure
+        assert "CLNET_DEVICE" in finding.cure
+
+
+def test_platforms_that_kill_the_process(monkeypatch, found):
+    found()
+    monkeypatch.setattr(doctor, "_PROBE", python("import os; os.abort()"))
+    *_, last = doctor.examine()
+    assert last.ok is False
+    assert "SIGABRT" in last.found
+    assert ".icd" in last.cure
+
+
+# Probes ---------------------------------------------------------------------------
+
+
+def test_a_corrupt_cache_is_told_from_a_broken_driver(pocl, monkeypatch, tmp_path):
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
+    assert doctor._device_finding(pocl).ok
+    libraries = list(tmp_path.rglob("*.so"))
+    assert libraries
+    for library in libraries:
+        library.write_bytes(library.read_bytes()[:1000])
+    finding = doctor._device_finding(pocl)
+    assert finding.ok is False
+    assert f"{tmp_path} is corrupt" in finding.found
+    assert "remove" in finding.cure
+
+
+def test_every_device_here_runs_the_probe():
+    for found in survey().devices:
+        for place in found.places:
+            doctor.probe(place.index)
+
+
+def test_a_probe_of_no_device():
+    with pytest.raises(DeviceError, match="99:0"):
+        doctor.probe("99:0")
+    outcome = doctor._child((*doctor._PROBE, "99:0"))
+    assert "no device matches '99:0'" in outcome
+
+
+def test_a_kernel_that_does_not_build(pocl, monkeypatch):
+    monkeypatch.setattr(doctor, "source_text", lambda *_: "#error told on purpose")
+    with pytest.raises(BuildError, match=r"probe\.cl does not build"):
+        doctor.probe(pocl.index)
+
+
+def test_a_wrong_result(pocl, monkeypatch):
+    text = doctor.source_text("probes/doctor.cl", {"SIZE": 16}, pocl)
+    wrong = text.replace("act_tanh(sums[0])", "0.5f")
+    assert wrong != text
+    monkeypatch.setattr(doctor, "source_text", lambda *_: wrong)
+    with pytest.raises(DeviceError, match="computes wrongly"):
+        doctor.probe(pocl.index)
+
+
+# The report -----------------------------------------------------------------------
+
+
+def fits(line):
+    """Whether a line is no wider than it must be: a path stays whole."""
+    return len(line) <= 80 or len(line.split()) <= 2
+
+
+def test_the_report_of_this_machine(capsys):
+    status = doctor.report()
+    lines = capsys.readouterr().out.splitlines()
+    assert status == any(line.startswith("BAD") for line in lines)
+    assert all(map(fits, lines))
+    for found in survey().devices:
+        assert any(f"device {found.index}" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "status"), [([True, None], 0), ([True, False], 1), ([], 0)]
+)
+def test_the_status_of_a_report(monkeypatch, capsys, verdicts, status):
+    findings = [
+        Finding("a thing", ok, "found " + "x" * 200, "" if ok else "the cure")
+        for ok in verdicts
+    ]
+    monkeypatch.setattr(doctor, "examine", lambda: iter(findings))
+    assert doctor.report() == status
+    out = capsys.readouterr().out
+    assert all(map(fits, out.splitlines()))
+    assert out.count("x" * 200) == len(findings)  # a path can be copied
+    assert out.count("the cure") == sum(not ok for ok in verdicts)

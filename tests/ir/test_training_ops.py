@@ -1,0 +1,226 @@
+"""Training steps: their programs, and the oracle's gradients by finite differences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clnet import Dense, Network
+from clnet.errors import InputError
+from clnet.ir import reference
+from clnet.ir.lowering import lower_training
+from clnet.ir.ops import Apply, BiasAct
+from clnet.ir.training_ops import (
+    ActGrad,
+    ApplyT,
+    BiasGrad,
+    Gather,
+    Loss,
+    Outer,
+    Tally,
+    Update,
+)
+from clnet.nn.activations import ACTIVATIONS
+from clnet.nn.losses import LOSSES, loss_function
+from clnet.nn.optimisers import optimiser
+
+# Where the derivative is no derivative: FANN trains through steps and jumps.
+UNTRUE = ("threshold", "threshold_symmetric", "sigmoid_stepwise", "tanh_stepwise")
+
+
+def gradient_of(network, loss, x, t, weight=None):
+    """Return the loss summed over samples, and the flat gradient."""
+    program = lower_training(
+        network, loss_function(loss), None, weighted=weight is not None
+    )
+    values = {"x": x, "t": t, "weight": weight}
+    reference.run_ops(program.ops, values, network.parameters)
+    flat = np.zeros(network.layout.size)
+    for op in program.ops:
+        slot = {Outer: "weights", BiasGrad: "bias"}.get(type(op))
+        if slot is not None:
+            where = getattr(op, slot)
+            found = values[op.gradient.name][0]
+            flat[where.offset : where.offset + where.size] = found
+    return values["totals"][0, 0], flat
+
+
+def differences(network, loss, x, t, weight=None, step=1e-6):
+    """Return the gradient by central differences, a live element at a time."""
+    before = network.parameters.copy()
+    found = np.zeros_like(before)
+    for i in np.flatnonzero(before):
+        ends = []
+        for sign in (1, -1):
+            moved = before.copy()
+            moved[i] += sign * step
+            network.parameters = moved
+            ends.append(gradient_of(network, loss, x, t, weight)[0])
+        found[i] = (ends[0] - ends[1]) / (2 * step)
+    network.parameters = before
+    return found
+
+
+def problem(activation, loss, seed=1, **options):
+    """Return a small network whose loss has no kink near, and its data."""
+    rng = np.random.default_rng(seed)
+    output = LOSSES[loss].fused or activation
+    layers = [
+        Dense(4, activation, 0.7, initialiser="uniform"),
+        Dense(3, output, 1.0 if output == "softmax" else 1.3, initialiser="uniform"),
+    ]
+    network = Network(3, layers, seed=seed, dtype="float64", **options)
+    x = rng.uniform(-1, 1, (5, 3))
+    t = rng.uniform(0, 1, (5, 3))
+    if output == "softmax":
+        t /= t.sum(axis=1, keepdims=True)
+    return network, x, t
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("activation", [a for a in ACTIVATIONS if a not in UNTRUE])
+def test_gradients_by_finite_differences(activation, loss):
+    network, x, t = problem(activation, loss)
+    total, found = gradient_of(network, loss, x, t)
+    assert np.isfinite(total)
+    expected = differences(network, loss, x, t)
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-8)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_sample_weights_scale_losses_and_gradients(loss):
+    network, x, t = problem("tanh", loss)
+    weight = np.array([[0], [1], [2.5], [0.1], [3]])
+    total, found = gradient_of(network, loss, x, t, weight)
+    each = [gradient_of(network, loss, x[[i]], t[[i]]) for i in range(5)]
+    parts = [w * g for w, (_, g) in zip(weight[:, 0], each, strict=True)]
+    np.testing.assert_allclose(found, np.sum(parts, axis=0), rtol=1e-12, atol=1e-15)
+    sums = [w * s for w, (s, _) in zip(weight[:, 0], each, strict=True)]
+    np.testing.assert_allclose(total, np.sum(sums), rtol=1e-12)
+
+
+def test_one_activation_a_neuron_and_no_bias():
+    layers = [
+        Dense(3, ("tanh", "sin", "relu"), (0.5, -1.5, 2.0), initialiser="uniform"),
+        Dense(2, ("identity", "gelu"), bias=False, initialiser="uniform"),
+    ]
+    network = Network(4, layers, seed=3, dtype="float64")
+    rng = np.random.default_rng(3)
+    x, t = rng.uniform(-1, 1, (6, 4)), rng.uniform(-1, 1, (6, 2))
+    _, found = gradient_of(network, "mse", x, t)
+    expected = differences(network, "mse", x, t)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+
+
+FANN_DERIVATIVES = {  # section 6 of FANN's reference manual, as d(v, y, s)
+    "identity": lambda v, y, s: s,
+    "threshold": lambda v, y, s: 0,
+    "sigmoid": lambda v, y, s: s * (y := np.clip(y, 0.01, 0.99)) * (1 - y),
+    "tanh": lambda v, y, s: s * (1 - np.clip(y, -0.98, 0.98) ** 2),
+    "gaussian": lambda v, y, s: -2 * v * y * s * s,
+    "gaussian_symmetric": lambda v, y, s: -2 * v * (y + 1) * s * s,
+    "gaussian_stepwise": lambda v, y, s: 0,
+    "elliot": lambda v, y, s: s / (2 * (1 + np.abs(v)) ** 2),
+    "elliot_symmetric": lambda v, y, s: s / (1 + np.abs(v)) ** 2,
+    "linear_piece": lambda v, y, s: s,
+    "linear_piece_symmetric": lambda v, y, s: s,
+    "sin_symmetric": lambda v, y, s: s * np.cos(s * v),
+    "cos_symmetric": lambda v, y, s: -s * np.sin(s * v),
+    "sin": lambda v, y, s: s * np.cos(s * v) / 2,
+    "cos": lambda v, y, s: -s * np.sin(s * v) / 2,
+    "relu": lambda v, y, s: s,
+    "leaky_relu": lambda v, y, s: np.where(y < 0, 0.01 * s, s),
+}
+
+
+@pytest.mark.parametrize("name", FANN_DERIVATIVES)
+def test_derivatives_of_fann(name):
+    s = 1.7
+    network = Network(1, [Dense(1, name, s)], fann_compatible=True, dtype="float64")
+    network.set_layer(0, [[1.0]], [0.25])
+    op = lower_training(network, loss_function("fann_linear"), None).ops[4]
+    assert isinstance(op, ActGrad)
+    sums = np.linspace(-6, 6, 41)[:, np.newaxis]
+    v = s * (sums + 0.25)
+    y = ACTIVATIONS[name].value(v)
+    values = {"dy1": np.full_like(v, 3), "sums1": sums, "y1": y}
+    reference.run_op(op, values, network.parameters)
+    expected = 3 * (FANN_DERIVATIVES[name](v, y, s) + np.zeros_like(v))
+    np.testing.assert_allclose(values["ds1"], expected, rtol=1e-12, atol=1e-13)
+
+
+def test_the_ops_of_a_step():
+    network = Network(3, [Dense(4, "tanh"), Dense(2, "identity", bias=False)])
+    program = lower_training(
+        network, loss_function("mse"), optimiser("adam"), samples=10, shuffled=True
+    )
+    assert [type(op) for op in program.ops] == [
+        Gather, Apply, BiasAct, Apply, BiasAct, Loss, Tally, Outer, ApplyT, ActGrad,
+        Outer, BiasGrad, Update,
+    ]
+    assert [v.name for v in program.inputs] == ["xs", "ts"]
+    assert [v.name for v in program.outputs] == ["totals", "parameters"]
+    written = set(program.inputs)
+    for op in program.ops:
+        assert set(op.reads) <= written
+        written |= set(op.writes)
+    # tanh's derivative reads its output: the sums need not exist.
+    forward = program.span(1, 3, 5)
+    assert [v.name for v in forward.outputs] == ["y1"]
+    assert forward.layers is not None
+
+
+def test_sums_are_kept_where_the_derivative_reads_them():
+    network = Network(3, [Dense(4, "gelu"), Dense(2)])
+    program = lower_training(network, loss_function("mse"), None)
+    assert {v.name for v in program.span(0, 2, 5).outputs} == {"sums1", "y1"}
+
+
+@pytest.mark.parametrize(
+    ("last", "loss", "sentence"),
+    [
+        ("softmax", "mse", "expected categorical_cross_entropy"),
+        ("tanh", "categorical_cross_entropy", "needs a last layer of softmax"),
+        ("softmax", "binary_cross_entropy", "needs a last layer of sigmoid"),
+        (("sigmoid", "tanh"), "binary_cross_entropy", "found sigmoid, tanh"),
+    ],
+)
+def test_losses_that_do_not_fit(last, loss, sentence):
+    network = Network(3, [Dense(2, last)])
+    with pytest.raises(InputError, match=sentence):
+        lower_training(network, loss_function(loss), None)
+
+
+def test_softmax_inside_is_refused():
+    network = Network(3, [Dense(2, "softmax"), Dense(2)])
+    with pytest.raises(InputError, match="layer 1 is softmax"):
+        lower_training(network, loss_function("mse"), None)
+
+
+def test_the_record_counts_as_fann_does():
+    """Halved errors for symmetric outputs, bit fails at the limit itself."""
+    layers = [Dense(2, ("tanh", "identity"))]
+    network = Network(1, layers, fann_compatible=True, dtype="float64")
+    network.set_layer(0, [[0.0], [0.0]], [0.0, 0.0])
+    program = lower_training(network, loss_function("fann_linear"), None)
+    values = {"x": np.zeros((2, 1)), "t": np.array([[0.6, 0.35], [-0.7, 0.1]])}
+    reference.run_ops(program.ops[:4], values, network.parameters)
+    expected = [[0.5 * 0.36 / 2 + 0.35**2 / 2, 0.3**2 + 0.35**2, 1],
+                [0.5 * 0.49 / 2 + 0.005, 0.35**2 + 0.01, 1]]
+    np.testing.assert_allclose(values["record"], expected, rtol=1e-12)
+    np.testing.assert_allclose(values["dy1"], [[-0.3, -0.35], [0.35, -0.1]])
+    np.testing.assert_allclose(values["totals"][0, :3], np.sum(expected, axis=0))
+
+
+def test_samples_beyond_the_end_count_for_nothing():
+    network, x, t = problem("tanh", "mse")
+    program = lower_training(network, loss_function("mse"), None)
+    values = {"x": x, "t": t, "samples": 2}
+    reference.run_ops(program.ops, values, network.parameters)
+    total, expected = gradient_of(network, "mse", x[:2], t[:2])
+    assert values["totals"][0, 0] == pytest.approx(total, rel=1e-12)
+    slot = network.layout.weights[0]
+    np.testing.assert_allclose(
+        values["dweights1"][0], expected[slot.offset : slot.offset + slot.size],
+        rtol=1e-12,
+    )

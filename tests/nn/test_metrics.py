@@ -1,0 +1,220 @@
+"""How far outputs are from targets, on hand-sized data and against plain NumPy."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from clnet import Dense, Network, Scaling
+from clnet.cli.summary import evaluation_rows
+from clnet.errors import InputError
+from clnet.nn.activations import ACTIVATIONS
+from clnet.nn.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
+
+
+def test_by_hand():
+    y = [[0.9, 0.1], [0.2, 0.3], [1.0, 0.0], [0.5, 0.0]]
+    t = [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 0.0]]
+    # Errors: .1 .1 | .2 .7 | 1 1 | .5 0; the last sample's largest target is its first.
+    found = evaluate(y, t, middles=[0.5])
+    assert found.mse == pytest.approx((0.01 + 0.01 + 0.04 + 0.49 + 2 + 0.25) / 8)
+    assert found.bit_fail == 4
+    assert found.accuracy == 3 / 4
+
+
+def test_what_is_right_is_right():
+    t = np.eye(3)
+    assert evaluate(t, t) == Evaluation(0.0, 0, 1.0)
+
+
+def test_one_output_is_right_on_the_targets_side_of_its_functions_middle():
+    t = [[-1.0], [1.0], [1.0], [-1.0]]
+    y = [[-0.2], [0.1], [-0.1], [0.3]]
+    assert evaluate(y, t, middles=[0.0]).accuracy == 0.5
+    t = [[0.0], [1.0], [1.0], [0.0]]
+    y = [[0.4], [0.6], [0.2], [0.7]]
+    assert evaluate(y, t, middles=[0.5]).accuracy == 0.5
+
+
+@pytest.mark.parametrize("target", [0.0, 1.0])
+def test_targets_of_one_class_are_not_right_whatever_the_outputs(target):
+    y, t = [[0.4], [0.6], [0.9], [1.0]], np.full((4, 1), target)
+    assert evaluate(y, t, middles=[0.5]).accuracy == (0.75 if target else 0.25)
+
+
+def test_regression_has_no_accuracy():
+    y, t = [[1.0], [2.0], [4.0]], [[1.0], [3.0], [5.0]]
+    found = evaluate(y, t)
+    assert found.accuracy is None
+    assert found.mae == pytest.approx(2 / 3)
+    assert found.r2 == pytest.approx(1 - 2 / 8)
+    assert repr(evaluate([[1.0]], [[3.0]])) == (
+        "Evaluation(mse=4.0, bit_fail=1, mae=2.0, r2=0.0)"
+    )
+    assert repr(evaluate([[0.5, 0]], [[0, 1]])) == (
+        "Evaluation(mse=0.625, bit_fail=2, accuracy=0.0)"
+    )
+
+
+def test_what_is_printed_is_what_applies():
+    y, t = [[1.0], [2.0], [4.0]], [[1.0], [3.0], [5.0]]
+    assert evaluation_rows(evaluate(y, t), 3) == [
+        ("MSE", "0.6667"), ("bit fail", "2 of 3"), ("MAE", "0.6667"),
+        ("R²", "0.750000"),
+    ]
+    assert evaluation_rows(evaluate(y, t, middles=[0.5]), 3)[2:] == [
+        ("accuracy", "1.000000")
+    ]
+
+
+def test_r2_is_the_mean_over_outputs():
+    y = [[1.0, 0.0, 2.0], [2.0, 1.0, 2.0], [4.0, 0.0, 2.0]]
+    t = [[1.0, 0.5, 2.0], [3.0, 0.5, 2.0], [5.0, 0.5, 2.0]]
+    assert evaluate(y, t).r2 == pytest.approx((0.75 + 0 + 1) / 3)
+    assert evaluate(t, t).r2 == 1
+    assert np.isnan(evaluate([[np.nan], [1.0]], [[0.0], [1.0]]).r2)
+
+
+def test_one_hot_targets_are_classes_whatever_the_outputs():
+    y = [[3.0, -1.0], [0.0, 9.0], [2.0, 1.0]]
+    assert evaluate(y, [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]).accuracy == 2 / 3
+    assert evaluate(y, [[1.0, -1.0], [-1.0, 1.0], [1.0, -1.0]]).accuracy == 1
+    for none in ([[1.0, 1.0], [0.0, 1.0], [0.0, 1.0]],
+                 [[1.0, 0.0], [0.0, 2.0], [0.0, 1.0]], np.ones((3, 2))):
+        assert evaluate(y, none).accuracy is None
+
+
+def test_an_error_of_the_limit_counts_as_failed():
+    y = [[0.0, 0.0, 0.0, 0.0]]
+    t = [[0.25, -0.25, 0.2499, 1.0]]
+    assert evaluate(y, t, bit_fail_limit=0.25).bit_fail == 3
+    assert evaluate(y, t, bit_fail_limit=2).bit_fail == 0
+    assert BIT_FAIL_LIMIT == 0.35
+
+
+def test_halved_errors_are_fanns():
+    y, t = [[0.0, 0.0]], [[1.0, 1.0]]
+    found = evaluate(y, t, [True], middles=[0.0])
+    assert found == Evaluation(0.25, 2, 1.0)
+    assert evaluate(y, t, [True, False]).mse == pytest.approx((0.25 + 1) / 2)
+    assert evaluate(y, t, (True,), 0.6).bit_fail == 0
+
+
+def test_one_sample_may_come_without_its_batch():
+    assert evaluate([0.0, 1.0], [0.0, 0.5]) == evaluate([[0.0, 1.0]], [[0.0, 0.5]])
+
+
+@given(
+    arrays=st.integers(1, 6).flatmap(
+        lambda n: st.integers(2, 4).flatmap(
+            lambda m: st.tuples(
+                *[hnp.arrays(np.float64, (n, m), elements=st.floats(-2, 2))] * 2
+            )
+        )
+    )
+)
+def test_as_numpy_says_it(arrays):
+    y, t = arrays
+    found = evaluate(y, t, middles=[0.5])
+    assert found.mse == pytest.approx(((y - t) ** 2).mean())
+    assert found.bit_fail == np.count_nonzero(abs(y - t) >= BIT_FAIL_LIMIT)
+    assert found.accuracy == np.mean(y.argmax(1) == t.argmax(1))
+    assert 0 <= found.bit_fail <= y.size
+
+
+def test_what_is_no_number_is_seen():
+    found = evaluate([[np.nan, 0.0]], [[1.0, 0.0]])
+    assert np.isnan(found.mse)
+    assert found.accuracy == 1.0  # NumPy counts NaN as the largest
+
+
+def test_an_evaluation_holds_plain_numbers_and_does_not_change():
+    y, t = np.zeros((2, 2), np.float32), np.ones((2, 2), np.float32)
+    found = evaluate(y, t, middles=[0.5])
+    none = type(None)
+    for one, kinds in (
+        (found, [float, int, float, none, none]),
+        (evaluate(y, t), [float, int, none, float, float]),
+    ):
+        assert [type(value) for value in dataclasses.astuple(one)] == kinds
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.mse = 0
+
+
+@pytest.mark.parametrize(
+    ("y", "t", "sentence"),
+    [
+        (np.zeros((2, 3)), np.zeros((3, 2)),
+         r"targets have shape \[3, 2\], expected \[2, 3\]"),
+        (np.zeros((2, 1)), np.zeros(2), r"\[2\], expected \[2, 1\]: give t\[:, None\]"),
+        (np.zeros((0, 3)), np.zeros((0, 3)), "there is no sample to evaluate"),
+        (np.zeros(()), np.zeros(()), r"outputs have shape \[\], expected \[batch, n_o"),
+        (np.zeros((1, 1, 1)), np.zeros((1, 1, 1)), r"outputs have shape \[1, 1, 1\]"),
+        ([["a"]], [[1.0]], "numbers"),
+        ([[1.0]], [[None]], "numbers"),
+        ([[1.0], [2.0, 3.0]], [[1.0]], "outputs must be a rectangular array"),
+        ([[1j]], [[1.0]], "numbers"),
+    ],
+)
+def test_bad_input_is_told(y, t, sentence):
+    with pytest.raises(InputError, match=sentence):
+        evaluate(y, t)
+
+
+def test_halved_is_one_or_one_an_output():
+    with pytest.raises(InputError, match="halved has 2 entries, expected 1 or 3"):
+        evaluate(np.zeros((4, 3)), np.zeros((4, 3)), [True, False])
+
+
+# A network's own ------------------------------------------------------------------
+
+
+def test_a_fann_networks_symmetric_outputs_are_halved():
+    layers = [Dense(2, ["tanh", "sigmoid"])]
+    y, t = [[0.0, 0.0]], [[1.0, 1.0]]
+    assert Network(3, layers, fann_compatible=True).compare(y, t).mse == 0.625
+    assert Network(3, layers).compare(y, t).mse == 1.0
+
+
+def test_a_network_compares_what_it_predicts():
+    network = Network.mlp([4, 3], "tanh", seed=0)
+    x = np.random.default_rng(0).uniform(-1, 1, (5, 4)).astype(np.float32)
+    plan = network.compile("cpu", 5, tune=False, variants=["naive"])
+    t = np.eye(3)[[0, 1, 2, 0, 1]]
+    assert network.compare(plan(x), t) == evaluate(plan(x), t)
+
+
+@pytest.mark.parametrize(("name", "middle"), [
+    ("sigmoid", 0.5), ("tanh", 0.0), ("gaussian_symmetric", 0.0), ("softmax", 0.5),
+    ("elliot", 0.5), ("identity", None), ("relu", None), ("softplus", None),
+])
+def test_the_middle_is_the_output_functions(name, middle):
+    n = 2 if name == "softmax" else 1
+    network = Network(3, [Dense(n, name)], seed=1)
+    y, t = np.linspace(-1, 1, 20).reshape(-1, n), np.ones((20 // n, n))
+    assert network.compare(y, t) == evaluate(y, t, middles=[middle])
+
+
+def test_every_bounded_functions_middle():
+    v = np.linspace(-20, 20, 4001)
+    for row in ACTIVATIONS.values():
+        if row.bounded and row.name != "gaussian_stepwise":  # 0 everywhere, as in FANN
+            y = row.value(v)
+            assert (y.min() + y.max()) / 2 == pytest.approx(row.middle, abs=0.03)
+        elif not row.bounded:
+            assert row.middle is None
+
+
+def test_the_middle_is_in_the_datas_units():
+    t = np.array([[10.0], [20.0], [30.0], [12.0]])
+    scaling = Scaling.of(np.zeros((4, 3)) + np.arange(4)[:, None], t)
+    network = Network(3, [Dense(1, "tanh")], scaling=scaling)
+    assert scaling.scale_output([[18.0]]) == 0
+    y = [[17.0], [19.0], [17.0], [11.0]]
+    assert network.compare(y, t, scale=True).accuracy == 0.75
+    assert network.compare(y, t, scale=False).accuracy == 1

@@ -1,0 +1,98 @@
+"""The order of samples: a bijection, another one for each key."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyopencl as cl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clnet.nn.random import ROUNDS, half_bits, key, permuted, uniform
+from clnet.opencl.discovery import device
+from clnet.opencl.program import build, source_text
+from clnet.opencl.session import session
+
+
+@settings(max_examples=60, deadline=None)
+@given(n=st.integers(1, 3000), seed=st.integers(0, 2**63), epoch=st.integers(0, 10**6))
+def test_it_is_a_bijection(n, seed, epoch):
+    found = permuted(np.arange(n), n, key(seed, epoch))
+    assert found.dtype == np.uint32
+    np.testing.assert_array_equal(np.sort(found), np.arange(n))
+
+
+def test_keys_differ_by_seed_and_epoch():
+    keys = {tuple(key(seed, epoch)) for seed in range(20) for epoch in range(20)}
+    assert len(keys) == 400
+    assert all(len(words) == ROUNDS for words in keys)
+    orders = {tuple(permuted(np.arange(50), 50, key(7, e))) for e in range(50)}
+    assert len(orders) == 50
+
+
+@pytest.mark.parametrize("n", [3, 10, 13])
+def test_every_place_is_equally_likely(n):
+    epochs = 3000
+    counts = np.zeros((n, n))
+    for epoch in range(epochs):
+        counts[np.arange(n), permuted(np.arange(n), n, key(3, epoch))] += 1
+    # Chi square of (n - 1)^2 degrees of freedom, five deviations above its mean.
+    expected, freedom = epochs / n, (n - 1) ** 2
+    chi = ((counts - expected) ** 2 / expected).sum()
+    assert chi < freedom + 5 * np.sqrt(2 * freedom)
+
+
+@given(n=st.integers(1, 2**31 - 1))
+def test_bits_hold_n_and_walks_are_short(n):
+    bits = 2 * half_bits(n)
+    assert 2**bits >= n
+    assert n <= 4 or 2**bits <= 4 * n
+
+
+def test_large_sets_fit_in_32_bits():
+    n = 2**31 - 1
+    found = permuted(np.arange(1000), n, key(1, 1))
+    assert found.max() < n
+    assert len(set(found.tolist())) == 1000
+
+
+def test_uniform_numbers():
+    found = uniform(1, 2, 20000)
+    assert found.min() >= 0
+    assert found.max() < 1
+    assert abs(found.mean() - 0.5) < 0.01
+    assert abs(np.corrcoef(found[1:], found[:-1])[0, 1]) < 0.03
+    assert (uniform(1, 3, 100) != found[:100]).all()
+
+
+@pytest.mark.parametrize("n", [1, 3, 5, 17, 300])
+def test_numbers_beyond_n_are_taken_as_the_last(n):
+    """Else their walks could go round for ever where no number is below n."""
+    beyond = np.array([n, n + 1, 2 * n + 7, 2**31], np.uint32)
+    words = key(2, 1)
+    last = permuted(np.array([n - 1]), n, words)
+    assert (permuted(beyond, n, words) == last).all()
+    i = np.concatenate([np.arange(n, dtype=np.uint32), beyond])
+    np.testing.assert_array_equal(on_device(i, n, words), permuted(i, n, words))
+
+
+def test_a_walk_over_no_numbers_ends():
+    on_device(np.arange(3, dtype=np.uint32), 0, key(2, 1))
+
+
+def on_device(i, n, words):
+    """Return what the function of random.h returns."""
+    where = session(device())
+    text = source_text("include/random.h", {}, where.device) + """
+        __kernel void walk(__global uint *i, const uint n, const uint bits, uint8 key)
+        {
+            i[get_global_id(0)] = permuted(i[get_global_id(0)], n, bits, key);
+        }
+    """
+    kernel = cl.Kernel(build(where.context, where.device, text, "include/random.h"), "walk")
+    flags, found = cl.mem_flags, np.empty_like(i)
+    buffer = cl.Buffer(where.context, flags.COPY_HOST_PTR, hostbuf=i)
+    kernel.set_args(buffer, np.uint32(n), np.uint32(half_bits(n)), words)
+    cl.enqueue_nd_range_kernel(where.queue, kernel, i.shape, None)
+    cl.enqueue_copy(where.queue, found, buffer)
+    return found

@@ -1,0 +1,253 @@
+"""Kernel text, its macros, and building."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import re
+import weakref
+from pathlib import Path
+
+import pytest
+
+import clnet
+from clnet.errors import BuildError, DeviceError
+from clnet.nn.activations import ACTIVATIONS, LEAK
+from clnet.opencl import program
+from clnet.opencl import session as sessions
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch
+from clnet.opencl.program import (
+    build,
+    kernel_directory,
+    kernel_text,
+    matrix_units,
+    retargeted,
+    source_hash,
+    source_text,
+)
+from clnet.opencl.session import session
+from clnet.variants import ALL_VARIANTS
+
+CPU = clnet.device("cpu")
+SOURCES = sorted(path.name for path in kernel_directory().glob("*.cl"))
+KERNEL = "__kernel void k(__global int *y) { y[0] = %s; }\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of kernels of the test's own."""
+    monkeypatch.setattr(program, "kernel_directory", lambda: tmp_path)
+    kernel_text.cache_clear()
+    source_hash.cache_clear()
+    yield tmp_path
+    kernel_text.cache_clear()
+    source_hash.cache_clear()
+
+
+# Text -----------------------------------------------------------------------------
+
+
+def test_every_variant_with_kernels_has_a_file_of_its_name():
+    for variant in ALL_VARIANTS:
+        if variant.name != "host":
+            assert f"{variant.name}.cl" in SOURCES
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_kernel_file_is_whole(source):
+    text = kernel_text(source)
+    assert "#include" not in text
+    assert "__kernel" in text
+
+
+def test_includes_are_put_in_place_and_nest(folder):
+    (folder / "a.cl").write_text('// a\n#include "b.h"\nint a;\n')
+    (folder / "b.h").write_text('#include "c.h" // why\nint b;\n')
+    (folder / "c.h").write_text("int c;\n")
+    assert kernel_text("a.cl") == "// a\nint c;\n\nint b;\n\nint a;\n"
+
+
+def test_the_hash_follows_the_includes(folder):
+    (folder / "a.cl").write_text('#include "b.h"\n')
+    (folder / "b.h").write_text("int b;\n")
+    before = source_hash("a.cl")
+    assert re.fullmatch("[0-9a-f]{16}", before)
+    kernel_text.cache_clear()
+    source_hash.cache_clear()
+    assert source_hash("a.cl") == before
+    (folder / "b.h").write_text("int c;\n")
+    kernel_text.cache_clear()
+    source_hash.cache_clear()
+    assert source_hash("a.cl") != before
+
+
+def defines(text):
+    return dict(re.findall(r"^#define (\S+) (.*)$", text, re.MULTILINE))
+
+
+def test_macros_stand_before_the_text(folder):
+    (folder / "a.cl").write_text("int a;\n")
+    text = source_text("a.cl", {"REAL": "float", "N": 3, "F(X)": "X(1)"}, Device("d"))
+    head, tail = text.split('#line 1 "a.cl"\n')
+    assert tail == "int a;\n"
+    assert defines(head) == {
+        "REAL": "float", "N": "3", "F(X)": "X(1)", "OPERATOR_MATH": "0",
+        "LEAK": f"{LEAK}f", "PTX": "0",
+    }
+    assert "#pragma" not in text
+    nvidia = Device("d", compute_capability=(9, 0))
+    assert defines(source_text("a.cl", {"REAL": "float"}, nvidia))["PTX"] == "90"
+
+
+def test_double_asks_for_its_extension(folder):
+    (folder / "a.cl").write_text("int a;\n")
+    device = Device("d", operator_math=True)
+    text = source_text("a.cl", {"REAL": "double"}, device)
+    assert text.startswith("#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n")
+    # The operator-only forms are for float.
+    assert defines(text)["OPERATOR_MATH"] == "0"
+    assert defines(text)["LEAK"] == str(LEAK)
+    single = source_text("a.cl", {"REAL": "float"}, device)
+    assert defines(single)["OPERATOR_MATH"] == "1"
+
+
+def test_the_kernels_of_an_installed_package_come_first(tmp_path, monkeypatch):
+    package = tmp_path / "site" / "clnet"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(program, "__file__", str(package / "program.py"))
+    find = kernel_directory.__wrapped__
+    beside = tmp_path / "site" / "kernels"
+    beside.mkdir()
+    with pytest.raises(BuildError, match="the kernel files are missing") as caught:
+        find()
+    assert str(package) in str(caught.value)
+    (beside / "include/activations.h").touch()
+    assert find() == beside
+    inside = package / "kernels"
+    inside.mkdir()
+    assert find() == beside  # an empty folder is not the one
+    (inside / "include/activations.h").touch()
+    assert find() == inside
+
+
+def test_the_checkouts_kernels_are_those_that_are_used():
+    package = Path(program.__file__).parent
+    assert kernel_directory() in (package / "kernels", package.parent / "kernels")
+
+
+# Building -------------------------------------------------------------------------
+
+CONTEXT = session(CPU).context
+
+
+def test_what_builds_has_its_kernels():
+    built = build(CONTEXT, CPU, KERNEL % "1", "k.cl")
+    assert [kernel.function_name for kernel in built.all_kernels()] == ["k"]
+
+
+def test_a_companion_builds_in_the_same_context():
+    for place in CPU.places:
+        assert build(CONTEXT, place, KERNEL % "2", "k.cl").all_kernels()
+
+
+@pytest.mark.parametrize(
+    "body", ["no_such_name", "1 +", "((", "1; } }", '"text', "1;\n#error gone\n"]
+)
+def test_what_does_not_build_tells_log_and_source(body):
+    text = KERNEL % body
+    with pytest.raises(BuildError) as caught:
+        build(CONTEXT, CPU, text, "k.cl")
+    error = caught.value
+    assert isinstance(error, DeviceError)
+    assert str(error).startswith(f"kernel k.cl does not build on {CPU.name}: ")
+    assert "\n" not in str(error)
+    assert "error" in str(error)
+    assert error.source == text
+    assert "error" in error.log
+    assert str(error).split(": ", 1)[1] in error.log
+
+
+def test_an_error_names_file_and_line_of_the_kernel(folder):
+    (folder / "wrong.cl").write_text("\n\n__constant int wrong = no_such_name;\n")
+    text = source_text("wrong.cl", {"REAL": "float"}, CPU)
+    with pytest.raises(BuildError, match=r"wrong\.cl:3:"):
+        build(CONTEXT, CPU, text, "wrong.cl")
+
+
+def test_an_option_that_the_compiler_refuses_is_a_build_error():
+    device = dataclasses.replace(CPU, build_options=("-no-such-option",))
+    with pytest.raises(BuildError, match=r"kernel k.cl does not build on"):
+        build(CONTEXT, device, KERNEL % "3", "k.cl")
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_missing_macro_is_an_error(source):
+    """No kernel has a default of its own; those without macros build bare."""
+    text = source_text(source, {}, CPU)
+    needed = re.search(r"#error (.*)", text)
+    if needed is None:
+        assert build(CONTEXT, CPU, text, source).all_kernels()
+        return
+    with pytest.raises(BuildError) as caught:
+        build(CONTEXT, CPU, text, source)
+    assert "#error" in caught.value.log or "needs" in caught.value.log
+
+
+def test_programs_are_built_once(monkeypatch):
+    built = []
+    real = sessions.build
+    monkeypatch.setattr(
+        sessions, "build", lambda *parts: built.append(parts) or real(*parts)
+    )
+    network = clnet.Network.mlp([3, 17, 17, 17], "elliot", seed=0)
+    network.compile(CPU, tune=False, variants=["naive"])
+    first = len(built)
+    network.compile(CPU, tune=False, variants=["naive"])
+    clnet.Network.mlp([5, 9], "elliot").compile(CPU, tune=False, variants=["naive"])
+    assert len(built) == first
+
+
+def test_few_programs_are_kept(monkeypatch):
+    monkeypatch.setattr(sessions, "PROGRAMS", 2)
+    built, real = [], sessions.build
+
+    def building(*parts):
+        found = real(*parts)
+        built.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(sessions, "build", building)
+    own = sessions.Session(CPU)
+
+    def kernel(size):
+        return own.kernel(Launch("probes/doctor.cl", "probe", {"SIZE": size}, (), (), ()), CPU)
+
+    for size in (2, 4, 2, 8, 2):  # 2 is always among those used last
+        kernel(size)
+    gc.collect()
+    assert len(built) == 3
+    assert [program() is not None for program in built] == [True, False, True]
+
+
+def test_every_activation_has_its_function():
+    text = kernel_text("include/activations.h")
+    for name in ACTIVATIONS:
+        assert re.search(rf"\bact_{name}\b", text)
+
+
+# Matrix units ---------------------------------------------------------------------
+
+
+def test_instructions_of_one_target_pass_the_compiler_as_comments():
+    text = b".target sm_90, texmode\n//sm_90a wgmma.fence;\n\0"
+    assert retargeted(text) == b".target sm_90a, texmode\nwgmma.fence;\n"
+
+
+@pytest.mark.parametrize(
+    ("capability", "units"),
+    [(None, ()), ((7, 5), ()), ((8, 6), (80,)), ((9, 0), (80, 90)), ((10, 0), (80,))],
+)
+def test_matrix_units(capability, units):
+    device = dataclasses.replace(CPU, compute_capability=capability)
+    assert matrix_units(device) == units

@@ -1,0 +1,153 @@
+"""The table of quirks: rows are complete and work, vendors are named nowhere else."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from clnet.opencl import quirks
+from clnet.opencl.device import TYPES, Device
+from clnet.opencl.quirks import (
+    ENVIRONMENT_QUIRKS,
+    NVIDIA,
+    POCL,
+    QUIRKS,
+    apply_environment_quirks,
+    apply_quirks,
+)
+
+SAMPLES = (
+    Device("Oclgrind Simulator", "gpu", platform="Oclgrind", simd_width=32),
+    Device("a large CPU", "cpu", global_memory=1 << 60, largest_buffer=1 << 58),
+    Device("pthread-A", "cpu", platform=POCL),
+    Device("basic-A", "cpu", platform=POCL),
+    Device(
+        "H200", "gpu", platform=NVIDIA, local_memory=48 << 10,
+        compute_capability=(9, 0),
+    ),
+)
+FIELDS = {field.name for field in dataclasses.fields(Device)}
+
+
+@pytest.mark.parametrize("quirk", QUIRKS, ids=lambda quirk: quirk.reason[:30])
+def test_a_row_is_complete(quirk):
+    assert quirk.effect
+    assert set(quirk.effect) <= FIELDS - {"name", "index", "handle", "notes"}
+    assert quirk.reason == quirk.reason.strip()
+    assert quirk.reason.endswith(")")  # the drivers affected
+    assert "\n" not in quirk.reason
+
+
+@pytest.mark.parametrize("quirk", QUIRKS, ids=lambda quirk: quirk.reason[:30])
+def test_a_row_edits_what_it_matches(quirk):
+    edited = [apply_quirks(sample) for sample in SAMPLES]
+    hits = [
+        (before, after)
+        for before, after in zip(SAMPLES, edited, strict=True)
+        if quirk.reason in after.notes
+    ]
+    assert hits
+    for before, after in hits:
+        for field in quirk.effect:
+            assert getattr(after, field) != getattr(before, field)
+            kinds = type(getattr(before, field)), type(None)  # None: it is asked
+            assert type(getattr(after, field)) in kinds
+
+
+def test_environment_quirks():
+    for quirk in ENVIRONMENT_QUIRKS:
+        assert quirk.effect
+        assert quirk.reason.endswith(")")
+    environment = {"HOME": "/"}
+    apply_environment_quirks(environment)
+    assert environment == {"HOME": "/", "POCL_DEVICES": "pthread basic"}
+
+
+def test_a_users_environment_stays():
+    environment = {"POCL_DEVICES": "pthread pthread"}
+    apply_environment_quirks(environment)
+    assert environment == {"POCL_DEVICES": "pthread pthread"}
+
+
+def test_the_environment_is_written_by_the_quirks_alone():
+    writes = re.compile(r"environ\.(setdefault|update|pop)|environ\[.*\] = |putenv")
+    package = Path(quirks.__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        assert not writes.search(path.read_text(encoding="utf-8")), path
+
+
+def test_pocl():
+    parallel = apply_quirks(Device("pthread-A", "cpu", platform=POCL))
+    serial = apply_quirks(Device("basic-A", "cpu", platform=POCL))
+    assert (parallel.operator_math, parallel.serial) == (True, False)
+    assert (serial.operator_math, serial.serial) == (True, True)
+    assert serial.launch_cost == 1e-6
+    assert parallel.launch_cost == 3e-5
+    assert len(parallel.notes) == len(serial.notes) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "serial"),
+    [("cpu-znver4-A", False), ("cpu-minimal-znver4-A", True), ("cpu-tbb-A", False)],
+)
+def test_the_names_of_newer_pocls(name, serial):
+    assert apply_quirks(Device(name, "cpu", platform=POCL)).serial is serial
+
+
+def test_a_gpu_under_pocl_keeps_its_mathematics():
+    card = Device("NVIDIA A100", "gpu", platform=POCL)
+    assert apply_quirks(card) is card
+
+
+@pytest.mark.parametrize(
+    ("name", "platform", "kind"),
+    [
+        ("Oclgrind Simulator", "Oclgrind", "gpu"),
+        ("Intel(R) FPGA Emulation Device", "Intel(R) FPGA", "accelerator"),
+        ("llvmpipe (LLVM 15.0.6, 256 bits)", "rusticl", "gpu"),
+        ("SwiftShader Device", "clvk", "gpu"),
+    ],
+)
+def test_emulators_are_told(name, platform, kind):
+    found = apply_quirks(Device(name, kind, platform=platform))
+    assert found.emulated
+    assert found.type == "cpu"
+
+
+def test_memory_is_at_most_the_hosts(monkeypatch):
+    monkeypatch.setattr(quirks, "host_memory", lambda: 1 << 31)
+    large = Device("A", "cpu", global_memory=1 << 35, largest_buffer=1 << 33)
+    assert apply_quirks(large).global_memory == 1 << 31
+    assert apply_quirks(large).largest_buffer == 1 << 31
+    small = Device("A", "cpu", global_memory=1 << 30, largest_buffer=1 << 29)
+    assert apply_quirks(small) is small
+    card = Device("A", "gpu", global_memory=1 << 35)
+    assert apply_quirks(card) is card
+
+
+def test_host_memory_knows_a_container(tmp_path):
+    assert quirks.host_memory() > 0
+    limit = tmp_path / "memory.max"
+    unlimited = quirks._limit(limit)
+    limit.write_text("max\n")
+    assert quirks._limit(limit) == unlimited > 1 << 60
+    limit.write_text("1048576\n")
+    assert quirks._limit(limit) == 1 << 20
+
+
+def test_an_unknown_device_stays_as_it_is():
+    for kind in TYPES:
+        unknown = Device("some processor", kind, platform="some platform")
+        assert apply_quirks(unknown) is unknown
+
+
+def test_the_names_of_platforms_stand_only_here():
+    package = Path(quirks.__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        if path.name != "quirks.py":
+            text = path.read_text(encoding="utf-8")
+            assert POCL not in text, path
+            assert f'"{NVIDIA}"' not in text, path

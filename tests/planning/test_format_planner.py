@@ -1,0 +1,314 @@
+"""Formats chosen by measurement, and networks that follow another's parameters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from bounds import assert_right
+
+import clnet
+from clnet import Dense, Network, Sparse
+from clnet.errors import DeviceError, InputError
+from clnet.formats import load
+from clnet.ir.lowering import lower_training
+from clnet.nn.losses import loss_function
+from clnet.nn.storage import FORMATS, Pattern
+from clnet.nn.storage.formats import foreseen
+from clnet.nn.storage.layout import live_elements
+from clnet.opencl.session import session
+from clnet.opencl.store import Timing
+from clnet.planning import format_planner, training_planner
+from clnet.planning.cover import Cover
+from clnet.planning.format_planner import Follower, best_stored
+from clnet.planning.training_planner import plan_training
+from clnet.planning.tuning import times
+from clnet.planning.tuning.trial import Trial
+from clnet.runtime.binding import Step
+from clnet.runtime.replay import Learnt
+from clnet.training import fit as training
+from clnet.training.callbacks import Checkpoint
+from clnet.training.history import TrainingState
+from clnet.variants.reference.generic import Generic
+from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.training.gemm_backward import GemmBackward
+from clnet.variants.training.optimisers import Optimisers
+from clnet.variants.training.outer import Outer
+
+CPU = clnet.device("cpu")
+GPU = clnet.Device("some gpu", "gpu")
+RNG = np.random.default_rng(1)
+MASK = RNG.random((30, 20)) < 0.3
+
+
+def network_of(dtype="float32", **options):
+    layers = [
+        Sparse(30, "tanh", pattern=MASK, **options), Dense(5, "sigmoid"),
+        Sparse(7, density=0.4, sources=(0, 2)),
+    ]
+    return Network(20, layers, seed=1, dtype=dtype)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_follower_has_the_parameters_of_whom_it_follows(form):
+    network = network_of()
+    follower = Follower(network, form)
+    for _ in range(2):
+        assert follower.version == network.version
+        for number in range(3):
+            for what in ("weights", "biases"):
+                np.testing.assert_array_equal(
+                    getattr(follower, what)(number), getattr(network, what)(number)
+                )
+        padding = np.delete(follower.parameters, follower.relayout.here)
+        assert not padding.any()
+        network.parameters = RNG.uniform(-1, 1, network.parameters.shape)
+    with pytest.raises(InputError, match="follows"):
+        follower.parameters = follower.parameters
+    with pytest.raises(ValueError, match="read-only"):
+        follower.parameters[0] = 1
+
+
+def test_formats_that_were_named_stay():
+    follower = Follower(network_of(format="ell"), "dia")
+    assert follower.matrices[0].format == "ell"
+    assert follower.matrices[2].format == "dia"
+
+
+class FakePlanner:
+    """A planner whose whole calls take the seconds given."""
+
+    def __init__(self, network, seconds):
+        self.network = network
+        self.survey = clnet.cover.Survey()
+        self.format = network.matrices[0].format.replace("masked", "dense")
+        self.seconds = seconds.get(self.format)
+
+    def hopeless(self, seconds):
+        return "too slow" if self.seconds == 99 else None
+
+    def timed(self):
+        if self.seconds is None:
+            return None
+        if self.seconds < 0:
+            raise DeviceError("too small")
+        return Cover((), 0.0, Timing(self.seconds, self.seconds, 0.0))
+
+
+def chosen(network, device, **seconds):
+    tried = []
+
+    def planner(stored):
+        tried.append(FakePlanner(stored, seconds))
+        return tried[-1]
+
+    best = best_stored(network, device, planner)
+    return best.format, best.survey, [one.format for one in tried]
+
+
+def test_the_format_of_the_shortest_calls_is_taken():
+    found, survey, tried = chosen(network_of(), GPU, csr=3, sell=2, ell=4, dense=5)
+    assert (found, tried) == ("sell", ["csr", "sell", "ell", "dia", "dense"])
+    assert survey.formats == [("sell", 2), ("csr", 3), ("ell", 4), ("dense", 5)]
+    assert chosen(network_of(), CPU, csr=3, dense=5)[::2] == (
+        "csr", ["csr", "dia", "dense"]
+    )
+
+
+def test_what_fails_or_is_not_known_is_left_out():
+    found, survey, _ = chosen(network_of(), GPU, csr=3, sell=-1, ell=99, dense=5)
+    assert found == "csr"
+    assert survey.formats == [("csr", 3), ("dense", 5)]
+    assert survey.untried == [("ell", "too slow")]
+    assert survey.failures == ["sell: too small"]
+    # Nothing may be measured, and nothing is remembered.
+    assert chosen(network_of(), GPU, dense=1)[::2] == ("csr", ["csr"])
+
+
+def test_there_is_nothing_to_choose():
+    assert chosen(Network(20, [Sparse(30, pattern=MASK, format="ell")]), GPU)[2] == [
+        "ell"
+    ]
+    assert chosen(Network.mlp([3, 2]), GPU)[2] == ["dense"]
+
+
+def test_what_needs_much_more_memory_is_not_tried(monkeypatch):
+    monkeypatch.setattr(format_planner, "SMALL", 0)
+    pattern = np.eye(200, dtype=bool)
+    pattern[3] = True
+    network = Network(200, [Sparse(200, pattern=pattern)], seed=1)
+    _, survey, tried = chosen(network, GPU, csr=3)
+    assert tried == ["csr"]
+    assert [name for name, _ in survey.untried] == ["sell", "ell", "dia", "dense"]
+    assert all(why.startswith("it needs ") for _, why in survey.untried)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("shape", [(30, 20), (3, 70_000), (70_000, 3)])
+def test_bytes_are_foreseen_exactly(form, shape):
+    flat = np.sort(RNG.choice(shape[0] * shape[1], 200, replace=False))
+    pattern = Pattern(*shape, *np.divmod(flat, shape[1]))
+    size = sum(part.nbytes(8) for part in FORMATS[form](pattern))
+    assert foreseen(pattern, form, 8) == size
+
+
+def test_memory_limits_stay():
+    limit = network_of().matrices[0].nbytes(4)
+    network = network_of(memory_limit=limit)
+    found, survey, tried = chosen(network, CPU, csr=3, dense=1)
+    assert (found, tried) == ("csr", ["csr"])
+    assert f"the memory limit is {limit}" in survey.failures[0]
+
+
+@pytest.mark.unoptimised
+def test_plans_run_in_the_chosen_format():
+    network = network_of()
+    plan = network.compile("cpu", 3)
+    text = plan.explain()
+    assert "formats of the layers" in text
+    assert max(map(len, text.splitlines())) <= 80
+    again = network.compile("cpu", 3, tune=False)
+    assert type(again.network) is type(plan.network)  # remembered
+    x = RNG.uniform(-1, 1, (3, 20)).astype("float32")
+    for one in (plan, again):
+        for _ in range(2):
+            assert_right(network, x, one(x))
+            network.parameters = RNG.uniform(-1, 1, network.parameters.shape)
+
+
+# Training ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fastest(tmp_path, monkeypatch):
+    """Let `fit` measure, but find one format's products the fastest by far."""
+    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
+    times.store_of.cache_clear()
+    yield lambda form: _find_fastest(monkeypatch, form)
+    times.store_of.cache_clear()
+
+
+def _find_fastest(monkeypatch, form):
+    measured = []
+    name = {"dense": "masked"}.get(form, form)
+
+    def measure(self, steps, outputs):
+        measured.append(self.network)
+        storages = [
+            op.storage for step in steps for op in step.span.ops
+            if hasattr(op, "storage")
+        ]
+        products = 0.5 * sum(storage.name != name for storage in storages)
+        return Timing(products + 1e-12, products + 1e-12, 0.0)
+
+    monkeypatch.setattr(training, "plan_training", plan_training)
+    monkeypatch.setattr(training_planner, "TRAINING_VARIANTS", PLAIN)
+    monkeypatch.setattr(Trial, "measure", measure)
+    monkeypatch.setattr(format_planner, "RIVALS", {"cpu": ("dense", "sell", "ell")})
+    return measured
+
+
+PLAIN = (Generic(), GenericBackward(), Optimisers())
+SAMPLES = RNG.uniform(-1, 1, (24, 20)), RNG.uniform(0, 1, (24, 7))
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize("form", ["dense", "sell"])
+def test_training_is_the_same_in_the_chosen_format(form, fastest, tmp_path):
+    """Sums are in another order, whose roundings float64 keeps small for 4 epochs."""
+    if not CPU.fp64:
+        pytest.skip("the device has no float64")
+    dtype, near = "float64", 1e-10
+    options = {"optimiser": "rprop", "batch_size": 8, "seed": 3, "l2": 1e-3}
+    usual = network_of(dtype)
+    expected = usual.fit(*SAMPLES, epochs=4, validation=SAMPLES, **options)
+    assert "as they are stored" in expected.plan
+    fastest(form)
+
+    def trained(network, epochs, **more):
+        history = network.fit(*SAMPLES, epochs=epochs, **options, **more)
+        assert history.plan.split("by steps of training")[1].split()[2] == form
+        return history
+
+    whole, path = network_of(dtype), tmp_path / "saved.safetensors"
+    seen = []
+
+    def see(running, epoch):
+        seen.append(running.parameters)
+        running.parameters = seen[-1]
+        np.testing.assert_array_equal(running.parameters, seen[-1])
+
+    history = trained(
+        whole, 4, validation=SAMPLES, callbacks=[see, Checkpoint(path, every=3)]
+    )
+    assert whole.matrices[0].format == "csr"
+    np.testing.assert_allclose(whole.parameters, usual.parameters, near, 1e-2 * near)
+    np.testing.assert_allclose(
+        history.validation_loss, expected.validation_loss, near
+    )
+    padding = ~live_elements(whole.layout, whole.storages)
+    assert padding.any() and not whole.parameters[padding].any()
+    np.testing.assert_array_equal(
+        history.state.values[:, padding], expected.state.values[:, padding]
+    )
+    np.testing.assert_array_equal(load(path).parameters, seen[2])
+
+    part = network_of(dtype)
+    trained(part, 2).state.save(tmp_path / "state.npz")
+    state = TrainingState.load(tmp_path / "state.npz")
+    np.testing.assert_array_equal(state.parameters, seen[1])
+    again = trained(part, 2, state=state)
+    np.testing.assert_array_equal(part.parameters, whole.parameters)
+    np.testing.assert_array_equal(again.state.values, history.state.values)
+    other = network_of(dtype, format="csr")
+    other.fit(*SAMPLES, epochs=2, state=state, **options)
+    np.testing.assert_allclose(other.parameters, whole.parameters, near, 1e-2 * near)
+
+
+def test_formats_that_cannot_win_are_not_measured(fastest):
+    network, measured = network_of(), fastest("csr")
+    plan = network.fit(*SAMPLES, epochs=1).plan
+    assert {id(one) for one in measured} == {id(network)}
+    assert "not tried  ell: even 3 times as fast" in plan
+    del measured[:]
+    network.fit(*SAMPLES, epochs=1)
+    assert not measured  # all is remembered
+
+
+def test_random_numbers_of_places_keep_the_format(fastest):
+    fastest("dense")
+    plan = network_of().fit(*SAMPLES, epochs=1, optimiser="sarprop").plan
+    assert "csr: they are trained as they are stored" in " ".join(plan.split())
+
+
+def test_what_is_learnt_is_told_in_the_networks_own_layout():
+    network = network_of()
+    size = network.layout.size
+    state = RNG.uniform(-1, 1, (2, size)).astype("float32")
+    follower = Follower(network, "ell")
+    learnt = Learnt(session(CPU), network.parameters, state, follower.relayout)
+    assert learnt.size == follower.layout.size != size
+    for expected in (network.parameters, network.parameters * 2):
+        learnt.replace(expected)
+        np.testing.assert_array_equal(learnt.values()[0], expected)
+        learnt.keep(whole=False)
+        learnt.replace(0 * expected)
+        learnt.restore(0)
+        np.testing.assert_array_equal(learnt.values()[0], expected)
+    np.testing.assert_array_equal(learnt.values()[1], state)
+
+
+@pytest.mark.parametrize("variant", [Outer(), GemmBackward()], ids=["outer", "gemm"])
+def test_dense_kernels_give_the_gradients_of_masked_rows(variant, monkeypatch):
+    monkeypatch.setattr("clnet.planning.tuning.measure.ROUND_SECONDS", 1e-5)
+    network = network_of(format="dense")
+    program = lower_training(network, loss_function("mse"), None)
+    trial = Trial(session(CPU), network, program)
+    at = next(
+        i for i, op in enumerate(program.ops)
+        if type(op).__name__ == "Outer" and op.storage.name == "masked"
+    )
+    span = program.span(at, at + 1, 9)
+    assert variant.refuse(span, CPU) is None
+    for config in list(variant.space(span, CPU))[:2]:
+        step = Step(span, variant, config, CPU)
+        trial.measure([step], span.outputs)  # or raises WrongResultError

@@ -1,0 +1,334 @@
+"""Several devices at once: what one of them computes, whatever each one's share."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from bounds import assert_right
+from hypothesis import given
+from hypothesis import strategies as st
+
+import clnet
+from clnet import Dense, Network
+from clnet.errors import DeviceError, InputError
+from clnet.opencl.discovery import device_list
+from clnet.planning import inference
+from clnet.runtime import data_parallel, gradient_exchange
+from clnet.runtime.data_parallel import LEAST_SHARE, ParallelPlan, alike, shares
+from clnet.runtime.executable import Executable
+from clnet.training.parallel import ParallelPass
+from clnet.variants.dense.naive import Naive
+from clnet.variants.reference.host import Host
+
+CPU = clnet.device("cpu")
+TWINS = [CPU, replace(CPU, index="9:1"), replace(CPU, index="9:2")]
+OTHER = replace(CPU, index="9:3", fine_svm=False)  # as GPUs: with copies
+GROUPS = {"two": TWINS[:2], "three": TWINS, "unlike": [CPU, OTHER],
+          "copies": [OTHER, replace(OTHER, index="9:4")],
+          "alone": [replace(one, companions=()) for one in (CPU, OTHER)]}
+X = np.random.default_rng(0).standard_normal((50, 5)).astype(np.float32)
+T = np.random.default_rng(1).uniform(0, 1, (50, 3)).astype(np.float32)
+
+devices = pytest.mark.parametrize("devices", GROUPS.values(), ids=GROUPS)
+
+
+def net(**options):
+    return Network.mlp([5, 7, 3], "tanh", seed=1, **options)
+
+
+@pytest.fixture
+def simple(monkeypatch):
+    """Few variants, so that plans are quick to make."""
+    monkeypatch.setattr(inference, "VARIANTS", (Naive(), Host()))
+
+
+# Shares ---------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10**6), st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=9))
+def test_shares_add_up_and_follow_the_speeds(n, speeds):
+    found = shares(n, speeds)
+    assert sum(found) == n
+    total = sum(s for s in speeds if s >= LEAST_SHARE * sum(speeds))
+    for count, speed in zip(found, speeds, strict=True):
+        slow = speed < LEAST_SHARE * sum(speeds)
+        assert abs(count - (0 if slow else n * speed / total)) <= 1
+
+
+def test_alike_are_devices_that_differ_in_their_number_alone():
+    assert alike(TWINS)
+    assert not alike([CPU, OTHER])
+    helper = replace(CPU, serial=True)
+    assert alike([replace(CPU, index=str(i), companions=(helper,)) for i in (1, 2)])
+    assert not alike([CPU, replace(CPU, companions=(helper,), index="9:1")])
+
+
+# Predict --------------------------------------------------------------------------
+
+
+@devices
+@pytest.mark.parametrize("batch", [1, 2, 7])
+def test_devices_predict_what_one_does(simple, devices, batch):
+    network = net()
+    assert_right(network, X[:batch], network.predict(X[:batch], devices))
+    assert network.predict(X[0], devices).shape == (3,)
+
+
+def test_many_samples_are_cut_into_calls(simple, monkeypatch):
+    monkeypatch.setattr(inference, "CHUNK", 4)
+    network = net()
+    assert_right(network, X[:19], network.predict(X[:19], TWINS[:2]))
+    assert network.plan_for(TWINS[:2], 8).shares == [4, 4]
+
+
+CARDS = [
+    replace(CPU, type="gpu", fine_svm=False, companions=(), index=f"9:{i}")
+    for i in (5, 6)
+]
+
+
+@pytest.mark.parametrize("devices", [CARDS[0], CARDS], ids=["one", "two"])
+def test_chunks_in_turns(simple, monkeypatch, devices):
+    monkeypatch.setattr(inference, "CHUNK", 4)
+    network, begun, fails = net(), [], 0
+    start = Executable.start
+
+    def noted(self):
+        begun.append(self)
+        if len(begun) == fails:
+            raise MemoryError("none left")
+        start(self)
+
+    monkeypatch.setattr(Executable, "start", noted)
+    for fails in (0, 5, 0):
+        begun.clear()
+        if fails:
+            with pytest.raises(DeviceError, match="none left"):
+                network.predict(X[:35], devices)
+            continue
+        assert_right(network, X[:35], network.predict(X[:35], devices))
+        turns = begun[:: len(devices) if isinstance(devices, list) else 1]
+        assert turns[0] is turns[2] is not turns[1]
+
+
+def test_all_is_every_device(simple):
+    assert device_list("all") == clnet.devices()
+    assert net().predict(X[:2], "all").shape == (2, 3)
+
+
+def test_faster_devices_get_more(simple, monkeypatch):
+    seconds = iter((1.0, 3.0))
+    monkeypatch.setattr(data_parallel, "_seconds", lambda plan: next(seconds))
+    network = net()
+    plan = network.plan_for([CPU, OTHER], 8)
+    assert plan.shares == [6, 2]
+    told = plan.explain().split("\n\n")[0].splitlines()
+    assert told[0] == "shared among devices"
+    assert told[1] == f"  6 of 8 samples on {CPU.index} {CPU.name}"
+    assert told[2].startswith("  2 of 8 samples on 9:3")
+    assert_right(network, X[:8], plan(X[:8]))
+
+
+def test_a_failure_leaves_nothing_running(simple, monkeypatch):
+    network = net()
+    plan = network.plan_for(TWINS[:2], 4)
+    y = plan(X[:4])
+
+    def fail(self):
+        raise MemoryError("none left")
+
+    for name in ("start", "finish"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Executable, name, fail)
+            with pytest.raises(DeviceError, match="failed while running: none left"):
+                plan(X[:4])
+        np.testing.assert_array_equal(plan(X[:4]), y)
+    with pytest.raises(InputError, match=r"x has shape \[3, 5\], expected 4 samples"):
+        plan(X[:3])
+    one = network.plan_for(CPU, 4)
+    with pytest.raises(InputError, match=r"x has shape \[3, 5\]"):
+        one.start(X[:3])
+    one.start(X[:4])
+    assert one.finish().shape == (4, 3)
+
+
+@pytest.mark.parametrize(("spec", "sentence"), [
+    ([], 'the list of devices is empty: name one, or say "all"'),
+    ([CPU, CPU], "is in the list twice, expected each once"),
+    (3, "devices are given as a list"),
+    ([3], "a device is given as text"),
+])
+def test_bad_lists_of_devices(spec, sentence):
+    for call in (device_list, lambda s: net().predict(X, s),
+                 lambda s: net().fit(X, T, devices=s)):
+        with pytest.raises(InputError, match=sentence):
+            call(spec)
+
+
+# Fit ------------------------------------------------------------------------------
+
+
+# Values of so few digits that float32 adds and multiplies them without rounding, in
+# whatever order: what devices add up is bit for bit what one does.
+FEW = np.random.default_rng(2)
+STEPS = 5  # after which weights have 24 digits
+
+
+def few_digits(shape, per_unit=1, most=1):
+    return (FEW.integers(-most * per_unit, most * per_unit, shape, endpoint=True)
+            / per_unit).astype(np.float32)
+
+
+def linear(sizes):
+    network = Network.mlp(sizes, "identity", seed=0)
+    network.parameters = few_digits(network.parameters.shape, 4, 0.5)
+    return network
+
+
+XS, TS = few_digits((48, 5)), few_digits((48, 4), 4)
+
+
+@pytest.mark.unoptimised
+@devices
+@pytest.mark.parametrize("options", [
+    {"optimiser": clnet.optimisers.Rprop(delta_zero=0.125),
+     "validation": (XS[:7], TS[:7])},
+    {"optimiser": "sarprop"},
+    {"optimiser": "adam", "sample_weight": np.arange(48) % 3, "clip_norm": 0.1,
+     "l2": 1e-3},
+    {"optimiser": clnet.optimisers.SGD(learning_rate=0.25), "batch_size": 8},
+], ids=["rprop", "sarprop", "adam", "batches"])
+def test_devices_learn_what_one_does(devices, options, monkeypatch):
+    """What is left are an update's roundings, and those of the record's squares."""
+    monkeypatch.setattr(gradient_exchange, "PIECE", 100)
+    batch, n, n_out = options.get("batch_size", 48), 48, 4
+    if batch < n:
+        n, n_out = STEPS * batch, 1  # of one layer, for which the digits suffice
+    x, t = XS[:n], TS[:n, :n_out]
+    one = linear([5, n_out] if n_out == 1 else [5, 7, n_out])
+    several = Network(5, one.layers, parameters=one.parameters)
+    start = one.parameters
+    alone = one.fit(x, t, epochs=1, seed=1, device=CPU, **options)
+    shared = several.fit(x, t, epochs=1, seed=1, devices=devices, **options)
+    u = np.finfo(np.float32).eps / 2
+    allowed = 0 if batch < n else 16 * u * (abs(start) + abs(one.parameters))
+    assert (abs(several.parameters - one.parameters) <= allowed).all()
+    assert (one.parameters != start).any()
+    np.testing.assert_allclose(shared.loss, alone.loss, rtol=(n + 8) * u)
+    np.testing.assert_allclose(
+        shared.validation_loss, alone.validation_loss, rtol=(n + 8) * u
+    )
+    assert [e.bit_fail for e in shared] == [e.bit_fail for e in alone]
+    assert shared.state.count == alone.state.count == n // batch
+    assert f" of {batch} samples of a batch on " in shared.plan
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize("devices", [TWINS, GROUPS["unlike"], GROUPS["alone"]],
+                         ids=["alike", "unlike", "alone"])
+def test_parameters_stay_equal_on_all(devices):
+    found = []
+
+    def look(training, epoch):
+        found.append([learnt.values()[0] for learnt in training._learnt])
+
+    net(dropout=0.2).fit(
+        X, T, optimiser="adam", batch_size=20, epochs=2, devices=devices,
+        callbacks=[look],
+    )
+    for one, *others in found:
+        for other in others:
+            np.testing.assert_array_equal(other, one)
+
+
+def test_going_on_is_as_not_to_have_stopped():
+    options = {"optimiser": "adam", "batch_size": 16, "seed": 3, "devices": TWINS[:2]}
+    whole, parts = net(), net()
+    whole.fit(X, T, epochs=4, **options)
+    state = parts.fit(X, T, epochs=2, **options).state
+    parts.fit(X, T, epochs=2, state=state, **options)
+    np.testing.assert_array_equal(parts.parameters, whole.parameters)
+
+
+def test_a_callback_may_replace_the_parameters_of_all():
+    start = net().parameters
+
+    def back(training, epoch):
+        training.parameters = start
+
+    network = net()
+    history = network.fit(X, T, epochs=3, devices=TWINS[:2], callbacks=[back],
+                          optimiser="batch")
+    np.testing.assert_array_equal(network.parameters, start)
+    assert history.loss[1] == history.loss[2]
+
+
+def test_a_batch_has_samples_for_each_device():
+    sentence = "a batch has 2 samples, expected one or more for each of 3 devices"
+    with pytest.raises(InputError, match=sentence):
+        net().fit(X, T, batch_size=2, devices=TWINS, optimiser="adam")
+    with pytest.raises(InputError, match="give device or devices, not both"):
+        net().fit(X, T, device=CPU, devices=TWINS)
+
+
+def test_a_device_that_fails_is_named(monkeypatch):
+    def fail(self, *arguments):
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(ParallelPass, "_step", fail)
+    name = re.escape(CPU.name)
+    with pytest.raises(DeviceError, match=f"{name} or {name} failed while running"):
+        net().fit(X, T, devices=TWINS[:2])
+
+
+# Devices of OpenCL's own ----------------------------------------------------------
+
+SCRIPT = """
+import numpy as np, clnet
+from functools import partial
+from clnet import inference, parallel_training, training
+from clnet.planning.training_planner import plan_training
+from clnet.variants.dense.naive import Naive
+inference.VARIANTS = (Naive(),)
+for module in (training, parallel_training):
+    module.plan_training = partial(plan_training, tune=False)
+found = [d for d in clnet.devices() if d.platform == "Portable Computing Language"]
+assert len(found) == 2, found
+network = clnet.Network.mlp([5, 7, 3], seed=1)
+x = np.ones((9, 5), np.float32)
+np.testing.assert_array_equal(network.predict(x, found), network.predict(x, found[0]))
+t = np.full((9, 4), 0.25, np.float32)
+fits = []
+for where in found, found[:1]:
+    one = clnet.Network.mlp([5, 4], "identity")
+    one.parameters = np.zeros_like(one.parameters)
+    one.fit(x, t, epochs=1, devices=where)
+    fits.append(one.parameters)
+assert fits[0].any()
+np.testing.assert_array_equal(*fits)  # few digits, whose sums are exact
+print("equal")
+"""
+
+
+@pytest.mark.skipif(CPU.platform != "Portable Computing Language", reason="PoCL's own")
+def test_two_devices_of_one_platform():
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True,
+        env={**os.environ, "POCL_DEVICES": "pthread pthread"}, check=False,
+    )
+    assert run.stdout.strip() == "equal", run.stderr
+
+
+def test_networks_of_many_kinds_are_shared(simple):
+    network = Network(5, [Dense(4, "relu"), Dense(3, "softmax")], seed=0)
+    plan = ParallelPlan(
+        network, TWINS[:2], 5, lambda device, n: network.compile(device, n, tune=False)
+    )
+    y = plan(X[:5])
+    np.testing.assert_allclose(y.sum(axis=1), 1, rtol=1e-6)

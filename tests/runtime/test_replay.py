@@ -1,0 +1,202 @@
+"""Replaying a training's launches: when each runs, and where."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+
+import numpy as np
+import pytest
+
+from clnet import Dense, Network
+from clnet.ir.lowering import lower_training
+from clnet.ir.ops import Apply, BiasAct
+from clnet.ir.training_ops import Update
+from clnet.nn.losses import loss_function
+from clnet.nn.optimisers import Rprop
+from clnet.opencl.discovery import device
+from clnet.opencl.launch import Scalar
+from clnet.opencl.session import session
+from clnet.runtime.binding import Step
+from clnet.runtime.replay import Learnt, Replay
+from clnet.variants.base import span_flops
+from clnet.variants.dense.cpu import Cpu
+from clnet.variants.reference.generic import Generic
+from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.training.optimisers import Optimisers
+
+DEVICE = device()
+SESSION = session(DEVICE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Changed(GenericBackward):
+    """The generic kernels, with something else in their launches."""
+
+    change: dict = dataclasses.field(default_factory=dict, hash=False)
+
+    def launches(self, span, config, device):
+        launches = super().launches(span, config, device)
+        return tuple(dataclasses.replace(one, **self.change) for one in launches)
+
+
+def gathering(change, variant=None):
+    """A replay that gathers 4 of 10 samples, and what it reads and writes."""
+    network = Network(3, [Dense(2)], seed=1)
+    program = lower_training(network, loss_function("mse"), None, samples=10)
+    span = program.span(0, 1, 4)
+    learnt = Learnt(SESSION, network.parameters, np.zeros((0, 0)))
+    step = Step(span, variant or Changed(change=change), {}, DEVICE)
+    return Replay(SESSION, [step], network.layout, learnt), span
+
+
+@pytest.mark.parametrize("when", ["call", "parameters", "inputs"])
+def test_a_launch_runs_when_what_it_needs_has_changed(when):
+    replay, span = gathering({"when": when})
+    (data, _), (batch, _) = span.inputs, span.outputs
+    x = np.arange(30, dtype=np.float32).reshape(10, 3)
+    replay.write(data, x)
+    replay.run()
+    np.testing.assert_array_equal(replay.read(batch), x[:4])
+    replay.set(first=2)
+    replay.run()
+    first = 0 if when == "inputs" else 2
+    np.testing.assert_array_equal(replay.read(batch), x[first : first + 4])
+    replay.write(data, -x)
+    replay.run()
+    np.testing.assert_array_equal(replay.read(batch), -x[2:6])
+
+
+# Several places ---------------------------------------------------------------------
+
+CPU = device("cpu")
+HERE = next((place for place in CPU.companions if place.serial), None)
+
+
+def trained(network, data, steps_of, epochs=3):
+    """The parameters after some steps of RPROP, and the totals."""
+    program = lower_training(network, loss_function("mse"), Rprop())
+    here = session(CPU)
+    learnt = Learnt(
+        here, network.parameters,
+        np.stack([np.full(network.layout.size, 0.1), np.zeros(network.layout.size)])
+        .astype(network.dtype),
+    )
+    steps = steps_of(program, len(data["x"]))
+    replay = Replay(here, steps, network.layout, learnt)
+    for value in program.inputs:
+        replay.write(value, data[value.name])
+    for count in range(epochs):
+        replay.set(samples=replay.batch, seen=replay.batch, fresh=1, count=count)
+        replay.run()
+    totals = replay.read(program.output)
+    return learnt.values()[0], totals
+
+
+def generic(program, batch, forward=None, place=lambda number: CPU):
+    """Every op by a generic kernel, or layers by another variant and configuration."""
+    steps = []
+    start = 0
+    while start < len(program.ops):
+        op = program.ops[start]
+        size, variant, config = 1, GenericBackward(), {}
+        if isinstance(op, Update):
+            variant = Optimisers()
+        elif isinstance(op, (Apply, BiasAct)):
+            variant = Generic()
+            if forward is not None:
+                size, (variant, config) = 2, forward
+        span = program.span(start, start + size, batch)
+        assert variant.refuse(span, place(start)) is None
+        steps.append(Step(span, variant, config, place(start)))
+        start += size
+    return steps
+
+
+def data_of(network, batch=20):
+    rng = np.random.default_rng(3)
+    return {"x": rng.uniform(-1, 1, (batch, network.n_in)),
+            "t": rng.uniform(0, 1, (batch, network.n_out))}
+
+
+@pytest.mark.skipif(HERE is None, reason="there is no serial companion")
+@pytest.mark.parametrize("place", [
+    lambda number: HERE, lambda number: (CPU, HERE)[number % 2],
+    lambda number: (HERE, CPU)[number % 3 == 0],
+], ids=["here", "in turn", "now and then"])
+def test_steps_of_several_places_wait_for_each_other(place):
+    network = Network(5, [Dense(40, "tanh"), Dense(3, "tanh")], seed=2)
+    data = data_of(network)
+    expected = trained(network, data, generic)
+    found = trained(network, data, lambda *parts: generic(*parts, place=place))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.skipif(HERE is None, reason="there is no serial companion")
+@pytest.mark.parametrize("workers", [2, 5])
+def test_helpers_may_stand_by_while_training(workers):
+    network = Network(5, [Dense(100, "tanh"), Dense(64, "tanh")], seed=2)
+    data = data_of(network)
+
+    def bits(**config):
+        forward = (Cpu(), {"group": 2, **config})
+        return trained(network, data, lambda *parts: generic(*parts, forward), 30)
+
+    expected = bits(workers=1, caller=0)
+    for _ in range(3):
+        found = bits(workers=workers, caller=1)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+    gc.collect()
+
+
+# Many steps at once -----------------------------------------------------------------
+
+
+def test_a_pass_sets_what_changes_from_batch_to_batch():
+    replay, _ = gathering({})
+    seen = []
+    replay.run = lambda: seen.append(dict(replay._numbers))
+    assert replay.run_pass(10, count=7) == 3
+    assert seen == [
+        {"first": 0, "samples": 4, "seen": 4, "fresh": 1, "count": 7, "steps": 1},
+        {"first": 4, "samples": 4, "seen": 8, "fresh": 0, "count": 8, "steps": 1},
+        {"first": 8, "samples": 2, "seen": 10, "fresh": 0, "count": 9, "steps": 1},
+    ]
+
+
+class Counting(Changed):
+    """Launches that take the number of steps that they do."""
+
+    def launches(self, span, config, device):
+        first, *rest = super().launches(span, config, device)
+        arguments = (*first.arguments[:-1], Scalar("steps"))
+        first = dataclasses.replace(first, arguments=arguments)
+        return (first, *(dataclasses.replace(one, when="inputs") for one in rest))
+
+
+@pytest.mark.parametrize("n", [10, 3, 4])
+def test_launches_that_can_do_a_whole_pass_at_once(n):
+    replay, _ = gathering({}, Counting())
+    seen = []
+    replay.run = lambda: seen.append(dict(replay._numbers))
+    assert replay.run_pass(n, count=7) == -(-n // 4)
+    assert seen == [
+        {"first": 0, "samples": n, "seen": min(n, 4), "fresh": 1, "count": 7,
+         "steps": -(-n // 4)},
+    ]
+
+
+@pytest.mark.parametrize(("n", "most"), [(10, 2), (17, 3), (4, 3), (24, 3), (19, 4)])
+def test_the_runs_of_a_pass_make_its_steps_and_no_more(n, most, monkeypatch):
+    replay, span = gathering({}, Counting())
+    monkeypatch.setattr("clnet.runtime.replay.RUN_FLOPS", most * span_flops(span))
+    replay, _ = gathering({}, Counting())
+    seen = []
+    replay.run = lambda: seen.append(dict(replay._numbers))
+    steps = replay.run_pass(n)
+    assert sum(run["steps"] for run in seen) == steps == -(-n // 4)
+    for run in seen:
+        assert run["steps"] == -(-run["samples"] // 4) <= most
+        assert run["first"] + run["samples"] <= n

@@ -1,0 +1,266 @@
+"""The cpu variant's workers: whoever does what how often, the bits are the same."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+import time
+from functools import cache
+
+import numpy as np
+import pytest
+from bounds import assert_right
+
+import clnet
+from clnet import Dense, Network
+from clnet.opencl import program
+from clnet.opencl.session import session
+from clnet.runtime.binding import Step
+from clnet.runtime.executable import Executable
+from clnet.variants.dense import cpu
+from clnet.variants.dense.cpu import STATE, Cpu
+
+CPU = clnet.device("cpu")
+CALLER = any(place.serial for place in CPU.companions)
+MODES = {
+    "one": ({"workers": 1, "caller": 0}, CPU),
+    "here": ({"workers": 1, "caller": 0}, CPU.places[-1]),
+    "two": ({"workers": 2, "caller": 0}, CPU),
+    "five": ({"workers": 5, "caller": 0}, CPU),
+    **({"lead": ({"workers": 2, "caller": 1}, CPU),
+        "lead of five": ({"workers": 5, "caller": 1}, CPU)} if CALLER else {}),
+}
+TOGETHER = [name for name, (config, _) in MODES.items() if config["workers"] > 1]
+GROUPS = (1, 2, 3, 4, 8)
+
+
+def executable(network, batch, mode, group):
+    config, place = MODES[mode]
+    span = network.program.span(0, len(network.program.ops), batch)
+    step = Step(span, Cpu(), {**config, "group": group}, place)
+    return Executable(session(CPU), network, [step], span.inputs, span.outputs)
+
+
+def run(one, x):
+    program = one.network.program
+    one.x[program.input.name][...] = x
+    one.run()
+    return one.result(program.output.name)
+
+
+def state(one):
+    """The words that the workers share, as they are between calls."""
+    return one._scratch[0, "state"].array.view(np.int32)
+
+
+def assert_at_rest(one, mode, calls):
+    words = state(one)
+    assert words[0] == calls
+    assert not words[1:STATE].any()
+    if MODES[mode][0]["caller"] == 0:
+        layers = len(one.network.layers)
+        assert not words[STATE : STATE + layers].any()
+
+
+@cache
+def network(*sizes):
+    names = itertools.cycle(["tanh", "relu", "sigmoid", "identity"])
+    layers = [
+        Dense(n, name, bias=i % 2 == 0)
+        for i, (n, name) in enumerate(zip(sizes[1:], names, strict=False))
+    ]
+    return Network(sizes[0], layers, seed=len(sizes))
+
+
+def inputs(network, batch, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.uniform(-1, 1, (batch, network.n_in)).astype(np.float32)
+
+
+EDGES = network(1, 15, 16, 17, 1, 63, 64, 65, 31, 127, 129, 3)
+WIDE = network(33, 257, 128, 500, 10)
+BATCHES = (*range(1, 14), 95, 96, 97, 193)
+
+
+# The bits -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("net", [EDGES, WIDE], ids=["edges", "wide"])
+def test_every_way_of_sharing_gives_the_same_bits(net, batch):
+    x = inputs(net, batch)
+    first = run(executable(net, batch, "one", 4), x)
+    assert_right(net, x, first)
+    for mode, group in itertools.product(MODES, (1, 3, 4, 8)):
+        y = run(executable(net, batch, mode, group), x)
+        np.testing.assert_array_equal(y, first, err_msg=f"{mode} {group}")
+
+
+@pytest.mark.parametrize(
+    "width", [1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129]
+)
+def test_every_width_is_cut_well(width):
+    net = network(7, width, width, 5)
+    for batch in (1, 2, 7):
+        x = inputs(net, batch)
+        expected = run(executable(net, batch, "one", 4), x)
+        assert_right(net, x, expected)
+        for mode in TOGETHER:
+            for group in (1, 4):
+                y = run(executable(net, batch, mode, group), x)
+                np.testing.assert_array_equal(y, expected)
+
+
+def test_a_sample_does_not_depend_on_its_neighbours():
+    """Whatever tile computes it, a sum is added up in one order."""
+    x = inputs(WIDE, 97)
+    together = run(executable(WIDE, 97, "one", 4), x)
+    alone = executable(WIDE, 1, "one", 4)
+    for i in (0, 5, 6, 94, 95, 96):
+        np.testing.assert_allclose(run(alone, x[i]), together[i : i + 1], rtol=1e-4)
+    x[3] = np.nan
+    y = run(executable(WIDE, 97, "two", 2), x)
+    others = np.arange(97) != 3
+    np.testing.assert_array_equal(y[others], together[others])
+
+
+# Many calls -----------------------------------------------------------------------
+
+
+def many_calls(net, batch, mode, group, calls, pause=None):
+    """Call with inputs in turn; every result is that of one worker alone."""
+    xs = [inputs(net, batch, seed) for seed in range(5)]
+    alone = executable(net, batch, "one", group)
+    expected = [run(alone, x) for x in xs]
+    one = executable(net, batch, mode, group)
+    for call in range(calls):
+        y = run(one, xs[call % 5])
+        np.testing.assert_array_equal(y, expected[call % 5], err_msg=f"call {call}")
+        assert_at_rest(one, mode, call + 1)
+        if pause is not None:
+            time.sleep(pause(call))
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("mode", TOGETHER)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_many_calls(mode, group, batch):
+    many_calls(EDGES, batch, mode, group, 200)
+
+
+@pytest.mark.parametrize("mode", TOGETHER)
+def test_many_calls_of_blocks(mode):
+    many_calls(EDGES, 97, mode, 1, 40)
+    many_calls(WIDE, 193, mode, 2, 10)
+
+
+@pytest.mark.parametrize("mode", TOGETHER)
+def test_helpers_may_go_and_come_between_calls(mode):
+    """Pauses around the time that a helper stays for the next call."""
+    many_calls(EDGES, 1, mode, 1, 60, lambda call: 1e-4 * (call % 20))
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """No worker waits for another: tasks that are held are done again."""
+    monkeypatch.setattr(cpu, "PATIENCE", 1)
+    monkeypatch.setattr(cpu, "LINGER", 200)
+
+
+@pytest.mark.parametrize("group", [1, 4])
+@pytest.mark.parametrize("mode", TOGETHER)
+@pytest.mark.parametrize("batch", [1, 5])
+def test_tasks_that_are_done_twice_do_no_harm(impatient, mode, group, batch):
+    many_calls(EDGES, batch, mode, group, 150)
+    many_calls(WIDE, batch, mode, group, 100)
+
+
+@pytest.mark.parametrize("mode", TOGETHER)
+def test_tasks_of_blocks_that_are_done_twice_do_no_harm(impatient, mode):
+    many_calls(WIDE, 193, mode, 1, 15)
+
+
+@pytest.mark.parametrize("source", ["dense/cpu.cl", "training/epoch.cl"])
+def test_workers_tell_each_other_by_atomics_that_order(source):
+    """The order that x86 keeps anyway, and ARM does not: no test here would miss it."""
+    text = (program.kernel_directory() / source).read_text()
+    relaxed = set(re.findall(r"\batomic_\w+", text))
+    assert relaxed == {"atomic_inc"}  # which claims a task
+    assert not re.search(r"while \(\*", text)
+
+
+@pytest.mark.parametrize("group", [1, 4])
+@pytest.mark.parametrize("mode", TOGETHER)
+def test_a_compiler_without_atomics_that_order(monkeypatch, mode, group):
+    def without(*parts):
+        return program.source_text(*parts).replace("__CLANG_ATOMIC", "NONE_HERE")
+
+    monkeypatch.setattr("clnet.opencl.session.source_text", without)
+    many_calls(EDGES, 2, mode, group, 100)
+
+
+@pytest.mark.parametrize("mode", TOGETHER)
+def test_the_count_of_calls_may_pass_the_largest_number(mode):
+    one = executable(EDGES, 1, mode, 1)
+    x = inputs(EDGES, 1)
+    expected = run(one, x)
+    time.sleep(0.01)  # helpers have gone
+    state(one)[0] = np.iinfo(np.int32).max - 2
+    for _ in range(8):
+        other = inputs(EDGES, 1, seed=1)
+        run(one, other)
+        np.testing.assert_array_equal(run(one, x), expected)
+    assert state(one)[0] < 0
+
+
+@pytest.mark.parametrize("mode", TOGETHER)
+def test_replaced_parameters_are_packed_anew(mode):
+    net = Network.mlp([9, 40, 40, 7], "tanh", seed=1)
+    one = executable(net, 3, mode, 1)
+    x = inputs(net, 3)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        assert_right(net, x, run(one, x))
+        net.parameters = rng.uniform(-0.5, 0.5, net.parameters.shape)
+
+
+@pytest.mark.parametrize("mode", TOGETHER)
+def test_executables_side_by_side(mode):
+    """Each has its own state; one's helpers take cores from the other's."""
+    ones = [executable(net, 2, mode, 1) for net in (EDGES, WIDE, EDGES)]
+    xs = [inputs(one.network, 2) for one in ones]
+    expected = [run(one, x) for one, x in zip(ones, xs, strict=True)]
+    for _ in range(40):
+        for one, x, y in zip(ones, xs, expected, strict=True):
+            np.testing.assert_array_equal(run(one, x), y)
+
+
+@pytest.mark.parametrize("mode", TOGETHER)
+def test_threads_with_an_executable_each(mode):
+    wrong = []
+
+    def work(net, seed):
+        try:
+            many_calls(net, 1 + seed, mode, 2, 60)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [
+        threading.Thread(target=work, args=(net, seed))
+        for seed, net in enumerate([EDGES, WIDE, EDGES, WIDE])
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert wrong == []
+
+
+def test_an_executable_may_go_while_its_helpers_stay():
+    for mode in TOGETHER:
+        for _ in range(20):
+            one = executable(EDGES, 1, mode, 1)
+            run(one, inputs(EDGES, 1))
+            del one

@@ -1,0 +1,175 @@
+"""mma_chain by its plain-C path; one group has nobody to wait for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from bounds import HALVES, LAMBDA, deviations
+from devices import CPU_ONLY, DEVICE, H200, ONE_GROUP
+from waits import assert_computed_again
+
+from clnet import Dense, Local, Network
+from clnet.ir.ops import PRECISIONS
+from clnet.nn.activations import activation
+from clnet.opencl.session import session
+from clnet.runtime.binding import Step
+from clnet.runtime.executable import Executable
+from clnet.variants.dense import mma_chain
+from clnet.variants.dense.mma_chain import (
+    KEYS,
+    NOT_BEYOND_SUMS,
+    SHAPES,
+    MmaChain,
+    Tiling,
+)
+from clnet.variants.packing import PLANES
+
+DECLARED_BYTES = 205 << 10  # that a group of such a device may declare
+
+
+def config_of(*shape):
+    return dict(zip(KEYS, shape, strict=True))
+
+
+def whole(network, batch, precision="highest"):
+    program = network.program.at(precision)
+    return program.span(0, len(program.ops), batch)
+
+
+def check(network, batch, config, precision="highest", device=ONE_GROUP):
+    span = whole(network, batch, precision)
+    assert MmaChain().refuse(span, H200) is None
+    step = Step(span, MmaChain(), config, device)
+    (y,) = span.outputs
+    one = Executable(session(device), network, [step], span.inputs, (y,))
+    rng = np.random.default_rng(batch)
+    last = span.chain[-1].apply.sums.name
+    tiny = float(np.finfo(np.float32).tiny)  # below it, devices may flush to zero
+    for _ in range(3):  # what groups have counted grows from launch to launch
+        x = rng.uniform(-1, 1, (batch, network.n_in)).astype(np.float32)
+        one.x[span.inputs[0].name][...] = x
+        one.run()
+        inputs = {span.inputs[0].name: x, "samples": batch}
+        exact, deviation = deviations(
+            span.ops, inputs, network.parameters, HALVES[precision]
+        )
+        found = one.result(y.name)
+        assert not one.failed(found)
+        off = np.abs(found - exact[y.name])
+        flushed = tiny * (1 + np.abs(exact[last]))  # a factor of the sum, as silu has
+        assert (off <= LAMBDA * deviation[y.name] + flushed).all()
+
+
+def mixed(*sizes):
+    """Several activations, the last of which has no bound, with bias and without."""
+    names = ("tanh", "sigmoid", "gaussian")
+    layers = [Dense(n, names[i % 3], bias=i != 1) for i, n in enumerate(sizes[1:-1])]
+    return Network(sizes[0], [*layers, Dense(sizes[-1], "silu")], seed=1)
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1, 1e6])
+def test_scales_of_rows(scale):
+    """Values without a bound have scales that are known before they are."""
+    names = ("relu", "tanh", "gelu", "identity", "silu")
+    layers = [Dense(n, name) for n, name in zip((40, 9, 33, 20, 5), names, strict=True)]
+    network = Network(30, layers, seed=1)
+    network.parameters = network.parameters * scale
+    check(network, 65, config_of(64, 32, 32, 4, 2))
+
+
+@pytest.mark.parametrize("name", sorted(NOT_BEYOND_SUMS))
+def test_what_is_not_beyond_its_sum(name):
+    v = np.linspace(-100, 100, 20001)
+    assert (np.abs(activation(name).value(v)) <= np.abs(v)).all()
+
+
+@pytest.mark.parametrize(("sizes", "batch", "shape", "precision"), [
+    ((20, 33, 50, 7), 66, (64, 64, 32, 4, 2), "highest"),
+    ((65, 97, 35, 3), 64, (64, 96, 96, 4, 2), "medium"),
+    pytest.param(
+        (1, 1, 200, 1), 130, (128, 64, 64, 4, 2), "high", marks=pytest.mark.sweep
+    ),
+])
+def test_sizes(sizes, batch, shape, precision):
+    """At the edges of tiles, some layers of one tile and some of several."""
+    check(mixed(*sizes), batch, config_of(*shape), precision)
+
+
+@pytest.mark.skipif(
+    not DEVICE.forward_progress or MmaChain().refuse(
+        whole(mixed(3, 4, 2), 64), DEVICE
+    ) is not None,
+    reason=f"{DEVICE.name} has no groups with matrix units that run at one time",
+)
+@pytest.mark.parametrize("precision", PRECISIONS[:2])
+@pytest.mark.parametrize("batch", [200, 2500])
+def test_all_units_at_once(batch, precision):
+    """Layers of less tiles than groups and of more."""
+    sizes = 203, 1500, 700, 2100, 33
+    networks = mixed(*sizes), Network.mlp(sizes, "relu", seed=1)
+    for number, shape in enumerate(SHAPES[PLANES[precision]][batch > 200 :: 2]):
+        check(networks[number % 2], batch, config_of(*shape), precision, device=DEVICE)
+
+
+def test_shapes_keep_to_what_the_kernel_says():
+    for precision, planes in PLANES.items():
+        span, shapes = whole(mixed(3, 4, 2), 2, precision), SHAPES[planes]
+        assert len(set(shapes)) == len(shapes)
+        for shape in shapes:
+            tiling = Tiling(span, config_of(*shape), H200.compute_units)
+            assert tiling.local_bytes <= DECLARED_BYTES
+
+
+@pytest.mark.parametrize(("batch", "sizes", "tile", "narrow"), [
+    (1024, (200, 1000, *[2000] * 7, 1000, 100), (128, 128), 64),
+    (1024, (200, 1000, *[4000] * 3, 1000, 100), (128, 256), 64),
+    (1024, (200, 400, *[500] * 7, 400, 100), (64, 64), 32),
+    (8192, (200, 1000, *[2000] * 7, 1000, 100), (128, 256), 64),
+])
+def test_the_first_shape_is_the_one_measured_to_be_fastest(batch, sizes, tile, narrow):
+    span = whole(Network.mlp(sizes, "sigmoid"), batch, "medium")
+    first = next(iter(MmaChain().space(span, H200)))
+    assert (first["tile_m"], first["tile_n"]) == tile
+    widths = Tiling(span, first, H200.compute_units).widths
+    assert widths[-1] == narrow
+    assert widths[3] == tile[1]
+
+
+def test_refusals():
+    refuse = MmaChain().refuse
+    network = mixed(3, 4, 2)
+    assert refuse(whole(network, 64), H200) is None
+    assert "64 samples" in refuse(whole(network, 63), H200)
+    alone = replace(H200, forward_progress=False)
+    assert "one after the other" in refuse(whole(network, 64), alone)
+    for capability, sentence in (((7, 5), "matrix units"), ((8, 6), "9.0")):
+        old = replace(H200, compute_capability=capability)
+        assert sentence in refuse(whole(network, 64), old)
+    double = Network.mlp([3, 4, 2], seed=1, dtype="float64")
+    assert "float32 only" in refuse(whole(double, 64), H200)
+    small = replace(H200, unit_local_memory=140 << 10)
+    span = whole(network, 64, "medium")
+    found = list(MmaChain().space(span, small))
+    assert found
+    tilings = [Tiling(span, config, 132) for config in found]
+    assert all(tiling.local_bytes < 140 << 10 for tiling in tilings)
+    none = replace(H200, unit_local_memory=2 << 10)
+    assert "more local memory" in refuse(whole(network, 64), none)
+    local = Network(9, [Local(window=3), Dense(2)])
+    assert "dense layers" in refuse(whole(local, 64), H200)
+    assert "two layers" in refuse(whole(mixed(3, 2), 64), H200)
+    unbounded = Network(3, [Dense(4, "softplus"), Dense(4)])
+    assert "softplus may be" in refuse(whole(unbounded, 64), H200)
+
+
+@CPU_ONLY
+def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
+    monkeypatch.setattr(mma_chain, "PATIENCE", 100)
+    network = mixed(30, 400, 2)
+    device = replace(ONE_GROUP, compute_units=5 * DEVICE.compute_units)
+    config = config_of(64, 64, 32, 4, 2)
+    assert_computed_again(
+        network, Step(whole(network, 3), MmaChain(), config, device), 3
+    )

@@ -1,0 +1,187 @@
+"""The persistent variant against the oracle, where it says no, and waits in vain.
+
+One group has nobody to wait for, so that its arithmetic can be tested where groups may
+run one after the other; there, more groups wait in vain, as they shall be able to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from bounds import span_bound
+from devices import CPU_ONLY, DEVICE, H200, posing
+from waits import assert_computed_again
+
+import clnet
+from clnet import Dense, Network
+from clnet.errors import ClnetWarning
+from clnet.nn.activations import ACTIVATIONS
+from clnet.opencl.program import inline_ptx
+from clnet.opencl.session import session
+from clnet.runtime import executable
+from clnet.runtime.binding import Step
+from clnet.runtime.executable import Executable
+from clnet.variants.dense import persistent
+from clnet.variants.dense.persistent import BULK, Persistent
+
+RNG = np.random.default_rng(3)
+SMALL = {"group": 64, "depth": 2}
+
+
+def steps_of(network, device, config, start=0, stop=None):
+    program = network.program
+    span = program.span(start, stop or len(program.ops), 1)
+    assert Persistent().refuse(span, device) is None
+    return [Step(span, Persistent(), config, device)]
+
+
+def check(network, config, device=None):
+    device = device or posing(1)
+    (step,) = steps_of(network, device, config)
+    (y,) = step.span.outputs
+    one = Executable(session(device), network, [step], step.span.inputs, (y,))
+    for _ in range(3):  # sets of words are used in turn
+        x = RNG.uniform(-1, 1, (1, network.n_in)).astype(np.float32)
+        one.x["x"][...] = x
+        one.run()
+        exact, bound = span_bound(step.span, {"x": x}, network.parameters)
+        assert (np.abs(one.result(y.name) - exact[y.name]) <= bound[y.name]).all()
+
+
+@pytest.mark.parametrize(("sizes", "group", "depth"), [
+    ((1, 1), 32, 1), ((8, 31, 32, 33, 1, 5), 32, 4),
+    ((64, 200, 130, 7), 64, 2), ((129, 65, 2, 127, 4), 128, 1),
+])
+def test_sizes(sizes, group, depth):
+    network = Network.mlp(sizes, "sigmoid", seed=1)
+    check(network, {"group": group, "depth": depth})
+
+
+@pytest.mark.parametrize("sizes", [(20, 5, 10), (4000, 2200, 10)])
+def test_its_default(sizes):
+    network = Network.mlp(sizes, "tanh", seed=2)
+    span = network.program.span(0, len(network.program.ops), 1)
+    check(network, next(iter(Persistent().space(span, posing(1)))))
+
+
+@pytest.mark.skipif(
+    inline_ptx(DEVICE) < BULK, reason=f"{DEVICE.name} has no bulk copies"
+)
+@pytest.mark.parametrize("sizes", [
+    (1, 1), (8, 31, 32, 33, 1, 5), (129, 700, 2, 130, 4), (200, 500, 750, 750, 100),
+    (1000, 2000, 2000, 2000, 999, 30), (4000, 4001, 3000, 10),
+])
+def test_bulk_copies(sizes):
+    network = Network.mlp(sizes, "tanh", seed=1)
+    span = network.program.span(0, len(network.program.ops), 1)
+    for config in Persistent().space(span, DEVICE):
+        check(network, config)
+
+
+def test_shapes_of_rings():
+    for sizes in (
+        (1, 1), (4000, 7), (200, *[500] * 9), (2000, *[2000] * 4, 10),
+        (1000, *[4000] * 3, 10),
+    ):
+        network = Network.mlp(sizes, seed=1)
+        span = network.program.span(0, len(network.program.ops), 1)
+        space = list(Persistent().space(span, H200))
+        assert all("piece" in config for config in space)
+        for config in space:
+            (launch,) = Persistent().launches(span, config, H200)
+            d = {k: v for k, v in launch.defines.items() if isinstance(v, int)}
+            ring, sums = d["SLOTS"] * (16 * d["SLOT"] + 16), d["GROUP"] >> d["HALVINGS"]
+            room = 160 if config["per_unit"] == 1 and d["KEEP"] < 100 else 48
+            assert ring + 8 * d["MOST"] * sums <= room << 10
+            assert d["SLOTS"] >= max(2, d["FLIGHT"])
+            assert d["ROWS"] >> d["HALVINGS"] >= 1
+            assert sums % (4 * d["HOLDERS"]) == 0
+            assert (max(sizes[1:]) // d["GROUPS"] + 1) * d["HOLDERS"] <= d["GROUP"]
+            assert d["ROWS"] % d["PIECE"] == 0
+            assert 4 * d["VECTORS"] * config["group"] >= max(sizes[:-1])
+            assert d["MOST"] * d["GROUPS"] >= max(sizes[1:])
+    wide = Network.mlp([20, 80000], seed=1).program.span(0, 2, 1)
+    assert all("depth" in config for config in Persistent().space(wide, H200))
+
+
+def test_inputs_that_are_on_the_device():
+    network, device = Network.mlp([20, 9, 4], "tanh", seed=2), posing(1)
+    (step,) = steps_of(network, device, SMALL)
+    (x,), (y,) = step.span.inputs, step.span.outputs
+    ours = session(device)
+    one = Executable(ours, network, [step], [x], [y], on_device=True)
+    rows = RNG.uniform(-1, 1, (1, 20)).astype(np.float32)
+    one.write(x, rows)
+    one.run()
+    ours.finish()
+    found = one._value(y).read(ours, 4, "float32")
+    exact, bound = span_bound(step.span, {"x": rows}, network.parameters)
+    assert (np.abs(found - exact[y.name]) <= bound[y.name]).all()
+
+
+def test_functions_and_biases():
+    names = [name for name in ACTIVATIONS if name != "softmax"]
+    layers = [
+        Dense(20, name, 0.5, bias=i % 3 > 0) for i, name in enumerate(names)
+    ]
+    check(Network(20, layers, seed=4), SMALL)
+
+
+def test_values_that_are_not_numbers_arrive():
+    network = Network.mlp([3, 4, 2], "identity", seed=1)
+    device = posing(1)
+    (step,) = steps_of(network, device, SMALL)
+    one = Executable(
+        session(device), network, [step], step.span.inputs, step.span.outputs
+    )
+    one.x["x"][...] = np.frombuffer(b"\xff" * 12, np.float32)  # the bits of no word
+    one.run()
+    y = one.result(step.span.outputs[0].name)
+    assert np.isnan(y).all()
+    assert not one.failed(y)
+
+
+def test_answers_at_the_hosts_own_address(monkeypatch):
+    """Without a copy; those that do not arrive are waited for."""
+    monkeypatch.setattr(executable, "copy_out", None)
+    device = replace(posing(1), fine_svm=False, companions=(), mapped_host_memory=None)
+    device = clnet.device(device)
+    assert device.mapped_host_memory
+    for looks in (2000, 1):
+        monkeypatch.setattr(executable, "LOOKS", looks)
+        check(Network.mlp([20, 9, 4], "tanh", seed=2), SMALL, device)
+
+
+def test_refusals():
+    network = Network.mlp([3, 4, 2], seed=1)
+    span = network.program.span(0, 4, 1)
+    refuse = Persistent().refuse
+    alone = replace(DEVICE, forward_progress=False)
+    assert "one after the other" in refuse(span, alone)
+    device = posing(1)
+    assert "one sample" in refuse(network.program.span(0, 4, 2), device)
+    double = Network.mlp([3, 4, 2], seed=1, dtype="float64")
+    assert "float32 only" in refuse(double.program.span(0, 4, 1), device)
+    wide = Network.mlp([9000, 2], seed=1).program.span(0, 2, 1)
+    assert "9000" in refuse(wide, replace(device, local_memory=1 << 15))
+
+
+@CPU_ONLY
+def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
+    monkeypatch.setattr(persistent, "PATIENCE", 1000)
+    network = Network.mlp([30, 40, 20], "sigmoid", seed=1)
+    device = posing(5 * DEVICE.compute_units)
+    (waiting,) = steps_of(network, device, {"group": 1, "depth": 1})
+    assert_computed_again(network, waiting, 1)
+
+
+@CPU_ONLY
+def test_a_planner_finds_out_by_measuring(monkeypatch):
+    monkeypatch.setattr(persistent, "PATIENCE", 1000)
+    device = posing(5 * DEVICE.compute_units)
+    network = Network.mlp([30, 40, 20], "sigmoid", seed=1)
+    with pytest.warns(ClnetWarning, match="persistent is left out"):
+        plan = network.compile(device, variants=["persistent", "generic"])
+    assert {step.variant.name for step in plan.steps} == {"generic"}

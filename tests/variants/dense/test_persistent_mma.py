@@ -1,0 +1,190 @@
+"""persistent_mma against the oracle by its plain-C path, and its schedule.
+
+One group has nobody to wait for: so its arithmetic is tested where groups may run one
+after the other. Slices then exchange their sums in the order of the group's tasks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from bounds import span_bound
+from devices import CPU_ONLY, DEVICE, H200, ONE_GROUP
+from waits import assert_computed_again
+
+from clnet import Dense, Local, Network
+from clnet.opencl.session import session
+from clnet.runtime.binding import Step
+from clnet.runtime.executable import Executable
+from clnet.variants.dense import persistent_mma
+from clnet.variants.dense.persistent_mma import (
+    KEYS,
+    LARGEST_BATCH,
+    SHAPES,
+    Cut,
+    PersistentMma,
+    Schedule,
+    kept,
+)
+
+
+def config_of(*shape):
+    return dict(zip(KEYS, shape, strict=True))
+
+
+SMALL = config_of(2, 2, 1, 2)
+
+
+def whole(network, batch):
+    return network.program.span(0, len(network.program.ops), batch)
+
+
+def check(network, batch, config, scale=1.0, seed=0, device=ONE_GROUP):
+    span = whole(network, batch)
+    step = Step(span, PersistentMma(), config, device)
+    (y,) = span.outputs
+    one = Executable(session(device), network, [step], span.inputs, (y,))
+    rng = np.random.default_rng(seed)
+    for _ in range(3):  # sets of words are used in turn
+        x = (scale * rng.uniform(-1, 1, (batch, network.n_in))).astype(np.float32)
+        one.x[span.inputs[0].name][...] = x
+        one.run()
+        exact, bound = span_bound(span, {span.inputs[0].name: x}, network.parameters)
+        assert (np.abs(one.result(y.name) - exact[y.name]) <= bound[y.name]).all()
+
+
+@pytest.mark.parametrize(("sizes", "batch", "shape"), [
+    ((20, 33, 50, 7), 5, (2, 1, 1, 1)),
+    pytest.param((16, 17, 1, 31), 16, (4, 2, 2, 2), marks=pytest.mark.sweep),
+    pytest.param((130, 130, 66, 15), 17, (8, 2, 4, 1), marks=pytest.mark.sweep),
+])
+def test_sizes(sizes, batch, shape):
+    check(Network.mlp(sizes, "sigmoid", seed=batch), batch, config_of(*shape))
+
+
+def mixed():
+    """Bounded and other activations, with bias and without."""
+    layers = [
+        Dense(35, "tanh"), Dense(33, "relu", bias=False), Dense(20, "silu", 0.5),
+        Dense(18, "identity"),
+    ]
+    return Network(40, layers, seed=1)
+
+
+@pytest.mark.parametrize("scale", [1e-10, 1e3])
+def test_functions_and_scales(scale):
+    check(mixed(), 9, SMALL, scale)
+
+
+@pytest.mark.skipif(
+    not DEVICE.forward_progress or PersistentMma().refuse(
+        whole(Network.mlp([3, 4, 2], seed=1), 2), DEVICE
+    ) is not None,
+    reason=f"{DEVICE.name} has no groups with matrix units that run at one time",
+)
+@pytest.mark.parametrize(
+    ("batch", "hidden"), [(2, "sigmoid"), (16, "relu"), (64, "sigmoid"), (128, "relu")]
+)
+def test_all_units_at_once(batch, hidden):
+    """Layers of one task a group, of several and of slices, in every shape."""
+    network = Network.mlp([200, 1500, 700, 2100, 33], hidden, seed=1)
+    span = whole(network, batch)
+    for config in PersistentMma().space(span, DEVICE):
+        check(network, batch, config, device=DEVICE)
+
+
+def test_slices_add_up(monkeypatch):
+    """The sums of slices, added by the last of them, which one group comes to last."""
+    monkeypatch.setattr(
+        persistent_mma, "kept",
+        lambda cut, slice_, columns: range(
+            cut.rows * columns * (slice_ == cut.slices - 1)
+        ),
+    )
+    monkeypatch.setattr(
+        Schedule, "cuts",
+        property(lambda self: [
+            Cut(2, 2, -(-p.row_blocks // 2) * 2 * self.tiles // self.config["columns"])
+            for p in self.packings
+        ]),
+    )
+    check(Network.mlp([80, 50, 33], "relu", seed=3), 11, SMALL)
+
+
+def test_what_is_not_a_number_stays_so():
+    network = mixed()
+    span = whole(network, 9)
+    step = Step(span, PersistentMma(), SMALL, ONE_GROUP)
+    one = Executable(session(ONE_GROUP), network, [step], span.inputs, span.outputs)
+    x = np.ones((9, 40), np.float32)
+    x[4, 7:10] = np.frombuffer(b"\xff" * 12, np.float32)  # the bits of no word
+    one.x[span.inputs[0].name][...] = x
+    one.run()
+    y = one.result(span.outputs[0].name)
+    assert (np.isnan(y).any(axis=1) == (np.arange(9) == 4)).all()
+    assert not one.failed(y)
+
+
+@pytest.mark.parametrize("batch", [2, 32, 100])
+@pytest.mark.parametrize("sizes", [
+    (200, 400, 500, 100), (200, 1000, 2000, 2000, 1000, 100), (33, 9000, 5),
+])
+def test_schedules_cover_each_block_once(sizes, batch):
+    span = whole(Network.mlp(sizes, "sigmoid"), batch)
+    configs = list(PersistentMma().space(span, H200))
+    assert configs
+    for config in configs:
+        schedule = Schedule(span, config, H200)
+        done = [0] * len(schedule.packings)
+        for weights, _, _, blocks, rows, *_, neuron, _, _, _, _, _ in (
+            task for tasks in schedule.tasks.tolist() for task in tasks if task[3]
+        ):
+            starts = [before // 1024 for before, _ in schedule.packed_before]
+            layer = np.searchsorted(starts, weights, "right") - 1
+            height = schedule.packings[layer].row_blocks - neuron // 16
+            done[layer] += blocks * min(rows, height)
+        columns = schedule.tiles // config["columns"]
+        assert done == [p.row_blocks * p.blocks * columns for p in schedule.packings]
+        for cut in schedule.cuts:
+            assert cut.slices == 1 or cut.tasks <= schedule.groups
+            columns = config["columns"]
+            finished = [c for q in range(cut.slices) for c in kept(cut, q, columns)]
+            assert sorted(finished) == list(range(cut.rows * columns))
+
+
+def test_shapes_keep_to_what_the_kernel_says():
+    assert len(set(SHAPES)) == len(SHAPES)
+    for shape in SHAPES:
+        config = config_of(*shape)
+        assert config["rows"] * config["columns"] <= config["warps"] <= 16
+
+
+def test_refusals():
+    network = Network.mlp([3, 4, 2], seed=1)
+    refuse = PersistentMma().refuse
+    assert refuse(whole(network, 2), H200) is None
+    assert "samples at a time" in refuse(whole(network, 1), H200)
+    assert "samples at a time" in refuse(whole(network, LARGEST_BATCH + 1), H200)
+    alone = replace(H200, forward_progress=False)
+    assert "one after the other" in refuse(whole(network, 4), alone)
+    small = replace(H200, local_memory=1 << 12)
+    assert "4096 bytes" in refuse(whole(network, 4), small)
+    old = replace(H200, compute_capability=(7, 5))
+    assert "matrix units" in refuse(whole(network, 4), old)
+    double = Network.mlp([3, 4, 2], seed=1, dtype="float64")
+    assert "float32 only" in refuse(whole(double, 4), H200)
+    local = Network(9, [Local(window=3)])
+    assert "dense layers" in refuse(whole(local, 4), H200)
+
+
+@CPU_ONLY
+def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
+    monkeypatch.setattr(persistent_mma, "PATIENCE", 100)
+    network = Network.mlp([30, 40, 20], "sigmoid", seed=1)
+    device = replace(ONE_GROUP, compute_units=5 * DEVICE.compute_units)
+    config = config_of(1, 1, 1, 1)
+    assert_computed_again(
+        network, Step(whole(network, 3), PersistentMma(), config, device), 3
+    )

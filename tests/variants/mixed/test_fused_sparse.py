@@ -1,0 +1,137 @@
+"""Whole networks with sparse layers in one launch, against the oracle."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from test_sparse_variants import CPU, GPU, PLACE, SESSION, Posed, close
+
+from clnet import Dense, Local, Network, Sparse
+from clnet.ir import reference
+from clnet.planning.candidates import eligible
+from clnet.runtime.binding import Step
+from clnet.runtime.replay import Learnt, Replay
+from clnet.variants.mixed.fused_sparse import FusedSparse
+
+FUSED = FusedSparse()
+
+
+def sparse(n_out, name, density, form, **more):
+    return Sparse(n_out, name, density=density, seed=n_out, format=form, **more)
+
+
+NETWORKS = {
+    "one format": [sparse(33, "tanh", 0.2, "csr"), sparse(40, "sigmoid", 0.1, "csr")],
+    "hyb, ell and dense rows": [
+        sparse(65, "tanh", 0.1, "hyb"), Dense(37, "relu"),
+        sparse(9, "sigmoid", 0.5, "ell"), sparse(300, "elliot", 0.2, "sell"),
+    ],
+    "local, dia, no bias": [
+        sparse(64, "tanh", 0.3, "coo", bias=False), Local(5, "relu", bias="shared"),
+        Local(3, "tanh"), sparse(31, "identity", 0.1, "dia"),
+    ],
+    "shortcuts": [
+        sparse(60, "tanh", 0.1, "csr"), Dense(12, "sigmoid", sources=(0, 1)),
+        sparse(37, "sigmoid", 0.4, "coo", sources=(0, 1, 2)),
+        sparse(5, "tanh", 0.9, "dense", sources=(2, 3)),
+    ],
+    "wide places": [sparse(9, "tanh", 0.0001, "csr"), sparse(3, "tanh", 1.0, "ell")],
+}
+
+
+def network_of(name, dtype="float32"):
+    network = Network(
+        70_000 if name == "wide places" else 29, NETWORKS[name], seed=1, dtype=dtype
+    )
+    network.parameters = np.random.default_rng(1).uniform(
+        -1, 1, network.parameters.shape
+    )
+    return network
+
+
+def run(network, span, config, place):
+    """Compare a second call's output with the oracle; NaN went through the first."""
+    learnt = Learnt(SESSION, network.parameters, np.zeros((0, 0)))
+    step = Step(span, Posed(FUSED, place), config, PLACE)
+    replay = Replay(SESSION, [step], network.layout, learnt)
+    (x,), (y,) = span.inputs, span.outputs
+    rows = np.random.default_rng(span.batch).uniform(-1, 1, (span.batch, x.width))
+    rows = rows.astype(network.dtype)
+    for given in (np.full_like(rows, np.nan), rows):
+        replay.write(x, given)
+        replay.write(y, np.full((span.batch, y.width), np.nan))
+        replay.run()
+    values = {"batch": np.array(span.batch), x.name: rows.astype(np.float64)}
+    reference.run_ops(span.ops, values, network.parameters.astype(np.float64))
+    close(replay.read(y), values[y.name], 40.0, 100)
+
+
+@pytest.mark.parametrize("place", [CPU, GPU], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.unoptimised] * (i % 2))
+    for i, name in enumerate(NETWORKS)
+])
+def test_networks(name, place):
+    number = list(NETWORKS).index(name)
+    if name == "wide places":  # the only indices of 32 bits
+        place = dataclasses.replace(place, local_memory=1 << 20)
+        if PLACE.local_memory < 1 << 20 and place.type == "gpu":
+            pytest.skip("the device has not that much local memory")
+    for i, batch in enumerate((1, 9, 33) if name != "wide places" else (3,)):
+        dtype = "float64" if PLACE.fp64 and i == number % 3 else "float32"
+        network = network_of(name, dtype)
+        span = network.program.span(0, len(network.program.ops), batch)
+        assert FUSED.refuse(span, place) is None
+        listed = list(FUSED.space(span, place))
+        run(network, span, listed[(number + i) % len(listed)], place)
+
+
+def test_it_is_found_for_layers_of_several_products():
+    """The planner's runs: HYB has two products a layer, and so have shortcuts."""
+    for name, stop in (("hyb, ell and dense rows", 5), ("shortcuts", 10)):
+        program = network_of(name).program
+        listed = eligible(
+            program, 2, 2, (FUSED,), CPU, lambda v, s, p: list(v.space(s, p)), {}
+        )
+        assert {(c.start, c.stop) for c in listed} >= {(0, len(program.ops))}
+        assert len(program.ops) >= stop
+
+
+def test_spaces_and_costs_are_sane():
+    small = dataclasses.replace(GPU, local_memory=8 << 10, largest_group=64)
+    for name in ("one format", "shortcuts"):
+        program = network_of(name).program
+        for batch in (1, 40):
+            span = program.span(0, len(program.ops), batch)
+            for place in (small, GPU, CPU):
+                space = list(FUSED.space(span, place))
+                assert 1 <= len(space) <= 16
+                assert all(space.count(config) == 1 for config in space)
+                for config in space:
+                    cost = FUSED.cost(span, config, place)
+                    (launch,) = FUSED.launches(span, config, place)
+                    assert 1 <= cost.compute_units <= place.compute_units
+                    assert launch.global_size[0] % launch.local_size[0] == 0
+                    assert launch.local_size[0] <= place.largest_group
+
+
+def test_refusals():
+    program = network_of("shortcuts").program
+    n = len(program.ops)
+    assert "this is one" in FUSED.refuse(program.span(0, 2, 1), GPU)
+    assert "these ops are none" in FUSED.refuse(program.span(0, 3, 1), GPU)
+    assert "more is read later" in FUSED.refuse(program.span(0, 5, 1), GPU)
+    assert "read several" in FUSED.refuse(program.span(2, n, 1), GPU)
+    tiny = dataclasses.replace(GPU, local_memory=300)
+    assert "has 300" in FUSED.refuse(program.span(0, n, 1), tiny)
+    dense = Network.mlp([3, 4, 5]).program
+    assert "here are none" in FUSED.refuse(dense.span(0, 4, 1), GPU)
+    mixed = Network(9, [
+        sparse(4, "tanh", 0.5, "csr"), sparse(2, ("tanh", "relu"), 0.5, "csr")
+    ]).program
+    assert "neurons differ" in FUSED.refuse(mixed.span(0, 4, 1), GPU)
+    old = dataclasses.replace(GPU, fp64=False)
+    double = network_of("one format", "float64").program
+    assert "no float64" in FUSED.refuse(double.span(0, 4, 1), old)

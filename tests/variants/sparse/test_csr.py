@@ -1,0 +1,110 @@
+"""The csr variant against the oracle, and where it says no."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from bounds import span_bound
+
+import clnet
+from clnet import Dense, Network, Sparse
+from clnet.ir import reference
+from clnet.nn.activations import ACTIVATIONS
+from clnet.nn.storage import Pattern
+from clnet.opencl.session import session
+from clnet.runtime.binding import Step
+from clnet.runtime.executable import Executable
+from clnet.variants.sparse.csr import Csr
+from clnet.variants.sparse.sparse import bounds
+
+CPU = clnet.device("cpu")
+RNG = np.random.default_rng(1)
+LENGTHS = np.array([0, 1, 2, 7, 8, 9, 15, 16, 17, 24, 31, 40, 0])
+PATTERNS = {
+    "row lengths": np.arange(40) < LENGTHS[:, np.newaxis],
+    "random": RNG.random((70, 90)) < 0.1,
+    "one long row": np.eye(70, 300, dtype=bool) | (np.arange(70) == 4)[:, np.newaxis],
+    "single entry": np.arange(35).reshape(5, 7) == 34,
+    "wide indices": np.arange(70_000) % 10_007 == np.array([[3], [70]]),
+}
+
+
+def run(network, batch, place, runs, x):
+    span = network.program.span(0, 2, batch)
+    assert Csr().refuse(span, place) is None
+    step = Step(span, Csr(), {"runs": runs, "tile": 1}, place)
+    one = Executable(session(CPU), network, [step], span.inputs, span.outputs)
+    one.x["x"][...] = x
+    one.run()
+    return span, one.result("y1")
+
+
+def check(network, batch, place, runs):
+    x = RNG.uniform(-1, 1, (batch, network.n_in)).astype(network.dtype)
+    span, y = run(network, batch, place, runs, x)
+    exact, bound = span_bound(span, {"x": x}, network.parameters)
+    assert (np.abs(y - exact["y1"]) <= bound["y1"]).all()
+
+
+@pytest.mark.parametrize("mask", PATTERNS.values(), ids=PATTERNS)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_patterns(mask, batch):
+    network = Network(
+        mask.shape[1], [Sparse(len(mask), "tanh", pattern=mask)], seed=1
+    )
+    for place in CPU.places:
+        for runs in (1, 2, len(mask)):
+            check(network, batch, place, runs)
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_functions(name):
+    dtype = "float64" if CPU.fp64 and len(name) % 2 else "float32"
+    layer = Sparse(70, name, 0.5, len(name) % 3 > 0, pattern=PATTERNS["random"])
+    network = Network(90, [layer], seed=2, dtype=dtype, fann_compatible=name < "g")
+    check(network, 2, CPU, 3)
+
+
+def test_runs_have_the_same_work():
+    pattern = Pattern.of(PATTERNS["one long row"])
+    assert bounds(pattern.starts, 1).tolist() == [0, 70]
+    cuts = bounds(pattern.starts, 4)
+    assert cuts[0] == 0 and cuts[-1] == 70 and (np.diff(cuts) >= 0).all()
+    lengths = [int(pattern.lengths[a:b].sum()) for a, b in pairwise(cuts)]
+    assert max(lengths) <= 300 + 70
+    even = bounds(Pattern.of(np.ones((64, 5), bool)).starts, 4)
+    assert even.tolist() == [0, 16, 32, 48, 64]
+
+
+def test_a_network_with_it():
+    network = Network(90, [Sparse(70, "tanh", pattern=PATTERNS["random"]), Dense(4)])
+    x = RNG.uniform(-1, 1, (5, 90)).astype("float32")
+    plan = network.compile("cpu", 5, tune=False, variants=["csr", "generic"])
+    assert "csr" in plan.explain().split("spans that lost")[0]
+    np.testing.assert_allclose(
+        plan(x), reference.run(network.program, x, network.parameters), atol=1e-5
+    )
+    before = plan(x)
+    network.parameters = 2 * network.parameters
+    assert (plan(x) != before).any()
+
+
+def test_refusals():
+    mask = PATTERNS["random"]
+
+    def refusal(layers, stop=2, device=CPU):
+        network = Network(90, layers)
+        return Csr().refuse(network.program.span(0, stop, 1), device)
+
+    gpu = clnet.Device("some gpu", "gpu")
+    sparse = Sparse(70, pattern=mask)
+    assert refusal([sparse]) is None
+    assert "not dense" in refusal([Dense(70)])
+    assert refusal([Sparse(70, pattern=mask, format="ell")]) is None
+    assert refusal([sparse], 1) is None
+    assert "some gpu is none" in refusal([sparse], device=gpu)
+    names = ["tanh", "relu"] * 35
+    assert "neurons differ" in refusal([Sparse(70, names, pattern=mask)])

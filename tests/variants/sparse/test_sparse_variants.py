@@ -1,0 +1,268 @@
+"""The variants of sparse products against the oracle, over patterns and batches."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from bounds import LAMBDA
+
+import clnet
+from clnet import Dense, Network, Sparse
+from clnet.ir import reference
+from clnet.ir.lowering import lower_training
+from clnet.ir.ops import BiasAct, Span
+from clnet.ir.training_ops import ApplyT, Outer
+from clnet.nn.losses import loss_function
+from clnet.opencl.launch import Scratch
+from clnet.opencl.session import session
+from clnet.runtime.binding import Step
+from clnet.runtime.replay import Learnt, Replay
+from clnet.variants.sparse.csr import Csr
+from clnet.variants.sparse.dia import Dia
+from clnet.variants.sparse.sell import Sell
+from clnet.variants.sparse.sparse_team import SparseTeam
+from clnet.variants.training.sparse_outer import SparseOuter
+
+PLACE = clnet.device()
+SESSION = session(PLACE)
+GPU = dataclasses.replace(
+    PLACE, type="gpu", simd_width=32, compute_units=3,
+    local_memory=min(PLACE.local_memory, 47 << 10),
+    largest_group=min(PLACE.largest_group, 256),
+)
+RNG = np.random.default_rng(1)
+LENGTHS = np.array([0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 0])
+PATTERNS = {
+    "row lengths": np.arange(66) < LENGTHS[:, np.newaxis],
+    "random": RNG.random((70, 90)) < 0.1,
+    "banded": np.abs(np.subtract.outer(np.arange(133), np.arange(131))) < 3,
+    "empty rows": (RNG.random((64, 40)) < 0.3) & (np.arange(64) % 3 > 0)[:, np.newaxis],
+    "full": np.ones((9, 37), bool),
+    "one long row": np.eye(36, 300, dtype=bool) | (np.arange(36) == 4)[:, np.newaxis],
+    "single entry": np.arange(35).reshape(5, 7) == 34,
+    "wide indices": np.arange(70_000) % 10_007 == np.array([[3], [70]]),
+}
+FORMATS = {  # by the ways in which a variant finds values
+    "csr": ("csr", "hyb", "dia"), "sparse_team": ("csr", "hyb"),
+    "sell": ("sell", "ell"), "sparse_outer": ("coo", "sell"), "dia": ("dia",),
+}
+EPSILON = float(np.finfo("float32").eps)
+
+
+def close(found, expected, sizes, terms):
+    """Whether sums are within rounding; sizes: the sums of their terms' sizes."""
+    unit = EPSILON if found.dtype == np.float32 else np.finfo(found.dtype).eps
+    allowed = unit * (LAMBDA * np.sqrt(terms) + 16) * (sizes + 1)
+    assert not np.isnan(found).any()
+    assert (np.abs(found - expected) <= allowed).all()
+
+
+@dataclasses.dataclass(frozen=True)
+class Posed:
+    """A variant whose launches are those of another device."""
+
+    variant: object
+    device: clnet.Device
+
+    def launches(self, span, config, device):
+        return self.variant.launches(span, config, self.device)
+
+
+def training(network):
+    return lower_training(network, loss_function("mse"), None)
+
+
+def run(network, program, span, variant, config, place, ops=None):
+    """Compare what a span writes with the oracle."""
+    assert variant.refuse(span, place) is None
+    rng = np.random.default_rng(span.batch)
+    learnt = Learnt(SESSION, network.parameters, np.zeros((0, 0)))
+    step = Step(span, Posed(variant, place), config, PLACE)
+    replay = Replay(SESSION, [step], network.layout, learnt)
+    values = {"batch": np.array(span.batch)}
+    for value in (*span.outputs, *span.inputs):
+        if isinstance(span.ops[0], Outer) and value in span.outputs:
+            continue
+        rows = np.full((span.batch, value.width), np.nan)
+        if value in span.inputs:
+            rows = rng.uniform(-1, 1, rows.shape)
+        values[value.name] = rows.astype(network.dtype).astype(np.float64)
+        replay.write(value, values[value.name])
+    replay.run()
+    op = span.ops[0]
+    if isinstance(op, Outer):
+        flat, slot = replay.read_gradients(), op.weights
+        part = flat[slot.offset : slot.offset + slot.size]
+        found = {op.gradient.name: part.copy()}
+        part[op.storage.slots] = 0
+        assert not flat.any(), "what is no entry was written"
+    else:
+        found = {value.name: replay.read(value) for value in span.outputs}
+    parameters = network.parameters.astype(np.float64)
+    sizes = {name: np.abs(array) for name, array in values.items()}
+    reference.run_ops(span.ops, values, parameters)
+    reference.run_op(op, sizes, np.abs(parameters))
+    most = sizes[op.writes[0].name].max(initial=0)
+    for name, y in found.items():
+        terms = span.batch if isinstance(op, Outer) else op.storage.pattern.longest
+        close(y, values[name].reshape(y.shape), most, terms)
+
+
+def all_spans(network, batch):
+    """The products of a network: `Apply`, with `BiasAct`, and `ApplyT`."""
+    program = network.program
+    n = len(program.ops)
+    for i in range(n):
+        for stop in (i + 1, i + 2):
+            span = program.span(i, min(stop, n), batch)
+            if len(span.ops) == stop - i and not isinstance(span.ops[0], BiasAct):
+                yield program, span
+    backward = training(network)
+    for i, op in enumerate(backward.ops):
+        if isinstance(op, (ApplyT, Outer)):
+            yield backward, backward.span(i, i + 1, batch)
+
+
+def check(variant, network, batch, place, choose=lambda listed: listed):
+    tried = 0
+    for program, span in all_spans(network, batch):
+        if variant.refuse(span, place) is None:
+            for config in choose(list(variant.space(span, place))):
+                run(network, program, span, variant, config, place)
+                tried += 1
+    return tried
+
+
+def network_of(mask, form, name="tanh", dtype="float32"):
+    """A network whose second layer has the pattern: it has an `ApplyT` too."""
+    layers = [Dense(mask.shape[1]), Sparse(len(mask), name, pattern=mask, format=form)]
+    network = Network(2, layers, seed=1, dtype=dtype)
+    network.parameters = RNG.uniform(-1, 1, network.parameters.shape)
+    return network
+
+
+CPU = dataclasses.replace(PLACE, type="cpu", compute_units=3)
+VARIANTS = [
+    (Csr(), CPU), (SparseOuter(), CPU), (SparseTeam(), GPU), (Sell(), GPU),
+    (SparseOuter(), GPU), (Dia(), CPU), (Dia(), GPU),
+]
+BATCHES = ((1, 7), (32, 3), (1, 33), (5, 2))
+
+
+def batches(i, j):
+    """Return those of the pattern i in a variant's format j; two for a few only."""
+    both = BATCHES[i % 4]
+    return both if i < 2 and j == 0 else both[i // 4 : i // 4 + 1]
+
+
+CASES = [
+    pytest.param(
+        variant, place, name, form, batch,
+        id=f"{variant.name}-{place.type}-{name}-{form}-{batch}",
+        marks=[
+            *[pytest.mark.sweep] * (i % 2 and j), *[pytest.mark.unoptimised] * (i > 1)
+        ],
+    )
+    for variant, place in VARIANTS
+    for i, name in enumerate(PATTERNS)
+    for j, form in enumerate(FORMATS[variant.name][:2])
+    for batch in batches(i, j)
+]
+
+
+@pytest.mark.parametrize(("variant", "place", "name", "form", "batch"), CASES)
+def test_patterns(variant, place, name, form, batch):
+    network = network_of(PATTERNS[name], form)
+    number = list(PATTERNS).index(name) + batch
+    assert check(
+        variant, network, batch, place, lambda listed: [listed[number % len(listed)]]
+    )
+
+
+def test_long_inputs_are_copied_in_stages():
+    """Where local memory holds but a part of x."""
+    for name, dtype, size in (
+        ("one long row", "float64" if PLACE.fp64 else "float32", 4 << 10),
+        ("random", "float32", 1 << 10),
+    ):
+        small = dataclasses.replace(GPU, local_memory=size, largest_group=64)
+        network = network_of(np.tile(PATTERNS[name], (1, 4)), "csr", dtype=dtype)
+        span = network.program.span(2, 4, 1)
+        listed = [c for c in SparseTeam().space(span, small) if c["stages"] > 1]
+        assert listed
+        for config in listed[:2]:
+            run(network, network.program, span, SparseTeam(), config, small)
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize(("variant", "place"), VARIANTS)
+def test_types_functions_and_the_other_batches(variant, place):
+    for i, (name, batch) in enumerate((("sigmoid", 9), ("gelu", 1), ("relu", 70))):
+        dtype = "float64" if PLACE.fp64 and i < 2 else "float32"
+        form = FORMATS[variant.name][i % len(FORMATS[variant.name])]
+        network = network_of(PATTERNS["random"], form, name, dtype)
+        assert check(variant, network, batch, place, lambda listed: listed[-1:])
+
+
+@pytest.mark.parametrize("variant", [SparseTeam(), Sell(), SparseOuter(), Csr(), Dia()])
+@pytest.mark.parametrize("place", [
+    clnet.Device("large", "gpu", compute_units=132, local_memory=47 << 10,
+                 largest_group=1024, simd_width=32, fp64=True),
+    clnet.Device("small", "gpu", compute_units=2, local_memory=8 << 10,
+                 largest_group=64, simd_width=4, fp64=True),
+    clnet.Device("least", "cpu", local_memory=1 << 10, largest_group=1, fp64=True),
+], ids=lambda place: place.name)
+def test_spaces_costs_and_launches_are_sane(variant, place):
+    tried = 0
+    for name in ("one long row", "single entry", "full"):
+        form = {"sell": "sell", "dia": "dia"}.get(variant.name, "csr")
+        network = network_of(PATTERNS[name], form)
+        for batch in (1, 3, 40):
+            for _, span in all_spans(network, batch):
+                if variant.refuse(span, place) is not None:
+                    continue
+                space = list(variant.space(span, place))
+                assert 1 <= len(space) <= 16
+                assert all(space.count(config) == 1 for config in space)
+                for config in space:
+                    cost = variant.cost(span, config, place)
+                    launches = variant.launches(span, config, place)
+                    assert cost.launches == len(launches)
+                    assert 1 <= cost.compute_units <= place.compute_units
+                    scratch = {a for one in launches for a in one.arguments
+                               if isinstance(a, Scratch)}
+                    assert cost.scratch == sum(a.size for a in scratch)
+                    for one in launches:
+                        sizes = zip(one.global_size, one.local_size, strict=True)
+                        assert all(g > 0 and g % n == 0 for g, n in sizes)
+                        assert np.prod(one.local_size) <= place.largest_group
+                        tried += 1
+    assert tried or place.type != ("cpu" if variant == Csr() else "gpu")
+
+
+def test_refusals():
+    sparse = network_of(PATTERNS["random"], "csr").program
+    dense = Network.mlp([4, 5, 3], "tanh").program
+    for variant in (SparseTeam(), Sell(), Csr()):
+        place = CPU if variant == Csr() else GPU
+        assert "not dense" in variant.refuse(dense.span(0, 1, 1), place)
+        assert "this op is none" in variant.refuse(dense.span(1, 2, 1), place)
+    team = SparseTeam()
+    twice = Span((sparse.ops[2], sparse.ops[2]), 1, "float32", ())
+    assert "others" in team.refuse(twice, GPU)
+    assert "not csr" in Sell().refuse(sparse.span(2, 4, 1), GPU)
+    assert "not csr" in Dia().refuse(sparse.span(2, 4, 1), GPU)
+    tiny = dataclasses.replace(GPU, largest_group=8)
+    ell = network_of(PATTERNS["random"], "ell").program
+    assert "allows 8" in Sell().refuse(ell.span(2, 4, 1), tiny)
+    assert "this op does not" in SparseOuter().refuse(sparse.span(2, 3, 1), GPU)
+    old = dataclasses.replace(GPU, fp64=False)
+    double = network_of(PATTERNS["random"], "csr", dtype="float64").program
+    assert "no float64" in team.refuse(double.span(2, 4, 1), old)
+    mixed = Network(90, [Sparse(70, ["tanh", "relu"] * 35, pattern=PATTERNS["random"])])
+    assert "neurons differ" in team.refuse(mixed.program.span(0, 2, 1), GPU)
+    backward = training(network_of(PATTERNS["random"], "ell"))
+    (op,) = [i for i, op in enumerate(backward.ops) if isinstance(op, ApplyT)]
+    assert "transpose" in Sell().refuse(backward.span(op, op + 1, 1), GPU)

@@ -1,0 +1,351 @@
+"""The variants of locally connected layers against the float64 oracle."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import numpy as np
+import pytest
+from bounds import span_bound
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import clnet
+from clnet import Dense, Local, Network
+from clnet.ir import reference
+from clnet.ir.lowering import lower_training
+from clnet.ir.training_ops import ApplyT, BiasGrad, Loss, Outer
+from clnet.nn.losses import loss_function
+from clnet.opencl.session import session
+from clnet.runtime.binding import Step
+from clnet.runtime.executable import Executable
+from clnet.runtime.replay import Learnt, Replay
+from clnet.variants.reference.generic import MOST_ENTRIES, Generic
+from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.stencil.stencil import Stencil, streams
+from clnet.variants.stencil.stencil_cpu import StencilCpu
+from clnet.variants.stencil.stencil_reduction import StencilReduction
+from clnet.variants.stencil.trapezoid import Trapezoid
+from clnet.variants.training.stencil_backward import StencilBackward
+
+DEVICE = clnet.device()
+GPU = dataclasses.replace(
+    DEVICE, type="gpu", simd_width=32, local_memory=min(DEVICE.local_memory, 47 << 10),
+    largest_group=min(DEVICE.largest_group, 1024),
+)
+CPU = dataclasses.replace(DEVICE, type="cpu")
+WINDOWS = (1, 2, 3, 4, 5, 7, 16, 33)
+EACH = [
+    pytest.param(window, marks=[pytest.mark.unoptimised] * (window not in (3, 16)))
+    for window in WINDOWS
+]
+BIASES = ("shared", "neuron", None)
+RNG = np.random.default_rng(3)
+
+
+def deep(n, window, depth, bias="shared", activation="tanh", **options):
+    layer = Local(window, activation, bias=bias, initialiser="uniform")
+    return Network(n, [layer] * depth, seed=n, **options)
+
+
+def check(network, ops, batch, variant, config):
+    """Compare a span's outputs with the oracle, twice: scratch keeps nothing."""
+    span = network.program.span(*ops, batch)
+    step = Step(span, variant, config, DEVICE)
+    run = Executable(session(DEVICE), network, [step], span.inputs, span.outputs)
+    for _ in range(2):
+        inputs = {}
+        for value in span.inputs:
+            x = RNG.standard_normal((batch, value.width)).astype(span.dtype)
+            inputs[value.name] = run.x[value.name][...] = x
+        run.run()
+        exact, bounds = span_bound(span, inputs, network.parameters)
+        for value in span.outputs:
+            error = np.abs(run.result(value.name) - exact[value.name])
+            assert (error <= bounds[value.name]).all(), (config, error.max())
+
+
+def configs(variant, network, ops, batch, place):
+    span = network.program.span(*ops, batch)
+    assert variant.refuse(span, place) is None
+    return list(variant.space(span, place))
+
+
+@pytest.mark.parametrize("window", EACH)
+def test_a_layer(window):
+    """Every window: first and inner layers, sums alone, each a configuration.
+
+    The windows take all configurations in turn.
+    """
+    bias, number = BIASES[window % 3], WINDOWS.index(window)
+    for n_out, batch in ((1, 1), (3, 2), (130, 1), (257, 5)):
+        network = deep(n_out + 2 * window - 2, window, 2, bias)
+        for ops in ((0, 2), (2, 4), (2, 3)):
+            listed = configs(Stencil(), network, ops, batch, GPU)
+            later = n_out == 257 and ops == (2, 4)
+            for config in listed[number :: len(WINDOWS)] if later else listed[:1]:
+                stream = n_out == 130 and streams(config["vec"], "float32", DEVICE)
+                config = {**config, "stream": int(stream)}
+                check(network, ops, batch, Stencil(), config)
+        listed = configs(StencilReduction(), network, (2, 4), batch, GPU)
+        config = listed[number % len(listed)]
+        check(network, (2, 4), batch, StencilReduction(), config)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("lanes", [(1, 1), (1, 2), (2, 1), (1, 32)], ids=str)
+def test_inline_ptx_marks_vectors_of_four_floats_alone(lanes, dtype):
+    """Whatever width a device prefers: there is no such instruction for others."""
+    vector_width, simd_width = lanes
+    place = dataclasses.replace(
+        GPU, vector_width=vector_width, simd_width=simd_width, fp64=True,
+        compute_capability=(9, 0),
+    )
+    for window in WINDOWS:
+        network = deep(4096, window, 1, dtype=dtype)
+        listed = configs(Stencil(), network, (0, 2), 1, place)
+        marked = {config["vec"] for config in listed if config["stream"]}
+        assert marked == ({4} if dtype == "float32" and simd_width > 1 else set())
+    for vec in (1, 2, 4):
+        assert streams(vec, dtype, place) is (vec == 4 and dtype == "float32")
+        plain = dataclasses.replace(place, compute_capability=None)
+        assert streams(vec, dtype, plain)
+
+
+@pytest.mark.parametrize("window", EACH)
+def test_layers_on_cores(window):
+    bias = BIASES[(window + 1) % 3]
+    for n_out, batch, depth, workers, tile, stream in (
+        (1, 1, 1, 1, 16, 0), (9, 3, 3, 3, 256, 1), (1000, 2, 3, 8, 1008, 0),
+    ):
+        network = deep(n_out + depth * (window - 1), window, depth, bias)
+        config = {"workers": workers, "tile": tile, "stream": stream}
+        check(network, (0, 2 * depth), batch, StencilCpu(), config)
+
+
+@given(
+    st.sampled_from((2, 3)), st.integers(1, 3000), st.integers(1, 3),
+    st.sampled_from((16, 64, 1024)), st.integers(1, 9),
+)
+@settings(max_examples=25, deadline=None)
+def test_tiles_of_cores(window, n_out, batch, tile, workers):
+    """Around the edges of tiles; the kernels are built once a window."""
+    network = deep(n_out + 2 * (window - 1), window, 2)
+    config = {"workers": workers, "tile": tile, "stream": 0}
+    check(network, (0, 4), batch, StencilCpu(), config)
+
+
+@pytest.mark.parametrize("window", EACH[:-1])
+def test_trapezoids(window):
+    bias = BIASES[(window + 2) % 3]
+    for n_out, batch, depth, first, which in ((1, 1, 3, 0, 0), (50, 3, 5, 2, -1)):
+        network = deep(n_out + depth * (window - 1), window, depth, bias)
+        listed = configs(Trapezoid(), network, (0, 2 * depth), batch, GPU)
+        check(network, (first, 2 * depth), batch, Trapezoid(), listed[which])
+
+
+@given(st.integers(1, 700), st.integers(2, 9), st.integers(1, 3), st.data())
+@settings(max_examples=20, deadline=None)
+def test_tiles_of_trapezoids(n_out, layers, batch, data):
+    """Tiles so small that many overlap, in several launches of some layers each."""
+    vec = data.draw(st.sampled_from((1, 4)))
+    config = {
+        "group": 16 if vec == 4 else 64, "vec": vec, "ahead": 2, "samples": 2,
+        "depth": data.draw(st.sampled_from((2, 3, 7))),
+    }
+    network = deep(n_out + 2 * layers, 3, layers)
+    check(network, (0, 2 * layers), batch, Trapezoid(), config)
+
+
+@pytest.mark.parametrize("n", [499, 500])
+def test_as_deep_as_can_be(n):
+    """The stack that shrinks to one or two values, in one launch."""
+    depth = (n - 1) // 2
+    network = deep(n, 3, depth)
+    assert network.n_out == n - 2 * depth
+    x = RNG.standard_normal((1, n)).astype("float32")
+    exact = reference.run(network.program, x.astype("float64"), network.parameters)
+    span = network.program.span(0, 2 * depth, 1)
+    for variant, place in ((StencilCpu(), CPU), (Trapezoid(), GPU)):
+        assert variant.refuse(span, place) is None
+        step = Step(span, variant, next(iter(variant.space(span, place))), DEVICE)
+        run = Executable(session(DEVICE), network, [step], span.inputs, span.outputs)
+        run.x["x"][...] = x
+        run.run()
+        np.testing.assert_allclose(run.result(network.program.output.name), exact,
+                                   atol=1e-5)
+
+
+def test_functions_and_doubles():
+    one, stack = (Stencil(), (2, 4), GPU), (Trapezoid(), (0, 6), GPU)
+    cores = (StencilCpu(), (0, 6), CPU)
+    for activation, options, variants in (
+        ("gelu", {}, (one, cores)), ("sin", {"fann_compatible": True}, (stack, cores)),
+        ("identity", {}, (stack,)),
+        *((("tanh", {"dtype": "float64"}, (one, stack)),) if DEVICE.fp64 else ()),
+    ):
+        network = deep(41, 3, 3, "neuron", activation, **options)
+        for variant, ops, place in variants:
+            listed = configs(variant, network, ops, 3, place)
+            check(network, ops, 3, variant, listed[0])
+
+
+# Backward ---------------------------------------------------------------------------
+
+
+def backward(network, batch, place, choose):
+    """Compare the products of a training step, op by op, with the oracle."""
+    program = lower_training(network, loss_function("mse"), None)
+    values = {
+        "x": RNG.standard_normal((batch, network.n_in)),
+        "t": RNG.standard_normal((batch, network.n_out)),
+        "batch": np.array(batch),
+    }
+    parameters = network.parameters.astype("float64")
+    reference.run_ops(program.ops, values, parameters)
+    tolerance = 1e-12 if network.dtype == "float64" else 1e-4
+    tried = 0
+    for i, op in enumerate(program.ops):
+        if not isinstance(op, (ApplyT, Outer, BiasGrad)):
+            continue
+        span = program.span(i, i + 1, batch)
+        variant = StencilBackward()
+        if isinstance(op, BiasGrad):
+            variant = GenericBackward()
+        if variant.refuse(span, place) is not None:
+            continue
+        for config in choose(list(variant.space(span, place))):
+            learnt = Learnt(
+                session(DEVICE), network.parameters,
+                np.zeros((0, network.layout.size), network.dtype),
+            )
+            step = Step(span, variant, config, DEVICE)
+            run = Replay(session(DEVICE), [step], network.layout, learnt)
+            for value in span.inputs:
+                run.write(value, values[value.name])
+            run.run()
+            (value,) = span.outputs
+            after = dict(values)
+            reference.run_op(op, after, parameters)
+            exact = after[value.name]
+            if isinstance(op, ApplyT):
+                found = run.read(value)
+            else:
+                slot = op.weights if isinstance(op, Outer) else op.bias
+                found = run.read_gradients()[slot.offset : slot.offset + slot.size]
+                found = found[np.newaxis]
+            np.testing.assert_allclose(
+                found, exact, atol=tolerance * max(1, np.abs(exact).max()),
+                err_msg=f"{op.signature} {config}",
+            )
+            tried += 1
+    return tried
+
+
+@pytest.mark.parametrize("window", EACH)
+@pytest.mark.parametrize("place", [CPU, GPU], ids=["cores", "gpu"])
+def test_backward(window, place):
+    network = deep(2 * (window - 1) + 40 + window, window, 2, BIASES[window % 3])
+    assert backward(network, 5, place, lambda listed: listed[-1:]) >= 3
+    network = deep(2 * window, window, 2)
+    assert backward(network, 1, place, lambda listed: listed[:1]) >= 3
+
+
+def test_backward_in_parts():
+    """A batch large enough to be summed in parts; doubles; sums that accumulate."""
+    network = Network(
+        30, [Local(3, "tanh"), Local(2, "tanh", sources=(1,)),
+             Dense(2, sources=(1, 2))], seed=1,
+        dtype="float64" if DEVICE.fp64 else "float32",
+    )
+    for place in (CPU, GPU):
+        assert backward(network, 300, place, lambda listed: listed) >= 4
+
+
+def test_the_loss_of_many_outputs():
+    """A million terms are added to the last bits, one after the other."""
+    width = 1 << 20
+    network = Network(
+        width, [Local(1)], parameters=np.zeros(width + 32, "float32")
+    )
+    program = lower_training(network, loss_function("mse"), None)
+    (number,) = [i for i, op in enumerate(program.ops) if isinstance(op, Loss)]
+    op, span = program.ops[number], program.span(number, number + 1, 1)
+    step = Step(span, GenericBackward(), {}, DEVICE)
+    learnt = Learnt(session(DEVICE), network.parameters, np.zeros((0, 0), "float32"))
+    run = Replay(session(DEVICE), [step], network.layout, learnt)
+    y, t = RNG.uniform(1, 2, (2, 1, width)).astype("float32")
+    run.write(op.y, y)
+    run.write(op.t, t)
+    run.set(samples=1)
+    run.run()
+    squares = np.square(y.astype("float64") - t).sum()
+    assert run.read(op.record)[0, 1] == pytest.approx(squares, rel=3e-7)
+
+
+# Plans ------------------------------------------------------------------------------
+
+
+def test_refusals():
+    local, chain = Local(3, "tanh"), Trapezoid()
+
+    def refusal(variant, layers, ops=None, place=GPU, **options):
+        network = Network(60, layers, **options)
+        ops = ops or (0, len(network.program.ops))
+        return variant.refuse(network.program.span(*ops, 1), place)
+
+    assert "3 and 2" in refusal(chain, [local, Local(2, "tanh")])
+    assert "activation" in refusal(chain, [local, Local(3)])
+    assert "bias" in refusal(chain, [local, Local(3, "tanh", bias=None)])
+    assert "this is one" in refusal(chain, [local])
+    assert "at most 16" in refusal(chain, [Local(17)] * 2)
+    assert "not dense" in refusal(chain, [local, Dense(4, "tanh")])
+    assert "not dense" in refusal(Stencil(), [Dense(4)])
+    assert "none" in refusal(StencilCpu(), [local])
+    if DEVICE.fp64:
+        assert "float32 only" in refusal(StencilCpu(), [local], place=CPU,
+                                         dtype="float64")
+    small = dataclasses.replace(GPU, largest_group=16, local_memory=1 << 10)
+    assert "no room" in chain.refuse(deep(700, 16, 40).program.span(0, 80, 1), small)
+    backward_ops = lower_training(Network(5, [Dense(3), Dense(2)]),
+                                  loss_function("mse"), None)
+    (number,) = [i for i, op in enumerate(backward_ops.ops) if isinstance(op, ApplyT)]
+    span = backward_ops.span(number, number + 1, 2)
+    assert "not dense" in StencilBackward().refuse(span, GPU)
+
+
+def test_no_tables_of_large_layers():
+    """Where lists of entries would be large, what needs none computes them."""
+    network = Network(
+        MOST_ENTRIES, [Local(2)],
+        parameters=np.zeros(2 * MOST_ENTRIES + 32, "float32"),
+    )
+    span = network.program.span(0, 1, 1)
+    assert f"{MOST_ENTRIES}" in Generic().refuse(span, DEVICE)
+    assert Stencil().refuse(span, DEVICE) is None
+
+
+@pytest.mark.parametrize("tune", [False, None])
+def test_a_mixture(tune):
+    network = Network(
+        40, [*[Local(3, "tanh")] * 5, Dense(20, "tanh"), Local(4, "gelu"),
+             Local(2, ("tanh", "relu") * 8), Dense(3, "softmax")], seed=1,
+    )
+    x = RNG.standard_normal((3, 40)).astype("float32")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan = network.compile(batch=3, tune=tune)
+    np.testing.assert_allclose(
+        plan(x), reference.run(network.program, x, network.parameters), atol=1e-5
+    )
+
+
+def test_training_takes_them():
+    network = deep(50, 3, 3)
+    x = RNG.uniform(-1, 1, (30, 50)).astype("float32")
+    t = deep(50, 3, 3).predict(x)
+    network.initialise(seed=2)
+    history = network.fit(x, t, epochs=50, seed=1)
+    losses = [epoch.loss for epoch in history.epochs]
+    assert losses[-1] < losses[0] / 10

@@ -1,0 +1,204 @@
+"""Tables and repacked parameters under one key have one content, whichever variant,
+configuration, span and batch asked first: buffers are shared by key."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pyopencl as cl
+import pytest
+from bounds import assert_right
+from devices import DEVICE, H200, posing
+
+from clnet import Dense, Local, Network, Sparse
+from clnet.ir.lowering import lower_training
+from clnet.nn.losses import loss_function
+from clnet.nn.optimisers import Adam, Rprop
+from clnet.nn.regularisation import Regularisation
+from clnet.nn.storage import FORMATS
+from clnet.opencl.launch import Packed, Parameters, Scratch, Table
+from clnet.opencl.memory import Memory
+from clnet.opencl.session import session
+from clnet.runtime.binding import Step
+from clnet.runtime.plan import Plan
+from clnet.variants import TRAINING_VARIANTS, VARIANTS
+
+ALL = tuple(dict.fromkeys((*VARIANTS, *TRAINING_VARIANTS)))
+MOST_CONFIGS = 8  # of a span's space
+BATCHES = (1, 70)
+# Records of one session.
+SESSIONS = {
+    "here": (DEVICE, *DEVICE.companions),
+    "groups that meet": (posing(3),),
+    "matrix units": (H200,),
+}
+
+
+def sparse(n_out, form, name="tanh", density=0.3, **more):
+    return Sparse(n_out, name, density=density, format=form, seed=n_out, **more)
+
+
+NETWORKS = {
+    "dense": lambda: Network(
+        37, [Dense(70, "tanh"), Dense(40, "tanh"), Dense(33, "tanh"), Dense(5)], seed=1
+    ),
+    "dense of one width": lambda: Network(
+        64, [Dense(64, "relu"), Dense(64, "relu", bias=False), Dense(64, "relu"),
+             Dense(64, "sigmoid")], seed=1,
+    ),
+    "wide": lambda: Network(
+        300, [Dense(520, "sigmoid"), Dense(260, "tanh"), Dense(140, "tanh")], seed=1
+    ),
+    **{
+        f"{form} {dtype}": partial(
+            lambda form, dtype: Network(
+                64, [sparse(90, form), sparse(64, form), sparse(64, form)], seed=2,
+                dtype=dtype,
+            ), form, dtype,
+        )
+        for form, dtype in product(
+            [name for name in FORMATS if name not in ("dense", "local")],
+            ("float32", "float64"),
+        )
+    },
+    "local": lambda: Network(
+        64, [Local(5, "tanh"), Local(3, "tanh"), Local(5, "relu", bias="shared"),
+             Local(3, "tanh")], seed=3,
+    ),
+    "mixed": lambda: Network(
+        30, [Dense(65, "tanh"), Dense(65, "tanh"), sparse(65, "hyb"), Local(7, "tanh"),
+             Dense(9, "sigmoid")], seed=4,
+    ),
+}
+
+
+def programs(network):
+    """Return programs of a network that plans of one session may compute."""
+    forward = network.program
+    found = [forward]
+    if network.dtype == "float32":
+        found += [forward.at(precision) for precision in ("high", "medium")]
+    for loss, rule, options in (
+        ("mse", None, {}), ("mse", Rprop(), {"samples": 100}),
+        ("mae", Adam(), {"weighted": True, "regularisation": Regularisation(
+            l2=0.1, clip_norm=1.0)}),
+        ("huber", Adam(), {"samples": 100, "shuffled": True}),
+    ):
+        found.append(lower_training(network, loss_function(loss), rule, **options))
+    return found
+
+
+def spans_of(program, variant, batch):
+    """Return the spans of the lengths that a variant takes."""
+    n = len(program.ops)
+    lengths = {
+        "op": [1], "layer": [2], "pair": [1, 2], "program": [n],
+    }.get(variant.reach, range(1, n + 1))
+    return [
+        program.span(start, start + length, batch)
+        for length in lengths for start in range(n - length + 1)
+    ]
+
+
+def described(network, places):
+    """Yield the launches of every variant and configuration, and who has them."""
+    for program, batch, variant in product(programs(network), BATCHES, ALL):
+        trains = len(program.ops) > len(network.program.ops)
+        if variant not in (TRAINING_VARIANTS if trains else VARIANTS):
+            continue
+        for span, place in product(spans_of(program, variant, batch), places):
+            if variant.refuse(span, place) is not None:
+                continue
+            for config in list(variant.space(span, place))[:MOST_CONFIGS]:
+                yield variant.launches(span, config, place), f"{variant.name} {config}"
+
+
+def bytes_of(network, packed, launches):
+    """Return what launches write into a buffer of repacked parameters."""
+    where = session(DEVICE)
+    memories = {}
+    for launch in launches:
+        kernel = where.kernel(launch, DEVICE)
+        for index, argument in enumerate(launch.arguments):
+            if isinstance(argument, int):
+                kernel.set_arg(index, np.int32(argument))
+                continue
+            if argument not in memories:
+                if isinstance(argument, Parameters):
+                    memories[argument] = Memory(where, network.parameters.nbytes)
+                    memories[argument].write(where, network.parameters)
+                elif isinstance(argument, Table):
+                    values = argument.make()
+                    memories[argument] = Memory(where, values.nbytes)
+                    memories[argument].write(where, values)
+                else:
+                    memories[argument] = Memory(where, argument.size)
+            kernel.set_arg(index, memories[argument].argument)
+        cl.enqueue_nd_range_kernel(
+            where.queue, kernel, launch.global_size, launch.local_size
+        )
+    where.finish()
+    return memories[packed].read(where, packed.size, "uint8").tobytes()
+
+
+@pytest.mark.parametrize("which", SESSIONS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_equal_keys_mean_equal_content(name, which):
+    network = NETWORKS[name]()
+    tables, packings = {}, {}
+    for launches, who in described(network, SESSIONS[which]):
+        fills, sizes = {}, {}
+        for launch in launches:
+            for argument in launch.arguments:
+                if isinstance(argument, Table):
+                    values = argument.make()
+                    found = values.dtype, values.tobytes()
+                    first, other = tables.setdefault(argument.key, (found, who))
+                    assert found == first, (argument.key, other, who)
+                if isinstance(argument, Scratch):
+                    size = sizes.setdefault(argument.name, argument.size)
+                    assert argument.size == size, (argument.name, who)
+                if isinstance(argument, Packed) and launch.when == "parameters":
+                    fills.setdefault(argument, []).append(launch)
+        for packed, own in fills.items():
+            ways = packings.setdefault(packed.key, {})
+            ways.setdefault((packed.size, repr(own)), (packed, own, who))
+    assert not tables.keys() & packings.keys()  # a replay keeps them side by side
+    for ways in packings.values():
+        whose = [who for _, _, who in ways.values()]
+        assert len({size for size, _ in ways}) == 1, whose
+        if len(ways) > 1:
+            found = {bytes_of(network, packed, own) for packed, own, _ in ways.values()}
+            assert len(found) == 1, whose
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("form", ["ell", "sell", "hyb"])
+@pytest.mark.parametrize("order", [("csr", "sell"), ("sell", "sparse_team")])
+def test_plans_of_one_network_share_no_wrong_tables(order, form, dtype):
+    if dtype == "float64" and not DEVICE.fp64:
+        pytest.skip("the device has no float64")
+    network = Network(
+        300, [sparse(200, form, density=0.05), sparse(200, form, density=0.05)],
+        dtype=dtype, seed=1,
+    )
+    x = np.random.default_rng(1).uniform(-1, 1, (20, 300)).astype(dtype)
+    kept = []  # plans share what others hold
+    for batch, name in product((1, 20), order):
+        kept.append(network.compile(
+            DEVICE, batch, tune=False, variants=[name, "generic"]
+        ))
+        assert_right(network, x[:batch], kept[-1](x[:batch]))
+    if form == "hyb":  # its layers are of more ops
+        return
+    named = {variant.name: variant for variant in ALL}
+    for batch, names in product((1, 20), (order, order[::-1])):
+        steps = []
+        for start, variant in zip((0, 2), (named[name] for name in names), strict=True):
+            span = network.program.span(start, start + 2, batch)
+            config = next(iter(variant.space(span, DEVICE)))
+            steps.append(Step(span, variant, config, DEVICE))
+        kept.append(Plan(network, DEVICE, batch, steps, list, list, ""))
+        assert_right(network, x[:batch], kept[-1](x[:batch]))

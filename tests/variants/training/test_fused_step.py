@@ -1,0 +1,162 @@
+"""fused_step: training on matrix units, by the plain-C path, beside the oracle."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from bounds import HALVES, LAMBDA, deviations
+from devices import H200
+from test_whole_steps import DEVICE, data_of, given, passes, trained
+
+from clnet import Dense, Network
+from clnet.ir.lowering import lower_training
+from clnet.nn.losses import loss_function
+from clnet.nn.optimisers import SGD, Sarprop
+from clnet.nn.storage.layout import live_elements
+from clnet.opencl.session import session
+from clnet.planning.candidates import modelled
+from clnet.variants.training import fused_step
+from clnet.variants.training.fused_step import FusedStep
+from clnet.variants.training.group_step import GroupStep
+
+BY_PARTS = {"warps": 2, "rows": 2, "groups": 1, "inside": 0, "chunk": 8}
+# Chunks come and go as on the device that it is for.
+PLACE = dataclasses.replace(
+    DEVICE, declared_local_memory=H200.declared_local_memory,
+    unit_local_memory=H200.unit_local_memory,
+)
+INSIDE = {"warps": 8, "rows": 1, "groups": 1, "inside": 1, "chunk": 8}
+
+
+def program_of(layers, loss, rule, precision, n_in=21, **options):
+    network = Network(n_in, layers, seed=3)
+    program = lower_training(network, loss_function(loss), rule, **options)
+    return network, program.at(precision)
+
+
+def judge(network, program, data, batch, precision):
+    """Return a check of what an epoch leaves, by rounding's deviations."""
+    exact, deviation = deviations(
+        program.ops, given(network, program, batch, data), network.parameters,
+        HALVES[precision], passes(len(data[0]), batch, 1),
+    )
+
+    def right(value, found):
+        off = np.abs(found - exact[value.name])
+        assert (off <= LAMBDA * deviation[value.name]).all(), value.name
+
+    return right
+
+
+def whole(totals):
+    """Return totals [1, 6] with what sums leave over added to them, as the oracle's."""
+    both = totals[:, :3] + totals[:, 3:]
+    return np.hstack([both, np.zeros_like(both)])
+
+
+@pytest.fixture(autouse=True)
+def units_anywhere(monkeypatch):
+    monkeypatch.setattr(fused_step, "refuse_without_units", lambda span, device: None)
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize(("config", "precision", "hidden", "scale"), [
+    (BY_PARTS, "highest", "relu", 1.0),
+    (INSIDE, "medium", "silu", 1e-6),
+    pytest.param(BY_PARTS, "medium", "silu", 1e-6, marks=pytest.mark.sweep),
+    pytest.param(INSIDE, "highest", "tanh", 1.0, marks=pytest.mark.sweep),
+])
+def test_gradients(config, precision, hidden, scale):
+    """Tiles of samples of very different size, and one that is not full."""
+    layers = [Dense(24, hidden), Dense(17, hidden, bias=False), Dense(5, "tanh")]
+    network, program = program_of(layers, "mse", None, precision)
+    batch = 150
+    data = data_of(network, "mse", batch)
+    data[0][40:100] *= scale
+    bound, _ = trained(
+        network, program, batch, data, FusedStep(), config, PLACE, 1, session(PLACE)
+    )
+    right = judge(network, program, data, batch, precision)
+    right(program.output, whole(bound.read(program.output)))
+    flat = bound.read_gradients()
+    assert not flat[~live_elements(network.layout, network.storages)].any()
+    for op in program.ops:
+        if hasattr(op, "gradient"):
+            slot = op.weights if hasattr(op, "weights") else op.bias
+            right(op.gradient, flat[np.newaxis, slot.offset : slot.offset + slot.size])
+
+
+@pytest.mark.unoptimised
+def test_steps_of_parts_of_a_data_set():
+    layers = [Dense(20, "sigmoid"), Dense(4, "softmax")]
+    loss, n, batch = "categorical_cross_entropy", 130, 70
+    rule = SGD(momentum=0.5)  # Adam's constants in float32 are off by more than sums
+    network, program = program_of(
+        layers, loss, rule, "highest", samples=n, shuffled=True, weighted=True
+    )
+    data = data_of(network, loss, n)
+    bound, learnt = trained(
+        network, program, batch, data, FusedStep(), BY_PARTS, PLACE, 1, session(PLACE)
+    )
+    right = judge(network, program, data, batch, "highest")
+    right(program.output, whole(bound.read(program.output)))
+    right(program.ops[-1].parameters, learnt.values()[0][np.newaxis])
+
+
+def test_what_is_refused():
+    def sentence(layers, rule=None, n_in=21):
+        _, program = program_of(layers, "mse", rule or SGD(), "highest", n_in)
+        return FusedStep().refuse(program.span(0, len(program.ops), 64), H200)
+
+    assert sentence([Dense(64, "relu"), Dense(3, "tanh")]) is None
+    assert "here are 160" in sentence([Dense(150, "relu"), Dense(3, "tanh")])
+    assert "all layers but the last" in sentence(
+        [Dense(9, "relu"), Dense(9, "tanh"), Dense(3, "tanh")]
+    )
+    assert "neurons differ" in sentence([Dense(2, ("relu", "tanh")), Dense(3, "tanh")])
+    assert "epoch's error" in sentence([Dense(9, "relu"), Dense(3, "tanh")], Sarprop())
+
+
+def test_configs_fit():
+    """Sums in registers where layers are narrow and local memory is large."""
+    def configs(width, precision):
+        layers = [Dense(width, "relu") for _ in range(5)]
+        _, program = program_of(layers, "mse", SGD(), precision, width)
+        span = program.span(0, len(program.ops), 1 << 17)
+        found = list(FusedStep().space(span, H200))
+        for config in found:
+            cost = FusedStep().cost(span, config, H200)
+            assert cost.scratch > 0
+            launches = FusedStep().launches(span, config, H200)
+            assert len(launches) == 4 - config["inside"]
+        return [config["inside"] for config in found]
+
+    assert configs(64, "medium")[0] == 1
+    assert configs(64, "highest")[0] == 0
+    assert set(configs(128, "highest")) == {0}
+
+
+def test_an_h200_is_needed(monkeypatch):
+    monkeypatch.undo()
+    _, program = program_of([Dense(3, "tanh")], "mse", SGD(), "highest")
+    span = program.span(0, len(program.ops), 64)
+    older = dataclasses.replace(H200, compute_capability=(7, 0))
+    assert "matrix units" in FusedStep().refuse(span, older)
+    assert np.isfinite(FusedStep().cost(span, INSIDE, H200).bytes)
+
+
+def test_the_model_prefers_it_for_large_batches_alone():
+    """As measured on an H200: small steps are left to group_step."""
+    def seconds(variant, sizes, batch):
+        layers = [Dense(n, "relu") for n in sizes[1:]]
+        _, program = program_of(layers, "mse", SGD(), "highest", sizes[0])
+        span = program.span(0, len(program.ops), batch)
+        config = next(iter(variant.space(span, H200)))
+        return modelled(variant.cost(span, config, H200), H200)
+
+    cases = ((64,) * 6, 1 << 14, True), ((125, 32, 2), 4062, False)
+    for sizes, batch, faster in cases:
+        ours, theirs = (seconds(v, sizes, batch) for v in (FusedStep(), GroupStep()))
+        assert (ours < theirs) == faster

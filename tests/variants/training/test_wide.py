@@ -1,0 +1,172 @@
+"""Ops over samples of many outputs against the float64 oracle."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import clnet
+from clnet import Local, Network
+from clnet.ir import reference
+from clnet.ir.lowering import lower_training
+from clnet.ir.training_ops import ActGrad, BiasGrad, Loss, Outer
+from clnet.nn.losses import LOSSES, loss_function
+from clnet.nn.storage.layout import live_elements
+from clnet.opencl.session import session
+from clnet.planning.candidates import LONGEST
+from clnet.runtime.binding import Step
+from clnet.runtime.replay import Learnt, Replay
+from clnet.variants.training.stencil_gradients import StencilGradients
+from clnet.variants.training.wide import Wide
+
+DEVICE = clnet.device()
+CPU = dataclasses.replace(DEVICE, type="cpu")
+GPU = dataclasses.replace(DEVICE, type="gpu", simd_width=32)
+WIDE = Wide()
+PLACES = pytest.mark.parametrize("place", [CPU, GPU], ids=["cores", "gpu"])
+
+
+def check(
+    network, loss, batch, place, variant=WIDE, *, samples=None, weighted=False,
+    last=False,
+):
+    """Compare every span that the variant takes; return the ops of each."""
+    program = lower_training(network, loss_function(loss), None, weighted=weighted)
+    rng = np.random.default_rng(4)
+    t = rng.uniform(0, 1, (batch, network.n_out))
+    if LOSSES[loss].fused == "softmax":
+        t /= t.sum(axis=1, keepdims=True)
+    values = {"x": rng.uniform(-1, 1, (batch, network.n_in)), "t": t,
+              "weight": rng.uniform(0, 2, (batch, 1)), "batch": np.array(batch),
+              "samples": samples or batch, "fresh": 1}
+    values |= {name: values[name].astype(network.dtype) for name in ("x", "t")}
+    reference.run_ops(program.ops, values, network.parameters.astype("float64"))
+    seen = []
+    for start in range(len(program.ops)):
+        for stop in range(start + 1, start + 1 + LONGEST[variant.reach]):
+            span = program.span(start, stop, batch)
+            if len(span.ops) < stop - start or variant.refuse(span, place) is not None:
+                continue
+            seen.append([type(op) for op in span.ops])
+            for config in list(variant.space(span, place))[-1 if last else 0 :]:
+                learnt = Learnt(session(DEVICE), network.parameters, np.zeros((0, 0)))
+                step = Step(span, variant, config, DEVICE)
+                replay = Replay(session(DEVICE), [step], network.layout, learnt)
+                for value in span.inputs:
+                    replay.write(value, values[value.name])
+                replay.set(samples=samples or batch)
+                replay.run()
+                for op in span.ops:
+                    compare(op, span, replay, values, network)
+    return seen
+
+
+def compare(op, span, replay, values, network):
+    for value in set(op.writes) & set(span.outputs):
+        exact = values[value.name]
+        if isinstance(op, (BiasGrad, Outer)):
+            slot = op.bias if isinstance(op, BiasGrad) else op.weights
+            flat = replay.read_gradients()
+            found = flat[np.newaxis, slot.offset : slot.offset + slot.size]
+            live = live_elements(network.layout, network.storages)
+            assert not flat[~live].any()
+        else:
+            found = replay.read(value)
+        tolerance = {"float32": 3e-6, "float64": 1e-13}[network.dtype]
+        np.testing.assert_allclose(found, exact, rtol=tolerance,
+                                   atol=tolerance * max(1.0, np.abs(exact).max()))
+
+
+def local(n_out, activation="tanh", bias="shared", dtype="float32", **options):
+    layer = Local(2, activation, bias=bias)
+    return Network(n_out + 1, [layer], seed=n_out, dtype=dtype, **options)
+
+
+@pytest.mark.unoptimised
+@PLACES
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_loss(loss, place):
+    """Parts of samples, the last not full; weights; samples that do not count."""
+    activation = LOSSES[loss].fused or "sigmoid"
+    network = Network(9, [clnet.Dense(2500, activation)], seed=1)
+    assert [Loss] in check(network, loss, 3, place, samples=2, weighted=True)
+    if place is GPU:  # several samples a group, the last group not full
+        network = Network(5, [clnet.Dense(11, activation)], seed=1)
+        assert [Loss] in check(network, loss, 67, place, samples=66, weighted=True)
+    if (place is CPU) == (loss in ("mse", "categorical_cross_entropy")):
+        return
+    network = local(67, activation, dtype="float64" if DEVICE.fp64 else "float32")
+    assert [Loss] in check(network, loss, 2, place, last=True)
+
+
+NAMES = ("identity", "sigmoid", "tanh", "gaussian", "sin", "cos", "relu", "gelu")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_derivatives(name):
+    """By outputs and by sums, with every kind of bias, FANN's too."""
+    index = NAMES.index(name)
+    place = (CPU, GPU)[index // 2 % 2]
+    options = {"fann_compatible": True} if index % 2 else {}
+    bias = ("shared", "neuron", None)[index % 3]
+    layers = [Local(2, name, 0.8, bias=bias), Local(2)]
+    network = Network(301, layers, seed=1, **options)
+    seen = check(network, "mse", 2, place, last=True)
+    assert name == "identity" or [ActGrad] in seen
+
+
+@PLACES
+def test_millions_of_terms(place):
+    """Sums end within the last bits of the exact ones."""
+    assert len(check(local((1 << 20) + 3), "mse", 1, place)) == 3
+
+
+@PLACES
+@pytest.mark.parametrize("window", [
+    1, 3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 8))
+])
+def test_gradients_in_one_pass(window, place):
+    """Edges of vectors and groups, batches of several blocks, every kind of bias."""
+    bias = ("shared", "neuron", None)[window % 3]
+    for n_out, batch in ((67, 3), (1100, 130 if window == 3 else 1)):
+        layers = [Local(window, "gelu" if window == 2 else "tanh", bias=bias)] * 2
+        network = Network(
+            n_out + 2 * window - 2, layers, seed=window,
+            dtype="float64" if window == 8 and DEVICE.fp64 else "float32",
+        )
+        seen = check(network, "mse", batch, place, StencilGradients(), last=n_out < 99)
+        both = [ActGrad, Outer, BiasGrad]
+        assert seen == ([both[:2]] * 2 if bias is None else [both[:2], both] * 2)
+
+
+def test_refusals():
+    def refusals(network, number):
+        program = lower_training(network, loss_function("mse"), None)
+        sentences = [
+            Wide().refuse(program.span(i, i + 1, 1), GPU)
+            for i, op in enumerate(program.ops) if isinstance(op, number)
+        ]
+        return str(sentences)
+
+    assert "at least 8" in refusals(local(7), Loss)
+    assert "at least 64" in refusals(Network(80, [Local(18, "tanh")] * 2), ActGrad)
+    assert "all neurons share" in refusals(local(80, bias="neuron"), BiasGrad)
+    mixed = Network(80, [Local(1, ("tanh", "relu") * 40)], fann_compatible=True)
+    assert "neurons differ" in refusals(mixed, ActGrad)
+    assert "outputs differ" in refusals(mixed, Loss)
+    assert "no other" in refusals(local(80), clnet.ops.Apply)
+
+    def fused(network, last=False):
+        program = lower_training(network, loss_function("mse"), None)
+        i = next(i for i, op in enumerate(program.ops) if isinstance(op, ActGrad))
+        span = program.span(i, i + (3 if last else 2), 1)
+        return StencilGradients().refuse(span, GPU)
+
+    assert "at most 8, and here is 9" in fused(Network(80, [Local(9, "tanh")]))
+    assert "not dense" in fused(Network(80, [clnet.Dense(9, "tanh")]))
+    assert "neurons differ" in fused(mixed)
+    assert "another op" in fused(
+        Network(80, [Local(2), Local(2, "tanh", bias=None)]), last=True
+    )
