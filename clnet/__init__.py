@@ -8,8 +8,8 @@ from clnet.errors import (
     FormatError,
     InputError,
 )
-from clnet.formats import load, load_data, save_data
-from clnet.network import Network
+from clnet.formats import load_data, save_data
+from clnet.network import Network, load
 from clnet.nn import optimisers, schedules
 from clnet.nn.layers import Dense, Local, Sparse
 from clnet.nn.scaling import Scaling

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+WIDTH = 80  # columns of all text that is printed
+
 
 class ClnetError(Exception):
     """Base of every error that clnet raises on purpose."""

@@ -11,20 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.errors import InputError, counted
 from clnet.ir.lowering import lower, output_middles, symmetric_outputs
 from clnet.ir.ops import PRECISIONS, Program
 from clnet.nn.description import mlp_layers
-from clnet.nn.layers import Layer
 from clnet.nn.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
-from clnet.nn.model import Weighted
+from clnet.nn.model import Model
 from clnet.nn.regularisation import Regularisation
-from clnet.nn.scaling import Scaling, scaling_to_apply
+from clnet.nn.scaling import scaling_to_apply
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from clnet.formats.fann import FannParameters
     from clnet.nn.optimisers import Optimiser
     from clnet.opencl.device import Device
     from clnet.opencl.discovery import Devices
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
     from clnet.variants import Variant
 
 
-class Network(Weighted):
+class Network(Model):
     """A feed-forward network: layers in a row, and one flat parameter buffer.
 
     The description never changes; the parameters may be replaced, and every compiled
@@ -67,22 +64,9 @@ class Network(Weighted):
         If a size, type or name is not as above.
     """
 
-    def __init__(
-        self,
-        n_in: int,
-        layers: Sequence[Layer],
-        *,
-        seed: int | None = None,
-        dtype: str = "float32",
-        fann_compatible: bool = False,
-        parameters: ArrayLike | None = None,
-        fann: FannParameters | None = None,
-        scaling: Scaling | None = None,
-    ) -> None:
-        super().__init__(n_in, layers, dtype, fann_compatible, parameters, seed)
-        self._fann = fann
-        self.scaling = scaling
-        self._plans: OrderedDict[tuple[Any, ...], Plan | ParallelPlan] = OrderedDict()
+    @cached_property
+    def _plans(self) -> OrderedDict[tuple[Any, ...], Plan | ParallelPlan]:
+        return OrderedDict()
 
     @classmethod
     def mlp(
@@ -110,37 +94,6 @@ class Network(Weighted):
         """
         n_in, layers = mlp_layers(sizes, activation, initialiser, dropout)
         return cls(n_in, layers, **options)
-
-    @property
-    def fann(self) -> FannParameters | None:
-        """FANN's training parameters: from a ``.net`` file, or of its algorithms.
-
-        `fit` with one of FANN's algorithms notes it here, for ``.net`` files.
-        """
-        return self._fann
-
-    @fann.setter
-    def fann(self, fann: FannParameters | None) -> None:
-        self._fann = fann
-
-    @property
-    def scaling(self) -> Scaling | None:
-        """How inputs and outputs are scaled where ``scale=True``; may be replaced."""
-        return self._scaling
-
-    @scaling.setter
-    def scaling(self, scaling: Scaling | None) -> None:
-        if not (scaling is None or isinstance(scaling, Scaling)):
-            raise InputError(f"scaling must be a Scaling or None, not {scaling!r}")
-        if scaling is not None:
-            found = (len(scaling.mean_in), len(scaling.mean_out))
-            if found != (self.n_in, self.n_out):
-                raise InputError(
-                    f"the scaling is for {counted(found[0], 'input')} and "
-                    f"{counted(found[1], 'output')}, expected {self.n_in} and "
-                    f"{self.n_out}"
-                )
-        self._scaling = scaling
 
     @cached_property
     def program(self) -> Program:
@@ -317,7 +270,7 @@ class Network(Weighted):
         from clnet.planning.inference import predict
 
         scaling = scaling_to_apply(self._scaling, scale)
-        return predict(self, x, device, scaling, precision)
+        return predict(self, self.plan_for, x, device, scaling, precision)
 
     def fit(
         self,
@@ -468,7 +421,7 @@ class Network(Weighted):
 
         scaling = scaling_to_apply(self._scaling, scale)
         return self.compare(
-            predict(self, x, device, scaling), t, scale=scaling is not None
+            predict(self, self.plan_for, x, device, scaling), t, scale=scaling is not None
         )
 
     def compare(
@@ -485,8 +438,8 @@ class Network(Weighted):
         InputError
             If shapes differ, there is no sample, or no scaling to use.
         """
-        limit = BIT_FAIL_LIMIT if self._fann is None else self._fann.bit_fail_limit
-        halved = [self._fann_compatible and one for one in symmetric_outputs(self)]
+        limit = BIT_FAIL_LIMIT if self.fann is None else self.fann.bit_fail_limit
+        halved = [self.fann_compatible and one for one in symmetric_outputs(self)]
         middles: Sequence[float | None] = output_middles(self)
         scaling = scaling_to_apply(self._scaling, scale)
         bounded = [middle for middle in middles if middle is not None]
@@ -509,8 +462,31 @@ class Network(Weighted):
 
     def __getstate__(self) -> dict[str, Any]:
         # Plans are of this network and live on a device: copies make their own.
-        return {**self.__dict__, "_plans": OrderedDict()}
+        return {name: v for name, v in self.__dict__.items() if name != "_plans"}
 
     def __repr__(self) -> str:
         sizes = "-".join(str(n) for n in self.sizes)
         return f"<Network {sizes} {self._dtype}>"
+
+
+def load(path: str | PathLike[str], *, dtype: str | None = None) -> Network:
+    """Return the network of a file.
+
+    Parameters
+    ----------
+    path : str or path
+        ``.net``: FANN's network files; ``.safetensors``: clnet's own.
+    dtype : {"float32", "float64"} or None
+        Type of the numbers of a ``.net`` file, which does not say it; None: float32.
+
+    Raises
+    ------
+    FormatError
+        If the file is missing, unreadable, truncated, foreign, not supported, or has
+        an unknown suffix.
+    InputError
+        If dtype is unknown, or given for a file that says its own.
+    """
+    from clnet.formats import load_network
+
+    return load_network(path, Network, dtype)

@@ -21,7 +21,7 @@ def benchmarks(name: str) -> ModuleType:
         If the folder is neither in the package nor beside it.
     """
     if PACKAGE not in sys.modules:
-        here = Path(__file__).resolve().parent
+        here = Path(__file__).resolve().parents[1]
         folders = (here / "benchmarks", here.parent / "benchmarks")
         files = [folder / "__init__.py" for folder in folders]
         found = next((file for file in files if file.is_file()), None)

@@ -10,8 +10,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from clnet.cli.summary import WIDTH
-from clnet.errors import counted
+from clnet.errors import WIDTH, counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -21,8 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clnet.cli.summary import WIDTH
-from clnet.errors import ClnetError, DeviceError, counted
+from clnet.errors import WIDTH, ClnetError, DeviceError, counted
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import GET_PLATFORM, NO_PLATFORM, device, survey
 from clnet.opencl.program import build, source_text
@@ -127,7 +126,7 @@ def _child(command: Sequence[str], **environment: str) -> str:
         line, or that it gave no answer.
     """
     # The child finds this clnet even where it is not installed.
-    path = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    path = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     paths = os.pathsep.join(filter(None, path))
     try:
         done = subprocess.run(

@@ -13,8 +13,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from clnet.cli.summary import WIDTH
-from clnet.errors import nearest, unknown
+from clnet.errors import WIDTH, nearest, unknown
 
 TUNED_BATCHES = "1,32"
 

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.errors import WIDTH
 from clnet.formats.fann import FannParameters
 from clnet.network import Network
 from clnet.nn.activations import SOFTMAX, activation
 from clnet.nn.layers import bias_size
 from clnet.nn.metrics import Evaluation
-
-WIDTH = 80  # columns of everything that is printed
 
 
 def network_text(network: Network) -> str:

@@ -18,8 +18,8 @@ from clnet.training.history import figure
 if TYPE_CHECKING:
     from clnet.network import Network
     from clnet.runtime.plan import Plan
+    from clnet.training.callbacks import Training
     from clnet.training.data_set import DataSet
-    from clnet.training.fit import Training
     from clnet.training.history import Epoch, History
 
 DIGITS = "digits"
@@ -201,9 +201,9 @@ def run(arguments: argparse.Namespace) -> int:
     # Once is too seldom for measuring to pay.
     batch = min(len(training), LARGEST_BATCH)
     plan = network.compile(devices[0], batch, tune=False)
-    rows += _result("training", plan, training, scale)
+    rows += _result("training", network, plan, training, scale)
     if test is not None:
-        rows += _result("test" if digits else "validation", plan, test, scale)
+        rows += _result("test" if digits else "validation", network, plan, test, scale)
     for label, path in (("written", arguments.save), ("drawn", arguments.plot)):
         if path is not None:
             rows.append((label, path))
@@ -332,8 +332,7 @@ def _digits(arguments: argparse.Namespace) -> tuple[DataSet, DataSet]:
 
 def _network(arguments: argparse.Namespace, data: DataSet) -> Network:
     from clnet.errors import InputError, counted
-    from clnet.formats import load
-    from clnet.network import Network
+    from clnet.network import Network, load
     from clnet.nn.initialisers import WIDROW_NGUYEN
     from clnet.nn.scaling import Scaling
 
@@ -399,12 +398,11 @@ def _optimiser(arguments: argparse.Namespace, network: Network) -> Any:
 
 
 def _result(
-    what: str, plan: Plan, data: DataSet, scale: bool
+    what: str, network: Network, plan: Plan, data: DataSet, scale: bool
 ) -> list[tuple[str, object]]:
     from clnet.cli.commands import run_in_batches
     from clnet.cli.summary import evaluation_rows
 
-    network = plan.network
     if scale and network.scaling is not None:
         y = run_in_batches(plan, network.scaling.scale_input(data.x))
         y = network.scaling.descale_output(y)

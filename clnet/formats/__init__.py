@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,8 +14,10 @@ from clnet.checks import as_numbers
 from clnet.errors import FormatError, InputError, unknown
 from clnet.formats import fann, fann_data, safetensors, table
 from clnet.formats.files import as_path, check_writable
-from clnet.network import Network
 from clnet.nn.description import DTYPES
+from clnet.nn.model import Model
+
+M = TypeVar("M", bound=Model)
 
 NETWORK_FORMATS: dict[str, Any] = {".net": fann, ".safetensors": safetensors}
 NETWORK_SUFFIXES = tuple(NETWORK_FORMATS)
@@ -28,40 +30,26 @@ DATA_SUFFIXES = (
 )
 
 
-def load(path: str | PathLike[str], *, dtype: str | None = None) -> Network:
-    """Return the network of a file.
-
-    Parameters
-    ----------
-    path : str or path
-        ``.net``: FANN's network files; ``.safetensors``: clnet's own.
-    dtype : {"float32", "float64"} or None
-        Type of the numbers of a ``.net`` file, which does not say it; None: float32.
-
-    Raises
-    ------
-    FormatError
-        If the file is missing, unreadable, truncated, foreign, not supported, or has
-        an unknown suffix.
-    InputError
-        If dtype is unknown, or given for a file that says its own.
-    """
+def load_network(
+    path: str | PathLike[str], kind: type[M], dtype: str | None = None
+) -> M:
+    """Return the network of a file as an object of a class; see `clnet.load`."""
     file = as_path(path)
     suffix = suffix_of(file, NETWORK_SUFFIXES, "networks")
     _check_dtype(dtype)
     if suffix == ".net":
-        return fann.load(file, dtype)
+        return fann.load(file, kind, dtype)
     if dtype is not None:
         raise InputError(f"dtype is for .net files: {file} says its own")
-    return safetensors.load(file)
+    return safetensors.load(file, kind)
 
 
-def save(network: Network, path: str | PathLike[str]) -> None:
+def save(network: Model, path: str | PathLike[str]) -> None:
     """Write a network to a file, whole or not at all.
 
     Parameters
     ----------
-    network : Network
+    network : Model
         What to write.
     path : str or path
         ``.net``: FANN's network files; ``.safetensors``: clnet's own.
@@ -76,12 +64,12 @@ def save(network: Network, path: str | PathLike[str]) -> None:
     form.save(network, file)
 
 
-def check_save(network: Network, path: str | PathLike[str]) -> None:
+def check_save(network: Model, path: str | PathLike[str]) -> None:
     """Raise the error of `save` for work that ends in it, before the work.
 
     Parameters
     ----------
-    network : Network
+    network : Model
         Of the layers that will be written, whatever its parameters are by then.
     path : str or path
         As for `save`; a file that is there stays as it is.
@@ -96,9 +84,9 @@ def check_save(network: Network, path: str | PathLike[str]) -> None:
     check_writable(file)
 
 
-def _network_file(network: Network, path: str | PathLike[str]) -> tuple[Path, Any]:
+def _network_file(network: Model, path: str | PathLike[str]) -> tuple[Path, Any]:
     """Return a network's file, and the module of its format."""
-    if not isinstance(network, Network):
+    if not isinstance(network, Model):
         raise InputError(f"a network must be a clnet.Network, not {network!r}")
     file = as_path(path)
     suffix = suffix_of(file, NETWORK_SUFFIXES, "networks")

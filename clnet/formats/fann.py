@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ from clnet.formats.fann_structure import (
 )
 from clnet.formats.files import read, write
 from clnet.formats.numbers import Items, Text, infinite
-from clnet.network import Network
 from clnet.nn.activations import (
     ACTIVATIONS,
     SOFTMAX,
@@ -37,6 +36,7 @@ from clnet.nn.activations import (
 )
 from clnet.nn.fann_parameters import HEADER, OPTIONAL, FannParameters, Kind
 from clnet.nn.layers import Dense, Layer, Sparse
+from clnet.nn.model import Model
 from clnet.nn.scaling import SCALES, Scaling
 
 __all__ = ["FannParameters", "check", "load", "save"]
@@ -49,21 +49,25 @@ _CONNECTIONS = "connections (connected_to_neuron, weight)"
 _FUNCTION_NUMBERS = [str(row.fann) for row in ACTIVATIONS.values()
                      if row.fann is not None]
 
+M = TypeVar("M", bound=Model)
 
-def load(path: Path, dtype: str | None = None) -> Network:
+
+def load(path: Path, kind: type[M], dtype: str | None = None) -> M:
     """Return the network of a ``.net`` file.
 
     Parameters
     ----------
     path : Path
         The file.
+    kind : type
+        The class of the network: `Model`, or one derived from it.
     dtype : {"float32", "float64"} or None
         Type of the numbers, which the file does not say; None: float32, as FANN's
         usual build reads them.
 
     Returns
     -------
-    Network
+    Model, of the class given
         With ``fann_compatible`` set, the training parameters in ``fann``, and the
         scaling in ``scaling``.
 
@@ -76,10 +80,10 @@ def load(path: Path, dtype: str | None = None) -> Network:
     text = Text(path, read(path))
     version = _version(text)
     read_version = _read_1_1 if version == "FANN_FLO_1.1" else _read_2
-    return read_version(text, version, dtype or "float32")
+    return read_version(text, version, kind, dtype or "float32")
 
 
-def save(network: Network, path: Path) -> None:
+def save(network: Model, path: Path) -> None:
     """Write a network as FANN_FLO_2.1.
 
     Training parameters that the network does not carry get FANN's defaults. FANN clips
@@ -96,7 +100,7 @@ def save(network: Network, path: Path) -> None:
     write(path, _text_2_1(network, structure, neurons))
 
 
-def check(network: Network, path: Path) -> None:
+def check(network: Model, path: Path) -> None:
     """Raise the FormatError of `save` if FANN cannot express the network."""
     _in_fanns_terms(network, path)
 
@@ -116,11 +120,11 @@ def _version(text: Text) -> str:
     raise text.error(f"{_VERSIONS[0]} (or 2.0, 1.1) alone in the first line", at=0)
 
 
-def _read_2(text: Text, version: str, dtype: str) -> Network:
+def _read_2(text: Text, version: str, kind: type[M], dtype: str) -> M:
     """Return the network of a file of version 2.0 or 2.1."""
     header: dict[str, Any] = {}
-    for key, kind in HEADER:
-        value = _value(text, key, kind)
+    for key, value_kind in HEADER:
+        value = _value(text, key, value_kind)
         if value is not None:
             header[key] = value
         _check_kind(text, key, header)
@@ -132,16 +136,16 @@ def _read_2(text: Text, version: str, dtype: str) -> Network:
     text.key(_CONNECTIONS)
     layers = read_connections(text, structure, incoming, Items("(n,n)"), dtype)
     fann = FannParameters(**header)
-    return _network(structure, neurons, layers, fann, scaling, dtype)
+    return _network(kind, structure, neurons, layers, fann, scaling, dtype)
 
 
-def _read_1_1(text: Text, _: str, dtype: str) -> Network:
+def _read_1_1(text: Text, _: str, kind: type[M], dtype: str) -> M:
     """Return the network of a file of version 1.1, which has no keys."""
     header: dict[str, Any] = {"num_layers": text.whole("num_layers")}
     learning_rate = text.real("learning_rate")
-    for key, kind in HEADER:
+    for key, value_kind in HEADER:
         if key in ("connection_rate", "network_type"):
-            header[key] = _unkeyed(text, key, kind)
+            header[key] = _unkeyed(text, key, value_kind)
             _check_kind(text, key, header)
     which = ("hidden", "output")
     functions = [_function(text, f"activation of the {name} neurons") for name in which]
@@ -160,7 +164,7 @@ def _read_1_1(text: Text, _: str, dtype: str) -> Network:
     neurons = [hidden] * (len(structure.sizes) - 2) + [output]
     layers = read_connections(text, structure, found[:, 0], Items("(nn)"), dtype)
     fann = FannParameters(learning_rate=learning_rate)
-    return _network(structure, neurons, layers, fann, None, dtype)
+    return _network(kind, structure, neurons, layers, fann, None, dtype)
 
 
 def _value(text: Text, key: str, kind: Kind) -> Any:
@@ -303,20 +307,21 @@ def _neurons(
 
 
 def _network(
+    kind: type[M],
     structure: Structure,
     neurons: Sequence[_Layer],
     connections: Sequence[Connections],
     fann: FannParameters,
     scaling: Scaling | None,
     dtype: str,
-) -> Network:
+) -> M:
     layers = [
         layer.layer(found.there[:, :-1], structure.sources(number))
         for number, layer, found in zip(
             structure.layers, neurons, connections, strict=True
         )
     ]
-    network = Network(
+    network = kind(
         structure.widths[0], layers, dtype=dtype, fann_compatible=True, fann=fann,
         scaling=scaling,
     )
@@ -337,7 +342,7 @@ class _FannNeurons:
 
 
 def _in_fanns_terms(
-    network: Network, path: Path
+    network: Model, path: Path
 ) -> tuple[Structure, list[_FannNeurons]]:
     """Return the structure and the layers' neurons, or raise FormatError."""
     structure = structure_of(network, path)
@@ -345,7 +350,7 @@ def _in_fanns_terms(
     return structure, [_fann_neurons(network, number, path) for number in numbers]
 
 
-def _fann_neurons(network: Network, number: int, path: Path) -> _FannNeurons:
+def _fann_neurons(network: Model, number: int, path: Path) -> _FannNeurons:
     """Return a layer in FANN's terms, or raise FormatError."""
 
     def refused(why: str) -> FormatError:
@@ -369,7 +374,7 @@ def _fann_neurons(network: Network, number: int, path: Path) -> _FannNeurons:
 
 
 def _text_2_1(
-    network: Network, structure: Structure, neurons: Sequence[_FannNeurons]
+    network: Model, structure: Structure, neurons: Sequence[_FannNeurons]
 ) -> Iterator[bytes]:
     """Yield the file's bytes in FANN's own layout."""
     real = np.dtype(network.dtype).type

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from clnet.errors import FormatError
 from clnet.formats.numbers import Items, Text
-from clnet.network import Network
 from clnet.nn.layers import bias_size
+from clnet.nn.model import Model
 
 Array = NDArray[Any]
 
@@ -210,7 +210,7 @@ def read_connections(
     return layers
 
 
-def structure_of(network: Network, path: Path) -> Structure:
+def structure_of(network: Model, path: Path) -> Structure:
     """Return the structure of a network, or raise FormatError if FANN has none such."""
 
     def refused(number: int, why: str) -> FormatError:
@@ -244,7 +244,7 @@ def structure_of(network: Network, path: Path) -> Structure:
     return Structure(tuple(sizes), shortcut, rate)
 
 
-def incoming(network: Network, structure: Structure, layer: int) -> Sequence[int]:
+def incoming(network: Model, structure: Structure, layer: int) -> Sequence[int]:
     """Return how many connections each neuron of a layer, from 1, has."""
     if not structure.sparse:
         return [structure.neurons(layer).size] * structure.widths[layer]
@@ -253,7 +253,7 @@ def incoming(network: Network, structure: Structure, layer: int) -> Sequence[int
     return [int(count) for count in counts]
 
 
-def connections_text(network: Network, structure: Structure) -> Iterator[bytes]:
+def connections_text(network: Model, structure: Structure) -> Iterator[bytes]:
     """Yield the connections' list, in FANN's order: a sparse neuron's bias is first."""
     for layer in structure.layers:
         neurons, columns = structure.neurons(layer), structure.columns(layer)

@@ -16,7 +16,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import safetensors
@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from clnet.checks import check_count
 from clnet.errors import FormatError, InputError
 from clnet.formats.files import check_readable, write
-from clnet.network import Network
 from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.layers import Dense, Layer, Local, Sparse, bias_size, placed
+from clnet.nn.model import Model
 from clnet.nn.scaling import Scaling
 from clnet.nn.storage import Pattern
 
@@ -45,8 +45,18 @@ _IMPLIED = {  # fields that follow from the tensors, or from the layer before
 _OPTIONS = ("dtype", "fann_compatible")
 
 
-def load(path: Path) -> Network:
+M = TypeVar("M", bound=Model)
+
+
+def load(path: Path, kind: type[M]) -> M:
     """Return the network of a ``.safetensors`` file that `save` wrote.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    kind : type
+        The class of the network: `Model`, or one derived from it.
 
     Raises
     ------
@@ -70,7 +80,7 @@ def load(path: Path) -> Network:
     # Before the network, whose memory a wrong description could make huge.
     arrays = _arrays(path, n_in, layers, options["dtype"], tensors)
     try:
-        network = Network(n_in, layers, **options)
+        network = kind(n_in, layers, **options)
     except InputError as error:
         raise FormatError(f"{path} describes no network: {error}") from None
     for number, layer in enumerate(arrays):
@@ -78,7 +88,7 @@ def load(path: Path) -> Network:
     return network
 
 
-def save(network: Network, path: Path) -> None:
+def save(network: Model, path: Path) -> None:
     """Write a network, its description, and FANN's parameters and scaling if any.
 
     Raises
@@ -118,7 +128,7 @@ def save(network: Network, path: Path) -> None:
     write(path, [safetensors.numpy.save(tensors, metadata)])
 
 
-def check(network: Network, path: Path) -> None:
+def check(network: Model, path: Path) -> None:
     """Raise the FormatError of `save` if a layer is of an unknown kind."""
     for layer in network.layers:
         _layer(path, layer)

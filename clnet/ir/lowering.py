@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from clnet.errors import InputError
 from clnet.ir.ops import (
@@ -37,22 +36,20 @@ from clnet.ir.training_ops import (
 from clnet.nn.activations import FANN_SUM_LIMIT, SOFTMAX, activation
 from clnet.nn.losses import LossFunction
 from clnet.nn.metrics import BIT_FAIL_LIMIT
+from clnet.nn.model import Model
+from clnet.nn.optimisers import Optimiser
 from clnet.nn.regularisation import PLAIN, Regularisation
 from clnet.nn.storage.layout import Slot, round_up
 
-if TYPE_CHECKING:
-    from clnet.network import Network
-    from clnet.nn.optimisers import Optimiser
 
-
-def lower(network: Network) -> Program:
+def lower(network: Model) -> Program:
     """Return the program of a network: two ops a layer, three with softmax.
 
     A layer of several storages or sources has an `Apply` for each.
 
     Parameters
     ----------
-    network : Network
+    network : Model
         The description; its parameters are not read.
     """
     x = _value("x", network.n_in, inner=False)
@@ -73,7 +70,7 @@ def lower(network: Network) -> Program:
 
 
 def lower_training(
-    network: Network,
+    network: Model,
     loss: LossFunction,
     optimiser: Optimiser | None,
     *,
@@ -87,7 +84,7 @@ def lower_training(
 
     Parameters
     ----------
-    network : Network
+    network : Model
         The description; its parameters are not read.
     loss : LossFunction
         What is to become small.
@@ -213,7 +210,7 @@ def _value(name: str, width: int, inner: bool = True) -> Value:
 
 
 def _forward(
-    network: Network, number: int, ys: Sequence[Value]
+    network: Model, number: int, ys: Sequence[Value]
 ) -> tuple[list[Apply], BiasAct]:
     """Return the ops of a layer, counted from 1, softmax left out.
 
@@ -232,7 +229,7 @@ def _forward(
     return applies, BiasAct(sums, y, bias, function)
 
 
-def _fused(network: Network, act: BiasAct, loss: LossFunction) -> BiasAct:
+def _fused(network: Model, act: BiasAct, loss: LossFunction) -> BiasAct:
     """Return the last layer's op without the activation that the loss contains."""
     names = network.layers[-1].activation
     found = set(act.nonlinearity.names) if names != SOFTMAX else {SOFTMAX}
@@ -253,14 +250,14 @@ def _fused(network: Network, act: BiasAct, loss: LossFunction) -> BiasAct:
     return replace(act, y=logits, nonlinearity=replace(act.nonlinearity, names=plain))
 
 
-def symmetric_outputs(network: Network) -> tuple[bool, ...]:
+def symmetric_outputs(network: Model) -> tuple[bool, ...]:
     """Return whether FANN halves errors of the outputs: one for all, or one each."""
     names = network.layers[-1].activation
     many = (names,) if isinstance(names, str) else names
     return tuple(name != SOFTMAX and activation(name).symmetric for name in many)
 
 
-def output_middles(network: Network) -> tuple[float | None, ...]:
+def output_middles(network: Model) -> tuple[float | None, ...]:
     """Return the middle of the outputs' range, if any: one for all, or one each."""
     names = network.layers[-1].activation
     many = (names,) if isinstance(names, str) else names

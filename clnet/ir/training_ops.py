@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from clnet.ir.ops import Nonlinearity, Op, Value
+from clnet.nn.optimisers import Optimiser
 from clnet.nn.random import HASH_BITS, stream
 from clnet.nn.regularisation import PLAIN, Regularisation
 from clnet.nn.storage import Storage
 from clnet.nn.storage.base import about
 from clnet.nn.storage.layout import Layout, Slot
-
-if TYPE_CHECKING:
-    from clnet.nn.optimisers import Optimiser
 
 RECORD = ("loss", "squared error", "bit fails")
 """What is counted of each sample, and added up over an epoch."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 from clnet.checks import as_real
 from clnet.errors import InputError
 from clnet.nn.layers import Dense, Layer, Neurons, Sparse
+from clnet.nn.model import Model
 from clnet.nn.storage import Pattern, RowStorage
 from clnet.nn.storage.formats import check_format
 
-if TYPE_CHECKING:
-    from clnet.network import Network
+M = TypeVar("M", bound=Model)
 
 
 def pruned(
-    network: Network,
+    network: M,
     density: float | None,
     threshold: float | None,
     layers: Iterable[int] | None,
     format: str,  # noqa: A002  as everywhere
-) -> Network:
+) -> M:
     """Return a network without its smallest weights; see `Network.prune`."""
     if (density is None) == (threshold is None):
         raise InputError("prune needs either a density or a threshold")
@@ -58,7 +58,7 @@ def pruned(
     return restored(network, new)
 
 
-def dense(network: Network, layers: Iterable[int] | None) -> Network:
+def dense(network: M, layers: Iterable[int] | None) -> M:
     """Return a network of fully connected layers; see `Network.to_dense`."""
     new = list(network.layers)
     for number in _chosen(network, layers):
@@ -67,8 +67,8 @@ def dense(network: Network, layers: Iterable[int] | None) -> Network:
 
 
 def stored(
-    network: Network, format: str, layers: Iterable[int] | None  # noqa: A002
-) -> Network:
+    network: M, format: str, layers: Iterable[int] | None  # noqa: A002
+) -> M:
     """Return a network whose sparse layers have a format; see `Network.stored_as`."""
     check_format(format)
     new = list(network.layers)
@@ -79,19 +79,17 @@ def stored(
     return restored(network, new)
 
 
-def restored(network: Network, layers: Sequence[Layer]) -> Network:
+def restored(network: M, layers: Sequence[Layer]) -> M:
     """Return a network of other layers with the same weights, bit for bit, and biases.
 
     Parameters
     ----------
-    network : Network
+    network : Model
         Where weights come from.
     layers : sequence of layers
         Of the same sizes and sources. Entries that the network does not have are zero.
     """
-    from clnet.network import Network
-
-    new = Network(
+    new = type(network)(
         network.n_in, layers, seed=0, dtype=network.dtype,
         fann_compatible=network.fann_compatible, fann=network.fann,
         scaling=network.scaling,
@@ -109,7 +107,7 @@ def restored(network: Network, layers: Sequence[Layer]) -> Network:
 
 
 def _weights_at(
-    network: Network, number: int, rows: NDArray[np.int64], columns: NDArray[np.int64]
+    network: Model, number: int, rows: NDArray[np.int64], columns: NDArray[np.int64]
 ) -> NDArray[Any]:
     """Return the weights of a layer at entries; 0 where it has none."""
     matrix = network.matrices[number]
@@ -128,7 +126,7 @@ def _weights_at(
     return np.where(known[at] == wanted, values[at], values.dtype.type(0))
 
 
-def _chosen(network: Network, layers: Iterable[int] | None) -> list[int]:
+def _chosen(network: Model, layers: Iterable[int] | None) -> list[int]:
     count = len(network.layers)
     if layers is None:
         return list(range(count))

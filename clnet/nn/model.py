@@ -1,4 +1,4 @@
-"""The flat parameter buffer of a network: drawn, read and replaced. No OpenCL."""
+"""A model: a description with its parameters. No OpenCL."""
 
 from __future__ import annotations
 
@@ -9,35 +9,49 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers
-from clnet.errors import InputError
+from clnet.errors import InputError, counted
 from clnet.nn.description import Description
+from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.initialisers import WIDROW_NGUYEN, Draw, initialiser, widrow_nguyen
 from clnet.nn.layers import Layer
+from clnet.nn.scaling import Scaling
 from clnet.nn.storage.layout import copy_live
 
 
-class Weighted(Description):
-    """A description with its parameters, which may be replaced.
+class Model(Description):
+    """A feed-forward network: layers in a row, and one flat parameter buffer.
+
+    The description never changes; the parameters may be replaced. Everything below the
+    façade, `clnet.Network`, names this class.
 
     Parameters
     ----------
-    n_in, layers, dtype, fann_compatible, parameters, seed
-        As for `Network`.
+    n_in, layers, seed, dtype, fann_compatible, parameters, fann, scaling
+        As for `clnet.Network`.
+
+    Attributes
+    ----------
+    fann : FannParameters or None
+        FANN's training parameters; `fit` by one of FANN's algorithms notes its own here,
+        for ``.net`` files.
 
     Raises
     ------
     InputError
-        If a size, shape, type or name is not as there.
+        If a size, type or name is not as above.
     """
 
     def __init__(
         self,
         n_in: int,
         layers: Sequence[Layer],
-        dtype: str,
-        fann_compatible: bool,
-        parameters: ArrayLike | None,
-        seed: int | None,
+        *,
+        seed: int | None = None,
+        dtype: str = "float32",
+        fann_compatible: bool = False,
+        parameters: ArrayLike | None = None,
+        fann: FannParameters | None = None,
+        scaling: Scaling | None = None,
     ) -> None:
         super().__init__(n_in, layers, dtype, fann_compatible)
         self._version = 0
@@ -45,6 +59,8 @@ class Weighted(Description):
             self._parameters = self._initial(None, seed)
         else:
             self.parameters = parameters
+        self.fann = fann
+        self.scaling = scaling
 
     @property
     def version(self) -> int:
@@ -77,6 +93,25 @@ class Weighted(Description):
         """Take over a flat buffer whose padding is zero, without a copy."""
         self._parameters = parameters
         self._version += 1
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """How inputs and outputs are scaled where ``scale=True``; may be replaced."""
+        return self._scaling
+
+    @scaling.setter
+    def scaling(self, scaling: Scaling | None) -> None:
+        if not (scaling is None or isinstance(scaling, Scaling)):
+            raise InputError(f"scaling must be a Scaling or None, not {scaling!r}")
+        if scaling is not None:
+            found = (len(scaling.mean_in), len(scaling.mean_out))
+            if found != (self.n_in, self.n_out):
+                raise InputError(
+                    f"the scaling is for {counted(found[0], 'input')} and "
+                    f"{counted(found[1], 'output')}, expected {self.n_in} and "
+                    f"{self.n_out}"
+                )
+        self._scaling = scaling
 
     def weights(self, layer: int) -> NDArray[Any]:
         """Return the weights [n_out, n_in] of a layer, counted from 0, read-only.
@@ -146,7 +181,7 @@ class Weighted(Description):
         return _initial(self, draw, seed)
 
 
-def _initial(network: Weighted, draw: Draw | None, seed: int | None) -> NDArray[Any]:
+def _initial(network: Model, draw: Draw | None, seed: int | None) -> NDArray[Any]:
     """Return parameters [size] drawn by one rule; None: by each layer's own."""
     rng = _generator(seed)
     parameters = np.zeros(network.layout.size, network.dtype)
@@ -161,7 +196,7 @@ def _initial(network: Weighted, draw: Draw | None, seed: int | None) -> NDArray[
     return parameters
 
 
-def _draw_of(network: Weighted, name: str | None, x: ArrayLike | None) -> Draw | None:
+def _draw_of(network: Model, name: str | None, x: ArrayLike | None) -> Draw | None:
     """Return the rule of a name, for inputs x; see `Network.initialise`."""
     if name == WIDROW_NGUYEN and x is None:
         raise InputError(f"{name} reads the inputs' range: give x")
@@ -178,7 +213,7 @@ def _draw_of(network: Weighted, name: str | None, x: ArrayLike | None) -> Draw |
 
 
 def _with_layer(
-    network: Weighted, layer: int, weights: ArrayLike, biases: ArrayLike | None
+    network: Model, layer: int, weights: ArrayLike, biases: ArrayLike | None
 ) -> NDArray[Any]:
     """Return the parameters [size] with one layer's new; see `Network.set_layer`."""
     matrix = network.matrices[network.checked(layer)]

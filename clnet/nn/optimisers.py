@@ -11,15 +11,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import InputError, unknown
-
-if TYPE_CHECKING:
-    from clnet.nn.fann_parameters import FannParameters
+from clnet.nn.fann_parameters import FannParameters
 
 Array = NDArray[Any]
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from clnet.network import Network
+from clnet.nn.model import Model
 
 Array = NDArray[Any]
 
@@ -33,7 +32,7 @@ class Relayout:
     size: int
 
     @classmethod
-    def between(cls, there: Network, here: Network) -> Relayout:
+    def between(cls, there: Model, here: Model) -> Relayout:
         """Return where two networks of the same connections hold the same numbers."""
         return cls(_places(there), _places(here), here.layout.size)
 
@@ -58,7 +57,7 @@ class Relayout:
         return found
 
 
-def _places(network: Network) -> NDArray[np.int64]:
+def _places(network: Model) -> NDArray[np.int64]:
     """Return where each layer's weights are, row by row, then all biases."""
     weights = [matrix.entries().places for matrix in network.matrices]
     biases = [

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from clnet.errors import OutOfMemoryError
 from clnet.ir.ops import Value
 from clnet.nn.storage.layout import round_up
-
-if TYPE_CHECKING:
-    from clnet.opencl.session import Session
+from clnet.opencl.session import Session
 
 Array = NDArray[Any]
 Action = Callable[..., Any]

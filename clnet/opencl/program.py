@@ -22,13 +22,13 @@ from clnet.opencl.device import Device
 WARP_UNITS, GROUP_UNITS = 80, 90
 """Matrix units that serve a warp, and a group of four, by generations of PTX."""
 _PASSED = "//sm_90a "  # before instructions that pass the compiler as comments
-_INCLUDE = re.compile(r'^#include "([\w.]+)"[^\n]*$', re.MULTILINE)
+_INCLUDE = re.compile(r'^#include "([\w./]+)"[^\n]*$', re.MULTILINE)
 
 
 @cache
 def kernel_directory() -> Path:
     """Return the folder of the kernel files: in the package, else in the checkout."""
-    here = Path(__file__).resolve().parent
+    here = Path(__file__).resolve().parents[1]
     for folder in (here / "kernels", here.parent / "kernels"):
         if (folder / "include/activations.h").is_file():
             return folder

@@ -15,10 +15,9 @@ import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from clnet.opencl.device import Device
+from clnet.opencl.device import Device
 
 POCL = "Portable Computing Language"
 NVIDIA = "NVIDIA CUDA"

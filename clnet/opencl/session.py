@@ -5,17 +5,12 @@ from __future__ import annotations
 import threading
 import weakref
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clnet.errors import DeviceError
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch
 from clnet.opencl.program import build, source_text
-from clnet.runtime.parameter_store import ParameterStore
-
-if TYPE_CHECKING:
-    from clnet.network import Network
-
 
 PROGRAMS = 256  # that a session keeps built: those used last
 
@@ -51,9 +46,7 @@ class Session:
         context = self.context
         # Kernels in use keep their programs anyway.
         self._program = lru_cache(PROGRAMS)(lambda *parts: build(context, *parts))
-        self._stores: weakref.WeakKeyDictionary[Network, ParameterStore] = (
-            weakref.WeakKeyDictionary()
-        )
+        self.stores: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     @property
     def free(self) -> int:
@@ -78,13 +71,6 @@ class Session:
 
         text = source_text(launch.source, launch.defines, place)
         return cl.Kernel(self._program(place, text, launch.source), launch.kernel)
-
-    def store(self, network: Network) -> ParameterStore:
-        """Return the device's copy of a network's parameters."""
-        found = self._stores.get(network)
-        if found is None:
-            found = self._stores[network] = ParameterStore(self, network)
-        return found
 
 
 def session(device: Device, profiling: bool = False) -> Session:

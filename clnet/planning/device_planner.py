@@ -8,15 +8,12 @@ OpenCL platform (and in NumPy); calls from host array to host array are then com
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from clnet.errors import DeviceError
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import FASTEST
+from clnet.planning.planner import Planner
 from clnet.runtime.data_parallel import alike
-
-if TYPE_CHECKING:
-    from clnet.planning.planner import Planner
 
 
 def kinds(devices: Sequence[Device]) -> list[Device]:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
-from clnet.cli.summary import WIDTH
+from clnet.errors import WIDTH
+from clnet.ir.lowering import lower
 from clnet.ir.ops import Apply, BiasAct, Program, Softmax
 from clnet.ir.training_ops import ActGrad, ApplyT, BiasGrad, Outer
 from clnet.nn.layers import Sparse
+from clnet.nn.model import Model
 from clnet.nn.storage.formats import AUTO
 from clnet.nn.storage.layout import Slot
 from clnet.opencl.device import Device
-
-if TYPE_CHECKING:
-    from clnet.network import Network
-    from clnet.planning.cover import Candidate, Cover, Survey
+from clnet.planning.cover import Candidate, Cover, Survey
+from clnet.runtime.plan import CHUNK
 
 GAP = 2  # between columns of a table
 CUTS = ((2, 20), (0, 14), (2, 12), (0, 10), (1, 11))
@@ -38,7 +37,7 @@ WHOLE = {
 
 
 def explanation(
-    network: Network, device: Device, batch: int, survey: Survey,
+    network: Model, device: Device, batch: int, survey: Survey,
     training: Program | None = None,
 ) -> str:
     """Return why a plan is what it is, in at most `WIDTH` columns.
@@ -52,7 +51,7 @@ def explanation(
     training : Program or None
         The program, if it is not the network's own but a step of training.
     """
-    program = training or network.program
+    program = training or lower(network)
     run, basis = "a call", "measured host to host"
     if training is not None:
         run, basis = "a step of training", "measured whole"
@@ -115,7 +114,7 @@ def explanation(
     return "\n\n".join(parts)
 
 
-def _own_formats(network: Network) -> str:
+def _own_formats(network: Model) -> str:
     """Return the formats of layers that leave theirs to be chosen; "": none does."""
     found = (
         matrix.format
@@ -129,8 +128,6 @@ def _dense_inputs(training: Program | None) -> str:
     """Return what becomes of inputs that are sparse themselves, and why."""
     if training is not None:
         return "made dense as a whole: the data stay on the device, where rows are read"
-    from clnet.planning.inference import CHUNK
-
     return f"made dense, {CHUNK} samples at a time: kernels read whole rows of x"
 
 

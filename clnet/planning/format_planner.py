@@ -11,23 +11,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.errors import DeviceError, InputError
-from clnet.network import Network
 from clnet.nn.initialisers import Draw
 from clnet.nn.layers import Layer, Sparse
 from clnet.nn.matrix import Matrix
+from clnet.nn.model import Model
 from clnet.nn.relayout import Relayout
 from clnet.nn.storage import Pattern, SparseStorage
 from clnet.nn.storage.formats import AUTO, USUAL, foreseen
 from clnet.opencl.device import Device
-
-if TYPE_CHECKING:
-    from clnet.planning.planner import Planner
+from clnet.planning.planner import Planner
 
 P = TypeVar("P", bound="Planner")
 
@@ -42,14 +40,14 @@ SHORT = 6e-6  # seconds of a call that no format makes much shorter
 SMALL = 1 << 20  # bytes: caches hold them, and launches count more
 
 
-class Follower(Network):
+class Follower(Model):
     """A network whose layers of format ``"auto"`` have another one.
 
     Its parameters are always those of the network that it follows.
 
     Parameters
     ----------
-    network : Network
+    network : Model
         Whom to follow.
     format : str
         A name of `clnet.nn.storage.FORMATS`.
@@ -65,7 +63,7 @@ class Follower(Network):
         If the format needs more than a layer's memory limit.
     """
 
-    def __init__(self, network: Network, format: str) -> None:  # noqa: A002
+    def __init__(self, network: Model, format: str) -> None:  # noqa: A002
         self._followed = network
         self._seen = -1
         super().__init__(
@@ -121,13 +119,13 @@ def _stored(layer: Layer, format: str, matrix: Matrix) -> Layer:  # noqa: A002
 
 
 def best_stored(
-    network: Network, device: Device, planner: Callable[[Network], P]
+    network: Model, device: Device, planner: Callable[[Model], P]
 ) -> P:
     """Return the planner of a network in the format of the shortest times.
 
     Parameters
     ----------
-    network : Network
+    network : Model
         What to run.
     device : Device
         Where.
@@ -170,7 +168,7 @@ def best_stored(
 
 
 def _rivals(
-    network: Network, device: Device
+    network: Model, device: Device
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """Return the formats to compare with the network's own, and those too large.
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers, as_rows, check_count, is_sparse
 from clnet.errors import InputError, unknown
+from clnet.ir.lowering import lower
 from clnet.ir.ops import PRECISIONS
+from clnet.nn.model import Model
+from clnet.nn.scaling import Scaling
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import ALL, FASTEST, Devices, device_list, is_fastest
 from clnet.opencl.discovery import device as find_device
@@ -20,20 +23,21 @@ from clnet.planning.format_planner import best_stored
 from clnet.planning.planner import Planner
 from clnet.planning.tuning.search import Search
 from clnet.runtime.data_parallel import ParallelPlan
-from clnet.runtime.plan import Plan
+from clnet.runtime.plan import CHUNK, Plan
 from clnet.variants import ALL_VARIANTS, TRAINING_VARIANTS, VARIANTS, Variant
 
-if TYPE_CHECKING:
-    from clnet.network import Network
-    from clnet.nn.scaling import Scaling
+Where = str | tuple[Device, ...]
+"""`FASTEST`, or the devices of a plan."""
 
-CHUNK = 8192  # samples a call of `predict` for each device, on average at most
 SEARCH_SECONDS = 5.0  # after which `predict` takes the best plan that is known
 PLANS = 16  # plans that a network keeps for `predict`
 
+PlanFor = Callable[[Where, int, str], Plan | ParallelPlan]
+"""Returns the plan of a device or several, for a batch size, in a precision."""
+
 
 def compile_network(
-    network: Network,
+    network: Model,
     device: str | Device | None,
     batch: int,
     *,
@@ -49,8 +53,8 @@ def compile_network(
     allowed = _named(variants)
 
     def planner(where: Device) -> Planner:
-        def stored_so(stored: Network) -> Planner:
-            program = stored.program.at(precision)
+        def stored_so(stored: Model) -> Planner:
+            program = lower(stored).at(precision)
             return Planner(
                 stored, where, int(batch), tune, allowed, program, search
             )
@@ -62,14 +66,14 @@ def compile_network(
     return planner(find_device(device)).plan()
 
 
-def places(devices: Devices) -> str | tuple[Device, ...]:
+def places(devices: Devices) -> Where:
     """Return the devices that are named, or the word for the one to be chosen."""
     return FASTEST if is_fastest(devices) else device_list(devices)
 
 
 def plan_on(
-    network: Network,
-    where: str | tuple[Device, ...],
+    network: Model,
+    where: Where,
     batch: int,
     precision: str,
     progress: bool = False,
@@ -80,7 +84,7 @@ def plan_on(
 
     Parameters
     ----------
-    network : Network
+    network : Model
         What to run.
     where : str or tuple of Device
         As `places` returns it.
@@ -97,7 +101,8 @@ def plan_on(
 
 
 def predict(
-    network: Network,
+    network: Model,
+    plan_for: PlanFor,
     x: ArrayLike,
     device: Devices,
     scaling: Scaling | None,
@@ -105,13 +110,13 @@ def predict(
 ) -> NDArray[Any]:
     """Return the outputs for any number of samples; see `Network.predict`."""
     if scaling is None:
-        return _outputs(network, x, device, precision)
+        return _outputs(network, plan_for, x, device, precision)
     scaled = scaling.scale_input(as_numbers("x", x, "float64"))
-    return scaling.descale_output(_outputs(network, scaled, device, precision))
+    return scaling.descale_output(_outputs(network, plan_for, scaled, device, precision))
 
 
 def _outputs(
-    network: Network, x: ArrayLike, device: Devices, precision: str
+    network: Model, plan_for: PlanFor, x: ArrayLike, device: Devices, precision: str
 ) -> NDArray[Any]:
     # Sparse ones become dense a chunk at a time: they may be too large as a whole.
     array = as_rows(x) if is_sparse(x) else as_numbers("x", x, network.dtype)
@@ -127,10 +132,10 @@ def _outputs(
     length = CHUNK * (1 if isinstance(where, str) else len(where))
     if rows.shape[0] <= length:
         chunk = as_numbers("x", rows, network.dtype)
-        y: NDArray[Any] = network.plan_for(where, len(chunk), precision)(chunk)
+        y: NDArray[Any] = plan_for(where, len(chunk), precision)(chunk)
         return y[0] if array.ndim == 1 else y
     y = np.empty((rows.shape[0], network.n_out), network.dtype)
-    whole = network.plan_for(where, length, precision)
+    whole = plan_for(where, length, precision)
     waiting: list[tuple[Plan | ParallelPlan, NDArray[Any]]] = []
 
     def finish() -> None:
@@ -145,7 +150,7 @@ def _outputs(
                 chunk = as_numbers("x", rows[start : start + length], network.dtype)
                 plan = whole.double() if number % 2 else whole
                 if len(chunk) < length:
-                    plan = network.plan_for(where, len(chunk), precision)
+                    plan = plan_for(where, len(chunk), precision)
                 if waiting and waiting[0][0] is plan:
                     finish()
                 plan.start(chunk)

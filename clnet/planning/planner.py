@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from clnet.errors import DeviceError, OutOfMemoryError
+from clnet.ir.lowering import lower
 from clnet.ir.ops import Program, Span
+from clnet.nn.model import Model
 from clnet.opencl.device import Device
 from clnet.opencl.launch import may_fail
 from clnet.planning.candidates import eligible
@@ -40,9 +41,6 @@ from clnet.runtime.plan import Plan
 from clnet.variants import Variant
 from clnet.variants.base import Config
 
-if TYPE_CHECKING:
-    from clnet.network import Network
-
 PROSPECT = 5.0  # a span is measured unless the model gives it this many times the best
 CLOSE = 2.0  # whole covers this near the best are measured again: the machine may
 # have been busy with something else
@@ -56,7 +54,7 @@ class Planner:
 
     Parameters
     ----------
-    network : Network
+    network : Model
         What to run.
     device : Device
         Where.
@@ -79,7 +77,7 @@ class Planner:
 
     def __init__(
         self,
-        network: Network,
+        network: Model,
         device: Device,
         batch: int,
         tune: bool | None,
@@ -92,7 +90,7 @@ class Planner:
         self.batch = batch
         self.tune = tune
         self.variants = variants
-        self.program: Program = program or network.program
+        self.program: Program = program or lower(network)
         self.search = search or Search()
         self._begin(representative(batch))
 

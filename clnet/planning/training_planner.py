@@ -21,7 +21,7 @@ from math import inf
 
 from clnet.ir.ops import Program, Value
 from clnet.ir.training_ops import Tally, Update
-from clnet.network import Network
+from clnet.nn.model import Model
 from clnet.opencl.device import Device
 from clnet.opencl.store import Timing
 from clnet.planning.cover import FASTEST, Candidate, Cover, at_best, shortest_path
@@ -47,7 +47,7 @@ class TrainingPlan:
 
     Attributes
     ----------
-    network : Network
+    network : Model
         In whose layout: what was planned, or a `Follower` of it.
     program : Program
         Lowered from it.
@@ -57,7 +57,7 @@ class TrainingPlan:
         Why these.
     """
 
-    network: Network
+    network: Model
     program: Program
     steps: tuple[Step, ...]
     explanation: str
@@ -68,21 +68,21 @@ class TrainingPlan:
 
 
 def plan_training(
-    network: Network,
+    network: Model,
     program: Program,
     device: Device,
     batch: int,
     *,
     tune: bool | None = None,
     variants: Sequence[Variant] | None = None,
-    lowered: Callable[[Network], Program] | None = None,
+    lowered: Callable[[Model], Program] | None = None,
     search: Search | None = None,
 ) -> TrainingPlan:
     """Return the cheapest steps for a program of training.
 
     Parameters
     ----------
-    network : Network
+    network : Model
         What the program was lowered from.
     program : Program
         Of one step.
@@ -107,7 +107,7 @@ def plan_training(
     """
     chosen = TRAINING_VARIANTS if variants is None else tuple(variants)
 
-    def planner(stored: Network) -> _TrainingPlanner:
+    def planner(stored: Model) -> _TrainingPlanner:
         other = program if lowered is None else lowered(stored)
         return _TrainingPlanner(stored, device, batch, tune, chosen, other, search)
 

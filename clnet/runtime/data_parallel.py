@@ -14,17 +14,15 @@ from contextlib import ExitStack
 from copy import copy
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import InputError
+from clnet.nn.model import Model
 from clnet.opencl.device import Device
-
-if TYPE_CHECKING:
-    from clnet.network import Network
-    from clnet.runtime.plan import Plan
+from clnet.runtime.plan import Plan
 
 Array = NDArray[Any]
 
@@ -92,7 +90,7 @@ class ParallelPlan:
 
     Parameters
     ----------
-    network : Network
+    network : Model
         What they run.
     devices : sequence of Device
         Two or more.
@@ -112,7 +110,7 @@ class ParallelPlan:
 
     def __init__(
         self,
-        network: Network,
+        network: Model,
         devices: Sequence[Device],
         batch: int,
         plan: Callable[[Device, int], Plan],

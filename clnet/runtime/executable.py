@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from clnet.errors import InputError
 from clnet.ir.ops import Span, Value
 from clnet.ir.reference import run_ops
+from clnet.nn.model import Model
 from clnet.opencl.launch import Argument, Given, Packed, Parameters, Table, phases
 from clnet.opencl.memory import (
     LARGE,
@@ -28,9 +29,7 @@ from clnet.opencl.memory import (
 )
 from clnet.opencl.session import Session
 from clnet.runtime.binding import Binding, Step, given_struct, setting
-
-if TYPE_CHECKING:
-    from clnet.network import Network
+from clnet.runtime.parameter_store import parameter_store
 
 Array = NDArray[Any]
 NANOSECOND = 1e-9  # seconds; the unit of OpenCL's clocks
@@ -75,7 +74,7 @@ class Executable(Binding):
     ----------
     session : Session
         Where.
-    network : Network
+    network : Model
         Whose parameters.
     steps : sequence of Step
         In order; every value must be written before it is read, or be an input.
@@ -93,7 +92,7 @@ class Executable(Binding):
     def __init__(
         self,
         session: Session,
-        network: Network,
+        network: Model,
         steps: Sequence[Step],
         inputs: Sequence[Value],
         outputs: Sequence[Value],
@@ -101,7 +100,7 @@ class Executable(Binding):
     ) -> None:
         super().__init__(session, steps)
         self.network = network
-        self.store = session.store(network)
+        self.store = parameter_store(session, network)
         self.x: dict[str, Array] = {}
         self._host: dict[str, Array] = {}
         self._arrays: set[str] = set()  # of these the host's array stays the same

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from clnet.network import Network
+from clnet.nn.model import Model
 from clnet.opencl.launch import Packed, Table
 from clnet.opencl.memory import Action, Memory
 from clnet.opencl.session import Session
@@ -46,7 +46,7 @@ class ParameterStore:
         Held while buffers are added or refilled.
     """
 
-    def __init__(self, session: Session, network: Network) -> None:
+    def __init__(self, session: Session, network: Model) -> None:
         self._session = session
         self.memory = Memory(session, network.parameters.nbytes)
         self.host: Array = network.parameters
@@ -78,7 +78,7 @@ class ParameterStore:
             self.version = -1
         return memory
 
-    def refresh(self, network: Network) -> None:
+    def refresh(self, network: Model) -> None:
         """Upload the parameters if they are not the network's present ones."""
         with self.lock:
             if self.version == network.version:
@@ -91,3 +91,11 @@ class ParameterStore:
                     action()
             self._session.finish()
             self.version = version
+
+
+def parameter_store(session: Session, network: Model) -> ParameterStore:
+    """Return the copy of a network's parameters on a session's device."""
+    found: ParameterStore | None = session.stores.get(network)
+    if found is None:
+        found = session.stores[network] = ParameterStore(session, network)
+    return found

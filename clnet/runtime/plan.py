@@ -9,13 +9,15 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import as_numbers
 from clnet.errors import ClnetWarning, InputError, OutOfMemoryError
+from clnet.ir.lowering import lower
+from clnet.nn.model import Model
 from clnet.opencl.device import Device
 from clnet.opencl.launch import may_fail
 from clnet.opencl.memory import copy_rows
@@ -23,10 +25,9 @@ from clnet.opencl.session import failed, session
 from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
 
-if TYPE_CHECKING:
-    from clnet.network import Network
-
 Array = NDArray[Any]
+
+CHUNK = 8192  # samples a call of `predict` for each device, on average at most
 
 
 class Plan:
@@ -36,7 +37,7 @@ class Plan:
 
     Parameters
     ----------
-    network : Network
+    network : Model
         What to run; when its parameters are replaced, the next call takes the new ones.
     device : Device
         Where.
@@ -58,7 +59,7 @@ class Plan:
 
     def __init__(
         self,
-        network: Network,
+        network: Model,
         device: Device,
         batch: int,
         steps: Sequence[Step],
@@ -78,7 +79,7 @@ class Plan:
         self._lock = threading.Lock()
         self._double: Plan | None = None
         self.turns = threading.Lock()
-        program = network.program
+        program = lower(network)
         self._input, self._output = program.input, program.output
         self._dtype = np.dtype(network.dtype)
         self._shape = (batch, program.input.width)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 from tabulate import tabulate
 
+from clnet.ir.lowering import lower
 from clnet.opencl.memory import copy_rows
 from clnet.opencl.session import failed, session
 from clnet.runtime.executable import NANOSECOND, Executable
-
-if TYPE_CHECKING:
-    from clnet.runtime.plan import Plan
+from clnet.runtime.plan import Plan
 
 PARTS = ("upload", "launch", "device", "download", "host", "sum", "wall")
 ROUNDS = 21  # calls, of which the one of the median time is told
@@ -80,7 +79,7 @@ def call_times(plan: Plan, x: NDArray[Any]) -> CallTimes:
     DeviceError
         If the device fails.
     """
-    program = plan.network.program
+    program = lower(plan.network)
     recording = session(plan.device, profiling=True)
     try:
         executable = Executable(

@@ -9,24 +9,39 @@ the network.
 from __future__ import annotations
 
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import check_count
 from clnet.errors import InputError, unknown
-from clnet.formats import NETWORK_SUFFIXES, suffix_of
+from clnet.formats import NETWORK_SUFFIXES, save, suffix_of
 from clnet.formats.files import as_path
-
-if TYPE_CHECKING:
-    from clnet.training.fit import Training
-    from clnet.training.history import Epoch
+from clnet.nn.model import Model
+from clnet.training.history import Epoch, History
 
 MONITORED = (
     "loss", "mse", "bit_fail", "validation_loss", "validation_mse",
     "validation_bit_fail",
 )
+
+
+class Training(Protocol):
+    """A running training, as callbacks see it; `training.fit.Training` is one."""
+
+    network: Model
+    history: History
+    parameters: NDArray[Any]
+
+    @property
+    def validates(self) -> bool:
+        """Whether a validation set is measured after each epoch."""
+        ...
+
+    def update_network(self) -> None:
+        """Give the network the present parameters."""
+        ...
 
 
 class Callback(Protocol):
@@ -147,4 +162,4 @@ class Checkpoint:
         """Save if it is time."""
         if epoch.number % self.every == 0:
             training.update_network()
-            training.network.save(self.path)
+            save(training.network, self.path)

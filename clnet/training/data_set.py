@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers, column_hint
 from clnet.errors import InputError
-
-if TYPE_CHECKING:
-    from clnet.network import Network
-    from clnet.nn.scaling import Scaling
+from clnet.nn.model import Model
+from clnet.nn.scaling import Scaling
 
 Array = NDArray[Any]
 
@@ -49,7 +47,7 @@ class DataSet:
 
 
 def data_set(
-    network: Network,
+    network: Model,
     x: ArrayLike,
     t: ArrayLike,
     weight: ArrayLike | None = None,
@@ -60,7 +58,7 @@ def data_set(
 
     Parameters
     ----------
-    network : Network
+    network : Model
         Whose they are.
     x, t : array_like, shape [n, n_in] and [n, n_out]
         Inputs and targets.

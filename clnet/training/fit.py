@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from clnet.errors import ClnetWarning, counted
 from clnet.ir.lowering import lower_training
 from clnet.ir.ops import PRECISIONS, Program
 from clnet.ir.training_ops import Tally
+from clnet.nn.model import Model
 from clnet.nn.optimisers import Optimiser
 from clnet.nn.random import key
 from clnet.opencl.device import Device
@@ -37,9 +38,6 @@ from clnet.training.history import Epoch, History, Measures, TrainingState
 from clnet.training.parallel import ParallelPass
 from clnet.training.passes import AHEAD, Pass, measures
 from clnet.training.setup import TrainingSetup, default_loss, rule_of
-
-if TYPE_CHECKING:
-    from clnet.network import Network
 
 Array = NDArray[Any]
 
@@ -75,14 +73,14 @@ class Training:
 
     Attributes
     ----------
-    network : Network
+    network : Model
         What is trained; its parameters are the new ones when the training is over.
     history : History
         The epochs so far.
     """
 
     def __init__(
-        self, network: Network, setup: TrainingSetup, search: Search
+        self, network: Model, setup: TrainingSetup, search: Search
     ) -> None:
         data, batch, state = setup.data, setup.batch, setup.state
         self.network = network
@@ -97,7 +95,7 @@ class Training:
         self._samples = n = len(data)
         self._steps = -(-n // batch)
 
-        def lowered(stored: Network) -> Program:
+        def lowered(stored: Model) -> Program:
             return lower_training(
                 stored, setup.loss, setup.rule, samples=n if batch < n else None,
                 shuffled=setup.shuffled, weighted=data.weight is not None,
@@ -326,7 +324,7 @@ def _without_backward(program: Program) -> Program:
     return replace(program, ops=program.ops[:stop], outputs=(program.output,))
 
 
-def fit(network: Network, setup: TrainingSetup, progress: bool) -> History:
+def fit(network: Model, setup: TrainingSetup, progress: bool) -> History:
     """Train a network; see `Network.fit`."""
     errors = session(setup.devices[0]).errors
     try:
@@ -352,7 +350,7 @@ def fit(network: Network, setup: TrainingSetup, progress: bool) -> History:
 
 
 def explain(
-    network: Network,
+    network: Model,
     optimiser: str | Optimiser,
     device: str | Device | None,
     batch: int,
@@ -382,7 +380,7 @@ def explain(
     rule, where = rule_of(network, optimiser), find_device(device)
     loss = default_loss(network, optimiser)
 
-    def lowered(stored: Network) -> Program:
+    def lowered(stored: Model) -> Program:
         return lower_training(stored, loss, rule).at(precision)
 
     with Search(progress=progress) as search:

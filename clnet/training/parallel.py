@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from clnet.errors import InputError
 from clnet.ir.ops import Program
 from clnet.ir.training_ops import Gather, GradientNorm, Update
+from clnet.nn.model import Model
 from clnet.opencl.device import Device
 from clnet.opencl.session import session
 from clnet.planning.training_planner import TrainingPlan, plan_training
@@ -32,9 +33,6 @@ from clnet.training.data_set import DataSet
 from clnet.variants.training.gradient_norm import Norm
 from clnet.variants.training.optimisers import Optimisers
 
-if TYPE_CHECKING:
-    from clnet.network import Network
-
 Array = NDArray[Any]
 
 
@@ -43,7 +41,7 @@ class _Worker:
 
     Parameters
     ----------
-    network : Network
+    network : Model
         What is trained.
     device : Device
         Where.
@@ -63,7 +61,7 @@ class _Worker:
 
     def __init__(
         self,
-        network: Network,
+        network: Model,
         device: Device,
         steps: Sequence[Step],
         program: Program,
@@ -105,7 +103,7 @@ class ParallelPass:
 
     Parameters
     ----------
-    network : Network
+    network : Model
         What the program was lowered from.
     program : Program
         One step.
@@ -128,7 +126,7 @@ class ParallelPass:
 
     def __init__(
         self,
-        network: Network,
+        network: Model,
         program: Program,
         data: DataSet,
         batch: int,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +13,7 @@ from clnet.errors import InputError, unknown
 from clnet.nn.activations import SOFTMAX
 from clnet.nn.fann_parameters import STOP_FUNCTIONS, FannParameters
 from clnet.nn.losses import LossFunction, loss_function
+from clnet.nn.model import Model
 from clnet.nn.optimisers import (
     FANN,
     Optimiser,
@@ -22,6 +22,7 @@ from clnet.nn.optimisers import (
     optimiser,
 )
 from clnet.nn.regularisation import Regularisation
+from clnet.nn.scaling import Scaling
 from clnet.nn.schedules import Schedule, foreseen
 from clnet.nn.schedules import schedule as find_schedule
 from clnet.opencl.device import Device
@@ -29,10 +30,6 @@ from clnet.opencl.discovery import Devices, device_list
 from clnet.training.callbacks import Callback
 from clnet.training.data_set import DataSet, data_set
 from clnet.training.history import Epoch, TrainingState
-
-if TYPE_CHECKING:
-    from clnet.network import Network
-    from clnet.nn.scaling import Scaling
 
 SEEDS = 1 << 63
 
@@ -96,7 +93,7 @@ class TrainingSetup:
 
 
 def training_setup(
-    network: Network,
+    network: Model,
     x: ArrayLike,
     t: ArrayLike,
     *,
@@ -156,7 +153,7 @@ def training_setup(
     )
 
 
-def rule_of(network: Network, chosen: str | Optimiser) -> Optimiser:
+def rule_of(network: Model, chosen: str | Optimiser) -> Optimiser:
     """Return the optimiser that a name or row stands for: ``"fann"`` by the network.
 
     Raises
@@ -185,7 +182,7 @@ def _batch(rule: Optimiser, size: int | None, n: int) -> int:
     return min(size or rule.batch or n, n)
 
 
-def default_loss(network: Network, chosen: str | Optimiser) -> LossFunction:
+def default_loss(network: Model, chosen: str | Optimiser) -> LossFunction:
     """Return the loss of `Network.fit` where none is named."""
     if network.fann is not None and (network.fann_compatible or chosen == FANN):
         return loss_function(f"fann_{network.fann.train_error_function}")
@@ -194,7 +191,7 @@ def default_loss(network: Network, chosen: str | Optimiser) -> LossFunction:
 
 
 def _fann_of(
-    network: Network, rule: Optimiser, loss: LossFunction, stop: str | None
+    network: Model, rule: Optimiser, loss: LossFunction, stop: str | None
 ) -> FannParameters | None:
     """Return FANN's parameters with the rule, if it is FANN's; else those there are."""
     found = as_fann_parameters(rule)
@@ -221,7 +218,7 @@ def _called(callbacks: Iterable[Callback]) -> list[Callback]:
 
 
 def _reached(
-    network: Network, desired: float | None, stop: str | None
+    network: Model, desired: float | None, stop: str | None
 ) -> Callable[[Epoch], str | None]:
     """Return what tells, in a sentence, that the desired error is reached."""
     if stop is None:
@@ -243,7 +240,7 @@ def _reached(
     return reached
 
 
-def _begin(network: Network, rule: Optimiser, seed: int | None) -> TrainingState:
+def _begin(network: Model, rule: Optimiser, seed: int | None) -> TrainingState:
     if seed is None:
         seed = int(np.random.default_rng().integers(SEEDS))
     whole = isinstance(seed, (int, np.integer)) and not isinstance(seed, bool)
@@ -256,7 +253,7 @@ def _begin(network: Network, rule: Optimiser, seed: int | None) -> TrainingState
 
 
 def _resumed(
-    network: Network, rule: Optimiser, seed: int | None, state: TrainingState
+    network: Model, rule: Optimiser, seed: int | None, state: TrainingState
 ) -> TrainingState:
     """Return the state to go on from, if it fits."""
     if not isinstance(state, TrainingState):

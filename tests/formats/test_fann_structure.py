@@ -21,7 +21,7 @@ from clnet.formats.fann_structure import Structure
 from clnet.ir.lowering import lower_training
 from clnet.training.setup import default_loss, rule_of
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 KINDS = ("sparse", "shortcut")
 _PAIR = re.compile(r"\((\d+), ([^)]*)\)")
 

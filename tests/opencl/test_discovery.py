@@ -94,7 +94,7 @@ def run(code, **environment):
     return subprocess.run(
         [sys.executable, "-c", code],
         env={name: value for name, value in merged.items() if value is not None},
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         timeout=120,

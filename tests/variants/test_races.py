@@ -45,7 +45,7 @@ def reports(*command):
     done = subprocess.run(
         [sys.executable, *command],
         env={**os.environ, "CLNET_DEVICE": "oclgrind", "OCLGRIND_DATA_RACES": "1"},
-        cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False,
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

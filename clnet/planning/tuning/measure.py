@@ -17,7 +17,7 @@ from clnet.errors import ClnetError, DeviceError
 from clnet.ir.ops import PRECISIONS, Apply, Op, Program, Span, Value
 from clnet.ir.reference import run_op
 from clnet.ir.training_ops import ApplyT, Outer
-from clnet.network import Network
+from clnet.nn.model import Model
 from clnet.opencl.session import Session
 from clnet.opencl.store import Timing
 from clnet.runtime.binding import Step
@@ -49,7 +49,7 @@ class WrongResultError(ClnetError):
 
 def measure(
     session: Session,
-    network: Network,
+    network: Model,
     steps: Sequence[Step],
     inputs: Sequence[Value],
     outputs: Sequence[Value],
@@ -172,7 +172,7 @@ def timing(
 
 def check(
     session: Session,
-    network: Network,
+    network: Model,
     steps: Sequence[Step],
     inputs: Sequence[Value],
     outputs: Sequence[Value],
@@ -289,13 +289,13 @@ class _Oracle(NamedTuple):
 
 
 # Of each network the last one: configurations of one span are checked in a row.
-_oracles: weakref.WeakKeyDictionary[Network, tuple[Any, _Oracle]] = (
+_oracles: weakref.WeakKeyDictionary[Model, tuple[Any, _Oracle]] = (
     weakref.WeakKeyDictionary()
 )
 
 
 def _oracle(
-    network: Network, ops: tuple[Op, ...], samples: Mapping[str, Array],
+    network: Model, ops: tuple[Op, ...], samples: Mapping[str, Array],
     tolerance: float,
 ) -> _Oracle:
     shapes = tuple((name, array.shape) for name, array in samples.items())

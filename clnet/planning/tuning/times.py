@@ -10,7 +10,7 @@ from functools import cache
 
 from clnet.errors import ClnetError, ClnetWarning, DeviceError, OutOfMemoryError
 from clnet.ir.ops import Program, Span, Value
-from clnet.network import Network
+from clnet.nn.model import Model
 from clnet.opencl.device import Device
 from clnet.opencl.session import Session, session
 from clnet.opencl.store import Store, Timing
@@ -39,7 +39,7 @@ class Times:
 
     Parameters
     ----------
-    network : Network
+    network : Model
         Whose parameters.
     program : Program
         Lowered from it.
@@ -62,7 +62,7 @@ class Times:
 
     def __init__(
         self,
-        network: Network,
+        network: Model,
         program: Program,
         device: Device,
         batch: int,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from clnet.ir.ops import Op, Program, Value
 from clnet.ir.reference import run_op
 from clnet.ir.training_ops import BiasGrad, Dropout, Gather, Outer, Tally, Update
-from clnet.network import Network
+from clnet.nn.model import Model
 from clnet.nn.optimisers import Optimiser
 from clnet.nn.random import key
 from clnet.nn.storage.layout import Layout, Slot, live_elements
@@ -62,14 +62,14 @@ class Trial:
     ----------
     session : Session
         Where.
-    network : Network
+    network : Model
         Whose parameters the trials start from.
     program : Program
         Of one step.
     """
 
     session: Session
-    network: Network
+    network: Model
     program: Program
 
     def measure(self, steps: Sequence[Step], outputs: Sequence[Value]) -> Timing:

@@ -137,7 +137,7 @@ class Persistent:
         defines["GIVEN"] = len(given) * x.width
         return (
             Launch(
-                f"{kernel}.cl", kernel, defines, (groups * size,), (size,),
+                f"dense/{kernel}.cl", kernel, defines, (groups * size,), (size,),
                 (
                     Parameters(), x, x.width, y,
                     Scratch("words", 2 * WORD * sum(words)),

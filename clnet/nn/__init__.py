@@ -1,0 +1,6 @@
+"""A network as users describe it: layers, functions, storages, parameters. No OpenCL.
+
+Imports `errors` and `checks` alone; `nn.storage`, the matrix formats, imports nothing
+else of `nn`. Start with `layers`, then `description` (layers in a row), `model` (with
+their parameters) and `optimisers`.
+"""

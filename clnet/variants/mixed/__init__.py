@@ -1,0 +1,4 @@
+"""Layers of several kinds in one launch.
+
+Start with `fused_sparse`; `products` reads any layer as rows of entries.
+"""

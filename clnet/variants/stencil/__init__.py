@@ -1,0 +1,4 @@
+"""Locally connected layers: one layer, or a deep stack in one launch.
+
+Start with `stencil`, then `trapezoid`.
+"""
