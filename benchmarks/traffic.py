@@ -101,7 +101,8 @@ def _launcher(name: str, size: int, here: Session) -> Callable[[], Any]:
         sizes = (items * count * vector, items * vector)
         numbers = (np.int32(count),)
     launch = Launch(
-        "probes/bandwidth.cl", kernel, {"REAL": "float", "WIDTH": width, "UNROLL": UNROLL},
+        "probes/bandwidth.cl", kernel,
+        {"REAL": "float", "WIDTH": width, "UNROLL": UNROLL},
         (items,), (group,), (),
     )
     data, result = (Memory(here, size) for size in sizes)

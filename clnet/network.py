@@ -323,8 +323,8 @@ class Network(Model):
             A name of `clnet.optimisers`, with its default constants, or one of its
             rows; ``"fann"``: by the training parameters that a ``.net`` file carried.
         loss : str or None
-            A name of `clnet.nn.losses`; None: categorical_cross_entropy for softmax, the
-            error function of a network read from FANN's files, else mse.
+            A name of `clnet.nn.losses`; None: categorical_cross_entropy for softmax,
+            the error function of a network read from FANN's files, else mse.
         epochs : int
             Passes over the data set at most.
         batch_size : int or None
@@ -421,7 +421,8 @@ class Network(Model):
 
         scaling = scaling_to_apply(self._scaling, scale)
         return self.compare(
-            predict(self, self.plan_for, x, device, scaling), t, scale=scaling is not None
+            predict(self, self.plan_for, x, device, scaling), t,
+            scale=scaling is not None,
         )
 
     def compare(

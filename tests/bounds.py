@@ -200,7 +200,7 @@ class Arithmetic:
     dtype: str = "float32"
 
 
-# Values as float32, or as one or two halves of 11 bits (kernels/tensor_core/fp16_split.h): of two
+# Values as float32, or as one or two halves of 11 bits (fp16_split.h): of two
 # halves' four products the smallest is left out. Matrix units cut sums off, which is up
 # to twice a rounding.
 FLOAT32 = Arithmetic(0.0, 0.0, unit("float32"))

@@ -2,7 +2,7 @@
 
 A row holds the NumPy pair (value and derivative), says what the derivative reads, and
 gives the function's number in FANN's files. The OpenCL pair of row ``name`` is
-``act_name`` in ``kernels/include/activations.h`` and ``grad_name`` in ``kernels/include/gradients.h``;
+``act_name`` in ``include/activations.h`` and ``grad_name`` in ``include/gradients.h``;
 a row with `fann_gradient` has ``fann_grad_name`` there too.
 
 Every function is applied to ``v = steepness * sum``; ``value(v)`` and

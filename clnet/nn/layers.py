@@ -210,9 +210,9 @@ class Sparse(Neurons):
     seed : int
         Seed of the placement: the same connections again.
     format : str
-        How the matrix is stored: a name of `clnet.nn.storage.FORMATS`. ``"auto"``: as csr,
-        or, where calls and steps of training are planned by measurement, computed as is
-        fastest, dense if that is.
+        How the matrix is stored: a name of `clnet.nn.storage.FORMATS`. ``"auto"``: as
+        csr, or, where calls and steps of training are planned by measurement,
+        computed as is fastest, dense if that is.
     memory_limit : int or None
         Bytes that weights and their index arrays may take.
 

@@ -32,8 +32,8 @@ class Model(Description):
     Attributes
     ----------
     fann : FannParameters or None
-        FANN's training parameters; `fit` by one of FANN's algorithms notes its own here,
-        for ``.net`` files.
+        FANN's training parameters; `fit` by one of FANN's algorithms notes its own
+        here, for ``.net`` files.
 
     Raises
     ------

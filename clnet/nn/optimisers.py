@@ -1,6 +1,6 @@
 """Optimisers, one frozen row of constants each; defaults are FANN's or PyTorch's.
 
-An optimiser is one elementwise rule over the flat buffer (``kernels/include/optimisers.h``,
+An optimiser is one elementwise rule over the flat buffer (``include/optimisers.h``,
 under the row's name in capitals); `step` is its meaning in NumPy. Gradients are those
 of the *sum* over samples; where a rule wants the mean it divides by the samples of the
 step.

@@ -1,7 +1,7 @@
 """Discovery: the devices that there are, and the one that a specification names.
 
 Nothing touches OpenCL, and pyopencl is not even imported, before the first call of
-`devices` or `device`. `clnet.opencl.quirks` edits what a driver reports wrongly; of a device
+`devices` or `device`. `quirks` edits what a driver reports wrongly; of a device
 that is named, `clnet.opencl.probes` finds out what no query tells.
 """
 

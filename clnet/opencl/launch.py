@@ -133,7 +133,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Answer:
-    """Argument: where the host wants a float32 value's one row, as ``zero_copy_output.h`` has it.
+    """Argument: the host's address for a float32 value's one row, or 0.
 
     The kernel writes it there if it is wanted so; to the buffer of the value always.
     """

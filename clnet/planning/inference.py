@@ -112,7 +112,8 @@ def predict(
     if scaling is None:
         return _outputs(network, plan_for, x, device, precision)
     scaled = scaling.scale_input(as_numbers("x", x, "float64"))
-    return scaling.descale_output(_outputs(network, plan_for, scaled, device, precision))
+    y = _outputs(network, plan_for, scaled, device, precision)
+    return scaling.descale_output(y)
 
 
 def _outputs(

@@ -256,7 +256,7 @@ class Binding:
 
 
 def given_struct(value: Value) -> Array:
-    """Return what ``by_value_input.h`` describes, in numbers of 4 bytes; none is there yet."""
+    """Return an empty struct of ``by_value_input.h`` as an array of float32."""
     return np.zeros(1 + value.width, np.float32)
 
 

@@ -406,9 +406,10 @@ def test_without_a_study_they_are_listed(capsys):
 
 
 def test_benchmarks_that_are_not_there_are_one_sentence(monkeypatch, tmp_path):
-    import clnet.cli.benchmarks
+    from clnet.cli import benchmarks as shim
 
-    monkeypatch.setattr(clnet.bench, "__file__", str(tmp_path / "clnet" / "bench.py"))
-    monkeypatch.setattr(clnet.bench, "PACKAGE", "clnet.nowhere")
+    file = tmp_path / "clnet" / "cli" / "benchmarks.py"
+    monkeypatch.setattr(shim, "__file__", str(file))
+    monkeypatch.setattr(shim, "PACKAGE", "clnet.nowhere")
     with pytest.raises(InputError, match="the benchmarks are missing"):
         benchmarks("command")

@@ -40,7 +40,8 @@ def found(monkeypatch):
     def replace(*devices, faults=()):
         shown = Survey(devices, faults)
         monkeypatch.setattr(doctor, "survey", lambda: shown)
-        monkeypatch.setattr(sys.modules["clnet.opencl.discovery"], "survey", lambda: shown)
+        module = sys.modules["clnet.opencl.discovery"]
+        monkeypatch.setattr(module, "survey", lambda: shown)
 
     monkeypatch.delenv("CLNET_DEVICE", raising=False)
     return replace

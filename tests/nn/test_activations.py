@@ -198,7 +198,8 @@ def on_device(real, width, operators, v):
         "\n__kernel void functions(__global const VAL *v, __global VAL *y, int n)\n"
         "{\n    const int i = get_global_id(0);\n" + calls + "\n}\n"
     )
-    kernel = cl.Kernel(build(where.context, place, text, "include/activations.h"), "functions")
+    program = build(where.context, place, text, "include/activations.h")
+    kernel = cl.Kernel(program, "functions")
     y = np.empty((len(ACTIVATIONS), v.size), v.dtype)
     flags = cl.mem_flags
     v_buffer = cl.Buffer(where.context, flags.COPY_HOST_PTR, hostbuf=v)
@@ -268,6 +269,7 @@ def test_a_missing_macro_is_an_error(missing):
     where = session(device())
     del defines[missing]
     lines = [f"#define {key} {value}" for key, value in defines.items()]
-    text = "\n".join([*lines, kernel_text("include/activations.h"), "__kernel void none() {}"])
+    header = kernel_text("include/activations.h")
+    text = "\n".join([*lines, header, "__kernel void none() {}"])
     with pytest.raises(Exception, match=r"activations\.h needs REAL, WIDTH"):
         cl.Program(where.context, text).build(devices=[where.device.handle])

@@ -89,7 +89,8 @@ def on_device(i, n, words):
             i[get_global_id(0)] = permuted(i[get_global_id(0)], n, bits, key);
         }
     """
-    kernel = cl.Kernel(build(where.context, where.device, text, "include/random.h"), "walk")
+    program = build(where.context, where.device, text, "include/random.h")
+    kernel = cl.Kernel(program, "walk")
     flags, found = cl.mem_flags, np.empty_like(i)
     buffer = cl.Buffer(where.context, flags.COPY_HOST_PTR, hostbuf=i)
     kernel.set_args(buffer, np.uint32(n), np.uint32(half_bits(n)), words)

@@ -30,7 +30,10 @@ from clnet.opencl.session import session
 from clnet.variants import ALL_VARIANTS
 
 CPU = clnet.device("cpu")
-SOURCES = sorted(path.name for path in kernel_directory().glob("*.cl"))
+SOURCES = sorted(
+    path.relative_to(kernel_directory()).as_posix()
+    for path in kernel_directory().rglob("*.cl")
+)
 KERNEL = "__kernel void k(__global int *y) { y[0] = %s; }\n"
 
 
@@ -50,8 +53,9 @@ def folder(tmp_path, monkeypatch):
 
 def test_every_variant_with_kernels_has_a_file_of_its_name():
     for variant in ALL_VARIANTS:
+        folder = type(variant).__module__.split(".")[-2]
         if variant.name != "host":
-            assert f"{variant.name}.cl" in SOURCES
+            assert f"{folder}/{variant.name}.cl" in SOURCES
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -114,25 +118,25 @@ def test_double_asks_for_its_extension(folder):
 
 def test_the_kernels_of_an_installed_package_come_first(tmp_path, monkeypatch):
     package = tmp_path / "site" / "clnet"
-    package.mkdir(parents=True)
-    monkeypatch.setattr(program, "__file__", str(package / "program.py"))
+    (package / "opencl").mkdir(parents=True)
+    monkeypatch.setattr(program, "__file__", str(package / "opencl" / "program.py"))
     find = kernel_directory.__wrapped__
     beside = tmp_path / "site" / "kernels"
-    beside.mkdir()
+    (beside / "include").mkdir(parents=True)
     with pytest.raises(BuildError, match="the kernel files are missing") as caught:
         find()
     assert str(package) in str(caught.value)
     (beside / "include/activations.h").touch()
     assert find() == beside
     inside = package / "kernels"
-    inside.mkdir()
+    (inside / "include").mkdir(parents=True)
     assert find() == beside  # an empty folder is not the one
     (inside / "include/activations.h").touch()
     assert find() == inside
 
 
 def test_the_checkouts_kernels_are_those_that_are_used():
-    package = Path(program.__file__).parent
+    package = Path(program.__file__).parents[1]
     assert kernel_directory() in (package / "kernels", package.parent / "kernels")
 
 
@@ -221,7 +225,8 @@ def test_few_programs_are_kept(monkeypatch):
     own = sessions.Session(CPU)
 
     def kernel(size):
-        return own.kernel(Launch("probes/doctor.cl", "probe", {"SIZE": size}, (), (), ()), CPU)
+        launch = Launch("probes/doctor.cl", "probe", {"SIZE": size}, (), (), ())
+        return own.kernel(launch, CPU)
 
     for size in (2, 4, 2, 8, 2):  # 2 is always among those used last
         kernel(size)

@@ -7,9 +7,8 @@ import pytest
 from bounds import assert_right
 
 import clnet
-from clnet import Dense, Network, Sparse
+from clnet import Dense, Network, Sparse, load
 from clnet.errors import DeviceError, InputError
-from clnet.formats import load
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
 from clnet.nn.storage import FORMATS, Pattern

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from test_training import net, spirals
 
+from clnet import load
 from clnet.errors import ClnetError
-from clnet.formats import load
 from clnet.nn.optimisers import Adam
 from clnet.training.callbacks import Checkpoint, EarlyStopping
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from clnet import load
 from clnet.errors import InputError
-from clnet.formats import load
 from clnet.network import Network
 from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.optimisers import (

@@ -6,9 +6,8 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
-from clnet import Dense, Network
+from clnet import Dense, Network, load, load_data
 from clnet.errors import ClnetWarning, InputError
-from clnet.formats import load, load_data
 from clnet.ir import reference
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function

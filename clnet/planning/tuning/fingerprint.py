@@ -30,7 +30,8 @@ _APART = {
 }
 # Modules that describe launches and the arrays that these read.
 _IMPORT = re.compile(
-    r"^\s*(?:from|import)\s+(clnet\.(?:variants|storage)\b[\w.]*)", re.MULTILINE
+    r"^\s*(?:from|import)\s+(clnet\.(?:variants|nn\.storage|opencl\.launch)\b[\w.]*)",
+    re.MULTILINE,
 )
 
 

@@ -79,7 +79,8 @@ class Fused:
         }
         return (
             Launch(
-                "dense/fused.cl", "fused", defines, (config["group"],), (config["group"],),
+                "dense/fused.cl", "fused", defines, (config["group"],),
+                (config["group"],),
                 (Parameters(), x, x.stride, x.width, y, y.stride, span.batch,
                  Scratch("values", _scratch(span))),
             ),

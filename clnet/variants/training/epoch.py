@@ -146,7 +146,10 @@ class Epoch:
         )
         if workers == 1:
             runs: tuple[Launch, ...] = (
-                Launch("training/epoch.cl", "alone", defines, (1,), (1,), (*shared, *changing)),
+                Launch(
+                    "training/epoch.cl", "alone", defines, (1,), (1,),
+                    (*shared, *changing),
+                ),
             )
         elif config["caller"]:
             runs = (

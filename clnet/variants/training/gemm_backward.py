@@ -131,7 +131,7 @@ class Carried:
     bias : Slot or None
         The biases that are added to it.
     defines : dict of str to int or str
-        The derivative's macros (activation_gradient.h), and whether there are such biases.
+        The macros of activation_gradient.h, and whether there are such biases.
     """
 
     out: Value

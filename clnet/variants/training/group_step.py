@@ -172,17 +172,21 @@ class GroupStep:
                 meeting = (Scratch("came", 4), Distress())
             return (
                 Launch(
-                    "training/group_step.cl", "steps", defines, (count * group,), (group,),
+                    "training/group_step.cl", "steps", defines, (count * group,),
+                    (group,),
                     (*shared, State(), Gradients(), totals, live, span.batch, t.width,
                      Scalar("steps"), Scalar("place"), Scalar("apart"), *rule,
                      *meeting),
                 ),
             )
         return (
-            Launch("training/group_step.cl", "gradients", defines, (groups * group,), (group,),
-                   shared),
             Launch(
-                "training/group_step.cl", "combine", defines, (blocks * group,), (group,),
+                "training/group_step.cl", "gradients", defines, (groups * group,),
+                (group,), shared,
+            ),
+            Launch(
+                "training/group_step.cl", "combine", defines, (blocks * group,),
+                (group,),
                 (sums, groups, Parameters(), State(), Gradients(), totals,
                  live, t.width, Scalar("samples"), *rule),
             ),

@@ -82,7 +82,8 @@ class Optimisers:
         groups = -(-size // (group * per_item * width))
         return (
             Launch(
-                "training/optimisers.cl", "update", defines, (groups * group,), (group,),
+                "training/optimisers.cl", "update", defines, (groups * group,),
+                (group,),
                 (
                     Parameters(), Gradients(), live_table(op), State(), op.totals,
                     op.norm or op.totals, size, op.outputs, Scalar("rate", "real"),

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from test_sparse_variants import CPU, GPU, PLACE, SESSION, Posed, close
+from sparse_places import CPU, GPU, PLACE, SESSION, Posed, close
 
 from clnet import Dense, Local, Network, Sparse
 from clnet.ir import reference

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from bounds import LAMBDA
+from sparse_places import CPU, GPU, PLACE, SESSION, Posed, close
 
 import clnet
 from clnet import Dense, Network, Sparse
@@ -16,7 +16,6 @@ from clnet.ir.ops import BiasAct, Span
 from clnet.ir.training_ops import ApplyT, Outer
 from clnet.nn.losses import loss_function
 from clnet.opencl.launch import Scratch
-from clnet.opencl.session import session
 from clnet.runtime.binding import Step
 from clnet.runtime.replay import Learnt, Replay
 from clnet.variants.sparse.csr import Csr
@@ -25,13 +24,6 @@ from clnet.variants.sparse.sell import Sell
 from clnet.variants.sparse.sparse_team import SparseTeam
 from clnet.variants.training.sparse_outer import SparseOuter
 
-PLACE = clnet.device()
-SESSION = session(PLACE)
-GPU = dataclasses.replace(
-    PLACE, type="gpu", simd_width=32, compute_units=3,
-    local_memory=min(PLACE.local_memory, 47 << 10),
-    largest_group=min(PLACE.largest_group, 256),
-)
 RNG = np.random.default_rng(1)
 LENGTHS = np.array([0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 0])
 PATTERNS = {
@@ -48,28 +40,6 @@ FORMATS = {  # by the ways in which a variant finds values
     "csr": ("csr", "hyb", "dia"), "sparse_team": ("csr", "hyb"),
     "sell": ("sell", "ell"), "sparse_outer": ("coo", "sell"), "dia": ("dia",),
 }
-EPSILON = float(np.finfo("float32").eps)
-
-
-def close(found, expected, sizes, terms):
-    """Whether sums are within rounding; sizes: the sums of their terms' sizes."""
-    unit = EPSILON if found.dtype == np.float32 else np.finfo(found.dtype).eps
-    allowed = unit * (LAMBDA * np.sqrt(terms) + 16) * (sizes + 1)
-    assert not np.isnan(found).any()
-    assert (np.abs(found - expected) <= allowed).all()
-
-
-@dataclasses.dataclass(frozen=True)
-class Posed:
-    """A variant whose launches are those of another device."""
-
-    variant: object
-    device: clnet.Device
-
-    def launches(self, span, config, device):
-        return self.variant.launches(span, config, self.device)
-
-
 def training(network):
     return lower_training(network, loss_function("mse"), None)
 
@@ -143,7 +113,6 @@ def network_of(mask, form, name="tanh", dtype="float32"):
     return network
 
 
-CPU = dataclasses.replace(PLACE, type="cpu", compute_units=3)
 VARIANTS = [
     (Csr(), CPU), (SparseOuter(), CPU), (SparseTeam(), GPU), (Sell(), GPU),
     (SparseOuter(), GPU), (Dia(), CPU), (Dia(), GPU),

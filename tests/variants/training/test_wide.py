@@ -11,6 +11,7 @@ import clnet
 from clnet import Local, Network
 from clnet.ir import reference
 from clnet.ir.lowering import lower_training
+from clnet.ir.ops import Apply
 from clnet.ir.training_ops import ActGrad, BiasGrad, Loss, Outer
 from clnet.nn.losses import LOSSES, loss_function
 from clnet.nn.storage.layout import live_elements
@@ -156,7 +157,7 @@ def test_refusals():
     mixed = Network(80, [Local(1, ("tanh", "relu") * 40)], fann_compatible=True)
     assert "neurons differ" in refusals(mixed, ActGrad)
     assert "outputs differ" in refusals(mixed, Loss)
-    assert "no other" in refusals(local(80), clnet.ops.Apply)
+    assert "no other" in refusals(local(80), Apply)
 
     def fused(network, last=False):
         program = lower_training(network, loss_function("mse"), None)

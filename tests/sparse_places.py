@@ -1,0 +1,40 @@
+"""The devices that tests of sparse kernels plan for, and their error bound."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from bounds import LAMBDA
+
+import clnet
+from clnet.opencl.session import session
+
+PLACE = clnet.device()
+SESSION = session(PLACE)
+GPU = dataclasses.replace(
+    PLACE, type="gpu", simd_width=32, compute_units=3,
+    local_memory=min(PLACE.local_memory, 47 << 10),
+    largest_group=min(PLACE.largest_group, 256),
+)
+CPU = dataclasses.replace(PLACE, type="cpu", compute_units=3)
+EPSILON = float(np.finfo("float32").eps)
+
+
+def close(found, expected, sizes, terms):
+    """Whether sums are within rounding; sizes: the sums of their terms' sizes."""
+    unit = EPSILON if found.dtype == np.float32 else np.finfo(found.dtype).eps
+    allowed = unit * (LAMBDA * np.sqrt(terms) + 16) * (sizes + 1)
+    assert not np.isnan(found).any()
+    assert (np.abs(found - expected) <= allowed).all()
+
+
+@dataclasses.dataclass(frozen=True)
+class Posed:
+    """A variant whose launches are those of another device."""
+
+    variant: object
+    device: clnet.Device
+
+    def launches(self, span, config, device):
+        return self.variant.launches(span, config, self.device)
