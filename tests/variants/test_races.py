@@ -56,7 +56,8 @@ def test_a_race_is_reported():
 
 
 def test_variants_do_not_race():
-    said = reports("-m", "pytest", "-q", "-s", "tests/variants/test_variants.py", "-k", SMALL)
+    tests = "tests/variants/test_variants.py"
+    said = reports("-m", "pytest", "-q", "-s", tests, "-k", SMALL)
     assert " passed" in said
     for fault in ("data race", "divergence", "Invalid read", "Invalid write"):
         assert fault not in said, said
