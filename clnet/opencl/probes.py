@@ -94,7 +94,7 @@ def _asked(
     """
     import pyopencl as cl
 
-    store, source = Store(device), f"{capability}.cl"
+    store, source = Store(device), f"probes/{capability}.cl"
     key = f"{capability} {source_hash(source)}"
     found = store.fact(key)
     if found is not None:

@@ -381,7 +381,7 @@ def test_a_probe_of_no_device():
 
 def test_a_kernel_that_does_not_build(pocl, monkeypatch):
     monkeypatch.setattr(doctor, "source_text", lambda *_: "#error told on purpose")
-    with pytest.raises(BuildError, match=r"probe\.cl does not build"):
+    with pytest.raises(BuildError, match=r"doctor\.cl does not build"):
         doctor.probe(pocl.index)
 
 

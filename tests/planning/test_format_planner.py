@@ -17,7 +17,7 @@ from clnet.nn.storage.layout import live_elements
 from clnet.opencl.session import session
 from clnet.opencl.store import Timing
 from clnet.planning import format_planner, training_planner
-from clnet.planning.cover import Cover
+from clnet.planning.cover import Cover, Survey
 from clnet.planning.format_planner import Follower, best_stored
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import times
@@ -78,7 +78,7 @@ class FakePlanner:
 
     def __init__(self, network, seconds):
         self.network = network
-        self.survey = clnet.cover.Survey()
+        self.survey = Survey()
         self.format = network.matrices[0].format.replace("masked", "dense")
         self.seconds = seconds.get(self.format)
 

@@ -292,7 +292,9 @@ def test_a_device_that_fails_is_named(monkeypatch):
 SCRIPT = """
 import numpy as np, clnet
 from functools import partial
-from clnet import inference, parallel_training, training
+from clnet.planning import inference
+from clnet.training import fit as training
+from clnet.training import parallel as parallel_training
 from clnet.planning.training_planner import plan_training
 from clnet.variants.dense.naive import Naive
 inference.VARIANTS = (Naive(),)

@@ -22,6 +22,7 @@ from clnet.errors import DeviceError, InputError
 from clnet.ir.ops import Apply
 from clnet.opencl import memory
 from clnet.opencl.session import session
+from clnet.runtime import parameter_store
 from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
 from clnet.runtime.plan import Plan
@@ -347,7 +348,7 @@ def test_a_packed_buffer_that_goes_meanwhile_is_filled_again(monkeypatch):
     """The plan that filled it may be collected at any moment, as in a cycle."""
     network = Network.mlp([5, 40, 3], "tanh", seed=1)
     x = inputs(network, 2)
-    real = memory.ParameterStore.packed
+    real = parameter_store.ParameterStore.packed
 
     def collect_first(self, packed):
         gc.collect()
@@ -356,7 +357,7 @@ def test_a_packed_buffer_that_goes_meanwhile_is_filled_again(monkeypatch):
     gc.disable()
     try:
         cover(network, CPU, ["cpu", "host"], 2)(x)
-        monkeypatch.setattr(memory.ParameterStore, "packed", collect_first)
+        monkeypatch.setattr(parameter_store.ParameterStore, "packed", collect_first)
         plan = cover(network, CPU, ["cpu", "host"], 2)
     finally:
         gc.enable()
