@@ -692,7 +692,8 @@ def test_a_broken_variant_is_left_out_and_the_plan_works(
 def test_what_does_not_build_says_so_without_tuning(monkeypatch):
     broken = Broken(change={"defines": {"HAS_BIAS": "no such name ("}})
     monkeypatch.setattr(inference, "VARIANTS", (broken,))
-    with pytest.raises(BuildError, match=r"kernel dense/naive.cl does not build") as caught:
+    sentence = r"kernel dense/naive.cl does not build"
+    with pytest.raises(BuildError, match=sentence) as caught:
         NETWORK.compile(CPU, tune=False)
     assert "no such name" in caught.value.source
     assert "error" in caught.value.log
