@@ -24,7 +24,7 @@ from clnet.opencl.memory import Action, Memory
 from clnet.opencl.session import session
 from clnet.planning.training_planner import plan_training
 from clnet.runtime.binding import Step
-from clnet.runtime.replay import Learnt, Replay
+from clnet.runtime.replay import Replay, TrainState
 from clnet.variants import TRAINING_VARIANTS, Variant
 
 from .candidates import Prepared, no_core, on_one_core, serial_place, steps_text
@@ -121,7 +121,7 @@ class Replayed:
         state[...] = np.reshape(rule.initial, (rule.slots, 1))
 
         def train(epochs: int) -> Trained:
-            learnt = Learnt(place, parameters, state)
+            learnt = TrainState(place, parameters, state)
             replay = self.binding(place, steps, network.layout, learnt)
             for value, array in zip(program.inputs, case.data, strict=True):
                 replay.write(value, array)

@@ -11,7 +11,7 @@ from clnet.nn.losses import loss_function
 from clnet.opencl.discovery import device
 from clnet.opencl.session import session
 from clnet.runtime.binding import Step
-from clnet.runtime.replay import Learnt, Replay
+from clnet.runtime.replay import Replay, TrainState
 
 DEVICE = device()
 SESSION = session(DEVICE)
@@ -36,9 +36,9 @@ def check(network, span, variant, config, seed=0, eps=None, capable=DEVICE):
     assert variant.refuse(span, capable) is None
     eps = np.finfo(span.dtype).eps if eps is None else eps
     rng = np.random.default_rng(seed)
-    learnt = Learnt(SESSION, network.parameters, np.zeros((0, 0)))
+    train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
     replay = Replay(SESSION, [Step(span, variant, config, DEVICE)], network.layout,
-                    learnt)
+                    train_state)
     values = {}
     for value in span.inputs:
         rows = rng.uniform(-1, 1, (span.batch, value.width)).astype(span.dtype)

@@ -23,7 +23,7 @@ import numpy as np
 
 from clnet.errors import WIDTH, ClnetError, DeviceError, counted
 from clnet.opencl.device import Device
-from clnet.opencl.discovery import GET_PLATFORM, NO_PLATFORM, device, survey
+from clnet.opencl.discovery import GET_PLATFORM, NO_PLATFORM, device, discover
 from clnet.opencl.program import build, source_text
 from clnet.opencl.quirks import NVIDIA, POCL
 
@@ -81,7 +81,7 @@ def examine() -> Iterator[Finding]:
         )
         return
     yield from _platform_findings(files)
-    for main in survey().devices:
+    for main in discover().devices:
         for place in main.places:
             yield _device_finding(place)
 
@@ -327,7 +327,7 @@ def _folder_finding(what: str, folder: Path, effect: str, cure: str) -> Finding:
 
 
 def _platform_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
-    found = survey()
+    found = discover()
     for fault in found.faults:
         yield Finding(
             "platforms",
@@ -463,7 +463,7 @@ def probe(index: str) -> None:
 
 def _main(arguments: Sequence[str]) -> int:
     """List the platforms with ``--probe``; try one device with ``--probe INDEX``."""
-    survey()
+    discover()
     try:
         for index in arguments[1:]:
             probe(index)

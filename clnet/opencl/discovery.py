@@ -38,7 +38,7 @@ Devices = str | Device | Sequence[str | Device] | None
 
 
 @dataclass(frozen=True)
-class Survey:
+class DiscoveryResult:
     """What was found at the first look.
 
     Attributes
@@ -70,7 +70,7 @@ def devices() -> tuple[Device, ...]:
     DeviceError
         If there is no OpenCL platform, or no platform has a device.
     """
-    found = survey()
+    found = discover()
     if not found.devices:
         raise DeviceError("; ".join(found.faults) or NO_PLATFORM)
     return found.devices
@@ -158,7 +158,7 @@ def _named(spec: str | Device | None) -> Device:
     note = f" ({', '.join(remarks)})" if remarks else ""
     there = ", ".join(f"{d.index} {d.name} ({d.type})" for d in present)
     sentence = f"no device matches {spec!r}{note}: there are {there}"
-    raise DeviceError("; ".join([sentence, *survey().faults]))
+    raise DeviceError("; ".join([sentence, *discover().faults]))
 
 
 def is_fastest(spec: object) -> bool:
@@ -228,7 +228,7 @@ def _matches(spec: str, present: Sequence[Device]) -> tuple[tuple[Device, ...], 
 
 
 @functools.cache
-def survey() -> Survey:
+def discover() -> DiscoveryResult:
     """Look at every platform, once a process; ``survey.cache_clear()`` forgets.
 
     A platform that cannot be read becomes a sentence in the faults and hides no other.
@@ -237,13 +237,13 @@ def survey() -> Survey:
     try:
         import pyopencl as cl
     except ImportError as error:
-        return Survey((), (f"pyopencl cannot be loaded: {error}",))
+        return DiscoveryResult((), (f"pyopencl cannot be loaded: {error}",))
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:
         if error.code == cl.status_code.PLATFORM_NOT_FOUND_KHR:
-            return Survey((), (NO_PLATFORM,))
-        return Survey((), (f"OpenCL does not start: {error}",))
+            return DiscoveryResult((), (NO_PLATFORM,))
+        return DiscoveryResult((), (f"OpenCL does not start: {error}",))
     found: list[Device] = []
     faults: list[str] = []
     for number, platform in enumerate(platforms):
@@ -258,7 +258,7 @@ def survey() -> Survey:
         if not records:
             faults.append(f"platform {number} ({platform.name}) has no device")
         found += _pair(records)
-    return Survey(tuple(sorted(found, key=_rank)), tuple(faults))
+    return DiscoveryResult(tuple(sorted(found, key=_rank)), tuple(faults))
 
 
 def _query(handle: Any, index: str) -> Device:

@@ -105,7 +105,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Alarm:
+class HelperTimeout:
     """Argument: an `int`, 0 at first, that a kernel sets when a wait hit its bound.
 
     The runtime then waits for the step's standby launches before the call returns.
@@ -113,7 +113,7 @@ class Alarm:
 
 
 @dataclass(frozen=True)
-class Distress:
+class TimeoutFlag:
     """Argument: an `int`, 0 at first, that a kernel sets when a wait hit its bound.
 
     What depends on it is then NaN, and the plan computes it again, another way.
@@ -121,7 +121,7 @@ class Distress:
 
 
 @dataclass(frozen=True)
-class Given:
+class ByValueInput:
     """Argument: a float32 value's one row itself, as ``by_value_input.h`` describes it.
 
     The kernel reads it there if the host has it; else in the buffer of the value, which
@@ -132,7 +132,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ZeroCopyOutput:
     """Argument: the host's address for a float32 value's one row, or 0.
 
     The kernel writes it there if it is wanted so; to the buffer of the value always.
@@ -142,7 +142,7 @@ class Answer:
 
 Argument = (
     Value | Parameters | Gradients | State | Scalar | Scratch | Packed | Table
-    | Alarm | Distress | Given | Answer | int | float
+    | HelperTimeout | TimeoutFlag | ByValueInput | ZeroCopyOutput | int | float
 )
 """An argument of a kernel; whole numbers arrive as OpenCL's `int`, others as REAL."""
 
@@ -198,4 +198,4 @@ def phases(launches: Iterable[Launch]) -> tuple[list[Launch], list[Launch]]:
 
 def may_fail(launches: Iterable[Launch]) -> bool:
     """Return whether waits of a kernel may hit their bound, and spoil its results."""
-    return any(Distress() in launch.arguments for launch in launches)
+    return any(TimeoutFlag() in launch.arguments for launch in launches)

@@ -95,7 +95,7 @@ class Cover:
 
 
 @dataclass
-class Survey:
+class PlanReport:
     """What the planner saw, for `explain`.
 
     Attributes
@@ -174,7 +174,7 @@ def shortest_path(n: int, candidates: Iterable[Candidate]) -> Cover | None:
     return Cover(best.candidates, best.handed_over)
 
 
-def at_best(candidate: Candidate) -> Candidate:
+def lower_bound(candidate: Candidate) -> Candidate:
     """Return a candidate as if measured, with the least time that it may take."""
     if candidate.timing is not None:
         return candidate

@@ -65,6 +65,6 @@ def fastest_planner(
         raise DeviceError("; ".join(faults))
     told.sort(key=lambda found: found[0])
     _, _, best = told[0]
-    best.survey.devices = [(device.name, seconds) for seconds, device, _ in told]
-    best.survey.failures += faults
+    best.report.devices = [(device.name, seconds) for seconds, device, _ in told]
+    best.report.failures += faults
     return best

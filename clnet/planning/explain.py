@@ -17,7 +17,7 @@ from clnet.nn.model import Model
 from clnet.nn.storage.formats import AUTO
 from clnet.nn.storage.layout import Slot
 from clnet.opencl.device import Device
-from clnet.planning.cover import Candidate, Cover, Survey
+from clnet.planning.cover import Candidate, Cover, PlanReport
 from clnet.runtime.plan import CHUNK
 
 GAP = 2  # between columns of a table
@@ -37,7 +37,7 @@ WHOLE = {
 
 
 def explanation(
-    network: Model, device: Device, batch: int, survey: Survey,
+    network: Model, device: Device, batch: int, report: PlanReport,
     training: Program | None = None,
 ) -> str:
     """Return why a plan is what it is, in at most `WIDTH` columns.
@@ -46,7 +46,7 @@ def explanation(
     ----------
     network, device, batch
         What was planned.
-    survey : Survey
+    report : PlanReport
         What the planner saw.
     training : Program or None
         The program, if it is not the network's own but a step of training.
@@ -56,7 +56,7 @@ def explanation(
     if training is not None:
         run, basis = "a step of training", "measured whole"
     sizes = "-".join(str(n) for n in network.sizes)
-    chosen = survey.covers[0]
+    chosen = report.covers[0]
     parts = [
         textwrap.fill(
             f"{sizes}, {network.dtype}, batch {batch}, on {device.name}: "
@@ -66,19 +66,19 @@ def explanation(
         ),
         "chosen\n" + _table(program, chosen.candidates),
     ]
-    if survey.devices:
+    if report.devices:
         parts.append(
             "devices, by whole calls\n"
-            + _plain([(_seconds(seconds), name) for name, seconds in survey.devices])
+            + _plain([(_seconds(seconds), name) for name, seconds in report.devices])
         )
-    if survey.formats:
+    if report.formats:
         by = "whole calls" if training is None else "steps of training"
         parts.append(
             f"formats of the layers that leave theirs to be chosen, by {by}\n"
             + _plain([
-                *((_seconds(seconds), name) for name, seconds in survey.formats),
+                *((_seconds(seconds), name) for name, seconds in report.formats),
                 *(
-                    ("not tried", f"{name}: {why}") for name, why in survey.untried
+                    ("not tried", f"{name}: {why}") for name, why in report.untried
                 ),
             ])
         )
@@ -90,24 +90,24 @@ def explanation(
                 "Network.stored_as changes"
             )
         )
-    if len(survey.covers) > 1:
+    if len(report.covers) > 1:
         rows = [
-            (_seconds(cover.seconds), _summary(cover)) for cover in survey.covers[1:]
+            (_seconds(cover.seconds), _summary(cover)) for cover in report.covers[1:]
         ]
         parts.append("whole covers that lost\n" + _plain(rows))
-    losers = _losers(survey)
+    losers = _losers(report)
     untried = sum(candidate.timing is None for candidate in losers)
     if training is not None:
-        losers = _best_parts(survey, losers)
+        losers = _best_parts(report, losers)
     if losers:
         parts.append("spans that lost\n" + _table(program, losers))
-    if survey.unmeasured and untried:
-        parts.append("not measured\n" + _indented(f"{untried} {survey.unmeasured}"))
+    if report.unmeasured and untried:
+        parts.append("not measured\n" + _indented(f"{untried} {report.unmeasured}"))
     refusals = [
         f"{name} ({_named(program, spans)}): {sentence}"
-        for (name, sentence), spans in survey.refusals.items()
+        for (name, sentence), spans in report.refusals.items()
     ]
-    refusals += survey.failures
+    refusals += report.failures
     if refusals:
         parts.append("refused\n" + "\n".join(map(_indented, refusals)))
     parts.append("inputs of scipy.sparse\n" + _indented(_dense_inputs(training)))
@@ -131,18 +131,18 @@ def _dense_inputs(training: Program | None) -> str:
     return f"made dense, {CHUNK} samples at a time: kernels read whole rows of x"
 
 
-def _losers(survey: Survey) -> list[Candidate]:
+def _losers(report: PlanReport) -> list[Candidate]:
     """Return what was not chosen and did not fail, the best of each span first."""
-    taken = {id(step) for step in survey.covers[0].steps}
+    taken = {id(step) for step in report.covers[0].steps}
     return sorted(
-        (c for c in survey.candidates if id(c.step) not in taken and not c.fault),
+        (c for c in report.candidates if id(c.step) not in taken and not c.fault),
         key=lambda c: (c.start, c.stop, c.timing is None, c.seconds),
     )
 
 
-def _best_parts(survey: Survey, losers: Sequence[Candidate]) -> list[Candidate]:
+def _best_parts(report: PlanReport, losers: Sequence[Candidate]) -> list[Candidate]:
     """Return of each span those of the best that are measured and no whole covers."""
-    wholes = {id(cover.steps[0]) for cover in survey.covers if len(cover.steps) == 1}
+    wholes = {id(cover.steps[0]) for cover in report.covers if len(cover.steps) == 1}
     listed = [c for c in losers if c.timing and id(c.step) not in wholes]
     seen = Counter[tuple[int, int]]()
     found = []

@@ -40,7 +40,7 @@ SHORT = 6e-6  # seconds of a call that no format makes much shorter
 SMALL = 1 << 20  # bytes: caches hold them, and launches count more
 
 
-class Follower(Model):
+class NetworkView(Model):
     """A network whose layers of format ``"auto"`` have another one.
 
     Its parameters are always those of the network that it follows.
@@ -146,10 +146,10 @@ def best_stored(
     faults = []
     for name in rivals:
         try:
-            one = planner(Follower(network, name))
-            hopeless = one.hopeless(best[0].seconds)
-            if hopeless is not None:
-                untried.append((name, hopeless))
+            one = planner(NetworkView(network, name))
+            can_prune = one.can_prune(best[0].seconds)
+            if can_prune is not None:
+                untried.append((name, can_prune))
                 continue
             cover = one.timed()
         except (DeviceError, InputError, MemoryError) as error:
@@ -160,10 +160,10 @@ def best_stored(
         told.append((name, cover.seconds))
         if cover.seconds < best[0].seconds:
             best = cover, one
-    survey = best[1].survey
-    survey.formats = sorted(told, key=lambda pair: pair[1])
-    survey.untried = untried
-    survey.failures += faults
+    report = best[1].report
+    report.formats = sorted(told, key=lambda pair: pair[1])
+    report.untried = untried
+    report.failures += faults
     return best[1]
 
 

@@ -27,9 +27,9 @@ from clnet.planning.candidates import eligible
 from clnet.planning.cover import (
     Candidate,
     Cover,
-    Survey,
-    at_best,
+    PlanReport,
     least_through,
+    lower_bound,
     shortest_path,
 )
 from clnet.planning.explain import explanation
@@ -71,7 +71,7 @@ class Planner:
 
     Attributes
     ----------
-    survey : Survey
+    report : PlanReport
         What was seen, for `explain`.
     """
 
@@ -96,15 +96,15 @@ class Planner:
 
     def _begin(self, batch: int) -> None:
         """Start a search, with a batch to measure."""
-        self.survey = Survey()
+        self.report = PlanReport()
         self.times = self._times(batch)
 
     def _times(self, batch: int) -> Times:
         return Times(
-            self.network, self.program, self.device, batch, self.survey, self.search
+            self.network, self.program, self.device, batch, self.report, self.search
         )
 
-    def hopeless(self, seconds: float) -> str | None:
+    def can_prune(self, seconds: float) -> str | None:
         """Return why no cover can be shorter, before any is measured; None: one may."""
         return None
 
@@ -122,9 +122,9 @@ class Planner:
 
     def plan(self) -> Plan:
         """Return the plan, or raise DeviceError if no cover exists."""
-        chosen, survey = self._best(), self.survey
+        chosen, report = self._best(), self.report
 
-        here = [c for c in survey.candidates if c.step.place == self.device]
+        here = [c for c in report.candidates if c.step.place == self.device]
 
         def device_steps() -> tuple[Step, ...]:
             return self._steps_of(here, "as device arrays need: pass host arrays")
@@ -137,7 +137,7 @@ class Planner:
             ]
             return self._steps_of(alone, "without kernels that wait for each other")
 
-        text = explanation(self.network, self.device, self.batch, survey)
+        text = explanation(self.network, self.device, self.batch, report)
         return Plan(
             self.network, self.device, self.batch, chosen.steps, device_steps,
             spare_steps, text,
@@ -156,7 +156,7 @@ class Planner:
 
     def _best(self) -> Cover:
         """Return the best cover, searched for once."""
-        return self.survey.covers[0] if self.survey.covers else self._chosen()
+        return self.report.covers[0] if self.report.covers else self._chosen()
 
     def _chosen(self) -> Cover:
         """Return the best cover; the survey then tells of the others.
@@ -178,17 +178,17 @@ class Planner:
             found = self._measured(found)
         else:
             found = [self.times.remembered(c) for c in found]
-        self.survey.candidates = found
+        self.report.candidates = found
         covers = self._covers(found)
         if not covers:
             raise DeviceError(self._no_cover())
-        self.survey.covers = covers
+        self.report.covers = covers
         return covers[0]
 
     def _candidates(self) -> list[Candidate]:
         return list(eligible(
             self.program, self.batch, self.times.batch, self.variants, self.device,
-            self._configs, self.survey.refusals,
+            self._configs, self.report.refusals,
         ))
 
     def _configs(
@@ -218,7 +218,7 @@ class Planner:
         ranks = self._ranks(found)
         for i in sorted(unknown, key=ranks.__getitem__):
             if self.search.over and self._covered(found):
-                self.survey.unmeasured = (
+                self.report.unmeasured = (
                     "ways to compute spans: they have no prospects, or the "
                     f"{self.search.seconds:g} s of the search were over; `compile` and "
                     "`clnet tune` search to the end"
@@ -236,7 +236,7 @@ class Planner:
         """
         n = len(self.program.ops)
         best = shortest_path(n, [c for c in candidates if c.timing is not None])
-        hopes = [at_best(c) for c in candidates]
+        hopes = [lower_bound(c) for c in candidates]
         return best is None or least_through(n, hopes)[i] < best.seconds
 
     def _ranks(self, candidates: Sequence[Candidate]) -> list[tuple[bool, bool, float]]:
@@ -355,8 +355,8 @@ class Planner:
         return shortest_path(len(self.program.ops), modelled)
 
     def _no_cover(self) -> str:
-        refusals = [f"{name}: {text}" for name, text in self.survey.refusals]
-        reasons = [*refusals, *self.survey.failures]
+        refusals = [f"{name}: {text}" for name, text in self.report.refusals]
+        reasons = [*refusals, *self.report.failures]
         names = [variant.name for variant in self.variants]
         more = "" if "generic" in names else "; name generic too, which computes all"
         return (

@@ -24,7 +24,7 @@ from clnet.ir.training_ops import Tally, Update
 from clnet.nn.model import Model
 from clnet.opencl.device import Device
 from clnet.opencl.store import Timing
-from clnet.planning.cover import FASTEST, Candidate, Cover, at_best, shortest_path
+from clnet.planning.cover import FASTEST, Candidate, Cover, lower_bound, shortest_path
 from clnet.planning.explain import explanation
 from clnet.planning.format_planner import best_stored
 from clnet.planning.planner import Planner
@@ -48,7 +48,7 @@ class TrainingPlan:
     Attributes
     ----------
     network : Model
-        In whose layout: what was planned, or a `Follower` of it.
+        In whose layout: what was planned, or a `NetworkView` of it.
     program : Program
         Lowered from it.
     steps : tuple of Step
@@ -134,12 +134,12 @@ class _TrainingTimes(Times):
 class _TrainingPlanner(Planner):
     def _times(self, batch: int) -> Times:
         return _TrainingTimes(
-            self.network, self.program, self.device, self.batch, self.survey,
+            self.network, self.program, self.device, self.batch, self.report,
             self.search,
         )
 
-    def hopeless(self, seconds: float) -> str | None:
-        hopes = [at_best(self.times.remembered(c)) for c in self._candidates()]
+    def can_prune(self, seconds: float) -> str | None:
+        hopes = [lower_bound(self.times.remembered(c)) for c in self._candidates()]
         path = shortest_path(len(self.program.ops), hopes)
         self._begin(self.times.batch)  # the search tells of refusals again
         if path is None or path.seconds < seconds:
@@ -148,13 +148,13 @@ class _TrainingPlanner(Planner):
 
     def training_plan(self) -> TrainingPlan:
         chosen = self._best()
-        self.survey.unmeasured = "ways to compute spans: " + (
+        self.report.unmeasured = "ways to compute spans: " + (
             "nothing new may be measured" if self.tune is False else
             f"even {FASTEST:g} times as fast as modelled they would make no faster "
             f"step, or {MOST} others of their span are modelled faster"
         )
         text = explanation(
-            self.network, self.device, self.batch, self.survey, self.program
+            self.network, self.device, self.batch, self.report, self.program
         )
         return TrainingPlan(self.network, self.program, chosen.steps, text)
 
@@ -191,7 +191,7 @@ class _TrainingPlanner(Planner):
             Its seconds; infinite, if there is none up to the limit.
         """
         while True:
-            hopes = {i: at_best(candidates[i]) for i in _tried(candidates, among)}
+            hopes = {i: lower_bound(candidates[i]) for i in _tried(candidates, among)}
             path = shortest_path(len(self.program.ops), hopes.values())
             if path is None or path.seconds > limit:
                 return inf

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from clnet.ir.ops import Span, Value
 from clnet.opencl.device import Device
 from clnet.opencl.launch import (
-    Alarm,
-    Answer,
     Argument,
-    Distress,
-    Given,
+    ByValueInput,
+    HelperTimeout,
     Launch,
     Scalar,
     Scratch,
+    TimeoutFlag,
+    ZeroCopyOutput,
 )
 from clnet.opencl.memory import Action, Memory
 from clnet.opencl.session import Session
@@ -117,11 +117,11 @@ class Binding:
         self.dtype = steps[0].span.dtype
         self._values: dict[str, Memory] = {}
         self._scratch: dict[tuple[int, str], Memory] = {}
-        self._alarm: Memory | None = None
-        self._distress: Memory | None = None
+        self._helper_timeout: Memory | None = None
+        self._timeout_flag: Memory | None = None
         self._uses: dict[str, list[tuple[Any, int]]] = {}
-        self._given: dict[str, list[tuple[Any, int]]] = {}
-        self._answers: dict[str, list[tuple[Any, int]]] = {}
+        self._by_value: dict[str, list[tuple[Any, int]]] = {}
+        self._zero_copy: dict[str, list[tuple[Any, int]]] = {}
         self._scalars: dict[str, list[Callable[[float], None]]] = {}
         self._standbys: list[Standby] = []
         self._actions: list[Action] = []
@@ -172,20 +172,20 @@ class Binding:
         busy, self._busy = self._busy, []
         return [self.session.queues[place].finish for place in reversed(busy)]
 
-    def _heed_alarm(self) -> None:
+    def _handle_helper_timeout(self) -> None:
         """Wait for the standby launches if a kernel's wait for them hit its bound."""
-        assert self._alarm is not None
-        if self._alarm.first(self.session):
+        assert self._helper_timeout is not None
+        if self._helper_timeout.first(self.session):
             for standby in self._standbys:
                 standby.finish()
-            self._alarm.write(self.session, np.zeros(1, np.int32))
+            self._helper_timeout.write(self.session, np.zeros(1, np.int32))
 
     def timed_out(self) -> bool:
         """Return whether a kernel's wait has hit its bound since this was last asked.
 
         Where kernels wait for each other, this waits for all launches.
         """
-        distress = self._distress
+        distress = self._timeout_flag
         if distress is None:
             return False
         if distress.array is not None or len(self.session.queues) > 1:
@@ -200,10 +200,11 @@ class Binding:
         kernel = self.session.kernel(launch, place)
         for index, argument in enumerate(launch.arguments):
             kernel.set_arg(index, self._resolved(number, argument))
-            if isinstance(argument, Given):
-                self._given.setdefault(argument.value.name, []).append((kernel, index))
-            if isinstance(argument, Answer):
-                uses = self._answers.setdefault(argument.value.name, [])
+            if isinstance(argument, ByValueInput):
+                uses = self._by_value.setdefault(argument.value.name, [])
+                uses.append((kernel, index))
+            if isinstance(argument, ZeroCopyOutput):
+                uses = self._zero_copy.setdefault(argument.value.name, [])
                 uses.append((kernel, index))
             if isinstance(argument, Value):
                 self._uses.setdefault(argument.name, []).append((kernel, index))
@@ -234,18 +235,18 @@ class Binding:
             if key not in self._scratch:
                 self._scratch[key] = Memory(self.session, argument.size)
             return self._scratch[key].argument
-        if isinstance(argument, Given):
-            return given_struct(argument.value)
-        if isinstance(argument, Answer):
+        if isinstance(argument, ByValueInput):
+            return by_value_struct(argument.value)
+        if isinstance(argument, ZeroCopyOutput):
             return np.uint64(0)
-        if isinstance(argument, Alarm):
-            if self._alarm is None:
-                self._alarm = Memory(self.session, np.dtype(np.int32).itemsize)
-            return self._alarm.argument
-        if isinstance(argument, Distress):
-            if self._distress is None:
-                self._distress = Memory(self.session, np.dtype(np.int32).itemsize)
-            return self._distress.argument
+        if isinstance(argument, HelperTimeout):
+            if self._helper_timeout is None:
+                self._helper_timeout = Memory(self.session, np.dtype(np.int32).itemsize)
+            return self._helper_timeout.argument
+        if isinstance(argument, TimeoutFlag):
+            if self._timeout_flag is None:
+                self._timeout_flag = Memory(self.session, np.dtype(np.int32).itemsize)
+            return self._timeout_flag.argument
         return self._memory(argument).argument
 
     def _kind(self, scalar: Scalar) -> Callable[[float], Any]:
@@ -255,7 +256,7 @@ class Binding:
         return kinds[scalar.kind]
 
 
-def given_struct(value: Value) -> Array:
+def by_value_struct(value: Value) -> Array:
     """Return an empty struct of ``by_value_input.h`` as an array of float32."""
     return np.zeros(1 + value.width, np.float32)
 

@@ -17,7 +17,14 @@ from clnet.errors import InputError
 from clnet.ir.ops import Span, Value
 from clnet.ir.reference import run_ops
 from clnet.nn.model import Model
-from clnet.opencl.launch import Argument, Given, Packed, Parameters, Table, phases
+from clnet.opencl.launch import (
+    Argument,
+    ByValueInput,
+    Packed,
+    Parameters,
+    Table,
+    phases,
+)
 from clnet.opencl.memory import (
     LARGE,
     Action,
@@ -28,13 +35,13 @@ from clnet.opencl.memory import (
     staging,
 )
 from clnet.opencl.session import Session
-from clnet.runtime.binding import Binding, Step, given_struct, setting
+from clnet.runtime.binding import Binding, Step, by_value_struct, setting
 from clnet.runtime.parameter_store import parameter_store
 
 Array = NDArray[Any]
 NANOSECOND = 1e-9  # seconds; the unit of OpenCL's clocks
-NOTHING = b"\xff\xff\xff\xff"  # a NaN that no GPU computes: there is no answer yet
-LOOKS = 2000  # some hundred microseconds; then the host waits as for other results
+NOT_WRITTEN = b"\xff\xff\xff\xff"  # a NaN that no GPU computes: there is no answer yet
+MAX_POLLS = 2000  # some hundred microseconds; then the host waits as for other results
 
 
 class DeviceTime(NamedTuple):
@@ -113,8 +120,9 @@ class Executable(Binding):
         self._copies: list[Any] = []  # a copy's event, when it goes, waits for its end
         self._buffers: dict[str, Any] = {}
         self._kept: list[Memory] = []  # shared with other executables
-        self._awaited: list[tuple[memoryview, bytes]] = []  # what kernels give the host
-        self._prompt = False  # all was there long before a kernel's wait hits its bound
+        # Of zero-copy outputs the words, and those that are not written yet.
+        self._host_outputs: list[tuple[memoryview, bytes]] = []
+        self._polled = False  # all was there long before a kernel's wait hits its bound
         fresh_on_host = set() if on_device else {value.name for value in inputs}
         fresh_on_device = {value.name for value in inputs} if on_device else set()
         if not on_device:
@@ -130,7 +138,7 @@ class Executable(Binding):
             return
         wanted = [value for value in outputs if value.name not in fresh_on_host]
         if session.device.mapped_host_memory:
-            wanted = [value for value in wanted if not self._is_answered(value)]
+            wanted = [value for value in wanted if not self._is_zero_copy(value)]
         self._downloads = [
             copy for value in wanted if (copy := self._copy_out(value)) is not None
         ]
@@ -145,25 +153,27 @@ class Executable(Binding):
         DeviceError
             If the device fails.
         """
-        for words, nothing in self._awaited:
+        for words, nothing in self._host_outputs:
             words[:] = nothing
         self._enqueue()
         self._copies += [copy(is_blocking=self._blocks) for copy in self._downloads]
-        self._prompt = bool(self._awaited) and not self._downloads and self._sees()
-        if not self._prompt:
+        self._polled = (
+            bool(self._host_outputs) and not self._downloads and self._poll_outputs()
+        )
+        if not self._polled:
             for wait in self._waits:
                 wait()
-        if self._alarm is not None:
-            self._heed_alarm()
+        if self._helper_timeout is not None:
+            self._handle_helper_timeout()
 
-    def _sees(self) -> bool:
+    def _poll_outputs(self) -> bool:
         """Return whether all that kernels give the host is there, in a while."""
         self.session.queue.flush()
-        for words, _ in self._awaited:
+        for words, _ in self._host_outputs:
             looks = 0
-            while words.tobytes().find(NOTHING) >= 0:
+            while words.tobytes().find(NOT_WRITTEN) >= 0:
                 looks += 1
-                if looks == LOOKS:
+                if looks == MAX_POLLS:
                     return False
         return True
 
@@ -175,7 +185,7 @@ class Executable(Binding):
         DeviceError
             If the device fails.
         """
-        self._prompt = False
+        self._polled = False
         self._enqueue()
         self._results = [copy(is_blocking=False) for copy in self._downloads]
         self._copies += self._results
@@ -184,7 +194,8 @@ class Executable(Binding):
 
     def finish(self) -> None:
         """Wait for the outputs of the call that was started, and for no later one's."""
-        if self._results and len(self.session.queues) == 1 and self._alarm is None:
+        one_queue = len(self.session.queues) == 1
+        if self._results and one_queue and self._helper_timeout is None:
             for event in self._results:
                 event.wait()
             return
@@ -192,8 +203,8 @@ class Executable(Binding):
             self.session.queue.finish()
         for wait in self._waits:
             wait()
-        if self._alarm is not None:
-            self._heed_alarm()
+        if self._helper_timeout is not None:
+            self._handle_helper_timeout()
 
     def _enqueue(self) -> None:
         if self.store.version != self.network.version:
@@ -247,8 +258,8 @@ class Executable(Binding):
             if getattr(action, "func", None) == self._run_on_host:
                 seconds += time.perf_counter() - start
         made += [copy(is_blocking=True) for copy in self._downloads]
-        if self._alarm is not None:
-            self._heed_alarm()
+        if self._helper_timeout is not None:
+            self._handle_helper_timeout()
         self.session.finish()
         return Trace([event for event in made if event is not None], seconds)
 
@@ -259,7 +270,7 @@ class Executable(Binding):
         a launch.
         """
         return (
-            self._distress is not None and not self._prompt
+            self._timeout_flag is not None and not self._polled
             and bool(np.isnan(result).any())
             and self.timed_out()
         )
@@ -318,7 +329,7 @@ class Executable(Binding):
         self._ready(step, launches)
         given = {
             argument.value for launch in launches for argument in launch.arguments
-            if isinstance(argument, Given) and argument.value.name in self.x
+            if isinstance(argument, ByValueInput) and argument.value.name in self.x
         }
         for value in step.span.inputs:
             if value.name not in on_device and value not in given:
@@ -347,21 +358,22 @@ class Executable(Binding):
                             if isinstance(table, Table)
                         ]
                 else:
-                    self._actions += self._gifts(given)
+                    self._actions += self._by_value_updates(given)
                     self._append(action, launch, place)
         on_device |= written
         on_host -= written
 
-    def _gifts(self, values: Iterable[Value]) -> Iterator[Action]:
+    def _by_value_updates(self, values: Iterable[Value]) -> Iterator[Action]:
         """Yield what puts values among the arguments of the kernels bound last."""
         for value in values:
-            struct = given_struct(value)
+            struct = by_value_struct(value)
             struct[:1].view(np.int32)[0] = 1
-            for kernel, index in self._given.pop(value.name, []):
+            for kernel, index in self._by_value.pop(value.name, []):
                 sets = partial(setting(kernel), index, struct)
-                yield partial(self._give, struct[1:], self.x[value.name][0], sets)
+                row = self.x[value.name][0]
+                yield partial(self._set_by_value, struct[1:], row, sets)
 
-    def _give(self, values: Array, row: Array, sets: Action) -> None:
+    def _set_by_value(self, values: Array, row: Array, sets: Action) -> None:
         values[...] = row
         sets()
 
@@ -414,12 +426,13 @@ class Executable(Binding):
             self._wait()
         return copy_out(self.session, memory, self._rows[value.name])
 
-    def _is_answered(self, value: Value) -> bool:
+    def _is_zero_copy(self, value: Value) -> bool:
         """Let kernels give a value to the host themselves; False: none can."""
-        uses = self._answers.get(value.name, ())
+        uses = self._zero_copy.get(value.name, ())
         if uses:
             row = self._host_array(value)[0]
-            self._awaited.append((memoryview(row.view(np.uint8)), row.size * NOTHING))
+            words = memoryview(row.view(np.uint8))
+            self._host_outputs.append((words, row.size * NOT_WRITTEN))
             for kernel, index in uses:
                 setting(kernel)(index, np.uint64(row.ctypes.data))
         return bool(uses)

@@ -232,7 +232,7 @@ class Plan:
             )
         )
         text = (
-            f"{names} waited in vain on {self.device.name}, which may have other work: "
+            f"{names} timed out on {self.device.name}, which may have other work: "
             "the plan goes on, and has computed this call again, without it"
         )
         warnings.warn(text, ClnetWarning, stacklevel=4)

@@ -37,7 +37,7 @@ Array = NDArray[Any]
 RUN_FLOPS = 10**10  # of many steps in a run: so that it ends, and Ctrl-C is heard
 
 
-class Learnt:
+class TrainState:
     """What training changes: parameters and the optimiser's state, on a device.
 
     Parameters
@@ -63,9 +63,9 @@ class Learnt:
     ) -> None:
         self._session = session
         self._relayout = relayout
-        self._given: tuple[Array, ...] = ()  # read for their padding
+        self._by_value: tuple[Array, ...] = ()  # read for their padding
         if relayout is not None:
-            self._given = parameters, state
+            self._by_value = parameters, state
             parameters, state = self._there(parameters), self._there(state)
         self._dtype = parameters.dtype.name
         self._slots = len(state)
@@ -148,7 +148,7 @@ class Learnt:
         """Return values as those lie that were given: parameters, or state."""
         if self._relayout is None:
             return values
-        return self._relayout.moved_back(values, self._given[number])
+        return self._relayout.moved_back(values, self._by_value[number])
 
 
 class Replay(Binding):
@@ -162,7 +162,7 @@ class Replay(Binding):
         Of `planner.plan_training`.
     layout : Layout
         The flat buffer's.
-    learnt : Learnt
+    train_state : TrainState
         Parameters and state that the steps read and change.
 
     Attributes
@@ -172,10 +172,11 @@ class Replay(Binding):
     """
 
     def __init__(
-        self, session: Session, steps: Sequence[Step], layout: Layout, learnt: Learnt
+        self, session: Session, steps: Sequence[Step], layout: Layout,
+        train_state: TrainState,
     ) -> None:
         super().__init__(session, steps)
-        self._learnt = learnt
+        self._train_state = train_state
         self._layout = layout
         self._shared: dict[str, Memory] = {}  # tables and packed buffers
         self._numbers: dict[str, float] = {}
@@ -200,7 +201,7 @@ class Replay(Binding):
                     else:  # a step has always changed the parameters
                         self._append(action, launch, place)
             calls += phases(launches)[1]
-        if self._alarm is not None:
+        if self._helper_timeout is not None:
             self._wait()
         else:
             self._ready(steps[0], first)  # of the next run
@@ -237,8 +238,8 @@ class Replay(Binding):
             self._stale = False
         for action in self._actions:
             action()
-        if self._alarm is not None:
-            self._heed_alarm()
+        if self._helper_timeout is not None:
+            self._handle_helper_timeout()
 
     def run_pass(self, samples: int, count: int = 0) -> int:
         """Enqueue steps, batch by batch, over the first samples of an epoch's order.
@@ -316,7 +317,7 @@ class Replay(Binding):
         return flat.reshape(rows, value.stride)[:, : value.width]
 
     def spread(self, value: Value, places: int) -> None:
-        """Give a value several places, of which `turn_to` says where it is now."""
+        """Give a value several places, of which `select_place` says where it is now."""
         rows = value.height(self.batch)
         size = rows * value.stride * np.dtype(self.dtype).itemsize
         pitch = round_up(size, part_alignment(self.session))
@@ -327,7 +328,7 @@ class Replay(Binding):
             self.set(apart=pitch // np.dtype(self.dtype).itemsize)
         self._places[value.name] = memory, pitch, arguments
 
-    def turn_to(self, value: Value, place: int) -> None:
+    def select_place(self, value: Value, place: int) -> None:
         """Let the steps enqueued next find a value in one of its places."""
         argument = self._places[value.name][2][place]
         self.set(place=place * self._numbers.get("apart", 0))
@@ -348,7 +349,7 @@ class Replay(Binding):
     @property
     def may_fail(self) -> bool:
         """Whether kernels wait for each other."""
-        return self._distress is not None
+        return self._timeout_flag is not None
 
     def write_gradients(self, flat: Array) -> None:
         """Fill the flat gradient buffer [size], and wait."""
@@ -362,11 +363,11 @@ class Replay(Binding):
 
     def _memory(self, argument: Argument) -> Memory:
         if isinstance(argument, Parameters):
-            return self._learnt.parameters
+            return self._train_state.parameters
         if isinstance(argument, State):
-            return self._learnt.state
+            return self._train_state.state
         if isinstance(argument, Gradients):
-            return self._learnt.gradients
+            return self._train_state.gradients
         if isinstance(argument, Packed):
             if argument.key not in self._shared:
                 self._shared[argument.key] = Memory(self.session, argument.size)

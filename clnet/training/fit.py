@@ -28,11 +28,11 @@ from clnet.nn.random import key
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import failed, session
-from clnet.planning.format_planner import Follower
+from clnet.planning.format_planner import NetworkView
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning.search import Search
 from clnet.runtime.data_parallel import shares
-from clnet.runtime.replay import Learnt
+from clnet.runtime.replay import TrainState
 from clnet.training.data_set import DataSet
 from clnet.training.history import Epoch, History, Measures, TrainingState
 from clnet.training.parallel import ParallelPass
@@ -89,7 +89,7 @@ class Training:
         self._shuffled = setup.shuffled
         self._state = state
         self._epoch = self._begun = state.epoch
-        self._stretches = [_Stretch(state.epoch, [])] * 2  # as `Learnt` keeps
+        self._stretches = [_Stretch(state.epoch, [])] * 2  # as `TrainState` keeps
         self._quiet = 0 if setup.callbacks else AHEAD  # epochs since somebody looked
         self._goes_ahead = setup.foreseen and len(setup.devices) == 1
         self._samples = n = len(data)
@@ -111,13 +111,13 @@ class Training:
                 search=search,
             )
             self._stored = plan.network
-            self._learnt = self._started(state)
-            self._training = Pass(self._sessions[0], plan, data, self._learnt[0])
+            self._train_state = self._started(state)
+            self._training = Pass(self._sessions[0], plan, data, self._train_state[0])
             sharing = [1]
         else:
-            self._learnt = self._started(state)
+            self._train_state = self._started(state)
             self._training = ParallelPass(
-                network, program, data, batch, setup.devices, self._learnt, search
+                network, program, data, batch, setup.devices, self._train_state, search
             )
             sharing = self._training.shares
         self.history.plan = self.explain()
@@ -126,12 +126,12 @@ class Training:
         )
         self._validation_samples = len(setup.validation or ())
 
-    def _started(self, state: TrainingState) -> list[Learnt]:
+    def _started(self, state: TrainingState) -> list[TrainState]:
         """Return a state on each device, in the layout that is trained."""
         stored = self._stored
-        relayout = stored.relayout if isinstance(stored, Follower) else None
+        relayout = stored.relayout if isinstance(stored, NetworkView) else None
         return [
-            Learnt(one, state.parameters, state.values, relayout)
+            TrainState(one, state.parameters, state.values, relayout)
             for one in self._sessions
         ]
 
@@ -154,7 +154,7 @@ class Training:
                 )
                 yield Pass(
                     self._sessions[number], plan, data.part(slice(start, start + n)),
-                    self._learnt[number],
+                    self._train_state[number],
                 )
             start += n
 
@@ -169,13 +169,13 @@ class Training:
         self._go_back()
         self._quiet = 0
         self._sessions[0].finish()
-        return self._learnt[0].values()[0]
+        return self._train_state[0].values()[0]
 
     @parameters.setter
     def parameters(self, values: Array) -> None:
         self._go_back()
-        for learnt in self._learnt:
-            learnt.replace(values)
+        for train_state in self._train_state:
+            train_state.replace(values)
 
     def explain(self) -> str:
         """Return how a step is computed, and why, as `Plan.explain` does."""
@@ -198,7 +198,7 @@ class Training:
         last, seconds = self._epoch + count, inf
         while self._epoch < last:
             first, together = self._epoch, 1
-            if self._goes_ahead and self._learnt[0].keeps_states:
+            if self._goes_ahead and self._train_state[0].keeps_states:
                 together = min(
                     AHEAD, last - first, self._quiet, int(AHEAD_SECONDS / seconds)
                 )
@@ -207,7 +207,7 @@ class Training:
             self._begin(rates)
             records = self._records(len(rates))
             whole = all(trained.finite for trained, _ in records)
-            if not whole and self._training.mended():
+            if not whole and self._training.recovered():
                 self.history.plan = self.explain()
                 self._restore(first)
                 self._begun = first
@@ -224,7 +224,7 @@ class Training:
 
     def _begin(self, rates: list[float]) -> None:
         """Enqueue epochs, one for each rate."""
-        self._learnt[0].keep(whole=len(rates) > 1 or self._training.may_fail)
+        self._train_state[0].keep(whole=len(rates) > 1 or self._training.may_fail)
         self._stretches = [_Stretch(self._epoch, rates), self._stretches[0]]
         self._begun = self._epoch + len(rates)
         self._enqueue(self._epoch, rates, self._validations)
@@ -274,10 +274,10 @@ class Training:
         That is in the last two stretches; only where the state was kept it is restored.
         """
         number = 0 if self._stretches[0].first <= epoch else 1
-        self._learnt[0].restore(number)
+        self._train_state[0].restore(number)
         stretch = self._stretches[number]
         self._enqueue(stretch.first, stretch.rates[: epoch - stretch.first])
-        if self._training.mended():
+        if self._training.recovered():
             self._restore(epoch)
 
     def finish(self) -> None:
@@ -292,7 +292,7 @@ class Training:
         for one in self._sessions:
             one.finish()
         history = self.history
-        parameters, values = self._learnt[0].values()
+        parameters, values = self._train_state[0].values()
         diverged = bool(history.epochs) and not history[-1].training.finite
         if diverged:  # the last epoch began with what gave the loss that overflowed
             parameters = self._parameters_at(self._epoch - 2)
@@ -315,7 +315,7 @@ class Training:
         """Return the parameters when so many epochs were done, or the first ones."""
         self._restore(max(epoch, self._state.epoch))
         self._sessions[0].finish()
-        return self._learnt[0].values()[0]
+        return self._train_state[0].values()[0]
 
 
 def _without_backward(program: Program) -> Program:

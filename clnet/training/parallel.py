@@ -28,7 +28,7 @@ from clnet.planning.tuning.search import Search
 from clnet.runtime.binding import Step
 from clnet.runtime.data_parallel import alike, least_seconds, shares, told
 from clnet.runtime.gradient_exchange import GradientExchange
-from clnet.runtime.replay import Learnt, Replay
+from clnet.runtime.replay import Replay, TrainState
 from clnet.training.data_set import DataSet
 from clnet.variants.training.gradient_norm import Norm
 from clnet.variants.training.optimisers import Optimisers
@@ -53,7 +53,7 @@ class _Worker:
         All samples.
     rows : slice
         The share of a batch.
-    learnt : Learnt
+    train_state : TrainState
         The device's parameters and state.
     exchange : GradientExchange
         The device's side of it.
@@ -67,14 +67,14 @@ class _Worker:
         program: Program,
         data: DataSet,
         rows: slice,
-        learnt: Learnt,
+        train_state: TrainState,
         exchange: GradientExchange,
     ) -> None:
         self.exchange = exchange
         self._rows = rows
         self._gathers = isinstance(program.ops[0], Gather)
         self._totals = program.output
-        self.replay = Replay(session(device), steps, network.layout, learnt)
+        self.replay = Replay(session(device), steps, network.layout, train_state)
         for value, array in zip(program.inputs, data.arrays, strict=True):
             self.replay.write(value, array if self._gathers else array[rows])
 
@@ -113,7 +113,7 @@ class ParallelPass:
         Samples a step, of all devices.
     devices : sequence of Device
         Two or more.
-    learnt : sequence of Learnt
+    train_state : sequence of Learnt
         Parameters and state on each.
     search : Search
         Told of what is measured.
@@ -131,7 +131,7 @@ class ParallelPass:
         data: DataSet,
         batch: int,
         devices: Sequence[Device],
-        learnt: Sequence[Learnt],
+        train_state: Sequence[TrainState],
         search: Search,
     ) -> None:
         if batch < len(devices):
@@ -140,7 +140,7 @@ class ParallelPass:
                 f"{len(devices)} devices"
             )
         self._network, self._data, self._batch = network, data, batch
-        self._devices, self._learnt = tuple(devices), tuple(learnt)
+        self._devices, self._train_state = tuple(devices), tuple(train_state)
         self._search = search
         self._gradients, update = parts(program)
         self._alike = alike(devices)
@@ -149,7 +149,9 @@ class ParallelPass:
                 session(device), one.gradients, one.size, program.dtype,
                 len(devices) - 1 if self._alike or number == 0 else 0,
             )
-            for number, (device, one) in enumerate(zip(devices, learnt, strict=True))
+            for number, (device, one) in enumerate(
+                zip(devices, train_state, strict=True)
+            )
         ]
         self._plans: dict[tuple[Device, int], TrainingPlan] = {}
         even = shares(batch, [1.0] * len(devices))
@@ -176,7 +178,7 @@ class ParallelPass:
                 session(device), moved(self._update_plan.steps, devices[0], device),
                 network.layout, one,
             )
-            for device, one in zip(updating, learnt, strict=False)
+            for device, one in zip(updating, train_state, strict=False)
         ]
 
     def explain(self) -> str:
@@ -190,7 +192,7 @@ class ParallelPass:
     does_epochs = False
     may_fail = False  # gradients alone are computed without kernels that wait
 
-    def mended(self) -> bool:
+    def recovered(self) -> bool:
         """Return False: see `Pass.mended`."""
         return False
 
@@ -234,9 +236,9 @@ class ParallelPass:
             update.run()
             update.session.settle()
         if not self._alike:
-            parameters, _ = self._learnt[0].values()
-            for learnt in self._learnt[1:]:
-                learnt.replace(parameters)
+            parameters, _ = self._train_state[0].values()
+            for train_state in self._train_state[1:]:
+                train_state.replace(parameters)
 
     def _shared(self, counts: Sequence[int]) -> list[_Worker]:
         """Return the workers of those devices that have a share."""
@@ -248,7 +250,7 @@ class ParallelPass:
                 found.append(_Worker(
                     self._network, device, self._steps(device, counts[number]),
                     self._gradients, self._data, slice(stop - counts[number], stop),
-                    self._learnt[number], self._exchanges[number],
+                    self._train_state[number], self._exchanges[number],
                 ))
         return found
 

@@ -15,7 +15,7 @@ from clnet.errors import ClnetWarning
 from clnet.ir.training_ops import RECORD
 from clnet.opencl.session import Session
 from clnet.planning.training_planner import TrainingPlan, plan_training
-from clnet.runtime.replay import Learnt, Replay
+from clnet.runtime.replay import Replay, TrainState
 from clnet.training.data_set import DataSet
 from clnet.training.history import Measures
 
@@ -35,21 +35,22 @@ class Pass:
         Of one step.
     data : DataSet
         Uploaded here.
-    learnt : Learnt
+    train_state : TrainState
         Parameters and state.
     """
 
     def __init__(
-        self, session: Session, plan: TrainingPlan, data: DataSet, learnt: Learnt
+        self, session: Session, plan: TrainingPlan, data: DataSet,
+        train_state: TrainState,
     ) -> None:
-        self._session, self._data, self._learnt = session, data, learnt
+        self._session, self._data, self._train_state = session, data, train_state
         self._totals = plan.program.output
         self._bind(plan)
 
     def _bind(self, plan: TrainingPlan) -> None:
         self._plan = plan
         self._replay = Replay(
-            self._session, plan.steps, plan.network.layout, self._learnt
+            self._session, plan.steps, plan.network.layout, self._train_state
         )
         self._replay.spread(self._totals, AHEAD)
         for value, array in zip(plan.program.inputs, self._data.arrays, strict=True):
@@ -77,7 +78,7 @@ class Pass:
             How many, in places one behind the other.
         """
         self._replay.session.settle()  # another pass may be under way
-        self._replay.turn_to(self._totals, place)
+        self._replay.select_place(self._totals, place)
         self._replay.set(rate=rate, seed=seed & 0xFFFFFFFF)
         self._replay.set(**{f"key{i}": int(word) for i, word in enumerate(words)})
         if epochs == 1:
@@ -99,8 +100,8 @@ class Pass:
         """Whether kernels wait for each other."""
         return self._replay.may_fail
 
-    def mended(self) -> bool:
-        """Wait for the epochs' end; if kernels waited in vain, do so no more.
+    def recovered(self) -> bool:
+        """Wait for the epochs' end; if kernels timed out, do so no more.
 
         Returns
         -------
@@ -117,7 +118,7 @@ class Pass:
         plan, device = self._plan, self._session.device
         names = ", ".join(step.variant.name for step in plan.steps)
         text = (
-            f"{names} waited in vain on {device.name}, which may have other work: the "
+            f"{names} timed out on {device.name}, which may have other work: the "
             "training goes on, and has computed these epochs again, without it"
         )
         warnings.warn(text, ClnetWarning, stacklevel=5)

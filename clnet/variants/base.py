@@ -202,7 +202,7 @@ def refuse_unless_dense_layers(
     return unsupported_dtype(span, device)
 
 
-def refuse_unless_groups_meet(device: Device) -> str | None:
+def refuse_unless_forward_progress(device: Device) -> str | None:
     """Return why groups of a launch must not wait for each other, or None."""
     if device.forward_progress:
         return None

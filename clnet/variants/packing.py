@@ -20,7 +20,7 @@ TERMS: Mapping[int, int] = MappingProxyType({WARP_UNITS: 32, GROUP_UNITS: 64})
 WORDS = 16  # bytes of what kernels count the places of packed values in
 PACKERS = 1024  # work-items that pack a block of rows, at most
 UNIT, HELD = 8, 4  # rows of a group and terms of a part in pack_tiles.cl; parts held
-PLANES: Mapping[str, int] = MappingProxyType({"highest": 2, "high": 1, "medium": 1})
+SPLITS: Mapping[str, int] = MappingProxyType({"highest": 2, "high": 1, "medium": 1})
 """Halves that keep a value, for each precision."""
 
 
@@ -76,7 +76,8 @@ class Packing:
 
     def launch(
         self, source: Argument, offset: int, stride: int, to: Argument,
-        scales: Argument, *, second: bool, turned: bool = False, source_padded: int = 1,
+        scales: Argument, *, second: bool, transposed: bool = False,
+        source_padded: int = 1,
         totals: tuple[Argument, int] | None = None, when: When = "call",
         before: tuple[int, int] = (0, 0),
     ) -> Launch:
@@ -92,7 +93,7 @@ class Packing:
             Buffers of `size` and `scales_size` bytes.
         second : bool
             As the second operand of a product; pieces always are.
-        turned : bool
+        transposed : bool
             Its rows are the source's columns: stride is from one term to the next.
         source_padded : int
             1: the source's rows start on a vector and end in zeros.
@@ -104,7 +105,7 @@ class Packing:
             Bytes that others take before it in the two buffers.
         """
         defines: dict[str, int | str] = {
-            "PLANES": self.planes, "TURNED": int(turned),
+            "SPLITS": self.planes, "TRANSPOSED": int(transposed),
             "SOURCE_PADDED": source_padded, "TOTALS": int(totals is not None),
         }
         if not self.piece:
@@ -151,7 +152,7 @@ def _go_together(first: Launch, second: Launch) -> bool:
 
 
 def _pair(first: Launch, second: Launch) -> Launch:
-    own = ("PIECE_ROWS", "TURNED", "SOURCE_PADDED")
+    own = ("PIECE_ROWS", "TRANSPOSED", "SOURCE_PADDED")
     of_second = {f"{name}_2": second.defines[name] for name in own}
     (size,), (group,) = first.global_size, first.local_size
     return Launch(

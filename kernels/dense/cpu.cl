@@ -26,15 +26,15 @@
 // PANEL         outputs a panel: 16, two float8, one cache line
 // STATE         words of `state` before its counters: at least 4
 // MANY          1: batches above one sample; 0: leaves out the taller tiles
-// PATIENCE      looks at a task that another worker holds before it is done again
-// LINGER        looks for another call before a helper leaves
+// MAX_POLLS      looks at a task that another worker holds before it is done again
+// SPIN_POLLS        looks for another call before a helper leaves
 #define REAL float
 #define WIDTH 8
 #include "include/activations.h"
 #include "include/atomics.h"
 #if !defined(FUNCTIONS) || !defined(PANEL) || !defined(STATE) || !defined(MANY) \
-    || !defined(PATIENCE) || !defined(LINGER)
-#error "cpu.cl needs FUNCTIONS, PANEL, STATE, MANY, PATIENCE and LINGER"
+    || !defined(MAX_POLLS) || !defined(SPIN_POLLS)
+#error "cpu.cl needs FUNCTIONS, PANEL, STATE, MANY, MAX_POLLS and SPIN_POLLS"
 #endif
 #if PANEL != 16
 #error "the tiles of cpu.cl hold a panel in two float8"
@@ -255,7 +255,7 @@ inline void work(SHARED_ARGUMENTS, volatile __global int *claimed,
         for (int t = 0; t < here; ++t) {
             volatile __global int *task_done = done + l * tasks + t;
             int looks = 0;
-            while (load_acquire(task_done) != this_call && looks < PATIENCE) ++looks;
+            while (load_acquire(task_done) != this_call && looks < MAX_POLLS) ++looks;
             if (load_acquire(task_done) != this_call)
                 layer_task(layer, t, cut, packed, values, ldv, out);
         }
@@ -293,9 +293,9 @@ workers(SHARED_ARGUMENTS, volatile __global int *state)
 // loads one must come first: they are sequentially consistent.
 //
 // state  as for `workers`, but [2] the open call or 0, [3] helpers inside
-// alarm  [1]  set when a helper did not leave in time: the host then waits for it
+// timeout  [1]  set when a helper did not leave in time: the host then waits for it
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
-lead(SHARED_ARGUMENTS, volatile __global int *state, volatile __global int *alarm)
+lead(SHARED_ARGUMENTS, volatile __global int *state, volatile __global int *timeout)
 {
     volatile __global int *claimed = state + STATE;
     const int next = state[0] + 1, this_call = next ? next : 1;
@@ -305,17 +305,17 @@ lead(SHARED_ARGUMENTS, volatile __global int *state, volatile __global int *alar
     work(SHARED, claimed, claimed + count, this_call);
     store_seq_cst(state + 2, 0);
     int looks = 0;
-    while (load_seq_cst(state + 3) && looks < PATIENCE) ++looks;
-    if (looks == PATIENCE) *alarm = 1;
+    while (load_seq_cst(state + 3) && looks < MAX_POLLS) ++looks;
+    if (looks == MAX_POLLS) *timeout = 1;
 }
 
-// Workers that join the open call, and stay for LINGER looks after it for the next.
+// Workers that join the open call, and stay for SPIN_POLLS looks after it for the next.
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 helpers(SHARED_ARGUMENTS, volatile __global int *state)
 {
     volatile __global int *claimed = state + STATE;
     int last = 0;
-    for (int looks = 0; looks < LINGER; ++looks) {
+    for (int looks = 0; looks < SPIN_POLLS; ++looks) {
         const int call = load_acquire(state + 2);
         if (call == 0 || call == last) continue;
         add_seq_cst(state + 3, 1);

@@ -130,8 +130,8 @@ UNROLLED
         const uint half_way = as_halves(power / 2);
         const uint others = as_halves(power - power / 2);
 UNROLLED
-        for (int k = 0; k < HIDDEN * PLANES; ++k) {
-            uint *words = rows[m][k / PLANES][k % PLANES] + i % 2;
+        for (int k = 0; k < HIDDEN * SPLITS; ++k) {
+            uint *words = rows[m][k / SPLITS][k % SPLITS] + i % 2;
 UNROLLED
             for (int w = 0; w < 4; w += 2)
                 words[w] = times_halves(times_halves(words[w], half_way), others);
@@ -143,7 +143,7 @@ UNROLLED
 //
 // terms, neurons  its blocks
 inline void compute(Words *rows, int (*scales)[2], const int layer, const int terms,
-                    const int neurons, const int last, Feed *feed,
+                    const int neurons, const int last, Pipeline *pipeline,
                     __local uint4 *exchange, __local const float4 *biases,
                     __local const int2 *steps, __local const float4 *factors,
                     __global float *y, const int ldy, const int first,
@@ -169,7 +169,7 @@ UNROLLED
             scales[m][i] = min(fits, steps[layer + 1].s1);
             anew[m][i] = power_of_two(scales[m][i]);
         }
-    BEGIN_WITH(feed, START(layer));
+    BEGIN_WITH(pipeline, START(layer));
     STAGE_WORDS(rows, exchange);
 UNROLLED
     for (int j = 0; j < neurons; ++j) {
@@ -186,7 +186,7 @@ UNROLLED
                 rest[i / 2][e / 2][i % 2 * 2 + e % 2] = 0;
             }
         }
-        add_products(sums, rest, rows, terms, j * terms, feed, exchange);
+        add_products(sums, rest, rows, terms, j * terms, pipeline, exchange);
 UNROLLED
         for (int i = 0; i < 2 * ROWS_M; ++i) {
             const int m = i / 2, at = i % 2;
@@ -238,7 +238,7 @@ void fused_mma(__global const float *x, const int ldx, __global const uint4 *wei
     const int all = get_num_groups(0) * SAMPLES;
     __local uint4 *exchange = exchanges + warp * (EXCHANGED / WARPS);
     int first = get_group_id(0) * SAMPLES + warp * ROWS_M * BLOCK;
-    Feed feed = begun(shared, weights);
+    Pipeline pipeline = pipeline_begin(shared, weights);
     Values v[ROWS_M][2];
     if (AHEAD) load_samples(v, x, ldx, first, batch);
     for (int i = get_local_id(0); i < LAYERS * WIDE / 4; i += ITEMS)
@@ -246,7 +246,7 @@ void fused_mma(__global const float *x, const int ldx, __global const uint4 *wei
     for (int i = get_local_id(0); i < LAST * BLOCK / 4; i += ITEMS)
         near_factors[i] = factors[i];
     for (int i = get_local_id(0); i < LAYERS; i += ITEMS) near_steps[i] = steps[i];
-    if (STAGES == 0) ARRIVED(0);
+    if (STAGES == 0) CP_ASYNC_WAIT(0);
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int tile = get_group_id(0) * SAMPLES; tile < batch; tile += all) {
         Words rows[ROWS_M];
@@ -254,7 +254,7 @@ void fused_mma(__global const float *x, const int ldx, __global const uint4 *wei
         if (!AHEAD) load_samples(v, x, ldx, first, batch);
         first_rows(rows, scales, v, near_steps[0].s1, exchange);
 #define COMPUTE(layer, terms, neurons, last)                                           \
-    compute(rows, scales, layer, terms, neurons, last, &feed, exchange, near_biases,   \
+    compute(rows, scales, layer, terms, neurons, last, &pipeline, exchange, near_biases,   \
             near_steps, near_factors, y, ldy, first, batch)
 #if LAYERS > 1 && FIRST != HIDDEN
         COMPUTE(0, FIRST, HIDDEN, 0);
@@ -276,5 +276,5 @@ void fused_mma(__global const float *x, const int ldx, __global const uint4 *wei
 #endif
         first += all;
     }
-    ARRIVED(0);
+    CP_ASYNC_WAIT(0);
 }

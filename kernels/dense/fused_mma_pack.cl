@@ -71,13 +71,13 @@ void fused_pack(__global const float *parameters, __global uint4 *weights,
                     v = (float2)(k < terms ? from[0] : 0, k + 1 < terms ? from[1] : 0);
                     v *= steepness * power_of_two(gain) * power_of_two(more);
                 }
-                high[word] = halves(v.s0, v.s1);
-                v = (v - of_halves(high[word])) * LOW;
-                low[word] = halves(v.s0, v.s1);
+                high[word] = pack_half2(v.s0, v.s1);
+                v = (v - unpack_half2(high[word])) * LOW_SCALE;
+                low[word] = pack_half2(v.s0, v.s1);
             }
             __global uint4 *to = weights + (START(layer) + block) * PART + lane;
             to[0] = (uint4)(high[0], high[1], high[2], high[3]);
-            if (PLANES == 2) to[WARP] = (uint4)(low[0], low[1], low[2], low[3]);
+            if (SPLITS == 2) to[WARP] = (uint4)(low[0], low[1], low[2], low[3]);
         }
         barrier(CLK_LOCAL_MEM_FENCE);
     }

@@ -13,7 +13,7 @@
 //                        k  |           |       chunks of 4, CHUNKS_M and CHUNKS_N of
 //                           +-----------+       them, TILE / CHUNKS apart: neighbours
 //   part of a,    k         |     .     |       then read neighbouring vectors, and no
-//   turned:     +---+       |     .     |       two of them the same bank.
+//   transposed:     +---+       |     .     |       two of them the same bank.
 //   TILE_K x  m |   |    m  | . . o . . |  o: ITEM_M x ITEM_N sums of one work-item
 //   TILE_M      |   |       |     .     |
 //               +---+       +-----------+
@@ -39,7 +39,7 @@
 //                 2 x 8, 4 x 8 or 8 x 4
 // UNROLL          1: loops are written out, so that arrays are registers; 0: not, on
 //                 CPUs, where it gains nothing and takes long to build
-// A_ALONG         1: a(m, k) is at a[m * lda + k], and is turned; 0: at a[k * lda + m]
+// A_ALONG         1: a(m, k) is at a[m * lda + k], and is transposed; 0: at a[k * lda + m]
 // A_PADDED        1: its rows start on a vector of 4, padded with zeros to vectors
 // B_ALONG, B_PADDED  the same of b
 // X_PADDED        as in vectors.h: 0 where an operand is not padded
@@ -82,7 +82,7 @@ UNROLL"
 #define ROW_OF(id, i) ((i) / 4 * 4 * DOWN + 4 * DOWN_OF(id) + (i) % 4)
 #define COLUMN_OF(id, c) (4 * ((c) * ACROSS + ACROSS_OF(id)))
 
-// Which value of a step the s-th vector starts at, as (k, m). What is turned: two
+// Which value of a step the s-th vector starts at, as (k, m). What is transposed: two
 // vectors of a row lie side by side in the order of s, then come the other rows.
 #define K_OF(s, tile, along) \
     ((along) ? 4 * ((s) / (2 * (tile)) * 2 + (s) % 2) : (s) / ((tile) / 4))
@@ -179,7 +179,7 @@ UNROLLED
 // sums = this work-item's of the product, whole in the first team: of so many terms, of
 // `rows` rows from a on and `columns` from b on. shared [SHARED] is local memory.
 // Returned: the sum of what the work-item carried of a; that is of the rows from
-// M_OF(id, TILE_M, 0) on, if a is not turned and TILE_M / 4 divides ITEMS.
+// M_OF(id, TILE_M, 0) on, if a is not transposed and TILE_M / 4 divides ITEMS.
 inline VEC multiply(VEC (*sums)[CHUNKS_N], __local REAL *shared,
                     __global const REAL *a, const int lda, const int rows,
                     __global const REAL *b, const int ldb, const int columns,

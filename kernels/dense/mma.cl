@@ -8,7 +8,7 @@
 // Y_PADDED  1: rows of y start on a vector of 4
 // HAS_BIAS, KEEPS_SUMS  as in gemm.cl
 // REAL (float), ACTIVATION, STEEPNESS, LIMIT  as in activations.h
-// TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, COPIER, PANEL, PLANES, PTX  as in
+// TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, PRODUCER, PANEL, SPLITS, PTX  as in
 //           mma.h or wgmma.h
 #define WIDTH 1
 #include "include/activations.h"
@@ -22,7 +22,7 @@
     || !defined(HAS_BIAS) || !defined(KEEPS_SUMS) || !defined(Y_PADDED)
 #error "mma.cl needs UNITS, PARTS, PACKS, ACTIVATION, HAS_BIAS, KEEPS_SUMS and Y_PADDED"
 #endif
-#if PTX >= 80 && PLANES == 1 && !defined(LIMIT)
+#if PTX >= 80 && SPLITS == 1 && !defined(LIMIT)
 #define ACTIVATE(v) ACTIVATION((v) * (float)(STEEPNESS))  // as quick as they come
 #else
 #define ACTIVATE activate
@@ -40,10 +40,10 @@ inline void finish(float2 v, const size_t m, const int n, const float2 bias,
 #if PACKS
     __global uint *to = (__global uint *)y + pair_at(m, n, ldy);
     v = (float2)(v.s0, n + 1 < n_out ? v.s1 : 0) * SCALES.s0;
-    const uint high = halves(v.s0, v.s1);
+    const uint high = pack_half2(v.s0, v.s1);
     *to = high;
-    v = (v - of_halves(high)) * LOW;
-    if (PLANES == 2) to[NEXT_PLANE] = halves(v.s0, v.s1);
+    v = (v - unpack_half2(high)) * LOW_SCALE;
+    if (SPLITS == 2) to[NEXT_PLANE] = pack_half2(v.s0, v.s1);
     if (n == 0) inverse[m] = SCALES.s1;
 #else
     put_pair(y + m * ldy + n, v, n_out - n, Y_PADDED);

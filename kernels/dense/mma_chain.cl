@@ -22,8 +22,8 @@
 // A half is as exact far below its largest value as close to it.
 //
 // Groups count what they have finished of each layer's inputs, rows of x, then tiles,
-// through all launches: nothing is ever emptied. Every wait is bounded: after PATIENCE
-// looks a group sets the alarm and waits no more, and what is then written to y is NaN.
+// through all launches: nothing is ever emptied. Every wait is bounded: after MAX_POLLS
+// looks a group sets the timeout and waits no more, and what is then written to y is NaN.
 //
 // LAYERS    of the chain
 // N_OUT     {n, …} neurons of each layer
@@ -41,9 +41,9 @@
 // N_IN      inputs of the first layer
 // X_PADDED, Y_PADDED  1: rows of x, y start on a vector of 4, those of x end in zeros
 // UNBOUNDED 1: SCALED says so of others than the first; 0: not
-// PATIENCE  looks before the alarm
+// MAX_POLLS  looks before the timeout
 // REAL      (float) as in activations.h
-// TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, COPIER (not 0), PANEL, PLANES,
+// TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, PRODUCER (not 0), PANEL, SPLITS,
 //           PTX  as in wgmma.h
 #define WIDTH 1
 #include "include/activations.h"
@@ -56,10 +56,10 @@
     || !defined(WEIGHTS) || !defined(INVERSE) \
     || !defined(BIAS) || !defined(FUNCTION) || !defined(ACTIVATION) \
     || !defined(LAST_WIDTH) || !defined(N_IN) || !defined(X_PADDED) \
-    || !defined(Y_PADDED) || !defined(UNBOUNDED) || !defined(PATIENCE)
+    || !defined(Y_PADDED) || !defined(UNBOUNDED) || !defined(MAX_POLLS)
 #error "mma_chain.cl needs LAYERS, N_OUT, BLOCKS, WIDTHS, TILES, SCALED, REACH, VALUES, \
 WEIGHTS, INVERSE, BIAS, FUNCTION, ACTIVATION, LAST_WIDTH, N_IN, X_PADDED, Y_PADDED, \
-UNBOUNDED and PATIENCE"
+UNBOUNDED and MAX_POLLS"
 #endif
 #define SCALES scales_of(as_uint(1.0f))  // of rows whose values are not beyond 1
 #define OWN ((TILE_N + WARP_GROUP - 1) / WARP_GROUP)  // columns
@@ -93,8 +93,8 @@ inline uint largest_of_warp(const uint most)
 // The largest of the four that have outputs of the same rows.
 inline uint largest_of_four(const uint most)
 {
-    const uint two = max(most, word_of_partner(most, 1));
-    return max(two, word_of_partner(two, 2));
+    const uint two = max(most, shuffle_xor_uint(most, 1));
+    return max(two, shuffle_xor_uint(two, 2));
 }
 #else
 #define ROW_LANES 1
@@ -109,7 +109,7 @@ inline void pack_x(__global const float *x, const int ldx, __global uint4 *packe
                    __global uint *counts)
 {
     const int id = get_local_id(0), lane = id % ROW_LANES;
-    const int together = MULTIPLIERS / ROW_LANES;
+    const int together = CONSUMERS / ROW_LANES;
     const int rows = rows_of(batch), parts = 2 * blocks_of[0];
     for (int first = get_group_id(0) * together; first < rows;
          first += get_num_groups(0) * together) {
@@ -133,7 +133,7 @@ inline void pack_x(__global const float *x, const int ldx, __global uint4 *packe
             put(packed + part_at(row, UNIT * p, blocks_of[0], A_ROWS), v * scales.s0,
                 A_ROWS);
         }
-        bulk_fence();
+        fence_proxy_async();
         row_barrier();
         if (lane == 0) add_one(counts + count_of(0, row, batch));
     }
@@ -143,11 +143,11 @@ inline void pack_x(__global const float *x, const int ldx, __global uint4 *packe
 // Copy the steps of all a group's tiles.
 inline void copy_tiles(Ring *ring, Task task, __global const uint4 *weights,
                        __global const uint4 *values, const int batch,
-                       __global uint *counts, const uint launch, __global int *alarm)
+                       __global uint *counts, const uint launch, __global int *timeout)
 {
     const int groups = get_num_groups(0);
-    Place place = {0, 1};  // no flag is in the phase before the first: all are free
-    int patience = PATIENCE;
+    PipelineState place = {0, 1};  // no flag is in the phase before the first: all are free
+    int patience = MAX_POLLS;
     while (next_task(&task, groups, batch)) {
         const int layer = task.layer, blocks = blocks_of[layer], steps = blocks / STEP;
         const int width = width_of[layer], b_step = B_STEP(width);
@@ -159,24 +159,24 @@ inline void copy_tiles(Ring *ring, Task task, __global const uint4 *weights,
         const uint wanted = wanted_of(task, launch);
         bool come = there(count, wanted);
         // Weights alone until rows are there.
-        Place ahead = place;
+        PipelineState ahead = place;
         int step = 0;
         for (; !come && step < min(STAGES, steps); ++step) {
-            flag_wait(ring->empty + ahead.stage, ahead.phase);
-            expect_step(ring->full + ahead.stage, width);
+            mbarrier_wait(ring->empty + ahead.stage, ahead.phase);
+            mbarrier_expect_stage(ring->full + ahead.stage, width);
             copy_columns(stage_at(ring, ahead.stage), b + step * b_step,
                          ring->full + ahead.stage, width);
             go_on(&ahead);
             come = there(count, wanted);
         }
         while (!come && --patience > 0) come = there(count, wanted);
-        if (!come) *alarm = 1;
-        bulk_fence();
+        if (!come) *timeout = 1;
+        fence_proxy_async();
         for (int i = 0; i < steps; ++i) {
-            __local Flag *full = ring->full + place.stage;
+            __local Mbarrier *full = ring->full + place.stage;
             if (i >= step) {
-                flag_wait(ring->empty + place.stage, place.phase);
-                expect_step(full, width);
+                mbarrier_wait(ring->empty + place.stage, place.phase);
+                mbarrier_expect_stage(full, width);
                 copy_columns(stage_at(ring, place.stage), b + i * b_step, full, width);
             }
             copy_rows(stage_at(ring, place.stage), a + i * A_STEP, blocks * A_PIECE,
@@ -196,7 +196,7 @@ typedef struct {
     volatile __global uint *largest;
     __global float *y;
     __global uint *counts;
-    __global int *alarm;
+    __global int *timeout;
     __local float2 *columns;    // scales and biases of its team's columns
     __local float2 *extremes;   // the largest of the layer's, of each warp of the team
     int ldy, batch;
@@ -248,11 +248,11 @@ UNROLLED
             v *= scales[i];
             // Eight rows further, eight terms, a block.
             __global uint *pair = to + i * 64 + j % 2 * 32 + j / 2 * (4 * A_PIECE);
-            const uint high = halves(v.s0, v.s1);
+            const uint high = pack_half2(v.s0, v.s1);
             put_if(pair, high, left > 8 * j);
-            v = (v - of_halves(high)) * LOW;
-            if (PLANES == 2)
-                put_if(pair + NEXT_PLANE, halves(v.s0, v.s1), left > 8 * j);
+            v = (v - unpack_half2(high)) * LOW_SCALE;
+            if (SPLITS == 2)
+                put_if(pair + NEXT_PLANE, pack_half2(v.s0, v.s1), left > 8 * j);
         }
 }
 
@@ -304,7 +304,7 @@ UNROLLED
 // Multiply a tile, of so many columns, and finish it.
 inline void compute(const int width, const Task task, const Buffers *at
 #if PTX == 90
-                    , Ring *ring, Place *place
+                    , Ring *ring, PipelineState *place
 #endif
                     )
 {
@@ -328,9 +328,9 @@ UNROLLED
     add_rounds(sums, ring, place, rounds, width);
 #else
     __global uint *count = at->counts + count_of(layer, task.at.s0, at->batch);
-    for (int left = PATIENCE; left >= 0 && !there(count, wanted_of(task, at->launch));
+    for (int left = MAX_POLLS; left >= 0 && !there(count, wanted_of(task, at->launch));
          --left)
-        if (left == 0) *at->alarm = 1;
+        if (left == 0) *at->timeout = 1;
     multiply_width(sums, at->values + values_of[layer], at->weights + weights_of[layer],
                    task.at, blocks_of[layer], 0, rounds, width);
 #endif
@@ -341,7 +341,7 @@ UNROLLED
     if (LANE == 0 || PTX != 90) at->extremes[lane / WARP] = extremes;
 #endif
     team_barrier();
-    const bool multiplies = get_local_id(0) < MULTIPLIERS;
+    const bool multiplies = get_local_id(0) < CONSUMERS;
     // Rows' own scales were written in this launch, before the rows were copied.
 UNROLLED
     for (int i = 0; i < 2; ++i) {
@@ -372,8 +372,8 @@ UNROLLED
 #endif
     // Told of by those who wrote what this tile depends on, or by its own group.
     if (multiplies && layer == LAYERS - 1 && width == LAST_WIDTH)
-        put_out(sums, width, *(volatile __global int *)at->alarm, task, of_rows, at);
-    tell(at->counts + count_of(layer + 1, task.at.s0, at->batch));
+        put_out(sums, width, *(volatile __global int *)at->timeout, task, of_rows, at);
+    publish(at->counts + count_of(layer + 1, task.at.s0, at->batch));
 }
 
 // y [batch, ldy] = the chain's outputs for x [batch, ldx]
@@ -386,18 +386,18 @@ UNROLLED
 // parameters  the biases
 // counts      [LAYERS + 1, tiles of rows], 0 at first
 // launches    [groups] the number of each group's launches so far, 0 at first
-// alarm       set where a wait hit its bound
+// timeout       set where a wait hit its bound
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void mma_chain(__global const float *x, const int ldx, __global uint4 *values,
                __global float *row_inverse, __global uint *largest,
                __global const uint4 *weights, __global const float *inverse,
                __global const float *parameters, __global float *y, const int ldy,
                const int batch, __global uint *counts, __global uint *launches,
-               __global int *alarm)
+               __global int *timeout)
 {
     __local uint4 shared[SHARED] __attribute__((aligned(128)));
     __local float2 columns[GROUPS * TILE_N] __attribute__((aligned(16)));
-    __local float2 extremes[MULTIPLIERS / WARP];
+    __local float2 extremes[CONSUMERS / WARP];
     const int id = get_local_id(0), groups = get_num_groups(0);
     const uint launch = launches[get_group_id(0)];
     Task task = {(int)get_group_id(0) - groups, 0, (int2)(0)};
@@ -405,32 +405,32 @@ void mma_chain(__global const float *x, const int ldx, __global uint4 *values,
     Ring ring = ring_of(shared);
     if (id == 0) ready(&ring);
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (id >= MULTIPLIERS) {
-        leave_registers();
-        if (id == MULTIPLIERS)
-            copy_tiles(&ring, task, weights, values, batch, counts, launch, alarm);
+    if (id >= CONSUMERS) {
+        setmaxnreg_dec();
+        if (id == CONSUMERS)
+            copy_tiles(&ring, task, weights, values, batch, counts, launch, timeout);
         return;
     }
-    take_registers();
-    Place place = {0, 0};
+    setmaxnreg_inc();
+    PipelineState place = {0, 0};
 #define COMPUTE(width) compute(width, task, &at, &ring, &place);
 #else
 #define COMPUTE(width) compute(width, task, &at);
 #endif
     const int all_rows = LAYERS * rows_of(batch);
     __global uint *now = largest + (launch & 1) * all_rows;
-    if (id < MULTIPLIERS) {
+    if (id < CONSUMERS) {
         __global uint *then = largest + (~launch & 1) * all_rows;
-        for (int i = get_group_id(0) * MULTIPLIERS + id; UNBOUNDED && i < all_rows;
-             i += groups * MULTIPLIERS)
+        for (int i = get_group_id(0) * CONSUMERS + id; UNBOUNDED && i < all_rows;
+             i += groups * CONSUMERS)
             then[i] = 0;
         pack_x(x, ldx, values, row_inverse, now, batch, counts);
     }
     team_barrier();
     const Buffers at = {
-        values, weights, inverse, parameters, row_inverse, now, y, counts, alarm,
-        columns + id % MULTIPLIERS / WARP_GROUP * TILE_N,
-        extremes + id % MULTIPLIERS / WARP_GROUP * (WARP_GROUP / WARP), ldy, batch,
+        values, weights, inverse, parameters, row_inverse, now, y, counts, timeout,
+        columns + id % CONSUMERS / WARP_GROUP * TILE_N,
+        extremes + id % CONSUMERS / WARP_GROUP * (WARP_GROUP / WARP), ldy, batch,
         launch
     };
     while (next_task(&task, groups, batch)) {

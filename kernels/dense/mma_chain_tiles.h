@@ -4,7 +4,7 @@
 // x, then tiles, is counted through all launches: nothing is ever emptied.
 //
 // LAYERS, N_OUT, WIDTHS, TILES  as in mma_chain.cl, whose tables come first
-// TILE_M, MULTIPLIERS, GROUPS, WARP_GROUP, PTX  as in wgmma.h
+// TILE_M, CONSUMERS, GROUPS, WARP_GROUP, PTX  as in wgmma.h
 
 // A group's tile: its number, its layer and where it begins.
 typedef struct {
@@ -41,7 +41,7 @@ inline void team_barrier(void)
                  : "memory");
 }
 
-inline uint look(__global const uint *count)
+inline uint poll(__global const uint *count)
 {
     uint seen;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(count)
@@ -50,7 +50,7 @@ inline uint look(__global const uint *count)
 }
 
 // Between what work-items write or read and what is copied in bulk.
-inline void bulk_fence(void)
+inline void fence_proxy_async(void)
 {
     asm volatile("fence.proxy.async.global;" ::: "memory");
 }
@@ -66,17 +66,17 @@ inline void team_barrier(void)
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
 }
 
-inline uint look(__global uint *count) { return atomic_or(count, 0); }
-inline void bulk_fence(void) {}
+inline uint poll(__global uint *count) { return atomic_or(count, 0); }
+inline void fence_proxy_async(void) {}
 inline void add_one(__global uint *count) { atomic_inc(count); }
 #endif
 
 // A work-item of each team that multiplies tells that it has finished its tile.
-inline void tell(__global uint *count)
+inline void publish(__global uint *count)
 {
-    bulk_fence();
+    fence_proxy_async();
     team_barrier();
-    if (get_local_id(0) % (MULTIPLIERS / TELLERS) == 0 && get_local_id(0) < MULTIPLIERS)
+    if (get_local_id(0) % (CONSUMERS / TELLERS) == 0 && get_local_id(0) < CONSUMERS)
         add_one(count);
 }
 
@@ -91,5 +91,5 @@ inline uint wanted_of(const Task task, const uint launch)
 // Whether the count of a task's rows came to what is wanted.
 inline bool there(__global uint *count, const uint wanted)
 {
-    return (int)(look(count) - wanted) >= 0;
+    return (int)(poll(count) - wanted) >= 0;
 }

@@ -20,7 +20,7 @@
 // WORDS     {n, …} where the words of each layer's inputs start; the first has none
 // IN_ALL    words of a set
 // LAYERS, N_OUT, STRIDE, WEIGHTS, BIAS, FUNCTION, FUNCTIONS  as in chain.h
-// PATIENCE, NAP, PTX  as in ll_protocol.h
+// MAX_POLLS, BACKOFF_NS, PTX  as in ll_protocol.h
 // REAL      float
 #define WIDTH 1
 #include "include/activations.h"
@@ -87,15 +87,15 @@ inline float bias_at(__global const float *parameters, const Place place)
 // x [n_in]  y [n_out]  one sample
 // words [2][IN_ALL]    of all values between layers, 0 at first
 // launches [groups]    the number of each group's launches so far, 0 at first
-// alarm                set where a wait hit its bound
+// timeout                set where a wait hit its bound
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void persistent(__global const float *parameters, __global const float *x,
                 const int n_in, __global float *y, __global uint *words,
-                __global uint *launches, __global int *alarm ANSWER_ARGUMENT
-                GIVEN_ARGUMENT)
+                __global uint *launches, __global int *timeout ZERO_COPY_PARAMETER
+                BY_VALUE_PARAMETER)
 {
     __local float4 values[2 * ROOM / 4] __attribute__((aligned(16)));
-    __local int stuck;
+    __local int timed_out;
     const int id = get_local_id(0), lane = id % TEAM;
     const int groups = get_num_groups(0), group = get_group_id(0);
     const int own = id / TEAM * groups + group, teams = TEAMS * groups;
@@ -103,7 +103,7 @@ void persistent(__global const float *parameters, __global const float *x,
     // Words of this launch, and those of the next one, which are to be empty then.
     __global uint *now = words + (launch & 1) * IN_ALL;
     __global uint *then = words + (~launch & 1) * IN_ALL;
-    if (id == 0) stuck = 0;
+    if (id == 0) timed_out = 0;
     Place here = {0, own, 0}, next = here;
     float4 ahead[DEPTH];
     float bias = 0, next_bias = 0;
@@ -136,7 +136,7 @@ void persistent(__global const float *parameters, __global const float *x,
                 ((__local float *)source)[i] = i < n_in ? INPUT(i) : 0.0f;
         else
             gather(source, now + words_of[layer], stride_of[layer] / 4, STEP * steps,
-                   &stuck, alarm);
+                   &timed_out, timeout);
         barrier(CLK_LOCAL_MEM_FENCE);
         float4 sums = (float4)0;
         while (here.layer == layer) {
@@ -150,13 +150,13 @@ void persistent(__global const float *parameters, __global const float *x,
                     const float v = chain_activate(layer, sum + bias);
                     if (layer == LAYERS - 1) {
                         y[here.row] = v;
-                        ANSWER(here.row, v);
+                        ZERO_COPY_STORE(here.row, v);
                     } else {
-                        tell(now + told + here.row, then + told + here.row, v);
+                        publish(now + told + here.row, then + told + here.row, v);
                         // The last row's team fills up the last vector.
                         if (here.row == n_out - 1)
                             for (int i = n_out; i < written_by(layer); ++i)
-                                tell(now + told + i, then + told + i, 0);
+                                publish(now + told + i, then + told + i, 0);
                     }
                 }
                 bias = next_bias;

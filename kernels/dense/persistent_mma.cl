@@ -20,7 +20,7 @@
 // of sums that it `keeps`, always in the same order. A piece is finished by four warps,
 // a value a lane, since all other groups wait for it.
 //
-// All that groups hand over, pieces, scales (ll_fragments.h) and sums, are words turned over,
+// All that groups hand over, pieces, scales (ll_fragments.h) and sums, are words transposed over,
 // so that 0 means "not there yet" (ll_protocol.h), and what is not there in the end is NaN;
 // launches use two sets of words in turn, and each empties the other one. The first
 // layer's values nobody hands over: each warp makes its pieces of x.
@@ -32,21 +32,21 @@
 // TOGETHER  of a task's sums, pieces that warps add at a time
 // SLICES    that share a tile, at most
 // PIECES    words' pieces of a set, and PARTS pieces of sums after them
-// PATIENCE  looks at a word before the alarm
+// MAX_POLLS  looks at a word before the timeout
 // FUNCTIONS as in functions.h; REAL (float) as in activations.h
-// PLANES (2), PTX  as in fp16_split.h
+// SPLITS (2), PTX  as in fp16_split.h
 #define WIDTH 1
 #include "include/activations.h"
 #include "include/functions.h"
 #include "tensor_core/fragments.h"
-#define NAP 20  // leaves the way to a unit to those of its warps that tell values
+#define BACKOFF_NS 20  // leaves the way to a unit to those of its warps that tell values
 #include "sync/ll_protocol.h"
 #include "sync/ll_fragments.h"
 #include "dense/persistent_mma_tasks.h"
 #if !defined(COLUMNS) || !defined(TILES) || !defined(TOGETHER) || !defined(SLICES) \
-    || !defined(PIECES) || !defined(PARTS) || !defined(PATIENCE)
+    || !defined(PIECES) || !defined(PARTS) || !defined(MAX_POLLS)
 #error "persistent_mma.cl needs COLUMNS, TILES, TOGETHER, SLICES, PIECES, PARTS and \
-PATIENCE"
+MAX_POLLS"
 #endif
 #define GROUP (WARPS * WARP)
 #define SCALES ((PIECES + PARTS) * PIECE)       // where a set's scales start
@@ -109,13 +109,13 @@ inline float4 four_of(__global const float *x, const int ldx, const int sample,
 // words      [2][SET], 0 at first
 // launches   [groups] the number of each group's launches so far, 0 at first
 // schedule   [groups][TASKS] tasks in the order of their layers; no blocks: none
-// alarm      set where a wait hit its bound
+// timeout      set where a wait hit its bound
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void persistent_mma(__global const uint4 *weights, __global const float *inverse,
                     __global const float *parameters, __global const float *x,
                     const int ldx, const int n_in, __global float *y, const int ldy,
                     const int batch, __global uint *words, __global uint *launches,
-                    __global const int *schedule, __global int *alarm)
+                    __global const int *schedule, __global int *timeout)
 {
     __local Task tasks[TASKS];
 #if PTX >= 80
@@ -133,9 +133,9 @@ void persistent_mma(__global const uint4 *weights, __global const float *inverse
     // Words of this launch, and those of the next one, which are to be empty then.
     __global uint *now = words + (launch & 1) * SET;
     __global uint *then = words + (~launch & 1) * SET;
-    int patience = PATIENCE, turn = 0;
+    int patience = MAX_POLLS, turn = 0;
 #if PTX >= 80
-    uint4 held[CHUNK][ROWS][PLANES];
+    uint4 held[CHUNK][ROWS][SPLITS];
     Stream stream = {weights, 0, 0, 0, 0};
     enter(&stream, tasks, weights);
     FETCH(held, stream, tasks, weights)
@@ -191,7 +191,7 @@ UNROLLED
             ((k) + d) * BLOCK + lane % 4 * 2, (k) + d < part.s1 ? n_in : 0)))          \
     } else {                                                                           \
         EACH_PIECE(found[d][j] = (uint4)(~0u); if ((k) + d < part.s1)                  \
-            found[d][j] = look(pieces + PLACE(k, d, j)))                               \
+            found[d][j] = poll(pieces + PLACE(k, d, j)))                               \
     }
         uint4 found[CHUNK][COLUMNS];
         ASK(part.s0)
@@ -209,7 +209,7 @@ UNROLLED
                 for (int d = 0; d < CHUNK; ++d)
 UNROLLED
                     for (int j = 0; j < COLUMNS; ++j) {
-                        there = there && complete(found[d][j]);
+                        there = there && all_valid(found[d][j]);
                         if (scaled && k + d < part.s1) {
                             const uint word = scales[((k + d) * TILES + j) * 8
                                                      + lane / 4];
@@ -217,14 +217,14 @@ UNROLLED
                             scale[d][j] = as_float(~word);
                         }
                     }
-                if (in_all(there)) break;
+                if (vote_all(there)) break;
                 if (--patience < 0) {
-                    *alarm = 1;
+                    *timeout = 1;
                     break;
                 }
-                rest();
+                backoff();
                 EACH_PIECE(
-                    found[d][j] = look_again(pieces + PLACE(k, d, j), found[d][j]))
+                    found[d][j] = poll_again(pieces + PLACE(k, d, j), found[d][j]))
             }
             // The units cut off what they add up; so they only add a block of products
             // of high halves, and float32 adds those. The others lose 2^11 times less.
@@ -242,7 +242,7 @@ UNROLLED
             multiply_add(lows, held[d][i][1], piece, 0);                               \
             UNROLLED                                                                   \
             for (int e = 0; e < 4; ++e) {                                              \
-                const float both = fma(low[e], 1 / LOW, high[e]);                      \
+                const float both = fma(low[e], 1 / LOW_SCALE, high[e]);                      \
                 if (SCALED) sums[i][j][e] += (e % 2 ? by.s1 : by.s0) * both;           \
                 else sums[i][j][e] += APART ? high[e] : both;                          \
             }                                                                          \
@@ -269,7 +269,7 @@ UNROLLED
             for (int j = 0; j < COLUMNS; ++j)
 UNROLLED
                 for (int e = 0; e < 4; ++e)
-                    sums[i][j][e] = fma(low_sums[i][j][e], 1 / LOW, sums[i][j][e]);
+                    sums[i][j][e] = fma(low_sums[i][j][e], 1 / LOW_SCALE, sums[i][j][e]);
 #endif
 #else
         FIND_OWN()
@@ -282,9 +282,9 @@ UNROLLED
                 while (!there) {
                     there = !scaled || (both[0] && both[1]);
                     for (int i = 0; i < WARP; ++i)
-                        there = there && complete(look(piece + i));
+                        there = there && all_valid(poll(piece + i));
                     if (!there && --patience < 0) {
-                        *alarm = 1;
+                        *timeout = 1;
                         break;
                     }
                 }
@@ -348,7 +348,7 @@ UNROLLED
 UNROLLED
             for (int r = 0; r < RUNS; ++r)
                 if (own[r].has && !own[r].keeps)
-                    tell(now + EXCHANGED(r, slice), then + EXCHANGED(r, slice), sum[r]);
+                    publish(now + EXCHANGED(r, slice), then + EXCHANGED(r, slice), sum[r]);
             uint word[RUNS][SLICES + SPARE];
 UNROLLED
             for (int r = 0; r < RUNS; ++r)
@@ -361,7 +361,7 @@ UNROLLED
                 for (int r = 0; r < RUNS; ++r)
 UNROLLED
                     for (int q = 0; q < SLICES; ++q)
-                        word[r][q] = look_for(now + EXCHANGED(r, q), word[r][q]);
+                        word[r][q] = poll_word(now + EXCHANGED(r, q), word[r][q]);
                 bool there = true;
 UNROLLED
                 for (int r = 0; r < RUNS; ++r)
@@ -369,7 +369,7 @@ UNROLLED
                     for (int q = 0; q < SLICES; ++q) there = there && word[r][q];
                 if (there) break;
                 if (--patience < 0) {
-                    *alarm = 1;
+                    *timeout = 1;
                     break;
                 }
             }
@@ -389,7 +389,7 @@ UNROLLED
             const float v = activate_as(
                 function, sum[r] * (own[r].factor * unscaled) + own[r].bias);
             if (next) {
-                publish(v, own[r].out, QUARTER(r) % 4, out_scaled, own[r].tells, SCALES,
+                publish_fragment(v, own[r].out, QUARTER(r) % 4, out_scaled, own[r].tells, SCALES,
                         now, then, exchange);
             } else if (own[r].keeps) {
                 const int neuron = neuron_of(task, QUARTER(r));

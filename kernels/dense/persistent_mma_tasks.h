@@ -4,11 +4,11 @@
 // ROWS      rows of blocks of a task, at most
 // CHUNK     blocks of inputs that a warp holds at once
 // TASKS     of a group, at most
-// PLANES, PTX  as in fp16_split.h, which comes first
+// SPLITS, PTX  as in fp16_split.h, which comes first
 #if !defined(WARPS) || !defined(ROWS) || !defined(CHUNK) || !defined(TASKS)
 #error "persistent_mma_tasks.h needs WARPS, ROWS, CHUNK and TASKS"
 #endif
-#define BOTH (PLANES * WARP)                    // 4-word parts of a block
+#define BOTH (SPLITS * WARP)                    // 4-word parts of a block
 
 // What a group does in a layer. Places are in blocks, pieces or values.
 typedef struct {
@@ -67,7 +67,7 @@ inline void enter(Stream *s, __local const Task *tasks, __global const uint4 *we
     }
 }
 
-// held [CHUNK, ROWS, PLANES] = the stream's next blocks, once they arrive
+// held [CHUNK, ROWS, SPLITS] = the stream's next blocks, once they arrive
 #define FETCH(held, stream, tasks, weights)                                            \
     {                                                                                  \
         UNROLLED                                                                       \
@@ -75,7 +75,7 @@ inline void enter(Stream *s, __local const Task *tasks, __global const uint4 *we
             UNROLLED                                                                   \
             for (int i = 0; i < ROWS; ++i)                                             \
                 UNROLLED                                                               \
-                for (int p = 0; p < PLANES; ++p)                                       \
+                for (int p = 0; p < SPLITS; ++p)                                       \
                     held[b][i][p] =                                                    \
                         part_at(stream.from + i * stream.pitch + b * BOTH + p * WARP,  \
                                 b < stream.left && i < stream.rows);                   \

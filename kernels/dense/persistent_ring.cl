@@ -41,7 +41,7 @@
 // WORDS   {n, …} where the words of each layer's inputs start; the first has none
 // IN_ALL  words of a set
 // LAYERS, N_OUT, STRIDE, WEIGHTS, BIAS, FUNCTION, FUNCTIONS  as in chain.h
-// PATIENCE, NAP, PTX  as in ll_protocol.h and bulk_copy.h
+// MAX_POLLS, BACKOFF_NS, PTX  as in ll_protocol.h and bulk_copy.h
 // REAL    float
 #define WIDTH 1
 #include "include/activations.h"
@@ -94,10 +94,10 @@ inline Place after(const Place place)
 }
 
 // Copy a group's weights into the ring, through all layers.
-inline void copy_weights(__local float4 *slots, __local Flag *full, __local Flag *empty,
+inline void copy_weights(__local float4 *slots, __local Mbarrier *full, __local Mbarrier *empty,
                          __global const float *parameters, const int group)
 {
-    const ulong policy = bulk_policy(KEEP);
+    const ulong policy = create_l2_policy(KEEP);
     Place to = {0, 1};  // no flag is in the phase before the first: all slots are free
     Place due = {0, 0};
     int copies = 0;
@@ -105,12 +105,12 @@ inline void copy_weights(__local float4 *slots, __local Flag *full, __local Flag
         const Share share = share_of(group, layer);
         const int stride = stride_of[layer];
         for (int row = share.first; row < share.past; row += PIECE) {
-            flag_wait(empty + to.slot, to.phase);
+            mbarrier_wait(empty + to.slot, to.phase);
             if (copies++ >= FLIGHT) {
-                flag_wait(full + due.slot, due.phase);
+                mbarrier_wait(full + due.slot, due.phase);
                 due = after(due);
             }
-            bulk_copy(slots + to.slot * SLOT,
+            cp_async_bulk(slots + to.slot * SLOT,
                       parameters + weights_of[layer] + (size_t)row * stride,
                       min(PIECE, share.past - row) * (stride / 4), full + to.slot,
                       policy);
@@ -120,13 +120,13 @@ inline void copy_weights(__local float4 *slots, __local Flag *full, __local Flag
 }
 
 // Look for a work-item's vectors of the values that a layer reads; whether all came.
-inline bool look_for(float4 *in, __global const uint *words, const int vectors,
+inline bool poll_word(float4 *in, __global const uint *words, const int vectors,
                      const bool patient)
 {
     const int id = get_local_id(0);
     __global const uint4 *from = (__global const uint4 *)words + id;
     uint4 found[VECTORS];
-    int left = patient ? PATIENCE : 0;
+    int left = patient ? MAX_POLLS : 0;
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
         found[v] = v * GROUP + id < vectors ? (uint4)0 : (uint4)~0u;
@@ -135,12 +135,12 @@ inline bool look_for(float4 *in, __global const uint *words, const int vectors,
         // All looks first, then all waits.
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
-            if (!complete(found[v])) found[v] = look(from + v * GROUP);
+            if (!all_valid(found[v])) found[v] = poll(from + v * GROUP);
         all = true;
 #pragma unroll
-        for (int v = 0; v < VECTORS; ++v) all = all && complete(found[v]);
+        for (int v = 0; v < VECTORS; ++v) all = all && all_valid(found[v]);
         if (all || --left < 0) break;
-        rest();
+        backoff();
     }
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) in[v] = values_of(found[v]);
@@ -160,7 +160,7 @@ inline int halve(float *sums, const int lane)
         for (int r = 0; r < kept; ++r) {
             const float own = upper ? sums[r + kept] : sums[r];
             const float given = upper ? sums[r] : sums[r + kept];
-            sums[r] = own + of_partner(given, 1 << i);
+            sums[r] = own + shuffle_xor(given, 1 << i);
         }
         first += upper ? kept : 0;
     }
@@ -177,7 +177,7 @@ inline float row_sum(const __local float *sums, const int holder)
     float sum = (all.x + all.y) + (all.z + all.w);
 #pragma unroll
     for (int distance = HOLDERS / 2; distance > 0; distance /= 2)
-        sum += of_partner(sum, distance);
+        sum += shuffle_xor(sum, distance);
     return sum;
 }
 
@@ -187,25 +187,25 @@ inline float row_sum(const __local float *sums, const int holder)
 // x [n_in]  y [n_out]  one sample
 // words [2][IN_ALL]    of all values between layers, 0 at first
 // launches [groups]    the number of each group's launches so far, 0 at first
-// alarm                set where a wait hit its bound
+// timeout                set where a wait hit its bound
 __kernel __attribute__((reqd_work_group_size(GROUP + WARP, 1, 1)))
 void persistent_ring(__global const float *parameters, __global const float *x,
                      const int n_in, __global float *y, __global uint *words,
-                     __global uint *launches, __global int *alarm ANSWER_ARGUMENT
-                     GIVEN_ARGUMENT)
+                     __global uint *launches, __global int *timeout ZERO_COPY_PARAMETER
+                     BY_VALUE_PARAMETER)
 {
     __local float4 slots[SLOTS * SLOT] __attribute__((aligned(128)));
     __local float partial[2][MOST * SUMS] __attribute__((aligned(16)));
-    __local Flag full[SLOTS], empty[SLOTS];
+    __local Mbarrier full[SLOTS], empty[SLOTS];
     const int id = get_local_id(0), lane = id % WARP, group = get_group_id(0);
     const int own = id / HOLDERS, holder = id % HOLDERS;
     const uint launch = launches[group];
     if (id >= GROUP) {
         if (lane < SLOTS) {
-            flag_init(full + lane, 1);
-            flag_init(empty + lane, WARPS);
+            mbarrier_init(full + lane, 1);
+            mbarrier_init(empty + lane, WARPS);
         }
-        flags_ready();
+        fence_mbarrier_init();
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     if (id >= GROUP) {
@@ -243,7 +243,7 @@ void persistent_ring(__global const float *parameters, __global const float *x,
 #pragma unroll
             for (int r = 0; r < ROWS; r += PIECE)
                 if (row + r < rows) {
-                    flag_wait(full + here.slot, here.phase);
+                    mbarrier_wait(full + here.slot, here.phase);
                     const __local float4 *piece = slots + here.slot * SLOT;
 #pragma unroll
                     for (int v = 0; v < VECTORS; ++v) {
@@ -253,12 +253,12 @@ void persistent_ring(__global const float *parameters, __global const float *x,
                             weights[r + i][v] = piece[i * vectors + at];
                     }
                     warp_barrier();
-                    if (lane == 0) flag_arrive(empty + here.slot);
+                    if (lane == 0) mbarrier_arrive(empty + here.slot);
                     here = after(here);
                 }
             if (row == 0 && layer > 0) {
-                if (!look_for(in, now + words_of[layer], vectors, patient)) {
-                    *alarm = 1;
+                if (!poll_word(in, now + words_of[layer], vectors, patient)) {
+                    *timeout = 1;
                     patient = false;
                 }
                 warp_barrier();
@@ -291,9 +291,9 @@ void persistent_ring(__global const float *parameters, __global const float *x,
         if (own < told && holder == 0) {
             if (last) {
                 y[place] = v;
-                ANSWER(place, v);
+                ZERO_COPY_STORE(place, v);
             } else {
-                post(now + place, v);
+                store_word(now + place, v);
             }
         }
     }

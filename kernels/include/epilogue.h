@@ -14,7 +14,7 @@
 // `ldy` apart.
 #define ACTIVATE(k)                                                                  \
     ((VEC *)found)[k] = activate(((VEC *)found)[k] + ((const VEC *)biases)[k]);
-inline void finish_all(REAL *found, const int live, __global REAL *sums, const int lds,
+inline void epilogue(REAL *found, const int live, __global REAL *sums, const int lds,
                        __global REAL *y, const int ldy, const REAL *biases)
 {
 #if ACCUMULATE

@@ -11,7 +11,7 @@ inline void warp_barrier(void)
 }
 
 // What the work-item ^ distance has.
-inline float of_partner(const float v, const int distance)
+inline float shuffle_xor(const float v, const int distance)
 {
     float other;
     asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;"
@@ -19,7 +19,7 @@ inline float of_partner(const float v, const int distance)
     return other;
 }
 
-inline uint word_of_partner(const uint v, const int distance)
+inline uint shuffle_xor_uint(const uint v, const int distance)
 {
     uint other;
     asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;"

@@ -170,7 +170,7 @@ inline REAL dense_dot(__global const REAL *row, __global const REAL *x, const in
 #define ACTIVATE(k)                                                                  \
     ((VEC *)found)[k] =                                                              \
         activate_as(at.function, ((VEC *)found)[k] + ((const VEC *)biases)[k]);
-inline void finish_all(REAL *found, const int live, const Part at, const int row,
+inline void epilogue(REAL *found, const int live, const Part at, const int row,
                        __global const REAL *parameters, __global const REAL *sums,
                        __global REAL *out, const int ldo)
 {
@@ -228,7 +228,7 @@ __kernel void fused_rows(__global const REAL *parameters, __global const Part *p
                         found[i] = dot(SLOTS ? parameters : weights, slots, columns,
                                        rows[row + i], rows[row + i + 1], values);
                 __global REAL *inner = values + at.target + row;
-                finish_all(found, live, at, row, parameters, inner,
+                epilogue(found, live, at, row, parameters, inner,
                            last ? y + sample * ldy + row : inner, 1);
             }
 #else
@@ -250,10 +250,10 @@ __kernel void fused_rows(__global const REAL *parameters, __global const Part *p
                 EACH(STORE)
                 __global REAL *inner = values + (size_t)(at.target + row) * TILE;
                 if (last)
-                    finish_all(found, samples, at, row, parameters, inner,
+                    epilogue(found, samples, at, row, parameters, inner,
                                y + sample * ldy + row, ldy);
                 else
-                    finish_all(found, TILE, at, row, parameters, inner, inner, 1);
+                    epilogue(found, TILE, at, row, parameters, inner, inner, 1);
             }
 #endif
         }

@@ -24,7 +24,7 @@
 // ROOM      values of the widest range, in whole steps
 // TASKS     of a group, three empty ones at the end among them
 // IN_ALL    words of a set
-// PATIENCE, NAP, PTX  as in ll_protocol.h
+// MAX_POLLS, BACKOFF_NS, PTX  as in ll_protocol.h
 // FUNCTIONS as in functions.h
 // REAL      float
 #define WIDTH 1
@@ -149,17 +149,17 @@ inline void advance(Step *step, const Task *task, const Task *following,
 // x [n_in]  y [n_out]  one sample
 // words [2][IN_ALL]    of all values between layers, 0 at first
 // launches [groups]    the number of each group's launches so far, 0 at first
-// alarm                set where a wait hit its bound
+// timeout                set where a wait hit its bound
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void persistent_mixed(__global const float *parameters, __global const float4 *lists,
                       __global const int *starts, __global const ushort4 *columns,
                       __global const Task *tasks, __global const float *x,
                       const int n_in, __global float *y, __global uint *words,
-                      __global uint *launches, __global int *alarm ANSWER_ARGUMENT
-                      GIVEN_ARGUMENT)
+                      __global uint *launches, __global int *timeout ZERO_COPY_PARAMETER
+                      BY_VALUE_PARAMETER)
 {
     __local float4 values[2 * BUFFER] __attribute__((aligned(16)));
-    __local int stuck;
+    __local int timed_out;
     const int id = get_local_id(0), group = get_group_id(0);
     tasks += (size_t)group * TASKS;
     Task task = tasks[0], following = tasks[1], later = tasks[2];
@@ -169,7 +169,7 @@ void persistent_mixed(__global const float *parameters, __global const float4 *l
     __global uint *then = words + (~launch & 1) * IN_ALL;
     __local float4 *source = values + 1, *other = values + BUFFER + 1;
     if (id == 0) {
-        stuck = 0;
+        timed_out = 0;
         values[0] = values[BUFFER] = (float4)0;
     }
     Step next = {id >> task.shift, 0, false, 0, 0, 0, 0, 0.0f};
@@ -186,7 +186,7 @@ void persistent_mixed(__global const float *parameters, __global const float4 *l
                 ((__local float *)source)[i] = at < n_in ? INPUT(at) : 0.0f;
             }
         else
-            gather(source, now + task.words, task.held, task.padded, &stuck, alarm);
+            gather(source, now + task.words, task.held, task.padded, &timed_out, timeout);
         barrier(CLK_LOCAL_MEM_FENCE);
         __local const float *single = (__local const float *)(source - 1);
         const int shift = task.shift, lane = id & ((1 << shift) - 1);
@@ -216,12 +216,12 @@ void persistent_mixed(__global const float *parameters, __global const float4 *l
                     const int at = task.told + row;
                     if (task.inner == 2) {
                         y[at] = v;
-                        ANSWER(at, v);
+                        ZERO_COPY_STORE(at, v);
                     } else {
-                        tell(now + at, then + at, v);
+                        publish(now + at, then + at, v);
                         if (row == task.rows - 1)
                             for (int i = 1; i <= task.pads; ++i)
-                                tell(now + at + i, then + at + i, 0);
+                                publish(now + at + i, then + at + i, 0);
                     }
                 }
             }

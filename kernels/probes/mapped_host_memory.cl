@@ -1,9 +1,9 @@
 // mapped_host_memory: does the host see what kernels write at its memory's address?
 //
-// answer     as in zero_copy_output.h, of the launch's size
+// host_output     as in zero_copy_output.h, of the launch's size
 // index map: work-item i gives `first` + i
 #include "sync/zero_copy_output.h"
-__kernel void mapped_host_memory(const int first ANSWER_ARGUMENT)
+__kernel void mapped_host_memory(const int first ZERO_COPY_PARAMETER)
 {
-    ANSWER(get_global_id(0), first + (int)get_global_id(0));
+    ZERO_COPY_STORE(get_global_id(0), first + (int)get_global_id(0));
 }

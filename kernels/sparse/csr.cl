@@ -6,7 +6,7 @@
 //   |--|----|--------|-|-|--|-- …    rows, as long as they have entries
 //
 // One sample (TILE 1): LANES entries at a time, their values of x put together in a
-// vector; what is left of a row is added singly. A tile of samples: x is turned before
+// vector; what is left of a row is added singly. A tile of samples: x is transposed before
 // (transpose.cl), and an entry's value is multiplied with a row of it, whole vectors of
 // samples, whose sums stay in registers. Activations take whole vectors, too: of rows,
 // or of samples.
@@ -44,7 +44,7 @@
 // starts     [n_out+1]  row r owns entries starts[r] … starts[r + 1] - 1
 // slots, columns [entries]   slots: any int where SLOTS is 0
 // bounds     [runs + 1]
-// source     [batch, ldx]    x; or turned [tiles][WIDTH_X + 1][TILE]
+// source     [batch, ldx]    x; or transposed [tiles][WIDTH_X + 1][TILE]
 // sums [batch, lds]   y [batch, ldy]
 // index map: work-item = run
 __kernel void csr(__global const REAL *parameters, const int weights, const int bias,
@@ -71,9 +71,9 @@ __kernel void csr(__global const REAL *parameters, const int weights, const int 
                                starts[row + i + 1], source + b * ldx);
             __global REAL *s = sums + b * lds + row, *out = y + b * ldy + row;
             if (rows == COUNT)  // a number that the compiler knows
-                finish_all(found, COUNT, s, 1, out, 1, biases);
+                epilogue(found, COUNT, s, 1, out, 1, biases);
             else
-                finish_all(found, rows, s, 1, out, 1, biases);
+                epilogue(found, rows, s, 1, out, 1, biases);
         }
     }
 #else
@@ -91,7 +91,7 @@ __kernel void csr(__global const REAL *parameters, const int weights, const int 
             EACH(STORE)
             const VEC start = HAS_BIAS ? parameters[bias + row] : (REAL)0;
             EACH(SPREAD)
-            finish_all(found, samples, sums + sample * lds + row, lds,
+            epilogue(found, samples, sums + sample * lds + row, lds,
                        y + sample * ldy + row, ldy, biases);
         }
     }

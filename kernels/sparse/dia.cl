@@ -152,7 +152,7 @@ __kernel void dia_blocks(__global const REAL *parameters, const int weights,
                     found[i] += single(values, offsets, diagonals, pitch, xb, columns,
                                        row + i, high, end);
                 }
-            finish_all(found, live, sums + b * lds + row, 1, y + b * ldy + row, 1,
+            epilogue(found, live, sums + b * lds + row, 1, y + b * ldy + row, 1,
                        biases);
         }
     }

@@ -10,7 +10,7 @@
 //
 // One sample (TILE 1): a work-item holds the sums of VECTOR rows, read as one vector; x
 // is in local memory where that is STAGED. A tile of samples: a work-item holds one
-// row's sums for 4 samples, and x is turned before (transpose.cl).
+// row's sums for 4 samples, and x is transposed before (transpose.cl).
 //
 // REAL    float or double
 // HEIGHT  rows of a slice
@@ -68,7 +68,7 @@
 // lengths  [slices * HEIGHT]  entries of each row of each slice, 0 for none
 // order    [slices * HEIGHT]  which row of the matrix it is
 // columns  [slots]
-// source   [batch, ldx]       x; or turned [tiles][WIDTH_X + 1][TILE]
+// source   [batch, ldx]       x; or transposed [tiles][WIDTH_X + 1][TILE]
 // sums [batch, lds]   y [batch, ldy]   as in sparse.h
 // index map: work-group (slice, tile of samples)
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))

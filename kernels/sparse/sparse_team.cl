@@ -4,7 +4,7 @@
 // give a row to a warp. Here the team's size is free, entries are read four at a time,
 // and what is gathered is near: for one sample x is first copied to local memory, whose
 // banks serve scattered reads many times as fast as a cache's lines; for a tile of
-// samples x is turned before (transpose.cl), so that an entry reads one row of TILE values.
+// samples x is transposed before (transpose.cl), so that an entry reads one row of TILE values.
 //
 //   row of entries   | 0 1 2 3 | 4 5 6 7 | 8 … |     read as aligned vectors; what
 //   team, PARTS 2      part 0    part 1   part 0     belongs to other rows counts zero
@@ -75,7 +75,7 @@
 // starts     [n_out * CUTS + 1]   in stage s row r has entries starts[r * CUTS + s] …
 //                           starts[r * CUTS + s + 1] - 1
 // slots, columns [entries, padded to vectors]   slots: any int where SLOTS is 0
-// source     [batch, ldx]   x; or turned [tiles][WIDTH_X + 1][TILE]
+// source     [batch, ldx]   x; or transposed [tiles][WIDTH_X + 1][TILE]
 // sums [batch, lds]   y [batch, ldy]   as in sparse.h
 // index map: work-group (block of ROWS rows, tile of samples)
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))

@@ -1,7 +1,7 @@
-// turn: tiles of samples side by side, so that a feature's values of a tile lie in a
+// transpose: tiles of samples side by side, so that a feature's values of a tile lie in a
 // row.
 //
-//   x [batch, ldx]                    turned [tiles][width + 1][TILE]
+//   x [batch, ldx]                    transposed [tiles][width + 1][TILE]
 //   sample 0   a b c d …              a e …   feature 0: samples 0 … TILE - 1
 //   sample 1   e f g h …              b f …   feature 1
 //
@@ -18,7 +18,7 @@
 
 // index map: work-group (block of features, tile)
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
-void turn(__global const REAL *x, const int ldx, __global REAL *turned, const int width,
+void transpose(__global const REAL *x, const int ldx, __global REAL *transposed, const int width,
           const int batch)
 {
     const int first = get_group_id(0) * BLOCK;
@@ -26,11 +26,11 @@ void turn(__global const REAL *x, const int ldx, __global REAL *turned, const in
     const int features = min(BLOCK, width - first);
     const int samples = min(TILE, batch - (int)sample);
     x += sample * ldx + first;
-    turned += (get_group_id(1) * ((size_t)width + 1) + first) * TILE;
+    transposed += (get_group_id(1) * ((size_t)width + 1) + first) * TILE;
 #if GROUP == 1
     for (int c = 0; c < features; ++c)
         for (int s = 0; s < TILE; ++s)
-            turned[c * TILE + s] = s < samples ? x[(size_t)s * ldx + c] : (REAL)0;
+            transposed[c * TILE + s] = s < samples ? x[(size_t)s * ldx + c] : (REAL)0;
 #else
     // The pitch is odd: neither reading nor writing meets a bank twice.
     __local REAL block[BLOCK * (TILE + 1)];
@@ -42,6 +42,6 @@ void turn(__global const REAL *x, const int ldx, __global REAL *turned, const in
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int i = id; i < features * TILE; i += GROUP)
-        turned[i] = block[i / TILE * (TILE + 1) + i % TILE];
+        transposed[i] = block[i / TILE * (TILE + 1) + i % TILE];
 #endif
 }

@@ -27,8 +27,8 @@ inline float4 weights_at(__global const float4 *from, const bool there)
 
 // Gather vectors of words, and zeros up to whole steps.
 inline void gather(__local float4 *source, __global const uint *words,
-                   const int vectors, const int padded, __local int *stuck,
-                   __global int *alarm)
+                   const int vectors, const int padded, __local int *timed_out,
+                   __global int *timeout)
 {
     __global const uint4 *from = (__global const uint4 *)words;
     for (int v = get_local_id(0); v < padded; v += GROUP) {
@@ -36,13 +36,13 @@ inline void gather(__local float4 *source, __global const uint *words,
             source[v] = (float4)0;
             continue;
         }
-        uint4 found = look(from + v);
-        int left = *stuck ? 0 : PATIENCE;
-        while (!complete(found) && --left >= 0) {
-            rest();
-            found = look(from + v);
+        uint4 found = poll(from + v);
+        int left = *timed_out ? 0 : MAX_POLLS;
+        while (!all_valid(found) && --left >= 0) {
+            backoff();
+            found = poll(from + v);
         }
-        if (left < 0) *stuck = *alarm = 1;
+        if (left < 0) *timed_out = *timeout = 1;
         source[v] = values_of(found);
     }
 }
@@ -55,7 +55,7 @@ inline float team_sum(float v, const int items)
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) {
         if (distance >= items) continue;
-        v += of_partner(v, distance);
+        v += shuffle_xor(v, distance);
     }
 #endif
     return v;

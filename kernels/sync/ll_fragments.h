@@ -5,15 +5,15 @@
 //
 //     high halves: 2t 2t+1 | 2t+8 2t+9      low halves: 2t 2t+1 | 2t+8 2t+9
 //
-// Each is a word turned over (ll_protocol.h). A sample's values in a piece have a scale of
+// Each is a word transposed over (ll_protocol.h). A sample's values in a piece have a scale of
 // their own, a word as well, unless all are known to be bounded by 1.
 //
 // Sums of a piece are in the order in which the units give them: lane 4 g + t has those
 // of neurons g and g + 8, samples 2t and 2t + 1. Local memory holds them by quarters,
 // those of one t, from which a warp finishes a value a lane. In quarter t lanes' sums
-// are turned by 2t places, so that neighbours that store together use all banks.
+// are transposed by 2t places, so that neighbours that store together use all banks.
 //
-// PLANES (2), PTX  as in fp16_split.h; PATIENCE, NAP as in ll_protocol.h; both come first
+// SPLITS (2), PTX  as in fp16_split.h; MAX_POLLS, BACKOFF_NS as in ll_protocol.h; both come first
 #define PIECE (4 * WARP)                        // words of a piece
 #define PIECE_SAMPLES 8
 #define BOUND 0x3f800000u                       // of bounded values: 1
@@ -33,21 +33,21 @@ inline int neuron_in(const int quarter, const int lane)
 }
 
 // The same four words, looked at again unless they are there.
-inline uint4 look_again(__global const uint4 *words, uint4 found)
+inline uint4 poll_again(__global const uint4 *words, uint4 found)
 {
 #if PTX >= 80
     asm volatile("{ .reg .pred missing; setp.ne.s32 missing, %5, 0;"
                  " @missing ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
                  : "+r"(found.x), "+r"(found.y), "+r"(found.z), "+r"(found.w)
-                 : "l"(words), "r"((int)!complete(found)) : "memory");
+                 : "l"(words), "r"((int)!all_valid(found)) : "memory");
     return found;
 #else
-    return look(words);
+    return poll(words);
 #endif
 }
 
 // One word, looked at unless it is there.
-inline uint look_for(__global const uint *word, uint found)
+inline uint poll_word(__global const uint *word, uint found)
 {
 #if PTX >= 80
     asm volatile("{ .reg .pred missing; setp.eq.u32 missing, %0, 0;"
@@ -61,7 +61,7 @@ inline uint look_for(__global const uint *word, uint found)
 
 #if PTX >= 80
 // Whether it is so for all lanes of a warp.
-inline bool in_all(const bool so)
+inline bool vote_all(const bool so)
 {
     int all;
     asm volatile("{ .reg .pred p, q; setp.ne.s32 p, %1, 0;"
@@ -82,20 +82,20 @@ inline float2 of_samples(const float v)
     return two;
 }
 
-// A lane's words of a piece, turned over, from its values of neurons 2t, 2t + 1, 2t + 8
+// A lane's words of a piece, transposed over, from its values of neurons 2t, 2t + 1, 2t + 8
 // and 2t + 9; the scale that goes with them.
 inline uint4 words_of(const float4 v, float *scale)
 {
     uint most = max(max(magnitude(v.s0), magnitude(v.s1)),
                     max(magnitude(v.s2), magnitude(v.s3)));
-    most = max(most, word_of_partner(most, 1));
-    most = max(most, word_of_partner(most, 2));
+    most = max(most, shuffle_xor_uint(most, 1));
+    most = max(most, shuffle_xor_uint(most, 2));
     const float2 by = scales_of(most);
     *scale = by.s1;
     const float4 w = v * by.s0;
-    const uint2 high = (uint2)(halves(w.s0, w.s1), halves(w.s2, w.s3));
-    const float4 low = (w - (float4)(of_halves(high.s0), of_halves(high.s1))) * LOW;
-    return ~(uint4)(high, halves(low.s0, low.s1), halves(low.s2, low.s3));
+    const uint2 high = (uint2)(pack_half2(w.s0, w.s1), pack_half2(w.s2, w.s3));
+    const float4 low = (w - (float4)(unpack_half2(high.s0), unpack_half2(high.s1))) * LOW_SCALE;
+    return ~(uint4)(high, pack_half2(low.s0, low.s1), pack_half2(low.s2, low.s3));
 }
 #else
 // The weight of a block in memory, of a neuron and an input k.
@@ -104,28 +104,28 @@ inline float weight_at(__global const uint4 *block, const int neuron, const int 
     __global const half *a = (__global const half *)block;
     const int at = 32 * (neuron % 8) + 8 * (k % 8 / 2) + k / 8 * 4 + neuron / 8 * 2
                    + k % 2;
-    return vload_half(at, a) + vload_half(at + BLOCK * BLOCK, a) / LOW;
+    return vload_half(at, a) + vload_half(at + BLOCK * BLOCK, a) / LOW_SCALE;
 }
 
 // The value of a piece in memory, likewise, before its scale.
 inline float value_at(__global const uint *piece, const int sample, const int k)
 {
     __global const uint *word = piece + 4 * (4 * sample + k % 8 / 2) + k / 8;
-    const float2 high = of_halves(~word[0]), low = of_halves(~word[2]);
-    return (k % 2 ? high.s1 : high.s0) + (k % 2 ? low.s1 : low.s0) / LOW;
+    const float2 high = unpack_half2(~word[0]), low = unpack_half2(~word[2]);
+    return (k % 2 ? high.s1 : high.s0) + (k % 2 ? low.s1 : low.s0) / LOW_SCALE;
 }
 #endif
 
 // A value's halves in one word, the high one low.
-inline uint both_halves(const float v)
+inline uint split_half2(const float v)
 {
-    return halves(v, (v - of_halves(halves(v, 0)).s0) * LOW);
+    return pack_half2(v, (v - unpack_half2(pack_half2(v, 0)).s0) * LOW_SCALE);
 }
 
 // Hand over this lane's value of a quarter of a piece, and empty its word in the other
 // set. Nothing unless it is `mine`. Sets have their scales from word `scales` on. In
 // plain C all work-items come together here.
-inline void publish(const float v, const int piece, const int quarter, const bool scaled,
+inline void publish_fragment(const float v, const int piece, const int quarter, const bool scaled,
                     const bool mine, const int scales, __global uint *now,
                     __global uint *then, __local float *exchange)
 {
@@ -136,7 +136,7 @@ inline void publish(const float v, const int piece, const int quarter, const boo
     if (scaled)
 UNROLLED
         for (int distance = 2; distance < WARP; distance *= 2)
-            most = max(most, word_of_partner(most, distance));
+            most = max(most, shuffle_xor_uint(most, distance));
 #else
     __local float *all = exchange + get_local_id(0) - lane;
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -146,12 +146,12 @@ UNROLLED
         most = max(most, magnitude(all[lane ^ distance]));
 #endif
     const float2 by = scales_of(scaled ? most : BOUND);
-    const uint own = both_halves(v * by.s0);
+    const uint own = split_half2(v * by.s0);
     // Of neuron ^ 1.
 #if PTX >= 80
-    const uint beside = word_of_partner(own, 4);
+    const uint beside = shuffle_xor_uint(own, 4);
 #else
-    const uint beside = both_halves(all[lane ^ 4] * by.s0);
+    const uint beside = split_half2(all[lane ^ 4] * by.s0);
 #endif
     if (!mine) return;
     // The even neuron's lane tells both high halves, the odd one's both low ones.
@@ -160,9 +160,9 @@ UNROLLED
                           : (own & 0xffffu) | beside << 16;
     const int at = piece * PIECE + (4 * sample + neuron % 8 / 2) * 4 + neuron / 8
                    + 2 * odd;
-    tell(now + at, then + at, as_float(word));
+    publish(now + at, then + at, as_float(word));
     if (scaled) {  // by all of its lanes, alike
         const int place = scales + piece * PIECE_SAMPLES + sample;
-        tell(now + place, then + place, by.s1);
+        publish(now + place, then + place, by.s1);
     }
 }

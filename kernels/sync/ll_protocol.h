@@ -1,24 +1,24 @@
 // Values that groups of one launch pass to each other, each as one word in memory that
 // all see.
 //
-// A word is a value's bits, turned over, so that 0 means that it is not there yet. A
+// A word is a value's bits, transposed over, so that 0 means that it is not there yet. A
 // reader looks at the word itself, so that neither a barrier nor a fence stands between
 // two layers (after the low-latency protocol of NVIDIA's NCCL, which sends a flag
 // beside each value). Launches use two sets of words in turn, and each empties the set
 // of the next.
 //
-// All groups must run at the same time. Every wait is bounded: after PATIENCE looks a
-// group sets the alarm, waits no more, and takes what is not there for NaN.
+// All groups must run at the same time. Every wait is bounded: after MAX_POLLS looks a
+// group sets the timeout, waits no more, and takes what is not there for NaN.
 //
-// PATIENCE  looks at a word before the alarm
-// NAP       nanoseconds between two looks, about
+// MAX_POLLS  looks at a word before the timeout
+// BACKOFF_NS       nanoseconds between two looks, about
 // PTX       as given by the device
-#if !defined(PATIENCE) || !defined(NAP) || !defined(PTX)
-#error "ll_protocol.h needs PATIENCE, NAP and PTX"
+#if !defined(MAX_POLLS) || !defined(BACKOFF_NS) || !defined(PTX)
+#error "ll_protocol.h needs MAX_POLLS, BACKOFF_NS and PTX"
 #endif
 
 // Four words, seen as other compute units wrote them last.
-inline uint4 look(__global const uint4 *words)
+inline uint4 poll(__global const uint4 *words)
 {
 #if PTX >= 70
     uint4 found;
@@ -33,7 +33,7 @@ inline uint4 look(__global const uint4 *words)
 }
 
 // Whether all four are there.
-inline bool complete(const uint4 words)
+inline bool all_valid(const uint4 words)
 {
     return words.x && words.y && words.z && words.w;
 }
@@ -45,15 +45,15 @@ inline float4 values_of(const uint4 words)
 }
 
 // Leave the memory to those that write.
-inline void rest(void)
+inline void backoff(void)
 {
-#if PTX >= 70 && NAP > 0
-    asm volatile("nanosleep.u32 %0;" :: "r"(NAP));
+#if PTX >= 70 && BACKOFF_NS > 0
+    asm volatile("nanosleep.u32 %0;" :: "r"(BACKOFF_NS));
 #endif
 }
 
 // Tell a value.
-inline void post(__global uint *word, const float value)
+inline void store_word(__global uint *word, const float value)
 {
     // No word is 0: the one NaN that would be becomes another.
     const uint text = as_uint(value) == ~0u ? ~as_uint(NAN) : ~as_uint(value);
@@ -66,8 +66,8 @@ inline void post(__global uint *word, const float value)
 }
 
 // Tell a value in this launch's set, and empty its word in the other one.
-inline void tell(__global uint *word, __global uint *other, const float value)
+inline void publish(__global uint *word, __global uint *other, const float value)
 {
-    post(word, value);
+    store_word(word, value);
     *other = 0;
 }

@@ -9,7 +9,7 @@
 #if !defined(PTX) || PTX < 90
 #error "bulk_copy.h needs PTX of at least 90"
 #endif
-typedef ulong Flag;
+typedef ulong Mbarrier;
 
 // How the hardware calls a place in local memory.
 inline uint shared(const __local void *place)
@@ -17,20 +17,20 @@ inline uint shared(const __local void *place)
     return (uint)(size_t)place;
 }
 
-inline void flag_init(__local Flag *flag, const int arrivals)
+inline void mbarrier_init(__local Mbarrier *flag, const int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
                  :: "r"(shared(flag)), "r"(arrivals) : "memory");
 }
 
-// After the last flag_init, before a barrier.
-inline void flags_ready(void)
+// After the last mbarrier_init, before a barrier.
+inline void fence_mbarrier_init(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;"
                  ::: "memory");
 }
 
-inline void flag_arrive(__local Flag *flag)
+inline void mbarrier_arrive(__local Mbarrier *flag)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
                  :: "r"(shared(flag)) : "memory");
@@ -38,7 +38,7 @@ inline void flag_arrive(__local Flag *flag)
 
 // Wait until the phase is over. It needs no bound of its own: what it waits for are
 // copies, which end, and work-items of its own group, whose waits for others are bounded.
-inline void flag_wait(__local Flag *flag, const uint phase)
+inline void mbarrier_wait(__local Mbarrier *flag, const uint phase)
 {
     uint over;
     do {
@@ -51,7 +51,7 @@ inline void flag_wait(__local Flag *flag, const uint phase)
 
 // How lines of memory that pass by the last cache are treated: `percent` of them are to
 // stay there, the others are the first to go.
-inline ulong bulk_policy(const int percent)
+inline ulong create_l2_policy(const int percent)
 {
     ulong policy;
     asm volatile("createpolicy.fractional.L2::evict_last.L2::evict_first.b64 %0, %1;"
@@ -60,8 +60,8 @@ inline ulong bulk_policy(const int percent)
 }
 
 // Start to copy whole vectors; the flag arrives once, and waits for them.
-inline void bulk_copy(__local float4 *to, __global const float *from, const int vectors,
-                      __local Flag *flag, const ulong policy)
+inline void cp_async_bulk(__local float4 *to, __global const float *from, const int vectors,
+                      __local Mbarrier *flag, const ulong policy)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  :: "r"(shared(flag)), "r"(16 * vectors) : "memory");

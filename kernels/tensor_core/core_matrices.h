@@ -34,17 +34,17 @@ inline float sum_of(const float8 v)
 
 inline uint4 halves_of(const float8 v)
 {
-    return (uint4)(halves(v.s0, v.s1), halves(v.s2, v.s3), halves(v.s4, v.s5),
-                   halves(v.s6, v.s7));
+    return (uint4)(pack_half2(v.s0, v.s1), pack_half2(v.s2, v.s3), pack_half2(v.s4, v.s5),
+                   pack_half2(v.s6, v.s7));
 }
 
 inline void put(__global uint4 *to, const float8 v, const int piece)
 {
     const uint4 high = halves_of(v);
     to[0] = high;
-    if (PLANES == 2) {
-        const float8 cut = (float8)(of_halves(high.s0), of_halves(high.s1),
-                                    of_halves(high.s2), of_halves(high.s3));
-        to[2 * piece] = halves_of((v - cut) * LOW);
+    if (SPLITS == 2) {
+        const float8 cut = (float8)(unpack_half2(high.s0), unpack_half2(high.s1),
+                                    unpack_half2(high.s2), unpack_half2(high.s3));
+        to[2 * piece] = halves_of((v - cut) * LOW_SCALE);
     }
 }

@@ -2,7 +2,7 @@
 // writes and mma.h multiplies, or pack_tiles.cl and wgmma.h.
 //
 // A row r is scaled by a power of two so that its largest value lies in [2^14, 2^15); the
-// inverse is kept and multiplies the sums. PLANES = 2 keeps what rounding took as well,
+// inverse is kept and multiplies the sums. SPLITS = 2 keeps what rounding took as well,
 // 2^11 times larger:
 //
 //     v * scale = high + low / 2^11        high, low: halves of 11 bits each
@@ -15,9 +15,9 @@
 // of float32's 24 by less than its sums lose to rounding. The units cut off what they add
 // up; so they only add SLICE * 16 terms, and float32 adds those sums: Ootomo and Yokota,
 // "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
-// theoretical peak performance", 2022. PLANES = 1 is TF32's precision.
+// theoretical peak performance", 2022. SPLITS = 1 is TF32's precision.
 //
-// For the units of a warp a packed operand is an array [row blocks, k blocks, PLANES, 32
+// For the units of a warp a packed operand is an array [row blocks, k blocks, SPLITS, 32
 // lanes] of 4 words:
 // blocks of 16 rows x 16 terms, in each of which a lane of a warp has 8 halves:
 //
@@ -30,14 +30,14 @@
 // with zeros.
 //
 // For the units of a warp group, which read local memory, operands are arrays [pieces of
-// PIECE_ROWS, k blocks, PLANES, eights of rows, 2 eights of terms, 8 rows] of 8 terms:
+// PIECE_ROWS, k blocks, SPLITS, eights of rows, 2 eights of terms, 8 rows] of 8 terms:
 // what a group copies at once lies in a row. Rows end on a tile, terms on 64.
 //
-// PLANES   1: TF32's precision; 2: float32's
+// SPLITS   1: TF32's precision; 2: float32's
 // PTX      80 and up: mma and cp.async of that generation; else the same in plain C,
 //          slow, by which the index maps are tested
-#if !defined(PLANES) || !defined(PTX)
-#error "fp16_split.h needs PLANES and PTX"
+#if !defined(SPLITS) || !defined(PTX)
+#error "fp16_split.h needs SPLITS and PTX"
 #endif
 #if PTX >= 80
 #define UNROLLED _Pragma("unroll")
@@ -46,12 +46,12 @@
 #endif
 #include "include/warp.h"
 #define BLOCK 16                     // rows of a block, and its terms
-#define LOW 2048.0f                  // 2^11: by which the low parts are larger
+#define LOW_SCALE 2048.0f                  // 2^11: by which the low parts are larger
 #define TOP 14                       // exponent of a row's largest value, scaled
 #define LEAST_EXPONENT -100          // of a row's largest: below, scales would overflow
 
 // Two values as halves in a word, the first one low; and back.
-inline uint halves(const float first, const float second)
+inline uint pack_half2(const float first, const float second)
 {
 #if PTX >= 80
     uint word;
@@ -65,7 +65,7 @@ inline uint halves(const float first, const float second)
 #endif
 }
 
-inline float2 of_halves(const uint word)
+inline float2 unpack_half2(const uint word)
 {
 #if PTX >= 80
     float first, second;

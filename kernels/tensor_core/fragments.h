@@ -1,7 +1,7 @@
 // Products of blocks of halves (fp16_split.h) on a warp's matrix units, and copies of
 // blocks to local memory beside them.
 //
-// PLANES, PTX  as in fp16_split.h
+// SPLITS, PTX  as in fp16_split.h
 #include "tensor_core/fp16_split.h"
 
 // A lane's part of a block. In plain C it is the whole block, still in local memory.
@@ -37,10 +37,10 @@ inline void multiply_add(float *sums, const Fragment a, const Fragment b,
 #endif
 }
 
-// Copy 4 words to local memory; what was copied is there after ARRIVED and a barrier.
+// Copy 4 words to local memory; what was copied is there after CP_ASYNC_WAIT and a barrier.
 // Through the first cache (.ca): groups of one unit share rows. Past it, the second
 // cache's bandwidth would be the bound.
-inline void copy_words(__local uint4 *to, __global const uint4 *from)
+inline void cp_async(__local uint4 *to, __global const uint4 *from)
 {
 #if PTX >= 80
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16;"
@@ -52,30 +52,30 @@ inline void copy_words(__local uint4 *to, __global const uint4 *from)
 
 // End a group of copies; wait until no more than `left` of them are under way.
 #if PTX >= 80
-#define DEPART() asm volatile("cp.async.commit_group;" ::: "memory")
-#define ARRIVED(left) asm volatile("cp.async.wait_group %0;" :: "n"(left) : "memory")
+#define CP_ASYNC_COMMIT() asm volatile("cp.async.commit_group;" ::: "memory")
+#define CP_ASYNC_WAIT(left) asm volatile("cp.async.wait_group %0;" :: "n"(left) : "memory")
 #else
-#define DEPART()
-#define ARRIVED(left)
+#define CP_ASYNC_COMMIT()
+#define CP_ASYNC_WAIT(left)
 #endif
 
 // Words i and i + 2 of a block = 4 values of a lane.
 inline void put_words(uint (*words)[4], const int i, const float4 v)
 {
-    words[0][i] = halves(v.s0, v.s1);
-    words[0][2 + i] = halves(v.s2, v.s3);
-#if PLANES == 2
-    const float4 high = (float4)(of_halves(words[0][i]), of_halves(words[0][2 + i]));
-    const float4 low = (v - high) * LOW;
-    words[1][i] = halves(low.s0, low.s1);
-    words[1][2 + i] = halves(low.s2, low.s3);
+    words[0][i] = pack_half2(v.s0, v.s1);
+    words[0][2 + i] = pack_half2(v.s2, v.s3);
+#if SPLITS == 2
+    const float4 high = (float4)(unpack_half2(words[0][i]), unpack_half2(words[0][2 + i]));
+    const float4 low = (v - high) * LOW_SCALE;
+    words[1][i] = pack_half2(low.s0, low.s1);
+    words[1][2 + i] = pack_half2(low.s2, low.s3);
 #endif
 }
 
 // The same of max(v, 0), which costs nothing there.
 inline void put_words_relu(uint (*words)[4], const int i, const float4 v)
 {
-#if PTX >= 80 && PLANES == 1
+#if PTX >= 80 && SPLITS == 1
     uint *word = words[0] + i;
     asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word[0]) : "f"(v.s1), "f"(v.s0));
     asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word[2]) : "f"(v.s3), "f"(v.s2));

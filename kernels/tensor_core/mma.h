@@ -13,7 +13,7 @@
 // STAGES            steps in local memory: 2 to 6, of which one is computed
 // SLICE             blocks of terms that the units add up: a divisor of STEP
 // PANEL             as in products.h
-// PLANES, PTX       as in fp16_split.h
+// SPLITS, PTX       as in fp16_split.h
 #include "tensor_core/fragments.h"
 #include "tensor_core/products.h"
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(WARPS_M) || !defined(WARPS_N) \
@@ -24,7 +24,7 @@
 #define ITEMS (WARPS_M * WARPS_N * WARP)
 #define BLOCKS_M (TILE_M / WARPS_M / BLOCK)   // blocks of rows of a warp
 #define BLOCKS_N (TILE_N / WARPS_N / BLOCK)   // and of columns
-#define CHUNK (STEP * PLANES * WARP)          // 4-word parts of a block row's step
+#define CHUNK (STEP * SPLITS * WARP)          // 4-word parts of a block row's step
 #define A_STEP (TILE_M / BLOCK * CHUNK)
 #define B_STEP (TILE_N / BLOCK * CHUNK)
 #define SHARED (STAGES * (A_STEP + B_STEP))   // 4-word parts in local memory
@@ -43,7 +43,7 @@
 inline size_t pair_at(const int m, const int k, const int blocks)
 {
     const int lane = 4 * (m % 8) + k % 8 / 2, word = 2 * (k % BLOCK / 8) + m % BLOCK / 8;
-    return ((size_t)(m / BLOCK) * blocks + k / BLOCK) * PLANES * NEXT_PLANE + 4 * lane
+    return ((size_t)(m / BLOCK) * blocks + k / BLOCK) * SPLITS * NEXT_PLANE + 4 * lane
            + word;
 }
 
@@ -57,7 +57,7 @@ inline void copy_step(__local uint4 *to, __global const uint4 *from, const int c
 UNROLLED
     for (int c = 0; c < count; c += ITEMS)
         if (count % ITEMS == 0 || c + id < count)
-            copy_words(to + c + id, from + c / CHUNK * pitch);
+            cp_async(to + c + id, from + c / CHUNK * pitch);
 }
 
 // sums += a warp's part of a step; a and b: where its blocks start in local memory
@@ -67,12 +67,12 @@ inline void add_step(float (*sums)[2 * BLOCKS_N][4], __local const uint4 *a,
     const int lane = get_local_id(0) % WARP;
 UNROLLED
     for (int start = 0; start < STEP; start += SLICE) {
-        Fragment rows[BLOCKS_M][SLICE][PLANES], columns[BLOCKS_N][SLICE][PLANES];
+        Fragment rows[BLOCKS_M][SLICE][SPLITS], columns[BLOCKS_N][SLICE][SPLITS];
 UNROLLED
         for (int s = 0; s < SLICE; ++s) {
 UNROLLED
-            for (int p = 0; p < PLANES; ++p) {
-                const int at = ((start + s) * PLANES + p) * WARP;
+            for (int p = 0; p < SPLITS; ++p) {
+                const int at = ((start + s) * SPLITS + p) * WARP;
 UNROLLED
                 for (int i = 0; i < BLOCKS_M; ++i)
                     rows[i][s][p] = FRAGMENT(a + i * CHUNK + at, lane);
@@ -85,7 +85,7 @@ UNROLLED
         for (int i = 0; i < BLOCKS_M; ++i) {
 UNROLLED
             for (int j = 0; j < 2 * BLOCKS_N; ++j) {
-#if PLANES == 1
+#if SPLITS == 1
 UNROLLED
                 for (int s = 0; s < SLICE; ++s)
                     multiply_add(sums[i][j], rows[i][s][0], columns[j / 2][s][0], j % 2);
@@ -99,7 +99,7 @@ UNROLLED
                 }
 UNROLLED
                 for (int e = 0; e < 4; ++e)
-                    sums[i][j][e] += fma(rest[e], 1 / LOW, main[e]);
+                    sums[i][j][e] += fma(rest[e], 1 / LOW_SCALE, main[e]);
 #endif
             }
         }
@@ -114,7 +114,7 @@ inline int multiply(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared,
                      __global const uint4 *a, __global const uint4 *b, const int2 tile,
                      const int blocks, const int from, const int to)
 {
-    const int pitch = blocks * PLANES * WARP;
+    const int pitch = blocks * SPLITS * WARP;
     const int warp = get_local_id(0) / WARP;
     const int row = warp % WARPS_M * BLOCKS_M, column = warp / WARPS_M * BLOCKS_N;
     a += (size_t)(tile.s0 / BLOCK) * pitch + from * CHUNK;
@@ -135,11 +135,11 @@ UNROLLED
         }
         a += CHUNK;
         b += CHUNK;
-        DEPART();
+        CP_ASYNC_COMMIT();
     }
     int stage = 0, next = STAGES - 1;
     for (int step = from; step < to; ++step) {
-        ARRIVED(STAGES - 2);
+        CP_ASYNC_WAIT(STAGES - 2);
         barrier(CLK_LOCAL_MEM_FENCE);  // also: all have done with the stage before
         if (step + STAGES - 1 < to) {
             __local uint4 *tiles = shared + next * (A_STEP + B_STEP);
@@ -148,7 +148,7 @@ UNROLLED
         }
         a += CHUNK;
         b += CHUNK;
-        DEPART();
+        CP_ASYNC_COMMIT();
         __local const uint4 *tiles = shared + stage * (A_STEP + B_STEP);
         add_step(sums, tiles + row * CHUNK, tiles + A_STEP + column * CHUNK);
         stage = stage + 1 == STAGES ? 0 : stage + 1;

@@ -18,7 +18,7 @@
 // CHUNK        blocks that are copied to local memory at once
 // LAYERS       how many there are
 // N_IN         inputs of the first layer
-// PLANES, PTX  as in fp16_split.h
+// SPLITS, PTX  as in fp16_split.h
 #include "tensor_core/fragments.h"
 #if !defined(FIRST) || !defined(HIDDEN) || !defined(LAST) || !defined(CHUNK) \
     || !defined(LAYERS) || !defined(N_IN)
@@ -32,7 +32,7 @@
     ((layer) == 0 ? 0 : FILLED(FIRST * NEURONS_OF(0))                                  \
                             + ((layer) - 1) * FILLED(HIDDEN * HIDDEN))
 #define FORWARD_BLOCKS (START(LAYERS - 1) + FILLED(TERMS_OF(LAYERS - 1) * LAST))
-#define PART (PLANES * WARP)                            // words of a block
+#define PART (SPLITS * WARP)                            // words of a block
 #define WIDE (BLOCK * (LAST > HIDDEN ? LAST : HIDDEN))  // neurons of a layer, at most
 
 // The exponent of a float's bits, which is no negative one's.
@@ -48,7 +48,7 @@ inline float power_of_two(const int e)
 inline uint swapped(const uint v, const int mask, __local uint *exchange)
 {
 #if PTX >= 80
-    return word_of_partner(v, mask);
+    return shuffle_xor_uint(v, mask);
 #else
     const int lane = get_local_id(0) % WARP;
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -94,8 +94,8 @@ inline uint times_halves(const uint a, const uint b)
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
     return product;
 #else
-    const float2 v = of_halves(a) * of_halves(b);
-    return halves(v.s0, v.s1);
+    const float2 v = unpack_half2(a) * unpack_half2(b);
+    return pack_half2(v.s0, v.s1);
 #endif
 }
 

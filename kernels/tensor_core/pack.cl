@@ -2,21 +2,21 @@
 // (fp16_split.h).
 //
 // PACKERS        work-items that pack 16 rows: a multiple of 32, usually 1024
-// TURNED         1: rows of the matrix are columns of the source; 0: they are its rows
+// TRANSPOSED         1: rows of the matrix are columns of the source; 0: they are its rows
 // SOURCE_PADDED  1: rows of the source start on a vector of 4 and end in zeros; 0: not
 // SECOND         1: as the second operand, b; 0: as the first
 // TOTALS         1: rows are added up too; 0: not
-// PLANES, PTX    as in fp16_split.h
+// SPLITS, PTX    as in fp16_split.h
 #include "tensor_core/fp16_split.h"
-#if !defined(PACKERS) || !defined(TURNED) || !defined(SOURCE_PADDED) \
+#if !defined(PACKERS) || !defined(TRANSPOSED) || !defined(SOURCE_PADDED) \
     || !defined(SECOND) || !defined(TOTALS)
-#error "pack.cl needs PACKERS, TURNED, SOURCE_PADDED, SECOND and TOTALS"
+#error "pack.cl needs PACKERS, TRANSPOSED, SOURCE_PADDED, SECOND and TOTALS"
 #endif
 #define HELD 4  // blocks that a warp keeps from finding their largest
 #define PACKING_WARPS (PACKERS / WARP)
 
 // A pair of neighbouring terms of a row.
-#if TURNED
+#if TRANSPOSED
 #define PAIR(row, k) pair_below(source + (row), k, ld, terms)
 inline float2 pair_below(__global const float *column, const int k, const int ld,
                          const int terms)
@@ -72,20 +72,20 @@ inline void put_block(__global uint4 *to, const float2 *pairs, const float2 scal
 UNROLLED
     for (int i = 0; i < 4; ++i) {
         float2 v = pairs[i] * (BELOW(i) ? scales.s1 : scales.s0);
-        high[i] = halves(v.s0, v.s1);
-        v = (v - of_halves(high[i])) * LOW;
-        low[i] = halves(v.s0, v.s1);
+        high[i] = pack_half2(v.s0, v.s1);
+        v = (v - unpack_half2(high[i])) * LOW_SCALE;
+        low[i] = pack_half2(v.s0, v.s1);
     }
     to[0] = (uint4)(high[0], high[1], high[2], high[3]);
-    if (PLANES == 2) to[WARP] = (uint4)(low[0], low[1], low[2], low[3]);
+    if (SPLITS == 2) to[WARP] = (uint4)(low[0], low[1], low[2], low[3]);
 }
 
-// packed [row blocks, blocks, PLANES, WARP] from `at` on: the rows of the source, of
+// packed [row blocks, blocks, SPLITS, WARP] from `at` on: the rows of the source, of
 // which
 //         there are `rows` of `terms` values
 // inverse [16 * row blocks] from `inverse_at` on: what was divided out of them
 // totals  [rows] from `totals_at` on, with TOTALS: their sums
-// source  TURNED 0: row r has its term k at offset + r * ld + k; 1: at
+// source  TRANSPOSED 0: row r has its term k at offset + r * ld + k; 1: at
 //         offset + k * ld + r
 // index map: work-group: a block of rows; a warp takes every PACKING_WARPS-th block
 __kernel __attribute__((reqd_work_group_size(PACKERS, 1, 1)))
@@ -129,15 +129,15 @@ UNROLLED
         inverse[inverse_at + first + g] = upper.s1;
         inverse[inverse_at + first + g + 8] = lower.s1;
     }
-    packed += at + (size_t)get_group_id(0) * blocks * PLANES * WARP + lane;
+    packed += at + (size_t)get_group_id(0) * blocks * SPLITS * WARP + lane;
 UNROLLED
     for (int n = 0; n < HELD; ++n) {
         const int b = warp + n * PACKING_WARPS;
-        if (b < blocks) put_block(packed + b * PLANES * WARP, held[n], scales);
+        if (b < blocks) put_block(packed + b * SPLITS * WARP, held[n], scales);
     }
     for (int b = warp + HELD * PACKING_WARPS; b < blocks; b += PACKING_WARPS) {
         LOAD(pairs, b)
-        put_block(packed + b * PLANES * WARP, pairs, scales);
+        put_block(packed + b * SPLITS * WARP, pairs, scales);
     }
     if (TOTALS && id < BLOCK && first + id < rows) {
         float sum = 0;

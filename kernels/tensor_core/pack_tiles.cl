@@ -4,30 +4,30 @@
 // PIECE_ROWS     rows of a piece: a multiple of 8
 // PACKERS        work-items that pack 8 rows: a power of two, 64 to 1024
 // HELD           parts of a row that a work-item keeps from finding their largest
-// TURNED         1: rows of the matrix are columns of the source; 0: they are its rows
+// TRANSPOSED         1: rows of the matrix are columns of the source; 0: they are its rows
 // SOURCE_PADDED  1: rows of the source start on a vector of 4 and end in zeros; 0: not
 // TOTALS         1: rows are added up too; 0: not
 // PAIR           1: another matrix is packed in the same launch; 0: not
-// PLANES, PTX    as in fp16_split.h
+// SPLITS, PTX    as in fp16_split.h
 #include "tensor_core/fp16_split.h"
 #include "tensor_core/core_matrices.h"
-#if !defined(PIECE_ROWS) || !defined(PACKERS) || !defined(HELD) || !defined(TURNED) \
+#if !defined(PIECE_ROWS) || !defined(PACKERS) || !defined(HELD) || !defined(TRANSPOSED) \
     || !defined(SOURCE_PADDED) || !defined(TOTALS) || !defined(PAIR)
-#error "pack_tiles.cl needs PIECE_ROWS, PACKERS, HELD, TURNED, SOURCE_PADDED, TOTALS, PAIR"
+#error "pack_tiles.cl needs PIECE_ROWS, PACKERS, HELD, TRANSPOSED, SOURCE_PADDED, TOTALS, PAIR"
 #endif
 #define ACROSS (PACKERS / UNIT)     // parts of a row that are packed at once
 
-// 8 rows of a matrix; with constants for turned, padded, piece and wants_totals.
+// 8 rows of a matrix; with constants for transposed, padded, piece and wants_totals.
 inline void pack_rows(__local uint *largest, __local float *sums, const int group,
-                      const int turned, const int padded, const int piece,
+                      const int transposed, const int padded, const int piece,
                       const int wants_totals, __global const float *source, const int ld,
                       const int rows, const int terms, __global uint4 *packed,
                       __global float *inverse, const int blocks, __global float *totals)
 {
     const int id = get_local_id(0), row = group * UNIT + id % UNIT;
-    const int first = id / UNIT, parts = 2 * blocks, apart = turned ? ld : 1;
+    const int first = id / UNIT, parts = 2 * blocks, apart = transposed ? ld : 1;
     const int there = row < rows ? terms : 0;
-    source += (size_t)row * (turned ? 1 : ld);
+    source += (size_t)row * (transposed ? 1 : ld);
     float8 held[HELD];
     uint most = 0;
     float total = 0;
@@ -56,10 +56,10 @@ UNROLLED
     }
     const float2 scales = scales_of(largest[id % UNIT]);
     if (id < UNIT) inverse[row] = scales.s1;
-    packed += (size_t)(row / piece) * parts * PLANES * piece + row % piece / 8 * 16
+    packed += (size_t)(row / piece) * parts * SPLITS * piece + row % piece / 8 * 16
               + row % 8;
 #define PUT(p, v)                                                                        \
-    put(packed + (p) / 2 * PLANES * 2 * piece + (p) % 2 * 8, (v) * scales.s0, piece)
+    put(packed + (p) / 2 * SPLITS * 2 * piece + (p) % 2 * 8, (v) * scales.s0, piece)
 UNROLLED
     for (int n = 0; n < HELD; ++n)
         if (first + n * ACROSS < parts) PUT(first + n * ACROSS, held[n]);
@@ -68,11 +68,11 @@ UNROLLED
     if (wants_totals && id < UNIT && row < rows) totals[row] = sums[id];
 }
 
-// packed [row pieces, blocks, PLANES, PIECE_ROWS / 8, 2, 8] parts of 4 words from `at` on:
+// packed [row pieces, blocks, SPLITS, PIECE_ROWS / 8, 2, 8] parts of 4 words from `at` on:
 //         the rows of the source, of which there are `rows` of `terms` values
 // inverse [PIECE_ROWS * row pieces] from `inverse_at` on: what was divided out of them
 // totals  [rows] from `totals_at` on, with TOTALS: their sums
-// source  TURNED 0: row r has its term k at offset + r * ld + k; 1: at offset + k * ld + r
+// source  TRANSPOSED 0: row r has its term k at offset + r * ld + k; 1: at offset + k * ld + r
 // …_2     with PAIR: another matrix, of PIECE_ROWS_2, TURNED_2, SOURCE_PADDED_2; its
 //         groups come after `groups` of the first
 // index map: work-group: 8 rows; work-item: a row, and every ACROSS-th part of it
@@ -100,7 +100,7 @@ void pack(__global const float *source, const int offset, const int ld, const in
         return;
     }
 #endif
-    pack_rows(largest, sums, group, TURNED, !TURNED && SOURCE_PADDED, PIECE_ROWS, TOTALS,
+    pack_rows(largest, sums, group, TRANSPOSED, !TRANSPOSED && SOURCE_PADDED, PIECE_ROWS, TOTALS,
               source + offset, ld, rows, terms, packed + at, inverse + inverse_at, blocks,
               totals + totals_at);
 }

@@ -6,7 +6,7 @@
 // of operands that pack_tiles.cl has packed (fp16_split.h): a in pieces of 64 rows, b in
 // pieces of TILE_N. Each warp group of a work-group has one piece of a, and all of them
 // the one of b. A step is copied whole, STAGES of them ahead of the units; a flag in
-// local memory (bulk_copy.h) tells when a stage is full. Where COPIER is not 0 a warp of its
+// local memory (bulk_copy.h) tells when a stage is full. Where PRODUCER is not 0 a warp of its
 // own copies what another flag tells that all warp groups have done with; else the last
 // of them does:
 //
@@ -21,31 +21,31 @@
 // STEP              blocks of 16 terms that are copied at once
 // STAGES            steps in local memory: 2 or more
 // SLICE             blocks of terms that the units add up: STEP, 2 STEP or 4 STEP
-// COPIER            1: a warp beside the warp groups copies; 0: they do; 2: the first of
+// PRODUCER            1: a warp beside the warp groups copies; 0: they do; 2: the first of
 //                   a warp group that leaves the two others its registers and ends
 //                   (where it goes on with them, code for few registers is slow)
 // NARROW            columns of tiles that are narrower than TILE_N, if there are such
 // PANEL             as in products.h
-// PLANES            as in fp16_split.h
+// SPLITS            as in fp16_split.h
 // PTX               90: such units; else the same in plain C
 #include "tensor_core/fp16_split.h"
 #include "tensor_core/products.h"
 #if !defined(WARPS_M) || !defined(WARPS_N) || !defined(STEP) || !defined(STAGES) \
-    || !defined(SLICE) || !defined(COPIER)
-#error "wgmma.h needs WARPS_M, WARPS_N, STEP, STAGES, SLICE and COPIER"
+    || !defined(SLICE) || !defined(PRODUCER)
+#error "wgmma.h needs WARPS_M, WARPS_N, STEP, STAGES, SLICE and PRODUCER"
 #endif
 
 #define WARP_GROUP (4 * WARP)
 #define GROUPS (WARPS_M / 4)
-#define MULTIPLIERS (GROUPS * WARP_GROUP)
-#define ITEMS (MULTIPLIERS + (COPIER == 2 ? WARP_GROUP : COPIER * WARP))
+#define CONSUMERS (GROUPS * WARP_GROUP)
+#define ITEMS (CONSUMERS + (PRODUCER == 2 ? WARP_GROUP : PRODUCER * WARP))
 #define BLOCKS_M 1                                   // of a warp
 #define BLOCKS_N (TILE_N / BLOCK)                    // blocks of columns
 #define A_ROWS 64                                    // rows of a piece of a
 #define A_PLANE (2 * A_ROWS)                         // 4-word parts of it: 16 terms
-#define A_PIECE (PLANES * A_PLANE)
+#define A_PIECE (SPLITS * A_PLANE)
 #define B_PLANE(width) (2 * (width))                 // of b, for tiles so wide
-#define B_STEP(width) (STEP * PLANES * B_PLANE(width))
+#define B_STEP(width) (STEP * SPLITS * B_PLANE(width))
 #define A_STEP (STEP * A_PIECE)
 #define STAGE (GROUPS * A_STEP + B_STEP(TILE_N))
 #define SHARED (STAGES * (STAGE + 1))                 // a stage has two flags
@@ -58,7 +58,7 @@
 // Where 8 terms of a row lie in an operand of pieces of `piece` rows, in 4-word parts.
 inline size_t part_at(const int row, const int k, const int blocks, const int piece)
 {
-    return ((size_t)(row / piece) * blocks + k / BLOCK) * PLANES * 2 * piece
+    return ((size_t)(row / piece) * blocks + k / BLOCK) * SPLITS * 2 * piece
            + row % piece / 8 * 16 + k % BLOCK / 8 * 8 + row % 8;
 }
 
@@ -73,9 +73,9 @@ inline size_t pair_at(const int m, const int k, const int blocks)
 #include "tensor_core/bulk_copy.h"
 // A compiler whose target is older refuses these instructions: they pass it as comments
 // (program.py).
-#define FENCE() asm volatile("//sm_90a wgmma.fence.sync.aligned;\n" ::: "memory")
-#define COMMIT() asm volatile("//sm_90a wgmma.commit_group.sync.aligned;\n" ::: "memory")
-#define DONE_BUT(n) \
+#define WGMMA_FENCE() asm volatile("//sm_90a wgmma.fence.sync.aligned;\n" ::: "memory")
+#define WGMMA_COMMIT() asm volatile("//sm_90a wgmma.commit_group.sync.aligned;\n" ::: "memory")
+#define WGMMA_WAIT(n) \
     asm volatile("//sm_90a wgmma.wait_group.sync.aligned " #n ";\n" ::: "memory")
 #define FOUR(d) "+f"((d)[0]), "+f"((d)[1]), "+f"((d)[2]), "+f"((d)[3])
 #define SIXTEEN(d) FOUR((d)[0]), FOUR((d)[1]), FOUR((d)[2]), FOUR((d)[3])
@@ -107,7 +107,7 @@ inline size_t pair_at(const int m, const int k, const int blocks)
 
 // sums [width / 8][4], of which a lane has those of mma.h, = products of 64 rows and
 // as many columns as `width` says of 16 terms; += if more
-#define MULTIPLY(width, sums, a, b, more)                                                \
+#define WGMMA(width, sums, a, b, more)                                                \
     asm volatile(                                                                        \
         "{ .reg .pred more; setp.ne.b32 more, %[add], 0;\n"                              \
         "//sm_90a wgmma.mma_async.sync.aligned." SHAPE_OF(width) ".f32.f16.f16 "         \
@@ -119,14 +119,14 @@ inline size_t pair_at(const int m, const int k, const int blocks)
 
 // The same with a width that is constant, but no literal.
 #ifdef NARROW
-#define MULTIPLY_SOME(width, sums, a, b, more)                                           \
-    if ((width) == TILE_N) MULTIPLY(TILE_N, sums, a, b, more);                           \
-    else MULTIPLY(NARROW, sums, a, b, more)
+#define WGMMA_WIDTH(width, sums, a, b, more)                                           \
+    if ((width) == TILE_N) WGMMA(TILE_N, sums, a, b, more);                           \
+    else WGMMA(NARROW, sums, a, b, more)
 #define WRITTEN_SOME(width, sums)                                                        \
     if ((width) == TILE_N) WRITTEN(TILE_N, sums);                                        \
     else WRITTEN(NARROW, sums)
 #else
-#define MULTIPLY_SOME(width, sums, a, b, more) MULTIPLY(TILE_N, sums, a, b, more)
+#define WGMMA_WIDTH(width, sums, a, b, more) WGMMA(TILE_N, sums, a, b, more)
 #define WRITTEN_SOME(width, sums) WRITTEN(TILE_N, sums)
 #endif
 
@@ -139,7 +139,7 @@ inline ulong descriptor(const uint at)
 
 // Start to copy so many 4-word parts, which a flag expects.
 inline void copy(const uint to, __global const uint4 *from, const int parts,
-                 __local Flag *flag)
+                 __local Mbarrier *flag)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1], %2, [%3];"
@@ -148,7 +148,7 @@ inline void copy(const uint to, __global const uint4 *from, const int parts,
 }
 
 // A stage's flag is to expect a step.
-inline void expect_step(__local Flag *flag, const int width)
+inline void mbarrier_expect_stage(__local Mbarrier *flag, const int width)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  :: "r"((uint)(size_t)flag), "r"(16 * (GROUPS * A_STEP + B_STEP(width)))
@@ -157,7 +157,7 @@ inline void expect_step(__local Flag *flag, const int width)
 
 // Start to copy a step of a to the stage at `to`; rows of pieces lie `pitch` parts apart.
 inline void copy_rows(const uint to, __global const uint4 *a, const int pitch,
-                      __local Flag *flag)
+                      __local Mbarrier *flag)
 {
 UNROLLED
     for (int i = 0; i < GROUPS; ++i)
@@ -165,55 +165,55 @@ UNROLLED
 }
 
 // The same of b.
-inline void copy_columns(const uint to, __global const uint4 *b, __local Flag *flag,
+inline void copy_columns(const uint to, __global const uint4 *b, __local Mbarrier *flag,
                          const int width)
 {
     copy(to + 16 * GROUPS * A_STEP, b, B_STEP(width), flag);
 }
 
 // sums (+)= products of a stage, of STEP blocks of terms; begin: sums start at zero. Of
-// PLANES 2 those of the low parts are added to rest.
+// SPLITS 2 those of the low parts are added to rest.
 inline void add_step(float (*sums)[4], float (*rest)[4], const uint stage,
                      const int begin, const int width)
 {
     const ulong rows = descriptor(stage + get_local_id(0) / WARP_GROUP * (16 * A_STEP));
     const ulong columns = descriptor(stage + 16 * GROUPS * A_STEP);
-    FENCE();
+    WGMMA_FENCE();
 UNROLLED
     for (int k = 0; k < STEP; ++k) {
-        const ulong x = rows + k * A_PIECE, y = columns + k * PLANES * B_PLANE(width);
-        MULTIPLY_SOME(width, sums, x, y, !begin || k > 0);
-#if PLANES == 2
-        MULTIPLY_SOME(width, rest, x, y + B_PLANE(width), 1);
-        MULTIPLY_SOME(width, rest, x + A_PLANE, y, 1);
+        const ulong x = rows + k * A_PIECE, y = columns + k * SPLITS * B_PLANE(width);
+        WGMMA_WIDTH(width, sums, x, y, !begin || k > 0);
+#if SPLITS == 2
+        WGMMA_WIDTH(width, rest, x, y + B_PLANE(width), 1);
+        WGMMA_WIDTH(width, rest, x + A_PLANE, y, 1);
 #endif
     }
-    COMMIT();
+    WGMMA_COMMIT();
 }
 
-#if COPIER == 2
+#if PRODUCER == 2
 // Of the 168 that each of three warp groups' work-items begin with.
-inline void leave_registers(void)
+inline void setmaxnreg_dec(void)
 {
     asm volatile("//sm_90a setmaxnreg.dec.sync.aligned.u32 24;\n" ::: "memory");
 }
 
-inline void take_registers(void)
+inline void setmaxnreg_inc(void)
 {
     asm volatile("//sm_90a setmaxnreg.inc.sync.aligned.u32 240;\n" ::: "memory");
 }
 #else
-inline void leave_registers(void) {}
-inline void take_registers(void) {}
+inline void setmaxnreg_dec(void) {}
+inline void setmaxnreg_inc(void) {}
 #endif
 
 // A stage that is filled or read next, and the phase of its flags then.
 typedef struct {
     int stage;
     uint phase;
-} Place;
+} PipelineState;
 
-inline void go_on(Place *place)
+inline void go_on(PipelineState *place)
 {
     if (++place->stage == STAGES) {
         place->stage = 0;
@@ -224,14 +224,14 @@ inline void go_on(Place *place)
 // The stages in local memory, their flags, and what is copied to them: steps of a and b.
 typedef struct {
     uint start;
-    __local Flag *full, *empty;
+    __local Mbarrier *full, *empty;
     __global const uint4 *a, *b;
     int pitch, steps, done;     // steps of the tile, and those that were multiplied
 } Ring;
 
 inline Ring ring_of(__local uint4 *shared)
 {
-    __local Flag *flags = (__local Flag *)(shared + STAGES * STAGE);
+    __local Mbarrier *flags = (__local Mbarrier *)(shared + STAGES * STAGE);
     const Ring ring = {(uint)(size_t)shared, flags, flags + STAGES, 0, 0, 0, 0, 0};
     return ring;
 }
@@ -240,11 +240,11 @@ inline Ring ring_of(__local uint4 *shared)
 inline void ready(const Ring *ring)
 {
     for (int stage = 0; stage < STAGES; ++stage) {
-        flag_init(ring->full + stage, 1);
-        if (COPIER) flag_init(ring->empty + stage, GROUPS);
+        mbarrier_init(ring->full + stage, 1);
+        if (PRODUCER) mbarrier_init(ring->empty + stage, GROUPS);
         else ring->empty[stage] = 0;
     }
-    flags_ready();
+    fence_mbarrier_init();
 }
 
 inline uint stage_at(const Ring *ring, const int stage)
@@ -254,7 +254,7 @@ inline uint stage_at(const Ring *ring, const int stage)
 
 inline void fill(const Ring *ring, const int stage, const int step)
 {
-    expect_step(ring->full + stage, TILE_N);
+    mbarrier_expect_stage(ring->full + stage, TILE_N);
     copy_rows(stage_at(ring, stage), ring->a + (size_t)step * A_STEP, ring->pitch,
               ring->full + stage);
     copy_columns(stage_at(ring, stage), ring->b + (size_t)step * B_STEP(TILE_N),
@@ -262,11 +262,11 @@ inline void fill(const Ring *ring, const int stage, const int step)
 }
 
 // A warp group has done with a stage.
-inline void renew(Ring *ring, const int stage)
+inline void release_stage(Ring *ring, const int stage)
 {
     const bool one = get_local_id(0) % WARP_GROUP == 0;
-#if COPIER
-    if (one) flag_arrive(ring->empty + stage);
+#if PRODUCER
+    if (one) mbarrier_arrive(ring->empty + stage);
 #else
     // Another step takes the place of the one before.
     if (one && ring->done + STAGES < ring->steps
@@ -278,7 +278,7 @@ inline void renew(Ring *ring, const int stage)
 }
 
 // sums [width / 8][4] = this lane's of so many rounds, whose steps come to `place`
-inline void add_rounds(float (*sums)[4], Ring *ring, Place *place, const int rounds,
+inline void add_rounds(float (*sums)[4], Ring *ring, PipelineState *place, const int rounds,
                        const int width)
 {
     float part[2 * BLOCKS_N][4], rest[2 * BLOCKS_N][4];
@@ -290,18 +290,18 @@ UNROLLED
     for (int round = 0; round < rounds; ++round) {
 UNROLLED
         for (int step = 0; step < SLICE / STEP; ++step) {
-            flag_wait(ring->full + place->stage, place->phase);
-            add_step(PLANES == 2 ? part : sums, rest, stage_at(ring, place->stage),
-                     PLANES == 2 && step == 0, width);
-            DONE_BUT(1);
-            if (step > 0 || (PLANES == 1 && round > 0)) renew(ring, before);
+            mbarrier_wait(ring->full + place->stage, place->phase);
+            add_step(SPLITS == 2 ? part : sums, rest, stage_at(ring, place->stage),
+                     SPLITS == 2 && step == 0, width);
+            WGMMA_WAIT(1);
+            if (step > 0 || (SPLITS == 1 && round > 0)) release_stage(ring, before);
             before = place->stage;
             go_on(place);
         }
-#if PLANES == 2
-        DONE_BUT(0);
+#if SPLITS == 2
+        WGMMA_WAIT(0);
         WRITTEN_SOME(width, part);
-        renew(ring, before);
+        release_stage(ring, before);
 UNROLLED
         for (int j = 0; j < 2 * BLOCKS_N; ++j)
 UNROLLED
@@ -309,16 +309,16 @@ UNROLLED
                 if (8 * j < width) sums[j][e] += part[j][e];
 #endif
     }
-    DONE_BUT(0);
-#if PLANES == 2
+    WGMMA_WAIT(0);
+#if SPLITS == 2
     WRITTEN_SOME(width, rest);
 UNROLLED
     for (int j = 0; j < 2 * BLOCKS_N; ++j)
 UNROLLED
         for (int e = 0; e < 4; ++e)
-            if (8 * j < width) sums[j][e] = fma(rest[j][e], 1 / LOW, sums[j][e]);
+            if (8 * j < width) sums[j][e] = fma(rest[j][e], 1 / LOW_SCALE, sums[j][e]);
 #else
-    renew(ring, before);
+    release_stage(ring, before);
     WRITTEN_SOME(width, sums);
 #endif
 }
@@ -336,15 +336,15 @@ inline int multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
     ring.steps = (to - from) * (SLICE / STEP);
     if (id == 0) {
         ready(&ring);
-        for (int stage = 0; !COPIER && stage < min(STAGES, ring.steps); ++stage)
+        for (int stage = 0; !PRODUCER && stage < min(STAGES, ring.steps); ++stage)
             fill(&ring, stage, stage);
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    Place place = {0, 0};
-#if COPIER
-    if (id >= MULTIPLIERS) {
-        for (int step = 0; id == MULTIPLIERS && step < ring.steps; ++step) {
-            flag_wait(ring.empty + place.stage, place.phase ^ 1);
+    PipelineState place = {0, 0};
+#if PRODUCER
+    if (id >= CONSUMERS) {
+        for (int step = 0; id == CONSUMERS && step < ring.steps; ++step) {
+            mbarrier_wait(ring.empty + place.stage, place.phase ^ 1);
             fill(&ring, place.stage, step);
             go_on(&place);
         }
@@ -376,11 +376,11 @@ inline void multiply_width(float (*sums)[4], __global const uint4 *a,
                 const size_t column = part_at(n, k, blocks, width);
                 const float x = half_at(a, row, 0, k), y = half_at(b, column, 0, k);
                 main += x * y;
-                if (PLANES == 2)
+                if (SPLITS == 2)
                     rest += x * half_at(b, column, B_PLANE(width), k)
                             + half_at(a, row, A_PLANE, k) * y;
             }
-            sums[j][e] = fma(rest, 1 / LOW, main);
+            sums[j][e] = fma(rest, 1 / LOW_SCALE, main);
         }
 }
 
@@ -389,6 +389,6 @@ inline int multiply(float (*all)[2 * BLOCKS_N][4], __local uint4 *shared,
                      const int blocks, const int from, const int to)
 {
     multiply_width(all[0], a, b, tile, blocks, from, to, TILE_N);
-    return get_local_id(0) < MULTIPLIERS;
+    return get_local_id(0) < CONSUMERS;
 }
 #endif

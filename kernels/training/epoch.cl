@@ -211,9 +211,9 @@ workers(SHARED_ARGUMENTS, STEP_ARGUMENTS)
 // elsewhere, and alone, until the host has waited for it.
 //
 // patience  looks at a task that another worker holds before it is done again
-// alarm [1] set when a helper did not leave in time: the host then waits for it
+// timeout [1] set when a helper did not leave in time: the host then waits for it
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
-lead(SHARED_ARGUMENTS, STEP_ARGUMENTS, volatile __global int *alarm)
+lead(SHARED_ARGUMENTS, STEP_ARGUMENTS, volatile __global int *timeout)
 {
     SET_NET
     SET_ENDING
@@ -248,7 +248,7 @@ lead(SHARED_ARGUMENTS, STEP_ARGUMENTS, volatile __global int *alarm)
         FINISH(i, late ? again : gradients);
         int looks = 0;
         while (!alone && load_seq_cst(sync + 2) && looks < patience) ++looks;
-        if (looks == patience) *alarm = alone = 1;
+        if (looks == patience) *timeout = alone = 1;
     }
 }
 
@@ -274,16 +274,16 @@ helpers(SHARED_ARGUMENTS, const int linger)
     }
 }
 
-// turned = tiles of all samples, [tile][rows][pitch]; zero where there is no sample.
+// transposed = tiles of all samples, [tile][rows][pitch]; zero where there is no sample.
 //
 // data [n, width]  rows: width, rounded up to a multiple of 4; tile: samples of one
 // index map: work-item = 8 samples
 __kernel void turn(__global const float *data, const int width, const int n,
-                   __global float *turned, const int rows, const int tile,
+                   __global float *transposed, const int rows, const int tile,
                    const int pitch)
 {
     const int first = get_global_id(0) * 8;
-    __global float *to = turned + (size_t)(first / tile) * rows * pitch + first % tile;
+    __global float *to = transposed + (size_t)(first / tile) * rows * pitch + first % tile;
     for (int k = 0; k < 8; ++k)
         for (int i = 0; i < rows; ++i)
             to[(size_t)i * pitch + k] =

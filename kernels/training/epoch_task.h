@@ -15,7 +15,7 @@ typedef struct {
     int pitch;       // from a value to the next one of a sample, an odd multiple of 8:
                      // at powers of two they would all fall on a few lines of the cache
     int tiles;       // tiles of a task at most
-    // Where things start in a worker's memory (of turned data: the rows of a tile), and
+    // Where things start in a worker's memory (of transposed data: the rows of a tile), and
     // how large that is.
     int x_place, t_place, weight_place, dx_place, gradient_place, worker_size;
     float bit_fail_limit;
@@ -265,10 +265,10 @@ inline void task(const Net *net, const Step *step, __global float *own,
         __global const float *weight = own + net->weight_place;
 #else
         // The tiles that `turn` has made: the places are their rows.
-        const size_t turned = (size_t)(start / net->tile) * net->pitch;
-        __global const float *x = net->x + turned * net->x_place;
-        __global const float *t = net->t + turned * net->t_place;
-        __global const float *weight = net->weight + turned * net->weight_place;
+        const size_t transposed = (size_t)(start / net->tile) * net->pitch;
+        __global const float *x = net->x + transposed * net->x_place;
+        __global const float *t = net->t + transposed * net->t_place;
+        __global const float *weight = net->weight + transposed * net->weight_place;
 #endif
         tile(net, own, x, t, weight, samples, step->samples - start, sum, start > begin,
              record);

@@ -1,9 +1,9 @@
 // fused_step: gradients of a step of training of narrow layers, on matrix units.
 //
-//   pack     the weights, in halves, forward and turned (fused_step_pack.cl)
+//   pack     the weights, in halves, forward and transposed (fused_step_pack.cl)
 //   train    a warp takes ROWS_M * 16 samples through all layers, through the loss, and
 //            back; what the weights' gradients are products of, outputs and derivatives,
-//            it writes turned, in halves
+//            it writes transposed, in halves
 //   slopes   those products (fused_step_gradients.cl); where INSIDE, `train` itself forms them,
 //            of a tile's values in local memory, its sums in registers
 //   combine  adds what parts and groups have, and updates (fused_step_reduce.cl)
@@ -68,19 +68,19 @@ UNROLLED
     }
 UNROLLED
     for (int k = 0; k < TILE_BLOCKS; ++k) {
-        Fragment row[PLANES], columns[MINE][PLANES];
+        Fragment row[SPLITS], columns[MINE][SPLITS];
 UNROLLED
-        for (int p = 0; p < PLANES; ++p) {
-            row[p] = FRAGMENT(derivatives + ((k * down + m) * PLANES + p) * WARP, lane);
+        for (int p = 0; p < SPLITS; ++p) {
+            row[p] = FRAGMENT(derivatives + ((k * down + m) * SPLITS + p) * WARP, lane);
 UNROLLED
             for (int j = 0; j < MINE; ++j) {
                 const int block = min(n + j, across - 1);
                 columns[j][p] =
-                    FRAGMENT(values + ((k * across + block) * PLANES + p) * WARP, lane);
+                    FRAGMENT(values + ((k * across + block) * SPLITS + p) * WARP, lane);
             }
         }
         const int less = least - powers[k];
-#if PLANES == 1
+#if SPLITS == 1
         if (less == 0) {
 UNROLLED
             for (int j = 0; j < 2 * MINE; ++j)
@@ -93,13 +93,13 @@ UNROLLED
         for (int j = 0; j < 2 * MINE; ++j) {
             float main[4] = {0, 0, 0, 0}, rest[4] = {0, 0, 0, 0};
             multiply_add(main, row[0], columns[j / 2][0], j % 2);
-#if PLANES == 2
+#if SPLITS == 2
             multiply_add(rest, row[0], columns[j / 2][1], j % 2);
             multiply_add(rest, row[1], columns[j / 2][0], j % 2);
 #endif
 UNROLLED
             for (int e = 0; e < 4; ++e)
-                sums[j][e] += fma(rest[e], 1 / LOW, main[e]) * factor;
+                sums[j][e] += fma(rest[e], 1 / LOW_SCALE, main[e]) * factor;
         }
     }
 }
@@ -207,7 +207,7 @@ UNROLLED
 
 // x, t, weight [n, width]: the data set
 // packed, biases, about: as pack wrote them
-// values       [layers' blocks: sample blocks, blocks, PLANES, WARP] what layers read
+// values       [layers' blocks: sample blocks, blocks, SPLITS, WARP] what layers read
 // derivatives  likewise by what they sum up
 // powers       [LAYERS, sample_blocks] of two, by which products of both are too large
 // parts        INSIDE: [groups, BIASES] the weights' gradients instead
@@ -255,7 +255,7 @@ UNROLLED
     const int all = get_num_groups(0) * SAMPLES;
     __local int *own = kept + warp * ROWS_M * BLOCK;
     __local uint4 *exchange = exchanges + warp * (EXCHANGED / WARPS);
-    Feed feed = begun(shared, packed);
+    Pipeline pipeline = pipeline_begin(shared, packed);
     for (int i = get_local_id(0); i < LAYERS * WIDE / 4; i += ITEMS)
         near_biases[i] = biases[i];
     for (int i = get_local_id(0); i < LAYERS; i += ITEMS) near[i] = about[i];
@@ -268,7 +268,7 @@ UNROLLED
         const int number = (get_group_id(0) * WARPS + warp) * ROWS_M * BLOCK + 8 * i + g;
         ahead[i / 2][i % 2] = row_of(first + min(number, samples - 1), n, bits, key);
     }
-    if (STAGES == 0) ARRIVED(0);
+    if (STAGES == 0) CP_ASYNC_WAIT(0);
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int tile = get_group_id(0) * SAMPLES; tile < samples; tile += all) {
         const int start = tile + warp * ROWS_M * BLOCK;
@@ -299,7 +299,7 @@ UNROLLED
 #define VALUES(layer) (values + (size_t)BLOCKS_BEFORE(layer) * sample_blocks * PART)
 #define FORWARD(layer, terms, neurons, last)                                             \
     forward(layer, terms, neurons, last, rows, v, own, VALUES(layer), row, slopes,       \
-            &feed, near_biases, near[layer], exchange);                                  \
+            &pipeline, near_biases, near[layer], exchange);                                  \
     MEET_WARP()
 #if LAYERS > 1
         int layer = 0;
@@ -363,7 +363,7 @@ UNROLLED
 #endif
 #define BACKWARD_FROM(layer, terms)                                                      \
     DERIVATIVES(layer, terms);                                                           \
-    backward(layer, terms, rows, most, scale, slopes, &feed, near[layer],                \
+    backward(layer, terms, rows, most, scale, slopes, &pipeline, near[layer],                \
              bias_sums[warp][(layer) - 1], exchange)
 #if LAYERS > 1
         BACKWARD_FROM(LAYERS - 1, LAST);
@@ -377,7 +377,7 @@ LAYER_BY_LAYER
 #endif
         if (INSIDE) barrier(CLK_LOCAL_MEM_FENCE); else MEET_WARP();
     }
-    ARRIVED(0);
+    CP_ASYNC_WAIT(0);
     for (int k = 0; k < RECORD; ++k) records[k][get_local_id(0)] = record[k];
     barrier(CLK_LOCAL_MEM_FENCE);
 #if INSIDE

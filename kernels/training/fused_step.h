@@ -1,7 +1,7 @@
 // What fused_step.cl and the kernels beside it share, beside what narrow_layers.h says.
 //
 // Weights are packed as narrow_layers.h says: each layer's forward, then from the last layer to
-// the second each one's turned, in the order of their use.
+// the second each one's transposed, in the order of their use.
 //
 // N_OUT, STRIDE, WEIGHTS, BIAS  {n, …} of each layer: neurons, from one row of A to the
 //              next, where A and the biases start in the parameters; -1: none
@@ -12,7 +12,7 @@
     || !defined(STEEPNESS_OF)
 #error "fused_step.h needs N_OUT, STRIDE, WEIGHTS_OF, BIAS_OF and STEEPNESS_OF"
 #endif
-// Blocks before a layer's turned ones, from the second layer on.
+// Blocks before a layer's transposed ones, from the second layer on.
 #define START_TURNED(layer)                                                              \
     (FORWARD_BLOCKS                                                                      \
      + ((layer) == LAYERS - 1 ? 0 : FILLED(HIDDEN * LAST)                                \
@@ -35,7 +35,7 @@ inline int terms_of(const int layer) { return layer == 0 ? N_IN : n_out_of[layer
 
 // Lane g, t's two halves of row g, columns 2t and 2t + 1, become those of rows 2t and
 // 2t + 1, column g.
-inline uint turned(const uint word, __local uint *exchange)
+inline uint transposed(const uint word, __local uint *exchange)
 {
 #if PTX >= 80
     uint found;
@@ -61,7 +61,7 @@ inline uint positive(const uint word)
     asm("set.gt.f16x2.f16x2 %0, %1, %2;" : "=r"(ones) : "r"(word), "r"(0));
     return ones >> 10 & 0x00010001;
 #else
-    const float2 v = of_halves(word);
+    const float2 v = unpack_half2(word);
     return (v.s0 > 0 ? 1 : 0) | (v.s1 > 0 ? 1 << 16 : 0);
 #endif
 }

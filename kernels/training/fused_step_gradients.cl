@@ -10,7 +10,7 @@
 #error "fused_step_gradients.cl needs SLOPE_WARPS, PARTS and BIASES"
 #endif
 #define ROUND_UP(a, b) (((a) + (b) - 1) / (b))
-#define DEPTH (PLANES == 1 ? 2 : 1)  // blocks of samples under way, as registers allow
+#define DEPTH (SPLITS == 1 ? 2 : 1)  // blocks of samples under way, as registers allow
 
 // Squares of QUAD x QUAD blocks of a layer.
 #define ACROSS(layer) ROUND_UP(TERMS_OF(layer), QUAD)
@@ -54,17 +54,17 @@ UNROLLED
 UNROLLED
     for (int i = 0; i < QUAD * 2 * QUAD * 4; ++i)
         sums[i / (8 * QUAD)][i / 4 % (2 * QUAD)][i % 4] = 0;
-    uint4 a[DEPTH][QUAD][PLANES], b[DEPTH][QUAD][PLANES];
+    uint4 a[DEPTH][QUAD][SPLITS], b[DEPTH][QUAD][SPLITS];
     int own_power[DEPTH];
 #define FETCH(d, k)                                                                      \
     own_power[d] = powers[k];                                                            \
 UNROLLED                                                                                 \
-    for (int i = 0; i < QUAD * PLANES; ++i) {                                            \
-        const int block = i / PLANES, p = i % PLANES;                                    \
+    for (int i = 0; i < QUAD * SPLITS; ++i) {                                            \
+        const int block = i / SPLITS, p = i % SPLITS;                                    \
         a[d][block][p] =                                                                 \
-            derivatives[(k) * a_row + (min(m0 + block, down - 1) * PLANES + p) * WARP];  \
+            derivatives[(k) * a_row + (min(m0 + block, down - 1) * SPLITS + p) * WARP];  \
         b[d][block][p] =                                                                 \
-            values[(k) * b_row + (min(n0 + block, across - 1) * PLANES + p) * WARP];     \
+            values[(k) * b_row + (min(n0 + block, across - 1) * SPLITS + p) * WARP];     \
     }
 UNROLLED
     for (int d = 0; d < DEPTH; ++d) {
@@ -75,19 +75,19 @@ UNROLLED
 UNROLLED
     for (int d = 0; d < DEPTH; ++d) {
         const int k = start + d, less = k < to ? power - own_power[d] : 0;
-        uint4 rows[QUAD][PLANES], columns[QUAD][PLANES];
+        uint4 rows[QUAD][SPLITS], columns[QUAD][SPLITS];
         if (PTX >= 80 && k >= to) break;
 UNROLLED
-        for (int i = 0; i < QUAD * PLANES; ++i) {
-            rows[i / PLANES][i % PLANES] = a[d][i / PLANES][i % PLANES];
-            columns[i / PLANES][i % PLANES] = b[d][i / PLANES][i % PLANES];
+        for (int i = 0; i < QUAD * SPLITS; ++i) {
+            rows[i / SPLITS][i % SPLITS] = a[d][i / SPLITS][i % SPLITS];
+            columns[i / SPLITS][i % SPLITS] = b[d][i / SPLITS][i % SPLITS];
         }
         if (less != 0) {
             const uint times = as_halves(less);
 UNROLLED
-            for (int i = 0; i < QUAD * PLANES; ++i) {
-                const uint4 w = rows[i / PLANES][i % PLANES];
-                rows[i / PLANES][i % PLANES] =
+            for (int i = 0; i < QUAD * SPLITS; ++i) {
+                const uint4 w = rows[i / SPLITS][i % SPLITS];
+                rows[i / SPLITS][i % SPLITS] =
                     (uint4)(times_halves(w.s0, times), times_halves(w.s1, times),
                             times_halves(w.s2, times), times_halves(w.s3, times));
             }
@@ -99,12 +99,12 @@ UNROLLED
 #else
         __local uint4 (*own)[QUAD][PART] = exchanges[get_local_id(0) / WARP];
         barrier(CLK_LOCAL_MEM_FENCE);
-        for (int i = 0; i < QUAD * PLANES; ++i) {
+        for (int i = 0; i < QUAD * SPLITS; ++i) {
             const uint4 zero = (uint4)(0);
-            own[0][i / PLANES][i % PLANES * WARP + lane] =
-                k < to ? rows[i / PLANES][i % PLANES] : zero;
-            own[1][i / PLANES][i % PLANES * WARP + lane] =
-                k < to ? columns[i / PLANES][i % PLANES] : zero;
+            own[0][i / SPLITS][i % SPLITS * WARP + lane] =
+                k < to ? rows[i / SPLITS][i % SPLITS] : zero;
+            own[1][i / SPLITS][i % SPLITS * WARP + lane] =
+                k < to ? columns[i / SPLITS][i % SPLITS] : zero;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
 #define A(i, p) FRAGMENT(own[0][i] + (p) * WARP, lane)
@@ -114,7 +114,7 @@ UNROLLED
         for (int i = 0; i < QUAD; ++i)
 UNROLLED
             for (int j = 0; j < 2 * QUAD; ++j) {
-#if PLANES == 1
+#if SPLITS == 1
                 multiply_add(sums[i][j], A(i, 0), B(j / 2, 0), j % 2);
 #else
                 float main[4] = {0, 0, 0, 0}, rest[4] = {0, 0, 0, 0};
@@ -123,7 +123,7 @@ UNROLLED
                 multiply_add(rest, A(i, 1), B(j / 2, 0), j % 2);
 UNROLLED
                 for (int e = 0; e < 4; ++e)
-                    sums[i][j][e] += fma(rest[e], 1 / LOW, main[e]);
+                    sums[i][j][e] += fma(rest[e], 1 / LOW_SCALE, main[e]);
 #endif
             }
     }

@@ -11,13 +11,13 @@
 
 // found = this lane's sums of a block of 16 neurons; first as in `add_products`
 inline void multiply(float4 (*found)[2], Words *rows, const int terms, const int first,
-                     Feed *feed, __local uint4 *exchange)
+                     Pipeline *pipeline, __local uint4 *exchange)
 {
     float sums[ROWS_M][2][4], rest[ROWS_M][2][4];
 UNROLLED
     for (int i = 0; i < ROWS_M * 8; ++i)
         sums[i / 8][i / 4 % 2][i % 4] = rest[i / 8][i / 4 % 2][i % 4] = 0;
-    add_products(sums, rest, rows, terms, first, feed, exchange);
+    add_products(sums, rest, rows, terms, first, pipeline, exchange);
 UNROLLED
     for (int i = 0; i < 2 * ROWS_M; ++i)
         found[i / 2][i % 2] = sum_of(sums[i / 2], rest[i / 2], i % 2);
@@ -80,7 +80,7 @@ UNROLLED
     }
 }
 
-// to [block of 16 samples, blocks, PLANES, WARP] = the words turned
+// to [block of 16 samples, blocks, SPLITS, WARP] = the words transposed
 //
 // second: as the second operand of a product over samples, else as the first
 inline void write_turned(SPACE uint4 *to, Words *rows, const int blocks, const int second,
@@ -92,12 +92,12 @@ UNROLLED
 UNROLLED
         for (int k = 0; k < blocks; ++k)
 UNROLLED
-            for (int p = 0; p < PLANES; ++p) {
+            for (int p = 0; p < SPLITS; ++p) {
                 const uint *words = rows[m][k][p];
                 uint found[4];
 UNROLLED
-                for (int w = 0; w < 4; ++w) found[w] = turned(words[w], FEW(exchange));
-                to[(((row + m) * blocks + k) * PLANES + p) * WARP + lane] = second
+                for (int w = 0; w < 4; ++w) found[w] = transposed(words[w], FEW(exchange));
+                to[(((row + m) * blocks + k) * SPLITS + p) * WARP + lane] = second
                     ? (uint4)(found[0], found[1], found[2], found[3])
                     : (uint4)(found[0], found[2], found[1], found[3]);
             }
@@ -137,9 +137,9 @@ UNROLLED
         if (get_local_id(0) % WARP == 0) powers[row + m] = power;
         const uint times[2] = {as_halves(power - both[0]), as_halves(power - both[1])};
 UNROLLED
-        for (int i = 0; i < blocks * PLANES * 4; ++i)
-            even[m][i / 4 / PLANES][i / 4 % PLANES][i % 4] = times_halves(
-                rows[m][i / 4 / PLANES][i / 4 % PLANES][i % 4], times[i % 2]);
+        for (int i = 0; i < blocks * SPLITS * 4; ++i)
+            even[m][i / 4 / SPLITS][i / 4 % SPLITS][i % 4] = times_halves(
+                rows[m][i / 4 / SPLITS][i / 4 % SPLITS][i % 4], times[i % 2]);
     }
     write_turned(to, even, blocks, 0, row, exchange);
 }
@@ -178,7 +178,7 @@ UNROLLED
 #define SPARE (HIDDEN > 0 ? (HIDDEN * ROWS_M + 3) / 4 : 1)
 #define SLOPES_OF_LAYER (SPARE * WARP)
 typedef uint Slopes;
-#elif PLANES == 2
+#elif SPLITS == 2
 #define SLOPES_OF_LAYER (HIDDEN * ROWS_M * 2 * WARP)
 typedef float4 Slopes;
 #define KEEP(s) (s)
@@ -186,8 +186,8 @@ typedef float4 Slopes;
 #else
 #define SLOPES_OF_LAYER (HIDDEN * ROWS_M * 2 * WARP)
 typedef uint2 Slopes;
-#define KEEP(s) (uint2)(halves((s).s0, (s).s1), halves((s).s2, (s).s3))
-#define KEPT(s) (float4)(of_halves((s).s0), of_halves((s).s1))
+#define KEEP(s) (uint2)(pack_half2((s).s0, (s).s1), pack_half2((s).s2, (s).s3))
+#define KEPT(s) (float4)(unpack_half2((s).s0), unpack_half2((s).s1))
 #endif
 
 // The exponent of what sums of 16 * terms products may be larger by.
@@ -203,7 +203,7 @@ inline int growth(const int terms)
 inline void forward(const int layer, const int terms, const int neurons, const int last,
                     Words *rows, float4 (*v)[2][HELD], __local int *kept,
                     SPACE uint4 *values, const int row, __global Slopes *slopes,
-                    Feed *feed, __local const float4 *biases, const int4 about,
+                    Pipeline *pipeline, __local const float4 *biases, const int4 about,
                     __local uint4 *exchange)
 {
     const int lane = get_local_id(0) % WARP, g = lane / 4, at = lane % 4;
@@ -234,13 +234,13 @@ UNROLLED
     for (int i = 0; i < 2 * ROWS_M; ++i)
         if (!last) down[i / 2][i % 2] *= up[i / 2][i % 2];
 #endif
-    BEGIN_WITH(feed, START(layer));
+    BEGIN_WITH(pipeline, START(layer));
     STAGE_WORDS(rows, exchange);
 UNROLLED
     for (int j = 0; j < neurons; ++j) {
         const float4 bias = biases[(layer * WIDE + BLOCK * j) / 4 + at];
         float4 found[ROWS_M][2];
-        multiply(found, rows, terms, j * terms, feed, exchange);
+        multiply(found, rows, terms, j * terms, pipeline, exchange);
 UNROLLED
         for (int i = 0; i < 2 * ROWS_M; ++i) {
             const int m = i / 2, h = i % 2;
@@ -282,7 +282,7 @@ UNROLLED
 // terms  blocks of the layer's neurons
 // most, scale  of rows
 inline void backward(const int layer, const int terms, Words *rows, int (*most)[2],
-                     int (*scale)[2], __global const Slopes *slopes, Feed *feed,
+                     int (*scale)[2], __global const Slopes *slopes, Pipeline *pipeline,
                      const int4 about, __local float *sums, __local uint4 *exchange)
 {
     float up[ROWS_M][2], down[ROWS_M][2];
@@ -306,12 +306,12 @@ UNROLLED
         scale[m][h] = clamp(TOP - bound, LEAST_SCALE, MOST_SCALE);
         up[m][h] = power_of_two(scale[m][h]);
     }
-    BEGIN_WITH(feed, START_TURNED(layer));
+    BEGIN_WITH(pipeline, START_TURNED(layer));
     STAGE_WORDS(rows, exchange);
 UNROLLED
     for (int j = 0; j < HIDDEN; ++j) {
         float4 found[ROWS_M][2];
-        multiply(found, rows, terms, j * terms, feed, exchange);
+        multiply(found, rows, terms, j * terms, pipeline, exchange);
 UNROLLED
         for (int i = 0; i < 2 * ROWS_M; ++i) {
             const int m = i / 2, h = i % 2;

@@ -1,5 +1,5 @@
 // fused_step_pack: the weights and biases of fused_step.cl, scaled and in its order
-// (fused_step.h), forward and turned.
+// (fused_step.h), forward and transposed.
 //
 // PACKERS   work-items of a group, usually 1024
 // others    as in fused_step.h
@@ -12,7 +12,7 @@
 // biases  [LAYERS, WIDE], times steepness
 // about   [LAYERS] = (gain of the weights' halves, exponent above their largest, exponent
 //         above the largest of the biases)
-// index map: work-group: a layer, forward or turned; a work-item: every PACKERS-th word
+// index map: work-group: a layer, forward or transposed; a work-item: every PACKERS-th word
 __kernel __attribute__((reqd_work_group_size(PACKERS, 1, 1)))
 void pack(__global const float *parameters, __global uint4 *packed,
           __global float *biases, __global int4 *about)
@@ -58,12 +58,12 @@ void pack(__global const float *parameters, __global uint4 *packed,
                 v[e] = row < neurons && column < terms
                     ? a[row * stride + column] * scale : 0;
             }
-            high[word] = halves(v[0], v[1]);
-            const float2 rest = (float2)(v[0], v[1]) - of_halves(high[word]);
-            low[word] = halves(rest.s0 * LOW, rest.s1 * LOW);
+            high[word] = pack_half2(v[0], v[1]);
+            const float2 rest = (float2)(v[0], v[1]) - unpack_half2(high[word]);
+            low[word] = pack_half2(rest.s0 * LOW_SCALE, rest.s1 * LOW_SCALE);
         }
         __global uint4 *to = packed + block * PART + lane;
         to[0] = (uint4)(high[0], high[1], high[2], high[3]);
-        if (PLANES == 2) to[WARP] = (uint4)(low[0], low[1], low[2], low[3]);
+        if (SPLITS == 2) to[WARP] = (uint4)(low[0], low[1], low[2], low[3]);
     }
 }

@@ -6,7 +6,7 @@
 //   steps                     any number of whole steps in one launch: by one group, or
 //                             by many that meet before and after each update
 //
-// Values are kept turned, [feature][PITCH], so that a work-item takes 4 samples at
+// Values are kept transposed, [feature][PITCH], so that a work-item takes 4 samples at
 // once:
 //
 //   forward   4 samples x 1 neuron    reads 4 weights and 4 x 4 values for 16 products;
@@ -40,7 +40,7 @@
 //         and records
 // MEET    where the groups of `steps` meet, a power of two, no less than they are;
 //         else 0
-// PATIENCE  looks at who has come before the alarm
+// MAX_POLLS  looks at who has come before the timeout
 // and those of steps.h
 #define REAL float
 #define WIDTH 1
@@ -49,9 +49,9 @@
     || !defined(LOCAL) || !defined(LAYERS) || !defined(CHAIN) || !defined(SAME)       \
     || !defined(X_PLACE) || !defined(T_PLACE) || !defined(WEIGHT_PLACE)              \
     || !defined(RECORD_PLACE) || !defined(SIZE) || !defined(STAGED)                  \
-    || !defined(MEET) || (MEET && !defined(PATIENCE))
+    || !defined(MEET) || (MEET && !defined(MAX_POLLS))
 #error "group_step.cl needs TILE, PITCH, GROUP, PARTS, LOCAL, LAYERS, CHAIN, SAME, \
-X_PLACE, T_PLACE, WEIGHT_PLACE, RECORD_PLACE, SIZE, STAGED, MEET and PATIENCE"
+X_PLACE, T_PLACE, WEIGHT_PLACE, RECORD_PLACE, SIZE, STAGED, MEET and MAX_POLLS"
 #endif
 #include "training/group_step_tile.h"
 
@@ -225,7 +225,7 @@ inline void order(void)
 #endif
 }
 
-inline uint look(volatile __global uint *word)
+inline uint poll(volatile __global uint *word)
 {
 #if PTX >= 70
     uint found;
@@ -246,8 +246,8 @@ inline int meet(volatile __global uint *came, const uint round,
         order();
         // Each time MEET are added, so that the count may run over.
         atomic_add(came, get_group_id(0) ? 1u : MEET + 1u - get_num_groups(0));
-        int left = PATIENCE;
-        while ((int)(look(came) - round) < 0 && --left > 0)
+        int left = MAX_POLLS;
+        while ((int)(poll(came) - round) < 0 && --left > 0)
             if (left % 64 == 0 && *distress) left = 1;
         order();
         *vain = left <= 0;
@@ -283,7 +283,7 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
     __local float sums[GROUP];
     __local int vain;
     // None meets before all have come: whoever came already is of this launch.
-    uint round = look(came) / MEET * MEET;
+    uint round = poll(came) / MEET * MEET;
 #endif
     const int epoch = (samples + batch - 1) / batch;  // steps
     totals += place;

@@ -115,8 +115,8 @@ inline float4 shared_sum(float4 v, const int share)
 {
 #if PTX >= 70
     for (int apart = QUADS; apart < QUADS * share; apart *= 2)
-        v += (float4)(of_partner(v.x, apart), of_partner(v.y, apart),
-                      of_partner(v.z, apart), of_partner(v.w, apart));
+        v += (float4)(shuffle_xor(v.x, apart), shuffle_xor(v.y, apart),
+                      shuffle_xor(v.z, apart), shuffle_xor(v.w, apart));
 #endif
     return v;
 }

@@ -7,7 +7,7 @@
 // GRADIENT  apply_t: the derivative of the layer below, where it is multiplied by; left
 //           out where not; READS_SUMS, STEEPNESS, LIMIT with it, as in activation_gradient.h
 // REAL      float
-// TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, COPIER, PANEL, PLANES, PTX  as in
+// TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, PRODUCER, PANEL, SPLITS, PTX  as in
 //           mma.h or wgmma.h
 #define WIDTH 1
 #include "include/activations.h"
@@ -38,7 +38,7 @@
 #if OUTER
 // gradients[weights + r * stride + c] = sum over b of ds[b, r] x[b, c]
 //
-// a, b       ds and x, turned and packed; a_inverse, b_inverse: their scales'
+// a, b       ds and x, transposed and packed; a_inverse, b_inverse: their scales'
 // index map: work-group: a tile of rows and columns
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void outer(__global const uint4 *a, __global const float *a_inverse,
@@ -75,7 +75,7 @@ UNROLLED
 // dx[b, i] = sum over o of ds[b, o] A[o, i]; with GRADIENT that is multiplied by
 // slope(kept[b, i] + bias[i])
 //
-// a, b       ds packed, A turned and packed; a_inverse, b_inverse: their scales'
+// a, b       ds packed, A transposed and packed; a_inverse, b_inverse: their scales'
 // dx         [batch, lddx], rows padded to whole vectors of 4
 // kept       [batch, ldk]: outputs or sums of the layer below, likewise padded
 // bias       where the biases of the layer below start in `parameters`

@@ -2,7 +2,7 @@
 //
 //   gradient[e] = sum over samples b of  ds[b, row of e] * x[b, column of e]
 //
-// Both are turned before (transpose.cl), so that an entry's sum is the product of two rows
+// Both are transposed before (transpose.cl), so that an entry's sum is the product of two rows
 // of TILE values, for each tile of samples.
 //
 // On GPUs LANES = TILE / 4 work-items read the two rows of an entry together, of LANES
@@ -36,7 +36,7 @@
 #define PITCH (GROUP + 1)  // neither writing nor reading meets a bank twice
 
 // rows, columns, slots [entries]   slots: any int where SLOTS is 0
-// ds [tiles][n_out + 1][TILE]   x [tiles][n_in + 1][TILE], turned
+// ds [tiles][n_out + 1][TILE]   x [tiles][n_in + 1][TILE], transposed
 // index map: work-group = block of GROUP entries
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void outer(__global REAL *gradients, const int weights, __global const int *slots,
@@ -100,7 +100,7 @@ inline VEC4 lane_sums(const VEC a, const VEC b, const VEC c, const VEC d)
 
 // starts [n_out + 1]   row r owns entries starts[r] … starts[r + 1] - 1
 // columns, slots [entries]   slots: any int where SLOTS is 0
-// ds [tiles][n_out + 1][TILE]   x [tiles][n_in + 1][TILE], turned
+// ds [tiles][n_out + 1][TILE]   x [tiles][n_in + 1][TILE], transposed
 // bounds [runs + 1]    index map: work-item = run
 __kernel void outer_rows(__global REAL *gradients, const int weights,
                          __global const int *starts, __global const int *slots,

@@ -1,6 +1,6 @@
 // Tiles of samples: products whose vector lanes are samples.
 //
-// The values of a layer are kept turned, [feature][pitch], pitch samples of a tile side
+// The values of a layer are kept transposed, [feature][pitch], pitch samples of a tile side
 // by side. So a layer of any width fills the vectors, weights are read as they lie, and
 // one routine serves both directions:
 //

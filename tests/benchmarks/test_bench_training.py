@@ -73,11 +73,11 @@ def named(name, library=None):
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.optimiser.name)
 def test_a_case_counts_parameters_bytes_and_operations(case):
     assert case.parameters == 7 * 6 + 3 * 8
-    learnt = 4 * case.parameters * (1 + case.optimiser.slots)
+    train_state = 4 * case.parameters * (1 + case.optimiser.slots)
     data = 4 * case.samples * (5 + 3)
-    assert case.footprint == data + learnt
+    assert case.footprint == data + train_state
     epochs_a_run = {"100 epochs": 100, "epoch": 1, "step": 1 / case.steps}[case.basis]
-    epoch = data + case.steps * 2 * learnt
+    epoch = data + case.steps * 2 * train_state
     assert case.bytes == pytest.approx(epochs_a_run * epoch)
     weights, first = 5 * 7 + 7 * 3, 5 * 7
     sample = 2 * (3 * weights - first) + 8 * (7 + 3)

@@ -15,7 +15,7 @@ from clnet.cli import doctor
 from clnet.cli.doctor import Finding
 from clnet.errors import BuildError, DeviceError
 from clnet.opencl.device import Device
-from clnet.opencl.discovery import NO_PLATFORM, Survey, device, survey
+from clnet.opencl.discovery import NO_PLATFORM, DiscoveryResult, device, discover
 from clnet.opencl.quirks import NVIDIA, POCL
 
 LOADABLE = "libc.so.6"
@@ -38,7 +38,7 @@ def found(monkeypatch):
     """Let OpenCL show given records."""
 
     def replace(*devices, faults=()):
-        shown = Survey(devices, faults)
+        shown = DiscoveryResult(devices, faults)
         monkeypatch.setattr(doctor, "survey", lambda: shown)
         module = sys.modules["clnet.opencl.discovery"]
         monkeypatch.setattr(module, "survey", lambda: shown)
@@ -324,7 +324,7 @@ def test_how_a_child_ends(monkeypatch):
     )
     assert doctor._child(python("raise SystemExit(3)")) == "exit status 3"
     code = "import os; raise SystemExit(os.environ['GIVEN'])"
-    assert doctor._child(python(code), GIVEN="an answer") == "an answer"
+    assert doctor._child(python(code), BY_VALUE="an answer") == "an answer"
     monkeypatch.setattr(doctor, "SECONDS", 0.2)
     assert "no answer" in doctor._child(python("import time; time.sleep(60)"))
 
@@ -367,7 +367,7 @@ def test_a_corrupt_cache_is_told_from_a_broken_driver(pocl, monkeypatch, tmp_pat
 
 
 def test_every_device_here_runs_the_probe():
-    for found in survey().devices:
+    for found in discover().devices:
         for place in found.places:
             doctor.probe(place.index)
 
@@ -407,7 +407,7 @@ def test_the_report_of_this_machine(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert status == any(line.startswith("BAD") for line in lines)
     assert all(map(fits, lines))
-    for found in survey().devices:
+    for found in discover().devices:
         assert any(f"device {found.index}" in line for line in lines)
 
 

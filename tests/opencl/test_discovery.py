@@ -21,7 +21,7 @@ from clnet.errors import DeviceError, InputError
 from clnet.network import Network
 from clnet.nn.layers import Dense
 from clnet.opencl.device import TYPES, Device
-from clnet.opencl.discovery import Survey, device, devices
+from clnet.opencl.discovery import DiscoveryResult, device, devices
 
 # The package's attribute of this name is the function.
 module = importlib.import_module("clnet.opencl.discovery")
@@ -74,11 +74,11 @@ def opencl(monkeypatch):
 
     def replace(*platforms):
         monkeypatch.setattr(cl, "get_platforms", lambda: list(platforms))
-        module.survey.cache_clear()
+        module.discover.cache_clear()
 
     monkeypatch.delenv("CLNET_DEVICE", raising=False)
     yield replace
-    module.survey.cache_clear()
+    module.discover.cache_clear()
 
 
 def pocl(*names, **answers):
@@ -237,7 +237,7 @@ def test_a_broken_platform_hides_no_other(opencl):
         pocl("pthread-A"),
     )
     assert [d.index for d in devices()] == ["2:0"]
-    broken, empty = module.survey().faults
+    broken, empty = module.discover().faults
     assert "platform 0" in broken
     assert "out of order" in broken
     assert "platform 1 (Empty)" in empty
@@ -280,7 +280,7 @@ PRESENT = (
 
 @pytest.fixture
 def present(monkeypatch):
-    monkeypatch.setattr(module, "survey", lambda: Survey(PRESENT))
+    monkeypatch.setattr(module, "survey", lambda: DiscoveryResult(PRESENT))
     monkeypatch.delenv("CLNET_DEVICE", raising=False)
 
 

@@ -12,7 +12,7 @@ import clnet
 from clnet import DeviceError, InputError, Network
 from clnet.opencl.device import Device
 from clnet.opencl.store import Timing
-from clnet.planning.cover import Cover, Survey
+from clnet.planning.cover import Cover, PlanReport
 from clnet.planning.device_planner import fastest_planner, kinds
 
 GPU = Device("gpu", index="0:0", type="gpu", compute_units=132)
@@ -24,7 +24,7 @@ class Known:
     """A planner whose best cover takes so many seconds."""
 
     seconds: float | None
-    survey: Survey = field(default_factory=Survey)
+    report: PlanReport = field(default_factory=PlanReport)
 
     def timed(self):
         if self.seconds is None:
@@ -40,13 +40,13 @@ def test_the_device_of_the_shortest_call_is_taken(gpu, cpu, best):
     found = fastest_planner((GPU, CPU), lambda device: planners[device.name])
     assert found is planners[best]
     times = sorted([("gpu", gpu), ("cpu", cpu)], key=lambda pair: pair[1])
-    assert found.survey.devices == times
+    assert found.report.devices == times
 
 
 def test_what_fails_is_left_out_and_told():
     planners = {"gpu": Known(-1), "cpu": Known(2)}
     found = fastest_planner((GPU, CPU), lambda device: planners[device.name])
-    assert found.survey.failures == ["gpu: out of memory"]
+    assert found.report.failures == ["gpu: out of memory"]
     with pytest.raises(DeviceError, match="gpu: out of memory; cpu: out of memory"):
         fastest_planner((GPU, CPU), lambda device: Known(-1))
 

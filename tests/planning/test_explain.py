@@ -14,7 +14,7 @@ from clnet.nn.optimisers import Rprop
 from clnet.opencl.device import Device
 from clnet.opencl.store import Timing
 from clnet.planning import explain, planner
-from clnet.planning.cover import Candidate, Cover, Survey
+from clnet.planning.cover import Candidate, Cover, PlanReport
 from clnet.planning.explain import WIDTH, explanation
 from clnet.planning.tuning import times
 from clnet.runtime.binding import Step
@@ -50,8 +50,8 @@ def cover(*candidates, whole=None):
 
 def text(covers, others=(), network=NETWORK, device=CPU, batch=1, **rest):
     candidates = [c for one in covers for c in one.candidates]
-    survey = Survey([*candidates, *others], covers=list(covers), **rest)
-    found = explanation(network, device, batch, survey)
+    report = PlanReport([*candidates, *others], covers=list(covers), **rest)
+    found = explanation(network, device, batch, report)
     assert all(len(line) <= WIDTH for line in found.splitlines())
     return found
 
@@ -145,8 +145,8 @@ def test_what_was_chosen_has_not_lost():
     found = text([cover(*LAYERS, whole=1e-4)], [])
     assert "lost" not in found
     again = dataclasses.replace(LAYERS[0], timing=None)  # as `_shortest` makes them
-    survey = Survey([LAYERS[0]], covers=[cover(again, *LAYERS[1:])])
-    assert "lost" not in explanation(NETWORK, CPU, 1, survey)
+    report = PlanReport([LAYERS[0]], covers=[cover(again, *LAYERS[1:])])
+    assert "lost" not in explanation(NETWORK, CPU, 1, report)
 
 
 def test_refusals_are_told_with_their_layers():
@@ -203,8 +203,8 @@ def test_names_are_broken_only_where_there_is_no_room():
         step = Step(span, GenericBackward(), config, HERE)
         return Candidate(number, number + length, step, 1e-5, Timing(1e-5, 1e-5, 0.0))
 
-    survey = Survey(covers=[Cover((row(12, 1), row(13, 4)), 2e-5)])
-    found = explanation(NETWORK, CPU, 1, survey, program)
+    report = PlanReport(covers=[Cover((row(12, 1), row(13, 4)), 2e-5)])
+    found = explanation(NETWORK, CPU, 1, report, program)
     assert all(len(line) <= WIDTH for line in found.splitlines())
     assert "generic_backward  item_a=100 item_b=100" not in found
     assert "generic_backward  item_a=100" in found
@@ -226,11 +226,11 @@ def test_of_a_training_a_few_measured_ways_are_listed_and_the_others_counted():
         row(0, 2, 1e-3 * (5 - i))
     row(2, 4, 1e-9, measured=False)
     row(2, 4, 1e-9, measured=False, fault="it broke")
-    survey = Survey(
+    report = PlanReport(
         rows_, covers=[Cover((chosen,), 1e-5), Cover((lost,), 2e-5)],
         unmeasured="ways to compute spans: " + "word " * 30,
     )
-    found = parts(explanation(NETWORK, CPU, 1, survey, program))
+    found = parts(explanation(NETWORK, CPU, 1, report, program))
     assert rows(found["spans that lost"]) == [
         "1 naive a=6 device 1 ms measured", "1 naive a=5 device 2 ms measured",
     ]

@@ -17,13 +17,13 @@ from clnet.nn.storage.layout import live_elements
 from clnet.opencl.session import session
 from clnet.opencl.store import Timing
 from clnet.planning import format_planner, training_planner
-from clnet.planning.cover import Cover, Survey
-from clnet.planning.format_planner import Follower, best_stored
+from clnet.planning.cover import Cover, PlanReport
+from clnet.planning.format_planner import NetworkView, best_stored
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import times
 from clnet.planning.tuning.trial import Trial
 from clnet.runtime.binding import Step
-from clnet.runtime.replay import Learnt
+from clnet.runtime.replay import TrainState
 from clnet.training import fit as training
 from clnet.training.callbacks import Checkpoint
 from clnet.training.history import TrainingState
@@ -50,7 +50,7 @@ def network_of(dtype="float32", **options):
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_follower_has_the_parameters_of_whom_it_follows(form):
     network = network_of()
-    follower = Follower(network, form)
+    follower = NetworkView(network, form)
     for _ in range(2):
         assert follower.version == network.version
         for number in range(3):
@@ -68,7 +68,7 @@ def test_a_follower_has_the_parameters_of_whom_it_follows(form):
 
 
 def test_formats_that_were_named_stay():
-    follower = Follower(network_of(format="ell"), "dia")
+    follower = NetworkView(network_of(format="ell"), "dia")
     assert follower.matrices[0].format == "ell"
     assert follower.matrices[2].format == "dia"
 
@@ -78,11 +78,11 @@ class FakePlanner:
 
     def __init__(self, network, seconds):
         self.network = network
-        self.survey = Survey()
+        self.report = PlanReport()
         self.format = network.matrices[0].format.replace("masked", "dense")
         self.seconds = seconds.get(self.format)
 
-    def hopeless(self, seconds):
+    def can_prune(self, seconds):
         return "too slow" if self.seconds == 99 else None
 
     def timed(self):
@@ -101,24 +101,24 @@ def chosen(network, device, **seconds):
         return tried[-1]
 
     best = best_stored(network, device, planner)
-    return best.format, best.survey, [one.format for one in tried]
+    return best.format, best.report, [one.format for one in tried]
 
 
 def test_the_format_of_the_shortest_calls_is_taken():
-    found, survey, tried = chosen(network_of(), GPU, csr=3, sell=2, ell=4, dense=5)
+    found, report, tried = chosen(network_of(), GPU, csr=3, sell=2, ell=4, dense=5)
     assert (found, tried) == ("sell", ["csr", "sell", "ell", "dia", "dense"])
-    assert survey.formats == [("sell", 2), ("csr", 3), ("ell", 4), ("dense", 5)]
+    assert report.formats == [("sell", 2), ("csr", 3), ("ell", 4), ("dense", 5)]
     assert chosen(network_of(), CPU, csr=3, dense=5)[::2] == (
         "csr", ["csr", "dia", "dense"]
     )
 
 
 def test_what_fails_or_is_not_known_is_left_out():
-    found, survey, _ = chosen(network_of(), GPU, csr=3, sell=-1, ell=99, dense=5)
+    found, report, _ = chosen(network_of(), GPU, csr=3, sell=-1, ell=99, dense=5)
     assert found == "csr"
-    assert survey.formats == [("csr", 3), ("dense", 5)]
-    assert survey.untried == [("ell", "too slow")]
-    assert survey.failures == ["sell: too small"]
+    assert report.formats == [("csr", 3), ("dense", 5)]
+    assert report.untried == [("ell", "too slow")]
+    assert report.failures == ["sell: too small"]
     # Nothing may be measured, and nothing is remembered.
     assert chosen(network_of(), GPU, dense=1)[::2] == ("csr", ["csr"])
 
@@ -135,10 +135,10 @@ def test_what_needs_much_more_memory_is_not_tried(monkeypatch):
     pattern = np.eye(200, dtype=bool)
     pattern[3] = True
     network = Network(200, [Sparse(200, pattern=pattern)], seed=1)
-    _, survey, tried = chosen(network, GPU, csr=3)
+    _, report, tried = chosen(network, GPU, csr=3)
     assert tried == ["csr"]
-    assert [name for name, _ in survey.untried] == ["sell", "ell", "dia", "dense"]
-    assert all(why.startswith("it needs ") for _, why in survey.untried)
+    assert [name for name, _ in report.untried] == ["sell", "ell", "dia", "dense"]
+    assert all(why.startswith("it needs ") for _, why in report.untried)
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -153,9 +153,9 @@ def test_bytes_are_foreseen_exactly(form, shape):
 def test_memory_limits_stay():
     limit = network_of().matrices[0].nbytes(4)
     network = network_of(memory_limit=limit)
-    found, survey, tried = chosen(network, CPU, csr=3, dense=1)
+    found, report, tried = chosen(network, CPU, csr=3, dense=1)
     assert (found, tried) == ("csr", ["csr"])
-    assert f"the memory limit is {limit}" in survey.failures[0]
+    assert f"the memory limit is {limit}" in report.failures[0]
 
 
 @pytest.mark.unoptimised
@@ -283,17 +283,17 @@ def test_what_is_learnt_is_told_in_the_networks_own_layout():
     network = network_of()
     size = network.layout.size
     state = RNG.uniform(-1, 1, (2, size)).astype("float32")
-    follower = Follower(network, "ell")
-    learnt = Learnt(session(CPU), network.parameters, state, follower.relayout)
-    assert learnt.size == follower.layout.size != size
+    follower = NetworkView(network, "ell")
+    train_state = TrainState(session(CPU), network.parameters, state, follower.relayout)
+    assert train_state.size == follower.layout.size != size
     for expected in (network.parameters, network.parameters * 2):
-        learnt.replace(expected)
-        np.testing.assert_array_equal(learnt.values()[0], expected)
-        learnt.keep(whole=False)
-        learnt.replace(0 * expected)
-        learnt.restore(0)
-        np.testing.assert_array_equal(learnt.values()[0], expected)
-    np.testing.assert_array_equal(learnt.values()[1], state)
+        train_state.replace(expected)
+        np.testing.assert_array_equal(train_state.values()[0], expected)
+        train_state.keep(whole=False)
+        train_state.replace(0 * expected)
+        train_state.restore(0)
+        np.testing.assert_array_equal(train_state.values()[0], expected)
+    np.testing.assert_array_equal(train_state.values()[1], state)
 
 
 @pytest.mark.parametrize("variant", [Outer(), GemmBackward()], ids=["outer", "gemm"])

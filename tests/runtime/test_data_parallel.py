@@ -236,7 +236,7 @@ def test_parameters_stay_equal_on_all(devices):
     found = []
 
     def look(training, epoch):
-        found.append([learnt.values()[0] for learnt in training._learnt])
+        found.append([train_state.values()[0] for train_state in training._train_state])
 
     net(dropout=0.2).fit(
         X, T, optimiser="adam", batch_size=20, epochs=2, devices=devices,

@@ -269,9 +269,9 @@ def test_wrong_device_arrays_are_told(plan, shape, dtype, sentence):
 def test_device_arrays_that_are_not_whole_are_told(plan):
     wide = cla.zeros(plan.queue, (4, 10), np.float32)
     tall = cla.zeros(plan.queue, (8, 5), np.float32)
-    turned = cla.zeros(plan.queue, (4, 5), np.float32, order="F")
+    transposed = cla.zeros(plan.queue, (4, 5), np.float32, order="F")
     sentence = "x is a device array that is not contiguous from its buffer's start"
-    for array in (wide[:, :5], tall[4:], turned):
+    for array in (wide[:, :5], tall[4:], transposed):
         with pytest.raises(InputError, match=sentence):
             plan(array)
     assert plan(tall[:4]).shape == (4, 3)

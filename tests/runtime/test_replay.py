@@ -18,7 +18,7 @@ from clnet.opencl.discovery import device
 from clnet.opencl.launch import Scalar
 from clnet.opencl.session import session
 from clnet.runtime.binding import Step
-from clnet.runtime.replay import Learnt, Replay
+from clnet.runtime.replay import Replay, TrainState
 from clnet.variants.base import span_flops
 from clnet.variants.dense.cpu import Cpu
 from clnet.variants.reference.generic import Generic
@@ -45,9 +45,9 @@ def gathering(change, variant=None):
     network = Network(3, [Dense(2)], seed=1)
     program = lower_training(network, loss_function("mse"), None, samples=10)
     span = program.span(0, 1, 4)
-    learnt = Learnt(SESSION, network.parameters, np.zeros((0, 0)))
+    train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
     step = Step(span, variant or Changed(change=change), {}, DEVICE)
-    return Replay(SESSION, [step], network.layout, learnt), span
+    return Replay(SESSION, [step], network.layout, train_state), span
 
 
 @pytest.mark.parametrize("when", ["call", "parameters", "inputs"])
@@ -77,20 +77,20 @@ def trained(network, data, steps_of, epochs=3):
     """The parameters after some steps of RPROP, and the totals."""
     program = lower_training(network, loss_function("mse"), Rprop())
     here = session(CPU)
-    learnt = Learnt(
+    train_state = TrainState(
         here, network.parameters,
         np.stack([np.full(network.layout.size, 0.1), np.zeros(network.layout.size)])
         .astype(network.dtype),
     )
     steps = steps_of(program, len(data["x"]))
-    replay = Replay(here, steps, network.layout, learnt)
+    replay = Replay(here, steps, network.layout, train_state)
     for value in program.inputs:
         replay.write(value, data[value.name])
     for count in range(epochs):
         replay.set(samples=replay.batch, seen=replay.batch, fresh=1, count=count)
         replay.run()
     totals = replay.read(program.output)
-    return learnt.values()[0], totals
+    return train_state.values()[0], totals
 
 
 def generic(program, batch, forward=None, place=lambda number: CPU):

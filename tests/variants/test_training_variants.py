@@ -25,7 +25,7 @@ from clnet.opencl.discovery import device
 from clnet.opencl.session import session
 from clnet.planning.training_planner import plan_training
 from clnet.runtime.binding import Step
-from clnet.runtime.replay import Learnt, Replay
+from clnet.runtime.replay import Replay, TrainState
 from clnet.variants import TRAINING_VARIANTS, VARIANTS
 from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.generic_backward import GenericBackward
@@ -67,13 +67,13 @@ def run_both(network, program, batch, data, scalars, planned=False):
     """Run steps on the device and by the oracle; return the Replay and the values."""
     rule = program.ops[-1].optimiser if isinstance(program.ops[-1], Update) else None
     size = network.layout.size
-    learnt = Learnt(
+    train_state = TrainState(
         SESSION, network.parameters, state_of(rule, size, network.dtype)
     )
     steps = generic_steps(program, batch)
     if planned:
         steps = plan_training(network, program, DEVICE, batch, tune=False).steps
-    replay = Replay(SESSION, steps, network.layout, learnt)
+    replay = Replay(SESSION, steps, network.layout, train_state)
     parameters = network.parameters.astype(np.float64)
     values = {"batch": np.array(batch), "state": state_of(rule, size)}
     for value in program.inputs:
@@ -88,7 +88,7 @@ def run_both(network, program, batch, data, scalars, planned=False):
         replay.run()
         values.update(numbers, key=words)
         reference.run_ops(program.ops, values, parameters)
-    return replay, learnt, values, parameters
+    return replay, train_state, values, parameters
 
 
 def agree(found, expected, dtype):
@@ -170,8 +170,8 @@ def test_records_of_many_samples():
     number = next(i for i, op in enumerate(program.ops) if isinstance(op, Tally))
     span = program.span(number, number + 1, batch)
     step = Step(span, GenericBackward(), {}, DEVICE)
-    learnt = Learnt(SESSION, network.parameters, np.zeros((0, 0)))
-    replay = Replay(SESSION, [step], network.layout, learnt)
+    train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
+    replay = Replay(SESSION, [step], network.layout, train_state)
     (record,) = span.inputs
     rows = np.random.default_rng(1).uniform(0, 1, (batch, record.width))
     replay.write(record, rows.astype(np.float32))
@@ -207,8 +207,8 @@ def test_outer_in_every_configuration(n_in, n_out, batch, dtype):
     configs.append({**configs[0], "parts": 3})
     for config in configs:
         step = Step(span, variant, config, DEVICE)
-        learnt = Learnt(SESSION, network.parameters, np.zeros((0, 0)))
-        replay = Replay(SESSION, [step], network.layout, learnt)
+        train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
+        replay = Replay(SESSION, [step], network.layout, train_state)
         for value in op.reads:
             replay.write(value, data[value.name])
         replay.run()
@@ -299,9 +299,9 @@ def test_every_optimiser(rule, dtype):
          "rate": rule.rate}
         for count in range(4)
     ]
-    _, learnt, values, parameters = run_both(network, program, 20, data, scalars)
+    _, train_state, values, parameters = run_both(network, program, 20, data, scalars)
     SESSION.finish()
-    found, state = learnt.values()
+    found, state = train_state.values()
     live = live_elements(network.layout, network.storages)
     assert not found[~live].any()
     assert (found[live] != network.parameters[live]).any()
@@ -333,11 +333,11 @@ def test_penalties_and_clipping(options, dtype, planned):
         {"first": 0, "samples": 20, "seen": 20, "fresh": 1, "count": count, "seed": 9,
          "rate": 0.5} for count in range(3)
     ]
-    replay, learnt, values, parameters = run_both(
+    replay, train_state, values, parameters = run_both(
         network, program, 20, data, scalars, planned
     )
     SESSION.finish()
-    agree(learnt.values()[0], parameters, dtype)
+    agree(train_state.values()[0], parameters, dtype)
     norm = next((op.norm for op in program.ops if isinstance(op, GradientNorm)), None)
     if norm is not None and not planned:  # within one launch it need not be kept
         agree(replay.read(norm), values["norm"], dtype)
@@ -360,12 +360,12 @@ def test_batches_are_gathered(shuffled, planned):
          "fresh": int(first == 0), "count": first // 12, "seed": 0, "key": key(8, 3)}
         for first, samples in ((0, 12), (12, 11))
     ]
-    replay, learnt, values, parameters = run_both(
+    replay, train_state, values, parameters = run_both(
         network, program, 12, data, scalars, planned
     )
     totals = replay.read(program.output)[0]
     agree(totals[:2] + totals[3:5], values["totals"][0, :2], "float32")
-    agree(learnt.values()[0], parameters, "float32")
+    agree(train_state.values()[0], parameters, "float32")
     for name in () if planned else ("x", "t", "weight"):
         value = next(v for v in program.ops[0].writes if v.name == name)
         np.testing.assert_array_equal(
@@ -382,9 +382,9 @@ def test_many_rows_are_gathered(shuffled):
         network, loss_function("mse"), None, samples=rows, shuffled=shuffled
     )
     span = program.span(0, 1, batch)
-    learnt = Learnt(SESSION, network.parameters, np.zeros((0, 0)))
+    train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
     step = Step(span, GenericBackward(), {}, DEVICE)
-    replay = Replay(SESSION, [step], network.layout, learnt)
+    replay = Replay(SESSION, [step], network.layout, train_state)
     values = {"batch": np.array(batch), "first": 5, "key": key(8, 3)}
     for value in span.inputs:
         values[value.name] = np.arange(rows * value.width, dtype=np.float32).reshape(
@@ -407,9 +407,11 @@ def test_the_same_bits_again():
                 "seed": 0, "rate": 0} for i in range(3)]
     found = []
     for _ in range(2):
-        _, learnt, *_ = run_both(network, program, 500, data, scalars, planned=True)
+        _, train_state, *_ = run_both(
+            network, program, 500, data, scalars, planned=True
+        )
         SESSION.finish()
-        found.append(learnt.values()[0])
+        found.append(train_state.values()[0])
     np.testing.assert_array_equal(*found)
 
 

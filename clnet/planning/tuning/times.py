@@ -14,7 +14,7 @@ from clnet.nn.model import Model
 from clnet.opencl.device import Device
 from clnet.opencl.session import Session, session
 from clnet.opencl.store import Store, Timing
-from clnet.planning.cover import Candidate, Cover, Survey
+from clnet.planning.cover import Candidate, Cover, PlanReport
 from clnet.planning.tuning.fingerprint import fingerprint
 from clnet.planning.tuning.measure import (
     SPIN_SECONDS,
@@ -47,7 +47,7 @@ class Times:
         Where.
     batch : int
         Samples that are measured; those of the steps that are asked for may be others.
-    survey : Survey
+    report : PlanReport
         Told of what fails although it is eligible.
     search : Search
         Told of what is measured.
@@ -66,14 +66,14 @@ class Times:
         program: Program,
         device: Device,
         batch: int,
-        survey: Survey,
+        report: PlanReport,
         search: Search,
     ) -> None:
         self.network = network
         self.program = program
         self.device = device
         self.batch = batch
-        self._survey, self._search = survey, search
+        self._survey, self._search = report, search
         self._found: dict[tuple[str, str], Timing | str] = {}
         self._host_worked = False
 

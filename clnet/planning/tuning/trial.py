@@ -37,7 +37,7 @@ from clnet.planning.tuning.measure import (
     tolerance_of,
 )
 from clnet.runtime.binding import Step
-from clnet.runtime.replay import Learnt, Replay
+from clnet.runtime.replay import Replay, TrainState
 from clnet.variants.base import span_flops
 
 Array = NDArray[Any]
@@ -147,19 +147,19 @@ class Trial:
     ) -> str | None:
         """Return how two steps of training differ from the oracle's, or None."""
         batch, ops = steps[0].span.batch, _ops(steps)
-        replay, learnt = self._replay(steps, seed)
+        replay, train_state = self._replay(steps, seed)
         for samples, count in self._passes(steps):
             replay.run_pass(samples, count)
         asked = (tuple(map(id, ops)), batch, seed)
         if asked not in self._oracles:
-            given = self._given(ops, batch, seed)
+            given = self._by_value(ops, batch, seed)
             self._oracles[asked] = self._oracle(steps, outputs, given)
         exact, moved, largest = self._oracles[asked]
         if largest > LARGEST * np.finfo(self.program.dtype).max:
             return None
         self.session.finish()
         flat = np.where(self._live, replay.read_gradients(), 0)  # nobody reads others
-        values, state = learnt.values()
+        values, state = train_state.values()
         results = {"parameters": values[self._live], "state": state[:, self._live]}
         for value in outputs:
             slot = self._slots.get(value.name)
@@ -178,16 +178,16 @@ class Trial:
 
     def _replay(
         self, steps: Sequence[Step], seed: int
-    ) -> tuple[Replay, Learnt]:
+    ) -> tuple[Replay, TrainState]:
         """Return steps bound to memory that holds random inputs."""
         updates = any(isinstance(op, Update) for op in _ops(steps))
-        learnt = self._learnt() if updates else self._unchanged
+        train_state = self._train_state() if updates else self._unchanged
         data = self._data.setdefault(seed, {})
         known = set(data)
         replay = _Replay(
-            self.session, steps, self.program.layout, learnt, self._data_set, data
+            self.session, steps, self.program.layout, train_state, self._data_set, data
         )
-        given = self._given(_ops(steps), replay.batch, seed, known)
+        given = self._by_value(_ops(steps), replay.batch, seed, known)
         flat = np.zeros(self.program.layout.size, self.program.dtype)
         for value, rows in given.items():
             slot = self._slots.get(value.name)
@@ -198,9 +198,9 @@ class Trial:
         replay.write_gradients(flat)
         words = {f"key{i}": int(word) for i, word in enumerate(key(0, 0))}
         replay.set(rate=self._rate, seed=0, **words)
-        return replay, learnt
+        return replay, train_state
 
-    def _given(
+    def _by_value(
         self, ops: Iterable[Op], batch: int, seed: int,
         known: Container[Value] = (),
     ) -> dict[Value, Array]:
@@ -290,13 +290,13 @@ class Trial:
         """The data set of each seed: trials share it."""
         return {}
 
-    def _learnt(self) -> Learnt:
-        return Learnt(self.session, self.network.parameters.copy(), self._state)
+    def _train_state(self) -> TrainState:
+        return TrainState(self.session, self.network.parameters.copy(), self._state)
 
     @cached_property
-    def _unchanged(self) -> Learnt:
+    def _unchanged(self) -> TrainState:
         """Parameters and state that steps without an update share."""
-        return self._learnt()
+        return self._train_state()
 
     @cached_property
     def _passed(self) -> set[tuple[Any, ...]]:
@@ -343,11 +343,12 @@ class _Replay(Replay):
     """Steps that share the memory of some values with others."""
 
     def __init__(
-        self, session: Session, steps: Sequence[Step], layout: Layout, learnt: Learnt,
+        self, session: Session, steps: Sequence[Step], layout: Layout,
+        train_state: TrainState,
         values: Container[Value], shared: dict[Value, Memory],
     ) -> None:
         self._sharing, self._shared_values = values, shared
-        super().__init__(session, steps, layout, learnt)
+        super().__init__(session, steps, layout, train_state)
 
     def _value(self, value: Value) -> Memory:
         if value not in self._sharing:

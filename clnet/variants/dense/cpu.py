@@ -13,7 +13,14 @@ from clnet.ir.ops import LayerOps, Span
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Alarm, Launch, Packed, Parameters, Scratch, Table
+from clnet.opencl.launch import (
+    HelperTimeout,
+    Launch,
+    Packed,
+    Parameters,
+    Scratch,
+    Table,
+)
 from clnet.variants.base import (
     Config,
     Cost,
@@ -29,8 +36,8 @@ PANEL = 16  # outputs a panel
 BLOCK = 96  # samples a task at most
 LONG = 2e8  # flops; from about a millisecond on the caller's own start gains nothing
 GROUPS = (4, 2, 1, 8)  # panels a task, the usually best first
-PATIENCE = 1 << 16  # looks at another worker's task; some hundred microseconds
-LINGER = 1 << 18  # looks for another call; likewise
+MAX_POLLS = 1 << 16  # looks at another worker's task; some hundred microseconds
+SPIN_POLLS = 1 << 18  # looks for another call; likewise
 LAYER = np.dtype(  # a row of cpu.cl's table of layers
     [(name, np.int32) for name in ("n_in", "n_out", "packed", "out", "ldo", "function")]
     + [(name, np.float32) for name in ("steepness", "limit")]
@@ -100,8 +107,8 @@ class Cpu:
             "PANEL": PANEL,
             "STATE": STATE,
             "MANY": int(span.batch > 1),
-            "PATIENCE": PATIENCE,
-            "LINGER": LINGER,
+            "MAX_POLLS": MAX_POLLS,
+            "SPIN_POLLS": SPIN_POLLS,
         }
         starts = np.cumsum([0, *(_packed_size(layer) for layer in layers)])
         key = f"cpu panels of {[layer.apply.weights.offset for layer in layers]}"
@@ -123,7 +130,8 @@ class Cpu:
                 launch, kernel="helpers", global_size=(workers - 1,), standby=True
             )
             lead = replace(
-                launch, kernel="lead", global_size=(1,), arguments=(*shared, Alarm()),
+                launch, kernel="lead", global_size=(1,),
+                arguments=(*shared, HelperTimeout()),
                 place=serial_companion(device),
             )
             runs = (helpers, lead)

@@ -23,7 +23,7 @@ from clnet.variants.base import (
 )
 from clnet.variants.dense.chain import chain, chain_defines, functions_defines, table
 from clnet.variants.dense.mma import RATES, refuse_without_units
-from clnet.variants.packing import BLOCK, BLOCK_BYTES, PACKERS, PLANES, WARP, WORDS
+from clnet.variants.packing import BLOCK, BLOCK_BYTES, PACKERS, SPLITS, WARP, WORDS
 
 REGISTERS = 16  # blocks of terms, of all rows and planes, that a lane can hold
 CHUNK_BYTES = 8 << 10  # of weights, where not all stay in local memory
@@ -194,7 +194,7 @@ class _Shape:
         """Return the macros of ``fused_mma.h``, but for those of the chain."""
         return {
             "FIRST": self.first, "HIDDEN": self.inner, "LAST": self.last,
-            "CHUNK": self.chunk, "PLANES": self.planes,
+            "CHUNK": self.chunk, "SPLITS": self.planes,
         }
 
 
@@ -203,7 +203,7 @@ def _shape(span: Span, device: Device) -> _Shape:
     inner = max((layer.n_out for layer in layers[:-1]), default=0)
     return _Shape(
         -(-layers[0].n_in // BLOCK), -(-inner // BLOCK), -(-layers[-1].n_out // BLOCK),
-        len(layers), PLANES[span.precision], device.declared_local_memory,
+        len(layers), SPLITS[span.precision], device.declared_local_memory,
     )
 
 

@@ -19,15 +19,15 @@ from clnet.variants.base import (
     layer_defines,
     padded,
     refuse_unless_dense_layers,
-    refuse_unless_groups_meet,
+    refuse_unless_forward_progress,
     span_bytes,
     span_flops,
 )
 from clnet.variants.packing import (
     BLOCK,
     BLOCK_BYTES,
-    PLANES,
     ROWS,
+    SPLITS,
     TERMS,
     WARP,
     Packing,
@@ -40,9 +40,9 @@ PANEL = 16  # tiles of samples whose groups are neighbours
 RATES = {2: 3.0, 1: 8.0}  # times what float32 arithmetic does, by planes
 KEYS = (
     "units", "tile_m", "tile_n", "warps_m", "warps_n", "step", "stages", "slice",
-    "copier",
+    "producer",
 )
-COPIERS = (0, 1, 4)  # warps that copy, by what `copier` says
+PRODUCER_WARPS = (0, 1, 4)  # warps that copy, by what `producer` says
 SHAPES = {  # by planes; from large to small: large tiles read less
     2: (
         (80, 128, 128, 2, 2, 1, 2, 1, 0),
@@ -166,7 +166,7 @@ class Product:
     def resident(self, config: Config, device: Device) -> int:
         """Return how many groups with a warp group's units a compute unit holds."""
         sums = config["tile_n"] // 2 * (2 * self.planes - 1)  # two, and what is added
-        warps = config["warps_m"] + config["copier"]
+        warps = config["warps_m"] + config["producer"]
         registers = WARP * warps * min(sums + OTHERS, MOST_REGISTERS)
         local = local_bytes(config, self.planes) + RESERVED_BYTES
         return max(1, min(REGISTERS // registers, device.unit_local_memory // local))
@@ -193,7 +193,7 @@ class Product:
         """Return the macros of ``mma.h``."""
         return {
             **{key.upper(): config[key] for key in KEYS}, "PANEL": PANEL,
-            "PLANES": self.planes,
+            "SPLITS": self.planes,
         }
 
 
@@ -277,7 +277,7 @@ def refuse_without_units(span: Span, device: Device) -> str | None:
 def refuse_unless_tiles_fit(span: Span, device: Device) -> str | None:
     """Return why matrix units are not there, or no room for their tiles, or None."""
     refusal = refuse_without_units(span, device)
-    if refusal or shapes_of(PLANES[span.precision], device):
+    if refusal or shapes_of(SPLITS[span.precision], device):
         return refusal
     return no_room_for_tiles(device)
 
@@ -294,14 +294,15 @@ def refuse_unless_units_meet(span: Span, device: Device) -> str | None:
     """Return why no launch of groups that wait computes dense layers, or None."""
     return (
         refuse_unless_dense_layers(span, device)
-        or refuse_unless_groups_meet(device)
+        or refuse_unless_forward_progress(device)
         or refuse_without_units(span, device)
     )
 
 
 def group_of(config: Config) -> int:
     """Return the work-items of a group."""
-    return WARP * (config["warps_m"] * config["warps_n"] + COPIERS[config["copier"]])
+    consumers = config["warps_m"] * config["warps_n"]
+    return WARP * (consumers + PRODUCER_WARPS[config["producer"]])
 
 
 @dataclass(frozen=True)
@@ -314,7 +315,8 @@ class Mma:
     Config: ``units``, the generation of matrix units; ``tile_m``, ``tile_n``, samples
     and neurons of a group; ``warps_m``, ``warps_n``, its warps; ``step``, blocks of 16
     inputs copied at once; ``stages``, steps in local memory; ``slice``, blocks that the
-    units add up; ``copier``, whether a warp of its own copies; ``parts`` of the inputs,
+    units add up; ``producer``, whether a warp of its own copies; ``parts``, of the
+    inputs,
     whose sums a launch adds.
     """
 
@@ -412,7 +414,7 @@ def _layers(span: Span) -> tuple[LayerOps, ...]:
 
 
 def _products(span: Span) -> list[Product]:
-    planes = PLANES[span.precision]
+    planes = SPLITS[span.precision]
     return [Product(span.batch, x.n_out, x.n_in, planes) for x in _layers(span)]
 
 

@@ -11,7 +11,7 @@ from itertools import accumulate
 from clnet.ir.ops import Span
 from clnet.nn.activations import activation
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Distress, Launch, Packed, Parameters, Scratch
+from clnet.opencl.launch import Launch, Packed, Parameters, Scratch, TimeoutFlag
 from clnet.opencl.program import GROUP_UNITS, matrix_units
 from clnet.variants.base import (
     Config,
@@ -36,9 +36,9 @@ from clnet.variants.dense.mma import (
     refuse_unless_units_meet,
     tile_room,
 )
-from clnet.variants.packing import BLOCK, BLOCK_BYTES, PLANES, WORDS, Packing
+from clnet.variants.packing import BLOCK, BLOCK_BYTES, SPLITS, WORDS, Packing
 
-PATIENCE = 1 << 22  # looks: some seconds
+MAX_POLLS = 1 << 22  # looks: some seconds
 KEYS = ("tile_m", "tile_n", "narrow", "step", "stages")
 # By planes; stages are as many as a unit has room for: it has one group.
 SHAPES = {
@@ -116,7 +116,7 @@ class MmaChain:
         """Return those that local memory holds."""
         configs = (
             dict(zip(KEYS, shape, strict=True))
-            for shape in SHAPES[PLANES[span.precision]]
+            for shape in SHAPES[SPLITS[span.precision]]
         )
         room = tile_room(GROUP_UNITS, device)
         return tuple(
@@ -136,7 +136,7 @@ class MmaChain:
             + 4 * (len(tiling.products) + 1) * tiling.tiles_of_rows
             + 4 * device.compute_units,
             compute_units=device.compute_units,
-            efficiency=RATES[PLANES[span.precision]],
+            efficiency=RATES[SPLITS[span.precision]],
         )
 
     def launches(
@@ -148,7 +148,7 @@ class MmaChain:
         x, y = layers[0].apply.x, layers[-1].act.y
         first, last = (layers[i].apply.weights.offset for i in (0, -1))
         weights, rows = tiling.weights, tiling.rows
-        planes = PLANES[span.precision]
+        planes = SPLITS[span.precision]
         key = f"mma_chain {first} to {last} in {planes} halves by {tiling.widths}"
         size, scales_size = weights[-1]
         packed = Packed(key, size), Packed(f"{key}, scales", scales_size)
@@ -187,7 +187,7 @@ class MmaChain:
             "N_IN": x.width,
             "X_PADDED": padded(x),
             "Y_PADDED": padded(y),
-            "PATIENCE": PATIENCE,
+            "MAX_POLLS": MAX_POLLS,
         }
         return (
             *(
@@ -205,7 +205,7 @@ class MmaChain:
                     x, x.stride, values, *scales, *packed, Parameters(), y, y.stride,
                     span.batch,
                     Scratch("counts", 4 * (len(layers) + 1) * tiling.tiles_of_rows),
-                    Scratch("launches", 4 * groups), Distress(),
+                    Scratch("launches", 4 * groups), TimeoutFlag(),
                 ),
             ),
         )
@@ -222,7 +222,7 @@ class Tiling:
     @cached_property
     def products(self) -> tuple[Product, ...]:
         """Each layer's."""
-        planes = PLANES[self.span.precision]
+        planes = SPLITS[self.span.precision]
         return tuple(
             Product(self.span.batch, layer.n_out, layer.n_in, planes)
             for layer in chain(self.span)
@@ -266,7 +266,7 @@ class Tiling:
         return {
             **self.config, "tile_n": width, "units": GROUP_UNITS, "parts": 1,
             "slice": 4, "warps_m": self.config["tile_m"] // BLOCK, "warps_n": 1,
-            "copier": self.config["tile_m"] // GROUP_ROWS,
+            "producer": self.config["tile_m"] // GROUP_ROWS,
         }
 
     @cached_property

@@ -9,14 +9,21 @@ from itertools import accumulate
 from clnet.ir.ops import Span
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Answer, Distress, Given, Launch, Parameters, Scratch
+from clnet.opencl.launch import (
+    ByValueInput,
+    Launch,
+    Parameters,
+    Scratch,
+    TimeoutFlag,
+    ZeroCopyOutput,
+)
 from clnet.opencl.program import inline_ptx
 from clnet.variants.base import (
     Config,
     Cost,
     Reach,
     refuse_unless_dense_layers,
-    refuse_unless_groups_meet,
+    refuse_unless_forward_progress,
     span_bytes,
     span_flops,
 )
@@ -41,9 +48,9 @@ SLOTS = 32  # at most: each is readied by a work-item
 DEEP_RING = 160 << 10
 HOLDERS = (8, 4, 2, 1)  # work-items that add up a row's sums
 OWN = 176  # of a work-item at most
-NAP = 40  # ns between looks, where they share a path with weights
-PATIENCE = 1 << 22  # looks at a word: some seconds
-GIVEN = 224  # inputs among a launch's arguments: OpenCL promises 1 KiB for all of these
+BACKOFF_NS = 40  # ns between looks, where they share a path with weights
+MAX_POLLS = 1 << 22  # looks at a word: some seconds
+BY_VALUE = 224  # inputs: OpenCL promises 1 KiB for all arguments of a kernel
 WORD = 4  # bytes of a value, of its word, and of a launch's number
 VECTOR = 16  # bytes
 FLAGS = 16  # bytes of a slot's two
@@ -67,7 +74,7 @@ class Persistent:
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse batches, and devices whose groups may run one after the other."""
         refusal = refuse_unless_dense_layers(span, device)
-        refusal = refusal or refuse_unless_groups_meet(device)
+        refusal = refusal or refuse_unless_forward_progress(device)
         if refusal is not None:
             return refusal
         if span.batch > 1:
@@ -117,7 +124,7 @@ class Persistent:
         defines = {
             **chain_defines(span),
             "GROUP": group,
-            "PATIENCE": PATIENCE,
+            "MAX_POLLS": MAX_POLLS,
             "WORDS": table(accumulate(words[:-1], initial=0)),
             "IN_ALL": sum(words),
         }
@@ -127,21 +134,22 @@ class Persistent:
         else:
             kernel, size = "persistent", group
             defines |= {
-                "NAP": NAP,
+                "BACKOFF_NS": BACKOFF_NS,
                 "TEAM": _team(device),
                 "DEPTH": config["depth"],
                 "ROOM": _room(span, config["depth"], device),
             }
         x, y = layers[0].apply.x, layers[-1].act.y
-        given = (Given(x),) if x.width <= GIVEN else ()
-        defines["GIVEN"] = len(given) * x.width
+        given = (ByValueInput(x),) if x.width <= BY_VALUE else ()
+        defines["BY_VALUE"] = len(given) * x.width
         return (
             Launch(
                 f"dense/{kernel}.cl", kernel, defines, (groups * size,), (size,),
                 (
                     Parameters(), x, x.width, y,
                     Scratch("words", 2 * WORD * sum(words)),
-                    Scratch("launches", WORD * groups), Distress(), Answer(y), *given,
+                    Scratch("launches", WORD * groups), TimeoutFlag(),
+                    ZeroCopyOutput(y), *given,
                 ),
             ),
         )
@@ -222,7 +230,7 @@ def _ring(span: Span, config: Config, device: Device) -> dict[str, int]:
         "HALVINGS": halvings,
         "HOLDERS": holders,
         "KEEP": min(100 * CACHE // span_bytes(span), 100),
-        "NAP": 0,
+        "BACKOFF_NS": 0,
     }
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from clnet.ir.ops import LayerOps, Nonlinearity, Span
 from clnet.nn.activations import activation
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Distress, Launch, Packed, Parameters, Scratch, Table
+from clnet.opencl.launch import Launch, Packed, Parameters, Scratch, Table, TimeoutFlag
 from clnet.variants.base import Config, Cost, Reach, real, span_bytes, span_flops
 from clnet.variants.dense.chain import chain, functions_defines, strides
 from clnet.variants.dense.mma import RATES, refuse_unless_units_meet
@@ -25,7 +25,7 @@ TILE = 8  # samples
 HALVES = 2  # that keep a value
 BOTH_BYTES = HALVES * BLOCK_BYTES  # of a block
 PIECE_BYTES, SCALES_BYTES, TASK_BYTES = 512, 32, 80
-PATIENCE = 1 << 22  # looks: some seconds
+MAX_POLLS = 1 << 22  # looks: some seconds
 KEYS = ("warps", "rows", "columns", "chunk")
 # Sixteen warps: four on each part of a unit hide what matrix units keep a warp waiting.
 SHAPES = (
@@ -117,7 +117,7 @@ class PersistentMma:
         groups, group = schedule.groups, WARP * config["warps"]
         defines = {
             "REAL": real(span),
-            "PLANES": HALVES,
+            "SPLITS": HALVES,
             **functions_defines(span, schedule.functions),
             **{name.upper(): config[name] for name in ("warps", "rows", "columns")},
             "CHUNK": config["chunk"],
@@ -127,7 +127,7 @@ class PersistentMma:
             "TASKS": schedule.most_tasks,
             "PIECES": schedule.pieces[-1],
             "PARTS": schedule.sums[-1],
-            "PATIENCE": PATIENCE,
+            "MAX_POLLS": MAX_POLLS,
         }
         shape = ", ".join(f"{name} {value}" for name, value in config.items())
         return (
@@ -152,7 +152,7 @@ class PersistentMma:
                         f"{key}, {span.batch} samples on {groups} groups, {shape}",
                         lambda: schedule.tasks,
                     ),
-                    Distress(),
+                    TimeoutFlag(),
                 ),
             ),
         )

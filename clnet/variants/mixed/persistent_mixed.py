@@ -17,14 +17,14 @@ from clnet.nn.storage.base import Storage
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import (
-    Answer,
-    Distress,
-    Given,
+    ByValueInput,
     Launch,
     Packed,
     Parameters,
     Scratch,
     Table,
+    TimeoutFlag,
+    ZeroCopyOutput,
 )
 from clnet.opencl.program import inline_ptx
 from clnet.variants.base import (
@@ -32,12 +32,12 @@ from clnet.variants.base import (
     Cost,
     Reach,
     real,
-    refuse_unless_groups_meet,
+    refuse_unless_forward_progress,
     span_bytes,
     span_flops,
 )
 from clnet.variants.dense.chain import functions_defines
-from clnet.variants.dense.persistent import GIVEN, LINE, NAP, PATIENCE, WORD
+from clnet.variants.dense.persistent import BACKOFF_NS, BY_VALUE, LINE, MAX_POLLS, WORD
 from clnet.variants.mixed.products import (
     Layer,
     layers_of,
@@ -80,7 +80,7 @@ class PersistentMixed:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse batches, and devices whose groups may run one after the other."""
-        refusal = _refuse_layers(span) or refuse_unless_groups_meet(device)
+        refusal = _refuse_layers(span) or refuse_unless_forward_progress(device)
         if refusal is not None:
             return refusal
         if span.batch > 1:
@@ -141,13 +141,13 @@ class PersistentMixed:
         groups, group = config["groups"], config["group"]
         lists, tasks = Lists(span, groups), Tasks(span, config, device)
         x, y = span.inputs[0], span.outputs[0]
-        given = (Given(x),) if x.width <= GIVEN else ()
+        given = (ByValueInput(x),) if x.width <= BY_VALUE else ()
         words = sum(_words(span))
         defines: dict[str, int | str] = {
             "REAL": real(span), "GROUP": group, "DEPTH": config["depth"],
             "ROOM": _room(span, config, device), "TASKS": tasks.most,
-            "IN_ALL": words, "PATIENCE": PATIENCE, "NAP": NAP,
-            "GIVEN": len(given) * x.width,
+            "IN_ALL": words, "MAX_POLLS": MAX_POLLS, "BACKOFF_NS": BACKOFF_NS,
+            "BY_VALUE": len(given) * x.width,
             **functions_defines(span, _functions(span)),
         }
         size, takers = VECTOR * lists.vectors, min(TAKERS, device.largest_group)
@@ -166,7 +166,8 @@ class PersistentMixed:
                     Parameters(), packed, lists.table("starts"),
                     lists.table("columns"), tasks.table(), x, x.width, y,
                     Scratch("words", 2 * WORD * words),
-                    Scratch("launches", WORD * groups), Distress(), Answer(y), *given,
+                    Scratch("launches", WORD * groups), TimeoutFlag(),
+                    ZeroCopyOutput(y), *given,
                 ),
             ),
         )

@@ -13,8 +13,8 @@ from clnet.variants.sparse.sparse import (
     csr_runs,
     refuse_unless_product,
     sparse_product,
-    turn,
-    turned,
+    tile_scratch,
+    transpose,
     vector_lanes,
 )
 
@@ -57,7 +57,7 @@ class Csr:
         if tile == 1:
             # Values of x come one at a time: about a quarter of what vectors do.
             return Cost(span_flops(span), moved, 1, 0, units, 0.25)
-        scratch = turned(span, product.x, tile, "x").size
+        scratch = tile_scratch(span, product.x, tile, "x").size
         again = -(-span.batch // tile) - 1
         moved += 2 * scratch + again * (product.index_bytes() + size * entries)
         return Cost(span_flops(span), moved, 2, scratch, units)
@@ -68,7 +68,7 @@ class Csr:
         """Return the product, and for tiles the turning of x before it."""
         product, tile, runs = sparse_product(span), config["tile"], config["runs"]
         x, bias, lanes = product.x, product.bias, vector_lanes(span)
-        scratch = turned(span, x, tile, "x")
+        scratch = tile_scratch(span, x, tile, "x")
         launch = Launch(
             "sparse/csr.cl", "csr",
             {
@@ -87,4 +87,4 @@ class Csr:
         )
         if tile == 1:
             return (launch,)
-        return turn(span, x, tile, scratch, device), launch
+        return transpose(span, x, tile, scratch, device), launch

@@ -30,8 +30,8 @@ from clnet.variants.sparse.sparse import (
     SparseProduct,
     refuse_unless_product,
     sparse_product,
-    turn,
-    turned,
+    tile_scratch,
+    transpose,
 )
 
 # The usually best first.
@@ -105,7 +105,7 @@ class Sell:
         moved = span_bytes(span) + storage.nbytes(size) * tiles
         scratch = 0
         if tile > 1:
-            scratch = turned(span, product.x, tile, "x").size
+            scratch = tile_scratch(span, product.x, tile, "x").size
             moved += 2 * scratch + size * product.entries * span.batch // 2
         elif config["staged"]:
             moved += size * product.columns * slices * span.batch
@@ -125,8 +125,10 @@ class Sell:
         assert isinstance(storage, (EllStorage, SellStorage))
         height, slices = _height(storage), _slices(storage)
         items = height // config["vector"] if tile == 1 else height * tile // 4
-        scratch = turned(span, product.x, tile, "x")
-        before = (turn(span, product.x, tile, scratch, device),) if tile > 1 else ()
+        scratch = tile_scratch(span, product.x, tile, "x")
+        before: tuple[Launch, ...] = ()
+        if tile > 1:
+            before = (transpose(span, product.x, tile, scratch, device),)
         bias = product.bias
 
         def table(what: str) -> Table:

@@ -23,8 +23,8 @@ from clnet.variants.base import (
     unsupported_dtype,
 )
 
-TURNED_FEATURES = 32  # of a group
-TURNING_GROUP = 256  # work-items
+TRANSPOSED_FEATURES = 32  # of a group
+TRANSPOSE_GROUP = 256  # work-items
 VECTOR = 4  # entries read at once; lists are padded to whole vectors
 SPARE = 16  # numbers of local memory that alignment may take
 MOST = 12  # configs that are worth measuring
@@ -300,21 +300,24 @@ def sparse_product(span: Span) -> SparseProduct:
     )
 
 
-def turned(span: Span, value: Value, tile: int, name: str) -> Scratch:
+def tile_scratch(span: Span, value: Value, tile: int, name: str) -> Scratch:
     """Return the scratch that holds a value turned into tiles of samples."""
     tiles = -(-span.batch // tile)
     return Scratch(name, item_size(span) * tiles * (value.width + 1) * tile)
 
 
-def turn(
+def transpose(
     span: Span, value: Value, tile: int, scratch: Scratch, device: Device
 ) -> Launch:
     """Return the launch that turns a value (``transpose.cl``)."""
-    group = 1 if device.type == "cpu" else min(TURNING_GROUP, device.largest_group)
-    blocks = -(-value.width // TURNED_FEATURES)
+    group = 1 if device.type == "cpu" else min(TRANSPOSE_GROUP, device.largest_group)
+    blocks = -(-value.width // TRANSPOSED_FEATURES)
     return Launch(
-        "sparse/transpose.cl", "turn",
-        {"REAL": real(span), "TILE": tile, "BLOCK": TURNED_FEATURES, "GROUP": group},
+        "sparse/transpose.cl", "transpose",
+        {
+            "REAL": real(span), "TILE": tile, "BLOCK": TRANSPOSED_FEATURES,
+            "GROUP": group,
+        },
         (blocks * group, -(-span.batch // tile)), (group, 1),
         (value, value.stride, scratch, value.width, span.batch),
     )

@@ -25,8 +25,8 @@ from clnet.variants.sparse.sparse import (
     largest_group,
     refuse_unless_product,
     sparse_product,
-    turn,
-    turned,
+    tile_scratch,
+    transpose,
 )
 
 TILES = (32, 16, 8, 4)  # samples
@@ -77,7 +77,7 @@ class SparseTeam:
         moved = span_bytes(span) + entries * tiles
         scratch = 0
         if tile > 1:
-            scratch = turned(span, product.x, tile, "x").size
+            scratch = tile_scratch(span, product.x, tile, "x").size
             moved += 2 * scratch + size * product.entries * span.batch // 2
         elif config["stages"]:
             moved += size * product.columns * blocks * span.batch
@@ -94,8 +94,10 @@ class SparseTeam:
         """Return the product, and for tiles the turning of x before it."""
         product, tile = sparse_product(span), config["tile"]
         group = config["group"]
-        scratch = turned(span, product.x, tile, "x")
-        before = (turn(span, product.x, tile, scratch, device),) if tile > 1 else ()
+        scratch = tile_scratch(span, product.x, tile, "x")
+        before: tuple[Launch, ...] = ()
+        if tile > 1:
+            before = (transpose(span, product.x, tile, scratch, device),)
         bias, stages = product.bias, config["stages"]
         width = -(-product.columns // max(1, stages))
         starts, *others = product.lists.tables()

@@ -13,9 +13,9 @@ from clnet.nn.random import half_bits
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import (
-    Alarm,
     Argument,
     Gradients,
+    HelperTimeout,
     Launch,
     Parameters,
     Scalar,
@@ -24,7 +24,7 @@ from clnet.opencl.launch import (
     Table,
 )
 from clnet.variants.base import Config, Cost, Reach, refuse_unless_cpu, span_flops
-from clnet.variants.dense.cpu import LINGER, PATIENCE, serial_companion
+from clnet.variants.dense.cpu import MAX_POLLS, SPIN_POLLS, serial_companion
 from clnet.variants.training.optimisers import live_table, rule_defines
 from clnet.variants.training.whole_step import (
     APART,
@@ -44,9 +44,9 @@ MOST_TASKS = 8  # of each worker; more only make more gradients to be added
 SYNC = 16  # words of the synchronisation before those of the tasks
 EFFICIENCY = 0.8  # of the products of a large tile
 LANE_SUMS = 40  # samples whose products take as long as the sums over lanes do
-TASK_LOOKS = 4  # looks at another's task a flop of it: many times what it takes
-LOOKS = (1 << 31) - 1  # at most
-UPDATE_LOOKS = 40  # looks for another step an element that is updated: likewise
+TASK_POLLS = 4  # looks at another's task a flop of it: many times what it takes
+MOST_POLLS = (1 << 31) - 1  # at most
+UPDATE_POLLS = 40  # looks for another step an element that is updated: likewise
 
 
 @dataclass(frozen=True)
@@ -117,13 +117,13 @@ class Epoch:
             data.append(_turned(weight[0], span, tile) if weight else data[1])
             turns = [
                 Launch(
-                    "training/epoch.cl", "turn", defines,
+                    "training/epoch.cl", "transpose", defines,
                     (round_up(span.batch, tile) // LANES,), (1,),
-                    (value, value.width, span.batch, turned, _rows(value), tile,
+                    (value, value.width, span.batch, transposed, _rows(value), tile,
                      _pitch(tile)),
                     when="inputs",
                 )
-                for value, turned in zip(step.data, data, strict=False)
+                for value, transposed in zip(step.data, data, strict=False)
             ]
         n = span.batch if gather is None else gather.samples
         shared: tuple[Argument, ...] = (
@@ -140,7 +140,8 @@ class Epoch:
         flops = span_flops(span) // shape.tasks
         changing: tuple[Argument, ...] = (
             Gradients(), State(), step.tally.totals, live, t.width,
-            min(PATIENCE + TASK_LOOKS * flops, LOOKS), Scalar("steps"), Scalar("first"),
+            min(MAX_POLLS + TASK_POLLS * flops, MOST_POLLS), Scalar("steps"),
+            Scalar("first"),
             Scalar("samples"), Scalar("seen"), Scalar("fresh"), Scalar("rate", "real"),
             Scalar("count"), Scalar("seed", "uint"), *KEY,
         )
@@ -154,10 +155,12 @@ class Epoch:
         elif config["caller"]:
             runs = (
                 Launch("training/epoch.cl", "helpers", defines, (workers - 1,), (1,),
-                       (*shared, min(LINGER + UPDATE_LOOKS * shape.size, LOOKS)),
+                       (*shared,
+                        min(SPIN_POLLS + UPDATE_POLLS * shape.size, MOST_POLLS)),
                        standby=True),
                 Launch("training/epoch.cl", "lead", defines, (1,), (1,),
-                       (*shared, *changing, Alarm()), place=serial_companion(device)),
+                       (*shared, *changing, HelperTimeout()),
+                       place=serial_companion(device)),
             )
         else:
             changing = tuple(1 if a == Scalar("steps") else a for a in changing)

@@ -28,7 +28,7 @@ from clnet.opencl.launch import (
 from clnet.variants.base import Config, Cost, Reach, number, padded, real, span_flops
 from clnet.variants.dense.chain import table
 from clnet.variants.dense.mma import refuse_without_units
-from clnet.variants.packing import BLOCK, BLOCK_BYTES, PACKERS, PLANES, WARP
+from clnet.variants.packing import BLOCK, BLOCK_BYTES, PACKERS, SPLITS, WARP
 from clnet.variants.training.optimisers import live_table, rule_defines
 from clnet.variants.training.whole_step import (
     APART,
@@ -230,7 +230,7 @@ def _shared_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
     steepness = [layer.act.nonlinearity.steepness[0] for layer in step.layers]
     return {
         "FIRST": shape.first, "HIDDEN": shape.inner, "LAST": shape.last,
-        "PLANES": shape.planes, "LAYERS": shape.layers,
+        "SPLITS": shape.planes, "LAYERS": shape.layers,
         "N_IN": step.layers[0].n_in,
         "N_OUT": table(layer.n_out for layer in step.layers),
         "STRIDE": table(shape.strides),
@@ -374,7 +374,7 @@ def _shape(span: Span) -> _Shape:
     inner = max((layer.n_out for layer in layers[:-1]), default=0)
     return _Shape(
         -(-layers[0].n_in // BLOCK), -(-inner // BLOCK), -(-layers[-1].n_out // BLOCK),
-        tuple(strides), PLANES[span.precision],
+        tuple(strides), SPLITS[span.precision],
     )
 
 

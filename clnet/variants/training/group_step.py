@@ -17,7 +17,6 @@ from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     Argument,
-    Distress,
     Gradients,
     Launch,
     Parameters,
@@ -25,6 +24,7 @@ from clnet.opencl.launch import (
     Scratch,
     State,
     Table,
+    TimeoutFlag,
 )
 from clnet.opencl.program import inline_ptx
 from clnet.variants.base import Config, Cost, Reach, gpu_shape, span_flops
@@ -47,7 +47,7 @@ GROUPS = (512, 256)  # work-items of a group, the usually best first
 PARTS = 8  # work-items that share an element when gradients are added
 PADDING = 4  # samples behind a tile's, which spread its rows over the banks
 FEW = 2  # tiles that one group does as fast as several
-PATIENCE = 1 << 20  # looks at who has come: about a second
+MAX_POLLS = 1 << 20  # looks at who has come: about a second
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,8 @@ class GroupStep:
             meeting: tuple[Argument, ...] = ()
             if config["together"]:
                 count = min(device.compute_units, max(groups, blocks))
-                defines |= {"MEET": 1 << count.bit_length(), "PATIENCE": PATIENCE}
-                meeting = (Scratch("came", 4), Distress())
+                defines |= {"MEET": 1 << count.bit_length(), "MAX_POLLS": MAX_POLLS}
+                meeting = (Scratch("came", 4), TimeoutFlag())
             return (
                 Launch(
                     "training/group_step.cl", "steps", defines, (count * group,),

@@ -18,7 +18,7 @@ from clnet.variants.dense.mma import (
     group_of,
     refuse_unless_tiles_fit,
 )
-from clnet.variants.packing import PLANES, Packing
+from clnet.variants.packing import SPLITS, Packing
 from clnet.variants.training.gemm_backward import GemmBackward, carried
 
 SOURCE = "training/mma_backward.cl"
@@ -59,7 +59,7 @@ class MmaBackward:
 
 
 def _product(span: Span) -> Product:
-    op, planes = span.ops[0], PLANES[span.precision]
+    op, planes = span.ops[0], SPLITS[span.precision]
     assert isinstance(op, (ApplyT, Outer))
     storage = op.storage
     if isinstance(op, ApplyT):
@@ -99,7 +99,7 @@ def _apply_t(span: Span, config: Config) -> tuple[Launch, ...]:
         ),
         second.launch(
             Parameters(), op.weights.offset, storage.stride, *a, second=True,
-            turned=True,
+            transposed=True,
         ),
         _multiplied(
             "apply_t", span, config, (*ds, *a), {"OUTER": 0, **to.defines},
@@ -124,9 +124,9 @@ def _outer(span: Span, config: Config) -> tuple[Launch, ...]:
         totals = Gradients(), other.bias.offset
     return (
         first.launch(
-            op.ds, 0, op.ds.stride, *ds, second=False, turned=True, totals=totals
+            op.ds, 0, op.ds.stride, *ds, second=False, transposed=True, totals=totals
         ),
-        second.launch(op.x, 0, op.x.stride, *x, second=True, turned=True),
+        second.launch(op.x, 0, op.x.stride, *x, second=True, transposed=True),
         _multiplied(
             "outer", span, config, (*ds, *x), {"OUTER": 1, "HAS_BIAS": 0},
             (

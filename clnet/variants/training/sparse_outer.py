@@ -31,8 +31,8 @@ from clnet.variants.sparse.sparse import (
     csr_runs,
     index_type,
     largest_group,
-    turn,
-    turned,
+    tile_scratch,
+    transpose,
     vector_lanes,
 )
 
@@ -82,7 +82,7 @@ class SparseOuter:
         """Count an entry's values of x for every sample, and turned values twice."""
         op, entries = _op(span)
         tile, size = config["tile"], item_size(span)
-        scratch = turned(span, op.ds, tile, "ds").size + turned(
+        scratch = tile_scratch(span, op.ds, tile, "ds").size + tile_scratch(
             span, op.x, tile, "x"
         ).size
         moved = span_bytes(span) + 2 * scratch + entries * (8 + size * span.batch)
@@ -103,8 +103,12 @@ class SparseOuter:
         op, entries = _op(span)
         tile, storage = config["tile"], op.storage
         assert isinstance(storage, SparseStorage)
-        ds, x = turned(span, op.ds, tile, "ds"), turned(span, op.x, tile, "x")
-        before = turn(span, op.ds, tile, ds, device), turn(span, op.x, tile, x, device)
+        ds = tile_scratch(span, op.ds, tile, "ds")
+        x = tile_scratch(span, op.x, tile, "x")
+        before = (
+            transpose(span, op.ds, tile, ds, device),
+            transpose(span, op.x, tile, x, device),
+        )
         if "runs" in config:
             return *before, _by_rows(op, span, config, ds, x)
         group = config["group"]

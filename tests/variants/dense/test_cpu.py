@@ -164,8 +164,8 @@ def test_helpers_may_go_and_come_between_calls(mode):
 @pytest.fixture
 def impatient(monkeypatch):
     """No worker waits for another: tasks that are held are done again."""
-    monkeypatch.setattr(cpu, "PATIENCE", 1)
-    monkeypatch.setattr(cpu, "LINGER", 200)
+    monkeypatch.setattr(cpu, "MAX_POLLS", 1)
+    monkeypatch.setattr(cpu, "SPIN_POLLS", 200)
 
 
 @pytest.mark.parametrize("group", [1, 4])

@@ -24,7 +24,7 @@ from clnet.variants.dense.mma import (
     shapes_of,
     tile_room,
 )
-from clnet.variants.packing import PLANES, Packing
+from clnet.variants.packing import SPLITS, Packing
 from clnet.variants.training.mma_backward import MmaBackward
 
 EPS = {"highest": 2.0**-23, "high": 2.0**-12, "medium": 2.0**-8}
@@ -47,12 +47,12 @@ def checked(network, span, config, variant=None):
 
 @pytest.mark.parametrize(("precision", "place"), [
     pytest.param(name, i, marks=() if i in (0, 3, last) else pytest.mark.sweep)
-    for name in PRECISIONS[:2] for last in [len(SHAPES[PLANES[name]]) - 1]
+    for name in PRECISIONS[:2] for last in [len(SHAPES[SPLITS[name]]) - 1]
     for i in range(last + 1)
 ])
 def test_edges(precision, place):
     """Outputs, and the sums that the derivative of silu reads."""
-    shape = SHAPES[PLANES[precision]][place]
+    shape = SHAPES[SPLITS[precision]][place]
     function = "silu" if place % 2 else "tanh"
     network = Network(37 + place, [Dense(shape[2] + 5, function), Dense(2)], seed=1)
     span = forward(network, shape[1] + 1, precision)
@@ -76,7 +76,7 @@ def test_row_of_layers(units, precision):
     network = Network(37, layers, seed=1)
     program = network.program.at(precision)
     span = program.span(0, len(program.ops), 66)
-    shape = SHAPES[PLANES[precision]][units]
+    shape = SHAPES[SPLITS[precision]][units]
     checked(network, span, config_of(shape, parts=2 + units))
     layers = [Dense(4, "relu"), Dense(4)]
     span = forward(Network(3, layers), 4)

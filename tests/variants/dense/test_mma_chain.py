@@ -24,7 +24,7 @@ from clnet.variants.dense.mma_chain import (
     MmaChain,
     Tiling,
 )
-from clnet.variants.packing import PLANES
+from clnet.variants.packing import SPLITS
 
 DECLARED_BYTES = 205 << 10  # that a group of such a device may declare
 
@@ -109,12 +109,12 @@ def test_all_units_at_once(batch, precision):
     """Layers of less tiles than groups and of more."""
     sizes = 203, 1500, 700, 2100, 33
     networks = mixed(*sizes), Network.mlp(sizes, "relu", seed=1)
-    for number, shape in enumerate(SHAPES[PLANES[precision]][batch > 200 :: 2]):
+    for number, shape in enumerate(SHAPES[SPLITS[precision]][batch > 200 :: 2]):
         check(networks[number % 2], batch, config_of(*shape), precision, device=DEVICE)
 
 
 def test_shapes_keep_to_what_the_kernel_says():
-    for precision, planes in PLANES.items():
+    for precision, planes in SPLITS.items():
         span, shapes = whole(mixed(3, 4, 2), 2, precision), SHAPES[planes]
         assert len(set(shapes)) == len(shapes)
         for shape in shapes:
@@ -166,7 +166,7 @@ def test_refusals():
 
 @CPU_ONLY
 def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
-    monkeypatch.setattr(mma_chain, "PATIENCE", 100)
+    monkeypatch.setattr(mma_chain, "MAX_POLLS", 100)
     network = mixed(30, 400, 2)
     device = replace(ONE_GROUP, compute_units=5 * DEVICE.compute_units)
     config = config_of(64, 64, 32, 4, 2)

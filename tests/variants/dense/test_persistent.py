@@ -150,7 +150,7 @@ def test_answers_at_the_hosts_own_address(monkeypatch):
     device = clnet.device(device)
     assert device.mapped_host_memory
     for looks in (2000, 1):
-        monkeypatch.setattr(executable, "LOOKS", looks)
+        monkeypatch.setattr(executable, "MAX_POLLS", looks)
         check(Network.mlp([20, 9, 4], "tanh", seed=2), SMALL, device)
 
 
@@ -170,7 +170,7 @@ def test_refusals():
 
 @CPU_ONLY
 def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
-    monkeypatch.setattr(persistent, "PATIENCE", 1000)
+    monkeypatch.setattr(persistent, "MAX_POLLS", 1000)
     network = Network.mlp([30, 40, 20], "sigmoid", seed=1)
     device = posing(5 * DEVICE.compute_units)
     (waiting,) = steps_of(network, device, {"group": 1, "depth": 1})
@@ -179,7 +179,7 @@ def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
 
 @CPU_ONLY
 def test_a_planner_finds_out_by_measuring(monkeypatch):
-    monkeypatch.setattr(persistent, "PATIENCE", 1000)
+    monkeypatch.setattr(persistent, "MAX_POLLS", 1000)
     device = posing(5 * DEVICE.compute_units)
     network = Network.mlp([30, 40, 20], "sigmoid", seed=1)
     with pytest.warns(ClnetWarning, match="persistent is left out"):

@@ -181,7 +181,7 @@ def test_refusals():
 
 @CPU_ONLY
 def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
-    monkeypatch.setattr(persistent_mma, "PATIENCE", 100)
+    monkeypatch.setattr(persistent_mma, "MAX_POLLS", 100)
     network = Network.mlp([30, 40, 20], "sigmoid", seed=1)
     device = replace(ONE_GROUP, compute_units=5 * DEVICE.compute_units)
     config = config_of(1, 1, 1, 1)

@@ -12,7 +12,7 @@ from clnet import Dense, Local, Network, Sparse
 from clnet.ir import reference
 from clnet.planning.candidates import eligible
 from clnet.runtime.binding import Step
-from clnet.runtime.replay import Learnt, Replay
+from clnet.runtime.replay import Replay, TrainState
 from clnet.variants.mixed.fused_sparse import FusedSparse
 
 FUSED = FusedSparse()
@@ -53,9 +53,9 @@ def network_of(name, dtype="float32"):
 
 def run(network, span, config, place):
     """Compare a second call's output with the oracle; NaN went through the first."""
-    learnt = Learnt(SESSION, network.parameters, np.zeros((0, 0)))
+    train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
     step = Step(span, Posed(FUSED, place), config, PLACE)
-    replay = Replay(SESSION, [step], network.layout, learnt)
+    replay = Replay(SESSION, [step], network.layout, train_state)
     (x,), (y,) = span.inputs, span.outputs
     rows = np.random.default_rng(span.batch).uniform(-1, 1, (span.batch, x.width))
     rows = rows.astype(network.dtype)

@@ -181,7 +181,7 @@ def test_refusals():
 
 @CPU_ONLY
 def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
-    monkeypatch.setattr(persistent_mixed, "PATIENCE", 1000)
+    monkeypatch.setattr(persistent_mixed, "MAX_POLLS", 1000)
     network, device = network_of("windows"), posing(5 * DEVICE.compute_units)
     waiting = step_of(network, {"groups": 4, "group": 1, "depth": 1}, device)
     assert_computed_again(network, waiting, 1)

@@ -17,7 +17,7 @@ from clnet.ir.training_ops import ApplyT, Outer
 from clnet.nn.losses import loss_function
 from clnet.opencl.launch import Scratch
 from clnet.runtime.binding import Step
-from clnet.runtime.replay import Learnt, Replay
+from clnet.runtime.replay import Replay, TrainState
 from clnet.variants.sparse.csr import Csr
 from clnet.variants.sparse.dia import Dia
 from clnet.variants.sparse.sell import Sell
@@ -48,9 +48,9 @@ def run(network, program, span, variant, config, place, ops=None):
     """Compare what a span writes with the oracle."""
     assert variant.refuse(span, place) is None
     rng = np.random.default_rng(span.batch)
-    learnt = Learnt(SESSION, network.parameters, np.zeros((0, 0)))
+    train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
     step = Step(span, Posed(variant, place), config, PLACE)
-    replay = Replay(SESSION, [step], network.layout, learnt)
+    replay = Replay(SESSION, [step], network.layout, train_state)
     values = {"batch": np.array(span.batch)}
     for value in (*span.outputs, *span.inputs):
         if isinstance(span.ops[0], Outer) and value in span.outputs:

@@ -20,7 +20,7 @@ from clnet.nn.losses import loss_function
 from clnet.opencl.session import session
 from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
-from clnet.runtime.replay import Learnt, Replay
+from clnet.runtime.replay import Replay, TrainState
 from clnet.variants.reference.generic import MOST_ENTRIES, Generic
 from clnet.variants.reference.generic_backward import GenericBackward
 from clnet.variants.stencil.stencil import Stencil, streams
@@ -216,12 +216,12 @@ def backward(network, batch, place, choose):
         if variant.refuse(span, place) is not None:
             continue
         for config in choose(list(variant.space(span, place))):
-            learnt = Learnt(
+            train_state = TrainState(
                 session(DEVICE), network.parameters,
                 np.zeros((0, network.layout.size), network.dtype),
             )
             step = Step(span, variant, config, DEVICE)
-            run = Replay(session(DEVICE), [step], network.layout, learnt)
+            run = Replay(session(DEVICE), [step], network.layout, train_state)
             for value in span.inputs:
                 run.write(value, values[value.name])
             run.run()
@@ -273,8 +273,9 @@ def test_the_loss_of_many_outputs():
     (number,) = [i for i, op in enumerate(program.ops) if isinstance(op, Loss)]
     op, span = program.ops[number], program.span(number, number + 1, 1)
     step = Step(span, GenericBackward(), {}, DEVICE)
-    learnt = Learnt(session(DEVICE), network.parameters, np.zeros((0, 0), "float32"))
-    run = Replay(session(DEVICE), [step], network.layout, learnt)
+    none = np.zeros((0, 0), "float32")
+    train_state = TrainState(session(DEVICE), network.parameters, none)
+    run = Replay(session(DEVICE), [step], network.layout, train_state)
     y, t = RNG.uniform(1, 2, (2, 1, width)).astype("float32")
     run.write(op.y, y)
     run.write(op.t, t)

@@ -97,12 +97,12 @@ def test_steps_of_parts_of_a_data_set():
         layers, loss, rule, "highest", samples=n, shuffled=True, weighted=True
     )
     data = data_of(network, loss, n)
-    bound, learnt = trained(
+    bound, train_state = trained(
         network, program, batch, data, FusedStep(), BY_PARTS, PLACE, 1, session(PLACE)
     )
     right = judge(network, program, data, batch, "highest")
     right(program.output, whole(bound.read(program.output)))
-    right(program.ops[-1].parameters, learnt.values()[0][np.newaxis])
+    right(program.ops[-1].parameters, train_state.values()[0][np.newaxis])
 
 
 def test_what_is_refused():

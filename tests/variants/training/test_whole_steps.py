@@ -32,7 +32,7 @@ from clnet.opencl.discovery import device
 from clnet.opencl.session import session
 from clnet.runtime import replay
 from clnet.runtime.binding import Step
-from clnet.runtime.replay import Learnt, Replay
+from clnet.runtime.replay import Replay, TrainState
 from clnet.training import fit as training
 from clnet.variants.base import span_flops
 from clnet.variants.training import epoch, group_step
@@ -86,9 +86,9 @@ def trained(
     state = np.zeros((0 if rule is None else rule.slots, network.layout.size), "f4")
     if rule is not None:
         state[...] = np.reshape(rule.initial, (rule.slots, 1))
-    learnt = Learnt(where, network.parameters, state)
+    train_state = TrainState(where, network.parameters, state)
     bound = Replay(
-        where, [Step(span, variant, config, place)], network.layout, learnt
+        where, [Step(span, variant, config, place)], network.layout, train_state
     )
     for value, array in zip(program.inputs, data, strict=False):
         bound.write(value, array)
@@ -97,7 +97,7 @@ def trained(
     count = 0
     for _ in range(epochs):
         count += bound.run_pass(len(data[0]), count)
-    return bound, learnt
+    return bound, train_state
 
 
 def expected(network, program, batch, data, epochs=2):
@@ -165,14 +165,14 @@ def check(network, loss, batch, rule, variant, *, n=None, shuffled=False,
         assert configs
         kinds = {c.get("alone", c.get("caller")): c for c in configs}
         for config in configs if all_configs else kinds.values():
-            bound, learnt = trained(
+            bound, train_state = trained(
                 network, program, batch, data, variant, config, place, epochs
             )
             totals = bound.read(program.output)[0]
             near((totals[:3] + totals[3:])[:2], values["totals"][0, :2])
             assert totals[2] == values["totals"][0, 2]
             if rule is not None:
-                found = learnt.values()[0]
+                found = train_state.values()[0]
                 near(found, parameters, tolerance)
                 assert not found[~live].any()
                 continue
@@ -356,10 +356,10 @@ def test_an_epoch_in_several_runs_is_the_same(variant, together, monkeypatch):
     config = next(iter(variant.space(span, DEVICE)))
 
     def bits():
-        bound, learnt = trained(network, program, 8, data, variant, config, DEVICE)
+        bound, train_state = trained(network, program, 8, data, variant, config, DEVICE)
         totals = bound.read(program.output)
         SESSION.finish()
-        return learnt.values()[0].tobytes(), totals.tobytes()
+        return train_state.values()[0].tobytes(), totals.tobytes()
 
     whole = bits()
     monkeypatch.setattr(replay, "RUN_FLOPS", together * span_flops(span))
@@ -390,14 +390,16 @@ def test_the_same_bits_again_and_after_a_helper_that_was_late(monkeypatch):
     config = next(iter(Epoch().space(span, DEVICE)))
 
     def bits():
-        _, learnt = trained(network, program, 450, data, Epoch(), config, DEVICE, 5)
+        _, train_state = trained(
+            network, program, 450, data, Epoch(), config, DEVICE, 5
+        )
         SESSION.finish()
-        return learnt.values()[0].tobytes()
+        return train_state.values()[0].tobytes()
 
     first = bits()
     assert all(bits() == first for _ in range(5))
-    monkeypatch.setattr(epoch, "PATIENCE", 0)
-    monkeypatch.setattr(epoch, "TASK_LOOKS", 0)
+    monkeypatch.setattr(epoch, "MAX_POLLS", 0)
+    monkeypatch.setattr(epoch, "TASK_POLLS", 0)
     assert all(bits() == first for _ in range(5))
 
 
@@ -422,12 +424,12 @@ def test_groups_that_meet():
     data = data_of(network, "mse", n)
     values, parameters = expected(network, program, batch, data, 3)
     config = together(program.span(0, len(program.ops), batch), place)
-    bound, learnt = trained(
+    bound, train_state = trained(
         network, program, batch, data, GroupStep(), config, place, 3, session(place)
     )
     totals = bound.read(program.output)[0]
     near((totals[:3] + totals[3:])[:2], values["totals"][0, :2])
-    near(learnt.values()[0], parameters, 1e-3)
+    near(train_state.values()[0], parameters, 1e-3)
     assert not bound.timed_out()
 
 
@@ -451,7 +453,7 @@ def test_who_may_meet():
 
 @pytest.mark.skipif(bool(DEVICE.forward_progress), reason="groups meet here")
 def test_a_meeting_in_vain_is_told_and_done_again(monkeypatch):
-    monkeypatch.setattr(group_step, "PATIENCE", 2000)
+    monkeypatch.setattr(group_step, "MAX_POLLS", 2000)
     place = posing(5 * DEVICE.compute_units)
     network, other = (Network(4, [Dense(9, "tanh"), Dense(2)], seed=1) for _ in "ab")
     rng = np.random.default_rng(0)
@@ -468,13 +470,13 @@ def test_a_meeting_in_vain_is_told_and_done_again(monkeypatch):
 
     monkeypatch.setattr(training, "plan_training", waiting)
     seen = []
-    with pytest.warns(ClnetWarning, match="group_step waited in vain"):
+    with pytest.warns(ClnetWarning, match="group_step timed out"):
         history = network.fit(
             x, t, epochs=6, device=place, validation=(x[:9], t[:9]),
             callbacks=[lambda _, epoch: seen.append(epoch.number)],
         )
     assert seen == [1, 2, 3, 4, 5, 6]
-    assert "waited in vain" in history.plan
+    assert "timed out" in history.plan
     expected = other.fit(x, t, epochs=6, device=DEVICE, validation=(x[:9], t[:9]))
     np.testing.assert_allclose(history.loss, expected.loss, rtol=1e-4)
     np.testing.assert_allclose(

@@ -18,7 +18,7 @@ from clnet.nn.storage.layout import live_elements
 from clnet.opencl.session import session
 from clnet.planning.candidates import LONGEST
 from clnet.runtime.binding import Step
-from clnet.runtime.replay import Learnt, Replay
+from clnet.runtime.replay import Replay, TrainState
 from clnet.variants.training.stencil_gradients import StencilGradients
 from clnet.variants.training.wide import Wide
 
@@ -52,9 +52,11 @@ def check(
                 continue
             seen.append([type(op) for op in span.ops])
             for config in list(variant.space(span, place))[-1 if last else 0 :]:
-                learnt = Learnt(session(DEVICE), network.parameters, np.zeros((0, 0)))
+                train_state = TrainState(
+                    session(DEVICE), network.parameters, np.zeros((0, 0))
+                )
                 step = Step(span, variant, config, DEVICE)
-                replay = Replay(session(DEVICE), [step], network.layout, learnt)
+                replay = Replay(session(DEVICE), [step], network.layout, train_state)
                 for value in span.inputs:
                     replay.write(value, values[value.name])
                 replay.set(samples=samples or batch)
