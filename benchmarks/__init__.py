@@ -1,4 +1,6 @@
-"""The studies: what was claimed, what this machine says, and what the others do.
+"""Benchmarks: clnet's kernels beside each other and beside other libraries.
 
-``python -m benchmarks STUDY`` and ``clnet bench STUDY`` are the same.
+Start reading at `command`. A study (`studies/`) lists trials: cases (`cases/`) and
+their candidates, clnet's (`candidates`) and others' (`baselines/`); the `harness`
+checks and times them; `report/` shows the rows.
 """

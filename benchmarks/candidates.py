@@ -1,7 +1,6 @@
-"""Candidates: what can be measured, and our own among them.
+"""Candidates: the implementations to measure, and clnet's own.
 
-A candidate is told apart from what it prepares: the first is a name in a study, the
-second holds a device's memory for one case.
+A `Candidate` is a name in a study; what it prepares holds the memory for one case.
 """
 
 from __future__ import annotations
@@ -10,8 +9,9 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import cycle, groupby, islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from clnet.errors import ClnetError, DeviceError, unknown
 from clnet.ir.ops import Span
@@ -25,12 +25,14 @@ from clnet.runtime.plan import Plan
 from clnet.variants import ALL_VARIANTS, VARIANTS
 from clnet.variants.base import Config, Variant
 
-from .cases import Array, Case, check
-from .floor import Machine
-from .options import Options
-from .versions import blas_threads
+from .cases.dense import Array, Case, check
+from .environment import blas_threads
+from .roofline import Roofline
 
-# What a time is of; a candidate offers some of these.
+if TYPE_CHECKING:
+    from .harness import Options
+
+# The clocks; a candidate offers some of them.
 BASES = {
     "wall": "host array in, host array out, by the host's clock",
     "stream": "data on the device, runs back to back, by the host's clock",
@@ -38,19 +40,19 @@ BASES = {
     "busy": "the kernels alone, by the device's clock",
 }
 
-ENQUEUE_SECONDS = 3e-5  # a launch, three times what a profiling queue took on a GPU
+ENQUEUE_SECONDS = 3e-5  # a launch; three times that of a GPU's profiling queue
 
 Timer = Callable[[int], float]
-"""Runs so many times, and returns the seconds of one run."""
+"""Repeats a run, and returns the seconds of one."""
 
 
 def bases(device: Device) -> Sequence[str]:
-    """Return what is timed unasked: on a CPU, where data need no way, calls."""
+    """Return the bases timed by default; on a CPU nothing is transferred."""
     return ("wall",) if device.type == "cpu" else tuple(BASES)[:3]
 
 
 class RefusedError(ClnetError):
-    """A variant cannot run here; the message is its sentence."""
+    """A candidate cannot compute the case; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,13 @@ class Prepared:
         Returns the relative error of its results; raises `WrongError` if that is more
         than the case allows.
     timers : mapping of str to callable
-        For each of the study's bases that it offers, what makes the timer.
+        A factory of the timer for each basis that it offers.
     config : str
-        What was chosen or tuned, for people.
+        The chosen or tuned configuration, for people.
     threads : int or None
-        Of the host's cores that it uses; None: of no account, or unknown.
+        Host threads that it uses; None: unknown.
     spins : bool
-        Whether its threads go on spinning after a call, as those of a BLAS do.
+        Whether its threads go on spinning after a call, as a BLAS's do.
     """
 
     check: Callable[[], float]
@@ -79,26 +81,39 @@ class Prepared:
     spins: bool = False
 
 
-class Candidate(Protocol):
-    """Something to measure; each is for one kind of case."""
+class Candidate:
+    """An implementation to measure, for one kind of case.
 
-    @property
-    def name(self) -> str:
-        """Stable: benchmark row, and what the command line calls it."""
-        ...
+    Attributes
+    ----------
+    name : str
+        As in the rows and on the command line.
+    timeout : float or None
+        Seconds that `prepare` may take.
+    requires : tuple of str
+        The modules that it imports.
+    """
 
-    @property
-    def patience(self) -> float | None:
-        """Seconds that `prepare` may take; None: as long as it likes."""
-        ...
+    name: str
+    timeout: ClassVar[float | None] = None
+    requires: ClassVar[tuple[str, ...]] = ()
 
     def missing(self) -> str | None:
-        """Return None if it is installed, else what is not, in one sentence."""
-        ...
+        """Return None if it can be prepared, else what is not installed."""
+        for module in self.requires:
+            if find_spec(module) is None:
+                return f"{module} is not installed"
+        return None
 
     def prepare(self, case: Any, device: Device) -> Prepared:
-        """Return it ready for a case; any exception becomes a row that says so."""
-        ...
+        """Return it ready for a case; any exception becomes a row."""
+        raise NotImplementedError
+
+
+class Baseline(Candidate):
+    """Somebody else's implementation."""
+
+    timeout = 120.0
 
 
 def forward(
@@ -133,23 +148,23 @@ def wall(call: Callable[[Array], Array], inputs: Sequence[Array]) -> Timer:
 
 
 @dataclass(frozen=True)
-class ByVariant:
-    """One variant for all of the network, each span as long as the variant's reach.
+class ByVariant(Candidate):
+    """One variant for the whole network, each span as long as its reach.
 
     Attributes
     ----------
     variant : Variant
         Which.
     pinned : mapping of str to int
-        Parts of the configuration that are given; of what is left the first counts.
+        Fixed parts of the configuration; the first that has them counts.
     by_layer : bool
-        Whether each layer is a span of its own, although the variant takes several.
+        Whether each layer is a span of its own.
     one_core : bool
-        Whether it runs in the calling thread, on the device's serial companion.
+        Whether it runs in the calling thread, on the device's serial place.
     tune : bool
         Whether all configurations are measured, and the fastest taken.
-    label : str
-        Of the row; empty: the variant's name.
+    name : str
+        Empty: the variant's.
     """
 
     variant: Variant
@@ -157,17 +172,10 @@ class ByVariant:
     by_layer: bool = False
     one_core: bool = False
     tune: bool = False
-    label: str = ""
-    patience: float | None = None
+    name: str = ""
 
-    @property
-    def name(self) -> str:
-        """The label, or the variant's name."""
-        return self.label or self.variant.name
-
-    def missing(self) -> str | None:
-        """Return None: it is ours."""
-        return None
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.variant.name)
 
     def prepare(self, case: Case, device: Device) -> Prepared:
         """Return its plan."""
@@ -237,30 +245,29 @@ class ByVariant:
 
 
 @dataclass(frozen=True)
-class Serial:
+class Serial(Candidate):
     """The naive kernel on one core, in the calling thread; of a GPU, its host's.
 
-    The serial program of the studies; on any device, what speed-ups are told of.
+    The studies' serial program, the baseline of speed-ups on any device.
     """
 
     name: str = "serial"
-    patience: float | None = None
 
     def missing(self) -> str | None:
-        """Return that no device here runs in the calling thread."""
-        return no_core()
+        """Return None if a device runs in the calling thread."""
+        return no_serial_device()
 
     def prepare(self, case: Case, device: Device) -> Prepared:
         """Return its plan, timed by the host's clock alone."""
-        device = on_one_core(device)
+        device = with_serial_place(device)
         naive = ByVariant(variant("naive"), one_core=True)
         plan = _plan(case, device, naive.steps(case, device))
         return forward(case, plan, config=device.name, threads=1)
 
 
 @dataclass(frozen=True)
-class Planned:
-    """The network as `Network.compile` plans it: what a user gets.
+class Planned(Candidate):
+    """The network as `Network.compile` plans it.
 
     Attributes
     ----------
@@ -270,11 +277,6 @@ class Planned:
 
     tune: bool = False
     name: str = "planned"
-    patience: float | None = None
-
-    def missing(self) -> str | None:
-        """Return None: it is ours."""
-        return None
 
     def prepare(self, case: Case, device: Device) -> Prepared:
         """Plan for host arrays; on the other bases, for data on the device."""
@@ -284,7 +286,7 @@ class Planned:
         )
         if all(step.place is not None for step in plan.steps):
             return prepared(case, device, plan.steps)
-        # The host takes part, which only host arrays allow.
+        # A plan with the host in it needs host arrays.
         names = [variant.name for variant in VARIANTS if variant.name != "host"]
 
         def steps() -> tuple[Step, ...]:
@@ -298,15 +300,15 @@ class Planned:
         )
 
 
-def no_core() -> str | None:
-    """Return that no device here runs in the calling thread; None: one does."""
+def no_serial_device() -> str | None:
+    """Return None if a device runs in the calling thread, else a sentence."""
     if any(_is_serial(found) for found in devices()):
         return None
     return "no OpenCL device here runs in the calling thread: PoCL's would"
 
 
-def on_one_core(device: Device) -> Device:
-    """Return a device that has a place in the calling thread: this, else the host's."""
+def with_serial_place(device: Device) -> Device:
+    """Return the device if it has a serial place, else one that does."""
     if _is_serial(device):
         return device
     return next(found for found in devices() if _is_serial(found))
@@ -324,9 +326,10 @@ def named(options: Options, others: Iterable[str]) -> list[Candidate]:
     """Return the registered variants besides others, where candidates are named."""
     if options.variants is None:
         return []
+    there = set(others)
     return [
         ByVariant(variant, tune=options.tune) for variant in ALL_VARIANTS
-        if variant.name not in set(others)
+        if variant.name not in there
     ]
 
 
@@ -343,7 +346,7 @@ def serial_place(device: Device) -> Device:
 
 
 def prepared(case: Case, device: Device, steps: tuple[Step, ...]) -> Prepared:
-    """Return a candidate of ours that runs these steps."""
+    """Return a candidate of clnet's that runs these steps."""
     on_host = any(step.place is None for step in steps)
     plan = _plan(case, device, steps)
     timers = {} if on_host else _timers(case, device, lambda: steps)
@@ -360,7 +363,7 @@ def _plan(case: Case, device: Device, steps: tuple[Step, ...]) -> Plan:
 def _timers(
     case: Case, device: Device, steps: Callable[[], tuple[Step, ...]]
 ) -> dict[str, Callable[[], Timer]]:
-    """Return what makes the timers of steps that run on the device alone."""
+    """Return the timers of steps that all run on the device."""
     return {
         "stream": lambda: _stream(case, device, steps()),
         "device": lambda: _clock(case, device, steps(), lambda time: time.span),
@@ -402,13 +405,13 @@ def _clock(
 ) -> Timer:
     executable = _executable(case, device, steps, profiling=True)
     x = case.network.program.input
-    # A CPU's launches start at once; a GPU must not wait for the host to enqueue them.
+    # A GPU is delayed until the host has enqueued all launches.
     launches = sum(
         step.variant.cost(step.span, step.config, device).launches for step in steps
     )
     first = None
     if device.type != "cpu" and launches > 1:
-        first = Machine(device).delay(launches * ENQUEUE_SECONDS)
+        first = Roofline(device).delay(launches * ENQUEUE_SECONDS)
 
     def timer(repeats: int) -> float:
         times = []
@@ -421,7 +424,7 @@ def _clock(
 
 
 def steps_text(steps: Sequence[Step]) -> str:
-    """Return steps in a few words; equal neighbours once, with their number."""
+    """Return steps in a few words, equal neighbours counted."""
 
     def text(step: Step) -> str:
         config = _config_text(step.config)
@@ -438,7 +441,7 @@ def _config_text(config: Config) -> str:
 
 
 def _threads(steps: Sequence[Step]) -> int | None:
-    """Return the host's threads that steps use."""
+    """Return the host threads that steps use."""
     known = [
         blas_threads() if step.place is None else step.place.compute_units
         for step in steps if step.place is None or step.place.type == "cpu"

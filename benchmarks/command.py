@@ -1,4 +1,4 @@
-"""``clnet bench``: choose a study's trials, run them, show and keep the rows."""
+"""``clnet bench``: select a study's trials, run them, keep and show the rows."""
 
 from __future__ import annotations
 
@@ -11,212 +11,192 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, cast
 
+import pandas as pd
 from tqdm import tqdm
 
-from clnet.cli.summary import WIDTH, pairs
-from clnet.errors import ClnetWarning, InputError, unknown
+from clnet.cli.summary import pairs
+from clnet.errors import WIDTH, ClnetWarning, FormatError, InputError, unknown
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import device as find_device
 
-from . import dispatch, feedforward, local, sparse, training
-from .frame import Bench, Trial
-from .options import Options
-from .page import write_page
-from .plots import Plot, draw, missing
-from .records import Results, Row, newest, read
-from .report import fill, number
-from .rounds import EFFORTS
-from .versions import load
+from .environment import load
+from .harness import Harness, Options, Trial
+from .measurements import Measurement, ResultsFile, latest, measurements, read, table_of
+from .report.html_report import write_report
+from .report.plots import Plot, draw
+from .report.tables import number
+from .studies import dispatch, feedforward, local, sparse, training
+from .timing import EFFORTS
 
-RESULTS = Path("benchmarks", "results")  # from where the command is run
-NOBODY = "none"
-QUIET = 0.5  # cores; where others use more, times on the host mean little
+RESULTS = Path("benchmarks", "results")  # under the working directory
+NO_ONE = "none"
+QUIET = 0.5  # cores; where other programs use more, times on the host mean little
 
 
 class Study(Protocol):
-    """What a study's module offers."""
+    """The contents of a study's module."""
 
     ABOUT: str
-    BASES: Mapping[str, str]  # what a time can be of, and what that means
-    PEERS: frozenset[str]  # names of candidates that are not ours
-    TAKES: frozenset[str]  # of `options.OPEN`
+    BASES: Mapping[str, str]  # the clocks, with their meanings
+    BASELINES: frozenset[str]  # names of candidates that are not clnet's
+    TAKES: frozenset[str]  # of `harness.STUDY_OPTIONS`
     PLOTS: Sequence[Plot]
 
     def bases(self, device: Device) -> Sequence[str]:
-        """Return what is timed on a device unasked, of `BASES`."""
+        """Return the bases that are timed by default on a device."""
         ...
 
     def trials(self, device: Device, options: Options) -> tuple[Trial, ...]:
-        """Return what can be measured on a device, in order.
-
-        Parameters
-        ----------
-        device : Device
-            Where.
-        options : Options
-            Its effort and what of `TAKES` count here; `select` heeds the names.
-        """
+        """Return the trials on a device, in order, by the effort and `TAKES`."""
         ...
 
-    def report(self, rows: Sequence[Row]) -> str:
-        """Return rows as tables."""
+    def report(self, rows: pd.DataFrame) -> str:
+        """Return rows as printed tables."""
         ...
 
 
-STUDIES: dict[str, Study] = {  # in the order in which they were made
+STUDIES: dict[str, Study] = {
     "feedforward": cast(Study, feedforward), "sparse": cast(Study, sparse),
     "training": cast(Study, training), "dispatch": cast(Study, dispatch),
     "local": cast(Study, local),
 }
 
 
-def list_studies() -> str:
-    """Return the studies and what they are about, a line each."""
-    return pairs([(name, study.ABOUT) for name, study in STUDIES.items()])
+def run(
+    study: str | None, device: str | None, out: str | None, rows: str | None,
+    options: Options,
+) -> None:
+    """List the studies, show a file's rows, or run a study.
 
-
-def run(name: str, device: str | None, out: str | None, options: Options) -> int:
-    """Run a study; return the exit status.
-
-    Rows are kept as they are measured, so that an interruption loses none.
+    Rows are kept as they are measured; an interruption loses none.
 
     Parameters
     ----------
-    name : str
-        Of `STUDIES`.
+    study : str or None
+        Of `STUDIES`; None: the one of the file, or list them.
     device : str or None
         As for `clnet.device`.
     out : str or None
-        The folder of the CSV file; None: `RESULTS`.
+        The folder of the files; None: that of `rows`, or `RESULTS`.
+    rows : str or None
+        A CSV file to show instead of measuring.
     options : Options
-        What of the study.
+        Of the run.
 
     Raises
     ------
     InputError, DeviceError, FormatError
-        If a name is unknown, there is no such device, or the file cannot be written.
+        If a name is unknown, there is no such device, the rows are another study's or
+        none, or a file cannot be read or written.
     """
-    if name not in STUDIES:
-        raise unknown("study", name, STUDIES)
+    if study is not None and study not in STUDIES:
+        raise unknown("study", study, STUDIES)
+    if rows is not None:
+        path = Path(rows)
+        table = read(path)
+        names = list(table["study"].unique())
+        if len(names) != 1 or study not in (None, *names):
+            found = " and ".join(names) or "no study"
+            raise InputError(
+                f"{path} has rows of {found}, not of {study or 'one study'}"
+            )
+        if names[0] not in STUDIES:
+            raise unknown("study", names[0], STUDIES)
+        folder = path.parent if out is None else Path(out)
+        _show(names[0], table, folder / path.name, path)
+    elif study is None:
+        print(pairs([(name, module.ABOUT) for name, module in STUDIES.items()]))
+    else:
+        _measure(study, find_device(device), Path(out or RESULTS), options)
+
+
+def _measure(name: str, device: Device, out: Path, options: Options) -> None:
+    """Run a study, and show its rows, also if it is interrupted."""
     study = STUDIES[name]
     options.check(name, study.TAKES)
-    where = find_device(device)
-    effort = EFFORTS[options.effort]
-    bases = options.bases or study.bases(where)
+    bases = options.bases or study.bases(device)
     for basis in bases:
         if basis not in study.BASES:
             raise unknown("basis", basis, study.BASES)
-    trials = select(study.trials(where, options), options, study.PEERS)
-    folder = RESULTS if out is None else Path(out)
-    results = Results(folder, name, where)
-    rows: list[Row] = []
-    old = read(results.path) if options.resume else []
+    trials = select(study.trials(device, options), options, study.BASELINES)
+    file = ResultsFile(out, name, device)
+    rows: list[Measurement] = []
+    old = measurements(latest(read(file.path))) if options.resume else []
     progress = _Progress(len(trials))
 
-    def keep(row: Row) -> None:
-        results.add(row)
+    def keep(row: Measurement) -> None:
+        file.add(row)
         rows.append(row)
         progress.result(row)
 
-    others = load()
-    if others is not None and others > QUIET:
+    busy = load()
+    if busy is not None and busy > QUIET:
         warnings.warn(
-            f"other work kept {others:.1f} cores busy in the last minute: peers that "
-            "use all cores may look slow beyond measure",
+            f"other programs kept {busy:.1f} cores busy in the last minute: baselines "
+            "that use all cores may look much too slow",
             ClnetWarning, stacklevel=2,
         )
-    bench = Bench(name, where, effort, bases, keep, progress.say, old)
+    harness = Harness(
+        name, device, EFFORTS[options.effort], bases, keep, progress.say, old
+    )
     rows += [
-        row for trial in trials for row in bench.done(trial)
+        row for trial in trials for row in harness.done(trial)
         if row.basis in ("", *bases)
     ]
     try:
         for trial in trials:
             progress.start(trial)
-            bench.run(trial)
+            harness.run(trial)
             progress.advance()
     finally:
         progress.close()
-        show(name, rows, results.path)
-    return 0
+        _show(name, table_of(rows), file.path, file.path)
 
 
-def show(name: str, rows: Sequence[Row], path: Path) -> None:
-    """Print a study's rows as tables; write its pictures and page beside their file.
+def _show(name: str, rows: pd.DataFrame, stem: Path, file: Path) -> None:
+    """Print a study's tables; write pictures and report beside `stem`.
 
     Parameters
     ----------
     name : str
         Of `STUDIES`.
-    rows : sequence of Row
-        What to show; of equal ones the last.
-    path : Path
+    rows : DataFrame
+        Its measurements; of equal ones the last is shown.
+    stem : Path
+        The path of the report and the pictures, but for their suffixes.
+    file : Path
         The rows' file.
-
-    Raises
-    ------
-    InputError, FormatError
-        If the name is unknown, or a file cannot be written.
     """
-    if name not in STUDIES:
-        raise unknown("study", name, STUDIES)
     study = STUDIES[name]
-    rows = newest(rows)
-    if rows:
+    rows = latest(rows)
+    if not rows.empty:
         text = study.report(rows)
         print(text + "\n")
-        reason = missing()
-        pictures = [] if reason else draw(
-            study.PLOTS, rows, path.with_suffix(""), study.PEERS
-        )
-        page = path.with_suffix(".html")
-        write_page(page, path.stem, study.ABOUT, text, pictures, rows)
-        for picture in pictures:
-            print(picture.path)
-        if reason:
-            print(fill(reason))
-        print(page)
-    print(f"{len(rows)} rows in {path}", flush=True)
-
-
-def show_file(name: str | None, file: str) -> None:
-    """Show the rows of a file; see `show`.
-
-    Parameters
-    ----------
-    name : str or None
-        The study; None: the rows'.
-    file : str
-        Of rows.
-
-    Raises
-    ------
-    InputError, FormatError
-        If the rows are another study's or none, or a file cannot be read or written.
-    """
-    path = Path(file)
-    rows = read(path)
-    if not rows:
-        raise InputError(f"{path} has no rows")
-    found = rows[0].study
-    if name not in (None, found):
-        raise InputError(f"{path} has rows of {found}, not of {name}")
-    show(found, rows, path)
+        try:
+            stem.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FormatError(f"results cannot go to {stem.parent}: {error}") from error
+        pictures = draw(study.PLOTS, rows, stem.with_suffix(""), study.BASELINES)
+        page = stem.with_suffix(".html")
+        write_report(page, study.ABOUT, text, pictures, rows)
+        for path in (*(picture.path for picture in pictures), page):
+            print(path)
+    print(f"{len(rows)} rows in {file}", flush=True)
 
 
 def select(
-    trials: Sequence[Trial], options: Options, peers: frozenset[str]
+    trials: Sequence[Trial], options: Options, baselines: frozenset[str]
 ) -> tuple[Trial, ...]:
-    """Return the trials, and in them the candidates, that the options ask for.
+    """Return the trials and candidates that the options ask for.
 
     Parameters
     ----------
     trials : sequence of Trial
         The study's.
     options : Options
-        What is asked for.
-    peers : frozenset of str
-        Names of candidates that are not ours.
+        Names of tables, cases and candidates.
+    baselines : frozenset of str
+        Names of candidates that are not clnet's.
 
     Raises
     ------
@@ -226,8 +206,8 @@ def select(
     _check_names("table", options.tables, {trial.table for trial in trials})
     _check_names("case", options.cases, {trial.case.name for trial in trials})
     there = {c.name for trial in trials for c in trial.candidates}
-    _check_names("variant", options.variants, {*(there - peers), NOBODY})
-    _check_names("peer", options.peers, {*(there & peers), NOBODY})
+    _check_names("variant", options.variants, {*(there - baselines), NO_ONE})
+    _check_names("baseline", options.baselines, {*(there & baselines), NO_ONE})
     found = []
     for trial in trials:
         if not (
@@ -236,7 +216,9 @@ def select(
             continue
         chosen = []
         for candidate in trial.candidates:
-            asked = options.peers if candidate.name in peers else options.variants
+            asked = (
+                options.baselines if candidate.name in baselines else options.variants
+            )
             if asked is None:
                 unasked = candidate.name not in trial.on_demand
                 wanted = unasked or options.effort == "full"
@@ -247,7 +229,7 @@ def select(
         if chosen:
             found.append(replace(trial, candidates=tuple(chosen)))
     if not found:
-        raise InputError("nothing is left to measure: ask for less at once")
+        raise InputError("nothing is left to measure: select fewer names away")
     return tuple(found)
 
 
@@ -265,7 +247,7 @@ def _check_names(
 
 
 class _Progress:
-    """A bar on stderr, or plain lines where that is no terminal."""
+    """A progress bar on stderr, or plain lines if stderr is not a terminal."""
 
     def __init__(self, trials: int) -> None:
         self._bar = tqdm(
@@ -277,12 +259,12 @@ class _Progress:
         self._title = ""
 
     def start(self, trial: Trial) -> None:
-        """Name the trial that begins."""
+        """Show the trial that begins."""
         self._title = f"{trial.table} {trial.case.name} batch {trial.case.batch}"
         self._line(f"[{self._done + 1}/{self._trials}] {self._title}")
 
     def say(self, text: str) -> None:
-        """Say what is being done."""
+        """Show a line of the harness."""
         if self._bar.disable:
             self._line(f"  {text}")
         else:
@@ -290,7 +272,7 @@ class _Progress:
                 textwrap.shorten(f"{self._title}: {text}", WIDTH // 2)
             )
 
-    def result(self, row: Row) -> None:
+    def result(self, row: Measurement) -> None:
         """Show a row."""
         if row.median is None:
             self._line(f"  {row.candidate}: {row.status}: {row.reason}")
@@ -304,7 +286,7 @@ class _Progress:
         self._bar.update()
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._bar.close()
 
     def _line(self, text: str) -> None:

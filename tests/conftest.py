@@ -16,6 +16,8 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["POCL_CACHE_DIR"] = str(Path(where) / f"tests-{worker}")
     Path(os.environ["POCL_CACHE_DIR"]).mkdir(parents=True, exist_ok=True)
 
+import clnet.cli.bench  # noqa: F401  tests import clnet.benchmarks from here on
+
 EXTRA_FLAGS = "POCL_EXTRA_BUILD_FLAGS"  # PoCL's, which adds them to every build
 
 
@@ -98,8 +100,7 @@ def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure without waiting for threads that spin."""
-    from clnet.cli.benchmarks import benchmarks
+    from clnet.benchmarks import timing
 
-    rounds = benchmarks("rounds")
-    monkeypatch.setattr(rounds, "SPIN_SECONDS", 0.0)
-    monkeypatch.setattr(rounds, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(timing, "SPIN_SECONDS", 0.0)
+    monkeypatch.setattr(timing, "SETTLE_SECONDS", 0.0)

@@ -1,11 +1,39 @@
-"""``clnet bench``: measure the networks of a study, our kernels and others."""
+"""``clnet bench``: measure the cases of a study."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
 
+import clnet
+from clnet.errors import InputError
 from clnet.ir.ops import PRECISIONS
+
+_PACKAGE = Path(clnet.__file__).parent
+if not (_PACKAGE / "benchmarks").is_dir():
+    # A wheel has the benchmarks in the package; a checkout has them beside it.
+    clnet.__path__.append(str(_PACKAGE.parent))
+
+STUDY = (
+    "feedforward (fully connected networks), sparse (partially connected ones), "
+    "training, dispatch (serial or parallel by size) or local (locally connected "
+    "layers); without one, they are listed"
+)
+
+EXAMPLES = """\
+examples:
+  clnet bench                                 # the studies
+  clnet bench feedforward --quick             # two minutes on two cores
+  clnet bench feedforward --device gpu --table configurations --batch 1,32 \\
+      --variants "persistent*,planned" --baselines torch-graph --basis device
+  clnet bench training --data DIR             # DIR holds FANN's data sets
+  clnet bench --rows FILE.csv --out DIR       # tables and pictures of earlier rows
+
+Rows are kept as they are measured: --resume goes on with an interrupted run. The
+README of the folder benchmarks explains the studies, their tables and the columns."""
 
 
 def add_arguments(
@@ -13,86 +41,76 @@ def add_arguments(
     counts: Callable[[str], list[int]],
     names: Callable[[str], list[str]],
 ) -> None:
-    """Add the command's arguments.
+    """Add the command's arguments; each is named as its field of `Options`.
 
     Parameters
     ----------
     sub : ArgumentParser
         Of the command.
     counts, names : callable
-        Read whole numbers of at least 1, and names, with commas.
+        Parse comma-separated whole numbers of at least 1, and names.
     """
-    sub.add_argument("study", metavar="STUDY", nargs="?", help="which; default: list")
+    sub.epilog = EXAMPLES
+    sub.add_argument("study", metavar="STUDY", nargs="?", help=STUDY)
     effort = sub.add_mutually_exclusive_group()
     for name, text in (
-        ("quick", "fewer cases and rounds: two minutes on two cores"),
-        ("full", "also what takes long, and more rounds"),
+        ("quick", "fewer cases and rounds: about two minutes on two cores"),
+        ("full", "slow candidates too, and more rounds"),
     ):
         effort.add_argument(
             f"--{name}", dest="effort", action="store_const", const=name,
             default="normal", help=text,
         )
-    sub.add_argument(
-        "--out", metavar="DIR", help="folder of the CSV file, the pictures and the "
-        "page; default: benchmarks/results in the working directory",
-    )
-    sub.add_argument(
-        "--batch", type=counts, metavar="N,N", help="samples a call, instead of the "
-        "study's",
-    )
-    sub.add_argument(
-        "--precision", type=names, metavar="A,B",
-        help=f"how exact products are, of {', '.join(PRECISIONS)}; default: the first",
-    )
-    for name, text in (
-        ("table", "only these tables"),
-        ("case", 'only these cases, as in "config-*"'),
-        ("variants", 'only these of ours, or "none"'),
-        ("peers", 'only these of others, or "none"'),
-        ("basis", "what to time: wall, stream, device, busy"),
+    for option, field, text in (
+        ("table", "tables", "only these tables of the study"),
+        ("case", "cases", 'only these cases, as in "config-*"'),
+        ("variants", "variants", 'only these candidates of clnet\'s, or "none"'),
+        ("baselines", "baselines", 'only these other candidates, or "none"'),
+        ("basis", "bases", "the clocks: wall (host to host), stream (back to back), "
+         "device (its events), busy (kernels alone)"),
+        ("precision", "precisions", f"of products: {', '.join(PRECISIONS)}; default: "
+         "the first"),
     ):
-        sub.add_argument(f"--{name}", type=names, metavar="A,B", help=text)
+        sub.add_argument(
+            f"--{option}", dest=field, type=names, metavar="A,B", help=text
+        )
     sub.add_argument(
-        "--data", metavar="DIR", help="folder of the data sets that training reads",
+        "--batch", dest="batches", type=counts, metavar="N,N",
+        help="samples a call; default: the study's",
     )
+    sub.add_argument("--data", metavar="DIR", help="the folder of FANN's data sets")
     sub.add_argument(
-        "--fann-library", metavar="FILE",
-        help="FANN's; default: where the system's libraries are",
+        "--fann-library", metavar="FILE", help="FANN's library; default: the system's"
     )
     sub.add_argument(
         "--tune", action="store_true",
-        help="measure all configurations of our kernels first",
+        help="measure all configurations of clnet's kernels first",
     )
     sub.add_argument(
         "--resume", action="store_true",
-        help="keep what the CSV file has of this device and these versions",
+        help="keep the file's rows of this device and these versions",
     )
     sub.add_argument(
-        "--rows", metavar="CSV",
-        help="measure nothing, whatever else is asked for: show all of a file's rows, "
-        "with pictures and page beside it",
+        "--rows", metavar="CSV", help="show the rows of a file instead of measuring",
+    )
+    sub.add_argument(
+        "--out", metavar="DIR", help="the folder of the files; default: that of "
+        "--rows, else benchmarks/results in the working directory",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure a study, or show what there is, and return the exit status."""
-    from clnet.cli.benchmarks import benchmarks
-
-    command = benchmarks("command")
-    if arguments.rows is not None:
-        command.show_file(arguments.study, arguments.rows)
-        return 0
-    if arguments.study is None:
-        print(command.list_studies())
-        return 0
-    options = command.Options(
-        effort=arguments.effort, batches=arguments.batch,
-        precisions=arguments.precision, tables=arguments.table,
-        cases=arguments.case, variants=arguments.variants, peers=arguments.peers,
-        bases=arguments.basis, tune=arguments.tune, data=arguments.data,
-        fann_library=arguments.fann_library, resume=arguments.resume,
+    """Run the command, and return the exit status."""
+    try:
+        command = import_module("clnet.benchmarks.command")
+    except ModuleNotFoundError as error:
+        cure = "install clnet again" if "benchmarks" in str(error.name) else (
+            "pip install 'clnet[bench]'"
+        )
+        raise InputError(f"clnet bench needs {error.name}: {cure}") from error
+    names = [field.name for field in fields(command.Options)]
+    options = command.Options(**{name: getattr(arguments, name) for name in names})
+    command.run(
+        arguments.study, arguments.device, arguments.out, arguments.rows, options
     )
-    status: int = command.run(
-        arguments.study, arguments.device, arguments.out, options
-    )
-    return status
+    return 0

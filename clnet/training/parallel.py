@@ -113,7 +113,7 @@ class ParallelPass:
         Samples a step, of all devices.
     devices : sequence of Device
         Two or more.
-    train_state : sequence of Learnt
+    train_state : sequence of TrainState
         Parameters and state on each.
     search : Search
         Told of what is measured.

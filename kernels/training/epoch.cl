@@ -114,7 +114,7 @@ inline void finish(const Net *net, const Ending *ending, const int tasks,
 // Arguments, in the order of clnet/variants/training/epoch.py:
 //
 // layers, neurons             the tables
-// x, t, weight                the data set [n, width]; not GATHERED: as `turn` left it
+// x, t, weight                the data set [n, width]; not GATHERED: as `transpose` left it
 // memory [workers, worker_size]
 // gradients [2 * tasks, size + APART]  room for each task, and for each done again
 // sync   zero at first: [0] the step before, [1] the open one or 0, [2] helpers inside,
@@ -278,7 +278,7 @@ helpers(SHARED_ARGUMENTS, const int linger)
 //
 // data [n, width]  rows: width, rounded up to a multiple of 4; tile: samples of one
 // index map: work-item = 8 samples
-__kernel void turn(__global const float *data, const int width, const int n,
+__kernel void transpose(__global const float *data, const int width, const int n,
                    __global float *transposed, const int rows, const int tile,
                    const int pitch)
 {

@@ -74,7 +74,7 @@ inline void differentiate_row(const Neuron neuron, __global const float *dy,
 }
 
 // to[i, s] = the samples' row s, value i, for i < width; rows[s] of the data set
-inline void turn_rows(__global const float *data, const int width, const int *rows,
+inline void transpose_rows(__global const float *data, const int width, const int *rows,
                       __global float *to, const int pitch)
 {
     __global const float *r0 = data + (size_t)rows[0] * width;
@@ -107,12 +107,12 @@ inline void gather(const Net *net, const Step *step, const int start, const int 
     for (int s = 0; s < samples; s += 8) {
         int rows[8];
         for (int k = 0; k < 8; ++k) rows[k] = row_of(net, step, start + s + k);
-        turn_rows(net->x, net->layers[0].n_in, rows, own + net->x_place + s,
+        transpose_rows(net->x, net->layers[0].n_in, rows, own + net->x_place + s,
                   net->pitch);
-        turn_rows(net->t, net->layers[net->count - 1].n_out, rows,
+        transpose_rows(net->t, net->layers[net->count - 1].n_out, rows,
                   own + net->t_place + s, net->pitch);
 #if WEIGHTED
-        turn_rows(net->weight, 1, rows, own + net->weight_place + s, net->pitch);
+        transpose_rows(net->weight, 1, rows, own + net->weight_place + s, net->pitch);
 #endif
     }
 }
@@ -264,7 +264,7 @@ inline void task(const Net *net, const Step *step, __global float *own,
         __global const float *x = own + net->x_place, *t = own + net->t_place;
         __global const float *weight = own + net->weight_place;
 #else
-        // The tiles that `turn` has made: the places are their rows.
+        // The tiles that `transpose` has made: the places are their rows.
         const size_t transposed = (size_t)(start / net->tile) * net->pitch;
         __global const float *x = net->x + transposed * net->x_place;
         __global const float *t = net->t + transposed * net->t_place;

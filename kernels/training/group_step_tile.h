@@ -63,7 +63,7 @@ inline int row_of(const Net *net, const int i, const uint8 key)
 }
 
 // to[i][s] = the values of sample s's row, and zeros up to `whole`
-inline void turn(__global const float *from, const int width, const int whole,
+inline void transpose(__global const float *from, const int width, const int whole,
                  const int there, __local float *to)
 {
     // As many work-items as fit share a sample's row.
@@ -91,8 +91,8 @@ inline void load(const Net *net, __local float *own, const int first, const int 
     const int there = s < counted;
     const size_t row = there ? row_of(net, first + s, key) : 0;
     const int n_in = layers[0].n_in, n_out = layers[LAYERS - 1].n_out;
-    turn(net->x + row * n_in, n_in, (n_in + 3) / 4 * 4, there, own + X_PLACE + s);
-    turn(net->t + row * n_out, n_out, n_out, there, own + T_PLACE + s);
+    transpose(net->x + row * n_in, n_in, (n_in + 3) / 4 * 4, there, own + X_PLACE + s);
+    transpose(net->t + row * n_out, n_out, n_out, there, own + T_PLACE + s);
 #if WEIGHTED
     if (get_local_id(0) % (GROUP / TILE) == 0)
         own[WEIGHT_PLACE + s] = there ? net->weight[row] : 0;

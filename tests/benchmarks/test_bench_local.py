@@ -6,14 +6,14 @@ import dataclasses
 
 import numpy as np
 import pytest
+from clnet.benchmarks import command, harness
+from clnet.benchmarks.studies import local
 from studies import CPU, GPU
 
 import clnet
-from clnet.cli.benchmarks import benchmarks
 from clnet.cli.main import main
 
-local = benchmarks("local")
-Options = benchmarks("options").Options
+Options = harness.Options
 pytestmark = pytest.mark.usefixtures("hurried")
 
 
@@ -48,7 +48,7 @@ def test_candidates_are_right(batch):
     device = clnet.device()
     case = local.local_case(40, 4, batch)
     cores = local.Workers(2) if device.type == "cpu" else None
-    others = [local.NumPy(), local.Torch("torch")]
+    others = [local.NumPyLocal(), local.TorchLocal("torch")]
     checked = 0
     trial = local._pair(case, device, local.Options())
     strategies = local._strategies(device)[-1].candidates
@@ -62,11 +62,11 @@ def test_candidates_are_right(batch):
     assert checked >= 7
 
 
-@pytest.mark.parametrize("name", ["read", "copy"])
-def test_memory_alone(name):
+@pytest.mark.parametrize("kernel", local.MEMORY, ids=lambda kernel: kernel.name)
+def test_memory_alone(kernel):
     """It moves about as many bytes as the case must, on every basis but the host's."""
     case = local.local_case(2000, 2)
-    ready = local.MEMORY[name].prepare(case, clnet.device())
+    ready = kernel.prepare(case, clnet.device())
     assert set(ready.timers) == {"stream", "device", "busy"}
     for make in ready.timers.values():
         assert make()(2) > 0
@@ -74,23 +74,23 @@ def test_memory_alone(name):
 
 def test_other_functions():
     case = dataclasses.replace(local.local_case(40, 3), activation="tanh")
-    assert local.NumPy().prepare(case, clnet.device()).check() < 1e-6
+    assert local.NumPyLocal().prepare(case, clnet.device()).check() < 1e-6
     assert np.isfinite(case.network.parameters).all()
 
 
 @pytest.mark.sweep
 def test_on_the_command_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(benchmarks("command"), "load", lambda: 0.0)
+    monkeypatch.setattr(command, "load", lambda: 0.0)
     monkeypatch.setattr(local, "QUICK", ((30, 3),))
     monkeypatch.setattr(local, "BASE", (60, 5))
     monkeypatch.setattr(local, "WIDE", (90, 3))
     monkeypatch.setattr(local, "SHARE", (70, 3))
     monkeypatch.setattr(local, "LONG", (30, 4))
     arguments = ["bench", "local", "--quick", "--out", str(tmp_path)]
-    assert main([*arguments, "--peers", "numpy", "--basis", "wall"]) == 0
+    assert main([*arguments, "--baselines", "numpy", "--basis", "wall"]) == 0
     shown = capsys.readouterr().out
     assert "effective GB/s" in shown and "N=30 K=3" in shown
     if clnet.device().type == "cpu":
-        assert "weak_k, wall: efficiency" in shown
+        assert "weak k, batch 1, wall: efficiency" in shown
     assert "inner-loop" in shown
     assert list(tmp_path.glob("local-*.csv"))

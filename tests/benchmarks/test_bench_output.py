@@ -7,35 +7,35 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
-from studies import BRIEF, GPU, TINY
+from clnet.benchmarks import (
+    candidates,
+    command,
+    harness,
+    measurements,
+    subprocess_guard,
+)
+from clnet.benchmarks.baselines import dense
+from clnet.benchmarks.cases import dense as cases
+from clnet.benchmarks.report import metrics, plots, tables
+from clnet.benchmarks.studies import dispatch, local, scaling_models
+from studies import BRIEF, CPU, GPU, TINY
 
 import clnet
 from clnet import FormatError
-from clnet.cli.benchmarks import benchmarks
 from clnet.cli.main import main
 
-Case = benchmarks("cases").Case
-candidates = benchmarks("candidates")
-command = benchmarks("command")
-dispatch = benchmarks("dispatch")
-frame = benchmarks("frame")
-guard = benchmarks("guard")
-laws = benchmarks("laws")
-more_peers = benchmarks("more_peers")
-peers = benchmarks("peers")
-plots = benchmarks("plots")
-records = benchmarks("records")
-values = benchmarks("values")
+Case = cases.Case
 pytestmark = pytest.mark.usefixtures("hurried")
 
 
 @pytest.fixture(scope="module")
 def row():
     kept = []
-    bench = frame.Bench("dispatch", GPU, BRIEF, ("wall",), kept.append)
+    bench = harness.Harness("dispatch", GPU, BRIEF, ("wall",), kept.append)
     case = replace(TINY, name="10")
-    bench.run(frame.Trial("sizes", case, (peers.NumPy(),)))
+    bench.run(harness.Trial("sizes", case, (dense.NumPy(),)))
     return kept[0]
 
 
@@ -47,6 +47,13 @@ def rows_like(row, times):
     ]
 
 
+def write(folder, name, rows):
+    """Return a CSV file of rows."""
+    path = folder / f"{name}.csv"
+    measurements.table_of(rows).to_csv(path, index=False)
+    return path
+
+
 DISPATCH = (
     ("serial", 10, 1e-6), ("parallel", 10, 8e-6), ("planned", 10, 1.05e-6),
     ("serial", 100, 1e-4), ("parallel", 100, 1e-5), ("planned", 100, 1e-5),
@@ -54,35 +61,47 @@ DISPATCH = (
 
 
 def test_rows_are_read_as_they_were_written(row, tmp_path):
-    results = records.Results(tmp_path, "dispatch", GPU)
+    results = measurements.ResultsFile(tmp_path, "dispatch", GPU)
     missing = replace(row, status="missing", median=None, reason="it, as 'x', is not")
     for one in (row, missing):
         results.add(one)
-    found = records.read(results.path)
-    assert [r.candidate for r in found] == ["numpy", "numpy"]
-    assert found[0].median == pytest.approx(row.median, rel=1e-5)
-    assert found[1].median is None and found[1].reason == missing.reason
+    found = measurements.read(results.path)
+    assert tuple(found.columns) == measurements.COLUMNS
+    first, second = measurements.measurements(found)
+    assert first == replace(
+        row, **{
+            name: pytest.approx(value, rel=1e-5) for name, value in vars(row).items()
+            if isinstance(value, float)
+        }
+    )
+    assert second.median is None and second.reason == missing.reason
     text = results.path.read_text()
     results.path.write_text(text.replace(f",{row.batch},", ",two,"))
-    with pytest.raises(FormatError, match="line 2"):
-        records.read(results.path)
+    with pytest.raises(FormatError, match="results cannot be read"):
+        measurements.read(results.path)
     with pytest.raises(FormatError, match="give the CSV file"):
-        records.read(tmp_path / "none.csv")
+        measurements.read(tmp_path / "none.csv")
+
+
+def latest(rows):
+    table = measurements.latest(measurements.table_of(rows))
+    return measurements.measurements(table)
 
 
 def test_of_equal_rows_the_newest_counts(row):
     failed = replace(row, status="failed", basis="", median=None)
     later = replace(row, median=1.0)
-    assert records.newest([failed, row, later]) == [later]
     other = replace(row, torch="9")
-    assert records.newest([row, other]) == [row, other]
+    assert latest([failed, row, later]) == [later]
+    assert latest([row, failed, row]) == [row]
+    assert latest([row, other, later]) == [later, other]
 
 
 def test_resuming_measures_only_what_is_not_there(row):
     kept = []
-    others = peers.NumPy(), replace(peers.NumPy(), name="b")
-    trial = frame.Trial("sizes", replace(TINY, name="10"), others)
-    bench = frame.Bench("dispatch", GPU, BRIEF, ("wall",), kept.append, done=[row])
+    others = dense.NumPy(), replace(dense.NumPy(), name="b")
+    trial = harness.Trial("sizes", replace(TINY, name="10"), others)
+    bench = harness.Harness("dispatch", GPU, BRIEF, ("wall",), kept.append, done=[row])
     assert bench.done(trial) == [row]
     bench.run(trial)
     assert [(r.candidate, r.against) for r in kept] == [("b", "numpy")]
@@ -90,16 +109,20 @@ def test_resuming_measures_only_what_is_not_there(row):
     missing = replace(row, status="missing", basis="", median=None)
     for old in (replace(row, torch="9"), missing):  # is there now, or another version
         kept.clear()
-        bench = frame.Bench("dispatch", GPU, BRIEF, ("wall",), kept.append, done=[old])
+        bench = harness.Harness(
+            "dispatch", GPU, BRIEF, ("wall",), kept.append, done=[old]
+        )
         bench.run(trial)
         assert [r.candidate for r in kept] == ["numpy", "b"]
 
 
 def test_a_page_holds_everything_and_loads_nothing(row, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "dispatch-x.csv"
-    missing = replace(row, candidate="<b>", status="missing", median=None, basis="")
-    command.show("dispatch", [*rows_like(row, DISPATCH), missing], path)
+    reason = "it is " + 30 * "not " + "installed"
+    missing = replace(
+        row, candidate="<b>", status="missing", median=None, basis="", reason=reason
+    )
+    file = write(tmp_path, "dispatch-x", [*rows_like(row, DISPATCH), missing])
+    assert main(["bench", "--rows", str(file)]) == 0
     out = capsys.readouterr().out
     assert "some 29.8 neurons a layer on" in " ".join(out.split())
     assert "at most 1.05 times what the better one took" in out
@@ -107,6 +130,7 @@ def test_a_page_holds_everything_and_loads_nothing(row, tmp_path, capsys):
     assert page.count("data:image/png;base64,") == 2
     assert not re.search(r"https?://|<script|<link", page)
     assert "&lt;b&gt;" in page and "<b>" not in page
+    assert reason in page
     for name in ("time", "speed-up"):
         png = (tmp_path / f"dispatch-x-{name}-batch-2-wall.png").read_bytes()
         assert png.startswith(b"\x89PNG")
@@ -115,60 +139,99 @@ def test_a_page_holds_everything_and_loads_nothing(row, tmp_path, capsys):
 @pytest.mark.parametrize("study", list(command.STUDIES))
 def test_all_pictures_can_be_drawn(study, row, tmp_path):
     """Also of rows that have little to show."""
-    pytest.importorskip("matplotlib")
     for plot in command.STUDIES[study].PLOTS:
-        names = {"strong": "cores-2", "weak_n": "cores-2", "weak_k": "cores-1",
-                 "work_items": "split-8"}
+        names = {"work_items": "split-8", **dict.fromkeys(local.SCALING, "cores-2")}
         rows = [
-            replace(row, table=t, candidate=names.get(t, "planned"), case="5 10%"
-                    if study == "sparse" else "10")
+            replace(row, study=study, table=t, candidate=names.get(t, "planned"),
+                    case="5 10%" if study == "sparse" else "10")
             for t in plot.tables
         ]
-        plots.draw([plot], rows, tmp_path / "x", frozenset())
+        plots.draw([plot], measurements.table_of(rows), tmp_path / "x", frozenset())
 
 
-def test_without_matplotlib_a_sentence_says_so(row, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    command.show("dispatch", rows_like(row, DISPATCH), tmp_path / "x.csv")
-    assert "no pictures: matplotlib is not there" in capsys.readouterr().out
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.html"]
+def test_a_table_is_in_the_order_of_its_rows_with_gaps(row):
+    times = [("b", 2, 1.0), ("c", 2, 2.0), ("c", 1, 3.0), ("a", 1, 4.0), ("b", 0, 5.0)]
+    rows = measurements.table_of(rows_like(row, times))
+    table = tables.pivot(rows, rows["median"])
+    assert list(table.index) == ["2", "1", "0"]
+    assert list(table.columns) == ["b", "c", "a"]
+    for name, case, seconds in times:
+        assert table.loc[str(case), name] == seconds
+    assert table.isna().sum().sum() == 4
+
+
+def test_every_candidate_has_a_colour_of_its_own():
+    """The same one in all pictures, whatever else is drawn."""
+    known = {*plots.CANDIDATES, *plots.BASELINES, *plots.CHOSEN}
+    for study in command.STUDIES.values():
+        for device in (CPU, GPU):
+            for trial in study.trials(device, harness.Options()):
+                names = {candidate.name for candidate in trial.candidates}
+                by_case = {n for n in names if n.startswith(("split-", "cores-"))}
+                assert names - by_case <= known
+                others = names & study.BASELINES
+                assert others <= set(plots.BASELINES)
+                assert len({plots.colour(n, [])[0] for n in others}) == len(others)
+    for group in (plots.CANDIDATES, plots.BASELINES):
+        looks = [plots.colour(name, []) for name in group]
+        assert len(set(looks)) == len(group)
+    for others in (["mma"], ["naive", "mma"], ["mma", "torch"]):
+        assert plots.colour("mma", others) == plots.colour("mma", [])
+    assert plots.colour("config-2", ["config-1", "config-2"])[0] == plots.COLOURS[1]
 
 
 def test_rows_of_a_file_are_shown(row, tmp_path, capsys):
-    results = records.Results(tmp_path, "dispatch", GPU)
-    results.add(row)
-    assert main(["bench", "dispatch", "--rows", str(results.path)]) == 0
+    file = write(tmp_path, "dispatch-x", [row])
+    assert main(["bench", "dispatch", "--rows", str(file)]) == 0
     assert "1 rows in" in capsys.readouterr().out
-    assert main(["bench", "training", "--rows", str(results.path)]) == 2
+    assert main(["bench", "training", "--rows", str(file)]) == 2
     assert "has rows of dispatch, not of training" in capsys.readouterr().err
     assert main(["bench", "--rows", str(tmp_path / "no.csv")]) == 2
     assert "give the CSV file" in capsys.readouterr().err
+    file = write(tmp_path, "other", [replace(row, study="knitting")])
+    assert main(["bench", "--rows", str(file)]) == 2
+    assert "unknown study 'knitting'" in capsys.readouterr().err
+
+
+def test_rows_of_a_file_are_drawn_in_the_folder_that_is_asked_for(row, tmp_path):
+    file = write(tmp_path, "dispatch-x", rows_like(row, DISPATCH))
+    out = tmp_path / "new" / "out"
+    assert main(["bench", "--rows", str(file), "--out", str(out)]) == 0
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [file.name]
+    assert {path.suffix for path in out.iterdir()} == {".png", ".html"}
 
 
 def test_speed_ups(row):
     one = replace(row, candidate="serial", batch=1, basis="wall", median=1.0)
     many = replace(row, batch=100, basis="device", median=0.5)
-    rows = [one, many]
-    assert values.per_sample("fann", "serial")(many, rows) == 200
-    assert values.speed_up("serial")(many, rows) is None
-    assert values.speed_up("serial")(one, rows) == 1
-    assert values.by_call(one) == values.SERIAL_CALL
-    assert values.by_call(replace(many, precision="high")) == "batch 100, high, device"
+    high = replace(many, precision="high")
+    rows = measurements.table_of([one, many, high])
+    assert list(metrics.speed_up_per_sample("fann", "serial")(rows)) == [1, 200, 200]
+    found = metrics.speed_up("serial")(rows)
+    assert found[0] == 1 and found[1:].isna().all()
+    assert list(metrics.call(rows)) == [
+        metrics.SERIAL_CALL, "batch 100, device", "batch 100, high, device"
+    ]
 
 
 def test_the_crossing_lies_between_the_sizes():
-    assert dispatch.crossing([(1, 1.0, 2.0), (4, 2.0, 1.0)]) == pytest.approx(2.0)
-    assert dispatch.crossing([(1, 1.0, 2.0), (4, 1.0, 2.0)]) is None
-    assert dispatch.crossing([(3, 2.0, 1.0)]) == pytest.approx(3.0)
-    sentence = dispatch._crossing_text([(5000, 2.0, 1.0)])
-    assert sentence == "parallel is faster at all sizes"
+    def best(times):
+        columns = ["serial", "parallel"]
+        return pd.DataFrame.from_dict(times, orient="index", columns=columns)
+
+    assert dispatch.crossing(best({1: (1.0, 2.0), 4: (2.0, 1.0)})) == pytest.approx(2)
+    assert dispatch.crossing(best({1: (1.0, 2.0), 4: (1.0, 2.0)})) is None
+    assert dispatch.crossing(best({})) is None
+    late = best({3: (2.0, 1.0)})
+    assert dispatch.crossing(late) == pytest.approx(3.0)
+    assert dispatch._crossing_text(late) == "parallel is faster at all sizes"
 
 
 def test_laws():
     """Hill and Marty's figures: f = 0.9, 256 cores, best near r = 28."""
-    assert laws.amdahl(0.5, 1e9) == pytest.approx(2)
-    assert laws.symmetric(0.999, 256, 1) == pytest.approx(204, rel=0.01)
-    best = max(range(1, 257), key=lambda r: laws.symmetric(0.9, 256, r))
+    assert scaling_models.amdahl(0.5, 1e9) == pytest.approx(2)
+    assert scaling_models.symmetric(0.999, 256, 1) == pytest.approx(204, rel=0.01)
+    best = max(range(1, 257), key=lambda r: scaling_models.symmetric(0.9, 256, r))
     assert best == pytest.approx(28, abs=1)
 
 
@@ -184,11 +247,11 @@ def test_large_cases_are_checked_layer_by_layer(monkeypatch):
 
 
 @dataclass(frozen=True)
-class Deadly:
+class Crashing:
     """A peer that takes its process with it."""
 
     name: str = "deadly"
-    patience: float | None = None
+    timeout: float | None = None
 
     def missing(self):
         return None
@@ -197,20 +260,22 @@ class Deadly:
         os.abort()
 
 
-def test_a_peer_that_ends_its_process_is_a_row(monkeypatch):
+def test_a_baseline_that_ends_its_process_is_a_row(monkeypatch):
+    monkeypatch.setattr(subprocess_guard, "TIMEOUT", None)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(
-        [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        [*map(str, Path(__file__).parents[:2]), os.environ.get("PYTHONPATH", "")]
     ))
     kept = []
-    bench = frame.Bench("s", GPU, BRIEF, ("wall",), kept.append)
-    bench.run(frame.Trial("t", TINY, (guard.Guarded(Deadly()), peers.NumPy())))
+    bench = harness.Harness("s", GPU, BRIEF, ("wall",), kept.append)
+    crashing = subprocess_guard.Guarded(Crashing())
+    bench.run(harness.Trial("t", TINY, (crashing, dense.NumPy())))
     assert [r.status for r in kept] == ["failed", "measured"]
     assert "SIGABRT" in kept[0].reason
 
 
-def test_more_peers_are_missing_or_right():
+def test_other_libraries_are_missing_or_right():
     device = clnet.device()
-    for peer in more_peers.more_peers(None):
+    for peer in dense.dense_baselines(None):
         if peer.missing() is None and peer.name != "tinygrad":
             assert peer.prepare(TINY, device).check() < TINY.tolerance
         else:

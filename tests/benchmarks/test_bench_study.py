@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import itertools
+import sys
 from dataclasses import dataclass, replace
 
 import pytest
+from clnet.benchmarks import candidates, command, environment, harness, roofline, timing
+from clnet.benchmarks.baselines import dense
+from clnet.benchmarks.cases import dense as cases
+from clnet.benchmarks.studies import dispatch, feedforward, local
 from studies import BRIEF, CPU, GPU, TINY
 
 import clnet
 from clnet import DeviceError, InputError
-from clnet.cli.benchmarks import benchmarks
+from clnet.cli import bench as cli_bench
 from clnet.cli.main import main
 from clnet.cli.summary import WIDTH
 from clnet.errors import ClnetWarning
@@ -20,20 +26,8 @@ from clnet.runtime.executable import Executable
 from clnet.variants import ALL_VARIANTS
 from clnet.variants.reference.generic import Generic
 
-candidates = benchmarks("candidates")
-cases = benchmarks("cases")
-command = benchmarks("command")
-dispatch = benchmarks("dispatch")
-feedforward = benchmarks("feedforward")
-floor = benchmarks("floor")
-frame = benchmarks("frame")
-local = benchmarks("local")
-peers = benchmarks("peers")
-rounds = benchmarks("rounds")
-versions = benchmarks("versions")
-
 Case = cases.Case
-Options = benchmarks("options").Options
+Options = harness.Options
 pytestmark = pytest.mark.usefixtures("hurried")
 
 
@@ -82,11 +76,11 @@ def test_timed_run_needs_a_step_on_the_device(device):
 def test_our_candidates_are_measured_on_every_basis(device):
     names = ("naive", "fused_local", "host")
     ours = [candidates.ByVariant(candidates.variant(name)) for name in names]
-    trial = frame.Trial(
-        "t", TINY, (*ours, candidates.Planned(), peers.NumPy()), against=("numpy",)
+    trial = harness.Trial(
+        "t", TINY, (*ours, candidates.Planned(), dense.NumPy()), against=("numpy",)
     )
     kept = []
-    frame.Bench("s", device, BRIEF, tuple(candidates.BASES), kept.append).run(trial)
+    harness.Harness("s", device, BRIEF, tuple(candidates.BASES), kept.append).run(trial)
     assert not [row for row in kept if row.status != "measured"]
     bases = {
         name: {row.basis for row in kept if row.candidate == name}
@@ -99,8 +93,8 @@ def test_our_candidates_are_measured_on_every_basis(device):
 def test_a_variants_refusal_is_its_sentence(device):
     fused = candidates.ByVariant(candidates.variant("split"), {"items": 3})
     kept = []
-    bench = frame.Bench("s", device, BRIEF, ("wall",), kept.append)
-    bench.run(frame.Trial("t", TINY, (fused,)))
+    bench = harness.Harness("s", device, BRIEF, ("wall",), kept.append)
+    bench.run(harness.Trial("t", TINY, (fused,)))
     assert kept[0].status == "refused"
     assert kept[0].reason == "split has no configuration with items=3 here"
 
@@ -129,7 +123,7 @@ def test_equal_steps_are_told_once_with_their_number(device):
 @pytest.mark.parametrize("activation", ["sigmoid", "tanh", "relu", "gelu"])
 def test_numpy_computes_the_case(activation):
     case = replace(TINY, activation=activation)
-    prepared = peers.NumPy().prepare(case, GPU)
+    prepared = dense.NumPy().prepare(case, GPU)
     assert prepared.spins
     assert prepared.check() < case.tolerance
 
@@ -137,33 +131,33 @@ def test_numpy_computes_the_case(activation):
 @pytest.mark.parametrize("precision", ["highest", "medium"])
 def test_torch_is_missing_or_right(device, precision):
     kept = []
-    bench = frame.Bench("s", device, BRIEF, ("wall",), kept.append)
+    bench = harness.Harness("s", device, BRIEF, ("wall",), kept.append)
     case = replace(TINY, precision=precision)
-    bench.run(frame.Trial("t", case, tuple(peers.PEERS[1:])))
+    bench.run(harness.Trial("t", case, dense.dense_baselines(None)[1:6]))
     for row in kept:  # to compile takes a C compiler, which may not be there
         compiled = row.candidate in feedforward.COMPILED
         assert row.status in ("measured", "missing", *["failed"] * compiled), row.reason
 
 
 def test_torch_that_is_not_installed_is_missing(monkeypatch):
-    monkeypatch.setattr(peers, "find_spec", lambda name: None)
-    assert peers.Torch().missing() == "torch is not installed"
+    monkeypatch.setattr(candidates, "find_spec", lambda name: None)
+    assert dense.Torch().missing() == "torch is not installed"
 
 
 def test_threads_are_known_or_not(monkeypatch):
-    assert versions.blas_threads() is None or versions.blas_threads() >= 1
-    monkeypatch.setattr(versions, "threadpool_info", list)
-    assert versions.blas_threads() is None
+    assert environment.blas_threads() is None or environment.blas_threads() >= 1
+    monkeypatch.setattr(environment, "threadpool_info", list)
+    assert environment.blas_threads() is None
 
 
 # Floors
 
 
 def test_the_devices_speeds_are_measured_once(device, monkeypatch):
-    monkeypatch.setattr(floor, "READ", 1 << 20)
-    monkeypatch.setattr(floor, "LARGE", 1 << 22)
-    monkeypatch.setattr(floor, "STEPS", {True: 1 << 8, False: 1 << 8})
-    machine = floor.Machine(device)
+    monkeypatch.setattr(roofline, "READ", 1 << 20)
+    monkeypatch.setattr(roofline, "LARGE", 1 << 22)
+    monkeypatch.setattr(roofline, "STEPS", {True: 1 << 8, False: 1 << 8})
+    machine = roofline.Roofline(device)
     found = machine.floor(TINY)
     assert found.seconds > 0
     again = machine.floor(replace(TINY, name="again"))
@@ -173,7 +167,7 @@ def test_the_devices_speeds_are_measured_once(device, monkeypatch):
 
 
 def test_a_delay_is_enqueued_on_the_profiling_queue(device):
-    delay = floor.Machine(device).delay(1e-4)
+    delay = roofline.Roofline(device).delay(1e-4)
     event = delay()
     session(device, profiling=True).queue.finish()
     assert event.profile.end > event.profile.start
@@ -192,9 +186,9 @@ def test_the_studys_configurations_are_the_papers():
 @pytest.mark.parametrize("device", [GPU, CPU])
 def test_quick_is_less_and_full_is_more(device):
     counts = {}
-    for effort in rounds.EFFORTS:
+    for effort in timing.EFFORTS:
         trials = feedforward.trials(device, Options(effort=effort))
-        chosen = command.select(trials, Options(effort=effort), feedforward.PEERS)
+        chosen = command.select(trials, Options(effort=effort), feedforward.BASELINES)
         counts[effort] = sum(len(trial.candidates) for trial in chosen)
     assert counts["quick"] < counts["normal"] < counts["full"]
 
@@ -204,7 +198,7 @@ def test_less_precision_is_for_those_whom_it_serves():
     trials = feedforward.trials(GPU, options)
     one, lower = (
         {candidate.name for candidate in trial.candidates}
-        for trial in command.select(trials, options, feedforward.PEERS)
+        for trial in command.select(trials, options, feedforward.BASELINES)
         if trial.case.name == "config-1" and trial.table == "configurations"
     )
     assert {"gemm", "mma", "planned", "torch-graph"} <= one
@@ -219,7 +213,7 @@ def test_kernels_shaped_for_gpus_run_on_a_cpu_where_it_is_small_or_asked_for():
 
     def names(options, case):
         return {
-            c.name for t in command.select(trials, options, feedforward.PEERS)
+            c.name for t in command.select(trials, options, feedforward.BASELINES)
             if t.case.name == case and t.table != "work_items" for c in t.candidates
         }
 
@@ -227,15 +221,14 @@ def test_kernels_shaped_for_gpus_run_on_a_cpu_where_it_is_small_or_asked_for():
     assert "naive" in names(unasked, "deep-32")
     assert "naive" not in names(unasked, "config-1")
     assert "naive" in names(replace(unasked, effort="full"), "config-1")
-    assert names(replace(unasked, variants=["naive"], peers=["none"]), "config-1") == {
-        "naive"
-    }
+    only = replace(unasked, variants=["naive"], baselines=["none"])
+    assert names(only, "config-1") == {"naive"}
 
 
 def test_the_first_table_of_a_gpu_has_the_whole_ladder():
     trials = feedforward.trials(GPU, Options(batches=[1]))
     options = Options(tables=["configurations"])
-    for trial in command.select(trials, options, feedforward.PEERS):
+    for trial in command.select(trials, options, feedforward.BASELINES):
         names = [candidate.name for candidate in trial.candidates]
         assert names[:7] == [
             "naive", "local", "split", "fused", "fused_local", "persistent", "planned"
@@ -262,7 +255,7 @@ def test_a_variant_of_the_registry_is_guessed_though_no_study_has_it():
     options = Options(variants=["generc"])
     for study in (feedforward, dispatch, local):
         with pytest.raises(InputError, match="did you mean 'generic'"):
-            command.select(study.trials(CPU, options), options, study.PEERS)
+            command.select(study.trials(CPU, options), options, study.BASELINES)
     with pytest.raises(InputError, match="'naiv': did you mean 'naive'"):
         candidates.variant("naiv")
 
@@ -277,9 +270,10 @@ class Own(Generic):
 @pytest.mark.parametrize("asked", [["own"], ["o?n"], ["csr", "generic", "own"]])
 def test_every_variant_of_the_registry_may_be_asked_for(monkeypatch, asked):
     monkeypatch.setattr(candidates, "ALL_VARIANTS", (*ALL_VARIANTS, Own()))
-    options = Options(variants=asked, peers=["none"])
+    options = Options(variants=asked, baselines=["none"])
     for study in (feedforward, dispatch, local):
-        for trial in command.select(study.trials(CPU, options), options, study.PEERS):
+        trials = study.trials(CPU, options)
+        for trial in command.select(trials, options, study.BASELINES):
             assert "own" in {candidate.name for candidate in trial.candidates}
     unasked = Options(effort="full")
     for trial in feedforward.trials(CPU, unasked):
@@ -291,15 +285,15 @@ def test_every_variant_of_the_registry_may_be_asked_for(monkeypatch, asked):
     [
         ({"cases": ["config-9"]}, "unknown case 'config-9'"),
         ({"tables": ["table-1"]}, "unknown table"),
-        ({"peers": ["nunpy"]}, "did you mean 'numpy'"),
+        ({"baselines": ["nunpy"]}, "did you mean 'numpy'"),
         ({"variants": ["fuse"]}, "did you mean 'fused'"),
-        ({"variants": ["none"], "peers": ["none"]}, "nothing is left"),
+        ({"variants": ["none"], "baselines": ["none"]}, "nothing is left"),
     ],
 )
 def test_names_that_fit_nothing_are_errors(options, sentence):
     trials = feedforward.trials(GPU, Options())
     with pytest.raises(InputError, match=sentence):
-        command.select(trials, Options(**options), feedforward.PEERS)
+        command.select(trials, Options(**options), feedforward.BASELINES)
 
 
 @pytest.fixture
@@ -308,11 +302,11 @@ def tiny_study(monkeypatch):
     monkeypatch.setattr(feedforward, "CONFIGURATIONS", tiny)
     monkeypatch.setattr(feedforward, "DEEP", {})
     monkeypatch.setattr(feedforward, "BATCHES", (1, 3))
-    monkeypatch.setattr(floor, "READ", 1 << 20)
-    monkeypatch.setattr(floor, "LARGE", 1 << 22)
-    monkeypatch.setattr(floor, "STEPS", {True: 1 << 8, False: 1 << 8})
+    monkeypatch.setattr(roofline, "READ", 1 << 20)
+    monkeypatch.setattr(roofline, "LARGE", 1 << 22)
+    monkeypatch.setattr(roofline, "STEPS", {True: 1 << 8, False: 1 << 8})
     monkeypatch.setattr(command, "EFFORTS", {"normal": BRIEF})
-    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    monkeypatch.setattr(candidates, "find_spec", lambda name: None)
     monkeypatch.setattr(command, "load", lambda: 0.0)
 
 
@@ -320,9 +314,9 @@ def test_a_machine_that_is_not_quiet_is_told(
     tiny_study, device, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(command, "load", lambda: 1.7)
-    with pytest.warns(ClnetWarning, match=r"other work kept 1\.7 cores busy"):
+    with pytest.warns(ClnetWarning, match=r"other programs kept 1\.7 cores busy"):
         main([
-            "bench", "feedforward", "--out", str(tmp_path), "--peers", "numpy",
+            "bench", "feedforward", "--out", str(tmp_path), "--baselines", "numpy",
             "--variants", "none", "--batch", "1",
         ])
     assert "1 rows in" in capsys.readouterr().out
@@ -353,7 +347,7 @@ def test_the_command_runs_a_study(tiny_study, device, tmp_path, capsys):
 def test_an_interrupted_command_shows_and_keeps_its_rows(
     tiny_study, device, tmp_path, capsys, monkeypatch
 ):
-    done = frame.Bench.run
+    done = harness.Harness.run
     times = itertools.count()
 
     def once(self, trial):
@@ -361,9 +355,9 @@ def test_an_interrupted_command_shows_and_keeps_its_rows(
             raise KeyboardInterrupt
         done(self, trial)
 
-    monkeypatch.setattr(frame.Bench, "run", once)
+    monkeypatch.setattr(harness.Harness, "run", once)
     status = main([
-        "bench", "feedforward", "--out", str(tmp_path), "--peers", "numpy",
+        "bench", "feedforward", "--out", str(tmp_path), "--baselines", "numpy",
         "--variants", "none", "--batch", "1,2",
     ])
     assert status == 130
@@ -405,11 +399,17 @@ def test_without_a_study_they_are_listed(capsys):
     assert capsys.readouterr().out.startswith("feedforward  ")
 
 
-def test_benchmarks_that_are_not_there_are_one_sentence(monkeypatch, tmp_path):
-    from clnet.cli import benchmarks as shim
-
-    file = tmp_path / "clnet" / "cli" / "benchmarks.py"
-    monkeypatch.setattr(shim, "__file__", str(file))
-    monkeypatch.setattr(shim, "PACKAGE", "clnet.nowhere")
-    with pytest.raises(InputError, match="the benchmarks are missing"):
-        benchmarks("command")
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [
+        ("pandas", r"needs pandas: pip install 'clnet\[bench\]'"),
+        ("clnet.benchmarks", r"needs clnet\.benchmarks.*: install clnet again"),
+    ],
+)
+def test_what_the_bench_lacks_is_one_sentence(module, sentence, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("clnet.benchmarks")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    arguments = argparse.Namespace(study=None)
+    with pytest.raises(InputError, match=sentence):
+        cli_bench.run(arguments)

@@ -10,26 +10,21 @@ from functools import partial
 
 import numpy as np
 import pytest
+from clnet.benchmarks import candidates, command, harness, roofline
+from clnet.benchmarks.baselines import fann
+from clnet.benchmarks.baselines import training as training_baselines
+from clnet.benchmarks.cases import dense as cases
+from clnet.benchmarks.cases import training as training_cases
+from clnet.benchmarks.studies import training, training_candidates
 from studies import BRIEF, CPU, GPU
 
 import clnet
 from clnet import DeviceError, InputError
-from clnet.cli.benchmarks import benchmarks
 from clnet.cli.main import main
 from clnet.cli.summary import WIDTH
 from clnet.nn.optimisers import Adam, Batch, Incremental, Rprop
 
-candidates = benchmarks("candidates")
-cases = benchmarks("cases")
-command = benchmarks("command")
-floor = benchmarks("floor")
-frame = benchmarks("frame")
-training = benchmarks("training")
-training_cases = benchmarks("training_cases")
-fann_library = benchmarks("fann_library")
-training_peers = benchmarks("training_peers")
-training_trials = benchmarks("training_trials")
-Options = benchmarks("options").Options
+Options = harness.Options
 TrainingCase = training_cases.TrainingCase
 
 pytestmark = pytest.mark.usefixtures("hurried")
@@ -63,8 +58,8 @@ def device():
 
 
 def named(name, library=None):
-    peers = training_peers.training_peers(library)
-    return next(peer for peer in (training.OURS, *peers) if peer.name == name)
+    others = training_baselines.training_baselines(library)
+    return next(one for one in (training.OURS, *others) if one.name == name)
 
 
 # Cases
@@ -169,13 +164,13 @@ def test_sklearn_without_adam_refuses():
 def test_a_rule_that_is_not_written_down_refuses():
     pytest.importorskip("torch")
     with pytest.raises(candidates.RefusedError, match="batch"):
-        training_peers.torch_rule(replace(RPROP, optimiser=Batch()), [], False)
+        training_baselines.torch_rule(replace(RPROP, optimiser=Batch()), [], False)
 
 
 def test_what_is_not_installed_is_missing(monkeypatch):
-    monkeypatch.setattr(training_peers, "find_spec", lambda name: None)
-    assert named("sklearn").missing() == "scikit-learn is not installed"
-    monkeypatch.setattr(fann_library.ctypes.util, "find_library", lambda name: None)
+    monkeypatch.setattr(candidates, "find_spec", lambda name: None)
+    assert named("sklearn").missing() == "sklearn is not installed"
+    monkeypatch.setattr(fann.ctypes.util, "find_library", lambda name: None)
     assert "--fann-library" in named("fann").missing()
     assert named("fann", "some.so").missing() is None
 
@@ -184,8 +179,8 @@ def test_a_file_that_is_no_library_is_a_row(device, tmp_path):
     file = tmp_path / "libfann.so"
     file.write_text("no library")
     kept = []
-    bench = frame.Bench("s", device, BRIEF, tuple(training.BASES), kept.append)
-    bench.run(frame.Trial("t", RPROP, (named("fann", str(file)),)))
+    bench = harness.Harness("s", device, BRIEF, tuple(training.BASES), kept.append)
+    bench.run(harness.Trial("t", RPROP, (named("fann", str(file)),)))
     assert [row.status for row in kept] == ["failed"]
     assert str(tmp_path) not in kept[0].reason
 
@@ -194,7 +189,7 @@ def test_a_file_that_is_no_library_is_a_row(device, tmp_path):
 
 
 def test_who_finds_another_error_is_wrong(device):
-    class Off(training_peers.NumPyTraining):
+    class Off(training_baselines.NumPyTraining):
         name = "off"
 
         def prepare(self, case, device):
@@ -208,8 +203,8 @@ def test_who_finds_another_error_is_wrong(device):
             )
 
     kept = []
-    frame.Bench("s", device, BRIEF, tuple(training.BASES), kept.append).run(
-        frame.Trial("t", RPROP, (Off(), named("numpy")), against=("numpy",))
+    harness.Harness("s", device, BRIEF, tuple(training.BASES), kept.append).run(
+        harness.Trial("t", RPROP, (Off(), named("numpy")), against=("numpy",))
     )
     assert [row.status for row in kept] == ["wrong", "measured"]
 
@@ -239,7 +234,7 @@ def test_the_studys_cases():
 )
 def test_who_is_measured_unasked(device, expected):
     chosen = command.select(
-        training.trials(device, Options()), Options(), training.PEERS
+        training.trials(device, Options()), Options(), training.BASELINES
     )
     found = next(trial for trial in chosen if trial.case.name == "64-100-10")
     assert {c.name for c in found.candidates} == expected
@@ -249,15 +244,15 @@ def test_only_the_planned_one_is_ours():
     with pytest.raises(InputError, match="did you mean 'planned'"):
         command.select(
             training.trials(CPU, Options()), Options(variants=["plannd"]),
-            training.PEERS,
+            training.BASELINES,
         )
 
 
 def test_data_that_are_not_there_are_one_row(tmp_path, device):
     case = replace(RPROP, file="robot.train", folder=tmp_path)
     kept = []
-    frame.Bench("s", device, BRIEF, ("epoch",), kept.append).run(
-        frame.Trial("t", case, (named("numpy"), named("planned")))
+    harness.Harness("s", device, BRIEF, ("epoch",), kept.append).run(
+        harness.Trial("t", case, (named("numpy"), named("planned")))
     )
     assert [(row.candidate, row.status) for row in kept] == [("data", "missing")]
     assert "robot.train" in kept[0].reason
@@ -284,13 +279,13 @@ def tiny_study(monkeypatch, tmp_path):
         training, "FANN_SETS", {"robot": ((5, 4, 3), 8, "robot.train")}
     )
     monkeypatch.setattr(training, "ADAM", {(5, 4, 3): (4, (2, 2), (1, 1))})
-    monkeypatch.setattr(floor, "READ", 1 << 20)
-    monkeypatch.setattr(floor, "LARGE", 1 << 22)
-    monkeypatch.setattr(floor, "STEPS", {True: 1 << 8, False: 1 << 8})
+    monkeypatch.setattr(roofline, "READ", 1 << 20)
+    monkeypatch.setattr(roofline, "LARGE", 1 << 22)
+    monkeypatch.setattr(roofline, "STEPS", {True: 1 << 8, False: 1 << 8})
     monkeypatch.setattr(command, "EFFORTS", {"normal": BRIEF})
     monkeypatch.setattr(command, "load", lambda: 0.0)
-    modelled = partial(training_trials.plan_training, tune=False)
-    monkeypatch.setattr(training_trials, "plan_training", modelled)
+    modelled = partial(training_candidates.plan_training, tune=False)
+    monkeypatch.setattr(training_candidates, "plan_training", modelled)
     return tmp_path
 
 
@@ -299,22 +294,22 @@ def test_the_command_runs_the_study(tiny_study, device, capsys):
     out_folder = tiny_study / "out"
     status = main([
         "bench", "training", "--data", str(tiny_study / "data"), "--out",
-        str(out_folder), "--peers", "numpy",
+        str(out_folder), "--baselines", "numpy",
     ])
     out, err = capsys.readouterr()
     assert status == 0, err
     lines = out.splitlines()
     assert max(len(line) for line in lines if str(tiny_study) not in line) <= WIDTH
     for text in (
-        "adam: steps a second", "rprop, 100 epochs: milliseconds",
-        "incremental, epoch: times as long as planned took", "(floor)",
+        "adam, step: steps a second", "rprop, 100 epochs: microseconds",
+        "incremental, epoch: times as fast as planned", "(floor)",
     ):
         assert text in out
     (path,) = out_folder.glob("*.csv")
     assert path.name.startswith("training-")
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 6 + len(training_trials.TRIALS)
+    assert len(rows) == 6 + len(training_candidates.STAGES)
     assert {row["status"] for row in rows} == {"measured"}
     assert {row["against"] for row in rows} == {"planned"}
     assert {row["activation"] for row in rows} == {"tanh sigmoid", "relu softmax"}
@@ -324,7 +319,7 @@ def test_the_command_without_data_says_so(tiny_study, device, capsys):
     (tiny_study / "data" / "robot.train").unlink()
     status = main([
         "bench", "training", "--data", str(tiny_study / "data"), "--out",
-        str(tiny_study / "out"), "--peers", "numpy", "--variants", "none",
+        str(tiny_study / "out"), "--baselines", "numpy", "--variants", "none",
     ])
     out, _ = capsys.readouterr()
     assert status == 0
@@ -344,8 +339,8 @@ def test_no_row_of_training_names_a_folder(tiny_study, device):
         RPROP, sizes=(5, 4, 3), samples=8, batch=8, file="robot.train",
         folder=tiny_study / "data",
     )
-    frame.Bench("s", device, BRIEF, tuple(training.BASES), kept.append).run(
-        frame.Trial("t", case, (named("numpy"),))
+    harness.Harness("s", device, BRIEF, tuple(training.BASES), kept.append).run(
+        harness.Trial("t", case, (named("numpy"),))
     )
     assert [row.status for row in kept] == ["measured"]
     assert not [v for v in vars(kept[0]).values() if isinstance(v, str) and os.sep in v]

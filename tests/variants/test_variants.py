@@ -7,88 +7,37 @@ tuning space: ``-m sweep``.
 from __future__ import annotations
 
 import dataclasses
-import zlib
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 import pyopencl as cl
 import pytest
-from bounds import span_bound
+from variant_cases import (
+    H200,
+    LAPTOP,
+    LEAST,
+    NAMES,
+    SMALL,
+    Case,
+    check,
+    configs,
+    spans,
+)
 
 from clnet import Dense, Network
-from clnet.ir.ops import Apply, Nonlinearity, Span, Value
+from clnet.ir.ops import Nonlinearity, Span, Value
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.layers import Local
-from clnet.nn.storage import DenseStorage, Entries, entry_matrix
-from clnet.opencl.device import Device
+from clnet.nn.storage import DenseStorage
 from clnet.opencl.discovery import device
 from clnet.opencl.launch import Scratch
 from clnet.opencl.program import GROUP_UNITS
 from clnet.opencl.session import session
-from clnet.runtime.binding import Step
-from clnet.runtime.executable import Executable
 from clnet.variants import ALL_VARIANTS
 from clnet.variants.base import Cost
 from clnet.variants.dense.mma import tile_room
 
-H200 = Device(
-    "H200", "gpu", compute_units=132, local_memory=47 << 10,
-    declared_local_memory=48 << 10, unit_local_memory=226 << 10, largest_group=1024,
-    simd_width=32, fp64=True, forward_progress=True, compute_capability=(9, 0),
-)
-LAPTOP = Device(
-    "laptop", "gpu", compute_units=24, local_memory=64 << 10, largest_group=256,
-    simd_width=16,
-)
-SMALL = Device(
-    "small", "gpu", compute_units=2, local_memory=8 << 10, largest_group=64,
-    simd_width=4,
-)
-LEAST = Device("least", "cpu", local_memory=1 << 10, largest_group=1, fp64=True)
-
-
-# The cases ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Case:
-    """A network and a batch. Layer and op variants run its last layer."""
-
-    sizes: tuple[int, ...]
-    batch: int = 3
-    activation: str | tuple[str, ...] = "sigmoid"  # one, or one a layer
-    dtype: str = "float32"
-    steepness: float = 1.0
-    bias: bool = True
-    fann: bool = False
-
-    def __str__(self) -> str:
-        sizes = "-".join(map(str, self.sizes[:6]))
-        name = self.activation if isinstance(self.activation, str) else "various"
-        marks = [
-            f"{name}{self.steepness:g}", *["nobias"] * (not self.bias),
-            *["fann"] * self.fann, *["double"] * (self.dtype == "float64"),
-        ]
-        return f"{sizes}x{self.batch}-{'-'.join(marks)}"
-
-    @property
-    def seed(self) -> int:
-        return zlib.crc32(repr(self).encode())
-
-    def network(self) -> Network:
-        names = [self.activation] * (len(self.sizes) - 1)
-        if not isinstance(self.activation, str):
-            names = list(self.activation)
-        layers = [
-            Dense(n, name, self.steepness, self.bias, "uniform")
-            for n, name in zip(self.sizes[1:], names, strict=True)
-        ]
-        return Network(
-            self.sizes[0], layers, seed=self.seed, dtype=self.dtype,
-            fann_compatible=self.fann,
-        )
-
+# The cases ---------------------------------------------------------------------------
 
 BATCHES = (1, 2, 3, 17, 64, 129)
 # Around whole vectors, teams, groups, tiles and stages; 1 and primes.
@@ -109,7 +58,6 @@ FUNCTIONS = tuple(
     )
     for i, name in enumerate(ACTIVATIONS)
 )
-NAMES = tuple(ACTIVATIONS)
 CHAINS = (
     Case((1, 1), 1, "tanh"),
     Case((4, 3), 2, "identity"),
@@ -124,133 +72,6 @@ CHAINS = (
     Case((64, 130, 5), 17, "softplus", "float64", steepness=0.5),
 )
 CASES = EDGES + FUNCTIONS + CHAINS
-
-
-def spans(case, variant):
-    """The network of a case, and its spans of the length that the variant takes."""
-    network = case.network()
-    program = network.program
-    n = len(program.ops)
-    bounds = {
-        "op": [(n - 2, n - 1), (n - 1, n)],
-        "layer": [(n - 2, n)],
-        "pair": [(n - 2, n)],
-        # From an inner value to an inner value, too.
-        "run": [(0, n)] + ([(2, n - 2)] if n in (6, 8) else []),
-    }[variant.reach]
-    return network, [program.span(a, b, case.batch) for a, b in bounds]
-
-
-def configs(variant, span, place):
-    """A variant's tuning space on a place, and the GPU's, to be run there as well."""
-    as_gpu = dataclasses.replace(
-        place, type="gpu", simd_width=32, compute_units=H200.compute_units,
-        local_memory=min(place.local_memory, H200.local_memory),
-        largest_group=min(place.largest_group, H200.largest_group),
-    )
-    found = []
-    for record in (place,) if place.type == "gpu" else (place, as_gpu):
-        if variant.refuse(span, record) is None:
-            found += [c for c in variant.space(span, record) if c not in found]
-    return found
-
-
-# The check ------------------------------------------------------------------------
-
-
-class Bound:
-    """A span bound to buffers of the tests' own, or to the host's arrays."""
-
-    def __init__(self, network, span, variant, config, place):
-        self.span = span
-        self.session = session(device())
-        self.on_host = variant.name == "host"
-        self.executable = Executable(
-            self.session, network,
-            [Step(span, variant, config, None if self.on_host else place)],
-            span.inputs, span.outputs, on_device=not self.on_host,
-        )
-        self.buffers = {}
-        if not self.on_host:
-            for value in dict.fromkeys((*span.inputs, *span.outputs)):
-                size = span.batch * value.stride * np.dtype(span.dtype).itemsize
-                self.buffers[value] = cl.Buffer(
-                    self.session.context, cl.mem_flags.READ_WRITE, size
-                )
-                self.executable.bind(value.name, self.buffers[value])
-
-    def __call__(self, inputs):
-        """The outputs for inputs by name; outputs hold NaN before they are written."""
-        if self.on_host:
-            for name, x in inputs.items():
-                self.executable.x[name][:] = x
-            self.executable.run()
-            return {y.name: self.executable.result(y.name) for y in self.span.outputs}
-        for value in self.span.outputs:
-            self._write(value, np.nan)
-        for value in self.span.inputs:
-            self._write(value, inputs[value.name])
-        self.executable.run()
-        for queue in self.session.queues.values():
-            queue.finish()
-        for value in self.span.inputs:
-            if value not in self.span.outputs:
-                np.testing.assert_array_equal(self._read(value), inputs[value.name])
-        return {value.name: self._read(value) for value in self.span.outputs}
-
-    def _write(self, value, x):
-        rows = np.zeros((self.span.batch, value.stride), self.span.dtype)
-        rows[:, : value.width] = x
-        cl.enqueue_copy(self.session.queue, self.buffers[value], rows)
-        self.session.queue.finish()
-
-    def _read(self, value):
-        rows = np.empty((self.span.batch, value.stride), self.span.dtype)
-        cl.enqueue_copy(self.session.queue, rows, self.buffers[value])
-        assert not rows[:, value.width :].any(), f"the padding of {value} was written"
-        return rows[:, : value.width]
-
-
-def assert_within_bounds(span, inputs, parameters, results):
-    with np.errstate(invalid="ignore"):
-        exact, bounds = span_bound(span, inputs, parameters)
-    for name, y in results.items():
-        missing = np.isnan(exact[name])
-        np.testing.assert_array_equal(np.isnan(y), missing)
-        error = np.abs(y - exact[name])[~missing]
-        allowed = bounds[name][~missing]
-        worst = np.argmax(error - allowed) if error.size else 0
-        assert (error <= allowed).all(), (
-            f"{name}: {error[worst]} is beyond {allowed[worst]}"
-        )
-
-
-def check(network, span, variant, config, place, seed, missing=np.nan):
-    """Compare with the oracle, the same executable over several calls."""
-    rng = np.random.default_rng(seed)
-
-    def draw():
-        return {
-            x.name: rng.standard_normal((span.batch, x.width)).astype(span.dtype)
-            for x in span.inputs
-        }
-
-    run = Bound(network, span, variant, config, place)
-    # Whatever a call leaves in scratch memory, the next one is right.
-    run({value.name: np.nan for value in span.inputs} if not run.on_host else draw())
-    inputs = draw()
-    results = run(inputs)
-    assert_within_bounds(span, inputs, network.parameters, results)
-    for name, again in run(inputs).items():
-        np.testing.assert_array_equal(again, results[name])
-    # New parameters, and NaN in one sample, which stays there.
-    network.parameters = rng.uniform(-0.5, 0.5, network.parameters.shape) / np.sqrt(
-        max(network.sizes)
-    )
-    inputs = draw()
-    for x in inputs.values():
-        x[span.batch // 2, rng.integers(x.shape[1])] = missing
-    assert_within_bounds(span, inputs, network.parameters, run(inputs))
 
 
 def check_case(variant, case, place, choose):
@@ -271,11 +92,6 @@ def pairs(run_cases, other_cases):
         for variant in ALL_VARIANTS
         for case in (run_cases if variant.reach == "run" else other_cases)
     ]
-
-
-@pytest.fixture(scope="module")
-def place():
-    return device()
 
 
 @pytest.fixture(scope="module")
@@ -330,121 +146,6 @@ def test_companion(variant, case, companion):
 @pytest.mark.parametrize(("variant", "case"), pairs(CHAINS, EDGES))
 def test_all_configs(variant, case, place):
     check_case(variant, case, place, lambda listed: listed)
-
-
-# Ops that no dense network of one activation has ------------------------------------
-
-
-def op_variants():
-    found = [v for v in ALL_VARIANTS if v.reach == "op"]
-    return pytest.mark.parametrize("variant", found, ids=lambda v: v.name)
-
-
-@op_variants()
-@pytest.mark.parametrize("fann", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_neurons_that_differ(variant, dtype, fann, place):
-    steepness = tuple(np.linspace(-2, 2, len(NAMES)).tolist())
-    network = Network(
-        13, [Dense(len(NAMES), NAMES, steepness, initialiser="uniform")],
-        seed=1, dtype=dtype, fann_compatible=fann,
-    )
-    span = network.program.span(1, 2, 6)
-    for config in configs(variant, span, place):
-        check(network, span, variant, config, place, 1)
-
-
-@op_variants()
-@pytest.mark.parametrize(("width", "batch"), [(1, 1), (2, 3), (10, 65), (1000, 2)])
-def test_softmax(variant, width, batch, place):
-    network = Network(3, [Dense(width, "softmax"), Dense(2)], seed=1)
-    span = network.program.span(2, 3, batch)
-    for config in configs(variant, span, place):
-        check(network, span, variant, config, place, 1)
-        # Large exponents do not overflow.
-        run = Bound(network, span, variant, config, place)
-        exponents = np.linspace(-900, 900, batch * width, dtype=np.float32)
-        inputs = {"logits1": exponents.reshape(batch, width)}
-        assert_within_bounds(span, inputs, network.parameters, run(inputs))
-
-
-@dataclass(frozen=True)
-class Scattered:
-    """A storage that only `entries` describes, with slots that are not live."""
-
-    n_out: int
-    n_in: int
-    name = "scattered"
-
-    @property
-    def size(self):
-        return 2 * self.n_out + 3
-
-    @property
-    def signature(self):
-        return f"scattered[{self.n_out},{self.n_in}]"
-
-    def entries(self):
-        rng = np.random.default_rng(self.n_out)
-        rows = rng.integers(self.n_out, size=self.size)
-        columns = rng.integers(self.n_in, size=self.size)
-        return Entries(rows, columns, np.arange(self.size) % 5 != 2)
-
-    def live(self):
-        return self.entries().live
-
-    def matrix(self, values):
-        return entry_matrix(self, values)
-
-
-@dataclass(frozen=True)
-class ScatteredLayer:
-    n_out: int
-    activation: str = "tanh"
-    steepness: float = 1.0
-    bias: bool = True
-    initialiser: str = "uniform"
-    sources: tuple[int, ...] | None = None
-    dropout: float = 0.0
-
-    def blocks(self, widths, item_size):
-        return tuple((Scattered(self.n_out, width),) for width in widths)
-
-
-@pytest.mark.parametrize("variant", ALL_VARIANTS, ids=lambda v: v.name)
-def test_a_storage_that_nobody_knows_yet(variant, place):
-    """It runs on the variants that read entries, and all others say no."""
-    network = Network(11, [ScatteredLayer(23), ScatteredLayer(4)], seed=1)
-    ops = {"op": 1, "pair": 2, "layer": 2, "run": 4}[variant.reach]
-    span = network.program.span(0, ops, 6)
-    refusal = variant.refuse(span, place)
-    if variant.reach == "op":
-        assert refusal is None
-        for config in configs(variant, span, place):
-            # Where there is no entry the bounds' matrix has zeros: 0 * NaN.
-            check(network, span, variant, config, place, 1, missing=1.0)
-    else:
-        assert "scattered" in refusal
-
-
-def test_sums_accumulate_on_the_device(place):
-    """The sum of two storages: the second op adds to the first one's result."""
-    network = Network.mlp([9, 14], seed=1)
-    first = network.program.ops[0]
-    assert isinstance(first, Apply)
-    span = Span(
-        (dataclasses.replace(first, accumulate=True),), 3, "float32", (first.sums,)
-    )
-    rng = np.random.default_rng(1)
-    for variant in ALL_VARIANTS:
-        if variant.reach != "op" or variant.name == "host":
-            continue
-        run = Bound(network, span, variant, configs(variant, span, place)[0], place)
-        inputs = {
-            v.name: rng.standard_normal((3, v.width)).astype("float32")
-            for v in span.inputs
-        }
-        assert_within_bounds(span, inputs, network.parameters, run(inputs))
 
 
 # What variants say of themselves ----------------------------------------------------

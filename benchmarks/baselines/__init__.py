@@ -1,0 +1,1 @@
+"""Baselines: other libraries' implementations of the cases."""

@@ -1,0 +1,442 @@
+"""Inference of fully connected networks, each as the library's manual writes it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from ctypes.util import find_library
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clnet.nn.activations import activation
+from clnet.opencl.device import Device
+
+from ..candidates import Baseline, Candidate, Prepared, RefusedError, Timer, forward
+from ..cases.dense import Array, Case
+from ..environment import blas_threads
+from ..subprocess_guard import Guarded
+from .fann import Fann
+from .layers import name_elsewhere, weights_and_biases
+
+WARM_RUNS = 3  # before a graph is captured, and after a compilation
+OPSET, IR_VERSION = 17, 8  # ONNX: read by all releases since 2022
+
+PLAIN: dict[str, Callable[[Array], Array]] = {
+    "sigmoid": lambda v: 1 / (1 + np.exp(-v)),
+    "tanh": np.tanh,
+    "relu": lambda v: np.maximum(v, 0),
+}
+
+
+@dataclass(frozen=True)
+class NumPy(Baseline):
+    """``f(x @ W.T + b)``, layer by layer, weights [n_out, n_in] contiguous."""
+
+    name: str = "numpy"
+
+    def prepare(self, case: Case, device: Device) -> Prepared:
+        """Return the loop over the layers, on all threads of NumPy's BLAS."""
+        layers = [(w.T, b) for w, b in weights_and_biases(case)]
+        f = PLAIN.get(case.activation) or activation(case.activation).value
+
+        def call(x: Array) -> Array:
+            for weights, biases in layers:
+                x = f(x @ weights + biases)
+            return x
+
+        return forward(case, call, threads=blas_threads(), spins=True)
+
+
+class OnTorch(Baseline):
+    """A baseline of PyTorch's: its name tells the device."""
+
+    requires = ("torch",)
+    on_cpu = ("torch", "torch-cpu-compile")
+
+    def missing(self) -> str | None:
+        """Return that PyTorch is not installed, or finds no CUDA device it needs."""
+        reason = super().missing()
+        if reason is None and self.name not in self.on_cpu:
+            import torch
+
+            return None if torch.cuda.is_available() else "torch finds no CUDA device"
+        return reason
+
+
+@dataclass(frozen=True)
+class Torch(OnTorch):
+    """PyTorch: a Sequential of Linear and activation, in inference mode.
+
+    Of the highest precision in float32, of ``"high"`` with TF32 products, of
+    ``"medium"`` in bfloat16 from the first layer to the last.
+
+    Attributes
+    ----------
+    name : str
+        ``"torch"`` on the CPU; on a CUDA device ``"torch-cuda"``, run op by op,
+        ``"torch-graph"``, replayed as one CUDA graph, ``"torch-compile"``, with mode
+        max-autotune, or ``"torch-compile-graph"``, the same kernels captured here as
+        one graph, which the host replays faster than that mode's own.
+    """
+
+    name: str = "torch"
+
+    def prepare(self, case: Case, device: Device) -> Prepared:
+        """Return the module, on the CPU or on CUDA's first device."""
+        import torch
+
+        torch.set_float32_matmul_precision(case.precision)
+        model = _module(case)
+        if case.precision == "medium":
+            model = _in_bfloat16(model)
+        if self.name == "torch":
+
+            def call(x: Array) -> Array:
+                with torch.inference_mode():
+                    y: Array = model(torch.from_numpy(x)).numpy()
+                return y
+
+            return forward(
+                case, call, threads=torch.get_num_threads(), spins=True
+            )
+        model.to("cuda")
+        graph = self.name.endswith("graph")
+        if "compile" in self.name:
+            torch._dynamo.reset()  # after eight networks it would stop compiling
+            mode = "max-autotune-no-cudagraphs" if graph else "max-autotune"
+            model = torch.compile(model, mode=mode)
+        return graphed(case, model) if graph else eager(case, model)
+
+
+def _module(case: Case) -> Any:
+    """Return the network as a `torch.nn.Sequential` on the CPU."""
+    import torch
+    from torch import nn
+
+    kind: Any = name_elsewhere(case.activation, {
+        "identity": nn.Identity, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh, "relu": nn.ReLU
+    })
+    network = case.network
+    dtype = getattr(torch, case.dtype)
+    parts: list[Any] = []
+    n_in = network.n_in
+    for number, n_out in enumerate(network.sizes[1:]):
+        linear = nn.utils.skip_init(nn.Linear, n_in, n_out, dtype=dtype)
+        with torch.no_grad():
+            linear.weight.copy_(torch.tensor(network.weights(number)))
+            linear.bias.copy_(torch.tensor(network.biases(number)))
+        parts += [linear, kind()]
+        n_in = n_out
+    return nn.Sequential(*parts).eval().requires_grad_(False)
+
+
+def _in_bfloat16(model: Any) -> Any:
+    """Return a module that computes in bfloat16, from and to float32."""
+    import torch
+    from torch import nn
+
+    class Converted(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model.to(torch.bfloat16)
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(x.to(torch.bfloat16)).float()
+
+    return Converted().eval()
+
+
+def eager(case: Case, model: Any) -> Prepared:
+    """Return a module on CUDA, run op by op."""
+    import torch
+
+    def call(x: Array) -> Array:
+        with torch.inference_mode():
+            y: Array = model(torch.from_numpy(x).to("cuda")).cpu().numpy()
+        return y
+
+    for _ in range(WARM_RUNS):
+        call(case.inputs[0])
+    x = torch.from_numpy(case.inputs[0]).to("cuda")
+
+    def run() -> None:
+        with torch.inference_mode():
+            model(x)
+
+    return forward(case, call, _cuda_timers(run))
+
+
+def graphed(case: Case, model: Any) -> Prepared:
+    """Return a module on CUDA, captured once and replayed, with pinned host memory."""
+    import torch
+
+    x = torch.from_numpy(case.inputs[0]).to("cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_RUNS):
+            model(x)
+    torch.cuda.current_stream().wait_stream(side)
+    graph: Any = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = model(x)
+    graph.model = model  # the graph reads its memory
+    pinned_x = torch.empty_like(x, device="cpu", pin_memory=True)
+    pinned_y = torch.empty_like(y, device="cpu", pin_memory=True)
+    host_x, host_y = pinned_x.numpy(), pinned_y.numpy()
+
+    def call(values: Array) -> Array:
+        host_x[...] = values
+        x.copy_(pinned_x, non_blocking=True)
+        graph.replay()
+        pinned_y.copy_(y, non_blocking=True)
+        torch.cuda.current_stream().synchronize()
+        found: Array = host_y.copy()
+        return found
+
+    return forward(case, call, _cuda_timers(graph.replay))
+
+
+def _cuda_timers(run: Callable[[], None]) -> dict[str, Callable[[], Timer]]:
+    """Return the timers of a function that enqueues work on CUDA.
+
+    Runs follow each other by the device's clock too: an event before a single run
+    would count the host's time to enqueue it.
+    """
+    import torch
+
+    def stream(repeats: int) -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            run()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - start) / repeats
+
+    def clock(repeats: int) -> float:
+        first = torch.cuda.Event(enable_timing=True)
+        last = torch.cuda.Event(enable_timing=True)
+        run()
+        first.record()
+        for _ in range(repeats):
+            run()
+        last.record()
+        last.synchronize()
+        return 1e-3 * float(first.elapsed_time(last)) / repeats
+
+    return {"stream": lambda: stream, "device": lambda: clock}
+
+
+@dataclass(frozen=True)
+class OnnxRuntime(Baseline):
+    """ONNX Runtime on the CPU: Gemm and activation, layer by layer."""
+
+    name: str = "onnxruntime"
+
+    requires = ("onnxruntime", "onnx")
+
+    def prepare(self, case: Case, device: Device) -> Prepared:
+        """Return a session of all cores."""
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(
+            _onnx(case), providers=["CPUExecutionProvider"]
+        )
+
+        def call(x: Array) -> Array:
+            (y,) = session.run(None, {"x": x})
+            return np.asarray(y)
+
+        return forward(
+            case, call, config=f"onnxruntime {onnxruntime.__version__}", spins=True
+        )
+
+
+def _onnx(case: Case) -> bytes:
+    """Return a case's network as an ONNX model from ``x`` to ``y``."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    kind = name_elsewhere(
+        case.activation, {"sigmoid": "Sigmoid", "tanh": "Tanh", "relu": "Relu"}
+    )
+    real = helper.np_dtype_to_tensor_dtype(np.dtype(case.dtype))
+    assert real in (TensorProto.FLOAT, TensorProto.DOUBLE)
+    nodes, tensors = [], []
+    last = len(case.sizes) - 2
+    for i, (weights, biases) in enumerate(weights_and_biases(case)):
+        tensors += [
+            numpy_helper.from_array(weights, f"w{i}"),
+            numpy_helper.from_array(np.ascontiguousarray(biases), f"b{i}"),
+        ]
+        x, y = f"x{i}" if i else "x", "y" if i == last else f"x{i + 1}"
+        nodes += [
+            helper.make_node("Gemm", [x, f"w{i}", f"b{i}"], [f"v{i}"], transB=1),
+            helper.make_node(kind, [f"v{i}"], [y]),
+        ]
+    values = [
+        helper.make_tensor_value_info(name, real, [case.batch, n])
+        for name, n in (("x", case.sizes[0]), ("y", case.sizes[-1]))
+    ]
+    graph = helper.make_graph(nodes, "mlp", values[:1], values[1:], tensors)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
+    )
+    data: bytes = model.SerializeToString()
+    return data
+
+
+@dataclass(frozen=True)
+class ScikitLearn(Baseline):
+    """scikit-learn's MLPRegressor, its weights put in by hand."""
+
+    name: str = "sklearn"
+
+    requires = ("sklearn",)
+
+    def prepare(self, case: Case, device: Device) -> Prepared:
+        """Return `predict` of a model that was never fitted."""
+        from sklearn.neural_network import MLPRegressor
+
+        kind = name_elsewhere(
+            case.activation, {"sigmoid": "logistic", "tanh": "tanh", "relu": "relu"}
+        )
+        model = MLPRegressor(case.sizes[1:-1], activation=kind)
+        layers = weights_and_biases(case)
+        model.coefs_ = [np.ascontiguousarray(weights.T) for weights, _ in layers]
+        model.intercepts_ = [biases for _, biases in layers]
+        model.n_features_in_, model.n_outputs_ = case.sizes[0], case.sizes[-1]
+        model.n_layers_, model.out_activation_ = len(case.sizes), kind
+
+        def call(x: Array) -> Array:
+            return np.asarray(model.predict(x)).reshape(len(x), -1)
+
+        return forward(
+            case, call, config=f"scikit-learn {metadata.version('scikit-learn')}",
+            threads=blas_threads(), spins=True,
+        )
+
+
+def _lend_opencl() -> None:
+    """Let tinygrad find pyopencl's OpenCL loader if the system has none."""
+    import pyopencl
+
+    brought = Path(pyopencl.__file__).parent.glob(".libs/libOpenCL*")
+    if find_library("OpenCL") is None and (file := next(brought, None)):
+        os.environ.setdefault("OPENCL_PATH", str(file))
+
+
+@dataclass(frozen=True)
+class Tinygrad(Baseline):
+    """tinygrad on the first OpenCL device, the whole network under its TinyJit."""
+
+    name: str = "tinygrad"
+
+    requires = ("tinygrad",)
+
+    def prepare(self, case: Case, device: Device) -> Prepared:
+        """Return the captured calls, if its device is ours."""
+        _lend_opencl()
+        from tinygrad import Device as Places
+        from tinygrad import Tensor, TinyJit
+
+        found = Places["CL"].device_name.strip()
+        if found not in {place.name for place in device.places}:
+            raise RefusedError(f"tinygrad takes {found}, not {device.name}")
+        kind = name_elsewhere(
+            case.activation, {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu"}
+        )
+        layers = [
+            tuple(Tensor(np.array(a), device="CL").realize() for a in layer)
+            for layer in weights_and_biases(case)
+        ]
+
+        @TinyJit  # type: ignore[untyped-decorator]
+        def model(x: Any) -> Any:
+            for weights, biases in layers:
+                x = getattr(x @ weights.T + biases, kind)()
+            return x.realize()
+
+        def call(x: Array) -> Array:
+            return np.asarray(model(Tensor(x, device="CL").realize()).numpy())
+
+        for _ in range(WARM_RUNS):  # the second one captures
+            call(case.inputs[0])
+        version = metadata.version("tinygrad")
+        return forward(case, call, config=f"tinygrad {version} on {found}")
+
+
+@dataclass(frozen=True)
+class CuPy(Baseline):
+    """``f(x @ W.T + b)`` by CuPy on CUDA's first device."""
+
+    name: str = "cupy"
+    requires = ("cupy",)
+
+    def missing(self) -> str | None:
+        """Return that it is not installed, or that CUDA has no device."""
+        reason = super().missing()
+        if reason is None:
+            import cupy
+
+            return None if cupy.cuda.is_available() else "cupy finds no CUDA device"
+        return reason
+
+    def prepare(self, case: Case, device: Device) -> Prepared:
+        """Return the loop over the layers."""
+        import cupy
+
+        functions: dict[str, Callable[[Any], Any]] = {
+            "sigmoid": lambda v: 1 / (1 + cupy.exp(-v)), "tanh": cupy.tanh,
+            "relu": lambda v: cupy.maximum(v, 0),
+        }
+        f = name_elsewhere(case.activation, functions)
+        layers = [
+            (cupy.asarray(weights).T, cupy.asarray(biases))
+            for weights, biases in weights_and_biases(case)
+        ]
+
+        def model(x: Any) -> Any:
+            for weights, biases in layers:
+                x = f(x @ weights + biases)
+            return x
+
+        return on_cupy(case, model)
+
+
+def on_cupy(case: Case, model: Callable[[Any], Any]) -> Prepared:
+    """Return CuPy's timers of a model from device array to device array."""
+    import cupy
+
+    x = cupy.asarray(case.inputs[0])
+    wait = cupy.cuda.get_current_stream().synchronize
+
+    def stream(repeats: int) -> float:
+        wait()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            model(x)
+        wait()
+        return (time.perf_counter() - start) / repeats
+
+    timers: dict[str, Callable[[], Timer]] = {"stream": lambda: stream}
+    return forward(case, lambda x: cupy.asnumpy(model(cupy.asarray(x))), timers)
+
+def dense_baselines(fann_library: str | None) -> tuple[Candidate, ...]:
+    """Return every baseline, in the order of the tables.
+
+    Those that may crash the process are tried in a child process first.
+    """
+    return (
+        NumPy(),
+        # What torch.compile makes first is forgotten, but not what was captured.
+        *(Torch(name) for name in (
+            "torch", "torch-cuda", "torch-graph", "torch-compile-graph", "torch-compile"
+        )),
+        Guarded(Fann(fann_library)), Guarded(OnnxRuntime()), ScikitLearn(),
+        Guarded(Tinygrad()), CuPy(),
+    )

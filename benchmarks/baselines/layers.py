@@ -1,0 +1,35 @@
+"""Parameters of a case's layers, and names of activations in other libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import numpy as np
+
+from ..candidates import RefusedError
+from ..cases.dense import Array, Case
+
+T = TypeVar("T")
+
+
+def weights_and_biases(case: Case) -> list[tuple[Array, Array]]:
+    """Return weights [n_out, n_in] and biases [n_out] of each layer."""
+    network = case.network
+    return [
+        (np.ascontiguousarray(network.weights(i)), network.biases(i))
+        for i in range(len(network.layers))
+    ]
+
+
+def name_elsewhere(activation: str, known: Mapping[str, T]) -> T:
+    """Return another library's entry for an activation.
+
+    Raises
+    ------
+    RefusedError
+        If there is none here.
+    """
+    if activation not in known:
+        raise RefusedError(f"{activation} is not implemented for this baseline")
+    return known[activation]

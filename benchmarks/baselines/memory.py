@@ -1,0 +1,99 @@
+"""Memory bandwidth: kernels that move as many bytes as a case, and compute nothing."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch
+from clnet.opencl.memory import Memory
+from clnet.opencl.session import Session, session
+from clnet.runtime.executable import NANOSECOND
+from clnet.variants.team import team_group
+
+from ..candidates import Candidate, Prepared, Timer
+from ..cases.dense import Workload
+from ..roofline import GROUP, ITEMS, UNROLL, enqueuer
+
+SHARES = 4  # work-items a core
+WIDTHS = {"cpu": 8, "gpu": 4}  # numbers of a vector
+
+
+@dataclass(frozen=True)
+class MemoryKernel(Candidate):
+    """A kernel that reads a case's bytes, or copies half of them.
+
+    Attributes
+    ----------
+    name : {"read", "copy"}
+        Of the kernel.
+    """
+
+    name: str
+
+    def prepare(self, case: Workload, device: Device) -> Prepared:
+        """Return its launches, with timers for data on the device."""
+        size = int(case.bytes)
+
+        def clock() -> Timer:
+            run = _launcher(self.name, size, session(device, profiling=True))
+
+            def timer(repeats: int) -> float:
+                times = []
+                for _ in range(repeats):
+                    event = run()
+                    event.wait()
+                    times.append(event.profile.end - event.profile.start)
+                return NANOSECOND * float(statistics.median(times))
+
+            return timer
+
+        def stream() -> Timer:
+            here = session(device)
+            run = _launcher(self.name, size, here)
+
+            def timer(repeats: int) -> float:
+                start = time.perf_counter()
+                for _ in range(repeats):
+                    run()
+                here.queue.finish()
+                return (time.perf_counter() - start) / repeats
+
+            return timer
+
+        return Prepared(
+            lambda: 0.0, {"stream": stream, "device": clock, "busy": clock},
+            threads=device.compute_units if device.type == "cpu" else None,
+        )
+
+
+def _launcher(name: str, size: int, here: Session) -> Callable[[], Any]:
+    """Return a function that enqueues the kernel for about so many bytes."""
+    device = here.device
+    cpu = device.type == "cpu"
+    width = WIDTHS["cpu" if cpu else "gpu"]
+    vector = width * np.dtype(np.float32).itemsize
+    group = 1 if cpu else team_group(GROUP, device)
+    if name == "copy":
+        items = max(1, size // (2 * vector * group)) * group
+        kernel, sizes = "copy", (items * vector, items * vector)
+        numbers: tuple[Any, ...] = ()
+    else:
+        items = device.compute_units * (SHARES if cpu else ITEMS)
+        count = max(1, size // (items * vector * UNROLL)) * UNROLL
+        kernel = "read_shares" if cpu else "read_beside"
+        sizes = (items * count * vector, items * vector)
+        numbers = (np.int32(count),)
+    launch = Launch(
+        "probes/bandwidth.cl", kernel,
+        {"REAL": "float", "WIDTH": width, "UNROLL": UNROLL},
+        (items,), (group,), (),
+    )
+    data, result = (Memory(here, size) for size in sizes)
+    return enqueuer(here, launch, data, *numbers, result)

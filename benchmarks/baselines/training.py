@@ -1,0 +1,265 @@
+"""Training by PyTorch and scikit-learn, and the list of all baselines of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from clnet.nn.optimisers import RPROP_LEAST_STEP, Adam, Incremental, Rprop
+from clnet.opencl.device import Device
+
+from ..candidates import Baseline, Candidate, Prepared, RefusedError
+from ..cases.dense import Array
+from ..cases.training import Clock, Trained, TrainingCase, trainer
+from ..environment import blas_threads
+from .dense import WARM_RUNS, OnTorch
+from .fann import FannTraining
+from .training_numpy import NumPyTraining
+
+
+@dataclass(frozen=True)
+class TorchTraining(OnTorch):
+    """PyTorch: a Sequential, its loss and its optimiser; data on the device.
+
+    Attributes
+    ----------
+    name : str
+        On the CPU ``"torch"``, run op by op, or ``"torch-cpu-compile"``; on a CUDA
+        device ``"torch-cuda"``, op by op, ``"torch-graph"``, each step replayed as one
+        CUDA graph, ``"torch-compile"``, loss and gradients compiled with mode
+        reduce-overhead, or ``"torch-compile-graph"``, compiled and then captured.
+    """
+
+    name: str = "torch"
+
+    def prepare(self, case: TrainingCase, device: Device) -> Prepared:
+        """Return the loop over epochs and batches."""
+        import torch
+
+        torch.set_float32_matmul_precision(case.precision)
+        place = "cpu" if self.name in self.on_cpu else "cuda"
+        model = _sequential(case).to(place)
+        learnt = list(model.parameters())
+        start = [p.detach().clone() for p in learnt]
+        graph = self.name.endswith("-graph")
+        loss_of = _torch_loss(case, model)
+        if "compile" in self.name:
+            if not graph:
+                # Else all cases count as compilations of one function.
+                torch._dynamo.reset()
+            mode = "reduce-overhead" if place == "cuda" and not graph else "default"
+            loss_of = torch.compile(loss_of, mode=mode, dynamic=False)
+        rule, rate = torch_rule(case, learnt, graph)
+        total = torch.zeros((), device=place)
+        x, t = (torch.from_numpy(a).to(place) for a in _torch_data(case))
+        batches = list(zip(x.split(case.batch), t.split(case.batch), strict=True))
+
+        def step(rows: Any, targets: Any) -> None:
+            rule.zero_grad(set_to_none=True)
+            loss = loss_of(rows, targets)
+            loss.backward()
+            rule.step()
+            with torch.no_grad():
+                total.add_(loss, alpha=len(rows))
+
+        def restart() -> None:
+            with torch.no_grad():
+                for p, values in zip(learnt, start, strict=True):
+                    p.copy_(values)
+                for state in rule.state.values():
+                    for name, value in state.items():
+                        if value is not None:
+                            value.fill_(rate if name == "step_size" else 0)
+                total.zero_()
+
+        def finish() -> None:
+            if place == "cuda":
+                torch.cuda.synchronize()
+
+        run = _captured(step, batches) if graph else step
+        scale = _TORCH_SCALES[case.optimiser.name](case)
+
+        def train(epochs: int) -> Trained:
+            restart()
+            clock = Clock()
+            errors = []
+            for number in range(1 + epochs):
+                for rows, targets in batches:
+                    run(rows, targets)
+                errors.append(total.clone())
+                total.zero_()
+                if number in (0, epochs):
+                    finish()
+                    clock()
+            return Trained([float(e) * scale for e in errors], clock.seconds)
+
+        if "compile" in self.name:
+            train(0)
+        expected = None
+        if isinstance(case.optimiser, Rprop):  # PyTorch's differs later
+            def expected() -> list[float]:
+                return case.errors[:TORCH_RPROP_AGREES]
+
+        threads = torch.get_num_threads() if place == "cpu" else None
+        return trainer(
+            case, train, expected=expected, threads=threads, spins=place == "cpu"
+        )
+
+
+TORCH_RPROP_AGREES = 3  # epochs; PyTorch's step grows an epoch late after a turn
+# From the epoch's sum of a step's loss times its samples to the error.
+_TORCH_SCALES: dict[str, Callable[[TrainingCase], float]] = {
+    "rprop": lambda case: 1 / case.samples,
+    "incremental": lambda case: 2 / (case.samples * case.sizes[-1]),
+    "adam": lambda case: 1 / case.samples,
+}
+
+
+def _sequential(case: TrainingCase) -> Any:
+    import torch
+    from torch import nn
+
+    kinds: dict[str, Any] = {"tanh": nn.Tanh, "relu": nn.ReLU, "sigmoid": nn.Sigmoid}
+    network = case.network()
+    parts: list[Any] = []
+    last = len(case.sizes) - 2
+    for i, (n_in, n_out) in enumerate(pairwise(case.sizes)):
+        linear = nn.utils.skip_init(nn.Linear, n_in, n_out)
+        with torch.no_grad():
+            linear.weight.copy_(torch.tensor(network.weights(i)))
+            linear.bias.copy_(torch.tensor(network.biases(i)))
+        parts.append(linear)
+        name = case.output if i == last else case.hidden
+        if name != "softmax":  # part of the loss
+            parts.append(kinds[name]())
+    return nn.Sequential(*parts)
+
+
+def _torch_loss(case: TrainingCase, model: Any) -> Callable[[Any, Any], Any]:
+    from torch.nn import functional
+
+    kinds: dict[str, Callable[[Any, Any], Any]] = {
+        "rprop": functional.mse_loss,
+        "incremental": lambda y, t: 0.5 * functional.mse_loss(y, t, reduction="sum"),
+        "adam": functional.cross_entropy,
+    }
+    kind = kinds[case.optimiser.name]
+    return lambda x, t: kind(model(x), t)
+
+
+def torch_rule(
+    case: TrainingCase, learnt: list[Any], capturable: bool
+) -> tuple[Any, float]:
+    """Return the optimiser and its initial rate."""
+    from torch import optim
+
+    rule = case.optimiser
+    if isinstance(rule, Rprop):
+        rate = rule.delta_zero * rule.increase_factor  # PyTorch's grows from then on
+        found = optim.Rprop(
+            learnt, lr=rate, etas=(rule.decrease_factor, rule.increase_factor),
+            step_sizes=(RPROP_LEAST_STEP, rule.delta_max), foreach=True,
+            capturable=capturable,
+        )
+        return found, rate
+    if isinstance(rule, Adam):
+        return optim.Adam(
+            learnt, rule.learning_rate, (rule.beta1, rule.beta2), rule.eps,
+            fused=True, capturable=capturable,
+        ), rule.learning_rate
+    if isinstance(rule, Incremental):
+        return optim.SGD(learnt, rule.learning_rate, fused=True), rule.learning_rate
+    raise RefusedError(f"{rule.name} is not implemented for PyTorch")
+
+
+def _torch_data(case: TrainingCase) -> tuple[Array, Array]:
+    x, t = case.data
+    return x, case.labels if case.output == "softmax" else t
+
+
+def _captured(
+    step: Callable[[Any, Any], None], batches: list[tuple[Any, Any]]
+) -> Callable[[Any, Any], None]:
+    """Return a step as one CUDA graph; batches are copied to its inputs."""
+    import torch
+
+    one = len(batches) == 1
+    x, t = batches[0] if one else (batch.clone() for batch in batches[0])
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_RUNS):
+            step(x, t)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(x, t)
+
+    def run(rows: Any, targets: Any) -> None:
+        if not one:
+            x.copy_(rows)
+            t.copy_(targets)
+        graph.replay()
+
+    return run
+
+
+@dataclass(frozen=True)
+class ScikitLearnTraining(Baseline):
+    """scikit-learn's MLPClassifier, an epoch a `partial_fit`."""
+
+    name: str = "sklearn"
+
+    requires = ("sklearn",)
+
+    def prepare(self, case: TrainingCase, device: Device) -> Prepared:
+        """Return the loop over epochs; the start weights are put in by hand."""
+        from sklearn.neural_network import MLPClassifier
+
+        rule = case.optimiser
+        if not isinstance(rule, Adam):
+            raise RefusedError("MLPClassifier trains by Adam")
+        network, (x, _) = case.network(), case.data
+        classes = np.arange(case.sizes[-1])
+
+        def train(epochs: int) -> Trained:
+            model = MLPClassifier(
+                case.sizes[1:-1], activation=case.hidden, solver="adam", alpha=0.0,
+                batch_size=case.batch, learning_rate_init=rule.learning_rate,
+                beta_1=rule.beta1, beta_2=rule.beta2, epsilon=rule.eps, shuffle=False,
+            )
+            some = slice(case.batch)
+            model.partial_fit(x[some], case.labels[some], classes=classes)
+            for i, (w, b) in enumerate(
+                zip(model.coefs_, model.intercepts_, strict=True)
+            ):
+                w[...] = network.weights(i).T
+                b[...] = network.biases(i)
+            del model._optimizer  # its moments are those of other weights
+            clock = Clock()
+            for _ in range(1 + epochs):
+                model.partial_fit(x, case.labels)
+                clock()
+            return Trained(model.loss_curve_[1:], clock.seconds)
+
+        return trainer(
+            case, train, config=f"scikit-learn {metadata.version('scikit-learn')}",
+            threads=blas_threads(), spins=True,
+        )
+
+
+def training_baselines(library: str | None) -> tuple[Candidate, ...]:
+    """Return every baseline, in the order of the tables."""
+    names = (
+        "torch", "torch-cpu-compile", "torch-cuda", "torch-graph", "torch-compile",
+        "torch-compile-graph",
+    )
+    return (
+        FannTraining(library), NumPyTraining(), ScikitLearnTraining(),
+        *(TorchTraining(name) for name in names),
+    )

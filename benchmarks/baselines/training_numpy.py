@@ -1,0 +1,232 @@
+"""Training in NumPy, written for speed: nothing is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from clnet.nn.optimisers import RPROP_LEAST_STEP, Adam, Incremental, Rprop
+from clnet.opencl.device import Device
+
+from ..candidates import Baseline, Prepared
+from ..cases.dense import Array
+from ..cases.training import Clock, Trained, TrainingCase, trainer
+from ..environment import blas_threads
+
+CACHE_LINE = 64  # bytes
+
+
+class _Layers:
+    """A network in NumPy: preallocated, its parameters in one array."""
+
+    def __init__(self, case: TrainingCase) -> None:
+        self.case = case
+        network = case.network()
+        dtype = np.dtype(case.dtype)
+        self.start = np.concatenate([
+            part.ravel() for i in range(len(case.sizes) - 1)
+            for part in (network.weights(i), network.biases(i))
+        ]).astype(dtype)
+        self.flat = _aligned(self.start.shape, dtype)
+        self.gradient = _aligned(self.start.shape, dtype)
+        self._weights, self._biases = zip(*_parts(self.flat, case.sizes), strict=True)
+        self._dw, self._db = zip(*_parts(self.gradient, case.sizes), strict=True)
+        batch = case.batch
+        self._y = [_aligned((batch, n), dtype) for n in case.sizes[1:]]
+        self._d = [_aligned((batch, n), dtype) for n in case.sizes[1:]]
+        self._spare = [_aligned((batch, n), dtype) for n in case.sizes[1:]]
+        self._ones = np.ones(batch, dtype)
+
+    def step(self, x: Array, t: Array) -> float:
+        """Fill the gradients of one batch; return its summed error."""
+        n = len(x)
+        values = [y[:n] for y in self._y]
+        before = x
+        for y, w, b in zip(values, self._weights, self._biases, strict=True):
+            np.matmul(before, w.T, out=y)
+            y += b
+            if y is not values[-1]:
+                _HIDDEN[self.case.hidden](y)
+            before = y
+        error, d = self._error(values[-1], t)
+        for i in reversed(range(len(values))):
+            previous = values[i - 1] if i else x
+            np.matmul(d.T, previous, out=self._dw[i])
+            np.dot(self._ones[:n], d, out=self._db[i])
+            if i:
+                d_before = self._d[i - 1][:n]
+                np.matmul(d, self._weights[i], out=d_before)
+                _BACK[self.case.hidden](d_before, values[i - 1], self._spare[i - 1][:n])
+                d = d_before
+        return error
+
+    def _error(self, y: Array, t: Array) -> tuple[float, Array]:
+        """Apply the last activation in place; return error and gradient."""
+        d, n = self._d[-1][: len(y)], len(y)
+        if self.case.output == "softmax":
+            y -= y.max(axis=1, keepdims=True)
+            np.exp(y, out=d)
+            sums = d.sum(axis=1, keepdims=True)
+            error = float(np.log(sums).sum()) - float(np.vdot(t, y))
+            d /= sums
+            d -= t
+            d *= d.dtype.type(1 / n)
+            return error, d
+        np.negative(y, out=y)
+        np.exp(y, out=y)
+        y += 1
+        np.reciprocal(y, out=y)
+        np.subtract(y, t, out=d)
+        error = float(np.vdot(d, d))
+        spare = self._spare[-1][:n]
+        np.subtract(1, y, out=spare)
+        spare *= y
+        d *= spare
+        return error, d
+
+
+def _aligned(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return zeros aligned to a cache line."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + CACHE_LINE, np.uint8)
+    first = -raw.ctypes.data % CACHE_LINE
+    aligned: Array = raw[first : first + size].view(dtype).reshape(shape)
+    return aligned
+
+
+def _aligned_copy(array: Array) -> Array:
+    copy = _aligned(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
+def _parts(flat: Array, sizes: tuple[int, ...]) -> Iterator[tuple[Array, Array]]:
+    """Yield weights [n_out, n_in] and biases [n_out] of each layer as views."""
+    offset = 0
+    for n_in, n_out in pairwise(sizes):
+        middle = offset + n_in * n_out
+        yield flat[offset:middle].reshape(n_out, n_in), flat[middle : middle + n_out]
+        offset = middle + n_out
+
+
+def _tanh_back(d: Array, y: Array, spare: Array) -> None:
+    np.multiply(y, y, out=spare)
+    np.subtract(1, spare, out=spare)
+    d *= spare
+
+
+def _relu_back(d: Array, y: Array, spare: Array) -> None:
+    np.sign(y, out=spare)
+    d *= spare
+
+
+_HIDDEN: dict[str, Callable[[Array], Any]] = {
+    "tanh": lambda y: np.tanh(y, out=y), "relu": lambda y: np.maximum(y, 0, out=y)
+}
+_BACK: dict[str, Callable[[Array, Array, Array], None]] = {
+    "tanh": _tanh_back, "relu": _relu_back
+}
+
+
+def _rprop(rule: Rprop, layers: _Layers) -> Callable[[], None]:
+    flat, gradient = layers.flat, layers.gradient
+    delta = _aligned(flat.shape, flat.dtype)
+    delta[...] = rule.delta_zero
+    previous, spare = (_aligned(flat.shape, flat.dtype) for _ in range(2))
+    turned = np.empty(flat.shape, bool)
+    factors = np.array([rule.increase_factor, rule.decrease_factor], flat.dtype)
+
+    def update() -> None:
+        np.multiply(previous, gradient, out=spare)
+        np.less(spare, 0, out=turned)
+        np.maximum(delta, RPROP_LEAST_STEP, out=delta)
+        np.take(factors, turned.view(np.int8), out=spare, mode="clip")
+        np.multiply(delta, spare, out=delta)
+        np.minimum(delta, rule.delta_max, out=delta)
+        np.copyto(gradient, 0, where=turned)
+        np.sign(gradient, out=spare)
+        np.multiply(spare, delta, out=spare)
+        np.subtract(flat, spare, out=flat)
+        np.copyto(previous, gradient)
+
+    return update
+
+
+def _incremental(rule: Incremental, layers: _Layers) -> Callable[[], None]:
+    flat, gradient = layers.flat, layers.gradient
+    rate = flat.dtype.type(rule.learning_rate)
+
+    def update() -> None:
+        np.multiply(gradient, rate, out=gradient)
+        np.subtract(flat, gradient, out=flat)
+
+    return update
+
+
+def _adam(rule: Adam, layers: _Layers) -> Callable[[], None]:
+    flat, gradient = layers.flat, layers.gradient
+    first, second, spare = (_aligned(flat.shape, flat.dtype) for _ in range(3))
+    real = flat.dtype.type
+    count = 0
+
+    def update() -> None:
+        nonlocal count
+        count += 1
+        rate = rule.learning_rate / (1 - rule.beta1**count)
+        root = (1 - rule.beta2**count) ** 0.5
+        np.multiply(first, real(rule.beta1), out=first)
+        np.multiply(gradient, real(1 - rule.beta1), out=spare)
+        np.add(first, spare, out=first)
+        np.multiply(second, real(rule.beta2), out=second)
+        np.multiply(gradient, gradient, out=spare)
+        np.multiply(spare, real(1 - rule.beta2), out=spare)
+        np.add(second, spare, out=second)
+        np.sqrt(second, out=spare)
+        np.multiply(spare, real(1 / root), out=spare)
+        np.add(spare, real(rule.eps), out=spare)
+        np.divide(first, spare, out=spare)
+        np.multiply(spare, real(rate), out=spare)
+        np.subtract(flat, spare, out=flat)
+
+    return update
+
+
+_UPDATES: dict[str, Callable[[Any, _Layers], Callable[[], None]]] = {
+    "rprop": _rprop, "incremental": _incremental, "adam": _adam
+}
+
+
+@dataclass(frozen=True)
+class NumPyTraining(Baseline):
+    """NumPy, on all threads of its BLAS."""
+
+    name: str = "numpy"
+
+    def prepare(self, case: TrainingCase, device: Device) -> Prepared:
+        """Return the loop over epochs and batches."""
+        layers = _Layers(case)
+        x, t = (_aligned_copy(array) for array in case.data)
+        starts = range(0, case.samples, case.batch)
+        batches = [(x[i : i + case.batch], t[i : i + case.batch]) for i in starts]
+        numbers = case.samples * (1 if case.by_loss else case.sizes[-1])
+
+        def train(epochs: int) -> Trained:
+            layers.flat[...] = layers.start
+            update = _UPDATES[case.optimiser.name](case.optimiser, layers)
+            clock = Clock()
+            errors = []
+            with np.errstate(over="ignore"):  # exp of a saturated output
+                for _ in range(1 + epochs):
+                    error = 0.0
+                    for rows, targets in batches:
+                        error += layers.step(rows, targets)
+                        update()
+                    errors.append(error / numbers)
+                    clock()
+            return Trained(errors, clock.seconds)
+
+        return trainer(case, train, threads=blas_threads(), spins=True)

@@ -1,0 +1,1 @@
+"""Cases: networks, data, and the results to expect."""

@@ -1,0 +1,266 @@
+"""Cases of fully connected networks, shared by tests, candidates and baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import ClnetError, unknown
+from clnet.ir import reference
+from clnet.ir.ops import Span
+from clnet.network import Network
+from clnet.variants.base import span_bytes, span_flops
+
+Array = NDArray[Any]
+
+SETS = (2, 8)  # the least and the largest number of input sets
+SETS_BYTES = 1 << 26  # of all sets together, where that allows the least number
+CHECKED_SAMPLES = 8  # of a set
+# Weights are Glorot's times this, the inverse of the activation's slope at 0: else ten
+# layers of sigmoids forget their input, and a check of the output would check little.
+GAIN = {"sigmoid": 4.0}
+BIAS = 0.1  # biases are drawn from ± this
+# The largest relative error, in norm, by dtype and PyTorch's name of the precision.
+TOLERANCE = {
+    ("float64", "highest"): 1e-12,
+    ("float32", "highest"): 1e-4,
+    ("float32", "high"): 1e-2,
+    ("float32", "medium"): 5e-2,
+}
+
+
+class WrongError(ClnetError):
+    """A candidate's result is not the oracle's."""
+
+
+class Workload(Protocol):
+    """The part of a case that the harness reads.
+
+    Attributes
+    ----------
+    name : str
+        For people, files and ``--case``.
+    sizes : tuple of int
+        Inputs, then neurons of each layer.
+    activation : str
+        Of all layers, or a list.
+    batch : int
+        Samples a call or step.
+    dtype, precision : str
+        Of parameters and data; of products, as PyTorch names it.
+    seed : int
+        Of parameters and data.
+    tolerance : float
+        The largest relative error of a result.
+    bytes, flops : float
+        Bytes that one run reads and writes at least; floating-point operations, a
+        multiply-add being two.
+    footprint : int
+        Bytes of everything that is read: the cache that would hold it.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def sizes(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def activation(self) -> str: ...  # noqa: D102
+    @property
+    def batch(self) -> int: ...  # noqa: D102
+    @property
+    def dtype(self) -> str: ...  # noqa: D102
+    @property
+    def precision(self) -> str: ...  # noqa: D102
+    @property
+    def seed(self) -> int: ...  # noqa: D102
+    @property
+    def tolerance(self) -> float: ...  # noqa: D102
+    @property
+    def bytes(self) -> float: ...  # noqa: D102
+    @property
+    def footprint(self) -> int: ...  # noqa: D102
+    @property
+    def flops(self) -> float: ...  # noqa: D102
+
+    def missing(self) -> str | None:
+        """Return None if its data are there, else a sentence."""
+        ...
+
+
+@dataclass(frozen=True)
+class Check:
+    """Samples of one set of inputs, and their outputs by the float64 oracle.
+
+    Attributes
+    ----------
+    inputs : int
+        Number of the set.
+    rows : ndarray of int, shape [n]
+        Samples of the set.
+    expected : ndarray of float64, shape [n, n_out]
+        Their outputs.
+    """
+
+    inputs: int
+    rows: NDArray[np.int64]
+    expected: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fully connected network and a batch of inputs.
+
+    Attributes
+    ----------
+    name : str
+        For people, files and ``--case``.
+    sizes : tuple of int
+        Inputs, then neurons of each layer.
+    activation : str
+        Of all layers.
+    batch : int
+        Samples a call.
+    dtype : str
+        Of parameters, inputs and outputs.
+    precision : {"highest", "high", "medium"}
+        Of products, as PyTorch names it.
+    seed : int
+        Of parameters and inputs.
+
+    Raises
+    ------
+    InputError
+        If there is no tolerance for the precision in the dtype, or, as the network is
+        made, if a size or name is wrong.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    activation: str = "sigmoid"
+    batch: int = 1
+    dtype: str = "float32"
+    precision: str = "highest"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.dtype, self.precision) not in TOLERANCE:
+            known = [name for dtype, name in TOLERANCE if dtype == self.dtype]
+            raise unknown(f"{self.dtype} precision", self.precision, known)
+
+    @property
+    def network(self) -> Network:
+        """The network; cases that differ only in the batch share it."""
+        return _network(self.sizes, self.activation, self.dtype, self.seed)
+
+    @property
+    def span(self) -> Span:
+        """The whole program."""
+        program = self.network.program.at(self.precision)
+        return program.span(0, len(program.ops), self.batch)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that must be read and written: parameters, inputs and outputs once."""
+        return span_bytes(self.span)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations, a multiply-add being two."""
+        return span_flops(self.span)
+
+    @property
+    def footprint(self) -> int:
+        """Bytes of everything that is read."""
+        return self.bytes
+
+    @property
+    def tolerance(self) -> float:
+        """The largest relative error of a result, in norm."""
+        return TOLERANCE[self.dtype, self.precision]
+
+    def missing(self) -> str | None:
+        """Return None: the data are drawn here."""
+        return None
+
+    @cached_property
+    def inputs(self) -> tuple[Array, ...]:
+        """Sets of inputs [batch, n_in] in ±1, used in turn."""
+        rng = np.random.default_rng(self.seed)
+        shape = (self.batch, self.sizes[0])
+        size = int(np.prod(shape)) * np.dtype(self.dtype).itemsize
+        least, most = SETS
+        n = max(least, min(most, SETS_BYTES // size))
+        return tuple(rng.uniform(-1, 1, shape).astype(self.dtype) for _ in range(n))
+
+    @cached_property
+    def checks(self) -> tuple[Check, ...]:
+        """Samples of the first and the last set, the first and last sample among them.
+
+        Two sets, so that a result that ignores its input is noticed.
+        """
+        parameters = self.network.parameters.astype(np.float64)
+        rows = np.unique(
+            np.linspace(0, self.batch - 1, CHECKED_SAMPLES).astype(np.int64)
+        )
+        found = []
+        for number in (0, len(self.inputs) - 1):
+            x = self.inputs[number][rows].astype(np.float64)
+            expected = reference.run(self.network.program, x, parameters)
+            found.append(Check(number, rows, expected))
+        return tuple(found)
+
+
+def check(case: Case, call: Callable[[Array], Array]) -> float:
+    """Return the largest relative error of a candidate's results, in norm.
+
+    Raises
+    ------
+    WrongError
+        If a result has another shape, is not finite, or is farther from the float64
+        oracle than the case's tolerance.
+    """
+    worst = 0.0
+    shape = (case.batch, case.sizes[-1])
+    for test in case.checks:
+        y = np.asarray(call(case.inputs[test.inputs]))
+        if y.shape != shape:
+            raise WrongError(f"the result has shape {list(y.shape)}, not {list(shape)}")
+        if not np.isfinite(y).all():
+            raise WrongError("the result is not finite everywhere")
+        distance = float(np.linalg.norm(y[test.rows] - test.expected))
+        worst = max(worst, distance / float(np.linalg.norm(test.expected)))
+    if worst > case.tolerance:
+        raise WrongError(
+            f"it differs from the oracle by {worst:.2g}, at most {case.tolerance:.2g} "
+            "was allowed"
+        )
+    return worst
+
+
+@lru_cache(maxsize=1)  # the largest take hundreds of megabytes
+def _network(
+    sizes: tuple[int, ...], activation: str, dtype: str, seed: int
+) -> Network:
+    network = Network.mlp(sizes, activation, seed=seed, dtype=dtype)
+    return spread(network, activation, seed)
+
+
+def spread(network: Network, activation: str, seed: int) -> Network:
+    """Return a network with weights times their `GAIN`, and biases drawn from ± `BIAS`.
+
+    All its layers have one activation.
+    """
+    gain = np.dtype(network.dtype).type(GAIN.get(activation, 1.0))
+    parameters = network.parameters * gain
+    rng = np.random.default_rng(seed)
+    for slot in network.layout.biases:
+        assert slot is not None
+        biases = rng.uniform(-BIAS, BIAS, slot.size)
+        parameters[slot.offset : slot.offset + slot.size] = biases
+    network.parameters = parameters
+    return network

@@ -1,0 +1,54 @@
+"""The environment of a measurement: versions, threads, load, date; no host names."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import datetime, timezone
+from importlib import metadata
+
+from threadpoolctl import threadpool_info
+
+import clnet
+from clnet.opencl.device import Device
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the libraries; empty if not installed."""
+    found = {
+        name: _installed(name) for name in ("numpy", "pyopencl", "torch")
+    }
+    return {"clnet": clnet.__version__, **found, "python": platform.python_version()}
+
+
+def device_identity(device: Device) -> dict[str, str]:
+    """Return the names and versions of a device and its driver."""
+    return {
+        "device": device.name,
+        "platform": device.platform,
+        "platform_version": device.platform_version,
+        "driver": device.driver,
+    }
+
+
+def load() -> float | None:
+    """Return the load average of the last minute; None where there is none."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def now() -> str:
+    """Return the date and time, UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def blas_threads() -> int | None:
+    """Return the threads of NumPy's BLAS; None if its library is unknown."""
+    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    return max((int(pool["num_threads"]) for pool in pools), default=None)
+
+
+def _installed(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,366 @@
+"""The harness: prepare candidates, check their results, time them, keep every row.
+
+A study consists of trials: a case and its candidates. Each candidate is prepared and
+its results are compared with the float64 oracle; one that is missing, refuses, fails or
+is wrong becomes a row that says so. The others are timed in turn (`timing`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from clnet.errors import ClnetError, InputError
+from clnet.opencl.device import Device
+
+from .candidates import Candidate, Prepared, RefusedError
+from .cases.dense import Workload, WrongError
+from .environment import device_identity, load, now, versions
+from .measurements import ENVIRONMENT, SUBJECT, Measurement
+from .roofline import Floor, Roofline
+from .timing import Effort, TimedCandidate, interleave
+
+REASON_LENGTH = 200  # letters
+DATA = "data"  # the candidate of a row that says that the case's data are missing
+# The options that only some studies take, and their names on the command line.
+STUDY_OPTIONS = {
+    "batches": "--batch", "precisions": "--precision", "tune": "--tune",
+    "data": "--data", "fann_library": "--fann-library",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a run; None: the study's default.
+
+    Attributes
+    ----------
+    effort : str
+        Of `timing.EFFORTS`.
+    batches : sequence of int or None
+        Samples a call.
+    precisions : sequence of str or None
+        Of products, as PyTorch names them.
+    tables, cases : sequence of str or None
+        Names, with ``*`` and ``?``.
+    variants, baselines : sequence of str or None
+        Names of candidates, clnet's and others; ``["none"]``: no one.
+    bases : sequence of str or None
+        Of the study's `BASES`.
+    tune : bool
+        Whether all configurations of clnet's variants are measured first.
+    data : str or None
+        The folder of the data sets.
+    fann_library : str or None
+        The file of FANN's library; None: the system's.
+    resume : bool
+        Whether rows of the file are kept instead of measured again.
+    """
+
+    effort: str = "normal"
+    batches: Sequence[int] | None = None
+    precisions: Sequence[str] | None = None
+    tables: Sequence[str] | None = None
+    cases: Sequence[str] | None = None
+    variants: Sequence[str] | None = None
+    baselines: Sequence[str] | None = None
+    bases: Sequence[str] | None = None
+    tune: bool = False
+    data: str | None = None
+    fann_library: str | None = None
+    resume: bool = False
+
+    def check(self, study: str, taken: Collection[str]) -> None:
+        """Raise InputError if an option is given that a study does not take.
+
+        Parameters
+        ----------
+        study : str
+            Its name.
+        taken : collection of str
+            Of `STUDY_OPTIONS`.
+        """
+        for field in fields(self):
+            value = getattr(self, field.name)
+            refused = field.name in STUDY_OPTIONS and field.name not in taken
+            if refused and value != field.default:
+                others = ", ".join(
+                    option for name, option in STUDY_OPTIONS.items() if name in taken
+                )
+                raise InputError(
+                    f"the study {study} takes no {STUDY_OPTIONS[field.name]}"
+                    + (f", but {others}" if others else "")
+                )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A case and its candidates.
+
+    Attributes
+    ----------
+    table : str
+        Of the study; rows of one table are read together.
+    case : Workload
+        The case.
+    candidates : tuple of Candidate
+        Its implementations.
+    on_demand : frozenset of str
+        Names of candidates that take long: only run if named.
+    against : tuple of str
+        Baselines; ratios are those to the first that was measured.
+    """
+
+    table: str
+    case: Workload
+    candidates: tuple[Candidate, ...]
+    on_demand: frozenset[str] = frozenset()
+    against: tuple[str, ...] = ("numpy",)
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """Raise TimeoutError in the block after so many seconds.
+
+    Without effect on systems without interval timers, and outside the main thread.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if seconds is None or not main or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def ring(*_: Any) -> None:
+        raise TimeoutError(f"not ready after {seconds:g} s")
+
+    handler = signal.signal(signal.SIGALRM, ring)
+    start = time.monotonic()
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        if left:  # an outer timer goes on
+            rest = max(left - (time.monotonic() - start), 1e-3)
+            signal.setitimer(signal.ITIMER_REAL, rest, interval)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A candidate that is prepared, with the relative error of its results."""
+
+    name: str
+    prepared: Prepared
+    error: float
+
+
+class Harness:
+    """Runs trials on a device.
+
+    Parameters
+    ----------
+    study : str
+        Name of the study.
+    device : Device
+        Where it runs.
+    effort : Effort
+        The rounds.
+    bases : sequence of str
+        The clocks, of `candidates.BASES`.
+    on_row : callable
+        Called with each row at once.
+    log : callable
+        Called with a line on the progress.
+    done : sequence of Measurement
+        Latest earlier rows. Those of this device and these versions are not measured
+        again, but for candidates that were missing.
+    """
+
+    def __init__(
+        self,
+        study: str,
+        device: Device,
+        effort: Effort,
+        bases: Sequence[str],
+        on_row: Callable[[Measurement], None],
+        log: Callable[[str], None] = lambda line: None,
+        done: Sequence[Measurement] = (),
+    ) -> None:
+        self.device = device
+        self._study = study
+        self._effort = effort
+        self._bases = bases
+        self._on_row = on_row
+        self._log = log
+        self._roofline = Roofline(device)
+        self._environment: dict[str, Any] = {
+            **device_identity(device), **versions(), "load": load(),
+        }
+        here = [self._environment[name] for name in ENVIRONMENT]
+        self._done: dict[tuple[Any, ...], dict[str, Measurement]] = {}
+        for row in done:
+            if [getattr(row, name) for name in ENVIRONMENT] == here:
+                self._done.setdefault(_subject(row), {})[row.basis] = row
+
+    def done(self, trial: Trial) -> list[Measurement]:
+        """Return the earlier rows of a trial."""
+        return [
+            row for candidate in trial.candidates
+            for row in self._earlier(trial, candidate.name).values()
+        ]
+
+    def run(self, trial: Trial) -> None:
+        """Measure a trial; an interruption keeps the rows measured before."""
+        missing = trial.case.missing()
+        if missing is not None:
+            self._add(trial, DATA, status="missing", reason=missing)
+            return
+        ready = []
+        for candidate in trial.candidates:
+            earlier = self._earlier(trial, candidate.name)
+            given_up = "" in earlier and earlier[""].status != "missing"
+            if given_up or earlier.keys() >= set(self._bases):
+                continue
+            self._log(f"{candidate.name}: preparing")
+            prepared = self._prepare(trial, candidate)
+            if prepared is not None:
+                ready.append(prepared)
+        if not ready:
+            return
+        try:
+            floor = self._floor(trial.case)
+            for basis in self._bases:
+                self._measure(trial, basis, ready, floor)
+        finally:
+            # Plans and their actions form cycles that hold the device's memory.
+            ready.clear()
+            gc.collect()
+
+    def _prepare(self, trial: Trial, candidate: Candidate) -> Ready | None:
+        """Return a candidate prepared and checked; or None, and add a row."""
+        name = candidate.name
+        try:
+            with time_limit(candidate.timeout):
+                missing = candidate.missing()
+                if missing is None:
+                    prepared = candidate.prepare(trial.case, self.device)
+                    return Ready(name, prepared, prepared.check())
+            if "" not in self._earlier(trial, name):
+                self._add(trial, name, status="missing", reason=missing)
+        except RefusedError as refusal:
+            self._add(trial, name, status="refused", reason=str(refusal))
+        except WrongError as wrong:
+            self._add(trial, name, status="wrong", reason=str(wrong))
+        except Exception as fault:  # a baseline may raise anything
+            self._add(trial, name, status="failed", reason=sentence(fault))
+        return None
+
+    def _floor(self, case: Workload) -> Floor | None:
+        try:
+            return self._roofline.floor(case)
+        except Exception as fault:  # times are kept without a floor
+            self._log(f"no floor: {sentence(fault)}")
+            return None
+
+    def _measure(
+        self, trial: Trial, basis: str, ready: Sequence[Ready], floor: Floor | None
+    ) -> None:
+        entries: list[tuple[Ready, TimedCandidate]] = []
+        for one in ready:
+            timers = one.prepared.timers
+            if basis not in timers or basis in self._earlier(trial, one.name):
+                continue
+            try:
+                entry = TimedCandidate(timers[basis](), one.prepared.spins)
+            except Exception as fault:  # as above
+                self._add_failure(trial, one.name, basis, fault)
+            else:
+                entries.append((one, entry))
+        if not entries:
+            return
+        self._log(f"{basis}: {', '.join(one.name for one, _ in entries)}")
+        gc.collect()
+        gc.disable()  # as timeit does
+        try:
+            interleave([entry for _, entry in entries], self._effort)
+        finally:
+            gc.enable()
+            self._add_times(trial, basis, entries, floor)
+
+    def _add_times(
+        self, trial: Trial, basis: str,
+        entries: Sequence[tuple[Ready, TimedCandidate]], floor: Floor | None,
+    ) -> None:
+        quartiles: dict[str, list[float]] = {
+            one.name: np.quantile(entry.samples, (0.25, 0.5, 0.75)).tolist()
+            for one, entry in entries if entry.samples and entry.fault is None
+        }
+        medians = {name: median for name, (_, median, _) in quartiles.items()}
+        medians |= {
+            row.candidate: row.median for row in self.done(trial)
+            if row.basis == basis and row.median is not None
+        }
+        against = next((name for name in trial.against if name in medians), "")
+        for one, entry in entries:
+            if entry.fault is not None:
+                self._add_failure(trial, one.name, basis, entry.fault)
+            if one.name not in quartiles:
+                continue
+            low, median, high = quartiles[one.name]
+            bounds = {} if floor is None else {
+                "floor": floor.seconds, "bound": floor.bound,
+                "over_floor": median / floor.seconds, "bandwidth": floor.bandwidth,
+                "rate": floor.rate,
+            }
+            self._add(
+                trial, one.name, status="measured", basis=basis, median=median, low=low,
+                high=high, config=one.prepared.config, rounds=len(entry.samples),
+                error=one.error, threads=one.prepared.threads, against=against,
+                ratio=medians[against] / median if against else None, **bounds,
+            )
+
+    def _earlier(self, trial: Trial, candidate: str) -> dict[str, Measurement]:
+        """Return a candidate's rows of earlier runs, by basis."""
+        subject = _subject(self._row(trial, candidate, status=""))
+        return self._done.get(subject, {})
+
+    def _add_failure(
+        self, trial: Trial, candidate: str, basis: str, fault: Exception
+    ) -> None:
+        reason = sentence(fault)
+        self._add(trial, candidate, status="failed", basis=basis, reason=reason)
+
+    def _add(self, trial: Trial, candidate: str, **values: Any) -> None:
+        self._on_row(self._row(trial, candidate, **values))
+
+    def _row(self, trial: Trial, candidate: str, **values: Any) -> Measurement:
+        case = trial.case
+        return Measurement(
+            study=self._study, table=trial.table, case=case.name,
+            sizes="-".join(str(n) for n in case.sizes), activation=case.activation,
+            batch=case.batch, dtype=case.dtype, precision=case.precision,
+            seed=case.seed, candidate=candidate, effort=self._effort.name,
+            tolerance=case.tolerance, date=now(), **self._environment, **values,
+        )
+
+
+def _subject(row: Measurement) -> tuple[Any, ...]:
+    return tuple(getattr(row, name) for name in SUBJECT)
+
+
+def sentence(fault: BaseException) -> str:
+    """Return an exception in one line, without folders."""
+    text = str(fault).strip() or "no message"
+    line = re.sub(r"(?:/[\w.+-]+){2,}", lambda path: path[0].rpartition("/")[2],
+                  text.splitlines()[0])
+    name = "" if isinstance(fault, ClnetError) else f"{type(fault).__name__}: "
+    return (name + line)[:REASON_LENGTH]

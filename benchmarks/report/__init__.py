@@ -1,0 +1,1 @@
+"""Reports: metrics, printed tables, pictures and an HTML page."""

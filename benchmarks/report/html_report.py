@@ -1,0 +1,74 @@
+"""The HTML report of a study in one file: environment, pictures, tables, rows."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from jinja2 import Environment
+
+from clnet.formats.files import write
+
+from ..measurements import ENVIRONMENT
+from .metrics import microseconds
+from .plots import Picture
+from .tables import number
+
+TEMPLATE = Path(__file__).with_name("report.html.jinja")
+
+
+def write_report(
+    path: Path, about: str, tables: str, pictures: Sequence[Picture],
+    rows: pd.DataFrame,
+) -> None:
+    """Write the report, whole or not at all.
+
+    Parameters
+    ----------
+    path : Path
+        Its file; the stem is the title.
+    about : str
+        The study in a line.
+    tables : str
+        Its printed tables.
+    pictures : sequence of Picture
+        Embedded in the page, which loads nothing.
+    rows : DataFrame
+        At least one measurement.
+
+    Raises
+    ------
+    FormatError
+        If it cannot be written.
+    """
+    facts = {name: ", ".join(rows[name].unique()) for name in [*ENVIRONMENT, "effort"]}
+    facts["measured"] = f"{rows['date'].min()} to {rows['date'].max()}"
+    facts["load average"] = f"at most {number(rows['load'].max())}"
+    template = Environment(autoescape=True).from_string(TEMPLATE.read_text())
+    page = template.render(
+        title=path.stem, about=about, facts=facts, tables=tables, rows=_cells(rows),
+        pictures=[
+            (picture.path.name, base64.b64encode(picture.png).decode())
+            for picture in pictures
+        ],
+    )
+    write(path, [page.encode()])
+
+
+def _cells(rows: pd.DataFrame) -> str:
+    """Return the rows as an HTML table."""
+    shown = rows[["table", "case", "batch", "basis", "candidate"]].assign(**{
+        "µs": microseconds(rows), "quartile 1": 1e6 * rows["low"],
+        "quartile 3": 1e6 * rows["high"], "rounds": rows["rounds"],
+        "times as fast": rows["ratio"], "as": rows["against"],
+        "over the floor": rows["over_floor"],
+        "configuration or reason": rows["config"].where(
+            rows["reason"] == "", rows["status"] + ": " + rows["reason"]
+        ),
+    })
+    with pd.option_context("display.max_colwidth", None):
+        return str(
+            shown.to_html(index=False, na_rep="", float_format=number, border=0)
+        )

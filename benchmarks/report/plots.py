@@ -1,0 +1,300 @@
+"""Pictures of measurements: a study describes each by a `Plot`."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from clnet.formats.files import write
+
+from ..measurements import slug
+from .metrics import Metric, call, microseconds
+from .tables import candidate
+
+CHOSEN = ("planned", "auto", "dynamic")  # the planner's choice, in black
+# Every other candidate, in the order of colours: the same colour in all pictures. A new
+# one goes to the end.
+CANDIDATES = (
+    "naive", "local", "split", "fused", "fused_local", "persistent", "persistent_mma",
+    "gemm", "mma", "mma_chain", "fused_mma",
+    "serial", "cpu", "cpu-1core", "host", "parallel", "device", "copied", "resident",
+    "merged", "stencil", "stencil-tile", "trapezoid", "stencil_cpu", "by-layer", "read",
+    "copy", "outer-loop", "inner-loop", "dense", "csr", "ell", "hyb", "sell", "coo",
+    "dia",
+)
+BASELINES = (
+    "torch-compile", "torch-compile-graph", "fann", "cupy", "onnxruntime", "numpy",
+    "torch", "torch-cuda", "torch-graph", "sklearn", "tinygrad", "torch-sparse",
+    "torch-sparse-graph", "scipy", "cupy-sparse", "torch-cpu-compile",
+)
+COLOURS = (  # told apart by people of any colour vision (Okabe and Ito; Tol)
+    "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#999999",
+    "#332288", "#882255", "#44aa99", "#999933",
+)
+MARKERS = "osD^vPX"
+HATCHES = ("", "....", "xxxx", "oooo")
+GREY = "0.55"
+RESOLUTION = 130  # dots an inch
+SIZE = (7.0, 4.4)  # inches
+POINTS = 200  # of a curve
+STYLE = {
+    "font.size": 9, "axes.titlesize": 11, "axes.titlelocation": "left",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "axes.axisbelow": True, "grid.color": "0.9", "grid.linewidth": 0.6,
+    "legend.frameon": False, "lines.linewidth": 1.4, "lines.markersize": 4.5,
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line that is computed, not measured.
+
+    Attributes
+    ----------
+    label : str
+        For the legend.
+    height : callable
+        From x to y.
+    over : (float, float) or None
+        The range of x; None: that of the measurements.
+    """
+
+    label: str
+    height: Callable[[float], float]
+    over: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Plot:
+    """The description of pictures: a line, or bars of one colour, a candidate.
+
+    Attributes
+    ----------
+    name : str
+        Of the file, after the study's and the device's.
+    title : str
+        Above the picture.
+    tables : sequence of str
+        The tables that it shows.
+    x, y : callable
+        From the rows of these tables to their coordinates; an x of text gets a place of
+        its own. Rows whose y is NaN are left out.
+    x_label, y_label : str
+        With units.
+    line : callable
+        From rows to the names of their lines, for the legend.
+    page : callable
+        From rows to the name of their picture, added to the title.
+    log : str
+        The logarithmic axes.
+    bars : bool
+        Whether bars are drawn, side by side; then x is text.
+    curves : sequence of Curve
+        Drawn too; alone where there are no points and all have a range.
+    marks : callable
+        From a picture's rows to values of x that are marked, with their legends.
+    """
+
+    name: str
+    title: str
+    tables: Sequence[str]
+    x: Metric
+    x_label: str
+    y_label: str
+    y: Metric = microseconds
+    line: Metric = candidate
+    page: Metric = call
+    log: str = "xy"
+    bars: bool = False
+    curves: Sequence[Curve] = ()
+    marks: Callable[[pd.DataFrame], Mapping[str, float]] = lambda rows: {}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture: its file, and the PNG in it."""
+
+    path: Path
+    png: bytes
+
+
+def draw(
+    plots: Sequence[Plot], rows: pd.DataFrame, stem: Path, baselines: Set[str]
+) -> list[Picture]:
+    """Draw pictures and write them, a PNG file each; they replace older ones.
+
+    Parameters
+    ----------
+    plots : sequence of Plot
+        Those for which there are no rows are left out.
+    rows : DataFrame
+        Measurements of one study on one device, each only once.
+    stem : Path
+        The beginning of the files' names.
+    baselines : set of str
+        Candidates whose lines are dashed, and whose bars are hatched.
+
+    Raises
+    ------
+    FormatError
+        If a file cannot be written.
+    """
+    pictures = []
+    timed = rows[rows["median"].notna()]
+    for plot in plots:
+        mine = timed[timed["table"].isin(plot.tables)]
+        if mine.empty:
+            continue
+        points = pd.DataFrame({
+            "x": plot.x(mine), "y": plot.y(mine), "line": plot.line(mine),
+        })
+        for page, group in points.groupby(plot.page(mine), sort=False):
+            group = group.dropna(subset="y")
+            alone = plot.curves and all(curve.over for curve in plot.curves)
+            if group.empty and not alone:
+                continue
+            own = mine.loc[group.index]
+            title = f"{plot.title}, {page}" if page else plot.title
+            png = _png(plot, group, plot.marks(own), title, _caption(own), baselines)
+            name = f"{stem.name}-{plot.name}" + (f"-{slug(page)}" if page else "")
+            path = stem.with_name(f"{name}.png")
+            write(path, [png])
+            pictures.append(Picture(path, png))
+    return pictures
+
+
+def _caption(rows: pd.DataFrame) -> str:
+    """Return the device, versions and date of the newest row."""
+    if rows.empty:
+        return "computed, not measured"
+    last = rows.sort_values("date").iloc[-1]
+    return (
+        f"{last.device} · {last.platform} · driver {last.driver} · "
+        f"clnet {last.clnet} · {last.date[:10]} · medians"
+    )
+
+
+def _png(
+    plot: Plot, points: pd.DataFrame, marks: Mapping[str, float], title: str,
+    caption: str, baselines: Set[str],
+) -> bytes:
+    lines = {
+        name: dict(zip(line["x"], line["y"], strict=True))
+        for name, line in points.groupby("line", sort=False)
+    }
+    places = list(points["x"].unique())
+    with rc_context(STYLE):
+        wide = plot.bars and len(lines) * len(places) > 40
+        figure = Figure((SIZE[0] * 1.5, SIZE[1]) if wide else SIZE, RESOLUTION)
+        axes = figure.add_subplot()
+        if plot.bars:
+            _bars(axes, lines, places, baselines)
+        else:
+            _points(axes, lines, baselines)
+        _curves(axes, plot, places)
+        for (text, place), style in zip(marks.items(), cycle(("--", ":"))):
+            axes.axvline(place, color=GREY, linestyle=style, label=text, zorder=0)
+        axes.set(title=title, xlabel=plot.x_label, ylabel=plot.y_label)
+        _scales(axes, plot, lines, places)
+        axes.legend(
+            loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, borderaxespad=0.5
+        )
+        figure.text(0.01, 0.005, caption, fontsize=6.5, color=GREY)
+        figure.set_layout_engine("constrained", rect=(0, 0.035, 1, 0.965))
+        file = io.BytesIO()
+        # Without a date and matplotlib's version, the same rows give the same file.
+        figure.savefig(file, format="png", metadata={"Software": None})
+    return file.getvalue()
+
+
+Lines = Mapping[str, Mapping[Any, float]]
+"""From the name of a line to its heights by x."""
+
+
+def colour(name: str, lines: Sequence[str]) -> tuple[str, int]:
+    """Return the colour of a line, and how many times the colours were used up before.
+
+    Parameters
+    ----------
+    name : str
+        A candidate, whose colour is always the same, or another line's.
+    lines : sequence of str
+        The lines of the picture; others than candidates have colours by their order.
+    """
+    if name in CHOSEN:
+        return "black", 0
+    order = next((o for o in (CANDIDATES, BASELINES) if name in o), list(lines))
+    turn, number = divmod(order.index(name), len(COLOURS))
+    return COLOURS[number], turn
+
+
+def _points(axes: Any, lines: Lines, baselines: Set[str]) -> None:
+    for number, (name, line) in enumerate(lines.items()):
+        numbers = not any(isinstance(x, str) for x in line)
+        places = sorted(line) if numbers else list(line)
+        shade, turn = colour(name, list(lines))
+        other, chosen = name in baselines, name in CHOSEN
+        axes.plot(
+            places, [line[x] for x in places], label=name, color=shade,
+            marker=MARKERS[(number + turn) % len(MARKERS)],
+            linewidth=2.0 if chosen else 1.4, linestyle="--" if other else "-",
+            markerfacecolor="white" if other else shade,
+        )
+
+
+def _bars(axes: Any, lines: Lines, places: Sequence[Any], baselines: Set[str]) -> None:
+    width = 0.84 / max(len(lines), 1)
+    for number, (name, line) in enumerate(lines.items()):
+        shade, turn = colour(name, list(lines))
+        other = name in baselines
+        at = [i for i, x in enumerate(places) if x in line]
+        axes.bar(
+            [i + (number - (len(lines) - 1) / 2) * width for i in at],
+            [line[places[i]] for i in at], width, label=name,
+            facecolor="white" if other or turn else shade, edgecolor=shade,
+            hatch="/" * (4 - turn) if other else HATCHES[turn], linewidth=0.6,
+        )
+    axes.set_xticks(range(len(places)), [str(x) for x in places])
+    axes.grid(visible=False, axis="x")
+
+
+def _curves(axes: Any, plot: Plot, places: Sequence[Any]) -> None:
+    """Draw computed lines; in grey beside measured ones, the first darkest."""
+    shades = np.linspace(0.2, 0.7, len(plot.curves))
+    for number, curve in enumerate(plot.curves):
+        low, high = curve.over or (min(places), max(places))
+        colour = COLOURS[number % len(COLOURS)] if curve.over else str(shades[number])
+        x = np.geomspace(low, high, POINTS) if "x" in plot.log else np.linspace(
+            low, high, POINTS
+        )
+        axes.plot(
+            x, [curve.height(float(v)) for v in x], linestyle=":", linewidth=1.2,
+            color=colour, label=curve.label, zorder=1,
+        )
+
+
+def _scales(axes: Any, plot: Plot, lines: Lines, places: Sequence[Any]) -> None:
+    lowest = min((y for line in lines.values() for y in line.values()), default=1.0)
+    text = any(isinstance(x, str) for x in places)
+    if "y" in plot.log:
+        axes.set_yscale("log")
+        if plot.bars:
+            axes.set_ylim(bottom=0.6 * lowest)
+    else:
+        axes.set_ylim(bottom=0)
+    if "x" in plot.log and not text and len(places) != 1:  # a single place has no scale
+        axes.set_xscale("log")
+        if places and len(places) <= 12:
+            axes.set_xticks(sorted(places), [f"{x:g}" for x in sorted(places)])
+            axes.set_xticks([], minor=True)
+    if text and max(len(str(x)) for x in places) * len(places) > 70:
+        axes.tick_params(axis="x", labelrotation=30)

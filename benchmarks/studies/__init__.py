@@ -1,0 +1,1 @@
+"""Studies: trials, and the tables and pictures of their rows."""

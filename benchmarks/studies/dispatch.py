@@ -1,0 +1,292 @@
+"""The fourth study: serial or parallel, by the size of the layers.
+
+Seven layers of one size, the inputs counted. One core finishes small ones before the
+other cores, or a GPU, have begun. The study chose by the size; `Network.compile`
+chooses from measurements. The report has the size at which parallel overtakes serial,
+and the choice's time beside the better one's.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from clnet.network import Network
+from clnet.nn.activations import activation
+from clnet.nn.description import Description
+from clnet.nn.layers import Dense
+from clnet.opencl.device import Device
+from clnet.opencl.discovery import devices
+from clnet.variants import VARIANTS
+
+from ..baselines.dense import NumPy
+from ..baselines.fann import Fann
+from ..candidates import BASES as BASES
+from ..candidates import (
+    ByVariant,
+    Candidate,
+    Planned,
+    Prepared,
+    Serial,
+    named,
+    prepared,
+    variant,
+)
+from ..cases.dense import GAIN, Array, Case, Check
+from ..harness import Options, Trial
+from ..report.metrics import speed_up
+from ..report.plots import Plot
+from ..report.tables import fill, number, tables, text
+from ..subprocess_guard import Guarded
+
+TAKES = frozenset({"fann_library"})
+ABOUT = "serial against parallel by the size of the layers, and the choice between them"
+LAYERS = 7  # of neurons, the inputs counted
+SIZES = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 12_000)
+QUICK = (10, 50, 200, 1000, 2000)
+ROOM = 6  # times the parameters: network, copies for kernels, one layer in float64
+SERIAL = ("serial", "fann", "cpu-1core")
+PARALLEL = ("parallel", "cpu", "device")
+CROSSINGS = {
+    "naive kernel": (SERIAL[:1], PARALLEL[:1]), "best of each": (SERIAL, PARALLEL),
+}
+CHOICE = ("dynamic", "planned")  # the first that was measured
+BASELINES = frozenset({"fann", "numpy"})
+FANN_MOST = 5000  # neurons a layer; it takes twelve bytes a weight
+
+
+def bases(device: Device) -> Sequence[str]:
+    """Return host array to host array: transfers count."""
+    return ("wall",)
+
+
+@dataclass(frozen=True)
+class EqualCase(Case):
+    """Layers of one size, also very large ones."""
+
+    @property
+    def network(self) -> Network:
+        """The network: weights and biases uniform within Glorot's limit times a gain.
+
+        Drawn at once in the type itself, which takes a tenth of the time.
+        """
+        return _network(self.sizes, self.activation, self.dtype, self.seed)
+
+    def missing(self) -> str | None:
+        """Return None if the host has enough free memory."""
+        need, free = ROOM * self.bytes, _free_bytes()
+        if free is None or need <= free:
+            return None
+        return (
+            f"it takes {need / 1e9:.0f} GB of the host's memory, and "
+            f"{free / 1e9:.0f} GB are free"
+        )
+
+    @cached_property
+    def checks(self) -> tuple[Check, ...]:
+        """As `Case.checks`, but no more than one layer is held in float64."""
+        network, value = self.network, activation(self.activation).value
+        rows = np.arange(self.batch)
+        found = []
+        for which in (0, len(self.inputs) - 1):
+            x: NDArray[np.float64] = self.inputs[which].astype(np.float64)
+            for i in range(len(network.layers)):
+                weights = network.weights(i).astype(np.float64)
+                x = value(x @ weights.T + network.biases(i))
+            found.append(Check(which, rows, x))
+        return tuple(found)
+
+
+@lru_cache(maxsize=1)
+def _network(
+    sizes: tuple[int, ...], name: str, dtype: str, seed: int
+) -> Network:
+    layers = [Dense(n, name) for n in sizes[1:]]
+    size = Description(sizes[0], layers, dtype, False).layout.size
+    limit = np.dtype(dtype).type(GAIN.get(name, 1.0) * math.sqrt(3 / sizes[0]))
+    values: Array = np.random.default_rng(seed).random(size, np.dtype(dtype).type)
+    values -= values.dtype.type(0.5)
+    values *= 2 * limit
+    return Network(sizes[0], layers, dtype=dtype, parameters=values)
+
+
+def _free_bytes() -> int | None:
+    """Return the bytes of memory that are free now; None where unknown."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def equal_case(n: int) -> EqualCase:
+    """Return the case of layers of n neurons."""
+    return EqualCase(str(n), (n,) * LAYERS)
+
+
+# Candidates -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DeviceOnly(Candidate):
+    """The network as `Network.compile` plans it without the host's own arithmetic."""
+
+    name: str = "device"
+
+    def prepare(self, case: Case, device: Device) -> Prepared:
+        """Return its plan."""
+        names = [variant.name for variant in VARIANTS if variant.name != "host"]
+        plan = case.network.compile(device, case.batch, variants=names)
+        return prepared(case, device, plan.steps)
+
+
+@dataclass(frozen=True)
+class Dynamic(Candidate):
+    """The network on the device that `Network.compile` measures as the fastest."""
+
+    name: str = "dynamic"
+
+    def missing(self) -> str | None:
+        """Return None if there is a CPU device to choose."""
+        if any(place.type == "cpu" for place in devices()):
+            return None
+        return "there is no OpenCL device for the CPU: PoCL would be one"
+
+    def prepare(self, case: Case, device: Device) -> Prepared:
+        """Return its plan; the config begins with the device."""
+        best = case.network.compile("fastest", case.batch).device
+        found = Planned().prepare(case, best)
+        return replace(found, config=f"{best.name}: {found.config}")
+
+
+def trials(device: Device, options: Options) -> tuple[Trial, ...]:
+    """Return a trial a size; see `command.Study`."""
+    sizes = QUICK if options.effort == "quick" else SIZES
+    cpu = device.type == "cpu"
+    candidates: list[Candidate] = [
+        Serial(), Guarded(Fann(options.fann_library)),
+        ByVariant(variant("naive"), name="parallel"),
+    ]
+    if cpu:
+        if any(place.serial for place in device.places):
+            candidates.append(
+                ByVariant(variant("cpu"), one_core=True, name="cpu-1core")
+            )
+        candidates.append(ByVariant(variant("cpu")))
+    else:
+        candidates += [DeviceOnly(), Dynamic()]
+    candidates += named(options, {"naive", *(one.name for one in candidates)})
+    candidates += [Planned(), NumPy()]
+    return tuple(
+        Trial(
+            "sizes", equal_case(n), tuple(candidates),
+            frozenset({"fann"} if n > FANN_MOST else ()), ("serial",),
+        )
+        for n in sizes
+    )
+
+
+# The report --------------------------------------------------------------------------
+
+
+def _times(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the seconds of each size and candidate, of one basis."""
+    times = rows.assign(size=rows["case"].astype(int)).pivot_table(
+        index="size", columns="candidate", values="median", aggfunc="last"
+    )
+    return times.rename_axis(index=None, columns=None)
+
+
+def _best(
+    times: pd.DataFrame, serial: Sequence[str], parallel: Sequence[str]
+) -> pd.DataFrame:
+    """Return the best serial and parallel seconds of the sizes that have both."""
+    return pd.DataFrame({
+        "serial": times.reindex(columns=serial).min(axis="columns"),
+        "parallel": times.reindex(columns=parallel).min(axis="columns"),
+    }).dropna()
+
+
+def crossing(best: pd.DataFrame) -> float | None:
+    """Return the size from which on parallel is faster; None if it never is.
+
+    Parameters
+    ----------
+    best : DataFrame
+        The columns ``serial`` and ``parallel``, seconds, by rising size. Between two
+        sizes the logarithms are interpolated linearly.
+    """
+    gains = list(np.log(best["serial"] / best["parallel"]).items())
+    if not gains or gains[-1][1] <= 0:
+        return None
+    found = gains[0][0]
+    for (n, a), (m, b) in pairwise(gains):
+        if a <= 0 < b:
+            found = n * (m / n) ** (a / (a - b))
+    return float(found)
+
+
+def report(rows: pd.DataFrame) -> str:
+    """Return the times, the choice beside the better of both, the crossings."""
+    found = [tables(rows)]
+    for basis, group in rows[rows["median"].notna()].groupby("basis", sort=False):
+        times = _times(group)
+        choice = times.reindex(columns=CHOICE).bfill(axis="columns")[CHOICE[0]]
+        best = _best(times, SERIAL, PARALLEL).assign(choice=choice)
+        best = 1e6 * best.dropna().add_suffix(", µs")
+        if best.empty:
+            continue
+        best["over the better"] = best["choice, µs"] / best.iloc[:, :2].min(
+            axis="columns"
+        )
+        found += [
+            f"{basis}: serial and parallel at best, and the choice\n\n{text(best)}",
+            *(
+                fill(f"{name}: {_crossing_text(_best(times, *names))}")
+                for name, names in CROSSINGS.items()
+            ),
+            "the choice took at most "
+            f"{best['over the better'].max():.2f} times what the better one took",
+        ]
+    return "\n\n".join(part for part in found if part)
+
+
+def _crossing_text(best: pd.DataFrame) -> str:
+    size = crossing(best)
+    if size is None:
+        return "parallel is never faster"
+    if (best["parallel"] < best["serial"]).all():
+        return "parallel is faster at all sizes"
+    return f"parallel is faster from some {number(size)} neurons a layer on"
+
+
+def _marks(rows: pd.DataFrame) -> dict[str, float]:
+    """Return the crossings of a picture's rows."""
+    times = _times(rows)
+    found = {
+        f"crossing: {name}": crossing(_best(times, *names))
+        for name, names in CROSSINGS.items()
+    }
+    return {name: size for name, size in found.items() if size is not None}
+
+
+PLOTS = (
+    Plot(
+        "time", "Seven equal layers, serial and parallel", ("sizes",),
+        x=lambda rows: rows["case"].astype(int), x_label="neurons a layer",
+        y_label="time of a call (µs)", marks=_marks,
+    ),
+    Plot(
+        "speed-up", "Seven equal layers", ("sizes",),
+        x=lambda rows: rows["case"].astype(int),
+        x_label="neurons a layer", y_label="speed-up over the naive kernel on one core",
+        y=speed_up("serial"),
+    ),
+)

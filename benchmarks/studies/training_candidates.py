@@ -1,0 +1,189 @@
+"""clnet's training: `fit`, and the third study's stages on the way to it.
+
+``copied`` is the study's first program: a launch a function of a layer, each with all
+its arrays copied in before and out after. ``resident`` leaves them on the device, and
+``serial`` is the same on one core of the host. ``merged`` has back-propagation and
+gradients in few launches. A whole epoch in one launch, which the study proposed, is
+what `Network.fit` plans where it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from operator import add
+
+import numpy as np
+
+from clnet.ir.ops import Value
+from clnet.ir.training_ops import RECORD
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Gradients, Launch, Parameters, State
+from clnet.opencl.memory import Action, Memory
+from clnet.opencl.session import session
+from clnet.planning.training_planner import plan_training
+from clnet.runtime.binding import Step
+from clnet.runtime.replay import Replay, TrainState
+from clnet.training.callbacks import Training
+from clnet.training.history import Epoch
+from clnet.variants import TRAINING_VARIANTS, Variant
+
+from ..candidates import (
+    Candidate,
+    Prepared,
+    no_serial_device,
+    serial_place,
+    steps_text,
+    with_serial_place,
+)
+from ..cases.dense import Array
+from ..cases.training import Clock, Trained, TrainingCase, trainer
+
+SINGLE = ("generic", "generic_backward", "optimisers")  # a launch an op
+
+
+def _single(variant: Variant) -> bool:
+    return variant.name in SINGLE
+
+
+def _merged(variant: Variant) -> bool:
+    return variant.reach != "program"
+
+
+class _Copying(Replay):
+    """Steps whose launches each have their arrays copied in before and out after."""
+
+    def _append(self, action: Action, launch: Launch, place: Device) -> None:
+        named = (Value, Parameters, Gradients, State)
+        arrays = {
+            id(memory): memory for memory in (
+                self._value(a) if isinstance(a, Value) else self._memory(a)
+                for a in launch.arguments if isinstance(a, named)
+            )
+        }
+        super()._append(
+            partial(self._copied, action, tuple(arrays.values())), launch, place
+        )
+
+    def _copied(self, action: Action, arrays: tuple[Memory, ...]) -> None:
+        for memory in arrays:
+            memory.write(self.session, self._host(memory))
+        action()
+        self.session.finish()
+        for memory in arrays:
+            host = self._host(memory)
+            host[...] = memory.read(self.session, host.size, "uint8")
+
+    def _host(self, memory: Memory) -> Array:
+        """Return the host's copy of a buffer; at first, as the device has it."""
+        copies = self.__dict__.setdefault("_copies", {})
+        if memory not in copies:
+            size = (
+                memory.argument.size if memory.array is None else memory.array.nbytes
+            )
+            copies[memory] = memory.read(self.session, size, "uint8")
+        found: Array = copies[memory]
+        return found
+
+
+@dataclass(frozen=True)
+class Fitted(Candidate):
+    """`Network.fit`, with a callback that reads the clock."""
+
+    name: str = "planned"
+
+    def prepare(self, case: TrainingCase, device: Device) -> Prepared:
+        """Return the fit."""
+        x, t = case.data
+
+        def train(epochs: int) -> Trained:
+            clock = Clock()
+
+            def note(training: Training, epoch: Epoch) -> None:
+                clock()
+
+            history = case.network().fit(
+                x, t, optimiser=case.optimiser, loss=case.loss, epochs=1 + epochs,
+                batch_size=case.batch, shuffle=False, seed=case.seed, device=device,
+                callbacks=[note],
+            )
+            return Trained(history.loss if case.by_loss else history.mse, clock.seconds)
+
+        network = case.network()
+        program = case.program(network, case.optimiser)
+        plan = plan_training(network, program, device, case.batch)
+        threads = device.compute_units if device.type == "cpu" else None
+        return trainer(case, train, config=steps_text(plan.steps), threads=threads)
+
+
+@dataclass(frozen=True)
+class Replayed(Candidate):
+    """Steps of training by some of the variants.
+
+    Attributes
+    ----------
+    name : str
+        Of the stage.
+    allowed : callable
+        Whether a variant may be used.
+    binding : type
+        How launches are run.
+    one_core : bool
+        Whether they run in the calling thread, on the host.
+    """
+
+    name: str
+    allowed: Callable[[Variant], bool]
+    binding: type[Replay] = Replay
+    one_core: bool = False
+
+    def missing(self) -> str | None:
+        """Return None if a device runs in the calling thread, or need not."""
+        return no_serial_device() if self.one_core else None
+
+    def prepare(self, case: TrainingCase, device: Device) -> Prepared:
+        """Return the loop over epochs, which reads a record after each."""
+        if self.one_core:
+            device = serial_place(with_serial_place(device))
+        network = case.network()
+        program = case.program(network, case.optimiser)
+        variants = [variant for variant in TRAINING_VARIANTS if self.allowed(variant)]
+        plan = plan_training(
+            network, program, device, case.batch, variants=variants
+        )
+        steps: tuple[Step, ...] = plan.steps
+        place, parameters = session(device), network.parameters
+        rule = case.optimiser
+        state = np.empty((rule.slots, parameters.size), parameters.dtype)
+        state[...] = np.reshape(rule.initial, (rule.slots, 1))
+
+        def train(epochs: int) -> Trained:
+            learnt = TrainState(place, parameters, state)
+            replay = self.binding(place, steps, network.layout, learnt)
+            for value, array in zip(program.inputs, case.data, strict=True):
+                replay.write(value, array)
+            clock, errors, count = Clock(), [], 0
+            for _ in range(1 + epochs):
+                replay.set(rate=rule.rate, seed=case.seed)
+                count += replay.run_pass(case.samples, count)
+                totals = replay.read(program.output)[0].tolist()
+                loss, squares, _ = map(add, totals, totals[len(RECORD):])
+                clock()
+                errors.append(
+                    loss / case.samples if case.by_loss
+                    else squares / (case.samples * case.sizes[-1])
+                )
+            return Trained(errors, clock.seconds)
+
+        threads = device.compute_units if device.type == "cpu" else None
+        return trainer(case, train, config=steps_text(steps), threads=threads)
+
+
+STAGES = (
+    Replayed("serial", _single, one_core=True),
+    Replayed("copied", _single, _Copying),
+    Replayed("resident", _single),
+    Replayed("merged", _merged),
+)
+"""In the order of the study; `Fitted` is the last."""
