@@ -229,7 +229,7 @@ def _matches(spec: str, present: Sequence[Device]) -> tuple[tuple[Device, ...], 
 
 @functools.cache
 def discover() -> DiscoveryResult:
-    """Look at every platform, once a process; ``survey.cache_clear()`` forgets.
+    """Look at every platform, once a process; ``discover.cache_clear()`` forgets.
 
     A platform that cannot be read becomes a sentence in the faults and hides no other.
     """

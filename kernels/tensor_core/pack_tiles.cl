@@ -73,7 +73,7 @@ UNROLLED
 // inverse [PIECE_ROWS * row pieces] from `inverse_at` on: what was divided out of them
 // totals  [rows] from `totals_at` on, with TOTALS: their sums
 // source  TRANSPOSED 0: row r has its term k at offset + r * ld + k; 1: at offset + k * ld + r
-// …_2     with PAIR: another matrix, of PIECE_ROWS_2, TURNED_2, SOURCE_PADDED_2; its
+// …_2     with PAIR: another matrix, of PIECE_ROWS_2, TRANSPOSED_2, SOURCE_PADDED_2; its
 //         groups come after `groups` of the first
 // index map: work-group: 8 rows; work-item: a row, and every ACROSS-th part of it
 __kernel __attribute__((reqd_work_group_size(PACKERS, 1, 1)))
@@ -94,7 +94,7 @@ void pack(__global const float *source, const int offset, const int ld, const in
     const int group = get_group_id(0);
 #if PAIR
     if (group >= groups) {
-        pack_rows(largest, sums, group - groups, TURNED_2, !TURNED_2 && SOURCE_PADDED_2,
+        pack_rows(largest, sums, group - groups, TRANSPOSED_2, !TRANSPOSED_2 && SOURCE_PADDED_2,
                   PIECE_ROWS_2, 0, source_2 + offset_2, ld_2, rows_2, terms_2,
                   packed_2 + at_2, inverse_2 + inverse_at_2, blocks_2, totals);
         return;

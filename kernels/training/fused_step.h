@@ -13,12 +13,12 @@
 #error "fused_step.h needs N_OUT, STRIDE, WEIGHTS_OF, BIAS_OF and STEEPNESS_OF"
 #endif
 // Blocks before a layer's transposed ones, from the second layer on.
-#define START_TURNED(layer)                                                              \
+#define START_TRANSPOSED(layer)                                                              \
     (FORWARD_BLOCKS                                                                      \
      + ((layer) == LAYERS - 1 ? 0 : FILLED(HIDDEN * LAST)                                \
             + (LAYERS - 2 - (layer)) * FILLED(HIDDEN * HIDDEN)))
 #define ALL                                                                              \
-    (LAYERS == 1 ? FORWARD_BLOCKS : START_TURNED(1) + FILLED(HIDDEN * NEURONS_OF(1)))
+    (LAYERS == 1 ? FORWARD_BLOCKS : START_TRANSPOSED(1) + FILLED(HIDDEN * NEURONS_OF(1)))
 #define HELD (FIRST > HIDDEN ? (FIRST > LAST ? FIRST : LAST)                             \
                              : (HIDDEN > LAST ? HIDDEN : LAST))
 #define QUAD 4               // blocks of a square that a warp multiplies over samples

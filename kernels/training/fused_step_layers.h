@@ -306,7 +306,7 @@ UNROLLED
         scale[m][h] = clamp(TOP - bound, LEAST_SCALE, MOST_SCALE);
         up[m][h] = power_of_two(scale[m][h]);
     }
-    BEGIN_WITH(pipeline, START_TURNED(layer));
+    BEGIN_WITH(pipeline, START_TRANSPOSED(layer));
     STAGE_WORDS(rows, exchange);
 UNROLLED
     for (int j = 0; j < HIDDEN; ++j) {

@@ -45,7 +45,7 @@ void pack(__global const float *parameters, __global uint4 *packed,
     const int across = back ? NEURONS_OF(layer) : TERMS_OF(layer);
     const int down = back ? TERMS_OF(layer) : NEURONS_OF(layer);
     const float scale = power_of_two(gain);
-    packed += (back ? START_TURNED(layer) : START(layer)) * PART;
+    packed += (back ? START_TRANSPOSED(layer) : START(layer)) * PART;
     for (int i = id; i < across * down * WARP; i += PACKERS) {
         const int lane = i % WARP, block = i / WARP, g = lane / 4, t = lane % 4;
         uint high[4], low[4];

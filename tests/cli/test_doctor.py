@@ -39,9 +39,9 @@ def found(monkeypatch):
 
     def replace(*devices, faults=()):
         shown = DiscoveryResult(devices, faults)
-        monkeypatch.setattr(doctor, "survey", lambda: shown)
+        monkeypatch.setattr(doctor, "discover", lambda: shown)
         module = sys.modules["clnet.opencl.discovery"]
-        monkeypatch.setattr(module, "survey", lambda: shown)
+        monkeypatch.setattr(module, "discover", lambda: shown)
 
     monkeypatch.delenv("CLNET_DEVICE", raising=False)
     return replace
@@ -323,8 +323,8 @@ def test_how_a_child_ends(monkeypatch):
         doctor._child(python("raise SystemExit('a\\nlast words\\n')")) == "last words"
     )
     assert doctor._child(python("raise SystemExit(3)")) == "exit status 3"
-    code = "import os; raise SystemExit(os.environ['GIVEN'])"
-    assert doctor._child(python(code), BY_VALUE="an answer") == "an answer"
+    code = "import os; raise SystemExit(os.environ['ANSWER'])"
+    assert doctor._child(python(code), ANSWER="an answer") == "an answer"
     monkeypatch.setattr(doctor, "SECONDS", 0.2)
     assert "no answer" in doctor._child(python("import time; time.sleep(60)"))
 

@@ -202,7 +202,8 @@ def _find_fastest(monkeypatch, form):
     monkeypatch.setattr(training, "plan_training", plan_training)
     monkeypatch.setattr(training_planner, "TRAINING_VARIANTS", PLAIN)
     monkeypatch.setattr(Trial, "measure", measure)
-    monkeypatch.setattr(format_planner, "RIVALS", {"cpu": ("dense", "sell", "ell")})
+    rivals = dict.fromkeys(("cpu", "gpu"), ("dense", "sell", "ell"))
+    monkeypatch.setattr(format_planner, "RIVALS", rivals)
     return measured
 
 
