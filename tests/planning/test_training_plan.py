@@ -464,7 +464,9 @@ def test_the_history_knows_the_plan(monkeypatch, batch):
     )
     assert all(len(line) <= WIDTH for line in history.plan.splitlines())
     assert "a step of training" in " ".join(history.plan.split())
-    for words in ("loss", "tally", "(1-)?2 weights'", "(1|1-2) bias'", "2 sums'", "update"):
+    for words in (
+        "loss", "tally", "(1-)?2 weights'", "(1|1-2) bias'", "2 sums'", "update"
+    ):
         assert re.search(rf"^{words} ", history.plan, re.MULTILINE)
     assert ("\ngather " in history.plan) == (batch == 8)
     assert re.search(r"^loss +generic_backward ", history.plan, re.MULTILINE)
