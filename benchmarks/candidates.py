@@ -284,7 +284,7 @@ class Planned(Candidate):
         plan = case.network.compile(
             device, case.batch, tune=tune, precision=case.precision
         )
-        if all(step.place is not None for step in plan.steps):
+        if all(step.device is not None for step in plan.steps):
             return prepared(case, device, plan.steps)
         # A plan with the host in it needs host arrays.
         names = [variant.name for variant in VARIANTS if variant.name != "host"]
@@ -347,7 +347,7 @@ def serial_place(device: Device) -> Device:
 
 def prepared(case: Case, device: Device, steps: tuple[Step, ...]) -> Prepared:
     """Return a candidate of clnet's that runs these steps."""
-    on_host = any(step.place is None for step in steps)
+    on_host = any(step.device is None for step in steps)
     plan = _plan(case, device, steps)
     timers = {} if on_host else _timers(case, device, lambda: steps)
     return forward(
@@ -428,7 +428,7 @@ def steps_text(steps: Sequence[Step]) -> str:
 
     def text(step: Step) -> str:
         config = _config_text(step.config)
-        if step.place is not None and step.place.serial:
+        if step.device is not None and step.device.serial:
             config = f"{config} calling thread".strip()
         return f"{step.variant.name}({config})" if config else step.variant.name
 
@@ -443,7 +443,7 @@ def _config_text(config: Config) -> str:
 def _threads(steps: Sequence[Step]) -> int | None:
     """Return the host threads that steps use."""
     known = [
-        blas_threads() if step.place is None else step.place.compute_units
-        for step in steps if step.place is None or step.place.type == "cpu"
+        blas_threads() if step.device is None else step.device.compute_units
+        for step in steps if step.device is None or step.device.type == "cpu"
     ]
     return max((n for n in known if n is not None), default=None)

@@ -17,7 +17,7 @@ from clnet.variants import Generic
 
 def assert_computed_again(network, waiting, batch):
     """Check that a plan of one step that waits in vain says so, and is right."""
-    program, device = network.program, waiting.place
+    program, device = network.program, waiting.device
 
     def spare():
         return [
@@ -51,7 +51,7 @@ def assert_told_once(network, waiting, x):
     """Check that a wait that hit its bound says nothing of later calls."""
     span = waiting.span
     one = Executable(
-        session(waiting.place), network, [waiting], span.inputs, span.outputs
+        session(waiting.device), network, [waiting], span.inputs, span.outputs
     )
     one.x[network.program.input.name][...] = x
     one.run()

@@ -93,7 +93,7 @@ class Workers(Candidate):
         share = -(-case.sizes[-1] // self.workers)
         tile = round_up(-(-share // -(-share // DEEP_TILES[0])), BAND_ALIGNMENT)
         config = {"workers": self.workers, "tile": tile, "stream": 0}
-        only = Step(step.span, step.variant, config, step.place)
+        only = Step(step.span, step.variant, config, step.device)
         return prepared(case, device, (only,))
 
 

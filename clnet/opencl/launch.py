@@ -168,7 +168,7 @@ class Launch:
         What must have changed for it to run, before those that always do: nothing, it
         runs each call or step of training; the parameters; what was written as the
         program's inputs (the data set of a training; of a call, its inputs).
-    place : Device or None
+    device : Device or None
         A companion of the step's device that runs it; None: the device itself.
         Launches of one step on different places run side by side.
     standby : bool
@@ -183,7 +183,7 @@ class Launch:
     local_size: tuple[int, ...]
     arguments: tuple[Argument, ...]
     when: When = "call"
-    place: Device | None = None
+    device: Device | None = None
     standby: bool = False
 
 

@@ -52,7 +52,7 @@ class Candidate:
     @property
     def hand_over(self) -> float:
         """Seconds until the host sees the step's end, beyond the step's own time."""
-        place = self.step.place
+        place = self.step.device
         if place is None:
             return 0.0
         if self.timing is None:
@@ -139,7 +139,7 @@ class _Path:
     @property
     def place(self) -> Device | None:
         """Where it ends."""
-        return self.candidates[-1].step.place if self.candidates else None
+        return self.candidates[-1].step.device if self.candidates else None
 
     @property
     def handed_over(self) -> float:
@@ -149,7 +149,7 @@ class _Path:
 
     def then(self, candidate: Candidate) -> _Path:
         """Return the path with one more candidate."""
-        stays = self.place == candidate.step.place
+        stays = self.place == candidate.step.device
         before = self.seconds if stays else self.handed_over
         return _Path((*self.candidates, candidate), before + candidate.seconds)
 

@@ -168,7 +168,7 @@ def _row(candidate: Candidate) -> tuple[str, ...]:
 
 
 def _place(candidate: Candidate) -> str:
-    place = candidate.step.place
+    place = candidate.step.device
     if place is None:
         return "host"
     return "calling thread" if place.serial else "device"

@@ -124,7 +124,7 @@ class Planner:
         """Return the plan, or raise DeviceError if no cover exists."""
         chosen, report = self._best(), self.report
 
-        here = [c for c in report.candidates if c.step.place == self.device]
+        here = [c for c in report.candidates if c.step.device == self.device]
 
         def device_steps() -> tuple[Step, ...]:
             return self._steps_of(here, "as device arrays need: pass host arrays")
@@ -255,7 +255,7 @@ class Planner:
         for group, path in zip(groups, least_through(n, modelled), strict=True):
             least[group] = min(path, least.get(group, path))
         return [
-            (id(c.step) not in first, c.step.place is not None, least[group])
+            (id(c.step) not in first, c.step.device is not None, least[group])
             for c, group in zip(candidates, groups, strict=True)
         ]
 
@@ -280,8 +280,8 @@ class Planner:
         each run.
         """
         groups: list[Sequence[Candidate]] = [candidates]
-        places = dict.fromkeys(c.step.place for c in candidates)
-        groups += [[c for c in candidates if c.step.place == p] for p in places]
+        places = dict.fromkeys(c.step.device for c in candidates)
+        groups += [[c for c in candidates if c.step.device == p] for p in places]
         # A run may be worth more whole than its span alone tells.
         long = sorted(
             (c for c in candidates if c.stop - c.start > 2 and c.fault is None),
@@ -303,7 +303,7 @@ class Planner:
         ranked = sorted(covers, key=lambda cover: cover.seconds)[:COVERS]
         if self.tune is not False and len(ranked) > 1:
             # The host's own cover is measured last, as above.
-            ranked.sort(key=lambda cover: any(s.place is None for s in cover.steps))
+            ranked.sort(key=lambda cover: any(s.device is None for s in cover.steps))
             ranked = self._contest(ranked)
         elif len(ranked) > 1:
             remembered = [self.times.remembered_whole(cover) for cover in ranked]

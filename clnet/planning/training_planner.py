@@ -176,7 +176,7 @@ class _TrainingPlanner(Planner):
         shorter = self._search(found, range(len(found)), limit)
         among = range(len(found)) if shorter < least else wholes
         for place in self.device.places:
-            here = [i for i in among if found[i].step.place == place]
+            here = [i for i in among if found[i].step.device == place]
             self._search(found, here, NEAR * min(least, shorter))
         return found
 

@@ -47,14 +47,14 @@ class Step:
         How.
     config : mapping of str to int
         The point of the variant's tuning space.
-    place : Device or None
+    device : Device or None
         Which of the device's places runs it; None: the host.
     """
 
     span: Span
     variant: Variant
     config: Config
-    place: Device | None
+    device: Device | None
 
 
 class Standby:
@@ -150,8 +150,8 @@ class Binding:
 
         Only the order of one queue makes launches wait for each other.
         """
-        queues = {launch.place or step.place for launch in launches}
-        if self._busy and {*self._busy, *queues} != {step.place}:
+        queues = {launch.device or step.device for launch in launches}
+        if self._busy and {*self._busy, *queues} != {step.device}:
             self._wait()
 
     def _append(self, action: Action, launch: Launch, place: Device) -> None:

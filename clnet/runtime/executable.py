@@ -315,7 +315,7 @@ class Executable(Binding):
     ) -> None:
         """Append a step's actions, and the transfers that it needs first."""
         written = {value.name for op in step.span.ops for value in op.writes}
-        if step.place is None:
+        if step.device is None:
             for value in step.span.inputs:
                 if value.name not in on_host:
                     self._download(value)
@@ -325,7 +325,7 @@ class Executable(Binding):
             on_host |= written
             on_device -= written
             return
-        launches = step.variant.launches(step.span, step.config, step.place)
+        launches = step.variant.launches(step.span, step.config, step.device)
         self._ready(step, launches)
         given = {
             argument.value for launch in launches for argument in launch.arguments
@@ -348,7 +348,7 @@ class Executable(Binding):
                 fills = packed.keys() & launch.arguments
                 if launch.when == "parameters" and filled.issuperset(fills):
                     continue  # another step's launches fill it
-                place = launch.place or step.place
+                place = launch.device or step.device
                 action = self._bound(number, launch, place)
                 if launch.when == "parameters":
                     for argument in fills:

@@ -227,8 +227,8 @@ class Plan:
         """Go on with the spare steps, as kernels of these have failed, and warn."""
         names = ", ".join(
             step.variant.name for step in steps
-            if step.place is not None and may_fail(
-                step.variant.launches(step.span, step.config, step.place)
+            if step.device is not None and may_fail(
+                step.variant.launches(step.span, step.config, step.device)
             )
         )
         text = (

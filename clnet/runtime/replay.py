@@ -186,15 +186,15 @@ class Replay(Binding):
         calls: list[Launch] = []
         first: list[Launch] = []
         for number, step in enumerate(steps):
-            assert step.place is not None
+            assert step.device is not None
             launches = together(
-                step.variant.launches(step.span, step.config, step.place)
+                step.variant.launches(step.span, step.config, step.device)
             )
             first = first or launches
             for phase in phases(launches):
                 self._ready(step, phase)
                 for launch in phase:
-                    place = launch.place or step.place
+                    place = launch.device or step.device
                     action = self._bound(number, launch, place)
                     if launch.when == "inputs":
                         self._on_write.append(action)

@@ -286,6 +286,6 @@ def moved(steps: Iterable[Step], here: Device, there: Device) -> list[Step]:
     """Return steps of one device as those of another that is alike."""
     places = dict(zip(here.places, there.places, strict=True))
     return [
-        step if step.place is None else replace(step, place=places[step.place])
+        step if step.device is None else replace(step, device=places[step.device])
         for step in steps
     ]

@@ -104,7 +104,7 @@ def test_one_core_is_the_serial_place(device):
     one = candidates.ByVariant(candidates.variant("naive"), one_core=True)
     serial = [place for place in device.places if place.serial]
     if serial:
-        assert {step.place for step in one.steps(TINY, device)} == set(serial)
+        assert {step.device for step in one.steps(TINY, device)} == set(serial)
     with pytest.raises(candidates.RefusedError, match="calling thread"):
         one.steps(TINY, GPU)
 

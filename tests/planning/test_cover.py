@@ -26,8 +26,8 @@ def length(path):
     total = 0.0
     for here, after in itertools.zip_longest(path, path[1:]):
         total += here.seconds
-        next_place = after.step.place if after else None
-        if next_place != here.step.place:
+        next_place = after.step.device if after else None
+        if next_place != here.step.device:
             total += here.hand_over
     return total
 
@@ -74,7 +74,7 @@ def test_changing_the_place_costs_the_hand_over():
     assert shortest_path(2, [*near, candidate(1, 2, B, 4, 5)]).added == 19
     slow_to_leave = [candidate(0, 1, A, 10, 8), candidate(1, 2, A, 10)]
     cover = shortest_path(2, [*slow_to_leave, candidate(1, 2, B, 4, 5)])
-    assert [c.step.place for c in cover.candidates] == [A, A]
+    assert [c.step.device for c in cover.candidates] == [A, A]
 
 
 def test_the_slower_arrival_may_be_the_better_way_on():

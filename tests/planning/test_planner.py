@@ -104,7 +104,7 @@ def test_the_fastest_layers_are_chosen(lab, name):
     lab.rule = by_name({name: 1e-6})
     plan = lab.plan(device=GPU, tune=True)
     assert names(plan) == [name] * 3
-    assert {step.place for step in plan.steps} == {GPU}
+    assert {step.device for step in plan.steps} == {GPU}
 
 
 @pytest.mark.parametrize("name", ["fused", "fused_local"])
@@ -119,7 +119,7 @@ def test_the_host_wins_where_it_is_fastest(lab):
     lab.rule = by_name({"host": 1e-7})
     plan = lab.plan(device=GPU, tune=True)
     assert names(plan) == ["host"] * OPS
-    assert {step.place for step in plan.steps} == {None}
+    assert {step.device for step in plan.steps} == {None}
 
 
 def test_each_layer_gets_what_is_best_for_it(lab):
@@ -130,7 +130,7 @@ def test_each_layer_gets_what_is_best_for_it(lab):
         total = 0.0
         for step in steps:
             wide = max(value.width for op in step.span.ops for value in op.writes)
-            on_host = step.place is None
+            on_host = step.device is None
             total += 1e-6 * (wide * wide if on_host else 2000) * len(step.span.ops)
         return total
 
@@ -179,7 +179,7 @@ def test_a_device_plans_every_network_without_rungs_and_host(
 ):
     network = Network(30, layers, seed=1, dtype=dtype)
     plan = lab.plan(network, device, tune=False)
-    assert {step.place for step in plan.device_steps()} == {device}
+    assert {step.device for step in plan.device_steps()} == {device}
 
 
 @pytest.mark.parametrize(("slower", "chosen"), [(1.04, "fused"), (1.2, "naive")])
@@ -197,7 +197,7 @@ def test_the_host_comes_to_rest_before_a_device_is_measured(lab, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: lab.asked.append(None))
     lab.plan(device=GPU, variants=["naive", "host"], tune=True)
     on_host = [
-        None if steps is None else any(step.place is None for step in steps)
+        None if steps is None else any(step.device is None for step in steps)
         for steps in lab.asked
     ]
     assert on_host.count(True) > 1
@@ -207,16 +207,16 @@ def test_the_host_comes_to_rest_before_a_device_is_measured(lab, monkeypatch):
 
 @pytest.mark.skipif(not CPU.companions, reason="the device has no companion")
 def test_companions_are_places_too(lab):
-    lab.rule = lambda steps: 1e-6 if steps[0].place in CPU.companions else 1e-3
+    lab.rule = lambda steps: 1e-6 if steps[0].device in CPU.companions else 1e-3
     plan = lab.plan(variants=["naive", "host"], tune=True)
-    assert {step.place for step in plan.steps} == {CPU.companions[0]}
+    assert {step.device for step in plan.steps} == {CPU.companions[0]}
 
 
 def test_device_arrays_take_the_device_alone(lab):
-    lab.rule = lambda steps: 1e-3 if steps[0].place == CPU else 1e-6
+    lab.rule = lambda steps: 1e-3 if steps[0].device == CPU else 1e-6
     plan = lab.plan(variants=["naive", "host"], tune=True)
-    assert CPU not in {step.place for step in plan.steps}
-    assert {step.place for step in plan.device_steps()} == {CPU}
+    assert CPU not in {step.device for step in plan.steps}
+    assert {step.device for step in plan.device_steps()} == {CPU}
 
 
 def test_softmax_stands_between_runs(lab):

@@ -117,7 +117,7 @@ def test_a_few_candidates_of_a_span_are_measured(asked):
 def modelled(steps):
     """By the model, a step's seconds."""
     return sum(
-        candidates.modelled(s.variant.cost(s.span, s.config, s.place), s.place)
+        candidates.modelled(s.variant.cost(s.span, s.config, s.device), s.device)
         for s in steps
     )
 
@@ -160,7 +160,7 @@ def test_what_is_not_measured_would_not_have_won(asked, seed):
     def seconds(steps):
         found = 0.0
         for s in steps:
-            key = (s.span.signature, s.variant.name, s.place.name, seed)
+            key = (s.span.signature, s.variant.name, s.device.name, seed)
             factor = random.Random(repr(key)).uniform(1 / cover.FASTEST, 2)
             found += factor * modelled([s])
         return found
@@ -181,7 +181,7 @@ def test_where_all_that_was_tried_fails_the_others_are(asked):
     program = program_of(network, Rprop())
 
     def rule(steps):
-        if any(s.variant.name == "everything" or s.place.serial for s in steps):
+        if any(s.variant.name == "everything" or s.device.serial for s in steps):
             return DeviceError("it broke")
         return modelled(steps)
 
@@ -190,7 +190,7 @@ def test_where_all_that_was_tried_fails_the_others_are(asked):
         plan = plan_training(
             network, program, DEVICE, 20, variants=(Everything(), *PLAIN)
         )
-    assert {step.place for step in plan.steps} == {DEVICE}
+    assert {step.device for step in plan.steps} == {DEVICE}
     asked.rule(lambda steps: DeviceError("it broke"))
     times.store_of.cache_clear()
     times.store_of(DEVICE).path.unlink(missing_ok=True)
@@ -214,12 +214,12 @@ def test_the_fastest_place_is_taken(asked):
     for place in DEVICE.places:
         times.store_of.cache_clear()
         asked.rule(lambda steps, place=place: sum(
-            1e-6 if step.place == place else 1e-3 for step in steps
+            1e-6 if step.device == place else 1e-3 for step in steps
         ))
         found = plan_training(
             network, program_of(network, Rprop()), DEVICE, 20, tune=True, variants=PLAIN
         )
-        assert {step.place for step in found.steps} == {place}
+        assert {step.device for step in found.steps} == {place}
         times.store_of(DEVICE).path.unlink(missing_ok=True)
 
 

@@ -84,7 +84,7 @@ def cover(network, device, kinds, batch):
             assert variant.refuse(span, device) is None
             steps.append(Step(span, variant, config, place))
         start += 2 if whole else 1
-    device_steps = lambda: [s for s in steps if s.place is not None]  # noqa: E731
+    device_steps = lambda: [s for s in steps if s.device is not None]  # noqa: E731
     return Plan(network, device, batch, steps, device_steps, device_steps, "")
 
 

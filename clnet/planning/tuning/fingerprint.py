@@ -40,7 +40,7 @@ def fingerprint(step: Step) -> str:
 
     Given the same span's signature, variant's name, configuration and device.
     """
-    place = step.place
+    place = step.device
     if place is None:
         return _arithmetic()
     launches = step.variant.launches(step.span, step.config, place)

@@ -108,7 +108,7 @@ class Times:
             try:
                 timing = self._timed(
                     [trial], span.inputs, span.outputs,
-                    on_device=step.place is not None, alike=alike,
+                    on_device=step.device is not None, alike=alike,
                 )
             except (DeviceError, WrongResultError) as error:
                 self._leave_out(step.variant.name, error, candidate)
@@ -158,7 +158,7 @@ class Times:
 
         Those would take a core from the device, where that is the CPU.
         """
-        host = any(step.place is None for step in steps)
+        host = any(step.device is None for step in steps)
         if self._host_worked and not host:
             time.sleep(SPIN_SECONDS)
         self._host_worked = host
@@ -196,8 +196,8 @@ class Times:
 
 def key_of(step: Step) -> str:
     """Return the store's key of a step: everything but device and span."""
-    place = "host" if step.place is None else (
-        "calling thread" if step.place.serial else "device"
+    place = "host" if step.device is None else (
+        "calling thread" if step.device.serial else "device"
     )
     config = ",".join(f"{k}={v}" for k, v in sorted(step.config.items()))
     return f"{step.variant.name}({config}) {place} {fingerprint(step)}"

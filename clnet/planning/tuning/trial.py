@@ -362,7 +362,7 @@ def _identity(step: Step) -> tuple[Any, ...]:
     """Return what tells a step from others in what it computes and how."""
     span = step.span
     config = tuple(sorted(step.config.items()))
-    return tuple(map(id, span.ops)), span.batch, step.variant, config, step.place
+    return tuple(map(id, span.ops)), span.batch, step.variant, config, step.device
 
 
 def _ops(steps: Sequence[Step]) -> tuple[Op, ...]:
@@ -394,8 +394,8 @@ def _lighter(steps: Sequence[Step]) -> Sequence[Step]:
         return steps
     lighter = [replace(step, span=replace(step.span, batch=samples)) for step in steps]
     refused = [
-        step.variant.refuse(step.span, step.place) for step in lighter
-        if step.place is not None
+        step.variant.refuse(step.span, step.device) for step in lighter
+        if step.device is not None
     ]
     return steps if any(refused) else lighter
 

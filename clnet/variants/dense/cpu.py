@@ -132,7 +132,7 @@ class Cpu:
             lead = replace(
                 launch, kernel="lead", global_size=(1,),
                 arguments=(*shared, HelperTimeout()),
-                place=serial_companion(device),
+                device=serial_companion(device),
             )
             runs = (helpers, lead)
         repacks = tuple(

@@ -160,7 +160,7 @@ class Epoch:
                        standby=True),
                 Launch("training/epoch.cl", "lead", defines, (1,), (1,),
                        (*shared, *changing, HelperTimeout()),
-                       place=serial_companion(device)),
+                       device=serial_companion(device)),
             )
         else:
             changing = tuple(1 if a == Scalar("steps") else a for a in changing)
