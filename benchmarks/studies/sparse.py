@@ -16,7 +16,7 @@ from clnet.nn.layers import Sparse
 from clnet.nn.storage import FORMATS, Pattern, memory_table
 from clnet.nn.storage.formats import AUTO, USUAL
 from clnet.opencl.device import Device
-from clnet.planning.format_planner import automatic
+from clnet.planning.format_planner import is_auto
 
 from ..baselines.dense import NumPy, Torch
 from ..baselines.sparse import CuPySparse, SciPy, TorchSparse
@@ -72,7 +72,7 @@ class Stored(Candidate):
             plan = case.network.compile(device, case.batch)
             layer = plan.network.layers[0]
             assert isinstance(layer, Sparse)
-            chosen = USUAL if automatic(layer) else layer.format
+            chosen = USUAL if is_auto(layer) else layer.format
         found = Planned(self.tune).prepare(replace(case, stored=chosen), device)
         if self.name == AUTO:
             found = replace(found, config=f"{chosen}: {found.config}")

@@ -1,7 +1,7 @@
-"""Candidates: which variant may compute which span of a program, and how fast.
+"""Candidates: the eligible variants and configurations of each span of a program.
 
-The times here are a model's. They say what is worth measuring, and stand in where
-nothing may be measured.
+Their times are modelled. They rank and prune before measuring, and replace measured
+times where nothing may be measured.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from clnet.runtime.binding import Step
 from clnet.variants.base import Config, Cost, Variant
 from clnet.variants.reference.host import Host
 
-# What a compute unit does at best, for the model only: flops and bytes a second.
+# Peak flops and bytes a second of a compute unit, for the model alone.
 RATES = {"cpu": (5e10, 2e10), "gpu": (4e11, 3e10)}
 LONGEST = {"op": 1, "pair": 2, "triple": 3}  # ops of a span
 
@@ -37,43 +37,43 @@ def eligible(
     Parameters
     ----------
     program : Program
-        What is to be computed.
+        The program to cover.
     batch, measured_batch : int
-        Samples of the steps; and of the batch that is measured, whose configurations
-        and modelled times all batches have that it stands for.
+        Samples of the steps; and of the representative batch, which gives the
+        configurations and the modelled times.
     variants : iterable of Variant
-        Those that may be used.
+        The variants to search.
     device : Device
-        With its companions.
+        The device, with its companions.
     configs : callable
-        Returns which of a variant's configurations are considered for a span.
+        Returns the configurations of a variant to consider for a span.
     refusals : dict of (variant name, sentence) to list of (start, stop)
-        Filled with why the others are not eligible.
+        The refused spans are added to it.
     """
     for variant in variants:
         host = isinstance(variant, Host)
         for start, stop in _spans(program, batch, variant, device):
             span = program.span(start, stop, batch)
             priced = program.span(start, stop, measured_batch)
-            for place in (device,) if host else device.places:
-                sentence = variant.refuse(span, place)
-                found = [] if sentence else configs(variant, priced, place)
+            for target in (device,) if host else device.places:
+                refusal = variant.refuse(span, target)
+                found = [] if refusal else configs(variant, priced, target)
                 if not found:
-                    sentence = sentence or "it has no configuration for this size"
-                    where = refusals.setdefault((variant.name, sentence), [])
-                    if (start, stop) not in where:
-                        where.append((start, stop))
+                    refusal = refusal or "it has no configuration for this size"
+                    refused = refusals.setdefault((variant.name, refusal), [])
+                    if (start, stop) not in refused:
+                        refused.append((start, stop))
                     continue
                 for config in found:
-                    step = Step(span, variant, config, None if host else place)
-                    cost = variant.cost(priced, config, place)
-                    yield Candidate(start, stop, step, modelled(cost, place))
+                    step = Step(span, variant, config, None if host else target)
+                    cost = variant.cost(priced, config, target)
+                    yield Candidate(start, stop, step, modelled(cost, target))
 
 
 def _spans(
     program: Program, batch: int, variant: Variant, device: Device
 ) -> Iterable[tuple[int, int]]:
-    """Return the spans that a variant may compute, as pairs of op numbers."""
+    """Return the spans within a variant's reach, as pairs of op numbers."""
     n = len(program.ops)
     if variant.reach == "program":
         return [(0, n)]
@@ -90,8 +90,8 @@ def _spans(
     def computes(start: int, stop: int) -> bool:
         return variant.refuse(program.span(start, stop, batch), device) is None
 
-    # A run: each layer alone, and the longest rows of layers that it does not refuse;
-    # it may refuse one and take two.
+    # Runs: each layer alone, and the longest runs of layers that it does not refuse. It
+    # may refuse one layer and compute two.
     runs = list(single)
     layers = _layers(program)
     first = 0
@@ -102,7 +102,7 @@ def _spans(
         if last > first:
             runs.append((start, layers[last][1]))
         first = last + 1
-    # Where layers read several earlier ones, all may be possible and no fewer.
+    # With shortcuts it may compute all layers and no fewer.
     if len(layers) > 1:
         whole = layers[0][0], layers[-1][1]
         if whole not in runs and computes(*whole):
@@ -111,7 +111,7 @@ def _spans(
 
 
 def _layers(program: Program) -> list[tuple[int, int]]:
-    """Return where each layer's ops are: its products, and what ends its sums."""
+    """Return each layer's span: its products, bias and activation."""
     found = []
     start: int | None = None
     for number, op in enumerate(program.ops):
@@ -123,9 +123,9 @@ def _layers(program: Program) -> list[tuple[int, int]]:
     return found
 
 
-def modelled(cost: Cost, place: Device) -> float:
-    """Return the seconds that the model gives for a cost on a place."""
-    flops, bytes_ = RATES["cpu" if place.type == "cpu" else "gpu"]
+def modelled(cost: Cost, device: Device) -> float:
+    """Return the modelled seconds of a cost on a device: roofline plus launches."""
+    flops, bytes_ = RATES["cpu" if device.type == "cpu" else "gpu"]
     units = max(1, cost.compute_units) * cost.efficiency
     busy = max(cost.flops / (flops * units), cost.bytes / (bytes_ * units))
-    return busy + cost.launches * place.launch_cost
+    return busy + cost.launches * device.launch_cost

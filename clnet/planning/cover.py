@@ -1,7 +1,6 @@
-"""Covers: ways to compute a whole program, and the shortest of them.
+"""Covers of a program by candidates, the shortest one, and lower bounds.
 
-A cover is a path over the cuts between ops, its edges spans computed by a variant in a
-configuration at a place.
+A cover is a path over the cuts between ops; its edges are candidates.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from clnet.opencl.device import Device
 from clnet.opencl.store import Timing
 from clnet.runtime.binding import Step
 
-# The most that was seen is 2.6 (epoch with AVX-512); launches of PoCL's threads, one
-# after the other, take a third of what one alone takes.
-FASTEST = 3.0  # times as fast as its model no kernel is
+# A kernel's speed over its model's. The most seen is 2.6 (epoch with AVX-512); PoCL's
+# launches back to back take a third of the time of one alone.
+MAX_SPEEDUP = 3.0
 
 
 @dataclass(frozen=True)
@@ -28,13 +27,13 @@ class Candidate:
     start, stop : int
         The span's ops in the program.
     step : Step
-        How; its span has the batch asked for.
+        Variant, configuration and device; its span has the plan's batch.
     modelled : float
         Seconds by the cost model.
     timing : Timing or None
-        Measured, if it is.
+        The measured time; None: not measured.
     fault : str or None
-        Why it cannot be used after all: it failed, or computed something else.
+        Why it cannot be used after all: it failed, or its results were wrong.
     """
 
     start: int
@@ -50,13 +49,13 @@ class Candidate:
         return self.modelled if self.timing is None else self.timing.seconds
 
     @property
-    def hand_over(self) -> float:
-        """Seconds until the host sees the step's end, beyond the step's own time."""
-        place = self.step.device
-        if place is None:
+    def sync_seconds(self) -> float:
+        """Seconds from the step's end until the host sees it."""
+        device = self.step.device
+        if device is None:
             return 0.0
         if self.timing is None:
-            return place.launch_cost
+            return device.launch_cost
         return max(0.0, self.timing.latency - self.timing.seconds)
 
 
@@ -67,20 +66,20 @@ class Cover:
     Attributes
     ----------
     candidates : tuple of Candidate
-        One after the other.
-    added : float
-        Sum of their times and of the hand-overs where the place changes.
+        In the order of their spans.
+    span_seconds : float
+        Sum of their times, and of the synchronisation where the device changes.
     timing : Timing or None
-        Measured whole, host arrays in and out, if it is.
+        Time of the whole, host arrays in and out; None: not measured.
     """
 
     candidates: tuple[Candidate, ...]
-    added: float
+    span_seconds: float
     timing: Timing | None = None
 
     @property
     def measured(self) -> bool:
-        """Whether all its candidates are measured."""
+        """Whether all candidates are measured."""
         return all(candidate.timing is not None for candidate in self.candidates)
 
     @property
@@ -90,33 +89,33 @@ class Cover:
 
     @property
     def seconds(self) -> float:
-        """The whole measured time, else the sum."""
-        return self.added if self.timing is None else self.timing.seconds
+        """The whole measured time, else the sum over spans."""
+        return self.span_seconds if self.timing is None else self.timing.seconds
 
 
 @dataclass
 class PlanReport:
-    """What the planner saw, for `explain`.
+    """Results of a search, for `explain`.
 
     Attributes
     ----------
     candidates : list of Candidate
-        All that were eligible.
+        All eligible ones.
     refusals : dict of (variant name, sentence) to list of (start, stop)
-        Why the others were not.
+        Refused spans.
     failures : list of str
-        What was eligible and failed, a sentence each.
+        Failures of eligible candidates, a sentence each.
     covers : list of Cover
-        Those compared in the end, best first.
+        The covers compared, best first.
     unmeasured : str
-        What those without times are and why they have none, if that is to be told.
+        Why candidates have no measured times; "": no reason is printed.
     formats : list of (str, float)
-        Formats of the layers that leave theirs to be chosen, and seconds of a whole
-        call or step of training, best first; empty where there was nothing to choose.
+        Formats of the layers of format ``"auto"``, and seconds of a whole call or step
+        of training, best first; empty: nothing to choose.
     untried : list of (str, str)
         Formats that were not tried, and why.
     devices : list of (str, float)
-        Devices, and seconds of a whole call, best first; empty where one was named.
+        Devices, and seconds of a whole call, best first; empty: one was named.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -131,61 +130,62 @@ class PlanReport:
 
 @dataclass(frozen=True)
 class _Path:
-    """Candidates from cut 0 on, and the sum of their times and hand-overs so far."""
+    """Candidates from cut 0 on; their times and the synchronisation between them."""
 
     candidates: tuple[Candidate, ...] = ()
     seconds: float = 0.0
 
     @property
-    def place(self) -> Device | None:
-        """Where it ends."""
+    def device(self) -> Device | None:
+        """The device of the last candidate; None: the host."""
         return self.candidates[-1].step.device if self.candidates else None
 
     @property
-    def handed_over(self) -> float:
-        """The sum until the host has seen its end."""
-        hand_over = self.candidates[-1].hand_over if self.candidates else 0.0
-        return self.seconds + hand_over
+    def synced(self) -> float:
+        """Seconds until the host sees the end of the last candidate."""
+        last = self.candidates[-1].sync_seconds if self.candidates else 0.0
+        return self.seconds + last
 
-    def then(self, candidate: Candidate) -> _Path:
+    def extended(self, candidate: Candidate) -> _Path:
         """Return the path with one more candidate."""
-        stays = self.place == candidate.step.device
-        before = self.seconds if stays else self.handed_over
+        same = self.device == candidate.step.device
+        before = self.seconds if same else self.synced
         return _Path((*self.candidates, candidate), before + candidate.seconds)
 
 
 def shortest_path(n: int, candidates: Iterable[Candidate]) -> Cover | None:
-    """Return the shortest path from cut 0 to cut n, hand-overs between places included.
+    """Return the shortest path from cut 0 to cut n, synchronisation included.
 
-    Leaving a place for another, or for the host at the end, costs the hand-over of the
-    candidate that ends there. So of the paths to a cut that end at one place two may
-    go on: the shortest, if the place stays, and the shortest handed over.
+    A change of the device, and the end on the host, costs the synchronisation of the
+    candidate before. So two of the paths to a cut that end on one device can be part of
+    the shortest: the shortest if the device stays, and the shortest with
+    synchronisation.
     """
     paths: dict[int, list[_Path]] = {0: [_Path()]}
     for candidate in sorted(candidates, key=lambda c: (c.stop, c.start)):
         before = paths.get(candidate.start, [])
-        here = paths.get(candidate.stop, [])
+        known = paths.get(candidate.stop, [])
         paths[candidate.stop] = list(
-            _useful([*here, *(path.then(candidate) for path in before)])
+            _undominated([*known, *(path.extended(candidate) for path in before)])
         )
-    best = min(paths.get(n, []), key=lambda p: p.handed_over, default=None)
+    best = min(paths.get(n, []), key=lambda path: path.synced, default=None)
     if best is None or not best.candidates:
         return None
-    return Cover(best.candidates, best.handed_over)
+    return Cover(best.candidates, best.synced)
 
 
 def lower_bound(candidate: Candidate) -> Candidate:
-    """Return a candidate as if measured, with the least time that it may take."""
+    """Return a candidate with the lower bound of its time, as if measured."""
     if candidate.timing is not None:
         return candidate
-    least = candidate.modelled / FASTEST
+    least = candidate.modelled / MAX_SPEEDUP
     return replace(candidate, timing=Timing(least, least, 0.0))
 
 
-def least_through(n: int, candidates: Sequence[Candidate]) -> list[float]:
-    """Return of each the seconds of the shortest path that takes it.
+def shortest_through(n: int, candidates: Sequence[Candidate]) -> list[float]:
+    """Return for each candidate the seconds of the shortest path through it.
 
-    From cut 0 to cut n, hand-overs aside.
+    From cut 0 to cut n, without synchronisation.
     """
     before, after = [0.0, *[inf] * n], [*[inf] * n, 0.0]
     for c in sorted(candidates, key=lambda c: c.stop):
@@ -195,14 +195,21 @@ def least_through(n: int, candidates: Sequence[Candidate]) -> list[float]:
     return [before[c.start] + c.seconds + after[c.stop] for c in candidates]
 
 
-def _useful(paths: Iterable[_Path]) -> Iterable[_Path]:
-    """Yield for each place the paths that may go on: one, or two."""
-    by_place: dict[Device | None, list[_Path]] = {}
+def _undominated(paths: Iterable[_Path]) -> Iterable[_Path]:
+    """Yield for each device the one or two paths that may be part of the shortest."""
+    by_device: dict[Device | None, list[_Path]] = {}
     for path in paths:
-        by_place.setdefault(path.place, []).append(path)
-    for same in by_place.values():
+        by_device.setdefault(path.device, []).append(path)
+    for same in by_device.values():
         staying = min(same, key=lambda path: path.seconds)
-        leaving = min(same, key=lambda path: path.handed_over)
+        leaving = min(same, key=lambda path: path.synced)
         yield staying
         if leaving is not staying:
             yield leaving
+
+
+def device_name(step: Step) -> str:
+    """Return a step's device in words: host, calling thread, or device."""
+    if step.device is None:
+        return "host"
+    return "calling thread" if step.device.serial else "device"

@@ -1,8 +1,8 @@
-"""Which device is the fastest for a network and a batch: by whole calls, measured.
+"""The choice of the fastest device for a network and a batch size, by whole calls.
 
-On a GPU's host a small network is done on one core of the CPU before the GPU has begun,
-a large one is not. Each device is planned for by itself, since a plan stays on one
-OpenCL platform (and in NumPy); calls from host array to host array are then compared.
+One core of the host computes a small network before a GPU has started; a large network
+is faster on the GPU. Each device has its own plan, since a plan stays on one OpenCL
+platform (and in NumPy). Whole calls, host arrays to host arrays, are compared.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from clnet.planning.planner import Planner
 from clnet.runtime.data_parallel import alike
 
 
-def kinds(devices: Sequence[Device]) -> list[Device]:
-    """Return of devices that compute the same as fast the first."""
+def distinct(devices: Sequence[Device]) -> list[Device]:
+    """Return the first of each group of devices that are alike."""
     found: list[Device] = []
     for device in devices:
         if not any(alike((device, other)) for other in found):
@@ -30,41 +30,41 @@ def fastest_planner(
 ) -> Planner:
     """Return the planner of the device on which a whole call takes the shortest time.
 
-    Its survey tells of the others.
+    Its report lists the others.
 
     Parameters
     ----------
     devices : sequence of Device
-        At least one; of equal ones the first counts.
+        At least one; only the first of several alike is measured.
     planner : callable
         Makes the planner of a device.
 
     Raises
     ------
     DeviceError
-        If no device computes the network, or a time is neither remembered nor may be
+        If no device computes the network, or a time is not remembered and may not be
         measured.
     """
-    told: list[tuple[float, Device, Planner]] = []
+    timed: list[tuple[float, Device, Planner]] = []
     faults = []
-    for device in kinds(devices):
+    for device in distinct(devices):
         try:
-            one = planner(device)
-            cover = one.timed()
+            candidate = planner(device)
+            cover = candidate.timed_cover()
         except DeviceError as error:
             faults.append(f"{device.name}: {error}")
             continue
         if cover is None:
             raise DeviceError(
-                f"which device is the fastest is not known: of {device.name} no time "
-                f"is remembered, and with tune=False none may be measured; name a "
-                f'device instead of "{FASTEST}"'
+                f'"{FASTEST}" needs a time of every device: none is remembered of '
+                f"{device.name}, and with tune=False none may be measured; name a "
+                "device instead"
             )
-        told.append((cover.seconds, device, one))
-    if not told:
+        timed.append((cover.seconds, device, candidate))
+    if not timed:
         raise DeviceError("; ".join(faults))
-    told.sort(key=lambda found: found[0])
-    _, _, best = told[0]
-    best.report.devices = [(device.name, seconds) for seconds, device, _ in told]
+    timed.sort(key=lambda entry: entry[0])
+    _, _, best = timed[0]
+    best.report.devices = [(device.name, seconds) for seconds, device, _ in timed]
     best.report.failures += faults
     return best

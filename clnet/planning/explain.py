@@ -1,4 +1,4 @@
-"""The plan in words: the chosen cover, what lost, and what was refused and why."""
+"""The text of `explain`: the chosen cover, those that lost, refusals and failures."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from clnet.nn.model import Model
 from clnet.nn.storage.formats import AUTO
 from clnet.nn.storage.layout import Slot
 from clnet.opencl.device import Device
-from clnet.planning.cover import Candidate, Cover, PlanReport
+from clnet.planning.cover import Candidate, Cover, PlanReport, device_name
 from clnet.runtime.plan import CHUNK
 
 GAP = 2  # between columns of a table
 CUTS = ((2, 20), (0, 14), (2, 12), (0, 10), (1, 11))
-"""What gives way where a table is too wide: columns, and down to which width."""
-BEST = 2  # ways to compute one part of a training step that lost and are listed
-PARTS = {
-    "Apply": "sums", "BiasAct": "act", "Softmax": "softmax", "ActGrad": "act'",
-    "ApplyT": "sums'", "Outer": "weights'", "BiasGrad": "bias'",
+"""Columns that are narrowed where a table is too wide, and their least widths."""
+LISTED = 2  # candidates that lost, of each span of a training step
+LAYER_OPS = {
+    "Apply": "product", "BiasAct": "act", "Softmax": "softmax", "ActGrad": "act'",
+    "ApplyT": "product'", "Outer": "weights'", "BiasGrad": "bias'",
 }
-"""Ops of a layer, in words; a dash marks those of training's way back."""
-WHOLE = {
+"""Printed names of a layer's ops; a prime marks the backward pass."""
+OTHER_OPS = {
     "Gather": "gather", "Dropout": "dropout", "Loss": "loss", "Tally": "tally",
     "GradientNorm": "norm", "Update": "update",
 }
-"""Ops of no layer."""
+"""Printed names of ops of no layer."""
 
 
 def explanation(
     network: Model, device: Device, batch: int, report: PlanReport,
     training: Program | None = None,
 ) -> str:
-    """Return why a plan is what it is, in at most `WIDTH` columns.
+    """Return the search and its result as text of at most `WIDTH` columns.
 
     Parameters
     ----------
     network, device, batch
-        What was planned.
+        As the planner's.
     report : PlanReport
-        What the planner saw.
+        The planner's report.
     training : Program or None
-        The program, if it is not the network's own but a step of training.
+        The program of a step of training; None: the network's own, for inference.
     """
     program = training or lower(network)
     run, basis = "a call", "measured host to host"
@@ -74,7 +74,7 @@ def explanation(
     if report.formats:
         by = "whole calls" if training is None else "steps of training"
         parts.append(
-            f"formats of the layers that leave theirs to be chosen, by {by}\n"
+            f"formats of the layers of format {AUTO}, by {by}\n"
             + _plain([
                 *((_seconds(seconds), name) for name, seconds in report.formats),
                 *(
@@ -82,9 +82,9 @@ def explanation(
                 ),
             ])
         )
-    elif training is not None and (formats := _own_formats(network)):
+    elif training is not None and (formats := _auto_formats(network)):
         parts.append(
-            "formats of the layers that leave theirs to be chosen\n"
+            f"formats of the layers of format {AUTO}\n"
             + _indented(
                 f"{formats}: they are trained as they are stored, which "
                 "Network.stored_as changes"
@@ -98,7 +98,7 @@ def explanation(
     losers = _losers(report)
     untried = sum(candidate.timing is None for candidate in losers)
     if training is not None:
-        losers = _best_parts(report, losers)
+        losers = _best_of_spans(report, losers)
     if losers:
         parts.append("spans that lost\n" + _table(program, losers))
     if report.unmeasured and untried:
@@ -114,8 +114,8 @@ def explanation(
     return "\n\n".join(parts)
 
 
-def _own_formats(network: Model) -> str:
-    """Return the formats of layers that leave theirs to be chosen; "": none does."""
+def _auto_formats(network: Model) -> str:
+    """Return the formats that layers of format ``"auto"`` have; "": no such layer."""
     found = (
         matrix.format
         for layer, matrix in zip(network.layers, network.matrices, strict=True)
@@ -125,23 +125,25 @@ def _own_formats(network: Model) -> str:
 
 
 def _dense_inputs(training: Program | None) -> str:
-    """Return what becomes of inputs that are sparse themselves, and why."""
+    """Return how sparse inputs are handled, and why."""
     if training is not None:
         return "made dense as a whole: the data stay on the device, where rows are read"
     return f"made dense, {CHUNK} samples at a time: kernels read whole rows of x"
 
 
 def _losers(report: PlanReport) -> list[Candidate]:
-    """Return what was not chosen and did not fail, the best of each span first."""
-    taken = {id(step) for step in report.covers[0].steps}
+    """Return the candidates neither chosen nor failed, the best of each span first."""
+    chosen = {id(step) for step in report.covers[0].steps}
     return sorted(
-        (c for c in report.candidates if id(c.step) not in taken and not c.fault),
+        (c for c in report.candidates if id(c.step) not in chosen and not c.fault),
         key=lambda c: (c.start, c.stop, c.timing is None, c.seconds),
     )
 
 
-def _best_parts(report: PlanReport, losers: Sequence[Candidate]) -> list[Candidate]:
-    """Return of each span those of the best that are measured and no whole covers."""
+def _best_of_spans(
+    report: PlanReport, losers: Sequence[Candidate]
+) -> list[Candidate]:
+    """Return the `LISTED` best measured losers of each span, without whole covers."""
     wholes = {id(cover.steps[0]) for cover in report.covers if len(cover.steps) == 1}
     listed = [c for c in losers if c.timing and id(c.step) not in wholes]
     seen = Counter[tuple[int, int]]()
@@ -149,7 +151,7 @@ def _best_parts(report: PlanReport, losers: Sequence[Candidate]) -> list[Candida
     for candidate in listed:
         span = candidate.start, candidate.stop
         seen[span] += 1
-        if seen[span] <= BEST:
+        if seen[span] <= LISTED:
             found.append(candidate)
     return found
 
@@ -163,15 +165,8 @@ def _row(candidate: Candidate) -> tuple[str, ...]:
     config = " ".join(f"{name}={value}" for name, value in step.config.items())
     how = "measured" if candidate.timing else "modelled"
     return (
-        step.variant.name, config, _place(candidate), _seconds(candidate.seconds), how
+        step.variant.name, config, device_name(step), _seconds(candidate.seconds), how
     )
-
-
-def _place(candidate: Candidate) -> str:
-    place = candidate.step.device
-    if place is None:
-        return "host"
-    return "calling thread" if place.serial else "device"
 
 
 def _table(program: Program, candidates: Iterable[Candidate]) -> str:
@@ -180,7 +175,7 @@ def _table(program: Program, candidates: Iterable[Candidate]) -> str:
     for c in candidates:
         kind = _kind(program, c.start, c.stop)
         rows.setdefault((kind, *_row(c)), []).append((c.start, c.stop))
-    names = ("layers", "variant", "config", "place", "alone", "")
+    names = ("layers", "variant", "config", "device", "alone", "")
     cells = [(_named(program, spans), *row[1:]) for row, spans in rows.items()]
     text: str = tabulate(
         cells, names, tablefmt="plain", maxcolwidths=_widths(names, cells),
@@ -190,7 +185,7 @@ def _table(program: Program, candidates: Iterable[Candidate]) -> str:
 
 
 def _widths(names: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
-    """Return the columns' widths: what they need, as far as there is room."""
+    """Return the columns' widths: those of their texts, narrowed to `WIDTH`."""
     widths = [
         max(len(name) + GAP, *map(len, column))  # as tabulate pads names
         for name, column in zip(names, zip(*cells, strict=True), strict=True)
@@ -204,29 +199,29 @@ def _widths(names: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _kind(program: Program, start: int, stop: int) -> str:
-    """Return which ops a span has, so that only equal spans are listed together."""
+    """Return a span's kinds of ops; spans of equal kinds share rows."""
     return " ".join(type(op).__name__ for op in program.ops[start:stop])
 
 
 def _named(program: Program, spans: Sequence[tuple[int, int]]) -> str:
-    """Return spans in words: their layers, counted from 1, and what of them."""
+    """Return spans in words: their layers, counted from 1, and the op if it is one."""
     kinds = {_kind(program, start, stop) for start, stop in spans}
     kind = kinds.pop() if len(kinds) == 1 else ""
-    if kind in WHOLE:
-        return WHOLE[kind]
+    if kind in OTHER_OPS:
+        return OTHER_OPS[kind]
     layer_of = _layers(program)
     found = [n for start, stop in spans for n in layer_of[start:stop] if n]
     if not found:
         return ""
     first, last = min(found), max(found)
-    part = f" {PARTS[kind]}" if kind in PARTS else ""
+    part = f" {LAYER_OPS[kind]}" if kind in LAYER_OPS else ""
     if len(spans) > 1 and len(spans) != last - first + 1:
         return f"{len(spans)} in {first}-{last}{part}"
     return (str(first) if first == last else f"{first}-{last}") + part
 
 
 def _layers(program: Program) -> list[int]:
-    """Return the layer that each op belongs to, counted from 1; 0: none."""
+    """Return the layer of each op, counted from 1; 0: none."""
     layer_of: dict[Slot, int] = {}
     found: list[int] = []
     for op in program.ops:
@@ -241,7 +236,7 @@ def _layers(program: Program) -> list[int]:
         elif isinstance(op, (Outer, ApplyT)):
             slot = op.weights
         found.append(0 if slot is None else layer_of[slot])
-    # A layer's derivatives come right before its weights' gradients, its biases' after.
+    # A layer's ActGrad comes right before its Outer, its BiasGrad right after.
     for i, op in enumerate(program.ops):
         if isinstance(op, ActGrad):
             found[i] = found[i + 1]
@@ -260,8 +255,8 @@ def _plain(rows: list[tuple[str, str]]) -> str:
 def _summary(cover: Cover) -> str:
     texts = []
     for candidate in cover.candidates:
-        variant, config, place, *_ = _row(candidate)
-        text = variant if place == variant else f"{variant} on {place}"
+        variant, config, device, *_ = _row(candidate)
+        text = variant if device == variant else f"{variant} on {device}"
         texts.append(text + (f" ({config})" if config else ""))
     parts = [f"{texts.count(text)} x {text}" for text in dict.fromkeys(texts)]
     return ", ".join(part.removeprefix("1 x ") for part in parts)

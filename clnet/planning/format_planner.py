@@ -1,10 +1,9 @@
-"""How partially connected layers of format ``"auto"`` are stored: by measurement.
+"""The choice of a storage format for layers of format ``"auto"``, by measurement.
 
-The network is planned once for each format that may win, with all its layers of format
-``"auto"`` stored so, and whole calls, or steps of training, are compared. A plan in
-another format than the network's own reads a follower: a network that takes the
-parameters of the first one whenever these change. Training changes parameters in the
-follower's layout, and `relayout` tells where they are in the first one's.
+The network is planned once for each format that may be the fastest, and whole calls, or
+steps of training, are compared. A plan in another format than the network's own runs a
+`NetworkView`, which copies the network's parameters whenever they change. Training
+changes parameters in the view's layout; `relayout` maps them back.
 """
 
 from __future__ import annotations
@@ -29,33 +28,33 @@ from clnet.planning.planner import Planner
 
 P = TypeVar("P", bound="Planner")
 
-RIVALS = {"cpu": ("dia", "dense"), "gpu": ("sell", "ell", "dia", "dense")}
-"""Formats that may beat the network's own; kernels read the others as they do csr, but
-find the values by a table."""
-LARGER = {"dense": 6.0, "dia": 4.0}
-"""Times the bytes of the smallest format: what is larger is not tried. Whole rows are
-read several times as fast as entries are, diagonals nearly so."""
-MUCH_LARGER = 2.0  # the same for other formats: they are read no faster than csr
-SHORT = 6e-6  # seconds of a call that no format makes much shorter
-SMALL = 1 << 20  # bytes: caches hold them, and launches count more
+ALTERNATIVES = {"cpu": ("dia", "dense"), "gpu": ("sell", "ell", "dia", "dense")}
+"""Formats that may be faster than the network's own. Kernels read the others as they
+read csr, and index the values by a table besides."""
+SIZE_RATIOS = {"dense": 6.0, "dia": 4.0}
+"""Bytes over those of the smallest format, above which a format is not tried. Whole
+rows are read several times as fast as entries, diagonals nearly so."""
+SIZE_RATIO = 2.0  # of other formats, which are read no faster than csr
+SHORT_CALL = 6e-6  # seconds; no format makes such a call much shorter
+SMALL = 1 << 20  # bytes; caches hold them, and launches count more
 
 
 class NetworkView(Model):
-    """A network whose layers of format ``"auto"`` have another one.
+    """A view of a network with another storage format of its ``"auto"`` layers.
 
-    Its parameters are always those of the network that it follows.
+    Its parameters are always those of the network, in the view's layout.
 
     Parameters
     ----------
     network : Model
-        Whom to follow.
+        The network to view.
     format : str
         A name of `clnet.nn.storage.FORMATS`.
 
     Attributes
     ----------
     relayout : Relayout
-        Where the parameters of the first one are.
+        The permutation between the two layouts.
 
     Raises
     ------
@@ -64,12 +63,12 @@ class NetworkView(Model):
     """
 
     def __init__(self, network: Model, format: str) -> None:  # noqa: A002
-        self._followed = network
-        self._seen = -1
+        self._network = network
+        self._copied_version = -1
         super().__init__(
             network.n_in,
             [
-                _stored(layer, format, matrix)
+                _in_format(layer, format, matrix)
                 for layer, matrix in zip(network.layers, network.matrices, strict=True)
             ],
             dtype=network.dtype, fann_compatible=network.fann_compatible,
@@ -78,22 +77,22 @@ class NetworkView(Model):
         self.relayout = Relayout.between(network, self)
 
     def _initial(self, draw: Draw | None, seed: int | None) -> NDArray[Any]:
-        """Return zeros: what is drawn would be replaced."""
+        """Return zeros: drawn parameters would be replaced."""
         return np.zeros(self.layout.size, self.dtype)
 
     @property
     def version(self) -> int:
-        """The version of the network that is followed."""
-        return self._followed.version
+        """The version of the network."""
+        return self._network.version
 
     @property
     def parameters(self) -> NDArray[Any]:
-        """Its parameters in this network's order, read-only."""
-        if self._seen != self.version:
+        """The network's parameters in the view's layout, read-only."""
+        if self._copied_version != self.version:
             version = self.version
-            parameters = self.relayout.moved(self._followed.parameters)
+            parameters = self.relayout.moved(self._network.parameters)
             parameters.flags.writeable = False
-            self._parameters, self._seen = parameters, version
+            self._parameters, self._copied_version = parameters, version
         return self._parameters
 
     @parameters.setter
@@ -101,83 +100,88 @@ class NetworkView(Model):
         self._replace(np.asarray(values))
 
     def _replace(self, parameters: NDArray[Any]) -> None:
-        raise InputError("a follower's parameters are those of the network it follows")
+        raise InputError(
+            "the parameters of a network view are read-only: set those of its network"
+        )
 
 
-def automatic(layer: Layer) -> bool:
-    """Return whether a layer leaves its format to be chosen."""
+def is_auto(layer: Layer) -> bool:
+    """Return whether a layer is of format ``"auto"``."""
     return isinstance(layer, Sparse) and layer.format == AUTO
 
 
-def _stored(layer: Layer, format: str, matrix: Matrix) -> Layer:  # noqa: A002
-    if not (isinstance(layer, Sparse) and automatic(layer)):
+def _in_format(layer: Layer, format: str, matrix: Matrix) -> Layer:  # noqa: A002
+    """Return an ``"auto"`` layer in a format, and any other layer as it is."""
+    if not (isinstance(layer, Sparse) and is_auto(layer)):
         return layer
-    # What was drawn once need not be drawn again.
+    # The matrix has the pattern already: it is not drawn again.
     rows, columns, _ = matrix.entries()
     pattern = Pattern(matrix.n_out, matrix.n_in, rows, columns)
     return dataclasses.replace(layer, density=None, pattern=pattern, format=format)
 
 
-def best_stored(
+def best_format(
     network: Model, device: Device, planner: Callable[[Model], P]
 ) -> P:
-    """Return the planner of a network in the format of the shortest times.
+    """Return the planner of a network, or of its view in the fastest format.
 
     Parameters
     ----------
     network : Model
-        What to run.
+        The network to plan.
     device : Device
-        Where.
+        The device to plan for.
     planner : callable
-        Makes the planner of a network.
+        Makes the planner of a network or view.
     """
-    own = planner(network)
-    rivals, untried = _rivals(network, device)
-    if not rivals and not untried:
-        return own
-    known = own.timed()
-    if known is None:
-        return own  # it may not be measured, and never was
-    if known.seconds < SHORT and own.tune is not True:
-        untried += [(name, f"{USUAL} is fast enough") for name in rivals]
-        rivals = []
-    best, told = (known, own), [(USUAL, known.seconds)]
-    faults = []
-    for name in rivals:
+    best = planner(network)
+    formats, untried = _alternatives(network, device)
+    if not formats and not untried:
+        return best
+    cover = best.timed_cover()
+    if cover is None:
+        return best  # no time is remembered, and none may be measured
+    least = cover.seconds
+    if least < SHORT_CALL and best.tune is not True:
+        untried += [(name, f"{USUAL} is fast enough") for name in formats]
+        formats = []
+    times, faults = [(USUAL, least)], []
+    for name in formats:
         try:
-            one = planner(NetworkView(network, name))
-            can_prune = one.can_prune(best[0].seconds)
-            if can_prune is not None:
-                untried.append((name, can_prune))
+            candidate = planner(NetworkView(network, name))
+            reason = candidate.can_prune(least)
+            if reason is not None:
+                untried.append((name, reason))
                 continue
-            cover = one.timed()
+            cover = candidate.timed_cover()
         except (DeviceError, InputError, MemoryError) as error:
             faults.append(f"{name}: {error}")
             continue
         if cover is None:
             continue
-        told.append((name, cover.seconds))
-        if cover.seconds < best[0].seconds:
-            best = cover, one
-    report = best[1].report
-    report.formats = sorted(told, key=lambda pair: pair[1])
-    report.untried = untried
-    report.failures += faults
-    return best[1]
+        times.append((name, cover.seconds))
+        if cover.seconds < least:
+            best, least = candidate, cover.seconds
+    best.report.formats = sorted(times, key=lambda pair: pair[1])
+    best.report.untried = untried
+    best.report.failures += faults
+    return best
 
 
-def _rivals(
+def _alternatives(
     network: Model, device: Device
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the formats to compare with the network's own, and those too large.
+    """Return the formats to compare with the network's own.
 
-    The latter with a sentence.
+    Those too large come second, each with a sentence.
     """
-    chosen = [i for i, layer in enumerate(network.layers) if automatic(layer)]
-    matrices = [network.matrices[i] for i in chosen]
-    if not chosen or {matrix.format for matrix in matrices} != {USUAL}:
-        return [], []  # a memory limit has chosen
+    matrices = [
+        matrix
+        for layer, matrix in zip(network.layers, network.matrices, strict=True)
+        if is_auto(layer)
+    ]
+    if {matrix.format for matrix in matrices} != {USUAL}:
+        return [], []  # no such layer, or a memory limit has decided
     item_size = np.dtype(network.dtype).itemsize
     own = sum(matrix.nbytes(item_size) for matrix in matrices)
     patterns = [
@@ -187,13 +191,13 @@ def _rivals(
     ]
     needed = {
         name: sum(foreseen(pattern, name, item_size) for pattern in patterns)
-        for name in RIVALS["cpu" if device.type == "cpu" else "gpu"]
+        for name in ALTERNATIVES["cpu" if device.type == "cpu" else "gpu"]
     }
     smallest = min(own, *needed.values())
     found, untried = [], []
     for name, size in needed.items():
-        most = LARGER.get(name, MUCH_LARGER) * smallest
-        if size <= max(SMALL, most):
+        limit = SIZE_RATIOS.get(name, SIZE_RATIO) * smallest
+        if size <= max(SMALL, limit):
             found.append(name)
         else:
             untried.append((name, f"it needs {size / 1e6:.3g} MB"))

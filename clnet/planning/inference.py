@@ -1,4 +1,4 @@
-"""Inference: from what users ask for to the plan, and to the outputs of all samples."""
+"""Inference: from the arguments of `compile` and `predict` to plans and outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clnet.opencl.device import Device
 from clnet.opencl.discovery import ALL, FASTEST, Devices, device_list, is_fastest
 from clnet.opencl.discovery import device as find_device
 from clnet.planning.device_planner import fastest_planner
-from clnet.planning.format_planner import best_stored
+from clnet.planning.format_planner import best_format
 from clnet.planning.planner import Planner
 from clnet.planning.tuning.search import Search
 from clnet.runtime.data_parallel import ParallelPlan
@@ -29,11 +29,11 @@ from clnet.variants import ALL_VARIANTS, TRAINING_VARIANTS, VARIANTS, Variant
 Where = str | tuple[Device, ...]
 """`FASTEST`, or the devices of a plan."""
 
-SEARCH_SECONDS = 5.0  # after which `predict` takes the best plan that is known
-PLANS = 16  # plans that a network keeps for `predict`
+SEARCH_SECONDS = 5.0  # limit of measuring for `predict`, which then takes the best
+PLANS = 16  # cached by a network for `predict`
 
 PlanFor = Callable[[Where, int, str], Plan | ParallelPlan]
-"""Returns the plan of a device or several, for a batch size, in a precision."""
+"""A function from devices, batch size and precision to a plan."""
 
 
 def compile_network(
@@ -50,16 +50,16 @@ def compile_network(
     check_count("batch", batch)
     if tune is not None and not isinstance(tune, bool):
         raise InputError(f"tune must be None, True or False, not {tune!r}")
-    allowed = _named(variants)
+    searched = _variants_of(variants)
 
     def planner(where: Device) -> Planner:
-        def stored_so(stored: Model) -> Planner:
+        def planner_of(stored: Model) -> Planner:
             program = lower(stored).at(precision)
             return Planner(
-                stored, where, int(batch), tune, allowed, program, search
+                stored, where, int(batch), tune, searched, program, search
             )
 
-        return best_stored(network, where, stored_so)
+        return best_format(network, where, planner_of)
 
     if is_fastest(device):
         return fastest_planner(device_list(ALL), planner).plan()
@@ -67,7 +67,7 @@ def compile_network(
 
 
 def places(devices: Devices) -> Where:
-    """Return the devices that are named, or the word for the one to be chosen."""
+    """Return the named devices, or `FASTEST`."""
     return FASTEST if is_fastest(devices) else device_list(devices)
 
 
@@ -80,14 +80,14 @@ def plan_on(
 ) -> Plan | ParallelPlan:
     """Return the plan of a device, or of several that share the batch.
 
-    What has no time yet is measured, for `SEARCH_SECONDS`.
+    Times that are not remembered are measured, for `SEARCH_SECONDS`.
 
     Parameters
     ----------
     network : Model
-        What to run.
+        The network to run.
     where : str or tuple of Device
-        As `places` returns it.
+        The result of `places`.
     batch : int
         Samples a call.
     precision, progress
@@ -119,7 +119,7 @@ def predict(
 def _outputs(
     network: Model, plan_for: PlanFor, x: ArrayLike, device: Devices, precision: str
 ) -> NDArray[Any]:
-    # Sparse ones become dense a chunk at a time: they may be too large as a whole.
+    # Sparse inputs become dense a chunk at a time: the whole may be too large.
     array = as_rows(x) if is_sparse(x) else as_numbers("x", x, network.dtype)
     rows = array[np.newaxis] if array.ndim == 1 else array
     if rows.ndim != 2 or rows.shape[1] != network.n_in:
@@ -137,14 +137,14 @@ def _outputs(
         return y[0] if array.ndim == 1 else y
     y = np.empty((rows.shape[0], network.n_out), network.dtype)
     whole = plan_for(where, length, precision)
-    waiting: list[tuple[Plan | ParallelPlan, NDArray[Any]]] = []
+    in_flight: list[tuple[Plan | ParallelPlan, NDArray[Any]]] = []
 
     def finish() -> None:
-        plan, out = waiting.pop(0)
+        plan, out = in_flight.pop(0)
         plan.finish(out)
 
-    # While a device computes, the host copies the next chunk to where it is read from,
-    # and the one before from where it was written to.
+    # Double buffering: while the device computes a chunk, the host copies the inputs of
+    # the next one and the outputs of the one before.
     with whole.turns:
         try:
             for number, start in enumerate(range(0, rows.shape[0], length)):
@@ -152,20 +152,20 @@ def _outputs(
                 plan = whole.double() if number % 2 else whole
                 if len(chunk) < length:
                     plan = plan_for(where, len(chunk), precision)
-                if waiting and waiting[0][0] is plan:
+                if in_flight and in_flight[0][0] is plan:
                     finish()
                 plan.start(chunk)
-                waiting.append((plan, y[start : start + length]))
-                if len(waiting) > 1:
+                in_flight.append((plan, y[start : start + length]))
+                if len(in_flight) > 1:
                     finish()
         finally:
-            if waiting:
+            if in_flight:
                 finish()
     return y
 
 
-def _named(names: Sequence[str | Variant] | None) -> tuple[Variant, ...]:
-    """Return variants by name, in the order of the registry; then those given."""
+def _variants_of(names: Sequence[str | Variant] | None) -> tuple[Variant, ...]:
+    """Return variants by name, in the registry's order, then the user's own."""
     if names is None:
         return VARIANTS
     known = {variant.name: variant for variant in ALL_VARIANTS}
@@ -175,8 +175,9 @@ def _named(names: Sequence[str | Variant] | None) -> tuple[Variant, ...]:
     chosen = list(names)
     if not chosen:
         raise InputError(f"variants is empty: name some of {', '.join(known)}")
-    given: list[Variant] = [
-        one for one in chosen if not isinstance(one, str) and hasattr(one, "launches")
+    own: list[Variant] = [
+        variant for variant in chosen
+        if not isinstance(variant, str) and hasattr(variant, "launches")
     ]
     for name in chosen:
         if isinstance(name, str) and name in training:
@@ -184,7 +185,7 @@ def _named(names: Sequence[str | Variant] | None) -> tuple[Variant, ...]:
                 f"variant {name!r} computes steps of training, which `fit` plans by "
                 f"itself: expected some of {', '.join(known)}"
             )
-        if name not in given and not (isinstance(name, str) and name in known):
+        if name not in own and not (isinstance(name, str) and name in known):
             raise unknown("variant", name, known)
-    listed = [variant for variant in ALL_VARIANTS if variant.name in chosen]
-    return (*listed, *given)
+    registered = [variant for variant in ALL_VARIANTS if variant.name in chosen]
+    return (*registered, *own)

@@ -1,21 +1,24 @@
 """The planner: the cheapest cover of a network's program by variants.
 
-Every op must be computed by some variant; a variant computes a contiguous span. So a
-plan is a path over the cuts between ops, its edges spans computed by a variant in a
-configuration at a place (a device's queue, or the host), and the planner takes the
-shortest. Edges are measured times from the tuning store, or measured now; only where
-nothing may be measured do modelled times stand in, and then for all edges: a measured
-time is never ranked against a modelled one.
+A variant computes a contiguous span of ops. A plan is the shortest path over the cuts
+between ops; its edges are candidates: a span, a variant, a configuration, and a device
+or the host. Their lengths are times, remembered or measured. Where nothing may be
+measured, modelled times replace them on all edges: a measured time is never ranked
+against a modelled one.
 
-Alone measured, spans find their weights in cache more often than in a network. So the
-best paths are also measured whole, host arrays to host arrays, and the best of those is
-taken.
+The search is a branch and bound. The incumbent is the shortest cover measured so far. A
+candidate is pruned, and never built, if no cover through it has a lower bound below the
+incumbent.
+
+A span measured alone finds its weights in cache more often than in a network. So the
+best covers are also measured whole, host arrays to host arrays, and ranked by that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 from clnet.errors import DeviceError, OutOfMemoryError
 from clnet.ir.lowering import lower
@@ -28,9 +31,9 @@ from clnet.planning.cover import (
     Candidate,
     Cover,
     PlanReport,
-    least_through,
     lower_bound,
     shortest_path,
+    shortest_through,
 )
 from clnet.planning.explain import explanation
 from clnet.planning.tuning.measure import representative
@@ -41,38 +44,37 @@ from clnet.runtime.plan import Plan
 from clnet.variants import Variant
 from clnet.variants.base import Config
 
-PROSPECT = 5.0  # a span is measured unless the model gives it this many times the best
-CLOSE = 2.0  # whole covers this near the best are measured again: the machine may
-# have been busy with something else
-AGAIN = 3  # so many times
-SIMPLER = 1.05  # of covers this near the best the one of fewest steps is taken
-COVERS = 4  # whole covers that are measured against each other
+PRUNE_RATIO = 5.0  # modelled time over the span's least, above which it is pruned
+REMEASURE_RATIO = 2.0  # time over the best, up to which a whole cover is remeasured
+REMEASURES = 3  # times
+TIE_RATIO = 1.05  # time over the best, up to which the cover of fewest steps wins
+MAX_COVERS = 4  # measured whole
 
 
 class Planner:
-    """The planning of one network for one device and batch.
+    """The planner of one network for one device and batch size.
 
     Parameters
     ----------
     network : Model
-        What to run.
+        The network to plan.
     device : Device
-        Where.
+        The device, with its companions.
     batch : int
         Samples a call.
     tune : bool or None
         As for `Network.compile`.
     variants : tuple of Variant
-        Those that may be used.
+        The variants to search.
     program : Program or None
-        What is to be computed; None: the network's own.
+        The program to cover; None: the network's own.
     search : Search or None
-        How long it may measure; None: as long as it takes.
+        The limit of the time for measuring; None: no limit.
 
     Attributes
     ----------
     report : PlanReport
-        What was seen, for `explain`.
+        The results of the search, for `explain`.
     """
 
     def __init__(
@@ -95,7 +97,7 @@ class Planner:
         self._begin(representative(batch))
 
     def _begin(self, batch: int) -> None:
-        """Start a search, with a batch to measure."""
+        """Begin a new report, and times of a batch size."""
         self.report = PlanReport()
         self.times = self._times(batch)
 
@@ -105,81 +107,87 @@ class Planner:
         )
 
     def can_prune(self, seconds: float) -> str | None:
-        """Return why no cover can be shorter, before any is measured; None: one may."""
+        """Return why no cover takes less time, before any is measured, or None."""
         return None
 
-    def timed(self) -> Cover | None:
+    def timed_cover(self) -> Cover | None:
         """Return the best cover with the time of a whole call.
 
-        None if that is not remembered and may not be measured. Raises DeviceError if no
-        cover exists.
+        None if the time is not remembered and may not be measured.
+
+        Raises
+        ------
+        DeviceError
+            If no cover exists.
         """
-        chosen = self._chosen()
+        best = self._find_cover()
         if self.tune is False:
-            remembered = self.times.remembered_whole(chosen)
+            remembered = self.times.remembered_whole(best)
             return None if remembered.timing is None else remembered
-        return next(iter(self._contest([chosen])), None)
+        return next(iter(self._time_whole([best])), None)
 
     def plan(self) -> Plan:
         """Return the plan, or raise DeviceError if no cover exists."""
-        chosen, report = self._best(), self.report
-
-        here = [c for c in report.candidates if c.step.device == self.device]
+        best, report = self._best_cover(), self.report
+        on_device = [c for c in report.candidates if c.step.device == self.device]
 
         def device_steps() -> tuple[Step, ...]:
-            return self._steps_of(here, "as device arrays need: pass host arrays")
+            return self._steps_of(on_device, "as device arrays need: pass host arrays")
 
-        def spare_steps() -> tuple[Step, ...]:
-            alone = [
-                c for c in here if not may_fail(
+        def fallback_steps() -> tuple[Step, ...]:
+            independent = [
+                c for c in on_device if not may_fail(
                     c.step.variant.launches(c.step.span, c.step.config, self.device)
                 )
             ]
-            return self._steps_of(alone, "without kernels that wait for each other")
+            return self._steps_of(
+                independent, "without kernels whose work-groups wait for each other"
+            )
 
         text = explanation(self.network, self.device, self.batch, report)
         return Plan(
-            self.network, self.device, self.batch, chosen.steps, device_steps,
-            spare_steps, text,
+            self.network, self.device, self.batch, best.steps, device_steps,
+            fallback_steps, text,
         )
 
     def _steps_of(
-        self, candidates: Sequence[Candidate], wanted: str
+        self, candidates: Sequence[Candidate], condition: str
     ) -> tuple[Step, ...]:
+        """Return the steps of the shortest cover, or raise DeviceError without one."""
         cover = self._shortest(candidates)
         if cover is None:
             raise DeviceError(
                 f"no variant computes this network on {self.device.name} alone, "
-                f"{wanted}"
+                f"{condition}"
             )
         return cover.steps
 
-    def _best(self) -> Cover:
+    def _best_cover(self) -> Cover:
         """Return the best cover, searched for once."""
-        return self.report.covers[0] if self.report.covers else self._chosen()
+        return self.report.covers[0] if self.report.covers else self._find_cover()
 
-    def _chosen(self) -> Cover:
-        """Return the best cover; the survey then tells of the others.
+    def _find_cover(self) -> Cover:
+        """Return the best cover; the report holds the others.
 
-        Where the batch fits into memory and the one that is measured in its stead does
-        not, the batch itself is measured.
+        If the representative batch does not fit into memory, the batch itself is
+        measured.
         """
         try:
-            return self._searched()
+            return self._find_cover_once()
         except OutOfMemoryError:
             if self.times.batch == self.batch:
                 raise
         self._begin(self.batch)
-        return self._searched()
+        return self._find_cover_once()
 
-    def _searched(self) -> Cover:
-        found = self._candidates()
+    def _find_cover_once(self) -> Cover:
+        candidates = self._candidates()
         if self.tune is not False:
-            found = self._measured(found)
+            candidates = self._measured(candidates)
         else:
-            found = [self.times.remembered(c) for c in found]
-        self.report.candidates = found
-        covers = self._covers(found)
+            candidates = [self.times.remembered(c) for c in candidates]
+        self.report.candidates = candidates
+        covers = self._covers(candidates)
         if not covers:
             raise DeviceError(self._no_cover())
         self.report.covers = covers
@@ -192,59 +200,67 @@ class Planner:
         ))
 
     def _configs(
-        self, variant: Variant, span: Span, place: Device
+        self, variant: Variant, span: Span, device: Device
     ) -> list[Config]:
-        """Return the configurations to consider: all remembered, or all to measure."""
-        space = list(variant.space(span, place))
+        """Return the whole space for tuning, else the first and those with times."""
+        space = list(variant.space(span, device))
         if self.tune is True:
             return space
         known = [
             config for config in space
-            if self.times.lookup(Step(span, variant, config, place)) is not None
+            if self.times.lookup(Step(span, variant, config, device)) is not None
         ]
         return [*space[:1], *(config for config in known if config != space[0])]
 
     def _measured(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Return the candidates with times, measuring those that have prospects.
+        """Return the candidates with times; those that are pruned have none.
 
-        The likely ones first: the search's time may not suffice for all.
+        The likely ones are measured first: the search's time is limited. Pruning saves
+        the preparation too, as of tables of all entries of a large layer.
         """
         found = [self.times.remembered(c) for c in candidates]
-        limits = self._limits(found)
+        least: dict[tuple[int, int], float] = {}
+        for c in found:
+            span = c.start, c.stop
+            least[span] = min(c.modelled, least.get(span, inf))
         unknown = [
             i for i, c in enumerate(found) if c.timing is None
-            and (self.tune is True or c.modelled <= limits[c.start, c.stop])
+            and (self.tune or c.modelled <= PRUNE_RATIO * least[c.start, c.stop])
         ]
         ranks = self._ranks(found)
         for i in sorted(unknown, key=ranks.__getitem__):
-            if self.search.over and self._covered(found):
+            incumbent = self._incumbent(found)
+            if incumbent is not None and self.search.expired:
                 self.report.unmeasured = (
-                    "ways to compute spans: they have no prospects, or the "
-                    f"{self.search.seconds:g} s of the search were over; `compile` and "
-                    "`clnet tune` search to the end"
+                    "candidates: pruned, or the search's limit of "
+                    f"{self.search.seconds:g} s was over; `compile` and `clnet tune` "
+                    "search to the end"
                 )
                 break
-            if self.tune is True or self._may_win(found, i):
+            pruned = (
+                incumbent is not None and not self.tune
+                and self._bound(found, i) >= incumbent.seconds
+            )
+            if not pruned:
                 found[i] = self.times.measured(found[i])
         return found
 
-    def _may_win(self, candidates: Sequence[Candidate], i: int) -> bool:
-        """Return whether a cover with a candidate may be shorter than the best so far.
+    def _bound(self, candidates: Sequence[Candidate], i: int) -> float:
+        """Return the lower bound of all covers with a candidate."""
+        bounds = [lower_bound(c) for c in candidates]
+        return shortest_through(len(self.program.ops), bounds)[i]
 
-        So what takes long to make ready, as tables of all entries of a large layer, is
-        not, where others have turned out to be fast.
-        """
-        n = len(self.program.ops)
-        best = shortest_path(n, [c for c in candidates if c.timing is not None])
-        hopes = [lower_bound(c) for c in candidates]
-        return best is None or least_through(n, hopes)[i] < best.seconds
+    def _incumbent(self, candidates: Sequence[Candidate]) -> Cover | None:
+        """Return the shortest cover by measured times, or None if they make none."""
+        measured = [c for c in candidates if c.timing is not None]
+        return shortest_path(len(self.program.ops), measured)
 
     def _ranks(self, candidates: Sequence[Candidate]) -> list[tuple[bool, bool, float]]:
-        """Return keys by which candidates are sorted, the likely ones before others.
+        """Return sort keys of the candidates, the likely ones first.
 
-        First the shortest cover by the model. Then the host's, which need not be built,
-        and at a stretch: NumPy's threads spin for a while after they have worked. A
-        variant's configurations for a span stay together: they share what checks them.
+        The shortest cover by the model comes first. Next come the host's candidates,
+        which need no build, in a row: NumPy's threads spin for a while after a call. A
+        variant's configurations for a span stay together: they share an oracle.
         """
         n = len(self.program.ops)
         modelled = [replace(c, timing=None) for c in candidates]
@@ -252,42 +268,28 @@ class Planner:
         first = {id(step) for step in cover.steps} if cover else set()
         least: dict[tuple[str, int, int], float] = {}
         groups = [(c.step.variant.name, c.start, c.stop) for c in candidates]
-        for group, path in zip(groups, least_through(n, modelled), strict=True):
+        for group, path in zip(groups, shortest_through(n, modelled), strict=True):
             least[group] = min(path, least.get(group, path))
         return [
             (id(c.step) not in first, c.step.device is not None, least[group])
             for c, group in zip(candidates, groups, strict=True)
         ]
 
-    def _covered(self, candidates: Iterable[Candidate]) -> bool:
-        """Return whether those with times make a cover."""
-        timed = [c for c in candidates if c.timing is not None]
-        return shortest_path(len(self.program.ops), timed) is not None
-
-    def _limits(
-        self, candidates: Sequence[Candidate]
-    ) -> dict[tuple[int, int], float]:
-        """Return for each span the modelled time up to which it has prospects."""
-        rivals: dict[tuple[int, int], list[float]] = {}
-        for c in candidates:
-            rivals.setdefault((c.start, c.stop), []).append(c.modelled)
-        return {span: PROSPECT * min(times) for span, times in rivals.items()}
-
     def _covers(self, candidates: Sequence[Candidate]) -> list[Cover]:
-        """Return the covers to compare, best first: measured whole if that is allowed.
+        """Return the covers to compare, best first, timed whole if that is allowed.
 
-        The shortest path, the shortest on each place alone, and the shortest through
-        each run.
+        These are the shortest path, the shortest on each device and on the host alone,
+        and the shortest through each of the best runs of layers.
         """
         groups: list[Sequence[Candidate]] = [candidates]
-        places = dict.fromkeys(c.step.device for c in candidates)
-        groups += [[c for c in candidates if c.step.device == p] for p in places]
-        # A run may be worth more whole than its span alone tells.
-        long = sorted(
+        devices = dict.fromkeys(c.step.device for c in candidates)
+        groups += [[c for c in candidates if c.step.device == d] for d in devices]
+        # A run may be faster in a whole call than its span's time says.
+        runs = sorted(
             (c for c in candidates if c.stop - c.start > 2 and c.fault is None),
             key=lambda c: (c.timing is None, c.seconds),
         )
-        for run in long[:COVERS]:
+        for run in runs[:MAX_COVERS]:
             outside = [
                 c for c in candidates if c.stop <= run.start or c.start >= run.stop
             ]
@@ -298,27 +300,27 @@ class Planner:
             known = [other.steps for other in covers]
             if cover is not None and cover.steps not in known:
                 covers.append(cover)
-        # What is still only modelled had no prospects, or may not be measured.
+        # Covers still modelled were pruned, or may not be measured.
         covers = [cover for cover in covers if cover.measured] or covers
-        ranked = sorted(covers, key=lambda cover: cover.seconds)[:COVERS]
+        ranked = sorted(covers, key=lambda cover: cover.seconds)[:MAX_COVERS]
         if self.tune is not False and len(ranked) > 1:
-            # The host's own cover is measured last, as above.
+            # Covers with steps of the host come last: see `_ranks`.
             ranked.sort(key=lambda cover: any(s.device is None for s in cover.steps))
-            ranked = self._contest(ranked)
+            ranked = self._time_whole(ranked)
         elif len(ranked) > 1:
             remembered = [self.times.remembered_whole(cover) for cover in ranked]
             if all(cover.timing is not None for cover in remembered):
                 ranked = remembered
         ranked.sort(key=lambda cover: cover.seconds)
-        near = [c for c in ranked if c.seconds <= SIMPLER * ranked[0].seconds]
-        simplest = min(near, key=lambda cover: len(cover.steps), default=None)
+        ties = [c for c in ranked if c.seconds <= TIE_RATIO * ranked[0].seconds]
+        simplest = min(ties, key=lambda cover: len(cover.steps), default=None)
         return sorted(ranked, key=lambda cover: cover is not simplest)
 
-    def _contest(self, covers: Sequence[Cover]) -> list[Cover]:
+    def _time_whole(self, covers: Sequence[Cover]) -> list[Cover]:
         """Return the covers that do not fail, with their whole times.
 
-        New times that are close are taken again, in turn, and the least is kept: the
-        machine may have been busy with something else.
+        Covers near the best are remeasured in turn, and the least time counts: other
+        work of the machine may have disturbed one of them.
         """
         known = [self.times.remembered_whole(cover) for cover in covers]
         if all(cover.timing is not None for cover in known):
@@ -328,12 +330,12 @@ class Planner:
             for cover in covers
         ]
         found = [cover for cover in measured if cover is not None]
-        for _ in range(AGAIN):
-            if self.search.over:
+        for _ in range(REMEASURES):
+            if self.search.expired:
                 break
             least = min((cover.seconds for cover in found), default=0.0)
             for i, cover in enumerate(found):
-                if len(found) > 1 and cover.seconds <= CLOSE * least:
+                if len(found) > 1 and cover.seconds <= REMEASURE_RATIO * least:
                     again = self.times.measured_whole(cover)
                     if again is not None and again.seconds < cover.seconds:
                         found[i] = again
@@ -341,25 +343,23 @@ class Planner:
             self.times.remember_whole(cover)
         return found
 
-    def _shortest(self, candidates: Iterable[Candidate]) -> Cover | None:
+    def _shortest(self, candidates: Sequence[Candidate]) -> Cover | None:
         """Return the shortest cover by candidates, or None if there is none.
 
         By measured times alone, if these make a cover; else by modelled ones alone.
         """
-        usable = [c for c in candidates if c.fault is None]
-        measured = [c for c in usable if c.timing is not None]
-        cover = shortest_path(len(self.program.ops), measured)
+        cover = self._incumbent(candidates)
         if cover is not None:
             return cover
-        modelled = [replace(c, timing=None) for c in usable]
+        modelled = [replace(c, timing=None) for c in candidates if c.fault is None]
         return shortest_path(len(self.program.ops), modelled)
 
     def _no_cover(self) -> str:
         refusals = [f"{name}: {text}" for name, text in self.report.refusals]
         reasons = [*refusals, *self.report.failures]
         names = [variant.name for variant in self.variants]
-        more = "" if "generic" in names else "; name generic too, which computes all"
+        hint = "" if "generic" in names else "; name generic too, which computes all"
         return (
             f"no cover of this network on {self.device.name} by {', '.join(names)}: "
-            f"{'; '.join(reasons)}{more}"
+            f"{'; '.join(reasons)}{hint}"
         )

@@ -1,20 +1,19 @@
 """The planner of training: the cheapest cover of a step's program, measured.
 
-As the planner of inference it ranks spans by times that are remembered or measured on
-demand, and the best whole covers against each other; but at the batch that is trained,
-and with all data on the device.
+Like the planner of inference it ranks spans by remembered or measured times, and then
+the best covers whole; but at the batch size of the training, and with all data on the
+device.
 
-A step has many ops, and to build a kernel takes longer than to measure it. So no more
-is measured than tells which cover is the shortest: where a span is not measured, a
-`FASTEST`-th of its modelled time stands in, and only where the shortest path by such
-times is not yet measured, its slowest such span is. In the end that path is the
-shortest of all, unless a kernel is more than `FASTEST` times as fast as its model.
+A step has many ops, and building a kernel takes longer than measuring it. So the search
+is best first: the shortest path by lower bounds is found, its slowest candidate without
+a time is measured, and so on until the path is measured. It is then the shortest of
+all, unless a kernel is more than `MAX_SPEEDUP` times as fast as its model.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -24,9 +23,15 @@ from clnet.ir.training_ops import Tally, Update
 from clnet.nn.model import Model
 from clnet.opencl.device import Device
 from clnet.opencl.store import Timing
-from clnet.planning.cover import FASTEST, Candidate, Cover, lower_bound, shortest_path
+from clnet.planning.cover import (
+    MAX_SPEEDUP,
+    Candidate,
+    Cover,
+    lower_bound,
+    shortest_path,
+)
 from clnet.planning.explain import explanation
-from clnet.planning.format_planner import best_stored
+from clnet.planning.format_planner import best_format
 from clnet.planning.planner import Planner
 from clnet.planning.tuning.search import Search
 from clnet.planning.tuning.times import Times
@@ -34,27 +39,27 @@ from clnet.planning.tuning.trial import Trial
 from clnet.runtime.binding import Step
 from clnet.variants import TRAINING_VARIANTS, Variant
 
-# A validation is a small part of an epoch: its parts are tried only where they may be
-# so many times as fast as what computes all of it.
-VALIDATION = 4.0
-NEAR = 1.3  # paths of one place that may be this near the best are looked for
-MOST = 3  # candidates of one span that are tried, the best by the model
+# A validation is a small part of an epoch: its parts are searched only for covers that
+# may be this many times as fast as the best single span.
+VALIDATION_SPEEDUP = 4.0
+NEAR_RATIO = 1.3  # time over the best, up to which covers of one device are searched
+MAX_PER_SPAN = 3  # candidates of a span without a time, the best by the model
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How a training program is computed.
+    """The plan of a program of training.
 
     Attributes
     ----------
     network : Model
-        In whose layout: what was planned, or a `NetworkView` of it.
+        The network, or a `NetworkView` of it, whose layout the steps use.
     program : Program
-        Lowered from it.
+        The program, lowered from it.
     steps : tuple of Step
-        In order.
+        The chosen cover, in order.
     explanation : str
-        Why these.
+        The text of `explain`.
     """
 
     network: Model
@@ -83,27 +88,27 @@ def plan_training(
     Parameters
     ----------
     network : Model
-        What the program was lowered from.
+        The network of the program.
     program : Program
-        Of one step.
+        The program of one step.
     device : Device
-        Where.
+        The device, with its companions.
     batch : int
         Samples a step.
     tune : bool or None
         As for `Network.compile`.
     variants : sequence of Variant or None
-        Those that may be used; None: all of training.
+        The variants to search; None: all of training.
     lowered : callable or None
-        Lowers the same from a network of other formats: the format of layers that
-        leave theirs to be chosen is that of the shortest step. None: formats stay.
+        Lowers the same program from a `NetworkView`; layers of format ``"auto"`` get
+        the format of the shortest step. None: formats stay.
     search : Search or None
-        Told of what is measured.
+        The limit of the time for measuring, and its progress line.
 
     Raises
     ------
     DeviceError
-        If they do not compute the whole program.
+        If no cover of the program exists.
     """
     chosen = TRAINING_VARIANTS if variants is None else tuple(variants)
 
@@ -114,7 +119,7 @@ def plan_training(
     last = program.ops[-1]
     if lowered is None or (isinstance(last, Update) and last.optimiser.by_place):
         return planner(network).training_plan()
-    return best_stored(network, device, planner).training_plan()
+    return best_format(network, device, planner).training_plan()
 
 
 class _TrainingTimes(Times):
@@ -139,31 +144,31 @@ class _TrainingPlanner(Planner):
         )
 
     def can_prune(self, seconds: float) -> str | None:
-        hopes = [lower_bound(self.times.remembered(c)) for c in self._candidates()]
-        path = shortest_path(len(self.program.ops), hopes)
-        self._begin(self.times.batch)  # the search tells of refusals again
+        bounds = [lower_bound(self.times.remembered(c)) for c in self._candidates()]
+        path = shortest_path(len(self.program.ops), bounds)
+        self._begin(self.times.batch)  # the search adds the refusals again
         if path is None or path.seconds < seconds:
             return None
-        return f"even {FASTEST:g} times as fast as modelled it would be no faster"
+        return f"even {MAX_SPEEDUP:g} times as fast as modelled it would be no faster"
 
     def training_plan(self) -> TrainingPlan:
-        chosen = self._best()
-        self.report.unmeasured = "ways to compute spans: " + (
+        best = self._best_cover()
+        self.report.unmeasured = "candidates: " + (
             "nothing new may be measured" if self.tune is False else
-            f"even {FASTEST:g} times as fast as modelled they would make no faster "
-            f"step, or {MOST} others of their span are modelled faster"
+            f"even {MAX_SPEEDUP:g} times as fast as modelled they would make no "
+            f"faster step, or {MAX_PER_SPAN} others of their span are modelled faster"
         )
         text = explanation(
             self.network, self.device, self.batch, self.report, self.program
         )
-        return TrainingPlan(self.network, self.program, chosen.steps, text)
+        return TrainingPlan(self.network, self.program, best.steps, text)
 
     def _measured(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Return the candidates with times, measuring those that tell the best path.
+        """Return the candidates with times, as far as the best paths need them.
 
-        First of those that span the program, so that its parts are tried only where
-        they may be faster. Then of those that stay on one place and may be close: a
-        path's times may add up to less or more than it takes.
+        Candidates that span the program come first; its parts are searched only for
+        faster covers. Next come the covers of one device that may be near the best: the
+        sum of a path's times may differ from the time of the whole.
         """
         if self.tune is True:
             return super()._measured(candidates)
@@ -171,34 +176,36 @@ class _TrainingPlanner(Planner):
         n = len(self.program.ops)
         wholes = [i for i, c in enumerate(found) if c.stop - c.start == n]
         trains = not isinstance(self.program.ops[-1], Tally)
-        least = self._search(found, wholes, inf)
-        limit = least if trains else least / VALIDATION
-        shorter = self._search(found, range(len(found)), limit)
-        among = range(len(found)) if shorter < least else wholes
-        for place in self.device.places:
-            here = [i for i in among if found[i].step.device == place]
-            self._search(found, here, NEAR * min(least, shorter))
+        whole = self._best_first(found, wholes, inf)
+        limit = whole if trains else whole / VALIDATION_SPEEDUP
+        divided = self._best_first(found, range(len(found)), limit)
+        among = range(len(found)) if divided < whole else wholes
+        for device in self.device.places:
+            same = [i for i in among if found[i].step.device == device]
+            self._best_first(found, same, NEAR_RATIO * min(whole, divided))
         return found
 
-    def _search(
+    def _best_first(
         self, candidates: list[Candidate], among: Sequence[int], limit: float
     ) -> float:
-        """Measure until the shortest path is, or cannot be as short as a limit.
+        """Measure candidates until the shortest path by lower bounds has times alone.
 
         Returns
         -------
         float
-            Its seconds; infinite, if there is none up to the limit.
+            The path's seconds; infinite, if the lower bound of all exceeds the limit.
         """
         while True:
-            hopes = {i: lower_bound(candidates[i]) for i in _tried(candidates, among)}
-            path = shortest_path(len(self.program.ops), hopes.values())
+            bounds = {
+                i: lower_bound(candidates[i]) for i in _considered(candidates, among)
+            }
+            path = shortest_path(len(self.program.ops), bounds.values())
             if path is None or path.seconds > limit:
                 return inf
-            parts = {id(part) for part in path.candidates}
+            on_path = {id(candidate) for candidate in path.candidates}
             unknown = [
-                i for i, hope in hopes.items()
-                if id(hope) in parts and candidates[i].timing is None
+                i for i, bound in bounds.items()
+                if id(bound) in on_path and candidates[i].timing is None
             ]
             if not unknown:
                 return path.seconds
@@ -208,24 +215,29 @@ class _TrainingPlanner(Planner):
     def _covers(self, candidates: Sequence[Candidate]) -> list[Cover]:
         covers = super()._covers(candidates)
         if self.tune is not False and len(covers) == 1:
-            return self._contest(covers) if covers[0].timing is None else covers
+            return self._time_whole(covers) if covers[0].timing is None else covers
         return covers
 
-    def _shortest(self, candidates: Iterable[Candidate]) -> Cover | None:
+    def _shortest(self, candidates: Sequence[Candidate]) -> Cover | None:
         cover = super()._shortest(candidates)
         if cover is None or len(cover.candidates) > 1:
             return cover
         (whole,) = cover.candidates
-        return replace(cover, timing=whole.timing)  # its span's is the whole's
+        return replace(cover, timing=whole.timing)  # the span is the whole program
 
 
-def _tried(candidates: Sequence[Candidate], among: Sequence[int]) -> Iterator[int]:
-    """Yield those with times, and of each span the `MOST` best that have no fault."""
-    tried: Counter[tuple[int, int]] = Counter()
+def _considered(
+    candidates: Sequence[Candidate], among: Sequence[int]
+) -> Iterator[int]:
+    """Yield the candidates with times, and the `MAX_PER_SPAN` best of each span.
+
+    Those with a fault are left out.
+    """
+    ranks: Counter[tuple[int, int]] = Counter()
     for i in sorted(among, key=lambda i: candidates[i].modelled):
         candidate = candidates[i]
         if candidate.fault is None:
             span = candidate.start, candidate.stop
-            tried[span] += 1
-            if candidate.timing is not None or tried[span] <= MOST:
+            ranks[span] += 1
+            if candidate.timing is not None or ranks[span] <= MAX_PER_SPAN:
                 yield i

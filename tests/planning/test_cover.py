@@ -16,19 +16,19 @@ from clnet.variants.reference.host import Host
 A, B = Device("a"), Device("b")
 
 
-def candidate(start, stop, place, seconds, extra=0.0):
-    step = Step(None, Host(), {}, place)
-    return Candidate(start, stop, step, 0.0, Timing(seconds, seconds + extra, 0.0))
+def candidate(start, stop, device, seconds, sync=0.0):
+    step = Step(None, Host(), {}, device)
+    return Candidate(start, stop, step, 0.0, Timing(seconds, seconds + sync, 0.0))
 
 
 def length(path):
-    """The length of a path, as the words say it."""
+    """The length of a path by its definition."""
     total = 0.0
-    for here, after in itertools.zip_longest(path, path[1:]):
-        total += here.seconds
-        next_place = after.step.device if after else None
-        if next_place != here.step.device:
-            total += here.hand_over
+    for current, following in itertools.zip_longest(path, path[1:]):
+        total += current.seconds
+        next_device = following.step.device if following else None
+        if next_device != current.step.device:
+            total += current.sync_seconds
     return total
 
 
@@ -64,29 +64,28 @@ def test_no_path_is_shorter_than_the_shortest(problem):
     if not lengths:
         assert found is None
         return
-    assert found.added == length(found.candidates) == min(lengths)
+    assert found.span_seconds == length(found.candidates) == min(lengths)
     cuts = [0, *(c.stop for c in found.candidates)]
     assert cuts == [*(c.start for c in found.candidates), n]
 
 
-def test_changing_the_place_costs_the_hand_over():
-    near = [candidate(0, 1, A, 10), candidate(1, 2, A, 10)]
-    assert shortest_path(2, [*near, candidate(1, 2, B, 4, 5)]).added == 19
-    slow_to_leave = [candidate(0, 1, A, 10, 8), candidate(1, 2, A, 10)]
-    cover = shortest_path(2, [*slow_to_leave, candidate(1, 2, B, 4, 5)])
+def test_a_change_of_device_costs_the_synchronisation():
+    same = [candidate(0, 1, A, 10), candidate(1, 2, A, 10)]
+    assert shortest_path(2, [*same, candidate(1, 2, B, 4, 5)]).span_seconds == 19
+    slow_sync = [candidate(0, 1, A, 10, 8), candidate(1, 2, A, 10)]
+    cover = shortest_path(2, [*slow_sync, candidate(1, 2, B, 4, 5)])
     assert [c.step.device for c in cover.candidates] == [A, A]
 
 
-def test_the_slower_arrival_may_be_the_better_way_on():
-    """What is handed over late is no worse for a step at the same place."""
-    late, soon = candidate(0, 1, A, 9, 5), candidate(0, 1, A, 10)
-    on = candidate(1, 2, A, 1)
-    assert shortest_path(2, [soon, late, on]).candidates == (late, on)
-    assert shortest_path(1, [soon, late]).candidates == (soon,)
+def test_a_slow_synchronisation_is_no_cost_on_the_same_device():
+    slow, quick = candidate(0, 1, A, 9, 5), candidate(0, 1, A, 10)
+    following = candidate(1, 2, A, 1)
+    assert shortest_path(2, [quick, slow, following]).candidates == (slow, following)
+    assert shortest_path(1, [quick, slow]).candidates == (quick,)
 
 
 def test_leaving_the_host_costs_nothing_and_nothing_covers_nothing():
     host, device = candidate(0, 1, None, 3, 100), candidate(1, 2, A, 4, 2)
-    assert shortest_path(2, [host, device]).added == 9
+    assert shortest_path(2, [host, device]).span_seconds == 9
     assert shortest_path(0, []) is None
     assert shortest_path(2, [host]) is None

@@ -1,4 +1,4 @@
-"""The fastest device: of whole calls, measured; no test asserts a time."""
+"""The choice of the fastest device, by whole calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clnet import DeviceError, InputError, Network
 from clnet.opencl.device import Device
 from clnet.opencl.store import Timing
 from clnet.planning.cover import Cover, PlanReport
-from clnet.planning.device_planner import fastest_planner, kinds
+from clnet.planning.device_planner import distinct, fastest_planner
 
 GPU = Device("gpu", index="0:0", type="gpu", compute_units=132)
 CPU = Device("cpu", index="1:0", compute_units=2)
@@ -21,12 +21,12 @@ CPU = Device("cpu", index="1:0", compute_units=2)
 
 @dataclass
 class Known:
-    """A planner whose best cover takes so many seconds."""
+    """A planner whose best cover takes the given seconds."""
 
     seconds: float | None
     report: PlanReport = field(default_factory=PlanReport)
 
-    def timed(self):
+    def timed_cover(self):
         if self.seconds is None:
             return None
         if self.seconds < 0:
@@ -43,7 +43,7 @@ def test_the_device_of_the_shortest_call_is_taken(gpu, cpu, best):
     assert found.report.devices == times
 
 
-def test_what_fails_is_left_out_and_told():
+def test_a_failing_device_is_left_out_and_reported():
     planners = {"gpu": Known(-1), "cpu": Known(2)}
     found = fastest_planner((GPU, CPU), lambda device: planners[device.name])
     assert found.report.failures == ["gpu: out of memory"]
@@ -52,7 +52,7 @@ def test_what_fails_is_left_out_and_told():
 
 
 def test_of_equal_devices_one_is_measured():
-    assert kinds((GPU, replace(GPU, index="0:1"), CPU)) == [GPU, CPU]
+    assert distinct((GPU, replace(GPU, index="0:1"), CPU)) == [GPU, CPU]
 
 
 @pytest.mark.usefixtures("own_store")

@@ -1,4 +1,4 @@
-"""The explanation: everything that was seen is in it, in 80 columns."""
+"""The explanation: the whole report in 80 columns."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.generic_backward import GenericBackward
 from clnet.variants.reference.host import Host
 
-HERE = Device("serial", "cpu", serial=True)
-CPU = Device("some processor", "cpu", companions=(HERE,))
+SERIAL = Device("serial", "cpu", serial=True)
+CPU = Device("some processor", "cpu", companions=(SERIAL,))
 NETWORK = Network.mlp([4, 8, 8, 8, 3], "tanh", seed=0)
 
 
-def candidate(start, stop, variant, seconds, place=CPU, measured=True, **config):
+def candidate(start, stop, variant, seconds, device=CPU, measured=True, **config):
     span = NETWORK.program.span(start, stop, 1)
-    step = Step(span, variant, config, place)
+    step = Step(span, variant, config, device)
     timing = Timing(seconds, 2 * seconds, 0.0) if measured else None
     return Candidate(start, stop, step, seconds, timing)
 
@@ -67,7 +67,7 @@ def rows(part):
     return [" ".join(line.split()) for line in part.splitlines()[1:]]
 
 
-def test_the_first_line_says_what_is_run_where_and_how_fast():
+def test_the_first_line_has_network_device_and_time():
     found = parts(text([cover(*LAYERS, whole=4.56e-5)], batch=17))
     assert found == {
         "": "4-8-8-8-3, float32, batch 17, on some processor: 45.6 us a call, measured "
@@ -78,7 +78,7 @@ def test_the_first_line_says_what_is_run_where_and_how_fast():
     }
 
 
-def test_where_nothing_was_measured_whole_it_is_said():
+def test_the_first_line_says_how_the_time_was_found():
     measured = parts(text([cover(*LAYERS)]))[""]
     assert "40 us a call, the sum of measured spans." in measured
     modelled = [dataclasses.replace(c, timing=None) for c in LAYERS]
@@ -108,19 +108,19 @@ def test_the_chosen_cover_is_listed_equal_layers_together():
     ]
 
 
-def test_places_and_configurations_are_told():
+def test_devices_and_configurations_are_listed():
     chosen = [
-        candidate(0, 2, Naive(), 1e-5, HERE), candidate(2, 4, Split(), 1e-5, items=2),
+        candidate(0, 2, Naive(), 1e-5, SERIAL), candidate(2, 4, Split(), 1e-5, items=2),
         *OPS[4:],
     ]
     assert rows(parts(text([cover(*chosen, whole=1e-4)]))["chosen"]) == [
         "1 naive calling thread 10 us measured",
         "2 split items=2 device 10 us measured",
-        "3-4 sums host host 3 us measured", "3-4 act host host 3 us measured",
+        "3-4 product host host 3 us measured", "3-4 act host host 3 us measured",
     ]
 
 
-def test_whole_covers_that_lost_are_told_best_first():
+def test_whole_covers_that_lost_are_listed_best_first():
     found = parts(
         text([cover(*OPS, whole=1e-5), cover(WHOLE, whole=2e-4),
               cover(*LAYERS[:2], *OPS[4:], whole=3e-3)])
@@ -131,7 +131,7 @@ def test_whole_covers_that_lost_are_told_best_first():
     ]
 
 
-def test_spans_that_lost_are_told_measured_ones_first():
+def test_spans_that_lost_are_listed_measured_ones_first():
     modelled = candidate(0, 2, Generic(), 1e-9, measured=False)
     slow = candidate(0, 2, Split(), 5e-2, items=1)
     found = parts(text([cover(*LAYERS, whole=1e-4)], [modelled, slow, WHOLE]))
@@ -141,7 +141,7 @@ def test_spans_that_lost_are_told_measured_ones_first():
     ]
 
 
-def test_what_was_chosen_has_not_lost():
+def test_chosen_spans_are_no_losers():
     found = text([cover(*LAYERS, whole=1e-4)], [])
     assert "lost" not in found
     again = dataclasses.replace(LAYERS[0], timing=None)  # as `_shortest` makes them
@@ -149,7 +149,7 @@ def test_what_was_chosen_has_not_lost():
     assert "lost" not in explanation(NETWORK, CPU, 1, report)
 
 
-def test_refusals_are_told_with_their_layers():
+def test_refusals_are_listed_with_their_layers():
     refusals = {
         ("cpu", "it computes in float32 only"): [(0, 2), (2, 4), (4, 6), (6, 8)],
         ("gemm", "it needs 9 bytes of local memory, and there are 8"): [(2, 4)],
@@ -163,7 +163,7 @@ def test_refusals_are_told_with_their_layers():
     ]
 
 
-def test_what_failed_is_told_and_is_no_loser():
+def test_failures_are_listed_and_are_no_losers():
     failed = dataclasses.replace(
         WHOLE, timing=None, fault="kernel fused.cl does not build"
     )
@@ -175,13 +175,13 @@ def test_what_failed_is_told_and_is_no_loser():
     assert found["refused"] == "  fused: failed: kernel fused.cl does not build"
 
 
-def test_every_op_has_its_words():
+def test_every_op_has_a_printed_name():
     def kinds(of):
         for kind in of.__subclasses__():
             yield kind.__name__
             yield from kinds(kind)
 
-    assert set(kinds(Op)) == explain.PARTS.keys() | explain.WHOLE.keys()
+    assert set(kinds(Op)) == explain.LAYER_OPS.keys() | explain.OTHER_OPS.keys()
 
 
 def test_long_names_and_sentences_are_wrapped():
@@ -200,7 +200,7 @@ def test_names_are_broken_only_where_there_is_no_room():
 
     def row(number, length):
         span = program.span(number, number + length, 1)
-        step = Step(span, GenericBackward(), config, HERE)
+        step = Step(span, GenericBackward(), config, SERIAL)
         return Candidate(number, number + length, step, 1e-5, Timing(1e-5, 1e-5, 0.0))
 
     report = PlanReport(covers=[Cover((row(12, 1), row(13, 4)), 2e-5)])
@@ -210,7 +210,7 @@ def test_names_are_broken_only_where_there_is_no_room():
     assert "generic_backward  item_a=100" in found
 
 
-def test_of_a_training_a_few_measured_ways_are_listed_and_the_others_counted():
+def test_training_lists_a_few_measured_spans_and_counts_the_others():
     program = lower_training(NETWORK, loss_function("mse"), Rprop())
     n = len(program.ops)
 
@@ -228,13 +228,13 @@ def test_of_a_training_a_few_measured_ways_are_listed_and_the_others_counted():
     row(2, 4, 1e-9, measured=False, fault="it broke")
     report = PlanReport(
         rows_, covers=[Cover((chosen,), 1e-5), Cover((lost,), 2e-5)],
-        unmeasured="ways to compute spans: " + "word " * 30,
+        unmeasured="candidates: " + "word " * 30,
     )
     found = parts(explanation(NETWORK, CPU, 1, report, program))
     assert rows(found["spans that lost"]) == [
         "1 naive a=6 device 1 ms measured", "1 naive a=5 device 2 ms measured",
     ]
-    assert found["not measured"].startswith("  1 ways to compute spans: word")
+    assert found["not measured"].startswith("  1 candidates: word")
     assert len(found["whole covers that lost"].splitlines()) == 1
 
 
@@ -246,13 +246,13 @@ def test_a_layer_with_softmax_has_three_parts():
         chosen.append(Candidate(i, i + 1, step, 1e-6 * (i + 1)))
     found = rows(parts(text([cover(*chosen)], network=network))["chosen"])
     assert [line.split(" generic")[0] for line in found] == [
-        "1 sums", "1 act", "2 sums", "2 act", "2 softmax",
+        "1 product", "1 act", "2 product", "2 act", "2 softmax",
     ]
 
 
 @pytest.mark.parametrize("sizes", [[1, 1], [4] * 20, [200, 400, 500, 100]])
 @pytest.mark.parametrize("batch", [1, 1000])
-def test_real_surveys_of_any_device_fit(monkeypatch, tmp_path, sizes, batch):
+def test_real_reports_of_any_device_fit(monkeypatch, tmp_path, sizes, batch):
     monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
     times.store_of.cache_clear()
     monkeypatch.setattr(planner, "Plan", lambda *parts: parts[-1])

@@ -1,4 +1,4 @@
-"""Formats chosen by measurement, and networks that follow another's parameters."""
+"""Formats chosen by measurement, and views of networks in other formats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clnet.opencl.session import session
 from clnet.opencl.store import Timing
 from clnet.planning import format_planner, training_planner
 from clnet.planning.cover import Cover, PlanReport
-from clnet.planning.format_planner import NetworkView, best_stored
+from clnet.planning.format_planner import NetworkView, best_format
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import times
 from clnet.planning.tuning.trial import Trial
@@ -48,33 +48,33 @@ def network_of(dtype="float32", **options):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_follower_has_the_parameters_of_whom_it_follows(form):
+def test_a_view_has_the_parameters_of_its_network(form):
     network = network_of()
-    follower = NetworkView(network, form)
+    view = NetworkView(network, form)
     for _ in range(2):
-        assert follower.version == network.version
+        assert view.version == network.version
         for number in range(3):
             for what in ("weights", "biases"):
                 np.testing.assert_array_equal(
-                    getattr(follower, what)(number), getattr(network, what)(number)
+                    getattr(view, what)(number), getattr(network, what)(number)
                 )
-        padding = np.delete(follower.parameters, follower.relayout.here)
+        padding = np.delete(view.parameters, view.relayout.here)
         assert not padding.any()
         network.parameters = RNG.uniform(-1, 1, network.parameters.shape)
-    with pytest.raises(InputError, match="follows"):
-        follower.parameters = follower.parameters
+    with pytest.raises(InputError, match="set those of its network"):
+        view.parameters = view.parameters
     with pytest.raises(ValueError, match="read-only"):
-        follower.parameters[0] = 1
+        view.parameters[0] = 1
 
 
-def test_formats_that_were_named_stay():
-    follower = NetworkView(network_of(format="ell"), "dia")
-    assert follower.matrices[0].format == "ell"
-    assert follower.matrices[2].format == "dia"
+def test_named_formats_stay():
+    view = NetworkView(network_of(format="ell"), "dia")
+    assert view.matrices[0].format == "ell"
+    assert view.matrices[2].format == "dia"
 
 
 class FakePlanner:
-    """A planner whose whole calls take the seconds given."""
+    """A planner whose whole calls take the given seconds."""
 
     def __init__(self, network, seconds):
         self.network = network
@@ -85,7 +85,7 @@ class FakePlanner:
     def can_prune(self, seconds):
         return "too slow" if self.seconds == 99 else None
 
-    def timed(self):
+    def timed_cover(self):
         if self.seconds is None:
             return None
         if self.seconds < 0:
@@ -100,7 +100,7 @@ def chosen(network, device, **seconds):
         tried.append(FakePlanner(stored, seconds))
         return tried[-1]
 
-    best = best_stored(network, device, planner)
+    best = best_format(network, device, planner)
     return best.format, best.report, [one.format for one in tried]
 
 
@@ -113,7 +113,7 @@ def test_the_format_of_the_shortest_calls_is_taken():
     )
 
 
-def test_what_fails_or_is_not_known_is_left_out():
+def test_formats_that_fail_or_have_no_time_are_left_out():
     found, report, _ = chosen(network_of(), GPU, csr=3, sell=-1, ell=99, dense=5)
     assert found == "csr"
     assert report.formats == [("csr", 3), ("dense", 5)]
@@ -123,14 +123,14 @@ def test_what_fails_or_is_not_known_is_left_out():
     assert chosen(network_of(), GPU, dense=1)[::2] == ("csr", ["csr"])
 
 
-def test_there_is_nothing_to_choose():
+def test_networks_without_auto_layers_keep_their_formats():
     assert chosen(Network(20, [Sparse(30, pattern=MASK, format="ell")]), GPU)[2] == [
         "ell"
     ]
     assert chosen(Network.mlp([3, 2]), GPU)[2] == ["dense"]
 
 
-def test_what_needs_much_more_memory_is_not_tried(monkeypatch):
+def test_much_larger_formats_are_not_tried(monkeypatch):
     monkeypatch.setattr(format_planner, "SMALL", 0)
     pattern = np.eye(200, dtype=bool)
     pattern[3] = True
@@ -163,7 +163,7 @@ def test_plans_run_in_the_chosen_format():
     network = network_of()
     plan = network.compile("cpu", 3)
     text = plan.explain()
-    assert "formats of the layers" in text
+    assert "formats of the layers of format auto, by whole calls" in text
     assert max(map(len, text.splitlines())) <= 80
     again = network.compile("cpu", 3, tune=False)
     assert type(again.network) is type(plan.network)  # remembered
@@ -179,7 +179,7 @@ def test_plans_run_in_the_chosen_format():
 
 @pytest.fixture
 def fastest(tmp_path, monkeypatch):
-    """Let `fit` measure, but find one format's products the fastest by far."""
+    """Let one format's products be the fastest by far in every measurement."""
     monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
     times.store_of.cache_clear()
     yield lambda form: _find_fastest(monkeypatch, form)
@@ -202,8 +202,8 @@ def _find_fastest(monkeypatch, form):
     monkeypatch.setattr(training, "plan_training", plan_training)
     monkeypatch.setattr(training_planner, "TRAINING_VARIANTS", PLAIN)
     monkeypatch.setattr(Trial, "measure", measure)
-    rivals = dict.fromkeys(("cpu", "gpu"), ("dense", "sell", "ell"))
-    monkeypatch.setattr(format_planner, "RIVALS", rivals)
+    alternatives = {"cpu": ("dense", "sell", "ell")}
+    monkeypatch.setattr(format_planner, "ALTERNATIVES", alternatives)
     return measured
 
 
@@ -214,7 +214,7 @@ SAMPLES = RNG.uniform(-1, 1, (24, 20)), RNG.uniform(0, 1, (24, 7))
 @pytest.mark.unoptimised
 @pytest.mark.parametrize("form", ["dense", "sell"])
 def test_training_is_the_same_in_the_chosen_format(form, fastest, tmp_path):
-    """Sums are in another order, whose roundings float64 keeps small for 4 epochs."""
+    """Sums have another order; float64 keeps its roundings small for 4 epochs."""
     if not CPU.fp64:
         pytest.skip("the device has no float64")
     dtype, near = "float64", 1e-10
@@ -271,22 +271,22 @@ def test_formats_that_cannot_win_are_not_measured(fastest):
     assert "not tried  ell: even 3 times as fast" in plan
     del measured[:]
     network.fit(*SAMPLES, epochs=1)
-    assert not measured  # all is remembered
+    assert not measured  # every time is remembered
 
 
-def test_random_numbers_of_places_keep_the_format(fastest):
+def test_random_numbers_by_index_keep_the_format(fastest):
     fastest("dense")
     plan = network_of().fit(*SAMPLES, epochs=1, optimiser="sarprop").plan
     assert "csr: they are trained as they are stored" in " ".join(plan.split())
 
 
-def test_what_is_learnt_is_told_in_the_networks_own_layout():
+def test_the_state_of_a_view_is_read_in_the_layout_of_its_network():
     network = network_of()
     size = network.layout.size
     state = RNG.uniform(-1, 1, (2, size)).astype("float32")
-    follower = NetworkView(network, "ell")
-    train_state = TrainState(session(CPU), network.parameters, state, follower.relayout)
-    assert train_state.size == follower.layout.size != size
+    view = NetworkView(network, "ell")
+    train_state = TrainState(session(CPU), network.parameters, state, view.relayout)
+    assert train_state.size == view.layout.size != size
     for expected in (network.parameters, network.parameters * 2):
         train_state.replace(expected)
         np.testing.assert_array_equal(train_state.values()[0], expected)

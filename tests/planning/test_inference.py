@@ -1,4 +1,4 @@
-"""Inference: what is asked for, and the outputs of any number of samples."""
+"""Inference: arguments, plans, and the outputs of any number of samples."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_variant_of_the_users_own_is_planned():
     assert {step.variant for step in plan.steps} == {Own()}
 
 
-def test_a_device_that_is_not_there_is_an_error():
+def test_a_missing_device_is_an_error():
     with pytest.raises(DeviceError, match="no device matches 'no such'"):
         NETWORK.compile("no such")
 
@@ -126,7 +126,7 @@ def test_predict_keeps_the_rank(small_chunks):
         (None, "numbers"),
     ],
 )
-def test_predict_says_what_is_wrong_with_x(x, sentence):
+def test_bad_inputs_are_errors(x, sentence):
     with pytest.raises(InputError, match=sentence):
         Network.mlp([5, 3], seed=1).predict(x, CPU)
 
@@ -155,19 +155,19 @@ def test_a_copy_predicts_by_its_own_parameters(small_chunks, copied):
     np.testing.assert_array_equal(network.predict(x, CPU), before)
 
 
-def test_a_few_plans_are_kept(small_chunks, monkeypatch):
+def test_a_few_plans_are_cached(small_chunks, monkeypatch):
     monkeypatch.setattr(inference, "PLANS", 2)
     network = Network.mlp([5, 3], seed=1)
     x = inputs(network, 3)
     for batch in (1, 2, 3, 1, 2):
         assert_right(network, x[:batch], network.predict(x[:batch], CPU))
         assert len(network._plans) <= 2
-    kept = set(map(id, network._plans.values()))
+    cached = set(map(id, network._plans.values()))
     network.predict(x[:2], CPU)
-    assert set(map(id, network._plans.values())) == kept
+    assert set(map(id, network._plans.values())) == cached
 
 
-def test_the_plan_used_longest_ago_goes(small_chunks, monkeypatch):
+def test_the_least_recently_used_plan_is_evicted(small_chunks, monkeypatch):
     monkeypatch.setattr(inference, "PLANS", 2)
     network = Network.mlp([5, 3], seed=1)
     often = network.plan_for(CPU, 1)
@@ -177,7 +177,7 @@ def test_the_plan_used_longest_ago_goes(small_chunks, monkeypatch):
 
 
 def test_threads_may_predict_at_once(small_chunks, monkeypatch):
-    monkeypatch.setattr(inference, "PLANS", 2)  # so that they take each other's away
+    monkeypatch.setattr(inference, "PLANS", 2)  # so that they evict each other's
     network = Network.mlp([5, 7, 3], seed=1)
     wrong = []
 

@@ -1,4 +1,4 @@
-"""Measuring: what is compared with the oracle, and what a time is."""
+"""Measuring: the comparison with the oracle, and times."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Changed(Naive):
         return (dataclasses.replace(launch, defines=defines, **self.change),)
 
 
-def layer(network, variant, batch=4, place=CPU):
+def layer(network, variant, batch=4, device=CPU):
     """A network's first layer as one step, with its inputs and outputs."""
     span = network.program.span(0, 2, batch)
-    return [Step(span, variant, {}, place)], span.inputs, span.outputs
+    return [Step(span, variant, {}, device)], span.inputs, span.outputs
 
 
 def host_steps(network, batch=4):
@@ -89,7 +89,7 @@ def test_right_results_pass(dtype, batch):
         {"ACTIVATION": "act_sin_symmetric"}, {"STEEPNESS": "1.001f"}, {"HAS_BIAS": 0},
     ],
 )
-def test_wrong_results_do_not(defines, batch):
+def test_wrong_results_are_noticed(defines, batch):
     network = Network.mlp([20, 30, 10], "tanh", seed=1)
     network.parameters = network.parameters + np.float32(0.01)
     with pytest.raises(WrongResultError, match=r"naive differs from the oracle by \d"):
@@ -124,17 +124,17 @@ def test_the_last_sample_left_out_is_noticed(batch):
     by=st.sampled_from([16, 64, 128, 256, -8]),
 )
 @settings(max_examples=10, deadline=None)
-def test_any_row_that_is_anothers_is_noticed(tolerance, row, column, by):
-    """The rows of a batch repeat: no power of two leads from one to its like."""
+def test_a_row_in_place_of_another_is_noticed(tolerance, row, column, by):
+    """Rows of a batch repeat, but never at a power of two."""
     exact = np.random.default_rng(1).uniform(-1, 1, (PERIOD, 100))
-    moved = exact * (1 + tolerance)
+    perturbed = exact * (1 + tolerance)
     found = np.resize(exact, (1000, 100))
     other = row + by if 0 <= row + by < 1000 else row - by
     found[row] = found[other]
 
     def faults():
         return [
-            difference(found[i : i + PERIOD], exact, moved, tolerance, i)
+            difference(found[i : i + PERIOD], exact, perturbed, tolerance, i)
             for i in range(0, 1000, PERIOD)
         ]
 
@@ -173,13 +173,13 @@ def test_networks_that_magnify_roundings_pass(layer, seed):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
-def test_where_the_type_overflows_nothing_is_compared(value):
+def test_overflowing_results_are_not_compared(value):
     network = Network.mlp([20, 30, 10], ["identity", "sigmoid"], seed=1)
     network.parameters = np.full(network.parameters.shape, value)
     check(SESSION, network, *whole(network, Naive()))
 
 
-def test_single_ops_and_accumulated_sums_are_checked():
+def test_single_ops_are_checked():
     network = Network(6, [Dense(5, "softmax")], seed=1)
     for i in range(3):
         span = network.program.span(i, i + 1, 3)
@@ -201,13 +201,13 @@ def test_single_ops_and_accumulated_sums_are_checked():
     ],
     ids=["unnamed", "unbound", "too many", "too large"],
 )
-def test_what_opencl_refuses_is_a_device_error(variant, sentence):
+def test_errors_of_opencl_are_device_errors(variant, sentence):
     name = re.escape(CPU.name)
     with pytest.raises(DeviceError, match=f"^{name} failed: .*{sentence}"):
         measure(SESSION, NETWORK, *layer(NETWORK, variant), on_device=True)
 
 
-def test_what_does_not_build_is_a_build_error():
+def test_a_kernel_that_does_not_build_is_a_build_error():
     wrong = Changed(defines={"ACTIVATION": "no_such_function"})
     with pytest.raises(BuildError, match=r"naive.cl does not build"):
         measure(SESSION, NETWORK, *layer(NETWORK, wrong), on_device=True)
@@ -215,7 +215,7 @@ def test_what_does_not_build_is_a_build_error():
 
 def test_too_little_memory_is_a_device_error():
     small = dataclasses.replace(CPU, global_memory=1000)
-    steps, inputs, outputs = layer(NETWORK, Naive(), place=small)
+    steps, inputs, outputs = layer(NETWORK, Naive(), device=small)
     with pytest.raises(DeviceError, match=r"no room for \d+ bytes"):
         measure(session(small), NETWORK, steps, inputs, outputs, on_device=True)
 
@@ -267,14 +267,14 @@ def test_back_to_back_and_alone(monkeypatch):
     assert found.spread == pytest.approx(0)
 
 
-def test_what_is_slow_runs_once(monkeypatch):
+def test_a_slow_run_is_not_repeated(monkeypatch):
     clock = Clock(monkeypatch)
     found = timing(clock.taking(2 * measuring.LONGEST_SECONDS), lambda: None)
     assert clock.runs == 1
     assert found.seconds == found.latency == 2 * measuring.LONGEST_SECONDS
 
 
-def test_what_takes_no_time_is_repeated_a_bounded_number_of_times(monkeypatch):
+def test_repeats_of_a_short_run_are_bounded(monkeypatch):
     monkeypatch.setattr(measuring, "WARM_UP_SECONDS", 0)
     clock = Clock(monkeypatch)
     run = clock.taking(1e-12)
@@ -299,12 +299,12 @@ def test_interruptions_do_not_count(monkeypatch):
     ("batch", "expected"),
     [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (64, 64), (65, 128), (1000, 1024)],
 )
-def test_a_batch_is_stood_for_by_the_next_power_of_two(batch, expected):
+def test_the_next_power_of_two_represents_a_batch(batch, expected):
     assert representative(batch) == expected
 
 
-def test_sums_that_are_added_to_are_compared_by_what_went_in():
-    """HYB's second product reads and writes the same sums."""
+def test_accumulators_are_inputs_and_outputs():
+    """HYB's second product accumulates."""
     network = Network(30, [Sparse(20, density=0.3, format="hyb", seed=1)], seed=1)
     span = network.program.span(1, 2, 9)
     assert set(span.outputs) < set(span.inputs)

@@ -1,4 +1,4 @@
-"""The planner: measured against modelled, what is left out and why."""
+"""The planner: measured and modelled times, pruning, failures."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def inputs(network, batch, seed=0):
 
 
 class Lab:
-    """Stands for measuring and for plans: times by rule, and a list of what was asked.
+    """A fake of measuring and of plans: times by a rule, and a list of the requests.
 
     `rule` takes the steps and returns seconds, or an exception to raise.
     """
@@ -76,7 +76,7 @@ class Lab:
         self, network=NETWORK, device=CPU, batch=1, tune=None, variants=None,
         search=None,
     ):
-        chosen = inference._named(variants)
+        chosen = inference._variants_of(variants)
         return Planner(
             network, device, batch, tune, chosen, search=search
         ).plan()
@@ -122,7 +122,7 @@ def test_the_host_wins_where_it_is_fastest(lab):
     assert {step.device for step in plan.steps} == {None}
 
 
-def test_each_layer_gets_what_is_best_for_it(lab):
+def test_each_layer_has_its_best_variant(lab):
     """A wide layer on the device, small ones on the host."""
     network = Network.mlp([4, 300, 300, 4], seed=0)
 
@@ -143,7 +143,7 @@ RUNGS = {variant.name for variant in STUDY_VARIANTS}
 
 
 @pytest.mark.parametrize("tune", [None, True, False])
-def test_the_studies_rungs_are_not_searched(lab, tune):
+def test_rungs_are_not_searched(lab, tune):
     lab.rule = by_name(dict.fromkeys(RUNGS, 1e-12))
     network = Network(9, [Local(3, "tanh"), Dense(4, "tanh"), Dense(2)], seed=1)
     plan = lab.plan(network, GPU, tune=tune)
@@ -183,7 +183,7 @@ def test_a_device_plans_every_network_without_rungs_and_host(
 
 
 @pytest.mark.parametrize(("slower", "chosen"), [(1.04, "fused"), (1.2, "naive")])
-def test_of_near_equals_the_one_of_fewest_steps_is_taken(lab, slower, chosen):
+def test_of_ties_the_cover_of_fewest_steps_is_taken(lab, slower, chosen):
     def rule(steps):
         ops = sum(len(step.span.ops) for step in steps)
         return 1e-4 * ops * (slower if steps[0].variant.name == "fused" else 1)
@@ -193,7 +193,7 @@ def test_of_near_equals_the_one_of_fewest_steps_is_taken(lab, slower, chosen):
     assert set(names(plan)) == {chosen}
 
 
-def test_the_host_comes_to_rest_before_a_device_is_measured(lab, monkeypatch):
+def test_a_pause_lies_between_the_host_and_a_device(lab, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: lab.asked.append(None))
     lab.plan(device=GPU, variants=["naive", "host"], tune=True)
     on_host = [
@@ -206,7 +206,7 @@ def test_the_host_comes_to_rest_before_a_device_is_measured(lab, monkeypatch):
 
 
 @pytest.mark.skipif(not CPU.companions, reason="the device has no companion")
-def test_companions_are_places_too(lab):
+def test_companions_are_searched(lab):
     lab.rule = lambda steps: 1e-6 if steps[0].device in CPU.companions else 1e-3
     plan = lab.plan(variants=["naive", "host"], tune=True)
     assert {step.device for step in plan.steps} == {CPU.companions[0]}
@@ -219,7 +219,7 @@ def test_device_arrays_take_the_device_alone(lab):
     assert {step.device for step in plan.device_steps()} == {CPU}
 
 
-def test_softmax_stands_between_runs(lab):
+def test_softmax_divides_runs(lab):
     network = Network(
         4, [Dense(8, "tanh"), Dense(5, "softmax"), Dense(6, "relu"), Dense(2)], seed=0
     )
@@ -229,7 +229,7 @@ def test_softmax_stands_between_runs(lab):
     assert [len(step.span.ops) for step in plan.steps] == [4, 1, 4]
 
 
-def test_what_was_measured_is_not_measured_again(lab):
+def test_remembered_times_are_not_measured_again(lab):
     first = lab.plan()
     assert lab.asked
     lab.asked.clear()
@@ -240,17 +240,17 @@ def test_what_was_measured_is_not_measured_again(lab):
     assert again.text == first.text
 
 
-def test_a_search_whose_time_is_over_measures_one_cover(lab):
+def test_an_expired_search_measures_one_cover(lab):
     plan = lab.plan(device=GPU, search=Search(0.0))
     assert sum(len(step.span.ops) for steps in lab.asked for step in steps) == OPS
-    assert "the 0 s of the search were over" in " ".join(plan.text.split())
-    there = len(lab.asked)
+    assert "limit of 0 s was over" in " ".join(plan.text.split())
+    least = len(lab.asked)
     lab.plan(device=GPU, search=Search())
-    assert len(lab.asked) > 2 * there
+    assert len(lab.asked) > 2 * least
 
 
 @pytest.mark.parametrize("tune", [None, True])
-def test_what_cannot_win_is_measured_only_if_all_is(lab, tune):
+def test_pruned_candidates_are_measured_only_by_tuning(lab, tune):
     lab.rule = by_name({"naive": 1e-12})
     lab.plan(device=GPU, variants=["naive", "generic"], tune=tune)
     assert any(names(SimpleNamespace(steps=s)) == ["naive"] for s in lab.asked)
@@ -258,8 +258,8 @@ def test_what_cannot_win_is_measured_only_if_all_is(lab, tune):
     assert generic == (tune is True)
 
 
-def test_a_search_tells_of_what_it_measures(lab, monkeypatch, capsys):
-    monkeypatch.setattr("clnet.planning.tuning.search.PATIENCE", 0.0)
+def test_a_search_shows_its_progress(lab, monkeypatch, capsys):
+    monkeypatch.setattr("clnet.planning.tuning.search.PROGRESS_DELAY", 0.0)
     lab.plan(device=GPU, search=Search())
     assert capsys.readouterr() == ("", "")
     with Search(progress=True) as search:
@@ -270,7 +270,7 @@ def test_a_search_tells_of_what_it_measures(lab, monkeypatch, capsys):
     assert err.endswith("\r")  # and is wiped away
 
 
-def test_a_batch_serves_all_down_to_half_of_it(lab):
+def test_a_power_of_two_represents_batches_down_to_its_half(lab):
     lab.plan(batch=8)
     lab.asked.clear()
     for batch in (5, 6, 7, 8):
@@ -297,7 +297,7 @@ def test_another_device_or_driver_is_measured_anew(lab, change):
 
 
 def asked_again(lab, **arguments):
-    """Names of the variants that are measured though all were before."""
+    """Names of the variants that are measured a second time."""
     lab.asked.clear()
     times.store_of.cache_clear()  # as in another process
     lab.plan(device=GPU, tune=True, **arguments)
@@ -319,7 +319,7 @@ def test_another_kernel_source_is_measured_anew(lab, monkeypatch):
 @pytest.mark.parametrize(
     ("module", "anew"),
     [
-        ("clnet.variants.dense.split", {"split"}),  # a group's size, say
+        ("clnet.variants.dense.split", {"split"}),  # such as a group's size
         ("clnet.variants.team", {"split"}),  # a helper that it imports
         ("clnet.variants.base", {"split", "gemm"}),
         ("clnet.nn.storage.dense", {"split", "gemm"}),
@@ -379,7 +379,7 @@ def test_numpy_with_another_blas_or_other_threads_is_measured_anew(
     assert asked_again(lab, variants=names) == {"host"}
 
 
-def test_threads_that_are_limited_meanwhile_count():
+def test_the_host_key_follows_thread_limits():
     span = NETWORK.program.span(0, 1, 1)
     host = Step(span, Host(), {}, None)
     assert "numpy" in times.key_of(host)
@@ -396,17 +396,17 @@ def test_another_numpy_is_measured_anew(lab, monkeypatch):
     assert asked_again(lab, variants=["host"]) == {"host"}
 
 
-def test_equal_layers_have_one_key_whatever_computes_them():
-    """Where their weights are in the buffer does not matter."""
+def test_equal_layers_have_one_key_for_every_variant():
+    """Offsets of their weights do not matter."""
     network = Network.mlp([64] * 4, "tanh", seed=1)
     for variant in ALL_VARIANTS:
-        for place in (GPU, CPU):
+        for device in (GPU, CPU):
             ops = 1 if variant.reach == "op" else 2
             spans = [network.program.span(i, i + ops, 64) for i in (0, 2, 4)]
-            if any(variant.refuse(span, place) for span in spans):
+            if any(variant.refuse(span, device) for span in spans):
                 continue
-            config = next(iter(variant.space(spans[0], place)))
-            keys = {times.key_of(Step(span, variant, config, place)) for span in spans}
+            config = next(iter(variant.space(spans[0], device)))
+            keys = {times.key_of(Step(span, variant, config, device)) for span in spans}
             assert len(keys) == 1
 
 
@@ -425,7 +425,7 @@ def test_without_tuning_nothing_is_measured(lab):
     assert "modelled, nothing measured" in " ".join(plan.text.split())
 
 
-def test_without_tuning_the_remembered_times_count(lab):
+def test_without_tuning_remembered_times_are_used(lab):
     lab.rule = by_name({"gemm": 1e-7})
     lab.plan(device=GPU, tune=True)
     lab.asked.clear()
@@ -433,7 +433,7 @@ def test_without_tuning_the_remembered_times_count(lab):
     assert lab.asked == []
 
 
-def test_tuning_asks_the_whole_space_and_else_the_likely_ones(lab):
+def test_tuning_measures_the_whole_space(lab):
     gemm = next(variant for variant in VARIANTS if variant.name == "gemm")
     network = Network.mlp([30, 70, 20], seed=1)
     space = list(gemm.space(network.program.span(0, 2, 64), GPU))
@@ -469,10 +469,10 @@ def test_the_remembered_best_configuration_is_taken_without_tuning(lab):
 
 def remember(device, variant, seconds, spans):
     """Put times of a variant's spans into the store, as another process might."""
-    ask = Planner(NETWORK, device, 1, False, (variant,))
-    for found in ask._candidates():
+    planned = Planner(NETWORK, device, 1, False, (variant,))
+    for found in planned._candidates():
         if (found.start, found.stop) in spans:
-            span = ask.times.span(found.start, found.stop)
+            span = planned.times.span(found.start, found.stop)
             times.store_of(device).put(
                 span.signature, times.key_of(found.step), Timing(seconds, seconds, 0)
             )
@@ -504,20 +504,20 @@ THREE = ("naive", "local", "split")
 
 @given(st.sets(st.tuples(st.sampled_from(LAYERS), st.sampled_from(THREE))))
 def test_no_cover_mixes_measured_and_modelled(known):
-    variants = inference._named(THREE)
-    ask = Planner(NETWORK, GPU, 1, False, variants)
+    variants = inference._variants_of(THREE)
+    planned = Planner(NETWORK, GPU, 1, False, variants)
     candidates = [
         dataclasses.replace(c, timing=Timing(1e-3, 1e-3, 0))
         if ((c.start, c.stop), c.step.variant.name) in known else c
-        for c in ask._candidates()
+        for c in planned._candidates()
     ]
-    covers = ask._covers(candidates)
+    covers = planned._covers(candidates)
     measured = {tuple(c.timing is not None for c in x.candidates) for x in covers}
     complete = {span for span, _ in known} == set(LAYERS)
     assert measured == {(complete,) * 3}
 
 
-# What fails is left out -----------------------------------------------------------
+# Failures -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -528,18 +528,18 @@ def test_no_cover_mixes_measured_and_modelled(known):
         DeviceError("gpu has no room for 7 bytes: 5 are left"),
     ],
 )
-def test_what_fails_is_left_out_and_told(lab, error):
+def test_failing_candidates_are_left_out_and_reported(lab, error):
     lab.rule = lambda steps: (
         error if any(s.variant.name == "naive" for s in steps) else 1e-3
     )
-    with pytest.warns(ClnetWarning, match="^naive is left out: ") as told:
+    with pytest.warns(ClnetWarning, match="^naive is left out: ") as warned:
         plan = lab.plan(device=GPU, variants=["naive", "local"])
     assert names(plan) == ["local"] * 3
-    assert len(told) == 1
+    assert len(warned) == 1
     assert f"naive: failed: {error}".replace("\n", " ") in " ".join(plan.text.split())
 
 
-def test_what_failed_is_not_remembered(lab):
+def test_failures_are_not_remembered(lab):
     lab.rule = lambda steps: DeviceError("busy")
     with pytest.warns(ClnetWarning), pytest.raises(DeviceError):
         lab.plan(device=GPU, variants=["naive"])
@@ -564,7 +564,7 @@ def test_a_cover_that_fails_whole_is_left_out(lab):
     assert "naive, all ops: failed: naive differs" in plan.text
 
 
-def test_where_everything_fails_the_reasons_are_told(lab):
+def test_no_cover_is_an_error_with_the_failures(lab):
     lab.rule = lambda steps: DeviceError(f"{steps[0].variant.name} is broken")
     with pytest.warns(ClnetWarning), pytest.raises(DeviceError) as caught:
         lab.plan(device=GPU, variants=["naive", "host", "cpu"])
@@ -609,7 +609,7 @@ def test_an_empty_space_is_a_refusal(lab, monkeypatch):
     assert "spaceless (1-3): it has no configuration for this size" in plan.text
 
 
-def test_where_the_next_power_of_two_is_too_large_the_batch_is_measured(lab):
+def test_a_batch_is_measured_where_its_power_of_two_is_too_large(lab):
     lab.rule = lambda steps: (
         OutOfMemoryError("gpu has no room for 9 bytes: 8 are left")
         if steps[0].span.batch > 700 and steps[0].variant.name == "local" else 1e-3
@@ -623,10 +623,10 @@ def test_where_the_next_power_of_two_is_too_large_the_batch_is_measured(lab):
     lab.asked.clear()
     again = lab.plan(device=GPU, batch=700, variants=["naive", "local"])
     assert [s.variant for s in again.steps] == [s.variant for s in plan.steps]
-    assert len(lab.asked) <= 1  # what does not fit is asked for again
+    assert len(lab.asked) <= 1  # failures are not remembered
 
 
-def test_what_does_not_fit_at_all_is_left_out(lab):
+def test_candidates_out_of_memory_are_left_out(lab):
     lab.rule = lambda steps: (
         OutOfMemoryError("gpu has no room for 9 bytes: 8 are left")
         if steps[0].variant.name == "local" else 1e-3
@@ -680,16 +680,16 @@ def test_a_broken_variant_is_left_out_and_the_plan_works(
     network = Network.mlp([5, 7, 3], "tanh", seed=1)
     network.parameters = network.parameters + np.float32(0.1)
     monkeypatch.setattr(inference, "VARIANTS", (Broken(change=change), Naive()))
-    with pytest.warns(ClnetWarning, match="^broken(, all ops)? is left out: ") as told:
+    with pytest.warns(ClnetWarning, match="^broken(, all ops)? is left out: ") as seen:
         plan = network.compile(CPU, 2)
-    assert all(sentence in str(warning.message) for warning in told)
+    assert all(sentence in str(warning.message) for warning in seen)
     assert names(plan) == ["naive", "naive"]
     assert "broken: failed: " in plan.explain()
     x = inputs(network, 2)
     assert_right(network, x, plan(x))
 
 
-def test_what_does_not_build_says_so_without_tuning(monkeypatch):
+def test_a_failing_build_is_an_error_without_tuning(monkeypatch):
     broken = Broken(change={"defines": {"HAS_BIAS": "no such name ("}})
     monkeypatch.setattr(inference, "VARIANTS", (broken,))
     sentence = r"kernel dense/naive.cl does not build"
@@ -709,18 +709,18 @@ def test_what_does_not_build_says_so_without_tuning(monkeypatch):
     ],
     ids=["steep", "waves", "steps", "pieces"],
 )
-def test_networks_that_magnify_roundings_are_measured_all_the_same(
+def test_networks_that_magnify_roundings_are_measured(
     monkeypatch, layers
 ):
     """Right kernels then differ from the oracle, and from each other."""
     monkeypatch.setattr(inference, "VARIANTS", (Naive(), Generic(), Host()))
     network = Network(30, layers, seed=3)
-    plan = network.compile(CPU, 17)  # a warning would be an error
+    plan = network.compile(CPU, 17)  # warnings are errors
     assert "failed" not in plan.explain()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e38, -1e38])
-def test_networks_that_overflow_are_measured_all_the_same(monkeypatch, value):
+def test_networks_that_overflow_are_measured(monkeypatch, value):
     monkeypatch.setattr(inference, "VARIANTS", (Naive(), Generic()))
     network = Network.mlp([8, 9, 9, 3], ["identity", "identity", "sigmoid"], seed=3)
     network.parameters = np.full(network.parameters.shape, value)
@@ -730,7 +730,7 @@ def test_networks_that_overflow_are_measured_all_the_same(monkeypatch, value):
 
 
 @pytest.mark.parametrize("tune", [None, True, False])
-def test_plans_are_right_however_they_are_tuned(monkeypatch, tune):
+def test_plans_are_right_with_every_tuning(monkeypatch, tune):
     monkeypatch.setattr(inference, "VARIANTS", (Naive(), Generic(), Host()))
     plan = NETWORK.compile("cpu", 3, tune=tune)
     x = inputs(NETWORK, 3)

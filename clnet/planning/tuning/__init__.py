@@ -1,1 +1,5 @@
-"""Times of variants on devices: measured once (`measure`), remembered (`store`)."""
+"""Times of candidates and covers: measured once, and remembered in the tuning store.
+
+Start with `times`; `measure` times inference, `trial` training steps, `fingerprint`
+makes the store's keys, and `search` limits the time.
+"""

@@ -1,10 +1,10 @@
-"""Fingerprints: the code and the capabilities from which a step's launches follow.
+"""Fingerprints: digests of the code and the capabilities that define a step's launches.
 
 A variant's launches follow from the span, the configuration, the device's capabilities,
-the kernels' text, and the Python that describes them. The text of the last two is
-digested, not the launches: those of equal layers differ in offsets and in the keys of
-tables, and those of layers whose sizes `Span.signature` rounds alike in sizes too, and
-each would be measured for itself. Texts are read once in a process.
+the kernels' text, and the Python that describes them. The two texts are digested, not
+the launches: launches of equal layers differ in offsets and in the keys of tables, and
+those of layers whose sizes `Span.signature` rounds alike in sizes too; each would be
+measured separately. Texts are read once in a process.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from clnet.opencl.program import source_hash
 from clnet.runtime.binding import Step
 from clnet.variants.base import Variant
 
-# Of a device: where it is, and what no launch depends on.
-_APART = {
+# Fields of a device that no launch depends on.
+_IGNORED = {
     "index", "notes", "companions", "launch_cost", "global_memory", "largest_buffer",
 }
 # Modules that describe launches and the arrays that these read.
@@ -38,21 +38,22 @@ _IMPORT = re.compile(
 def fingerprint(step: Step) -> str:
     """Return a text that is equal for steps whose times are comparable.
 
-    Given the same span's signature, variant's name, configuration and device.
+    The signature of the span, the variant's name, the configuration and the device must
+    be equal besides.
     """
-    place = step.device
-    if place is None:
-        return _arithmetic()
-    launches = step.variant.launches(step.span, step.config, place)
+    device = step.device
+    if device is None:
+        return _numpy()
+    launches = step.variant.launches(step.span, step.config, device)
     kernels = (source_hash(source) for source in {one.source for one in launches})
     return _digest((
-        _capabilities(place), repr(step.variant), _code(type(step.variant)),
+        _capabilities(device), repr(step.variant), _code(type(step.variant)),
         *sorted(kernels),
     ))
 
 
-def _arithmetic() -> str:
-    """Return what computes NumPy's products: its version, its BLAS, and the threads."""
+def _numpy() -> str:
+    """Return NumPy's version, its BLAS, and the number of threads."""
     names = ("internal_api", "version", "architecture", "num_threads")
     libraries = sorted(
         " ".join(str(library.get(name)) for name in names) + " threads"
@@ -63,7 +64,7 @@ def _arithmetic() -> str:
 
 @cache
 def _libraries() -> Any:
-    """Return the BLAS libraries of NumPy, as far as they tell of their threads."""
+    """Return the BLAS libraries of NumPy that threadpoolctl knows."""
     # Not at the top: it takes 10 ms.
     from threadpoolctl import ThreadpoolController
 
@@ -72,34 +73,35 @@ def _libraries() -> Any:
         library.filepath for library in found.lib_controllers
         if "numpy" in library.filepath.lower()
     ]
-    return found.select(filepath=own) if own else found  # or those of a distribution
+    # The NumPy of a Linux distribution has its BLAS in another folder.
+    return found.select(filepath=own) if own else found
 
 
 @cache
-def _capabilities(place: Device) -> str:
+def _capabilities(device: Device) -> str:
     """Return a device's capabilities as text."""
-    named = (field.name for field in fields(place) if field.compare)
-    return repr({name: getattr(place, name) for name in named if name not in _APART})
+    names = (field.name for field in fields(device) if field.compare)
+    return repr({name: getattr(device, name) for name in names if name not in _IGNORED})
 
 
 @cache
 def _code(kind: type[Variant]) -> str:
-    """Return a digest of the modules that define a variant, and of those they import.
+    """Return a digest of the modules that define a variant, and of their imports.
 
-    Of the latter those of clnet's variants and storages.
+    The imports of clnet's variants, storages and launches count.
     """
-    waiting = {base.__module__ for base in kind.__mro__} - {"builtins", "typing"}
+    pending = {base.__module__ for base in kind.__mro__} - {"builtins", "typing"}
     texts: dict[str, str] = {}
-    while waiting:
-        name = waiting.pop()
+    while pending:
+        name = pending.pop()
         texts[name] = _text(name)
-        waiting |= set(_IMPORT.findall(texts[name])) - texts.keys()
+        pending |= set(_IMPORT.findall(texts[name])) - texts.keys()
     return _digest(text for _, text in sorted(texts.items()))
 
 
 @cache
 def _text(module: str) -> str:
-    """Return a module's source; "" where there is none, as of a console."""
+    """Return a module's source; "" where there is none, as in a console."""
     try:
         loader: Any = getattr(find_spec(module), "loader", None)
         return loader.get_source(module) or ""

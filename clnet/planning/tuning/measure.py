@@ -25,26 +25,26 @@ from clnet.runtime.executable import Executable
 
 Array = NDArray[Any]
 
-# Distinct samples of a check: the batch repeats them, so that as many of the oracle's
-# tell all its rows. A prime: rows that a kernel mixes up at a distance of its tiles or
-# lanes, powers of two, differ.
+# Distinct samples of a check. The batch repeats them, so that the oracle computes only
+# these. A prime: rows that a kernel confuses at the distance of its tiles or lanes,
+# powers of two, differ.
 PERIOD = 31
 # Relative, and far above rounding, for each type and precision.
 TOLERANCE = {"float32": 1e-5, "float64": 1e-13, "high": 1e-3, "medium": 1e-2}
-DEVIATIONS = 10.0  # what one random deviation of the oracle's stands for
-LARGEST = 1e-6  # of the type's largest number; sums of such numbers may overflow
-# A BLAS's worker threads spin on for some 100 to 200 ms after a call, and take a core
-# from whoever comes next (measured with OpenBLAS 0.3.31). So long is waited.
+SENSITIVITY = 10.0  # factor of the oracle's change under one random perturbation
+OVERFLOW_RATIO = 1e-6  # of the type's largest number: sums of such values may overflow
+# A BLAS's worker threads spin for some 100 to 200 ms after a call, and occupy cores
+# (measured with OpenBLAS 0.3.31). The next measurement waits for them.
 SPIN_SECONDS = 0.25
-THREADED = 1 << 18  # multiply-adds of one product from which a BLAS takes threads
-WARM_UP_SECONDS = 0.03  # until clocks are up and threads are on cores of their own
+THREADED = 1 << 18  # multiply-adds of a product for which a BLAS uses threads
+WARM_UP_SECONDS = 0.03  # until clocks are high and threads have cores of their own
 ROUNDS = 5
 ROUND_SECONDS = 4e-3  # a round repeats until it lasts this long
-LONGEST_SECONDS = 0.25  # what takes longer alone is not repeated
+LONGEST_SECONDS = 0.25  # a longer run is not repeated
 
 
 class WrongResultError(ClnetError):
-    """A kernel computed something else than the oracle."""
+    """A kernel's results differ from the oracle's."""
 
 
 def measure(
@@ -57,7 +57,7 @@ def measure(
     on_device: bool,
     alike: Sequence[Step] = (),
 ) -> Timing:
-    """Return how long steps take, after checking what they compute.
+    """Return the time of steps, after a check of their results.
 
     Parameters
     ----------
@@ -66,32 +66,32 @@ def measure(
     on_device : bool
         True: values start and stay in device memory. False: host arrays in and out.
     alike : sequence of Step
-        Steps of other layers that cost the same: they are timed along with `steps`,
-        and the time is shared among all, so that each finds its weights where it would
-        in the network, and not in the cache that a step run alone fills for itself.
+        Steps of other layers that cost the same. They are timed together with `steps`
+        and share the time equally, so that weights come from where they are in a whole
+        call, and not from a cache that one step fills for itself.
 
     Raises
     ------
     WrongResultError
-        If the result is not the oracle's.
+        If the results are not the oracle's.
     DeviceError
-        If it does not build or run.
+        If a launch does not build or run.
     """
-    anew = check(session, network, steps, inputs, outputs)
+    oracle_ran = check(session, network, steps, inputs, outputs)
     ops = [op for step in steps for op in step.span.ops]
-    if anew and threaded(ops, min(PERIOD, steps[0].span.batch)):
+    if oracle_ran and uses_threads(ops, min(PERIOD, steps[0].span.batch)):
         time.sleep(SPIN_SECONDS)
     timed = [*steps, *alike]
-    given = dict.fromkeys(inputs)
+    read = dict.fromkeys(inputs)
     written = {value for step in steps for value in step.span.outputs}
     for step in alike:
-        given.update(dict.fromkeys(v for v in step.span.inputs if v not in written))
+        read.update(dict.fromkeys(v for v in step.span.inputs if v not in written))
         written.update(step.span.outputs)
-    with faults(session):
+    with device_errors(session):
         executable = Executable(
-            session, network, timed, tuple(given), timed[-1].span.outputs, on_device
+            session, network, timed, tuple(read), timed[-1].span.outputs, on_device
         )
-        for value in given:
+        for value in read:
             values = _random((executable.batch, value.width))
             if on_device:
                 executable.write(value, values)
@@ -104,16 +104,16 @@ def measure(
 
         executable.run()
         finish()
-        found = timing(executable.run, finish)
-    share = found.seconds * len(alike) / (len(alike) + 1)
+        total = timing(executable.run, finish)
+    others = total.seconds * len(alike) / (len(alike) + 1)
     return replace(
-        found, seconds=found.seconds - share, latency=max(0.0, found.latency - share)
+        total, seconds=total.seconds - others, latency=max(0.0, total.latency - others)
     )
 
 
 @contextlib.contextmanager
-def faults(session: Session) -> Iterator[None]:
-    """Turn what OpenCL raises into a DeviceError; NumPy is silent on random inputs."""
+def device_errors(session: Session) -> Iterator[None]:
+    """Raise errors of OpenCL as DeviceError, and silence NumPy's warnings."""
     try:
         with np.errstate(all="ignore"):
             yield
@@ -129,12 +129,12 @@ def timing(
 ) -> Timing:
     """Return the times of `run` back to back, and of one `run` and `finish`.
 
-    Lower quartiles: what else the machine does only ever adds.
+    Both are lower quartiles: other work of the machine only adds time.
 
     Parameters
     ----------
     run, finish : callable
-        Enqueues what is timed, and waits for it.
+        Enqueues the work, and waits for its end.
     warm_up, longest : float or None
         Instead of `WARM_UP_SECONDS` and `LONGEST_SECONDS`.
     """
@@ -152,7 +152,7 @@ def timing(
         return Timing(alone, alone, 0.0)
     repeats = max(1, min(1000, int(ROUND_SECONDS / max(alone, 1e-7))))
 
-    def taken(repeats: int) -> float:
+    def seconds_of(repeats: int) -> float:
         start = time.perf_counter()
         for _ in range(repeats):
             run()
@@ -162,9 +162,9 @@ def timing(
     rounds: list[float] = []
     singles: list[float] = []
     for _ in range(ROUNDS):
-        rounds.append(taken(repeats))
-        # What fills a round alone has just been timed alone.
-        singles.append(taken(1) if repeats > 1 else rounds[-1])
+        rounds.append(seconds_of(repeats))
+        # A round of one run is a single run.
+        singles.append(seconds_of(1) if repeats > 1 else rounds[-1])
     low, median, high = statistics.quantiles(rounds, n=4)
     alone = statistics.quantiles(singles, n=4)[0]
     return Timing(low, alone, (high - low) / median)
@@ -177,33 +177,33 @@ def check(
     inputs: Sequence[Value],
     outputs: Sequence[Value],
 ) -> bool:
-    """Compare the whole result of steps on random inputs with the float64 oracle.
+    """Compare the results of steps on random inputs with the float64 oracle.
 
     Every sample and every output is compared. The inputs are `PERIOD` random samples,
     repeated to fill the batch; the oracle computes them once, in NumPy and float64.
 
     The norm of each sample's error must be at most `TOLERANCE` times the norm of the
-    oracle's outputs and of as many ones, and `DEVIATIONS` times the largest change of
-    a sample of the oracle's when all values differ by `TOLERANCE`: networks may magnify
-    roundings, up to jumping. Where values are so large that sums may overflow nothing
-    is compared.
+    oracle's outputs and of as many ones, plus `SENSITIVITY` times the largest change of
+    a sample of the oracle's when all values are perturbed by `TOLERANCE`: networks may
+    magnify roundings, and jump at thresholds. Nothing is compared where values are so
+    large that sums may overflow.
 
     Returns
     -------
     bool
-        Whether the oracle was asked anew: NumPy has then just worked.
+        Whether the oracle was computed, and not cached: NumPy's threads may still spin.
 
     Raises
     ------
     WrongResultError, DeviceError
-        If they differ, or the device fails.
+        If the results differ, or the device fails.
     """
-    with faults(session):
+    with device_errors(session):
         executable = Executable(session, network, steps, inputs, outputs)
         for array in executable.x.values():
             distinct = _random((min(PERIOD, array.shape[0]), array.shape[1]))
             array[...] = np.resize(distinct, array.shape)
-        # Copies: sums that are added to are input and output.
+        # Copies: an accumulator is both input and output.
         samples = {
             name: array[:PERIOD].copy() for name, array in executable.x.items()
         }
@@ -213,50 +213,50 @@ def check(
     before = _oracles.get(network)
     tolerance = tolerance_of(steps[0].span)
     oracle = _oracle(network, ops, samples, tolerance)
-    anew = _oracles.get(network) is not before
-    if oracle.largest > LARGEST * np.finfo(dtype).max:
-        return anew
+    oracle_ran = _oracles.get(network) is not before
+    if oracle.largest > OVERFLOW_RATIO * np.finfo(dtype).max:
+        return oracle_ran
     for value in outputs:
-        found = executable.result(value.name)
-        exact, moved = oracle.exact[value.name], oracle.moved[value.name]
-        for first in range(0, len(found), len(exact)):
+        result = executable.result(value.name)
+        exact, perturbed = oracle.exact[value.name], oracle.perturbed[value.name]
+        for first in range(0, len(result), len(exact)):
             fault = difference(
-                found[first : first + len(exact)], exact, moved, tolerance, first
+                result[first : first + len(exact)], exact, perturbed, tolerance, first
             )
             if fault is not None:
                 raise WrongResultError(f"{names_of(steps)} {fault}")
-    return anew
+    return oracle_ran
 
 
-def tolerance_of(what: Span | Program) -> float:
-    """Return the relative deviation of results that its type and precision allow."""
-    exact = what.precision == PRECISIONS[0]
-    return TOLERANCE[what.dtype if exact else what.precision]
+def tolerance_of(computation: Span | Program) -> float:
+    """Return the relative tolerance of the type and precision of a span or program."""
+    exact = computation.precision == PRECISIONS[0]
+    return TOLERANCE[computation.dtype if exact else computation.precision]
 
 
 def difference(
-    found: Array, exact: Array, moved: Array, tolerance: float, first: int = 0
+    result: Array, exact: Array, perturbed: Array, tolerance: float, first: int = 0
 ) -> str | None:
-    """Return how rows differ from the oracle's by more than rounding, or None.
+    """Return the first difference from the oracle beyond rounding, or None.
 
     Parameters
     ----------
-    found : ndarray, shape [rows, width]
+    result : ndarray, shape [rows, width]
         The result, or its first rows.
-    exact, moved : ndarray, shape [at least rows, width]
-        The oracle's, and the oracle's for values that differ by the tolerance.
+    exact, perturbed : ndarray, shape [at least rows, width]
+        The oracle's results, and those for values perturbed by the tolerance.
     tolerance : float
-        As `tolerance_of` says.
+        Of `tolerance_of`.
     first : int
-        Number of the first row, to be told.
+        Number of the first row, for the sentence.
     """
-    finite = np.isfinite(exact + moved)
-    exact, moved = np.where(finite, exact, 0.0), np.where(finite, moved, 0.0)
-    deviation = float(np.max(np.linalg.norm(moved - exact, axis=1), initial=0.0))
-    finite, exact = finite[: len(found)], exact[: len(found)]
-    distances = np.linalg.norm(np.where(finite, found, 0.0) - exact, axis=1)
+    finite = np.isfinite(exact + perturbed)
+    exact, perturbed = np.where(finite, exact, 0.0), np.where(finite, perturbed, 0.0)
+    change = float(np.max(np.linalg.norm(perturbed - exact, axis=1), initial=0.0))
+    finite, exact = finite[: len(result)], exact[: len(result)]
+    distances = np.linalg.norm(np.where(finite, result, 0.0) - exact, axis=1)
     sizes = np.linalg.norm(exact, axis=1) + np.sqrt(np.count_nonzero(finite, axis=1))
-    limits = tolerance * sizes + DEVIATIONS * deviation
+    limits = tolerance * sizes + SENSITIVITY * change
     wrong = np.flatnonzero(~(distances <= limits))  # NaN is wrong
     if not wrong.size:
         return None
@@ -268,12 +268,12 @@ def difference(
 
 
 def names_of(steps: Sequence[Step]) -> str:
-    """Return the names of the variants of steps."""
+    """Return the names of the steps' variants."""
     return ", ".join(sorted({step.variant.name for step in steps}))
 
 
-def threaded(ops: Iterable[Op], samples: int) -> bool:
-    """Return whether NumPy takes threads for ops on so many samples."""
+def uses_threads(ops: Iterable[Op], samples: int) -> bool:
+    """Return whether NumPy uses several threads for ops on so many samples."""
     return any(
         samples * op.storage.n_in * op.storage.n_out > THREADED
         for op in ops if isinstance(op, (Apply, ApplyT, Outer))
@@ -281,14 +281,14 @@ def threaded(ops: Iterable[Op], samples: int) -> bool:
 
 
 class _Oracle(NamedTuple):
-    """What ops give in float64, and what for values that differ by the tolerance."""
+    """Results of ops in float64, and those for values perturbed by the tolerance."""
 
     exact: dict[str, Array]
-    moved: dict[str, Array]
+    perturbed: dict[str, Array]
     largest: float  # of all values
 
 
-# Of each network the last one: configurations of one span are checked in a row.
+# The last one of each network: configurations of one span are checked in a row.
 _oracles: weakref.WeakKeyDictionary[Model, tuple[Any, _Oracle]] = (
     weakref.WeakKeyDictionary()
 )
@@ -301,31 +301,31 @@ def _oracle(
     shapes = tuple((name, array.shape) for name, array in samples.items())
     # The samples' values follow from their shapes.
     key = (network.version, ops, shapes, tolerance)
-    known = _oracles.get(network)
-    if known is not None and known[0] == key:
-        return known[1]
+    cached = _oracles.get(network)
+    if cached is not None and cached[0] == key:
+        return cached[1]
     exact = {name: array.astype(np.float64) for name, array in samples.items()}
-    moved = dict(exact)
+    perturbed = dict(exact)
     largest = 0.0
     with np.errstate(all="ignore"):
         for op in ops:
             for value in op.reads:
-                moved[value.name] = displaced(moved[value.name], tolerance)
+                perturbed[value.name] = perturb(perturbed[value.name], tolerance)
             # In float64, as the values are.
             run_op(op, exact, network.parameters)
-            run_op(op, moved, network.parameters)
+            run_op(op, perturbed, network.parameters)
             for value in op.writes:
                 sizes = np.abs(exact[value.name])
                 largest = np.fmax.reduce(sizes, axis=None, initial=largest)
-    found = _Oracle(exact, moved, largest)
-    _oracles[network] = (key, found)
-    return found
+    oracle = _Oracle(exact, perturbed, largest)
+    _oracles[network] = (key, oracle)
+    return oracle
 
 
-def displaced(values: Array, by: float) -> Array:
-    """Return values that differ by a share of themselves, up or down at random."""
+def perturb(values: Array, relative: float) -> Array:
+    """Return values changed by a relative amount, up or down at random."""
     signs = np.random.default_rng(1).choice((-1.0, 1.0), values.shape)
-    return np.asarray(values * (1 + by * signs))
+    return np.asarray(values * (1 + relative * signs))
 
 
 def _random(shape: tuple[int, ...]) -> Array:
@@ -333,10 +333,10 @@ def _random(shape: tuple[int, ...]) -> Array:
 
 
 def representative(batch: int) -> int:
-    """Return the batch that stands for `batch` in the tuning store.
+    """Return the batch that represents `batch` in the tuning store.
 
-    The next power of two: times of one batch size serve all up to it, so that a
-    program that meets many sizes is not measured for each.
+    It is the next power of two. Its times serve all sizes down to half of it, so that a
+    program of many batch sizes is not measured at each.
     """
     return 1 << (batch - 1).bit_length()
 

@@ -1,4 +1,4 @@
-"""A search for the best way: how long it may take, and what is seen of it meanwhile."""
+"""The time limit of a search, and its progress line."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import time
 from types import TracebackType
 from typing import Any
 
-PATIENCE = 1.0  # seconds until a search is spoken of
+PROGRESS_DELAY = 1.0  # seconds until the progress line appears
 
 
 class Search:
-    """What the searches for one plan share; a context, which ends its progress line.
+    """The limit and the progress line that the searches for one plan share.
+
+    A context manager, which closes the line.
 
     Parameters
     ----------
     seconds : float
-        After so many nothing more is measured than a plan needs.
+        The limit; after it, only what a plan needs is measured.
     progress : bool
-        Whether a line on stderr tells of what is measured, once that takes a while.
+        Whether a line on stderr shows what is measured, after `PROGRESS_DELAY`.
 
     Attributes
     ----------
@@ -32,12 +34,12 @@ class Search:
         self._line = _line() if progress else None
 
     @property
-    def over(self) -> bool:
-        """Whether its time is."""
+    def expired(self) -> bool:
+        """Whether the limit is over."""
         return time.perf_counter() >= self._end
 
-    def tell(self, what: str) -> None:
-        """Show that something more is measured now."""
+    def show(self, what: str) -> None:
+        """Count one more measurement, and show what it measures."""
         if self._line is not None:
             self._line.set_postfix_str(what, refresh=False)
             self._line.update()
@@ -50,16 +52,16 @@ class Search:
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the line."""
+        """Close the progress line."""
         if self._line is not None:
             self._line.close()
 
 
 def _line() -> Any:
-    """Return a line of tqdm's, which starts a thread."""
+    """Return a progress line. The import is late: tqdm starts a thread."""
     from tqdm import tqdm
 
     return tqdm(
-        desc="measuring kernels", delay=PATIENCE, leave=False, dynamic_ncols=True,
+        desc="measuring kernels", delay=PROGRESS_DELAY, leave=False, dynamic_ncols=True,
         bar_format="{desc}: {n_fmt} in {elapsed}{postfix}",
     )

@@ -14,7 +14,7 @@ from clnet.nn.model import Model
 from clnet.opencl.device import Device
 from clnet.opencl.session import Session, session
 from clnet.opencl.store import Store, Timing
-from clnet.planning.cover import Candidate, Cover, PlanReport
+from clnet.planning.cover import Candidate, Cover, PlanReport, device_name
 from clnet.planning.tuning.fingerprint import fingerprint
 from clnet.planning.tuning.measure import (
     SPIN_SECONDS,
@@ -25,7 +25,7 @@ from clnet.planning.tuning.measure import (
 from clnet.planning.tuning.search import Search
 from clnet.runtime.binding import Step
 
-ALIKE = 8  # equal spans that are timed together, at most
+MAX_ALIKE = 8  # equal spans that are timed together
 
 
 @cache
@@ -40,22 +40,22 @@ class Times:
     Parameters
     ----------
     network : Model
-        Whose parameters.
+        The network, for its parameters.
     program : Program
-        Lowered from it.
+        The program, lowered from it.
     device : Device
-        Where.
+        The device, with its companions.
     batch : int
-        Samples that are measured; those of the steps that are asked for may be others.
+        Samples of the measured spans; the steps of candidates may have others.
     report : PlanReport
-        Told of what fails although it is eligible.
+        Failures of eligible candidates are added to it.
     search : Search
-        Told of what is measured.
+        The progress line of what is measured.
 
     Attributes
     ----------
     whole : str
-        What the times of whole covers are of.
+        The kind of the whole covers' times.
     """
 
     whole = "host to host"
@@ -73,17 +73,17 @@ class Times:
         self.program = program
         self.device = device
         self.batch = batch
-        self._survey, self._search = report, search
-        self._found: dict[tuple[str, str], Timing | str] = {}
+        self._report, self._search = report, search
+        self._results: dict[tuple[str, str], Timing | str] = {}
         self._host_worked = False
 
     @property
     def session(self) -> Session:
-        """The device's, made when it is first asked for."""
+        """The device's session, made at the first use."""
         return session(self.device)
 
     def span(self, start: int, stop: int) -> Span:
-        """Return ops start … stop-1 at the batch that is measured."""
+        """Return ops start … stop-1 at the measured batch."""
         return self.program.span(start, stop, self.batch)
 
     def lookup(self, step: Step) -> Timing | None:
@@ -100,11 +100,11 @@ class Times:
         step = candidate.step
         span = self.span(candidate.start, candidate.stop)
         key = (span.signature, key_of(step))
-        if key not in self._found:
+        if key not in self._results:
             trial, *alike = (
                 replace(step, span=other) for other in self._alike(span, candidate)
             )
-            self._search.tell(step.variant.name)
+            self._search.show(step.variant.name)
             try:
                 timing = self._timed(
                     [trial], span.inputs, span.outputs,
@@ -112,14 +112,14 @@ class Times:
                 )
             except (DeviceError, WrongResultError) as error:
                 self._leave_out(step.variant.name, error, candidate)
-                self._found[key] = str(error)
+                self._results[key] = str(error)
             else:
-                self._found[key] = timing
+                self._results[key] = timing
                 store_of(self.device).put(*key, timing)
-        found = self._found[key]
-        if isinstance(found, str):
-            return replace(candidate, timing=None, fault=found)
-        return replace(candidate, timing=found, fault=None)
+        result = self._results[key]
+        if isinstance(result, str):
+            return replace(candidate, timing=None, fault=result)
+        return replace(candidate, timing=result, fault=None)
 
     def remembered_whole(self, cover: Cover) -> Cover:
         """Return a cover with its remembered whole time, if there is one."""
@@ -131,11 +131,11 @@ class Times:
         store_of(self.device).put(*self._whole_key(cover), cover.timing)
 
     def measured_whole(self, cover: Cover) -> Cover | None:
-        """Return the cover with its whole time, measured anew; None if it fails."""
+        """Return the cover with a new whole time; None if it fails."""
         steps = [
             replace(c.step, span=self.span(c.start, c.stop)) for c in cover.candidates
         ]
-        self._search.tell(f"{names_of(steps)}, {self.whole}")
+        self._search.show(f"{names_of(steps)}, {self.whole}")
         try:
             timing = self._timed(
                 steps, self.program.inputs, self.program.outputs, on_device=False
@@ -154,9 +154,9 @@ class Times:
         self, steps: Sequence[Step], inputs: Sequence[Value], outputs: Sequence[Value],
         *, on_device: bool, alike: Sequence[Step] = (),
     ) -> Timing:
-        """Measure steps, once the threads of the host's steps before have come to rest.
+        """Measure steps, after a pause where NumPy's threads may still spin.
 
-        Those would take a core from the device, where that is the CPU.
+        They would take a core from a device that is the CPU.
         """
         host = any(step.device is None for step in steps)
         if self._host_worked and not host:
@@ -168,10 +168,10 @@ class Times:
         )
 
     def _alike(self, span: Span, candidate: Candidate) -> list[Span]:
-        """Return a span, and the later ones of its kind that do not overlap."""
+        """Return a span, and the later equal ones that do not overlap."""
         n, length = len(self.program.ops), candidate.stop - candidate.start
         found, end = [span], candidate.stop
-        while end + length <= n and len(found) < ALIKE:
+        while end + length <= n and len(found) < MAX_ALIKE:
             other = self.span(end, end + length)
             if other.signature == span.signature:
                 found.append(other)
@@ -181,23 +181,20 @@ class Times:
         return found
 
     def _leave_out(self, what: str, error: ClnetError, candidate: Candidate) -> None:
-        """Tell the user, and `explain`, of what failed although it was eligible.
+        """Warn of the failure of an eligible candidate, and add it to the report.
 
-        Unless the batch itself may have room where the one that is measured has none.
+        Memory that is too small for the representative batch alone is raised instead.
         """
         too_large = isinstance(error, OutOfMemoryError)
         if too_large and self.batch != candidate.step.span.batch:
             raise error
         sentence = f"{what}: failed: {error}"
-        if sentence not in self._survey.failures:
-            self._survey.failures.append(sentence)
+        if sentence not in self._report.failures:
+            self._report.failures.append(sentence)
             warnings.warn(f"{what} is left out: {error}", ClnetWarning, stacklevel=2)
 
 
 def key_of(step: Step) -> str:
     """Return the store's key of a step: everything but device and span."""
-    place = "host" if step.device is None else (
-        "calling thread" if step.device.serial else "device"
-    )
     config = ",".join(f"{k}={v}" for k, v in sorted(step.config.items()))
-    return f"{step.variant.name}({config}) {place} {fingerprint(step)}"
+    return f"{step.variant.name}({config}) {device_name(step)} {fingerprint(step)}"

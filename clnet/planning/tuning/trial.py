@@ -1,6 +1,6 @@
 """Trials of training: steps run on random data, checked against the oracle, and timed.
 
-Nothing of the network changes: parameters and state are copies.
+Parameters and state are copies: the network does not change.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from clnet.opencl.session import Session
 from clnet.opencl.store import Timing
 from clnet.planning.tuning import measure
 from clnet.planning.tuning.measure import (
-    LARGEST,
+    OVERFLOW_RATIO,
     WrongResultError,
+    device_errors,
     difference,
-    displaced,
-    faults,
     names_of,
-    threaded,
+    perturb,
     timing,
     tolerance_of,
+    uses_threads,
 )
 from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay, TrainState
@@ -43,29 +43,29 @@ from clnet.variants.base import span_flops
 Array = NDArray[Any]
 
 TRIES = 2  # data sets; rounding may flip a count or a sign in one
-CHECKED_FLOPS = 3e8  # a check; a larger batch is checked by a smaller one
-LEAST_CHECKED = 64  # samples, however much that is
-LARGE = 1 << 22  # numbers that steps write, from which on the oracle takes seconds
-PASS = 64  # steps timed together at most, of launches that do many at once
-PASS_SECONDS = 5e-3  # as many as take so long
-LONGEST_SECONDS = 0.05  # what takes longer is not repeated
-WARM_UP = 0.2  # share of an inference's: trials follow each other
+CHECKED_FLOPS = 3e8  # of a check; larger batches are checked at a smaller size
+LEAST_CHECKED = 64  # samples, whatever they cost
+LARGE = 1 << 22  # numbers that steps write, for which the oracle takes seconds
+MAX_STEPS = 64  # timed together, of launches that run many
+PASS_SECONDS = 5e-3  # of the steps timed together
+LONGEST_SECONDS = 0.05  # a longer run is not repeated
+WARM_UP_RATIO = 0.2  # of inference's warm-up: trials follow each other
 BLOCK = 1 << 16  # random numbers, repeated
-KEEPING = (Dropout, Gather, Tally, Update)  # ops that differ from step to step
+STATEFUL = (Dropout, Gather, Tally, Update)  # ops that differ from step to step
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Where and on what steps of a training are tried.
+    """The device, the network and the program whose steps are timed.
 
     Attributes
     ----------
     session : Session
-        Where.
+        The device's session.
     network : Model
-        Whose parameters the trials start from.
+        The network; trials start from its parameters.
     program : Program
-        Of one step.
+        The program of one step.
     """
 
     session: Session
@@ -73,14 +73,14 @@ class Trial:
     program: Program
 
     def measure(self, steps: Sequence[Step], outputs: Sequence[Value]) -> Timing:
-        """Return how long one step of training takes, after checking its results.
+        """Return the time of one step of training, after a check of its results.
 
         Parameters
         ----------
         steps : sequence of Step
-            A part of the program, or all of it.
+            A part of the program, or the whole.
         outputs : sequence of Value
-            What they compute that is needed outside.
+            Results that later steps or the host read.
 
         Raises
         ------
@@ -89,88 +89,90 @@ class Trial:
         DeviceError
             If a launch does not build or run.
         """
-        with faults(self.session):
+        with device_errors(self.session):
             self._check(steps, outputs)
             replay, _ = self._replay(steps, 0)
-            replay.set(rate=0.0)  # so that nothing grows
-            made = self._pass(replay)  # sets the scalars
-            found = timing(
-                replay.run, self.session.finish, WARM_UP * measure.WARM_UP_SECONDS,
-                LONGEST_SECONDS,
+            replay.set(rate=0.0)  # parameters stay as they are
+            count = self._pass(replay)  # sets the scalars
+            total = timing(
+                replay.run, self.session.finish,
+                WARM_UP_RATIO * measure.WARM_UP_SECONDS, LONGEST_SECONDS,
             )
-        seconds = found.seconds / made
-        hand_over = max(0.0, found.latency - found.seconds)
-        return Timing(seconds, seconds + hand_over, found.spread)
+        seconds = total.seconds / count
+        sync = max(0.0, total.latency - total.seconds)
+        return Timing(seconds, seconds + sync, total.spread)
 
     def _pass(self, replay: Replay) -> int:
-        """Run as many steps as are to be timed together, and return how many."""
+        """Run the steps to be timed together, and return their number."""
         batch, samples = replay.batch, self._samples(replay.batch)
 
         def run(steps: int) -> int:
             epochs = replay.epochs_a_run(samples) if samples == batch else 0
             if epochs > 1 and steps > 1:
-                made = min(epochs, steps)
-                replay.run_epochs(samples, 0, made)
+                count = min(epochs, steps)
+                replay.run_epochs(samples, 0, count)
             else:
-                made = replay.run_pass(min(samples, steps * batch))
+                count = replay.run_pass(min(samples, steps * batch))
             self.session.finish()
-            return made
+            return count
 
-        made = run(1)  # what follows from the data alone takes its time here
+        count = run(1)  # includes launches that depend on the data alone
         if replay.many_at_once:
             start = time.perf_counter()
             run(1)
             alone = time.perf_counter() - start
-            made = run(max(1, min(PASS, int(PASS_SECONDS / alone))))
-        return made
+            count = run(max(1, min(MAX_STEPS, int(PASS_SECONDS / alone))))
+        return count
 
     def _check(self, steps: Sequence[Step], outputs: Sequence[Value]) -> None:
-        steps = _lighter(steps)
-        checked = tuple(map(_identity, steps))
-        if checked in self._passed:
+        """Compare the results of steps with the oracle's, once for each."""
+        steps = _reduced(steps)
+        keys = tuple(map(_key, steps))
+        if keys in self._checked:
             return
-        if _large(steps) and all((one,) in self._passed for one in checked):
+        if _large(steps) and all((key,) in self._checked for key in keys):
             return
         known = len(self._oracles)
         for seed in range(TRIES):
             fault = self._fault(steps, outputs, seed)
             if fault is None:
                 break
-        if len(self._oracles) > known and threaded(_ops(steps), steps[0].span.batch):
+        oracle_ran = len(self._oracles) > known
+        if oracle_ran and uses_threads(_ops(steps), steps[0].span.batch):
             time.sleep(measure.SPIN_SECONDS)
         if fault is not None:
             raise WrongResultError(f"{names_of(steps)} {fault}")
-        self._passed.add(checked)
+        self._checked.add(keys)
 
     def _fault(
         self, steps: Sequence[Step], outputs: Sequence[Value], seed: int
     ) -> str | None:
-        """Return how two steps of training differ from the oracle's, or None."""
+        """Return how two training steps differ from the oracle's, or None."""
         batch, ops = steps[0].span.batch, _ops(steps)
         replay, train_state = self._replay(steps, seed)
         for samples, count in self._passes(steps):
             replay.run_pass(samples, count)
-        asked = (tuple(map(id, ops)), batch, seed)
-        if asked not in self._oracles:
-            given = self._by_value(ops, batch, seed)
-            self._oracles[asked] = self._oracle(steps, outputs, given)
-        exact, moved, largest = self._oracles[asked]
-        if largest > LARGEST * np.finfo(self.program.dtype).max:
+        oracle_key = (tuple(map(id, ops)), batch, seed)
+        if oracle_key not in self._oracles:
+            inputs = self._random_inputs(ops, batch, seed)
+            self._oracles[oracle_key] = self._oracle(steps, outputs, inputs)
+        exact, perturbed, largest = self._oracles[oracle_key]
+        if largest > OVERFLOW_RATIO * np.finfo(self.program.dtype).max:
             return None
         self.session.finish()
-        flat = np.where(self._live, replay.read_gradients(), 0)  # nobody reads others
+        flat = np.where(self._live, replay.read_gradients(), 0)  # padding is not read
         values, state = train_state.values()
         results = {"parameters": values[self._live], "state": state[:, self._live]}
         for value in outputs:
             slot = self._slots.get(value.name)
             if slot is not None:
-                results[value.name] = _part(flat, slot)
+                results[value.name] = _slot_row(flat, slot)
             elif value.name not in results:
                 results[value.name] = replay.read(value)
         for name, expected in exact.items():
             fault = difference(
                 np.atleast_2d(results[name]), np.atleast_2d(expected),
-                np.atleast_2d(moved[name]), tolerance_of(self.program),
+                np.atleast_2d(perturbed[name]), tolerance_of(self.program),
             )
             if fault is not None:
                 return fault
@@ -179,7 +181,7 @@ class Trial:
     def _replay(
         self, steps: Sequence[Step], seed: int
     ) -> tuple[Replay, TrainState]:
-        """Return steps bound to memory that holds random inputs."""
+        """Return steps bound to memory that holds random inputs, and their state."""
         updates = any(isinstance(op, Update) for op in _ops(steps))
         train_state = self._train_state() if updates else self._unchanged
         data = self._data.setdefault(seed, {})
@@ -187,9 +189,9 @@ class Trial:
         replay = _Replay(
             self.session, steps, self.program.layout, train_state, self._data_set, data
         )
-        given = self._by_value(_ops(steps), replay.batch, seed, known)
+        inputs = self._random_inputs(_ops(steps), replay.batch, seed, known)
         flat = np.zeros(self.program.layout.size, self.program.dtype)
-        for value, rows in given.items():
+        for value, rows in inputs.items():
             slot = self._slots.get(value.name)
             if slot is None:
                 replay.write(value, rows)
@@ -200,14 +202,14 @@ class Trial:
         replay.set(rate=self._rate, seed=0, **words)
         return replay, train_state
 
-    def _by_value(
+    def _random_inputs(
         self, ops: Iterable[Op], batch: int, seed: int,
         known: Container[Value] = (),
     ) -> dict[Value, Array]:
-        """Return random inputs but for those known; of gradients nothing in padding."""
+        """Return random inputs of ops but those known; gradients' padding is zero."""
         numbers = np.random.default_rng(seed).uniform(-1, 1, BLOCK)
         numbers = numbers.astype(self.program.dtype)
-        given = {}
+        inputs = {}
         for i, value in enumerate(_inputs(ops)):
             if value in known:
                 continue
@@ -215,79 +217,80 @@ class Trial:
             rows = np.resize(np.roll(numbers, 997 * i), shape)
             slot = self._slots.get(value.name)
             if slot is not None:
-                rows = rows * _part(self._live, slot)
+                rows = rows * _slot_row(self._live, slot)
             elif value.rows == 1:  # sums and norms
                 rows = np.abs(rows)
-            given[value] = rows
-        return given
+            inputs[value] = rows
+        return inputs
 
     def _oracle(
         self, steps: Sequence[Step], outputs: Sequence[Value],
-        given: Mapping[Value, Array],
+        inputs: Mapping[Value, Array],
     ) -> tuple[dict[str, Array], dict[str, Array], float]:
-        """Return results in float64, those for displaced values, the largest value."""
+        """Return results in float64, those of perturbed values, the largest value."""
         batch, ops = steps[0].span.batch, _ops(steps)
         sides: list[tuple[dict[str, Any], Array]] = []
         for _ in range(2):
             values: dict[str, Any] = {
                 "batch": batch, "rate": self._rate, "seed": 0, "key": key(0, 0),
                 "state": self._state.astype(np.float64),
-                **{value.name: rows for value, rows in given.items()},
+                **{value.name: rows for value, rows in inputs.items()},
             }
             sides.append((values, self.network.parameters.astype(np.float64)))
         largest = 0.0
         tolerance = tolerance_of(self.program)
         for total, before in self._passes(steps):
             for number, first in enumerate(range(0, total, batch)):
-                here = min(batch, total - first)
+                samples = min(batch, total - first)
                 for values, _ in sides:
                     values.update(
-                        first=first, samples=here, seen=first + here,
+                        first=first, samples=samples, seen=first + samples,
                         fresh=number == 0, count=before + number,
                     )
                 for op in ops:
-                    for (values, parameters), by in zip(
+                    for (values, parameters), relative in zip(
                         sides, (0.0, tolerance), strict=True
                     ):
-                        _run(op, values, parameters, by)
+                        _run(op, values, parameters, relative)
                     sizes = [np.abs(sides[0][0][value.name]) for value in op.writes]
                     for size in sizes:
                         largest = np.fmax.reduce(size, axis=None, initial=largest)
-        found: list[dict[str, Array]] = []
+        results: list[dict[str, Array]] = []
         for values, parameters in sides:
-            kept = {value.name: values[value.name] for value in outputs}
-            kept.pop("parameters", None)
+            result = {value.name: values[value.name] for value in outputs}
+            result.pop("parameters", None)
             if any(isinstance(op, Update) for op in ops):
-                kept["parameters"] = parameters[self._live]
-                kept["state"] = values["state"][:, self._live]
-            found.append(kept)
-        return found[0], found[1], float(largest)
+                result["parameters"] = parameters[self._live]
+                result["state"] = values["state"][:, self._live]
+            results.append(result)
+        return results[0], results[1], float(largest)
 
     def _passes(self, steps: Sequence[Step]) -> list[tuple[int, int]]:
-        """Return samples and steps before of the passes that make two steps.
+        """Return the samples, and the steps before, of the passes of two steps.
 
-        Of large ones that keep nothing from step to step only one.
+        Large steps without state are one step.
         """
         batch = steps[0].span.batch
         samples = self._samples(batch)
         if samples > batch:
             return [(min(samples, 2 * batch), 0)]
-        keeps = any(isinstance(op, KEEPING) for op in _ops(steps))
-        return [(batch, 0), (batch, 1)] if keeps or not _large(steps) else [(batch, 0)]
+        stateful = any(isinstance(op, STATEFUL) for op in _ops(steps))
+        twice = stateful or not _large(steps)
+        return [(batch, 0), (batch, 1)] if twice else [(batch, 0)]
 
     def _samples(self, batch: int) -> int:
-        """Return the rows of the data set."""
+        """Return the number of rows of the data set."""
         return self._data_set[0].height(batch) if self._data_set else batch
 
     @cached_property
     def _data_set(self) -> tuple[Value, ...]:
-        """What batches are gathered from."""
+        """The values from which batches are gathered."""
         first = self.program.ops[0]
         return first.data if isinstance(first, Gather) else ()
 
     @cached_property
     def _data(self) -> dict[int, dict[Value, Memory]]:
-        """The data set of each seed: trials share it."""
+        """The data set of each seed, which trials share."""
         return {}
 
     def _train_state(self) -> TrainState:
@@ -299,8 +302,8 @@ class Trial:
         return self._train_state()
 
     @cached_property
-    def _passed(self) -> set[tuple[Any, ...]]:
-        """Steps that were right."""
+    def _checked(self) -> set[tuple[Any, ...]]:
+        """Keys of steps whose results were right."""
         return set()
 
     @cached_property
@@ -309,7 +312,7 @@ class Trial:
 
     @cached_property
     def _slots(self) -> dict[str, Slot]:
-        """Where each gradient lies in the flat buffer."""
+        """The slot of each gradient in the flat buffer."""
         return {
             op.gradient.name: op.weights if isinstance(op, Outer) else op.bias
             for op in self.program.ops if isinstance(op, (Outer, BiasGrad))
@@ -320,46 +323,46 @@ class Trial:
         return live_elements(self.program.layout, self.network.storages)
 
     @cached_property
-    def _rule(self) -> Optimiser | None:
+    def _optimiser(self) -> Optimiser | None:
         last = self.program.ops[-1]
         return last.optimiser if isinstance(last, Update) else None
 
     @property
     def _rate(self) -> float:
-        return 0.0 if self._rule is None else self._rule.rate
+        return 0.0 if self._optimiser is None else self._optimiser.rate
 
     @cached_property
     def _state(self) -> Array:
-        """The optimiser's state at first."""
-        rule = self._rule
-        slots = 0 if rule is None else rule.slots
+        """The optimiser's initial state."""
+        optimiser = self._optimiser
+        slots = 0 if optimiser is None else optimiser.slots
         state = np.zeros((slots, self.program.layout.size), self.program.dtype)
-        if rule is not None:
-            state[...] = np.reshape(rule.initial, (slots, 1))
+        if optimiser is not None:
+            state[...] = np.reshape(optimiser.initial, (slots, 1))
         return state
 
 
 class _Replay(Replay):
-    """Steps that share the memory of some values with others."""
+    """A replay that shares the memory of some values with others."""
 
     def __init__(
         self, session: Session, steps: Sequence[Step], layout: Layout,
         train_state: TrainState,
-        values: Container[Value], shared: dict[Value, Memory],
+        shared: Container[Value], memory: dict[Value, Memory],
     ) -> None:
-        self._sharing, self._shared_values = values, shared
+        self._shared_values, self._shared_memory = shared, memory
         super().__init__(session, steps, layout, train_state)
 
     def _value(self, value: Value) -> Memory:
-        if value not in self._sharing:
-            return super()._value(value)
         if value not in self._shared_values:
-            self._shared_values[value] = super()._value(value)
-        return self._shared_values[value]
+            return super()._value(value)
+        if value not in self._shared_memory:
+            self._shared_memory[value] = super()._value(value)
+        return self._shared_memory[value]
 
 
-def _identity(step: Step) -> tuple[Any, ...]:
-    """Return what tells a step from others in what it computes and how."""
+def _key(step: Step) -> tuple[Any, ...]:
+    """Return a key that is equal for steps of equal launches on equal values."""
     span = step.span
     config = tuple(sorted(step.config.items()))
     return tuple(map(id, span.ops)), span.batch, step.variant, config, step.device
@@ -372,11 +375,11 @@ def _ops(steps: Sequence[Step]) -> tuple[Op, ...]:
 def _inputs(ops: Iterable[Op]) -> tuple[Value, ...]:
     """Return the values that are read before any op writes them."""
     written: set[Value] = set()
-    found: dict[Value, None] = {}
+    read: dict[Value, None] = {}
     for op in ops:
-        found.update(dict.fromkeys(v for v in op.reads if v not in written))
+        read.update(dict.fromkeys(v for v in op.reads if v not in written))
         written.update(op.writes)
-    return tuple(found)
+    return tuple(read)
 
 
 def _large(steps: Sequence[Step]) -> bool:
@@ -385,23 +388,23 @@ def _large(steps: Sequence[Step]) -> bool:
     return sum(value.width * value.height(batch) for value in written) >= LARGE
 
 
-def _lighter(steps: Sequence[Step]) -> Sequence[Step]:
-    """Return steps for a batch that the oracle computes in a moment."""
+def _reduced(steps: Sequence[Step]) -> Sequence[Step]:
+    """Return the steps at a batch size of `CHECKED_FLOPS` at most, if none refuses."""
     batch = steps[0].span.batch
     flops = sum(span_flops(step.span) for step in steps)
     samples = max(LEAST_CHECKED, int(batch * CHECKED_FLOPS / max(1, flops)))
     if samples >= batch:
         return steps
-    lighter = [replace(step, span=replace(step.span, batch=samples)) for step in steps]
-    refused = [
-        step.variant.refuse(step.span, step.device) for step in lighter
+    reduced = [replace(step, span=replace(step.span, batch=samples)) for step in steps]
+    refusals = [
+        step.variant.refuse(step.span, step.device) for step in reduced
         if step.device is not None
     ]
-    return steps if any(refused) else lighter
+    return steps if any(refusals) else reduced
 
 
-def _run(op: Op, values: dict[str, Any], parameters: Array, by: float) -> None:
-    """Run an op in float64, on values displaced by a share of themselves."""
+def _run(op: Op, values: dict[str, Any], parameters: Array, relative: float) -> None:
+    """Run an op in float64, on values perturbed by a relative amount."""
     if isinstance(op, Gather):  # the data set may be large
         run_op(op, values, parameters)
         for value in op.batch:
@@ -409,10 +412,10 @@ def _run(op: Op, values: dict[str, Any], parameters: Array, by: float) -> None:
         return
     for value in op.reads:
         rows = values[value.name].astype(np.float64)
-        values[value.name] = displaced(rows, by) if by else rows
+        values[value.name] = perturb(rows, relative) if relative else rows
     run_op(op, values, parameters)
 
 
-def _part(flat: Array, slot: Slot) -> Array:
-    """Return a slot of a flat buffer, [1, size]."""
+def _slot_row(flat: Array, slot: Slot) -> Array:
+    """Return a slot of a flat buffer as a row, [1, size]."""
     return flat[np.newaxis, slot.offset : slot.offset + slot.size]
