@@ -1,6 +1,6 @@
 """Candidates: the implementations to measure, and clnet's own.
 
-A `Candidate` is a name in a study; what it prepares holds the memory for one case.
+A `Candidate` is a name in a study; `Prepared` holds its memory for one case.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BASES = {
 ENQUEUE_SECONDS = 3e-5  # a launch; three times that of a GPU's profiling queue
 
 Timer = Callable[[int], float]
-"""Repeats a run, and returns the seconds of one."""
+"""A function that repeats a run, and returns the seconds of one."""
 
 
 def bases(device: Device) -> Sequence[str]:
@@ -57,13 +57,13 @@ class RefusedError(ClnetError):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A candidate made ready for one case.
+    """A candidate prepared for one case.
 
     Attributes
     ----------
     check : callable
-        Returns the relative error of its results; raises `WrongError` if that is more
-        than the case allows.
+        Returns the relative error of its results; raises `WrongError` if it exceeds the
+        case's tolerance.
     timers : mapping of str to callable
         A factory of the timer for each basis that it offers.
     config : str
@@ -71,7 +71,7 @@ class Prepared:
     threads : int or None
         Host threads that it uses; None: unknown.
     spins : bool
-        Whether its threads go on spinning after a call, as a BLAS's do.
+        Whether its threads spin after a call, as a BLAS's do.
     """
 
     check: Callable[[], float]
@@ -99,19 +99,19 @@ class Candidate:
     requires: ClassVar[tuple[str, ...]] = ()
 
     def missing(self) -> str | None:
-        """Return None if it can be prepared, else what is not installed."""
+        """Return None if it can be prepared, else the name of a missing module."""
         for module in self.requires:
             if find_spec(module) is None:
                 return f"{module} is not installed"
         return None
 
     def prepare(self, case: Any, device: Device) -> Prepared:
-        """Return it ready for a case; any exception becomes a row."""
+        """Return it prepared for a case; any exception becomes a row."""
         raise NotImplementedError
 
 
 class Baseline(Candidate):
-    """Somebody else's implementation."""
+    """Another library's implementation."""
 
     timeout = 120.0
 
@@ -126,7 +126,7 @@ def forward(
 ) -> Prepared:
     """Return a feed-forward candidate: host array [batch, n_in] in, [batch, n_out] out.
 
-    Parameters are those of `Prepared`; the check and the timer ``"wall"`` are made.
+    Parameters are those of `Prepared`; the check and the timer ``"wall"`` are added.
     """
     return Prepared(
         lambda: check(case, call),
@@ -154,13 +154,13 @@ class ByVariant(Candidate):
     Attributes
     ----------
     variant : Variant
-        Which.
+        The variant.
     pinned : mapping of str to int
-        Fixed parts of the configuration; the first that has them counts.
+        Fixed parts of the configuration; the first configuration with them counts.
     by_layer : bool
         Whether each layer is a span of its own.
     one_core : bool
-        Whether it runs in the calling thread, on the device's serial place.
+        Whether it runs in the calling thread, on the device's serial companion.
     tune : bool
         Whether all configurations are measured, and the fastest taken.
     name : str
@@ -189,7 +189,7 @@ class ByVariant(Candidate):
         RefusedError
             If it cannot compute the network here.
         """
-        place = serial_place(device) if self.one_core else device
+        target = serial_device(device) if self.one_core else device
         program = case.network.program.at(case.precision)
         n = len(program.ops)
         reach = "layer" if self.by_layer else self.variant.reach
@@ -198,25 +198,25 @@ class ByVariant(Candidate):
         configs: dict[str, Config] = {}
         for start in range(0, n, length):
             span = program.span(start, min(start + length, n), case.batch)
-            sentence = self.variant.refuse(span, place)
-            if sentence is not None:
-                raise RefusedError(sentence)
+            refusal = self.variant.refuse(span, target)
+            if refusal is not None:
+                raise RefusedError(refusal)
             if span.signature not in configs:
-                configs[span.signature] = self._config(case, device, span, place)
+                configs[span.signature] = self._config(case, device, span, target)
             on_host = self.variant.name == "host"
             steps.append(
                 Step(
                     span, self.variant, configs[span.signature],
-                    None if on_host else place,
+                    None if on_host else target,
                 )
             )
         return tuple(steps)
 
     def _config(
-        self, case: Case, device: Device, span: Span, place: Device
+        self, case: Case, device: Device, span: Span, target: Device
     ) -> Config:
         space = [
-            config for config in self.variant.space(span, place)
+            config for config in self.variant.space(span, target)
             if self.pinned.items() <= config.items()
         ]
         if not space:
@@ -229,7 +229,7 @@ class ByVariant(Candidate):
         times: list[tuple[float, int]] = []
         faults = []
         for number, config in enumerate(space):
-            step = Step(span, self.variant, config, place)
+            step = Step(span, self.variant, config, target)
             try:
                 timing = measure(
                     session(device), case.network, [step], span.inputs, span.outputs,
@@ -246,9 +246,9 @@ class ByVariant(Candidate):
 
 @dataclass(frozen=True)
 class Serial(Candidate):
-    """The naive kernel on one core, in the calling thread; of a GPU, its host's.
+    """The naive kernel on one core of the host, in the calling thread.
 
-    The studies' serial program, the baseline of speed-ups on any device.
+    It is the studies' serial program, the baseline of speed-ups on any device.
     """
 
     name: str = "serial"
@@ -259,7 +259,7 @@ class Serial(Candidate):
 
     def prepare(self, case: Case, device: Device) -> Prepared:
         """Return its plan, timed by the host's clock alone."""
-        device = with_serial_place(device)
+        device = with_serial_device(device)
         naive = ByVariant(variant("naive"), one_core=True)
         plan = _plan(case, device, naive.steps(case, device))
         return forward(case, plan, config=device.name, threads=1)
@@ -286,7 +286,7 @@ class Planned(Candidate):
         )
         if all(step.device is not None for step in plan.steps):
             return prepared(case, device, plan.steps)
-        # A plan with the host in it needs host arrays.
+        # A plan with steps of the host needs host arrays.
         names = [variant.name for variant in VARIANTS if variant.name != "host"]
 
         def steps() -> tuple[Step, ...]:
@@ -302,16 +302,16 @@ class Planned(Candidate):
 
 def no_serial_device() -> str | None:
     """Return None if a device runs in the calling thread, else a sentence."""
-    if any(_is_serial(found) for found in devices()):
+    if any(_has_serial(found) for found in devices()):
         return None
     return "no OpenCL device here runs in the calling thread: PoCL's would"
 
 
-def with_serial_place(device: Device) -> Device:
-    """Return the device if it has a serial place, else one that does."""
-    if _is_serial(device):
+def with_serial_device(device: Device) -> Device:
+    """Return the device if it or a companion is serial, else another one like that."""
+    if _has_serial(device):
         return device
-    return next(found for found in devices() if _is_serial(found))
+    return next(found for found in devices() if _has_serial(found))
 
 
 def variant(name: str) -> Variant:
@@ -326,27 +326,33 @@ def named(options: Options, others: Iterable[str]) -> list[Candidate]:
     """Return the registered variants besides others, where candidates are named."""
     if options.variants is None:
         return []
-    there = set(others)
+    listed = set(others)
     return [
         ByVariant(variant, tune=options.tune) for variant in ALL_VARIANTS
-        if variant.name not in there
+        if variant.name not in listed
     ]
 
 
-def _is_serial(device: Device) -> bool:
-    return any(place.serial for place in device.places)
+def _has_serial(device: Device) -> bool:
+    return any(one.serial for one in device.places)
 
 
-def serial_place(device: Device) -> Device:
-    """Return a device's place in the calling thread; raise RefusedError if none is."""
-    for place in device.places:
-        if place.serial:
-            return place
-    raise RefusedError(f"{device.name} has no place that runs in the calling thread")
+def serial_device(device: Device) -> Device:
+    """Return the device or its companion that runs kernels in the calling thread.
+
+    Raises
+    ------
+    RefusedError
+        If there is none.
+    """
+    for one in device.places:
+        if one.serial:
+            return one
+    raise RefusedError(f"{device.name} has no companion in the calling thread")
 
 
 def prepared(case: Case, device: Device, steps: tuple[Step, ...]) -> Prepared:
-    """Return a candidate of clnet's that runs these steps."""
+    """Return a candidate that runs steps of clnet's."""
     on_host = any(step.device is None for step in steps)
     plan = _plan(case, device, steps)
     timers = {} if on_host else _timers(case, device, lambda: steps)
@@ -363,7 +369,7 @@ def _plan(case: Case, device: Device, steps: tuple[Step, ...]) -> Plan:
 def _timers(
     case: Case, device: Device, steps: Callable[[], tuple[Step, ...]]
 ) -> dict[str, Callable[[], Timer]]:
-    """Return the timers of steps that all run on the device."""
+    """Return the timers of steps without the host."""
     return {
         "stream": lambda: _stream(case, device, steps()),
         "device": lambda: _clock(case, device, steps(), lambda time: time.span),
@@ -424,7 +430,7 @@ def _clock(
 
 
 def steps_text(steps: Sequence[Step]) -> str:
-    """Return steps in a few words, equal neighbours counted."""
+    """Return steps as short text, equal neighbours counted."""
 
     def text(step: Step) -> str:
         config = _config_text(step.config)

@@ -29,8 +29,8 @@ from .studies import dispatch, feedforward, local, sparse, training
 from .timing import EFFORTS
 
 RESULTS = Path("benchmarks", "results")  # under the working directory
-NO_ONE = "none"
-QUIET = 0.5  # cores; where other programs use more, times on the host mean little
+NONE = "none"
+QUIET = 0.5  # load average above which times on the host mean little
 
 
 class Study(Protocol):
@@ -77,17 +77,17 @@ def run(
     device : str or None
         As for `clnet.device`.
     out : str or None
-        The folder of the files; None: that of `rows`, or `RESULTS`.
+        The folder of results; None: that of `rows`, or `RESULTS`.
     rows : str or None
         A CSV file to show instead of measuring.
     options : Options
-        Of the run.
+        The options of the run.
 
     Raises
     ------
     InputError, DeviceError, FormatError
-        If a name is unknown, there is no such device, the rows are another study's or
-        none, or a file cannot be read or written.
+        If a name or device is unknown, the rows are of another study or none, or a file
+        cannot be read or written.
     """
     if study is not None and study not in STUDIES:
         raise unknown("study", study, STUDIES)
@@ -205,9 +205,9 @@ def select(
     """
     _check_names("table", options.tables, {trial.table for trial in trials})
     _check_names("case", options.cases, {trial.case.name for trial in trials})
-    there = {c.name for trial in trials for c in trial.candidates}
-    _check_names("variant", options.variants, {*(there - baselines), NO_ONE})
-    _check_names("baseline", options.baselines, {*(there & baselines), NO_ONE})
+    known = {c.name for trial in trials for c in trial.candidates}
+    _check_names("variant", options.variants, {*(known - baselines), NONE})
+    _check_names("baseline", options.baselines, {*(known & baselines), NONE})
     found = []
     for trial in trials:
         if not (
@@ -216,20 +216,16 @@ def select(
             continue
         chosen = []
         for candidate in trial.candidates:
-            asked = (
+            names = (
                 options.baselines if candidate.name in baselines else options.variants
             )
-            if asked is None:
-                unasked = candidate.name not in trial.on_demand
-                wanted = unasked or options.effort == "full"
-            else:
-                wanted = _fits(candidate.name, asked)
-            if wanted:
+            default = candidate.name not in trial.on_demand or options.effort == "full"
+            if default if names is None else _fits(candidate.name, names):
                 chosen.append(candidate)
         if chosen:
             found.append(replace(trial, candidates=tuple(chosen)))
     if not found:
-        raise InputError("nothing is left to measure: select fewer names away")
+        raise InputError("nothing is left to measure: select more names")
     return tuple(found)
 
 
@@ -259,7 +255,7 @@ class _Progress:
         self._title = ""
 
     def start(self, trial: Trial) -> None:
-        """Show the trial that begins."""
+        """Show the trial to run."""
         self._title = f"{trial.table} {trial.case.name} batch {trial.case.batch}"
         self._line(f"[{self._done + 1}/{self._trials}] {self._title}")
 

@@ -1,8 +1,8 @@
 """The harness: prepare candidates, check their results, time them, keep every row.
 
-A study consists of trials: a case and its candidates. Each candidate is prepared and
-its results are compared with the float64 oracle; one that is missing, refuses, fails or
-is wrong becomes a row that says so. The others are timed in turn (`timing`).
+A study consists of trials: a case and its candidates. Each candidate is prepared, and
+its results are compared with the float64 oracle. One that is missing, refuses, fails or
+is wrong has a row that says so. The others are timed in turn (`timing`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .roofline import Floor, Roofline
 from .timing import Effort, TimedCandidate, interleave
 
 REASON_LENGTH = 200  # letters
-DATA = "data"  # the candidate of a row that says that the case's data are missing
+DATA = "data"  # the candidate of the row of a case whose data are missing
 # The options that only some studies take, and their names on the command line.
 STUDY_OPTIONS = {
     "batches": "--batch", "precisions": "--precision", "tune": "--tune",
@@ -53,7 +53,7 @@ class Options:
     tables, cases : sequence of str or None
         Names, with ``*`` and ``?``.
     variants, baselines : sequence of str or None
-        Names of candidates, clnet's and others; ``["none"]``: no one.
+        Names of candidates, clnet's and others; ``["none"]``: none.
     bases : sequence of str or None
         Of the study's `BASES`.
     tune : bool
@@ -93,12 +93,12 @@ class Options:
             value = getattr(self, field.name)
             refused = field.name in STUDY_OPTIONS and field.name not in taken
             if refused and value != field.default:
-                others = ", ".join(
+                allowed = ", ".join(
                     option for name, option in STUDY_OPTIONS.items() if name in taken
                 )
                 raise InputError(
                     f"the study {study} takes no {STUDY_OPTIONS[field.name]}"
-                    + (f", but {others}" if others else "")
+                    + (f", but {allowed}" if allowed else "")
                 )
 
 
@@ -115,7 +115,7 @@ class Trial:
     candidates : tuple of Candidate
         Its implementations.
     on_demand : frozenset of str
-        Names of candidates that take long: only run if named.
+        Names of slow candidates, which run only if named.
     against : tuple of str
         Baselines; ratios are those to the first that was measured.
     """
@@ -131,7 +131,7 @@ class Trial:
 def time_limit(seconds: float | None) -> Iterator[None]:
     """Raise TimeoutError in the block after so many seconds.
 
-    Without effect on systems without interval timers, and outside the main thread.
+    There is no limit on systems without interval timers, or outside the main thread.
     """
     main = threading.current_thread() is threading.main_thread()
     if seconds is None or not main or not hasattr(signal, "setitimer"):
@@ -171,7 +171,7 @@ class Harness:
     study : str
         Name of the study.
     device : Device
-        Where it runs.
+        The device to measure.
     effort : Effort
         The rounds.
     bases : sequence of str
@@ -205,10 +205,10 @@ class Harness:
         self._environment: dict[str, Any] = {
             **device_identity(device), **versions(), "load": load(),
         }
-        here = [self._environment[name] for name in ENVIRONMENT]
+        current = [self._environment[name] for name in ENVIRONMENT]
         self._done: dict[tuple[Any, ...], dict[str, Measurement]] = {}
         for row in done:
-            if [getattr(row, name) for name in ENVIRONMENT] == here:
+            if [getattr(row, name) for name in ENVIRONMENT] == current:
                 self._done.setdefault(_subject(row), {})[row.basis] = row
 
     def done(self, trial: Trial) -> list[Measurement]:
@@ -227,8 +227,8 @@ class Harness:
         ready = []
         for candidate in trial.candidates:
             earlier = self._earlier(trial, candidate.name)
-            given_up = "" in earlier and earlier[""].status != "missing"
-            if given_up or earlier.keys() >= set(self._bases):
+            failed = "" in earlier and earlier[""].status != "missing"
+            if failed or earlier.keys() >= set(self._bases):
                 continue
             self._log(f"{candidate.name}: preparing")
             prepared = self._prepare(trial, candidate)
@@ -241,7 +241,7 @@ class Harness:
             for basis in self._bases:
                 self._measure(trial, basis, ready, floor)
         finally:
-            # Plans and their actions form cycles that hold the device's memory.
+            # Plans and their actions are reference cycles that hold device memory.
             ready.clear()
             gc.collect()
 
@@ -275,19 +275,19 @@ class Harness:
         self, trial: Trial, basis: str, ready: Sequence[Ready], floor: Floor | None
     ) -> None:
         entries: list[tuple[Ready, TimedCandidate]] = []
-        for one in ready:
-            timers = one.prepared.timers
-            if basis not in timers or basis in self._earlier(trial, one.name):
+        for candidate in ready:
+            timers = candidate.prepared.timers
+            if basis not in timers or basis in self._earlier(trial, candidate.name):
                 continue
             try:
-                entry = TimedCandidate(timers[basis](), one.prepared.spins)
+                entry = TimedCandidate(timers[basis](), candidate.prepared.spins)
             except Exception as fault:  # as above
-                self._add_failure(trial, one.name, basis, fault)
+                self._add_failure(trial, candidate.name, basis, fault)
             else:
-                entries.append((one, entry))
+                entries.append((candidate, entry))
         if not entries:
             return
-        self._log(f"{basis}: {', '.join(one.name for one, _ in entries)}")
+        self._log(f"{basis}: {', '.join(candidate.name for candidate, _ in entries)}")
         gc.collect()
         gc.disable()  # as timeit does
         try:
@@ -301,8 +301,8 @@ class Harness:
         entries: Sequence[tuple[Ready, TimedCandidate]], floor: Floor | None,
     ) -> None:
         quartiles: dict[str, list[float]] = {
-            one.name: np.quantile(entry.samples, (0.25, 0.5, 0.75)).tolist()
-            for one, entry in entries if entry.samples and entry.fault is None
+            candidate.name: np.quantile(entry.samples, (0.25, 0.5, 0.75)).tolist()
+            for candidate, entry in entries if entry.samples and entry.fault is None
         }
         medians = {name: median for name, (_, median, _) in quartiles.items()}
         medians |= {
@@ -310,21 +310,22 @@ class Harness:
             if row.basis == basis and row.median is not None
         }
         against = next((name for name in trial.against if name in medians), "")
-        for one, entry in entries:
+        for candidate, entry in entries:
             if entry.fault is not None:
-                self._add_failure(trial, one.name, basis, entry.fault)
-            if one.name not in quartiles:
+                self._add_failure(trial, candidate.name, basis, entry.fault)
+            if candidate.name not in quartiles:
                 continue
-            low, median, high = quartiles[one.name]
+            low, median, high = quartiles[candidate.name]
             bounds = {} if floor is None else {
                 "floor": floor.seconds, "bound": floor.bound,
                 "over_floor": median / floor.seconds, "bandwidth": floor.bandwidth,
                 "rate": floor.rate,
             }
             self._add(
-                trial, one.name, status="measured", basis=basis, median=median, low=low,
-                high=high, config=one.prepared.config, rounds=len(entry.samples),
-                error=one.error, threads=one.prepared.threads, against=against,
+                trial, candidate.name, status="measured", basis=basis, median=median,
+                low=low, high=high, config=candidate.prepared.config,
+                rounds=len(entry.samples), error=candidate.error,
+                threads=candidate.prepared.threads, against=against,
                 ratio=medians[against] / median if against else None, **bounds,
             )
 

@@ -19,12 +19,12 @@ STATUSES = ("measured", "missing", "refused", "failed", "wrong")
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """The time of one candidate on one case by one clock, or why there is none.
+    """The time of one candidate on one case by one clock, or the reason for none.
 
     Attributes
     ----------
     study, table, case : str
-        Where the row belongs.
+        Names of the study, its table and the case.
     sizes, activation, batch, dtype, precision, seed
         As in `cases.dense.Case`; sizes joined by dashes.
     candidate, config : str
@@ -42,7 +42,7 @@ class Measurement:
     effort : str
         ``"quick"``, ``"normal"`` or ``"full"``.
     error, tolerance : float or None
-        The result's relative distance from the float64 oracle, and what was allowed.
+        The result's relative distance from the float64 oracle, and its limit.
     against : str
         The baseline of `ratio`.
     ratio : float or None
@@ -139,9 +139,9 @@ def measurements(table: pd.DataFrame) -> list[Measurement]:
 
 
 def latest(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the last of the rows on each subject and basis, in the first one's place.
+    """Return the last row of each subject and basis, in the order of the first ones.
 
-    A row without a basis, which says why nothing was timed, yields to any later one.
+    A row without a basis, which says why nothing was timed, is dropped for a later one.
     """
     key = [*SUBJECT, *ENVIRONMENT]
     order = table.groupby(key, sort=False).ngroup().argsort(kind="stable")

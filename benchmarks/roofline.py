@@ -1,9 +1,9 @@
 """The roofline: a lower bound of a case's time, from the device's measured speeds.
 
-A case moves at least its bytes and does its operations; neither goes faster than a
-kernel that does nothing else (Williams, Waterman and Patterson, "Roofline", 2009).
-The floor is the larger of the two times. The rate is that of plain multiply-adds, so
-matrix units can be faster than the floor.
+A case moves at least its bytes and does its operations; neither is faster than a kernel
+that does nothing else (Williams, Waterman and Patterson, "Roofline", 2009). The floor
+is the larger of the two times. The rate is that of plain multiply-adds, so matrix units
+can be faster than the floor.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ READ = 1 << 28  # bytes read on a CPU at least, in passes over one array
 SMALL = 1 << 12  # bytes of the smallest array measured on a CPU
 ITEMS = 2048  # work-items resident on a GPU's compute unit
 GROUP = 256  # work-items of a group there
-GROUPS_PER_CORE = 64  # a runtime shares many groups evenly
+GROUPS_PER_CORE = 64  # a runtime balances many groups
 STEPS = {True: 1 << 18, False: 1 << 12}  # multiply-adds a chain, on a CPU or else
 
 
@@ -59,7 +59,7 @@ class Floor:
 
 
 def lower_bound(bytes_: float, flops: float, bandwidth: float, rate: float) -> Floor:
-    """Return the floor of so many bytes and operations."""
+    """Return the floor of a number of bytes and of operations."""
     times = {"bytes": bytes_ / bandwidth, "flops": flops / rate}
     bound = max(times, key=lambda name: times[name])
     return Floor(times[bound], bound, bandwidth, rate)
@@ -71,7 +71,7 @@ class Roofline:
     Parameters
     ----------
     device : Device
-        Where.
+        The device to measure.
     """
 
     def __init__(self, device: Device) -> None:
@@ -162,9 +162,9 @@ class Roofline:
         return flops / self._seconds(launch, *numbers, sums)
 
     def delay(self, seconds: float) -> Callable[[], object]:
-        """Return a function that enqueues a kernel of about so many seconds.
+        """Return a function that enqueues a kernel of about a number of seconds.
 
-        One work-item, on the profiling session's queue.
+        The kernel is one work-item, on the profiling session's queue.
         """
         width, chains, trial = 4, 1, STEPS[False]
         launch = Launch(
@@ -173,8 +173,8 @@ class Roofline:
         )
         sums = Memory(self._session, width * np.dtype(np.float32).itemsize)
         numbers = (np.float32(0.999), np.float32(0.001))
-        lasted = self._seconds(launch, *numbers, np.int32(trial), sums)
-        steps = math.ceil(trial * seconds / lasted)
+        measured = self._seconds(launch, *numbers, np.int32(trial), sums)
+        steps = math.ceil(trial * seconds / measured)
         return enqueuer(self._session, launch, *numbers, np.int32(steps), sums)
 
     @cached_property
@@ -196,26 +196,26 @@ class Roofline:
         return NANOSECOND * float(min(times))
 
 
-def enqueuer(here: Session, launch: Launch, *arguments: Any) -> Callable[[], Any]:
+def enqueuer(target: Session, launch: Launch, *arguments: Any) -> Callable[[], Any]:
     """Return a function that enqueues a kernel, and keeps its memory alive.
 
     Parameters
     ----------
-    here : Session
-        Its queue and device.
+    target : Session
+        The session, for its queue and device.
     launch : Launch
         The kernel and its sizes.
     *arguments
-        Of the kernel: `Memory` and NumPy numbers.
+        The kernel's arguments: `Memory` and NumPy numbers.
     """
     import pyopencl as cl
 
-    kernel = here.kernel(launch, here.device)
+    kernel = target.kernel(launch, target.device)
     kernel.set_args(*(a.argument if isinstance(a, Memory) else a for a in arguments))
 
     def enqueue(_: object = arguments) -> Any:
         return cl.enqueue_nd_range_kernel(
-            here.queue, kernel, launch.global_size, launch.local_size
+            target.queue, kernel, launch.global_size, launch.local_size
         )
 
     return enqueue

@@ -1,4 +1,4 @@
-"""Baselines that may crash the process: tried in a child process first."""
+"""Baselines that may crash the process: run in a child process first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .cases.dense import Case
 
 TINY = Case("tiny", (3, 4, 2), "tanh", 2)
 TIMEOUT = 60.0  # seconds for the child
-# The parent's path of the package first: it may have the benchmarks beside it.
+# The child takes the parent's path of the package, which may include the benchmarks.
 CHILD = (
     "import pickle, sys, clnet; data = sys.stdin.buffer; "
     "clnet.__path__[:] = pickle.load(data); function, *values = pickle.load(data); "
@@ -50,16 +50,16 @@ class Guarded(Candidate):
         object.__setattr__(self, "timeout", self.baseline.timeout)
 
     def missing(self) -> str | None:
-        """Return the baseline's answer."""
+        """Return the baseline's reason."""
         return self.baseline.missing()
 
     def prepare(self, case: Any, device: Device) -> Prepared:
-        """Return it ready.
+        """Return the baseline prepared.
 
         Raises
         ------
         CrashedError
-            If it ends the child process, or does not let it end.
+            If the child process crashes, or does not end.
         """
         baseline: Any = self.baseline  # a frozen dataclass, which is hashable
         reason = _crash(baseline, device.index, device.name)
@@ -79,7 +79,7 @@ def _crash(baseline: Any, index: str, name: str) -> str | None:
             timeout=TIMEOUT, check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"a tiny case was not done after {TIMEOUT:g} s in a process of its own"
+        return f"a tiny case was not done after {TIMEOUT:g} s in a child process"
     if done.returncode < 0:
         ended_by = signal.Signals(-done.returncode).name
         return f"it ended its process by {ended_by} on a tiny case"
@@ -87,6 +87,6 @@ def _crash(baseline: Any, index: str, name: str) -> str | None:
 
 
 def compute_tiny_case(baseline: Any, index: str, name: str) -> None:
-    """Let a baseline compute a tiny case: the work of the child process."""
+    """Compute a tiny case by a baseline, in the child process."""
     device = next((d for d in devices() if d.index == index), Device(name))
     baseline.prepare(TINY, device).check()

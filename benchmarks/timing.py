@@ -53,9 +53,9 @@ class TimedCandidate:
     Attributes
     ----------
     timer : callable
-        Runs so many times; returns the seconds of one run.
+        Takes the number of runs; returns the seconds of one.
     spins : bool
-        Whether the candidate's threads go on spinning after a run.
+        Whether the candidate's threads spin after a run.
     repeats : int
         Runs a block.
     samples : list of float
@@ -85,7 +85,7 @@ class TimedCandidate:
             self.repeats = math.ceil(self.repeats * min(10.0, max(1.5, factor)))
 
     def block(self) -> None:
-        """Measure one block, after an untimed run that wakes threads, fills caches."""
+        """Measure one block after an untimed run, which wakes threads, fills caches."""
         start = time.perf_counter()
         if self.repeats > 1:
             self.timer(1)
@@ -98,22 +98,22 @@ def interleave(
     effort: Effort,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Measure candidates in rounds, after one round of warming up.
+    """Measure candidates in rounds, after one warm-up round.
 
     Parameters
     ----------
     entries : sequence of TimedCandidate
-        Their samples are filled; one that raises gets its fault and is left out.
+        Their samples are filled. One that raises has a fault, and is left out.
     effort : Effort
         The rounds.
     pause : callable
-        Waits so many seconds.
+        Waits for a number of seconds.
     """
     spun = True  # by the oracle
     for number in range(-1, effort.rounds):
         for entry in entries if number % 2 else reversed(entries):
-            spent = entry.spent > effort.budget and len(entry.samples) >= MIN_ROUNDS
-            if spent or entry.fault is not None:
+            done = entry.spent > effort.budget and len(entry.samples) >= MIN_ROUNDS
+            if done or entry.fault is not None:
                 continue
             pause(SPIN_SECONDS if spun else SETTLE_SECONDS)
             spun = entry.spins

@@ -1,1 +1,1 @@
-"""Baselines: other libraries' implementations of the cases."""
+"""Baselines: other libraries, on the same cases."""

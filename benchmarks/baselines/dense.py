@@ -1,4 +1,4 @@
-"""Inference of fully connected networks, each as the library's manual writes it."""
+"""Inference of fully connected networks, each as in the library's manual."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class NumPy(Baseline):
 
 
 class OnTorch(Baseline):
-    """A baseline of PyTorch's: its name tells the device."""
+    """A baseline of PyTorch's; its name determines the device."""
 
     requires = ("torch",)
     on_cpu = ("torch", "torch-cpu-compile")
 
     def missing(self) -> str | None:
-        """Return that PyTorch is not installed, or finds no CUDA device it needs."""
+        """Return None, or that PyTorch or a CUDA device is missing."""
         reason = super().missing()
         if reason is None and self.name not in self.on_cpu:
             import torch
@@ -72,16 +72,16 @@ class OnTorch(Baseline):
 class Torch(OnTorch):
     """PyTorch: a Sequential of Linear and activation, in inference mode.
 
-    Of the highest precision in float32, of ``"high"`` with TF32 products, of
-    ``"medium"`` in bfloat16 from the first layer to the last.
+    The highest precision is float32, ``"high"`` has TF32 products, and ``"medium"`` is
+    bfloat16 from the first layer to the last.
 
     Attributes
     ----------
     name : str
         ``"torch"`` on the CPU; on a CUDA device ``"torch-cuda"``, run op by op,
         ``"torch-graph"``, replayed as one CUDA graph, ``"torch-compile"``, with mode
-        max-autotune, or ``"torch-compile-graph"``, the same kernels captured here as
-        one graph, which the host replays faster than that mode's own.
+        max-autotune, or ``"torch-compile-graph"``, its kernels captured here as one
+        graph, which the host replays faster than that mode's.
     """
 
     name: str = "torch"
@@ -107,7 +107,7 @@ class Torch(OnTorch):
         model.to("cuda")
         graph = self.name.endswith("graph")
         if "compile" in self.name:
-            torch._dynamo.reset()  # after eight networks it would stop compiling
+            torch._dynamo.reset()  # it compiles eight networks at most
             mode = "max-autotune-no-cudagraphs" if graph else "max-autotune"
             model = torch.compile(model, mode=mode)
         return graphed(case, model) if graph else eager(case, model)
@@ -205,8 +205,8 @@ def graphed(case: Case, model: Any) -> Prepared:
 def _cuda_timers(run: Callable[[], None]) -> dict[str, Callable[[], Timer]]:
     """Return the timers of a function that enqueues work on CUDA.
 
-    Runs follow each other by the device's clock too: an event before a single run
-    would count the host's time to enqueue it.
+    By the device's clock runs are timed back to back too: the time of a single run
+    after an event would include the host's enqueueing.
     """
     import torch
 
@@ -292,14 +292,14 @@ def _onnx(case: Case) -> bytes:
 
 @dataclass(frozen=True)
 class ScikitLearn(Baseline):
-    """scikit-learn's MLPRegressor, its weights put in by hand."""
+    """scikit-learn's MLPRegressor with the case's weights."""
 
     name: str = "sklearn"
 
     requires = ("sklearn",)
 
     def prepare(self, case: Case, device: Device) -> Prepared:
-        """Return `predict` of a model that was never fitted."""
+        """Return `predict` of a model that is not fitted."""
         from sklearn.neural_network import MLPRegressor
 
         kind = name_elsewhere(
@@ -321,12 +321,12 @@ class ScikitLearn(Baseline):
         )
 
 
-def _lend_opencl() -> None:
-    """Let tinygrad find pyopencl's OpenCL loader if the system has none."""
+def _set_opencl_path() -> None:
+    """Point tinygrad to pyopencl's OpenCL loader if the system has none."""
     import pyopencl
 
-    brought = Path(pyopencl.__file__).parent.glob(".libs/libOpenCL*")
-    if find_library("OpenCL") is None and (file := next(brought, None)):
+    bundled = Path(pyopencl.__file__).parent.glob(".libs/libOpenCL*")
+    if find_library("OpenCL") is None and (file := next(bundled, None)):
         os.environ.setdefault("OPENCL_PATH", str(file))
 
 
@@ -339,13 +339,13 @@ class Tinygrad(Baseline):
     requires = ("tinygrad",)
 
     def prepare(self, case: Case, device: Device) -> Prepared:
-        """Return the captured calls, if its device is ours."""
-        _lend_opencl()
-        from tinygrad import Device as Places
+        """Return the captured calls, if tinygrad's device is the same."""
+        _set_opencl_path()
+        from tinygrad import Device as TinygradDevice
         from tinygrad import Tensor, TinyJit
 
-        found = Places["CL"].device_name.strip()
-        if found not in {place.name for place in device.places}:
+        found = TinygradDevice["CL"].device_name.strip()
+        if found not in {one.name for one in device.places}:
             raise RefusedError(f"tinygrad takes {found}, not {device.name}")
         kind = name_elsewhere(
             case.activation, {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu"}
@@ -378,7 +378,7 @@ class CuPy(Baseline):
     requires = ("cupy",)
 
     def missing(self) -> str | None:
-        """Return that it is not installed, or that CUDA has no device."""
+        """Return None, or that CuPy or a CUDA device is missing."""
         reason = super().missing()
         if reason is None:
             import cupy
@@ -426,14 +426,15 @@ def on_cupy(case: Case, model: Callable[[Any], Any]) -> Prepared:
     timers: dict[str, Callable[[], Timer]] = {"stream": lambda: stream}
     return forward(case, lambda x: cupy.asnumpy(model(cupy.asarray(x))), timers)
 
+
 def dense_baselines(fann_library: str | None) -> tuple[Candidate, ...]:
     """Return every baseline, in the order of the tables.
 
-    Those that may crash the process are tried in a child process first.
+    Those that may crash the process run in a child process first.
     """
     return (
         NumPy(),
-        # What torch.compile makes first is forgotten, but not what was captured.
+        # A reset drops what torch.compile compiled before, but no captured graph.
         *(Torch(name) for name in (
             "torch", "torch-cuda", "torch-graph", "torch-compile-graph", "torch-compile"
         )),

@@ -24,7 +24,7 @@ from ..cases.training import Clock, Trained, TrainingCase, trainer
 from .layers import name_elsewhere, weights_and_biases
 
 NAMES = ("floatfann", "fann")  # both are FANN's single-precision build
-# FANN's number of an activation, and the steepness at which it is clnet's.
+# FANN's number of an activation, and the steepness that makes it clnet's.
 FANN_FUNCTIONS = {"sigmoid": (3, 0.5), "tanh": (5, 1.0)}
 
 
@@ -48,7 +48,7 @@ class FannBaseline(Baseline):
     name: str = "fann"
 
     def missing(self) -> str | None:
-        """Return that there is no library."""
+        """Return None, or that there is no library."""
         if library_file(self.library) is None:
             return "FANN's library is not installed: see --fann-library"
         return None
@@ -75,7 +75,7 @@ class FannStruct(ctypes.Structure):
 
 
 class Handle:
-    """A pointer to an object of FANN's, destroyed with the last reference."""
+    """A pointer to an object of FANN's, which the last reference destroys."""
 
     def __init__(self, pointer: int | None, destroy: Callable[[int], Any]) -> None:
         if not pointer:
@@ -167,7 +167,7 @@ class FannTraining(FannBaseline):
     """FANN's `fann_train_epoch`, on one core."""
 
     def prepare(self, case: TrainingCase, device: Device) -> Prepared:
-        """Return `fann_train_epoch` on networks read from a file of ours."""
+        """Return `fann_train_epoch` on networks read from a file that clnet wrote."""
         fann = self.loaded()
         network = case.network(fann=True)
         with tempfile.TemporaryDirectory() as folder:
@@ -185,13 +185,13 @@ class FannTraining(FannBaseline):
         algorithm = fann.fann_get_training_algorithm(first.pointer)
 
         def train(epochs: int) -> Trained:
-            learner = Handle(fann.fann_copy(first.pointer), fann.fann_destroy)
+            trained = Handle(fann.fann_copy(first.pointer), fann.fann_destroy)
             # FANN 2.2.0 does not copy it.
-            fann.fann_set_training_algorithm(learner.pointer, algorithm)
+            fann.fann_set_training_algorithm(trained.pointer, algorithm)
             clock = Clock()
             errors = []
             for _ in range(1 + epochs):
-                errors.append(fann.fann_train_epoch(learner.pointer, samples.pointer))
+                errors.append(fann.fann_train_epoch(trained.pointer, samples.pointer))
                 clock()
             return Trained(errors, clock.seconds)
 

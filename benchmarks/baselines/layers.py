@@ -28,7 +28,7 @@ def name_elsewhere(activation: str, known: Mapping[str, T]) -> T:
     Raises
     ------
     RefusedError
-        If there is none here.
+        If it has none.
     """
     if activation not in known:
         raise RefusedError(f"{activation} is not implemented for this baseline")

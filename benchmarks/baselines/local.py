@@ -32,19 +32,19 @@ class NumPyLocal(Baseline):
         ]
         value = activation(case.activation).value
         values = [np.empty((case.batch, n), case.dtype) for n in case.sizes[1:]]
-        spare = np.empty((case.batch, BLOCK), case.dtype)
+        scratch = np.empty((case.batch, BLOCK), case.dtype)
 
         def call(x: Array) -> Array:
             for (weights, bias), y in zip(layers, values, strict=True):
                 for start in range(0, y.shape[1], BLOCK):
                     w = weights[:, start : start + BLOCK]
                     part = y[:, start : start + BLOCK]
-                    product = spare[:, : part.shape[1]]
+                    product = scratch[:, : part.shape[1]]
                     inputs = x[:, start:]
                     np.multiply(w[0], inputs[:, : part.shape[1]], out=part)
                     for r in range(1, len(w)):
-                        beside = inputs[:, r : r + part.shape[1]]
-                        np.add(part, np.multiply(w[r], beside, out=product), out=part)
+                        shifted = inputs[:, r : r + part.shape[1]]
+                        np.add(part, np.multiply(w[r], shifted, out=product), out=part)
                     part += bias
                     if case.activation == "sigmoid":
                         _sigmoid(part)
@@ -76,22 +76,22 @@ class TorchLocal(OnTorch):
 
         if case.activation != "sigmoid":
             raise RefusedError(f"{case.activation} is not implemented here")
-        where = "cpu" if self.name == "torch" else "cuda"
+        target = "cpu" if self.name == "torch" else "cuda"
         network = case.network
         layers = [
             (
-                torch.tensor(np.ascontiguousarray(network.weights(i).T), device=where),
-                torch.tensor(network.biases(i), device=where),
+                torch.tensor(np.ascontiguousarray(network.weights(i).T), device=target),
+                torch.tensor(network.biases(i), device=target),
             )
             for i in range(len(network.layers))
         ]
 
         def layer(x: Any, weights: Any, bias: Any) -> Any:
             n = weights.shape[1]
-            sums = bias
+            z = bias
             for r in range(len(weights)):
-                sums = sums + weights[r] * x[:, r : r + n]
-            return torch.sigmoid(sums)
+                z = z + weights[r] * x[:, r : r + n]
+            return torch.sigmoid(z)
 
         if self.name in ("torch-compile", "torch-graph"):
             layer = torch.compile(layer)

@@ -55,14 +55,14 @@ class MemoryKernel(Candidate):
             return timer
 
         def stream() -> Timer:
-            here = session(device)
-            run = _launcher(self.name, size, here)
+            plain = session(device)
+            run = _launcher(self.name, size, plain)
 
             def timer(repeats: int) -> float:
                 start = time.perf_counter()
                 for _ in range(repeats):
                     run()
-                here.queue.finish()
+                plain.queue.finish()
                 return (time.perf_counter() - start) / repeats
 
             return timer
@@ -73,9 +73,9 @@ class MemoryKernel(Candidate):
         )
 
 
-def _launcher(name: str, size: int, here: Session) -> Callable[[], Any]:
-    """Return a function that enqueues the kernel for about so many bytes."""
-    device = here.device
+def _launcher(name: str, size: int, target: Session) -> Callable[[], Any]:
+    """Return a function that enqueues the kernel for about a number of bytes."""
+    device = target.device
     cpu = device.type == "cpu"
     width = WIDTHS["cpu" if cpu else "gpu"]
     vector = width * np.dtype(np.float32).itemsize
@@ -95,5 +95,5 @@ def _launcher(name: str, size: int, here: Session) -> Callable[[], Any]:
         {"REAL": "float", "WIDTH": width, "UNROLL": UNROLL},
         (items,), (group,), (),
     )
-    data, result = (Memory(here, size) for size in sizes)
-    return enqueuer(here, launch, data, *numbers, result)
+    data, result = (Memory(target, size) for size in sizes)
+    return enqueuer(target, launch, data, *numbers, result)

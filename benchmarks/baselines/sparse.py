@@ -85,7 +85,7 @@ class TorchSparse(OnTorch):
 
 @dataclass(frozen=True)
 class CuPySparse(CuPy):
-    """The same by CuPy's CSR matrices, which cuSPARSE multiplies, too."""
+    """The same by CuPy's CSR matrices, which cuSPARSE multiplies too."""
 
     name: str = "cupy-sparse"
 
@@ -108,10 +108,10 @@ class CuPySparse(CuPy):
         def model(x: Any) -> Any:
             values = x[0] if case.batch == 1 else cupy.ascontiguousarray(x.T)
             for matrix, b in layers:
-                sums = matrix @ values + (b if case.batch == 1 else b[:, None])
+                z = matrix @ values + (b if case.batch == 1 else b[:, None])
                 values = (
-                    cupy.tanh(sums) if case.activation == "tanh"
-                    else 1 / (1 + cupy.exp(-sums))
+                    cupy.tanh(z) if case.activation == "tanh"
+                    else 1 / (1 + cupy.exp(-z))
                 )
             return values[None] if case.batch == 1 else values.T
 
@@ -124,7 +124,7 @@ def _layers(case: SparseCase) -> list[tuple[int, Array]]:
 
 
 def _csr(case: SparseCase, number: int) -> tuple[Array, Array, Array]:
-    """Return a layer's values, their columns, and where rows start."""
+    """Return a layer's values, columns and row pointers."""
     network = case.network
     matrix = network.matrices[number]
     rows, columns, places = matrix.entries()

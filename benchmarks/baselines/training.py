@@ -42,21 +42,21 @@ class TorchTraining(OnTorch):
         import torch
 
         torch.set_float32_matmul_precision(case.precision)
-        place = "cpu" if self.name in self.on_cpu else "cuda"
-        model = _sequential(case).to(place)
-        learnt = list(model.parameters())
-        start = [p.detach().clone() for p in learnt]
+        target = "cpu" if self.name in self.on_cpu else "cuda"
+        model = _sequential(case).to(target)
+        parameters = list(model.parameters())
+        start = [p.detach().clone() for p in parameters]
         graph = self.name.endswith("-graph")
         loss_of = _torch_loss(case, model)
         if "compile" in self.name:
             if not graph:
-                # Else all cases count as compilations of one function.
+                # Without a reset all cases are compilations of one function.
                 torch._dynamo.reset()
-            mode = "reduce-overhead" if place == "cuda" and not graph else "default"
+            mode = "reduce-overhead" if target == "cuda" and not graph else "default"
             loss_of = torch.compile(loss_of, mode=mode, dynamic=False)
-        rule, rate = torch_rule(case, learnt, graph)
-        total = torch.zeros((), device=place)
-        x, t = (torch.from_numpy(a).to(place) for a in _torch_data(case))
+        rule, rate = torch_rule(case, parameters, graph)
+        total = torch.zeros((), device=target)
+        x, t = (torch.from_numpy(a).to(target) for a in _torch_data(case))
         batches = list(zip(x.split(case.batch), t.split(case.batch), strict=True))
 
         def step(rows: Any, targets: Any) -> None:
@@ -69,7 +69,7 @@ class TorchTraining(OnTorch):
 
         def restart() -> None:
             with torch.no_grad():
-                for p, values in zip(learnt, start, strict=True):
+                for p, values in zip(parameters, start, strict=True):
                     p.copy_(values)
                 for state in rule.state.values():
                     for name, value in state.items():
@@ -78,7 +78,7 @@ class TorchTraining(OnTorch):
                 total.zero_()
 
         def finish() -> None:
-            if place == "cuda":
+            if target == "cuda":
                 torch.cuda.synchronize()
 
         run = _captured(step, batches) if graph else step
@@ -101,18 +101,18 @@ class TorchTraining(OnTorch):
         if "compile" in self.name:
             train(0)
         expected = None
-        if isinstance(case.optimiser, Rprop):  # PyTorch's differs later
+        if isinstance(case.optimiser, Rprop):
             def expected() -> list[float]:
                 return case.errors[:TORCH_RPROP_AGREES]
 
-        threads = torch.get_num_threads() if place == "cpu" else None
+        threads = torch.get_num_threads() if target == "cpu" else None
         return trainer(
-            case, train, expected=expected, threads=threads, spins=place == "cpu"
+            case, train, expected=expected, threads=threads, spins=target == "cpu"
         )
 
 
-TORCH_RPROP_AGREES = 3  # epochs; PyTorch's step grows an epoch late after a turn
-# From the epoch's sum of a step's loss times its samples to the error.
+TORCH_RPROP_AGREES = 3  # epochs; after a sign change PyTorch's step grows one later
+# Factors from an epoch's sum of the steps' loss times their samples to its error.
 _TORCH_SCALES: dict[str, Callable[[TrainingCase], float]] = {
     "rprop": lambda case: 1 / case.samples,
     "incremental": lambda case: 2 / (case.samples * case.sizes[-1]),
@@ -153,7 +153,7 @@ def _torch_loss(case: TrainingCase, model: Any) -> Callable[[Any, Any], Any]:
 
 
 def torch_rule(
-    case: TrainingCase, learnt: list[Any], capturable: bool
+    case: TrainingCase, parameters: list[Any], capturable: bool
 ) -> tuple[Any, float]:
     """Return the optimiser and its initial rate."""
     from torch import optim
@@ -162,18 +162,18 @@ def torch_rule(
     if isinstance(rule, Rprop):
         rate = rule.delta_zero * rule.increase_factor  # PyTorch's grows from then on
         found = optim.Rprop(
-            learnt, lr=rate, etas=(rule.decrease_factor, rule.increase_factor),
+            parameters, lr=rate, etas=(rule.decrease_factor, rule.increase_factor),
             step_sizes=(RPROP_LEAST_STEP, rule.delta_max), foreach=True,
             capturable=capturable,
         )
         return found, rate
     if isinstance(rule, Adam):
         return optim.Adam(
-            learnt, rule.learning_rate, (rule.beta1, rule.beta2), rule.eps,
+            parameters, rule.learning_rate, (rule.beta1, rule.beta2), rule.eps,
             fused=True, capturable=capturable,
         ), rule.learning_rate
     if isinstance(rule, Incremental):
-        return optim.SGD(learnt, rule.learning_rate, fused=True), rule.learning_rate
+        return optim.SGD(parameters, rule.learning_rate, fused=True), rule.learning_rate
     raise RefusedError(f"{rule.name} is not implemented for PyTorch")
 
 
@@ -218,7 +218,7 @@ class ScikitLearnTraining(Baseline):
     requires = ("sklearn",)
 
     def prepare(self, case: TrainingCase, device: Device) -> Prepared:
-        """Return the loop over epochs; the start weights are put in by hand."""
+        """Return the loop over epochs, from the case's initial weights."""
         from sklearn.neural_network import MLPClassifier
 
         rule = case.optimiser
@@ -233,14 +233,14 @@ class ScikitLearnTraining(Baseline):
                 batch_size=case.batch, learning_rate_init=rule.learning_rate,
                 beta_1=rule.beta1, beta_2=rule.beta2, epsilon=rule.eps, shuffle=False,
             )
-            some = slice(case.batch)
-            model.partial_fit(x[some], case.labels[some], classes=classes)
+            first = slice(case.batch)
+            model.partial_fit(x[first], case.labels[first], classes=classes)
             for i, (w, b) in enumerate(
                 zip(model.coefs_, model.intercepts_, strict=True)
             ):
                 w[...] = network.weights(i).T
                 b[...] = network.biases(i)
-            del model._optimizer  # its moments are those of other weights
+            del model._optimizer  # its moments belong to other weights
             clock = Clock()
             for _ in range(1 + epochs):
                 model.partial_fit(x, case.labels)

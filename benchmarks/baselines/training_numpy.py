@@ -1,4 +1,4 @@
-"""Training in NumPy, written for speed: nothing is allocated."""
+"""Training in NumPy, written for speed: steps allocate no memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Layers:
         batch = case.batch
         self._y = [_aligned((batch, n), dtype) for n in case.sizes[1:]]
         self._d = [_aligned((batch, n), dtype) for n in case.sizes[1:]]
-        self._spare = [_aligned((batch, n), dtype) for n in case.sizes[1:]]
+        self._scratch = [_aligned((batch, n), dtype) for n in case.sizes[1:]]
         self._ones = np.ones(batch, dtype)
 
     def step(self, x: Array, t: Array) -> float:
@@ -60,7 +60,8 @@ class _Layers:
             if i:
                 d_before = self._d[i - 1][:n]
                 np.matmul(d, self._weights[i], out=d_before)
-                _BACK[self.case.hidden](d_before, values[i - 1], self._spare[i - 1][:n])
+                scratch = self._scratch[i - 1][:n]
+                _BACKWARD[self.case.hidden](d_before, values[i - 1], scratch)
                 d = d_before
         return error
 
@@ -82,10 +83,10 @@ class _Layers:
         np.reciprocal(y, out=y)
         np.subtract(y, t, out=d)
         error = float(np.vdot(d, d))
-        spare = self._spare[-1][:n]
-        np.subtract(1, y, out=spare)
-        spare *= y
-        d *= spare
+        scratch = self._scratch[-1][:n]
+        np.subtract(1, y, out=scratch)
+        scratch *= y
+        d *= scratch
         return error, d
 
 
@@ -113,22 +114,22 @@ def _parts(flat: Array, sizes: tuple[int, ...]) -> Iterator[tuple[Array, Array]]
         offset = middle + n_out
 
 
-def _tanh_back(d: Array, y: Array, spare: Array) -> None:
-    np.multiply(y, y, out=spare)
-    np.subtract(1, spare, out=spare)
-    d *= spare
+def _tanh_backward(d: Array, y: Array, scratch: Array) -> None:
+    np.multiply(y, y, out=scratch)
+    np.subtract(1, scratch, out=scratch)
+    d *= scratch
 
 
-def _relu_back(d: Array, y: Array, spare: Array) -> None:
-    np.sign(y, out=spare)
-    d *= spare
+def _relu_backward(d: Array, y: Array, scratch: Array) -> None:
+    np.sign(y, out=scratch)
+    d *= scratch
 
 
 _HIDDEN: dict[str, Callable[[Array], Any]] = {
     "tanh": lambda y: np.tanh(y, out=y), "relu": lambda y: np.maximum(y, 0, out=y)
 }
-_BACK: dict[str, Callable[[Array, Array, Array], None]] = {
-    "tanh": _tanh_back, "relu": _relu_back
+_BACKWARD: dict[str, Callable[[Array, Array, Array], None]] = {
+    "tanh": _tanh_backward, "relu": _relu_backward
 }
 
 
@@ -136,21 +137,21 @@ def _rprop(rule: Rprop, layers: _Layers) -> Callable[[], None]:
     flat, gradient = layers.flat, layers.gradient
     delta = _aligned(flat.shape, flat.dtype)
     delta[...] = rule.delta_zero
-    previous, spare = (_aligned(flat.shape, flat.dtype) for _ in range(2))
-    turned = np.empty(flat.shape, bool)
+    previous, scratch = (_aligned(flat.shape, flat.dtype) for _ in range(2))
+    flipped = np.empty(flat.shape, bool)
     factors = np.array([rule.increase_factor, rule.decrease_factor], flat.dtype)
 
     def update() -> None:
-        np.multiply(previous, gradient, out=spare)
-        np.less(spare, 0, out=turned)
+        np.multiply(previous, gradient, out=scratch)
+        np.less(scratch, 0, out=flipped)
         np.maximum(delta, RPROP_LEAST_STEP, out=delta)
-        np.take(factors, turned.view(np.int8), out=spare, mode="clip")
-        np.multiply(delta, spare, out=delta)
+        np.take(factors, flipped.view(np.int8), out=scratch, mode="clip")
+        np.multiply(delta, scratch, out=delta)
         np.minimum(delta, rule.delta_max, out=delta)
-        np.copyto(gradient, 0, where=turned)
-        np.sign(gradient, out=spare)
-        np.multiply(spare, delta, out=spare)
-        np.subtract(flat, spare, out=flat)
+        np.copyto(gradient, 0, where=flipped)
+        np.sign(gradient, out=scratch)
+        np.multiply(scratch, delta, out=scratch)
+        np.subtract(flat, scratch, out=flat)
         np.copyto(previous, gradient)
 
     return update
@@ -169,7 +170,7 @@ def _incremental(rule: Incremental, layers: _Layers) -> Callable[[], None]:
 
 def _adam(rule: Adam, layers: _Layers) -> Callable[[], None]:
     flat, gradient = layers.flat, layers.gradient
-    first, second, spare = (_aligned(flat.shape, flat.dtype) for _ in range(3))
+    first, second, scratch = (_aligned(flat.shape, flat.dtype) for _ in range(3))
     real = flat.dtype.type
     count = 0
 
@@ -179,18 +180,18 @@ def _adam(rule: Adam, layers: _Layers) -> Callable[[], None]:
         rate = rule.learning_rate / (1 - rule.beta1**count)
         root = (1 - rule.beta2**count) ** 0.5
         np.multiply(first, real(rule.beta1), out=first)
-        np.multiply(gradient, real(1 - rule.beta1), out=spare)
-        np.add(first, spare, out=first)
+        np.multiply(gradient, real(1 - rule.beta1), out=scratch)
+        np.add(first, scratch, out=first)
         np.multiply(second, real(rule.beta2), out=second)
-        np.multiply(gradient, gradient, out=spare)
-        np.multiply(spare, real(1 - rule.beta2), out=spare)
-        np.add(second, spare, out=second)
-        np.sqrt(second, out=spare)
-        np.multiply(spare, real(1 / root), out=spare)
-        np.add(spare, real(rule.eps), out=spare)
-        np.divide(first, spare, out=spare)
-        np.multiply(spare, real(rate), out=spare)
-        np.subtract(flat, spare, out=flat)
+        np.multiply(gradient, gradient, out=scratch)
+        np.multiply(scratch, real(1 - rule.beta2), out=scratch)
+        np.add(second, scratch, out=second)
+        np.sqrt(second, out=scratch)
+        np.multiply(scratch, real(1 / root), out=scratch)
+        np.add(scratch, real(rule.eps), out=scratch)
+        np.divide(first, scratch, out=scratch)
+        np.multiply(scratch, real(rate), out=scratch)
+        np.subtract(flat, scratch, out=flat)
 
     return update
 

@@ -1,1 +1,1 @@
-"""Cases: networks, data, and the results to expect."""
+"""Cases: networks, data, and expected results."""

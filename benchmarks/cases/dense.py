@@ -19,10 +19,10 @@ from clnet.variants.base import span_bytes, span_flops
 Array = NDArray[Any]
 
 SETS = (2, 8)  # the least and the largest number of input sets
-SETS_BYTES = 1 << 26  # of all sets together, where that allows the least number
+SETS_BYTES = 1 << 26  # limit of all sets together, beyond the least number
 CHECKED_SAMPLES = 8  # of a set
-# Weights are Glorot's times this, the inverse of the activation's slope at 0: else ten
-# layers of sigmoids forget their input, and a check of the output would check little.
+# Weights are Glorot's times this, the inverse of the activation's derivative at 0: else
+# the output of ten sigmoid layers hardly depends on the input, and checks are weak.
 GAIN = {"sigmoid": 4.0}
 BIAS = 0.1  # biases are drawn from ± this
 # The largest relative error, in norm, by dtype and PyTorch's name of the precision.
@@ -35,7 +35,7 @@ TOLERANCE = {
 
 
 class WrongError(ClnetError):
-    """A candidate's result is not the oracle's."""
+    """A candidate's result differs from the oracle's."""
 
 
 class Workload(Protocol):
@@ -48,7 +48,7 @@ class Workload(Protocol):
     sizes : tuple of int
         Inputs, then neurons of each layer.
     activation : str
-        Of all layers, or a list.
+        The activation of all layers, or a list.
     batch : int
         Samples a call or step.
     dtype, precision : str
@@ -58,10 +58,10 @@ class Workload(Protocol):
     tolerance : float
         The largest relative error of a result.
     bytes, flops : float
-        Bytes that one run reads and writes at least; floating-point operations, a
+        Least bytes that a run reads and writes; floating-point operations, a
         multiply-add being two.
     footprint : int
-        Bytes of everything that is read: the cache that would hold it.
+        Bytes of all data that are read: the size of a cache that holds them.
     """
 
     @property
@@ -88,7 +88,7 @@ class Workload(Protocol):
     def flops(self) -> float: ...  # noqa: D102
 
     def missing(self) -> str | None:
-        """Return None if its data are there, else a sentence."""
+        """Return None if its data exist, else a sentence."""
         ...
 
 
@@ -135,8 +135,8 @@ class Case:
     Raises
     ------
     InputError
-        If there is no tolerance for the precision in the dtype, or, as the network is
-        made, if a size or name is wrong.
+        If there is no tolerance for the precision in the dtype; from `network`, if a
+        size or name is wrong.
     """
 
     name: str
@@ -165,7 +165,7 @@ class Case:
 
     @property
     def bytes(self) -> int:
-        """Bytes that must be read and written: parameters, inputs and outputs once."""
+        """Least bytes read and written: parameters, inputs and outputs once."""
         return span_bytes(self.span)
 
     @property
@@ -175,7 +175,7 @@ class Case:
 
     @property
     def footprint(self) -> int:
-        """Bytes of everything that is read."""
+        """Bytes of all data that are read."""
         return self.bytes
 
     @property
@@ -184,7 +184,7 @@ class Case:
         return TOLERANCE[self.dtype, self.precision]
 
     def missing(self) -> str | None:
-        """Return None: the data are drawn here."""
+        """Return None: the data are random."""
         return None
 
     @cached_property
@@ -201,7 +201,7 @@ class Case:
     def checks(self) -> tuple[Check, ...]:
         """Samples of the first and the last set, the first and last sample among them.
 
-        Two sets, so that a result that ignores its input is noticed.
+        There are two sets, so that results that ignore their inputs are noticed.
         """
         parameters = self.network.parameters.astype(np.float64)
         rows = np.unique(

@@ -19,9 +19,9 @@ class SparseCase(Case):
     Attributes
     ----------
     density : float
-        Of each layer, connections placed at random.
+        The density of each layer's random connections.
     stored : str
-        The format.
+        The storage format.
     """
 
     density: float = 1.0
@@ -30,10 +30,10 @@ class SparseCase(Case):
     @property
     def network(self) -> Network:
         """The network in the case's format."""
-        found = _network(
+        network = _network(
             self.sizes, self.density, self.activation, self.dtype, self.seed
         )
-        return found if self.stored == AUTO else _stored(found, self.stored)
+        return network if self.stored == AUTO else _stored(network, self.stored)
 
 
 def sparse_case(

@@ -1,8 +1,8 @@
 """Cases of training: a network, data, an optimiser, and the expected errors.
 
-A candidate trains from the same start weights each time, one epoch that is not timed
-and then those that are. Its errors of the first epochs are compared with a training in
-float64 by the ops' NumPy meaning (`clnet.ir.reference`).
+A candidate trains from the same initial weights each time: one epoch that is not timed,
+and then the timed ones. Its errors of the first epochs are compared with those of a
+training in float64 by the oracle (`clnet.ir.reference`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Trained:
 
 
 Train = Callable[[int], Trained]
-"""Trains from the start weights: one epoch, and then as many as are given."""
+"""A function that trains from the initial weights: one epoch, and a number more."""
 
 
 @dataclass(frozen=True)
@@ -77,19 +77,19 @@ class TrainingCase:
     samples, batch : int
         Of the data set, and of a step.
     epochs : int
-        That are timed at once.
+        Timed at once.
     basis : str
         Of `BASES`: the length of one run.
     hidden, output : str
         Activations.
     initialiser : str
-        Of the start weights.
+        The initialiser of the weights.
     file : str
-        The data set's; empty: drawn at random, one class of n_out a sample.
+        The data set; empty: random data, one class of n_out a sample.
     folder : Path
-        Of the file.
+        The folder of the file.
     checked : int
-        Epochs whose errors must agree.
+        Epochs whose errors are checked.
     """
 
     name: str
@@ -113,7 +113,7 @@ class TrainingCase:
 
     @property
     def activation(self) -> str:
-        """Of the layers between, and of the last."""
+        """The activations of the hidden layers and of the output layer."""
         return f"{self.hidden} {self.output}"
 
     @property
@@ -123,7 +123,7 @@ class TrainingCase:
 
     @property
     def runs(self) -> float:
-        """The runs, in the basis's sense, of the timed epochs."""
+        """The number of runs, of the basis's length, in the timed epochs."""
         return self.epochs * {
             "100 epochs": 1 / EPOCHS, "epoch": 1.0, "step": float(self.steps)
         }[self.basis]
@@ -136,18 +136,18 @@ class TrainingCase:
     @property
     def footprint(self) -> int:
         """Bytes of the data set, the parameters and the optimiser's state."""
-        learnt = self.parameters * (1 + self.optimiser.slots)
-        return self._data_bytes + np.dtype(self.dtype).itemsize * learnt
+        numbers = self.parameters * (1 + self.optimiser.slots)
+        return self._data_bytes + np.dtype(self.dtype).itemsize * numbers
 
     @property
     def bytes(self) -> float:
-        """Of one run: data read once an epoch, what is learnt both ways each step."""
-        learnt = 2 * (self.footprint - self._data_bytes)
-        return (self._data_bytes + self.steps * learnt) * self.epochs / self.runs
+        """Bytes of a run: data once an epoch, parameters and state both ways a step."""
+        updated = 2 * (self.footprint - self._data_bytes)
+        return (self._data_bytes + self.steps * updated) * self.epochs / self.runs
 
     @property
     def flops(self) -> float:
-        """Of one run: forwards, back to the first hidden layer, gradients; update."""
+        """Operations of a run: forward, backward, gradients, update."""
         layers = [a * b for a, b in pairwise(self.sizes)]
         neurons = sum(self.sizes[1:])
         sample = 2 * (3 * sum(layers) - layers[0]) + 2 * 4 * neurons
@@ -160,7 +160,7 @@ class TrainingCase:
         return np.dtype(self.dtype).itemsize * self.samples * width
 
     def missing(self) -> str | None:
-        """Return None if the data set is there, else a sentence."""
+        """Return None if the data set exists, else a sentence."""
         if not self.file or (self.folder / self.file).is_file():
             return None
         return f"there is no {self.file} in the folder of the data sets: see --data"
@@ -181,18 +181,18 @@ class TrainingCase:
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """The classes [samples] of data that are drawn."""
+        """The classes [samples] of random data."""
         rng = np.random.default_rng(self.seed + 1)
         return rng.integers(0, self.sizes[-1], self.samples)
 
     def network(self, fann: bool = False) -> Network:
-        """Return a new network with the start weights.
+        """Return a new network with the initial weights.
 
         Parameters
         ----------
         fann : bool
-            Whether it carries the rule as FANN's training parameters, and counts as
-            FANN does.
+            Whether it has the optimiser among FANN's training parameters, and FANN's
+            compatible mode.
         """
         *hidden, last = self.sizes[1:]
         names = [self.hidden] * len(hidden) + [self.output]
@@ -222,7 +222,7 @@ class TrainingCase:
 
     @cached_property
     def errors(self) -> list[float]:
-        """The errors of the first epochs: loss of Adam, else mean squared errors."""
+        """Errors of the first epochs: the loss for Adam, else mean squared errors."""
         return self._oracle(self.network(), self.optimiser)
 
     @cached_property
@@ -284,13 +284,13 @@ def trainer(
     Parameters
     ----------
     case : TrainingCase
-        What.
+        The case.
     train : callable
-        Trains.
+        A `Train`.
     expected : callable
-        Gives the errors that must be found; None: all of `TrainingCase.errors`.
+        Returns the expected errors; None: all of `TrainingCase.errors`.
     config, threads, spins
-        As of `Prepared`.
+        As for `Prepared`.
     """
 
     def check() -> float:
@@ -303,7 +303,7 @@ def trainer(
 
 
 def timer(case: TrainingCase, train: Train) -> Timer:
-    """Return what trains so many times; seconds of one run."""
+    """Return the timer of repeated trainings, in seconds of one run."""
 
     def run(repeats: int) -> float:
         seconds = sum(train(case.epochs).seconds for _ in range(repeats))
@@ -318,7 +318,7 @@ def compare(case: TrainingCase, found: list[float], expected: list[float]) -> fl
     Raises
     ------
     WrongError
-        If it is more than the case's tolerance, or an error is missing or not finite.
+        If it exceeds the case's tolerance, or an error is missing or not finite.
     """
     if len(found) != len(expected):
         raise WrongError(f"it trained {len(found)} epochs, not {len(expected)}")
@@ -335,16 +335,16 @@ def compare(case: TrainingCase, found: list[float], expected: list[float]) -> fl
 
 
 class Clock:
-    """Notes the seconds from the end of the first epoch on."""
+    """Records the ends of epochs."""
 
     def __init__(self) -> None:
         self._ends: list[float] = []
 
     def __call__(self) -> None:
-        """Note the end of an epoch."""
+        """Record the end of an epoch."""
         self._ends.append(time.perf_counter())
 
     @property
     def seconds(self) -> float:
-        """From the first end to the last."""
+        """Seconds from the first end to the last."""
         return self._ends[-1] - self._ends[0]

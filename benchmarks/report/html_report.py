@@ -28,20 +28,20 @@ def write_report(
     Parameters
     ----------
     path : Path
-        Its file; the stem is the title.
+        The HTML file; its stem is the title.
     about : str
         The study in a line.
     tables : str
-        Its printed tables.
+        The printed tables.
     pictures : sequence of Picture
-        Embedded in the page, which loads nothing.
+        Embedded in the page, which loads no other file.
     rows : DataFrame
         At least one measurement.
 
     Raises
     ------
     FormatError
-        If it cannot be written.
+        If the file cannot be written.
     """
     facts = {name: ", ".join(rows[name].unique()) for name in [*ENVIRONMENT, "effort"]}
     facts["measured"] = f"{rows['date'].min()} to {rows['date'].max()}"

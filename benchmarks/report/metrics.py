@@ -8,14 +8,14 @@ import pandas as pd
 
 from clnet.ir.ops import PRECISIONS
 
-SERIAL_CALL = "batch 1, wall"  # the call of a baseline that runs sample after sample
+SERIAL_CALL = "batch 1, wall"  # of a baseline that computes sample after sample
 
 Metric = Callable[[pd.DataFrame], pd.Series]
-"""From a table of measurements to a value a row; NaN where it has none."""
+"""A function from a table of measurements to a value a row; NaN: none."""
 
 
 def call(rows: pd.DataFrame) -> pd.Series:
-    """Return batch, precision (but for the highest) and basis, as text.
+    """Return batch, precision (unless the highest) and basis, as text.
 
     Rows of the same call share a printed table and a picture.
     """
@@ -42,7 +42,7 @@ def speed_up(*baselines: str) -> Metric:
     Parameters
     ----------
     *baselines : str
-        The first that was measured counts.
+        The first one measured counts.
     """
 
     def metric(rows: pd.DataFrame) -> pd.Series:
@@ -61,7 +61,7 @@ def speed_up_per_sample(*baselines: str) -> Metric:
     Parameters
     ----------
     *baselines : str
-        The first that was measured counts.
+        The first one measured counts.
     """
 
     def metric(rows: pd.DataFrame) -> pd.Series:
@@ -76,9 +76,9 @@ def speed_up_per_sample(*baselines: str) -> Metric:
 def _first(
     names: tuple[str, ...], rows: pd.DataFrame, times: pd.Series, keys: list[pd.Series]
 ) -> pd.Series:
-    """Return, for each row, the time in its group of the first name that has one."""
+    """Return, for each row, the time of the first name measured in its group."""
     found = pd.Series(float("nan"), index=rows.index)
     for name in names:
-        own = times.where(rows["candidate"] == name)
-        found = found.fillna(own.groupby(keys).transform("first"))
+        named = times.where(rows["candidate"] == name)
+        found = found.fillna(named.groupby(keys).transform("first"))
     return found

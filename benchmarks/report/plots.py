@@ -36,7 +36,7 @@ BASELINES = (
     "torch", "torch-cuda", "torch-graph", "sklearn", "tinygrad", "torch-sparse",
     "torch-sparse-graph", "scipy", "cupy-sparse", "torch-cpu-compile",
 )
-COLOURS = (  # told apart by people of any colour vision (Okabe and Ito; Tol)
+COLOURS = (  # safe for any colour vision (Okabe and Ito; Tol)
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#999999",
     "#332288", "#882255", "#44aa99", "#999933",
 )
@@ -56,7 +56,7 @@ STYLE = {
 
 @dataclass(frozen=True)
 class Curve:
-    """A line that is computed, not measured.
+    """A computed line.
 
     Attributes
     ----------
@@ -86,8 +86,8 @@ class Plot:
     tables : sequence of str
         The tables that it shows.
     x, y : callable
-        From the rows of these tables to their coordinates; an x of text gets a place of
-        its own. Rows whose y is NaN are left out.
+        From the rows of these tables to their coordinates; x may be text. Rows whose y
+        is NaN are left out.
     x_label, y_label : str
         With units.
     line : callable
@@ -97,11 +97,11 @@ class Plot:
     log : str
         The logarithmic axes.
     bars : bool
-        Whether bars are drawn, side by side; then x is text.
+        Whether bars are drawn, side by side; x is then text.
     curves : sequence of Curve
-        Drawn too; alone where there are no points and all have a range.
+        Drawn too; drawn without points if all have a range.
     marks : callable
-        From a picture's rows to values of x that are marked, with their legends.
+        From a picture's rows to legends and the values of x that they mark.
     """
 
     name: str
@@ -135,9 +135,9 @@ def draw(
     Parameters
     ----------
     plots : sequence of Plot
-        Those for which there are no rows are left out.
+        Those without rows are left out.
     rows : DataFrame
-        Measurements of one study on one device, each only once.
+        Measurements of one study on one device, each once.
     stem : Path
         The beginning of the files' names.
     baselines : set of str
@@ -151,20 +151,22 @@ def draw(
     pictures = []
     timed = rows[rows["median"].notna()]
     for plot in plots:
-        mine = timed[timed["table"].isin(plot.tables)]
-        if mine.empty:
+        shown = timed[timed["table"].isin(plot.tables)]
+        if shown.empty:
             continue
         points = pd.DataFrame({
-            "x": plot.x(mine), "y": plot.y(mine), "line": plot.line(mine),
+            "x": plot.x(shown), "y": plot.y(shown), "line": plot.line(shown),
         })
-        for page, group in points.groupby(plot.page(mine), sort=False):
+        for page, group in points.groupby(plot.page(shown), sort=False):
             group = group.dropna(subset="y")
             alone = plot.curves and all(curve.over for curve in plot.curves)
             if group.empty and not alone:
                 continue
-            own = mine.loc[group.index]
+            drawn = shown.loc[group.index]
             title = f"{plot.title}, {page}" if page else plot.title
-            png = _png(plot, group, plot.marks(own), title, _caption(own), baselines)
+            png = _png(
+                plot, group, plot.marks(drawn), title, _caption(drawn), baselines
+            )
             name = f"{stem.name}-{plot.name}" + (f"-{slug(page)}" if page else "")
             path = stem.with_name(f"{name}.png")
             write(path, [png])
@@ -191,20 +193,20 @@ def _png(
         name: dict(zip(line["x"], line["y"], strict=True))
         for name, line in points.groupby("line", sort=False)
     }
-    places = list(points["x"].unique())
+    xs = list(points["x"].unique())
     with rc_context(STYLE):
-        wide = plot.bars and len(lines) * len(places) > 40
+        wide = plot.bars and len(lines) * len(xs) > 40
         figure = Figure((SIZE[0] * 1.5, SIZE[1]) if wide else SIZE, RESOLUTION)
         axes = figure.add_subplot()
         if plot.bars:
-            _bars(axes, lines, places, baselines)
+            _bars(axes, lines, xs, baselines)
         else:
             _points(axes, lines, baselines)
-        _curves(axes, plot, places)
-        for (text, place), style in zip(marks.items(), cycle(("--", ":"))):
-            axes.axvline(place, color=GREY, linestyle=style, label=text, zorder=0)
+        _curves(axes, plot, xs)
+        for (text, x), style in zip(marks.items(), cycle(("--", ":"))):
+            axes.axvline(x, color=GREY, linestyle=style, label=text, zorder=0)
         axes.set(title=title, xlabel=plot.x_label, ylabel=plot.y_label)
-        _scales(axes, plot, lines, places)
+        _scales(axes, plot, lines, xs)
         axes.legend(
             loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, borderaxespad=0.5
         )
@@ -217,61 +219,61 @@ def _png(
 
 
 Lines = Mapping[str, Mapping[Any, float]]
-"""From the name of a line to its heights by x."""
+"""The heights of each line by x."""
 
 
 def colour(name: str, lines: Sequence[str]) -> tuple[str, int]:
-    """Return the colour of a line, and how many times the colours were used up before.
+    """Return the colour of a line, and the number of cycles through the colours.
 
     Parameters
     ----------
     name : str
-        A candidate, whose colour is always the same, or another line's.
+        A candidate, whose colour is always the same, or another line.
     lines : sequence of str
-        The lines of the picture; others than candidates have colours by their order.
+        The lines of the picture, whose order gives the colours of other lines.
     """
     if name in CHOSEN:
         return "black", 0
     order = next((o for o in (CANDIDATES, BASELINES) if name in o), list(lines))
-    turn, number = divmod(order.index(name), len(COLOURS))
-    return COLOURS[number], turn
+    cycles, number = divmod(order.index(name), len(COLOURS))
+    return COLOURS[number], cycles
 
 
 def _points(axes: Any, lines: Lines, baselines: Set[str]) -> None:
     for number, (name, line) in enumerate(lines.items()):
         numbers = not any(isinstance(x, str) for x in line)
-        places = sorted(line) if numbers else list(line)
-        shade, turn = colour(name, list(lines))
+        xs = sorted(line) if numbers else list(line)
+        shade, cycles = colour(name, list(lines))
         other, chosen = name in baselines, name in CHOSEN
         axes.plot(
-            places, [line[x] for x in places], label=name, color=shade,
-            marker=MARKERS[(number + turn) % len(MARKERS)],
+            xs, [line[x] for x in xs], label=name, color=shade,
+            marker=MARKERS[(number + cycles) % len(MARKERS)],
             linewidth=2.0 if chosen else 1.4, linestyle="--" if other else "-",
             markerfacecolor="white" if other else shade,
         )
 
 
-def _bars(axes: Any, lines: Lines, places: Sequence[Any], baselines: Set[str]) -> None:
+def _bars(axes: Any, lines: Lines, xs: Sequence[Any], baselines: Set[str]) -> None:
     width = 0.84 / max(len(lines), 1)
     for number, (name, line) in enumerate(lines.items()):
-        shade, turn = colour(name, list(lines))
+        shade, cycles = colour(name, list(lines))
         other = name in baselines
-        at = [i for i, x in enumerate(places) if x in line]
+        at = [i for i, x in enumerate(xs) if x in line]
         axes.bar(
             [i + (number - (len(lines) - 1) / 2) * width for i in at],
-            [line[places[i]] for i in at], width, label=name,
-            facecolor="white" if other or turn else shade, edgecolor=shade,
-            hatch="/" * (4 - turn) if other else HATCHES[turn], linewidth=0.6,
+            [line[xs[i]] for i in at], width, label=name,
+            facecolor="white" if other or cycles else shade, edgecolor=shade,
+            hatch="/" * (4 - cycles) if other else HATCHES[cycles], linewidth=0.6,
         )
-    axes.set_xticks(range(len(places)), [str(x) for x in places])
+    axes.set_xticks(range(len(xs)), [str(x) for x in xs])
     axes.grid(visible=False, axis="x")
 
 
-def _curves(axes: Any, plot: Plot, places: Sequence[Any]) -> None:
-    """Draw computed lines; in grey beside measured ones, the first darkest."""
+def _curves(axes: Any, plot: Plot, xs: Sequence[Any]) -> None:
+    """Draw computed lines, in grey if measured ones are drawn too."""
     shades = np.linspace(0.2, 0.7, len(plot.curves))
     for number, curve in enumerate(plot.curves):
-        low, high = curve.over or (min(places), max(places))
+        low, high = curve.over or (min(xs), max(xs))
         colour = COLOURS[number % len(COLOURS)] if curve.over else str(shades[number])
         x = np.geomspace(low, high, POINTS) if "x" in plot.log else np.linspace(
             low, high, POINTS
@@ -282,19 +284,19 @@ def _curves(axes: Any, plot: Plot, places: Sequence[Any]) -> None:
         )
 
 
-def _scales(axes: Any, plot: Plot, lines: Lines, places: Sequence[Any]) -> None:
+def _scales(axes: Any, plot: Plot, lines: Lines, xs: Sequence[Any]) -> None:
     lowest = min((y for line in lines.values() for y in line.values()), default=1.0)
-    text = any(isinstance(x, str) for x in places)
+    text = any(isinstance(x, str) for x in xs)
     if "y" in plot.log:
         axes.set_yscale("log")
         if plot.bars:
             axes.set_ylim(bottom=0.6 * lowest)
     else:
         axes.set_ylim(bottom=0)
-    if "x" in plot.log and not text and len(places) != 1:  # a single place has no scale
+    if "x" in plot.log and not text and len(xs) != 1:  # one x has no scale
         axes.set_xscale("log")
-        if places and len(places) <= 12:
-            axes.set_xticks(sorted(places), [f"{x:g}" for x in sorted(places)])
+        if xs and len(xs) <= 12:
+            axes.set_xticks(sorted(xs), [f"{x:g}" for x in sorted(xs)])
             axes.set_xticks([], minor=True)
-    if text and max(len(str(x)) for x in places) * len(places) > 70:
+    if text and max(len(str(x)) for x in xs) * len(xs) > 70:
         axes.tick_params(axis="x", labelrotation=30)

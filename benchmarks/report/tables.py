@@ -93,12 +93,12 @@ def pivot(
 
 
 def text(table: pd.DataFrame) -> str:
-    """Return a table as text; one that is too wide in several parts."""
+    """Return a table as text, in several parts if it is too wide."""
     return str(table.map(number).to_string(line_width=WIDTH))
 
 
 def number(value: float | str) -> str:
-    """Return a positive number with three digits, or all before the point."""
+    """Return a positive number with three digits, or without decimals from 100 on."""
     if isinstance(value, str):
         return value
     if math.isnan(value):

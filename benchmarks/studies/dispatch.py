@@ -1,9 +1,9 @@
 """The fourth study: serial or parallel, by the size of the layers.
 
-Seven layers of one size, the inputs counted. One core finishes small ones before the
-other cores, or a GPU, have begun. The study chose by the size; `Network.compile`
-chooses from measurements. The report has the size at which parallel overtakes serial,
-and the choice's time beside the better one's.
+The networks have seven layers of one size, the inputs counted. One core finishes small
+ones before the other cores, or a GPU, have started. The study chose by the size;
+`Network.compile` chooses from measurements. The report has the size at which parallel
+overtakes serial, and the ratio of the choice's time to the better one's.
 """
 
 from __future__ import annotations
@@ -52,31 +52,31 @@ ABOUT = "serial against parallel by the size of the layers, and the choice betwe
 LAYERS = 7  # of neurons, the inputs counted
 SIZES = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 12_000)
 QUICK = (10, 50, 200, 1000, 2000)
-ROOM = 6  # times the parameters: network, copies for kernels, one layer in float64
+ROOM = 6  # times the parameters: network, packed copies, one layer in float64
 SERIAL = ("serial", "fann", "cpu-1core")
 PARALLEL = ("parallel", "cpu", "device")
 CROSSINGS = {
     "naive kernel": (SERIAL[:1], PARALLEL[:1]), "best of each": (SERIAL, PARALLEL),
 }
-CHOICE = ("dynamic", "planned")  # the first that was measured
+CHOICE = ("dynamic", "planned")  # the first one measured
 BASELINES = frozenset({"fann", "numpy"})
 FANN_MOST = 5000  # neurons a layer; it takes twelve bytes a weight
 
 
 def bases(device: Device) -> Sequence[str]:
-    """Return host array to host array: transfers count."""
+    """Return the basis from host array to host array: transfers count."""
     return ("wall",)
 
 
 @dataclass(frozen=True)
 class EqualCase(Case):
-    """Layers of one size, also very large ones."""
+    """Layers of one size, which may be very large."""
 
     @property
     def network(self) -> Network:
-        """The network: weights and biases uniform within Glorot's limit times a gain.
+        """The network; parameters are uniform within Glorot's limit times a gain.
 
-        Drawn at once in the type itself, which takes a tenth of the time.
+        They are drawn at once in their type, in a tenth of the time.
         """
         return _network(self.sizes, self.activation, self.dtype, self.seed)
 
@@ -92,16 +92,16 @@ class EqualCase(Case):
 
     @cached_property
     def checks(self) -> tuple[Check, ...]:
-        """As `Case.checks`, but no more than one layer is held in float64."""
+        """As `Case.checks`, with one layer in float64 at a time."""
         network, value = self.network, activation(self.activation).value
         rows = np.arange(self.batch)
         found = []
-        for which in (0, len(self.inputs) - 1):
-            x: NDArray[np.float64] = self.inputs[which].astype(np.float64)
+        for index in (0, len(self.inputs) - 1):
+            x: NDArray[np.float64] = self.inputs[index].astype(np.float64)
             for i in range(len(network.layers)):
                 weights = network.weights(i).astype(np.float64)
                 x = value(x @ weights.T + network.biases(i))
-            found.append(Check(which, rows, x))
+            found.append(Check(index, rows, x))
         return tuple(found)
 
 
@@ -136,7 +136,7 @@ def equal_case(n: int) -> EqualCase:
 
 @dataclass(frozen=True)
 class DeviceOnly(Candidate):
-    """The network as `Network.compile` plans it without the host's own arithmetic."""
+    """The network as `Network.compile` plans it without the variant ``host``."""
 
     name: str = "device"
 
@@ -154,8 +154,8 @@ class Dynamic(Candidate):
     name: str = "dynamic"
 
     def missing(self) -> str | None:
-        """Return None if there is a CPU device to choose."""
-        if any(place.type == "cpu" for place in devices()):
+        """Return None if there is an OpenCL device for the CPU."""
+        if any(device.type == "cpu" for device in devices()):
             return None
         return "there is no OpenCL device for the CPU: PoCL would be one"
 
@@ -175,7 +175,7 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
         ByVariant(variant("naive"), name="parallel"),
     ]
     if cpu:
-        if any(place.serial for place in device.places):
+        if any(one.serial for one in device.places):
             candidates.append(
                 ByVariant(variant("cpu"), one_core=True, name="cpu-1core")
             )
@@ -215,7 +215,7 @@ def _best(
 
 
 def crossing(best: pd.DataFrame) -> float | None:
-    """Return the size from which on parallel is faster; None if it never is.
+    """Return the size from which parallel is faster; None if it never is.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ def report(rows: pd.DataFrame) -> str:
                 for name, names in CROSSINGS.items()
             ),
             "the choice took at most "
-            f"{best['over the better'].max():.2f} times what the better one took",
+            f"{best['over the better'].max():.2f} times the time of the better one",
         ]
     return "\n\n".join(part for part in found if part)
 

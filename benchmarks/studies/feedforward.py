@@ -3,7 +3,7 @@
 Its Table I has six configurations of 7 to 11 layers, the inputs counted; each is run
 for one sample and for batches. Its Table II varies the work-items a neuron
 (optimisation 2, `split`). Networks of eleven small equal layers show the cost of
-launches, and on GPUs five narrow layers with very many samples that of values.
+launches. On GPUs five narrow layers with very many samples show the cost of values.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CUDA = COMPILED | {"torch-cuda", "torch-graph", "cupy"}
 SERIAL = ("serial", "fann")  # on one core, sample after sample
 SLOW = COMPILED | {"tinygrad"}  # to prepare
 SPINNING = frozenset({"host", "sklearn"})  # their threads spin after a call
-GPU_SHAPED = (
+GPU_KERNELS = (
     "naive", "local", "split", "fused", "fused_local", "persistent", "persistent_mma",
     "gemm", "mma", "mma_chain", "fused_mma",
 )
@@ -106,24 +106,24 @@ def _trial(table: str, case: Case, device: Device, options: Options) -> Trial:
     cpu, tune = device.type == "cpu", options.tune
     ours: list[Candidate] = [
         ByVariant(variant(name), tune=tune)
-        for name in GPU_SHAPED if case.batch > 1 or name not in BATCHED
+        for name in GPU_KERNELS if case.batch > 1 or name not in BATCHED
     ]
     on_demand = {ONE_GROUP, *SERIAL} if case.batch > 1 else set()
     if case.precision != PRECISIONS[0]:
-        on_demand |= {*GPU_SHAPED, *SERIAL} - LOWER_PRECISION
+        on_demand |= {*GPU_KERNELS, *SERIAL} - LOWER_PRECISION
     if cpu:
         ours.append(ByVariant(variant("cpu"), tune=tune))
-        if any(place.serial for place in device.places):
+        if any(one.serial for one in device.places):
             ours.append(
                 ByVariant(variant("cpu"), one_core=True, tune=tune, name="cpu-1core")
             )
         if case.batch * _weights(case.sizes) > SMALL:
-            on_demand |= set(GPU_SHAPED)
+            on_demand |= set(GPU_KERNELS)
     on_demand |= SLOW | (CUDA if cpu else HOST)
     if options.effort == "quick":
         on_demand |= SPINNING
     ours += [Planned(tune), ByVariant(variant("host")), Serial()]
-    ours += named(options, {*GPU_SHAPED, *(one.name for one in ours)})
+    ours += named(options, {*GPU_KERNELS, *(one.name for one in ours)})
     return Trial(
         table, case, (*ours, *dense_baselines(options.fann_library)),
         frozenset(on_demand), AGAINST["cpu" if cpu else "gpu"],

@@ -69,8 +69,8 @@ MEMORY = (MemoryKernel("read"), MemoryKernel("copy"))
 class Workers(Candidate):
     """`stencil_cpu` on some of the cores, all layers in one launch.
 
-    On a sub-device of so many cores, if the device can be split; else as many
-    work-items on the whole device.
+    It runs on a sub-device of these cores if the device can be partitioned, else as one
+    work-item a core on the whole device.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Workers(Candidate):
         object.__setattr__(self, "name", f"cores-{self.workers}")
 
     def prepare(self, case: Case, device: Device) -> Prepared:
-        """Return the plan of equal tiles, as many for each core."""
+        """Return the plan of equal tiles, the same number for each core."""
         with contextlib.suppress(DeviceError):
             device = part_of(device, units=self.workers)
         stencil = ByVariant(variant("stencil_cpu"))
@@ -126,7 +126,7 @@ def _pair(case: LocalCase, device: Device, options: Options) -> Trial:
         ours.append(ByVariant(stencil, tune=tune))
         if len(case.sizes) > 2:
             ours.append(ByVariant(stencil, by_layer=True, name="by-layer"))
-        if any(place.serial for place in device.places):
+        if any(one.serial for one in device.places):
             ours.append(ByVariant(stencil, one_core=True, name="cpu-1core"))
     ours += named(options, (candidate.name for candidate in ours))
     baselines: tuple[Candidate, ...] = (
@@ -155,7 +155,7 @@ def _strategies(device: Device) -> list[Trial]:
 
 
 def _scaling(device: Device) -> list[Trial]:
-    """Return the same stack on 1, 2, 4 … cores, and larger ones on as many."""
+    """Return trials of strong and weak scaling over 1, 2, 4 … cores."""
     cores = [1]
     while 2 * cores[-1] <= device.compute_units:
         cores.append(2 * cores[-1])
@@ -178,15 +178,15 @@ def _scaling(device: Device) -> list[Trial]:
 
 
 def _larger_n(n: int, k: int, cores: int) -> tuple[int, int]:
-    """Return ``(1 - p) K + p N``, so that every core has as many rows, and K."""
+    """Return ``(1 - p) K + p N``, which gives each of p cores as many rows, and K."""
     return (1 - cores) * k + cores * n, k
 
 
 def _larger_k(n: int, k: int, cores: int) -> tuple[int, int]:
-    """Return N and ``p K``, so that there are p times as many rows in all."""
+    """Return N and ``p K``, with p times as many rows in all."""
     rows = cores * _rows(n, k)
     deep = cores * k
-    # Of `_rows`, solved for N.
+    # `_rows`, solved for N.
     return round(rows / (deep - 1) + (WINDOW - 1) * deep / 2), deep
 
 

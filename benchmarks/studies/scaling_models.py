@@ -1,8 +1,8 @@
 """Models of parallel speed-up: Amdahl's law, and Hill and Marty's for chips.
 
 M. D. Hill and M. R. Marty, "Amdahl's Law in the Multicore Era", IEEE Computer 41 (7),
-2008: a chip has room for n simple cores; r of them, made one, run serial code as fast
-as sqrt(r) do.
+2008: a chip has room for n simple cores; a core made of r of them runs serial code
+sqrt(r) times as fast.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def symmetric(parallel: float, chip: float, r: float) -> float:
     parallel : float
         The fraction of the work that is parallel.
     chip : float
-        Simple cores that there is room for.
+        Simple cores that fit on the chip.
     r : float
-        Simple cores made into each core: ``chip / r`` of them.
+        Simple cores in each core; there are ``chip / r`` cores.
     """
     speed = math.sqrt(r)
     return 1 / ((1 - parallel) / speed + parallel * r / (speed * chip))

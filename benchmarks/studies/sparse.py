@@ -1,8 +1,8 @@
 """The second study: partially connected networks, by format, density and size.
 
-Its experiments vary neurons a layer, layers or density, the others as in `BASE`, and
-compare time and memory; ``large`` is one layer of a present-day size. All formats hold
-the same weights.
+Its experiments vary neurons a layer, layers or density from `BASE`, and compare time
+and memory; ``large`` is one layer of a present-day size. All formats hold the same
+weights.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Stored(Candidate):
     tune: bool = False
 
     def prepare(self, case: SparseCase, device: Device) -> Prepared:
-        """Return its plan; the config begins with a format that was chosen."""
+        """Return its plan; the config of ``"auto"`` begins with the chosen format."""
         chosen = self.name
         if chosen == AUTO:
             plan = case.network.compile(device, case.batch)
@@ -129,7 +129,7 @@ def report(rows: pd.DataFrame) -> str:
             f"memory of a layer of {BASE[0]} neurons, bytes as stored\n\n"
             f"{text(memory('nbytes'))}",
             f"the same by the study's formulas\n\n{text(memory('study_bytes'))}",
-            f"density from which a layer needs no less memory than dense, %\n\n"
+            f"density from which a layer needs as much memory as dense, %\n\n"
             f"{text(break_even())}",
         ]
     return "\n\n".join(part for part in parts if part)
@@ -167,7 +167,7 @@ COUNTS: dict[str, Callable[[Pattern], int]] = {
 
 
 def break_even() -> pd.DataFrame:
-    """Return the density, %, from which on a layer needs no less memory than dense."""
+    """Return the density, %, from which a layer needs as much memory as dense."""
     table = {}
     for neurons in (BASE[0], 10 * BASE[0]):
         found = []
@@ -186,7 +186,7 @@ def break_even() -> pd.DataFrame:
 
 
 def _percent(rows: pd.DataFrame) -> pd.Series:
-    """Return the density that the cases' names end in."""
+    """Return the density at the end of the cases' names."""
     return rows["case"].str.extract(r"([\d.]+)%$")[0].astype(float)
 
 

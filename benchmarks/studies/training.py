@@ -27,16 +27,16 @@ from .training_candidates import STAGES, Fitted
 
 TAKES = frozenset({"data", "fann_library"})
 ABOUT = "training: FANN's rules and Adam, beside FANN, NumPy, PyTorch, scikit-learn"
-DATA = Path("..", "shared", "datasets", "fann")  # where a checkout has them beside it
+DATA = Path("..", "shared", "datasets", "fann")  # beside the checkout
 FANN_SETS: Mapping[str, tuple[tuple[int, ...], int, str]] = {
     "mushroom": ((125, 32, 2), 4062, "mushroom.train.gz"),
     "robot": ((48, 96, 3), 374, "robot.train"),
     "gene": ((120, 4, 2, 3), 1588, "gene.train"),
 }
 CHECKED = 5  # epochs of full batches compared with the oracle
-RATE = 0.1  # at FANN's 0.7 the last bits of float32 decide the course
-# Of each network: the batch, steps an epoch and timed epochs, on a CPU and else. Epochs
-# last long enough for their one wait not to count.
+RATE = 0.1  # at FANN's 0.7 float32's roundings grow until errors differ
+# Of each network: the batch, steps an epoch and timed epochs, on a CPU and otherwise.
+# Epochs are long compared with their one wait.
 ADAM: Mapping[tuple[int, ...], tuple[int, tuple[int, int], tuple[int, int]]] = {
     (64, 100, 10): (32, (45, 45), (8, 8)),
     (784, 128, 10): (128, (50, 50), (2, 8)),
@@ -49,7 +49,7 @@ OURS = Fitted()
 BASELINES = frozenset(baseline.name for baseline in training_baselines(None))
 HOST = frozenset({"torch", "torch-cpu-compile"})
 CUDA = frozenset({"torch-cuda", "torch-graph", "torch-compile", "torch-compile-graph"})
-LAUNCHES = frozenset(stage.name for stage in STAGES)  # slow where each sample has some
+LAUNCHES = frozenset(stage.name for stage in STAGES)  # slow with launches a sample
 COMPILED = frozenset({"torch-cpu-compile", "torch-compile", "torch-compile-graph"})
 
 

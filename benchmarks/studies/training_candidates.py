@@ -1,10 +1,10 @@
 """clnet's training: `fit`, and the third study's stages on the way to it.
 
-``copied`` is the study's first program: a launch a function of a layer, each with all
-its arrays copied in before and out after. ``resident`` leaves them on the device, and
+``copied`` is the study's first program: a launch for each function of a layer, with all
+arrays copied in before and out after. ``resident`` leaves them on the device, and
 ``serial`` is the same on one core of the host. ``merged`` has back-propagation and
-gradients in few launches. A whole epoch in one launch, which the study proposed, is
-what `Network.fit` plans where it can.
+gradients in few launches. The study proposed a whole epoch in one launch, which
+`Network.fit` plans where it can.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from ..candidates import (
     Candidate,
     Prepared,
     no_serial_device,
-    serial_place,
+    serial_device,
     steps_text,
-    with_serial_place,
+    with_serial_device,
 )
 from ..cases.dense import Array
 from ..cases.training import Clock, Trained, TrainingCase, trainer
@@ -52,7 +52,7 @@ def _merged(variant: Variant) -> bool:
 
 
 class _Copying(Replay):
-    """Steps whose launches each have their arrays copied in before and out after."""
+    """A replay that copies each launch's arrays in before and out after."""
 
     def _append(self, action: Action, launch: Launch, place: Device) -> None:
         named = (Value, Parameters, Gradients, State)
@@ -76,7 +76,7 @@ class _Copying(Replay):
             host[...] = memory.read(self.session, host.size, "uint8")
 
     def _host(self, memory: Memory) -> Array:
-        """Return the host's copy of a buffer; at first, as the device has it."""
+        """Return the host's copy of a buffer, read from the device at first."""
         copies = self.__dict__.setdefault("_copies", {})
         if memory not in copies:
             size = (
@@ -89,7 +89,7 @@ class _Copying(Replay):
 
 @dataclass(frozen=True)
 class Fitted(Candidate):
-    """`Network.fit`, with a callback that reads the clock."""
+    """`Network.fit` with a callback that reads the clock."""
 
     name: str = "planned"
 
@@ -100,13 +100,13 @@ class Fitted(Candidate):
         def train(epochs: int) -> Trained:
             clock = Clock()
 
-            def note(training: Training, epoch: Epoch) -> None:
+            def record(training: Training, epoch: Epoch) -> None:
                 clock()
 
             history = case.network().fit(
                 x, t, optimiser=case.optimiser, loss=case.loss, epochs=1 + epochs,
                 batch_size=case.batch, shuffle=False, seed=case.seed, device=device,
-                callbacks=[note],
+                callbacks=[record],
             )
             return Trained(history.loss if case.by_loss else history.mse, clock.seconds)
 
@@ -119,16 +119,16 @@ class Fitted(Candidate):
 
 @dataclass(frozen=True)
 class Replayed(Candidate):
-    """Steps of training by some of the variants.
+    """Training steps by some of the variants.
 
     Attributes
     ----------
     name : str
         Of the stage.
     allowed : callable
-        Whether a variant may be used.
+        Returns whether a variant is searched.
     binding : type
-        How launches are run.
+        The class that runs the launches.
     one_core : bool
         Whether they run in the calling thread, on the host.
     """
@@ -139,13 +139,13 @@ class Replayed(Candidate):
     one_core: bool = False
 
     def missing(self) -> str | None:
-        """Return None if a device runs in the calling thread, or need not."""
+        """Return None unless a device in the calling thread is needed and missing."""
         return no_serial_device() if self.one_core else None
 
     def prepare(self, case: TrainingCase, device: Device) -> Prepared:
         """Return the loop over epochs, which reads a record after each."""
         if self.one_core:
-            device = serial_place(with_serial_place(device))
+            device = serial_device(with_serial_device(device))
         network = case.network()
         program = case.program(network, case.optimiser)
         variants = [variant for variant in TRAINING_VARIANTS if self.allowed(variant)]
@@ -153,14 +153,14 @@ class Replayed(Candidate):
             network, program, device, case.batch, variants=variants
         )
         steps: tuple[Step, ...] = plan.steps
-        place, parameters = session(device), network.parameters
+        target, parameters = session(device), network.parameters
         rule = case.optimiser
         state = np.empty((rule.slots, parameters.size), parameters.dtype)
         state[...] = np.reshape(rule.initial, (rule.slots, 1))
 
         def train(epochs: int) -> Trained:
-            learnt = TrainState(place, parameters, state)
-            replay = self.binding(place, steps, network.layout, learnt)
+            train_state = TrainState(target, parameters, state)
+            replay = self.binding(target, steps, network.layout, train_state)
             for value, array in zip(program.inputs, case.data, strict=True):
                 replay.write(value, array)
             clock, errors, count = Clock(), [], 0

@@ -17,8 +17,8 @@ Options = harness.Options
 pytestmark = pytest.mark.usefixtures("hurried")
 
 
-def test_what_is_measured():
-    on_cpu, on_gpu = (local.trials(place, Options()) for place in (CPU, GPU))
+def test_the_tables_and_cases():
+    on_cpu, on_gpu = (local.trials(device, Options()) for device in (CPU, GPU))
     tables = {trial.table for trial in on_cpu}
     assert tables == {"pairs", "strategies", *local.SCALING}
     assert {trial.table for trial in on_gpu} == {"pairs", "strategies"}
@@ -44,7 +44,7 @@ def test_larger_networks_for_more_cores():
 @pytest.mark.unoptimised
 @pytest.mark.parametrize("batch", [1, pytest.param(2, marks=pytest.mark.sweep)])
 def test_candidates_are_right(batch):
-    """Whoever is here computes the oracle's results."""
+    """Every installed candidate computes the oracle's results."""
     device = clnet.device()
     case = local.local_case(40, 4, batch)
     cores = local.Workers(2) if device.type == "cpu" else None
@@ -63,16 +63,16 @@ def test_candidates_are_right(batch):
 
 
 @pytest.mark.parametrize("kernel", local.MEMORY, ids=lambda kernel: kernel.name)
-def test_memory_alone(kernel):
-    """It moves about as many bytes as the case must, on every basis but the host's."""
+def test_memory_kernels(kernel):
+    """Kernels of the case's bytes are timed on every basis but the host's."""
     case = local.local_case(2000, 2)
-    ready = kernel.prepare(case, clnet.device())
-    assert set(ready.timers) == {"stream", "device", "busy"}
-    for make in ready.timers.values():
+    prepared = kernel.prepare(case, clnet.device())
+    assert set(prepared.timers) == {"stream", "device", "busy"}
+    for make in prepared.timers.values():
         assert make()(2) > 0
 
 
-def test_other_functions():
+def test_another_activation():
     case = dataclasses.replace(local.local_case(40, 3), activation="tanh")
     assert local.NumPyLocal().prepare(case, clnet.device()).check() < 1e-6
     assert np.isfinite(case.network.parameters).all()

@@ -1,4 +1,4 @@
-"""What a run leaves: pictures, a page, rows that --resume keeps; peers in children."""
+"""Results of a run: pictures, a page, rows for --resume; baselines in children."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_of_equal_rows_the_newest_counts(row):
     assert latest([row, other, later]) == [later, other]
 
 
-def test_resuming_measures_only_what_is_not_there(row):
+def test_resuming_measures_only_missing_rows(row):
     kept = []
     others = dense.NumPy(), replace(dense.NumPy(), name="b")
     trial = harness.Trial("sizes", replace(TINY, name="10"), others)
@@ -107,7 +107,7 @@ def test_resuming_measures_only_what_is_not_there(row):
     assert [(r.candidate, r.against) for r in kept] == [("b", "numpy")]
     assert kept[0].ratio == pytest.approx(row.median / kept[0].median)
     missing = replace(row, status="missing", basis="", median=None)
-    for old in (replace(row, torch="9"), missing):  # is there now, or another version
+    for old in (replace(row, torch="9"), missing):  # another version, or installed now
         kept.clear()
         bench = harness.Harness(
             "dispatch", GPU, BRIEF, ("wall",), kept.append, done=[old]
@@ -116,7 +116,7 @@ def test_resuming_measures_only_what_is_not_there(row):
         assert [r.candidate for r in kept] == ["numpy", "b"]
 
 
-def test_a_page_holds_everything_and_loads_nothing(row, tmp_path, capsys):
+def test_a_page_holds_everything_and_loads_no_file(row, tmp_path, capsys):
     reason = "it is " + 30 * "not " + "installed"
     missing = replace(
         row, candidate="<b>", status="missing", median=None, basis="", reason=reason
@@ -125,7 +125,7 @@ def test_a_page_holds_everything_and_loads_nothing(row, tmp_path, capsys):
     assert main(["bench", "--rows", str(file)]) == 0
     out = capsys.readouterr().out
     assert "some 29.8 neurons a layer on" in " ".join(out.split())
-    assert "at most 1.05 times what the better one took" in out
+    assert "at most 1.05 times the time of the better one" in out
     page = (tmp_path / "dispatch-x.html").read_text()
     assert page.count("data:image/png;base64,") == 2
     assert not re.search(r"https?://|<script|<link", page)
@@ -138,7 +138,7 @@ def test_a_page_holds_everything_and_loads_nothing(row, tmp_path, capsys):
 
 @pytest.mark.parametrize("study", list(command.STUDIES))
 def test_all_pictures_can_be_drawn(study, row, tmp_path):
-    """Also of rows that have little to show."""
+    """One row is enough."""
     for plot in command.STUDIES[study].PLOTS:
         names = {"work_items": "split-8", **dict.fromkeys(local.SCALING, "cores-2")}
         rows = [
@@ -161,7 +161,7 @@ def test_a_table_is_in_the_order_of_its_rows_with_gaps(row):
 
 
 def test_every_candidate_has_a_colour_of_its_own():
-    """The same one in all pictures, whatever else is drawn."""
+    """It is the same in all pictures."""
     known = {*plots.CANDIDATES, *plots.BASELINES, *plots.CHOSEN}
     for study in command.STUDIES.values():
         for device in (CPU, GPU):
@@ -173,8 +173,8 @@ def test_every_candidate_has_a_colour_of_its_own():
                 assert others <= set(plots.BASELINES)
                 assert len({plots.colour(n, [])[0] for n in others}) == len(others)
     for group in (plots.CANDIDATES, plots.BASELINES):
-        looks = [plots.colour(name, []) for name in group]
-        assert len(set(looks)) == len(group)
+        styles = [plots.colour(name, []) for name in group]
+        assert len(set(styles)) == len(group)
     for others in (["mma"], ["naive", "mma"], ["mma", "torch"]):
         assert plots.colour("mma", others) == plots.colour("mma", [])
     assert plots.colour("config-2", ["config-1", "config-2"])[0] == plots.COLOURS[1]
@@ -193,7 +193,7 @@ def test_rows_of_a_file_are_shown(row, tmp_path, capsys):
     assert "unknown study 'knitting'" in capsys.readouterr().err
 
 
-def test_rows_of_a_file_are_drawn_in_the_folder_that_is_asked_for(row, tmp_path):
+def test_rows_of_a_file_are_drawn_in_the_given_folder(row, tmp_path):
     file = write(tmp_path, "dispatch-x", rows_like(row, DISPATCH))
     out = tmp_path / "new" / "out"
     assert main(["bench", "--rows", str(file), "--out", str(out)]) == 0
@@ -243,14 +243,14 @@ def test_large_cases_are_checked_layer_by_layer(monkeypatch):
     assert "GB of the host's memory" in case.missing()
 
 
-# Peers
+# Baselines
 
 
 @dataclass(frozen=True)
 class Crashing:
-    """A peer that takes its process with it."""
+    """A baseline that ends its process."""
 
-    name: str = "deadly"
+    name: str = "crashing"
     timeout: float | None = None
 
     def missing(self):
@@ -275,11 +275,11 @@ def test_a_baseline_that_ends_its_process_is_a_row(monkeypatch):
 
 def test_other_libraries_are_missing_or_right():
     device = clnet.device()
-    for peer in dense.dense_baselines(None):
-        if peer.missing() is None and peer.name != "tinygrad":
-            assert peer.prepare(TINY, device).check() < TINY.tolerance
+    for baseline in dense.dense_baselines(None):
+        if baseline.missing() is None and baseline.name != "tinygrad":
+            assert baseline.prepare(TINY, device).check() < TINY.tolerance
         else:
-            assert peer.missing() is None or "install" in peer.missing()
+            assert baseline.missing() is None or "install" in baseline.missing()
 
 
 @pytest.mark.sweep

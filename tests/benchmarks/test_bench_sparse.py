@@ -22,11 +22,11 @@ def case():
 @pytest.mark.unoptimised
 @pytest.mark.parametrize("name", ["csr", "dense", "auto"])
 def test_formats_are_right(case, name):
-    ready = sparse.Stored(name).prepare(case, CPU)
-    assert ready.check() < 1e-4
-    assert ready.timers["wall"]()(1) > 0
+    prepared = sparse.Stored(name).prepare(case, CPU)
+    assert prepared.check() < 1e-4
+    assert prepared.timers["wall"]()(1) > 0
     if name == "auto":
-        assert ready.config.partition(":")[0] in FORMATS
+        assert prepared.config.partition(":")[0] in FORMATS
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -70,7 +70,7 @@ def test_trials():
     assert batches == {7}
 
 
-def test_memory_is_below_dense_where_few_connections_are():
+def test_formats_are_smaller_than_dense_at_low_density():
     """HYB against dense: smaller below some 30% by the study's formulas."""
     words = sparse.memory("study_bytes")
     assert words.loc["20%", "hyb"] < words.loc["20%", "dense"]

@@ -1,4 +1,4 @@
-"""The training study and who trains in it, at tiny sizes; no test asserts a time."""
+"""The training study and its candidates, at tiny sizes; no test asserts a time."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ ADAM = TrainingCase(
     epochs=2, basis="step", hidden="relu", output="softmax", checked=2,
 )
 ALL = [RPROP, INCREMENTAL, ADAM]
-NOT_WRITTEN = {("fann", "adam"), ("sklearn", "rprop"), ("sklearn", "incremental")}
-WHO = [
+NOT_IMPLEMENTED = {("fann", "adam"), ("sklearn", "rprop"), ("sklearn", "incremental")}
+CANDIDATES = [
     (name, case) for name in ("planned", "numpy", "torch", "sklearn", "fann")
-    for case in ALL if (name, case.optimiser.name) not in NOT_WRITTEN
+    for case in ALL if (name, case.optimiser.name) not in NOT_IMPLEMENTED
 ]
 
 
@@ -85,22 +85,22 @@ def test_steps_count_the_last_smaller_one():
     assert (RPROP.steps, INCREMENTAL.steps, ADAM.steps) == (1, 12, 3)
 
 
-def test_drawn_targets_are_the_labels_classes():
+def test_random_targets_are_the_labels_classes():
     x, t = ADAM.data
     assert (x.shape, t.shape, x.dtype) == ((10, 5), (10, 3), np.float32)
     assert np.array_equal(t.argmax(axis=1), ADAM.labels)
     assert t.sum() == 10
 
 
-def test_errors_fall_as_it_learns():
+def test_errors_fall_in_training():
     errors = replace(RPROP, checked=30).errors
     assert errors[-1] < errors[0]
 
 
-def test_fann_counts_another_error_where_its_derivatives_are_others():
-    steep = replace(RPROP, checked=30)
-    assert steep.fann_errors[0] == steep.errors[0]
-    assert steep.fann_errors != steep.errors
+def test_fann_has_other_errors_by_its_derivatives():
+    case = replace(RPROP, checked=30)
+    assert case.fann_errors[0] == case.errors[0]
+    assert case.fann_errors != case.errors
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_errors_that_differ_are_wrong(found, sentence):
     assert training_cases.compare(RPROP, [1.0, 2.0], [1.0, 2.0]) == 0
 
 
-def test_the_timer_divides_by_what_one_run_is():
+def test_the_timer_returns_the_seconds_of_one_run():
     seen = []
 
     def train(epochs):
@@ -129,26 +129,27 @@ def test_the_timer_divides_by_what_one_run_is():
     assert seen == [2, 2, 2, 100]
 
 
-# Who trains
+# Candidates
 
 
 @pytest.mark.parametrize(
-    ("name", "case"), WHO, ids=[f"{name}-{case.optimiser.name}" for name, case in WHO]
+    ("name", "case"), CANDIDATES,
+    ids=[f"{name}-{case.optimiser.name}" for name, case in CANDIDATES],
 )
-def test_who_trains_finds_the_oracles_errors(name, case, device):
+def test_candidates_find_the_oracles_errors(name, case, device):
     candidate = named(name)
     if candidate.missing() is not None:
         pytest.skip(candidate.missing())
     prepared = candidate.prepare(case, device)
     assert prepared.check() < case.tolerance
-    assert prepared.check() < case.tolerance  # it starts anew each time
+    assert prepared.check() < case.tolerance  # from the initial weights again
     assert (name != "planned") or prepared.config
     (basis,) = prepared.timers
     assert basis == case.basis
     assert prepared.timers[basis]()(1) > 0
 
 
-def test_a_training_set_that_ends_in_a_smaller_batch_is_trained_whole(device):
+def test_the_last_smaller_batch_is_trained(device):
     for name in ("planned", "numpy"):
         case = replace(ADAM, samples=9, batch=4)
         assert named(name).prepare(case, device).check() < case.tolerance
@@ -161,13 +162,13 @@ def test_sklearn_without_adam_refuses():
         named("sklearn").prepare(RPROP, CPU)
 
 
-def test_a_rule_that_is_not_written_down_refuses():
+def test_an_optimiser_that_is_not_implemented_refuses():
     pytest.importorskip("torch")
     with pytest.raises(candidates.RefusedError, match="batch"):
         training_baselines.torch_rule(replace(RPROP, optimiser=Batch()), [], False)
 
 
-def test_what_is_not_installed_is_missing(monkeypatch):
+def test_libraries_that_are_not_installed_are_missing(monkeypatch):
     monkeypatch.setattr(candidates, "find_spec", lambda name: None)
     assert named("sklearn").missing() == "sklearn is not installed"
     monkeypatch.setattr(fann.ctypes.util, "find_library", lambda name: None)
@@ -188,7 +189,7 @@ def test_a_file_that_is_no_library_is_a_row(device, tmp_path):
 # The study
 
 
-def test_who_finds_another_error_is_wrong(device):
+def test_another_error_is_wrong(device):
     class Off(training_baselines.NumPyTraining):
         name = "off"
 
@@ -232,7 +233,7 @@ def test_the_studys_cases():
                "torch-compile", "torch-compile-graph"}),
     ],
 )
-def test_who_is_measured_unasked(device, expected):
+def test_the_default_candidates(device, expected):
     chosen = command.select(
         training.trials(device, Options()), Options(), training.BASELINES
     )
@@ -240,7 +241,7 @@ def test_who_is_measured_unasked(device, expected):
     assert {c.name for c in found.candidates} == expected
 
 
-def test_only_the_planned_one_is_ours():
+def test_planned_is_a_known_candidate():
     with pytest.raises(InputError, match="did you mean 'planned'"):
         command.select(
             training.trials(CPU, Options()), Options(variants=["plannd"]),
@@ -248,7 +249,7 @@ def test_only_the_planned_one_is_ours():
         )
 
 
-def test_data_that_are_not_there_are_one_row(tmp_path, device):
+def test_missing_data_are_one_row(tmp_path, device):
     case = replace(RPROP, file="robot.train", folder=tmp_path)
     kept = []
     harness.Harness("s", device, BRIEF, ("epoch",), kept.append).run(
@@ -323,8 +324,8 @@ def test_the_command_without_data_says_so(tiny_study, device, capsys):
     ])
     out, _ = capsys.readouterr()
     assert status == 0
-    told = " ".join(out.split())
-    assert "data (robot batch 8, robot batch 1): missing: there is no robot" in told
+    text = " ".join(out.split())
+    assert "data (robot batch 8, robot batch 1): missing: there is no robot" in text
     assert "adam, step" in out
 
 

@@ -1,4 +1,4 @@
-"""The bench's frame on tiny cases and faked peers; no test asserts a time."""
+"""Cases, harness, timing and rows, with faked candidates; no test asserts a time."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def oracle(case):
 
 @dataclass(frozen=True)
 class Fake:
-    """A candidate whose call is made of the oracle's."""
+    """A candidate whose call is the oracle's, changed."""
 
     name: str
     change: object = staticmethod(lambda call: call)
-    gone: str | None = None
+    reason: str | None = None
     spins: bool = False
     timeout: float | None = None
     timers: tuple = ()
 
     def missing(self):
-        return self.gone
+        return self.reason
 
     def prepare(self, case, device):
         return candidates.forward(
@@ -83,7 +83,7 @@ def test_a_cases_inputs_are_several_different_sets():
     assert not any(np.array_equal(a, b) for a, b in itertools.combinations(inputs, 2))
 
 
-def test_large_inputs_come_in_fewer_sets(monkeypatch):
+def test_large_inputs_have_fewer_sets(monkeypatch):
     monkeypatch.setattr(cases, "SETS_BYTES", 3 * 2 * 5 * 4)
     assert len(replace(TINY).inputs) == 3
     monkeypatch.setattr(cases, "SETS_BYTES", 0)
@@ -100,8 +100,8 @@ def test_the_checks_hold_the_oracles_outputs_of_first_and_last_samples():
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "tanh"])
-def test_a_deep_case_does_not_forget_its_input(activation):
-    """Else a check of its outputs would check the last layers only."""
+def test_the_outputs_of_a_deep_case_depend_on_its_inputs(activation):
+    """A check of the outputs then checks all layers."""
     case = Case("deep", (20, *[50] * 9, 10), activation, batch=20)
     y = oracle(case)(case.inputs[0])
     spread = np.linalg.norm(y - y.mean(axis=0)) / np.linalg.norm(y)
@@ -126,7 +126,7 @@ def test_an_unknown_precision_or_dtype_is_an_error(field, value):
         replace(TINY, **{field: value})
 
 
-# What becomes of candidates
+# Rows of candidates
 
 
 def raising(error):
@@ -148,9 +148,9 @@ def sleepy(call):
     return call
 
 
-FATES = [
+OUTCOMES = [
     (Fake("good"), "measured", ""),
-    (Fake("gone", gone="it is not installed"), "missing", "it is not installed"),
+    (Fake("gone", reason="it is not installed"), "missing", "it is not installed"),
     (Fake("breaks", raising(OSError("no driver"))), "failed", "OSError: no driver"),
     (Fake("crashes", crash), "failed", "RuntimeError: out of memory"),
     (Fake("off", lambda call: lambda x: call(x) + 0.01), "wrong", "differs"),
@@ -166,9 +166,10 @@ FATES = [
 
 
 @pytest.mark.parametrize(
-    ("candidate", "status", "reason"), FATES, ids=[fate[0].name for fate in FATES]
+    ("candidate", "status", "reason"), OUTCOMES,
+    ids=[outcome[0].name for outcome in OUTCOMES],
 )
-def test_whatever_a_candidate_does_is_a_row(candidate, status, reason):
+def test_every_outcome_is_a_row(candidate, status, reason):
     trial = harness.Trial("t", TINY, (candidate, Fake("other")), against=("other",))
     rows = {row.candidate: row for row in run(trial)}
     row, other = rows[candidate.name], rows["other"]
@@ -187,10 +188,10 @@ def test_whatever_a_candidate_does_is_a_row(candidate, status, reason):
 
 
 def test_every_status_is_a_known_one():
-    assert {status for _, status, _ in FATES} == set(measurements.STATUSES)
+    assert {status for _, status, _ in OUTCOMES} == set(measurements.STATUSES)
 
 
-def test_a_failure_while_measuring_is_a_row_and_the_others_go_on():
+def test_a_failure_while_measuring_is_a_row():
     calls = itertools.count()
 
     def later(call):
@@ -222,20 +223,19 @@ def test_a_timer_that_cannot_be_made_is_a_row():
     }
 
 
-def test_without_the_named_peer_there_is_no_ratio():
+def test_without_a_baseline_there_is_no_ratio():
     trial = harness.Trial("t", TINY, (Fake("a"), Fake("b")), against=("numpy", "torch"))
     assert all(row.ratio is None and not row.against for row in run(trial))
 
 
-def test_the_first_measured_of_the_named_peers_is_the_measure():
-    trial = harness.Trial(
-        "t", TINY, (Fake("a"), Fake("b"), Fake("c", gone="no")), against=("c", "b", "a")
-    )
+def test_ratios_are_to_the_first_baseline_measured():
+    fakes = Fake("a"), Fake("b"), Fake("c", reason="no")
+    trial = harness.Trial("t", TINY, fakes, against=("c", "b", "a"))
     measured = [row for row in run(trial) if row.median is not None]
     assert [row.against for row in measured] == ["b", "b"]
 
 
-def test_an_interruption_keeps_what_was_measured():
+def test_an_interruption_keeps_the_rows_measured_before():
     calls = itertools.count()
 
     def interrupted(call):
@@ -255,7 +255,7 @@ def test_an_interruption_keeps_what_was_measured():
     assert all(0 < row.rounds < BRIEF.rounds for row in kept)
 
 
-def test_a_limit_leaves_the_timer_of_others_as_it_was():
+def test_a_time_limit_restores_an_outer_timer():
     if not hasattr(signal, "setitimer"):
         pytest.skip("no interval timers here")
     before = signal.getitimer(signal.ITIMER_REAL)[0]
@@ -287,7 +287,7 @@ def entries(order, spins):
     return [timing.TimedCandidate(timer(name), spin) for name, spin in spins.items()]
 
 
-def test_rounds_go_forwards_and_backwards_and_wait_after_those_that_spin(monkeypatch):
+def test_rounds_alternate_and_pause_after_spinning_threads(monkeypatch):
     long, short = 0.5, 0.1
     monkeypatch.setattr(timing, "SPIN_SECONDS", long)
     monkeypatch.setattr(timing, "SETTLE_SECONDS", short)
@@ -296,12 +296,12 @@ def test_rounds_go_forwards_and_backwards_and_wait_after_those_that_spin(monkeyp
     timing.interleave(found, replace(BRIEF, rounds=2), waits.append)
     forwards = ["a", "blas", "c"]
     assert order == forwards + forwards[::-1] + forwards
-    # Before the first of all it waits too: the oracle has run on the same BLAS.
+    # There is a pause before the first too: the oracle has run on the same BLAS.
     assert waits == [long, short, long, short, short, long, short, short, long]
     assert [entry.samples for entry in found] == [[1.0, 1.0]] * 3
 
 
-def test_warming_up_finds_how_many_runs_make_a_block(monkeypatch):
+def test_the_warm_up_finds_the_repeats_of_a_block(monkeypatch):
     ran = []
     seconds = 0.0
 
@@ -318,10 +318,10 @@ def test_warming_up_finds_how_many_runs_make_a_block(monkeypatch):
     assert 50 <= entry.repeats <= 200
     del ran[:]
     entry.block()
-    assert ran == [1, entry.repeats]  # the first wakes what sleeps, and is not counted
+    assert ran == [1, entry.repeats]  # the first run is not timed
 
 
-def test_who_has_used_up_the_budget_sits_out_after_the_least_rounds():
+def test_the_budget_ends_a_candidates_rounds():
     found = entries([], {"a": False, "b": False})
     effort = timing.Effort("quick", rounds=10, block=0.0, budget=1.0)
     found[0].spent = 2.0
@@ -357,7 +357,7 @@ def test_a_row_holds_the_floor_and_the_time_over_it(monkeypatch):
     assert row.over_floor == pytest.approx(row.median / row.floor)
 
 
-def test_without_a_floor_there_are_times_all_the_same():
+def test_times_need_no_floor():
     # The faked device has no queue.
     (row,) = run(harness.Trial("t", TINY, (Fake("a"),)))
     assert row.status == "measured"
@@ -370,11 +370,11 @@ def test_without_a_floor_there_are_times_all_the_same():
 @pytest.fixture
 def rows():
     return run(
-        harness.Trial("t", TINY, (Fake("numpy"), Fake("gone", gone='not "here", no')))
+        harness.Trial("t", TINY, (Fake("numpy"), Fake("gone", reason='not "here", no')))
     )
 
 
-def test_rows_are_appended_with_all_they_depend_on(rows, tmp_path):
+def test_rows_are_appended_with_their_environment(rows, tmp_path):
     results = measurements.ResultsFile(tmp_path / "new", "study", GPU)
     assert results.path.name == "study-faked.csv"
     for row in rows:
@@ -422,7 +422,7 @@ def test_a_file_with_other_columns_is_left_alone(tmp_path):
     assert path.read_text() == "a,b\n1,2\n"
 
 
-def test_a_row_cut_short_is_cut_off_with_a_warning(rows, tmp_path):
+def test_an_unfinished_row_is_cut_off_with_a_warning(rows, tmp_path):
     results = measurements.ResultsFile(tmp_path, "study", GPU)
     results.add(rows[0])
     whole = results.path.read_text()
@@ -450,12 +450,12 @@ def test_slugs(name, expected):
 # Tables
 
 
-def test_tables_fit_the_width_and_say_what_has_no_time():
+def test_tables_fit_the_width_and_list_missing_times():
     trial = harness.Trial(
         "t", TINY,
         (
             *(Fake(f"candidate-{n}") for n in range(12)),
-            Fake("gone", gone="it " + "is not installed " * 10),
+            Fake("gone", reason="it " + "is not installed " * 10),
         ),
         against=("candidate-3",),
     )
