@@ -55,7 +55,7 @@ class Lab:
 
     def __init__(self, monkeypatch):
         self.rule = lambda steps: 1e-3
-        self.asked = []
+        self.measured = []
         monkeypatch.setattr(times, "session", lambda device: None)
         monkeypatch.setattr(times, "measure", self.measure)
         monkeypatch.setattr(
@@ -66,7 +66,7 @@ class Lab:
 
     def measure(self, session, network, steps, inputs, outputs, *, on_device, alike=()):
         assert {step.span.batch for step in steps} == {steps[0].span.batch}
-        self.asked.append(tuple(steps))
+        self.measured.append(tuple(steps))
         found = self.rule(steps)
         if isinstance(found, Exception):
             raise found
@@ -147,7 +147,7 @@ def test_rungs_are_not_searched(lab, tune):
     lab.rule = by_name(dict.fromkeys(RUNGS, 1e-12))
     network = Network(9, [Local(3, "tanh"), Dense(4, "tanh"), Dense(2)], seed=1)
     plan = lab.plan(network, GPU, tune=tune)
-    tried = {step.variant.name for steps in lab.asked for step in steps}
+    tried = {step.variant.name for steps in lab.measured for step in steps}
     assert not RUNGS & (tried | set(names(plan)))
     assert not any(f"{name} " in plan.text for name in ("naive", "stencil_reduction"))
 
@@ -194,11 +194,11 @@ def test_of_ties_the_cover_of_fewest_steps_is_taken(lab, slower, chosen):
 
 
 def test_a_pause_lies_between_the_host_and_a_device(lab, monkeypatch):
-    monkeypatch.setattr(time, "sleep", lambda seconds: lab.asked.append(None))
+    monkeypatch.setattr(time, "sleep", lambda seconds: lab.measured.append(None))
     lab.plan(device=GPU, variants=["naive", "host"], tune=True)
     on_host = [
         None if steps is None else any(step.device is None for step in steps)
-        for steps in lab.asked
+        for steps in lab.measured
     ]
     assert on_host.count(True) > 1
     for before, after in itertools.pairwise(on_host):
@@ -231,30 +231,30 @@ def test_softmax_divides_runs(lab):
 
 def test_remembered_times_are_not_measured_again(lab):
     first = lab.plan()
-    assert lab.asked
-    lab.asked.clear()
+    assert lab.measured
+    lab.measured.clear()
     times.store_of.cache_clear()  # as in another process
     again = lab.plan()
-    assert lab.asked == []
+    assert lab.measured == []
     assert [s.config for s in again.steps] == [s.config for s in first.steps]
     assert again.text == first.text
 
 
 def test_an_expired_search_measures_one_cover(lab):
     plan = lab.plan(device=GPU, search=Search(0.0))
-    assert sum(len(step.span.ops) for steps in lab.asked for step in steps) == OPS
+    assert sum(len(step.span.ops) for steps in lab.measured for step in steps) == OPS
     assert "limit of 0 s was over" in " ".join(plan.text.split())
-    least = len(lab.asked)
+    least = len(lab.measured)
     lab.plan(device=GPU, search=Search())
-    assert len(lab.asked) > 2 * least
+    assert len(lab.measured) > 2 * least
 
 
 @pytest.mark.parametrize("tune", [None, True])
 def test_pruned_candidates_are_measured_only_by_tuning(lab, tune):
     lab.rule = by_name({"naive": 1e-12})
     lab.plan(device=GPU, variants=["naive", "generic"], tune=tune)
-    assert any(names(SimpleNamespace(steps=s)) == ["naive"] for s in lab.asked)
-    generic = any("generic" in names(SimpleNamespace(steps=s)) for s in lab.asked)
+    assert any(names(SimpleNamespace(steps=s)) == ["naive"] for s in lab.measured)
+    generic = any("generic" in names(SimpleNamespace(steps=s)) for s in lab.measured)
     assert generic == (tune is True)
 
 
@@ -272,12 +272,12 @@ def test_a_search_shows_its_progress(lab, monkeypatch, capsys):
 
 def test_a_power_of_two_represents_batches_down_to_its_half(lab):
     lab.plan(batch=8)
-    lab.asked.clear()
+    lab.measured.clear()
     for batch in (5, 6, 7, 8):
         lab.plan(batch=batch)
-    assert lab.asked == []
+    assert lab.measured == []
     lab.plan(batch=9)
-    assert {step.span.batch for steps in lab.asked for step in steps} == {16}
+    assert {step.span.batch for steps in lab.measured for step in steps} == {16}
 
 
 @pytest.mark.parametrize(
@@ -289,31 +289,31 @@ def test_a_power_of_two_represents_batches_down_to_its_half(lab):
 )
 def test_another_device_or_driver_is_measured_anew(lab, change):
     lab.plan(device=GPU)
-    lab.asked.clear()
+    lab.measured.clear()
     lab.plan(device=dataclasses.replace(GPU, index="1:7", notes=("a note",)))
-    assert lab.asked == []
+    assert lab.measured == []
     lab.plan(device=dataclasses.replace(GPU, **change))
-    assert lab.asked
+    assert lab.measured
 
 
-def asked_again(lab, **arguments):
+def measured_again(lab, **arguments):
     """Names of the variants that are measured a second time."""
-    lab.asked.clear()
+    lab.measured.clear()
     times.store_of.cache_clear()  # as in another process
     lab.plan(device=GPU, tune=True, **arguments)
-    return {steps[0].variant.name for steps in lab.asked if len(steps) == 1}
+    return {steps[0].variant.name for steps in lab.measured if len(steps) == 1}
 
 
 def test_another_kernel_source_is_measured_anew(lab, monkeypatch):
     names = ["split", "gemm"]
     lab.plan(device=GPU, variants=names, tune=True)
-    assert asked_again(lab, variants=names) == set()
+    assert measured_again(lab, variants=names) == set()
     real = fingerprint.source_hash
     monkeypatch.setattr(
         fingerprint, "source_hash",
         lambda source: "new" if source == "dense/split.cl" else real(source),
     )
-    assert asked_again(lab, variants=names) == {"split"}
+    assert measured_again(lab, variants=names) == {"split"}
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_other_python_that_describes_launches_is_measured_anew(
         fingerprint, "_text", lambda name: real(name) + "# " * (name == module)
     )
     fingerprint._code.cache_clear()
-    found = asked_again(lab, variants=names)
+    found = measured_again(lab, variants=names)
     fingerprint._code.cache_clear()
     assert found == anew
 
@@ -345,10 +345,10 @@ def test_other_python_that_describes_launches_is_measured_anew(
 def test_another_capability_is_measured_anew(lab):
     """As where the table of quirks has changed."""
     lab.plan(device=GPU, variants=["split"])
-    lab.asked.clear()
+    lab.measured.clear()
     edited = dataclasses.replace(GPU, operator_math=True)
     lab.plan(device=edited, variants=["split"])
-    assert lab.asked
+    assert lab.measured
 
 
 def test_a_variant_of_the_same_name_and_other_launches_is_measured_anew():
@@ -376,7 +376,7 @@ def test_numpy_with_another_blas_or_other_threads_is_measured_anew(
     monkeypatch.setattr(
         fingerprint, "_libraries", lambda: SimpleNamespace(info=lambda: other)
     )
-    assert asked_again(lab, variants=names) == {"host"}
+    assert measured_again(lab, variants=names) == {"host"}
 
 
 def test_the_host_key_follows_thread_limits():
@@ -393,7 +393,7 @@ def test_the_host_key_follows_thread_limits():
 def test_another_numpy_is_measured_anew(lab, monkeypatch):
     lab.plan(device=GPU, variants=["host"], tune=True)
     monkeypatch.setattr(np, "__version__", "9.9")
-    assert asked_again(lab, variants=["host"]) == {"host"}
+    assert measured_again(lab, variants=["host"]) == {"host"}
 
 
 def test_equal_layers_have_one_key_for_every_variant():
@@ -412,25 +412,25 @@ def test_equal_layers_have_one_key_for_every_variant():
 
 def test_another_network_is_measured_anew_and_an_equal_one_is_not(lab):
     lab.plan()
-    lab.asked.clear()
+    lab.measured.clear()
     lab.plan(Network.mlp([5, 7, 6, 3], seed=2))
-    assert lab.asked == []
+    assert lab.measured == []
     lab.plan(Network.mlp([5, 7, 6, 4], seed=2))
-    assert lab.asked
+    assert lab.measured
 
 
 def test_without_tuning_nothing_is_measured(lab):
     plan = lab.plan(tune=False)
-    assert lab.asked == []
+    assert lab.measured == []
     assert "modelled, nothing measured" in " ".join(plan.text.split())
 
 
 def test_without_tuning_remembered_times_are_used(lab):
     lab.rule = by_name({"gemm": 1e-7})
     lab.plan(device=GPU, tune=True)
-    lab.asked.clear()
+    lab.measured.clear()
     assert names(lab.plan(device=GPU, tune=False)) == ["gemm"] * 3
-    assert lab.asked == []
+    assert lab.measured == []
 
 
 def test_tuning_measures_the_whole_space(lab):
@@ -441,21 +441,21 @@ def test_tuning_measures_the_whole_space(lab):
 
     def configs():
         return [
-            steps[0].config for steps in lab.asked
+            steps[0].config for steps in lab.measured
             if len(steps) == 1 and steps[0].span.outputs[0].width == 70
         ]
 
     lab.plan(network, GPU, 64, variants=["gemm"])
     assert configs() == space[:1]
     lab.plan(network, GPU, 64, variants=["gemm"], tune=True)
-    asked = configs()  # the first one was remembered
-    assert len(asked) == len(space)
-    assert all(config in asked for config in space)
+    measured = configs()  # the first one was remembered
+    assert len(measured) == len(space)
+    assert all(config in measured for config in space)
 
 
 def test_equal_layers_are_measured_once(lab):
     lab.plan(Network.mlp([8] * 12, seed=0), GPU, variants=["naive"])
-    assert len(lab.asked) == 1
+    assert len(lab.measured) == 1
 
 
 def test_the_remembered_best_configuration_is_taken_without_tuning(lab):
@@ -616,14 +616,14 @@ def test_a_batch_is_measured_where_its_power_of_two_is_too_large(lab):
     )
     plan = lab.plan(device=GPU, batch=700, variants=["naive", "local"])
     assert "failed" not in plan.text
-    assert {steps[0].span.batch for steps in lab.asked} == {700, 1024}
-    last = max(i for i, steps in enumerate(lab.asked) if steps[0].span.batch == 1024)
-    assert all(steps[0].span.batch == 700 for steps in lab.asked[last + 1 :])
+    assert {steps[0].span.batch for steps in lab.measured} == {700, 1024}
+    last = max(i for i, steps in enumerate(lab.measured) if steps[0].span.batch == 1024)
+    assert all(steps[0].span.batch == 700 for steps in lab.measured[last + 1 :])
     assert {s.span.batch for s in plan.steps} == {700}
-    lab.asked.clear()
+    lab.measured.clear()
     again = lab.plan(device=GPU, batch=700, variants=["naive", "local"])
     assert [s.variant for s in again.steps] == [s.variant for s in plan.steps]
-    assert len(lab.asked) <= 1  # failures are not remembered
+    assert len(lab.measured) <= 1  # failures are not remembered
 
 
 def test_candidates_out_of_memory_are_left_out(lab):
@@ -747,14 +747,14 @@ def test_only_the_variants_that_were_named_are_used():
 
 def test_compiling_twice_measures_once_on_a_real_device(monkeypatch):
     monkeypatch.setattr(inference, "VARIANTS", (Naive(), Host()))
-    asked = []
+    measured = []
     real = times.measure
     monkeypatch.setattr(
-        times, "measure", lambda *a, **k: asked.append(a) or real(*a, **k)
+        times, "measure", lambda *a, **k: measured.append(a) or real(*a, **k)
     )
     NETWORK.compile(CPU, 2)
-    assert asked
-    asked.clear()
+    assert measured
+    measured.clear()
     times.store_of.cache_clear()
     NETWORK.compile(CPU, 2)
-    assert asked == []
+    assert measured == []

@@ -60,7 +60,7 @@ def program_of(network, rule=None, loss="mse", **options):
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def trials(monkeypatch):
     """The steps that are measured, and their times by a rule."""
     found = []
 
@@ -73,45 +73,44 @@ def asked(monkeypatch):
 
     measure.rule = lambda steps: 1e-6 * len(steps)
     monkeypatch.setattr(Trial, "measure", measure)
-    found_rule = measure
 
-    class Asked:
+    class Trials:
         steps = found
 
         def rule(self, rule):
-            found_rule.rule = rule
+            measure.rule = rule
 
-    return Asked()
+    return Trials()
 
 
 # Measurements -------------------------------------------------------------------
 
 
-def test_the_batch_of_the_training_is_measured_once(asked):
+def test_the_batch_of_the_training_is_measured_once(trials):
     network = net()
     program = program_of(network, Rprop())
     first = plan_training(network, program, DEVICE, 20, variants=PLAIN)
-    assert {step.span.batch for steps in asked.steps for step in steps} == {20}
-    assert any(len(steps) > 1 for steps in asked.steps)  # whole covers too
-    asked.steps.clear()
+    assert {step.span.batch for steps in trials.steps for step in steps} == {20}
+    assert any(len(steps) > 1 for steps in trials.steps)  # whole covers too
+    trials.steps.clear()
     times.store_of.cache_clear()  # as in another process
     again = plan_training(network, program, DEVICE, 20, variants=PLAIN)
-    assert asked.steps == []
+    assert trials.steps == []
     assert [s.config for s in again.steps] == [s.config for s in first.steps]
     assert [s.variant for s in again.steps] == [s.variant for s in first.steps]
     assert again.explain() == first.explain()
 
 
-def test_a_few_candidates_of_a_span_are_measured(asked):
+def test_a_few_candidates_of_a_span_are_measured(trials):
     network = net()
     program = program_of(network, Rprop())
     plan_training(network, program, DEVICE, 20, variants=PLAIN)
-    spans = [steps[0].span.signature for steps in asked.steps if len(steps) == 1]
+    spans = [steps[0].span.signature for steps in trials.steps if len(steps) == 1]
     assert max(spans.count(span) for span in spans) <= 2 * 3  # equal layers, devices
-    asked.steps.clear()
+    trials.steps.clear()
     plan_training(network, program, DEVICE, 20, tune=True, variants=PLAIN)
     if DEVICE.companions:  # one device alone has few candidates
-        assert len(asked.steps) > len(spans)
+        assert len(trials.steps) > len(spans)
 
 
 def modelled(steps):
@@ -122,11 +121,11 @@ def modelled(steps):
     )
 
 
-def spans_of(asked):
-    return {step.span.signature for steps in asked.steps for step in steps}
+def spans_of(trials):
+    return {step.span.signature for steps in trials.steps for step in steps}
 
 
-def test_parts_are_measured_only_where_they_may_be_faster(asked):
+def test_parts_are_measured_only_where_they_may_be_faster(trials):
     network = net()
     program = program_of(network, Rprop())
     whole = program.span(0, len(program.ops), 20).signature
@@ -134,16 +133,16 @@ def test_parts_are_measured_only_where_they_may_be_faster(asked):
         network, program, DEVICE, 20, tune=False, variants=PLAIN
     ).steps)
     for share, alone in ((0.5, True), (2.0, False)):
-        asked.steps.clear()
+        trials.steps.clear()
         seconds = share * best / cover.MAX_SPEEDUP
-        asked.rule(
+        trials.rule(
             lambda steps, seconds=seconds:
             seconds if len(steps[0].span.ops) > 2 else modelled(steps)
         )
         plan = plan_training(
             network, program, DEVICE, 20, variants=(Everything(), *PLAIN)
         )
-        assert (spans_of(asked) == {whole}) == alone
+        assert (spans_of(trials) == {whole}) == alone
         assert {s.variant.name for s in plan.steps} == {"everything"}
         text = " ".join(plan.explain().split())
         assert "candidates: even 3 times as fast as modelled they" in text
@@ -152,7 +151,7 @@ def test_parts_are_measured_only_where_they_may_be_faster(asked):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_search_finds_the_best_sum(asked, seed):
+def test_the_search_finds_the_best_sum(trials, seed):
     """Pruning is exact while no kernel exceeds `MAX_SPEEDUP`."""
     network = net()
     program = program_of(network, Rprop())
@@ -165,18 +164,18 @@ def test_the_search_finds_the_best_sum(asked, seed):
             found += factor * modelled([s])
         return found
 
-    asked.rule(seconds)
+    trials.rule(seconds)
     few = plan_training(network, program, DEVICE, 20, variants=PLAIN)
-    count = len({repr(steps) for steps in asked.steps})
-    asked.steps.clear()
+    count = len({repr(steps) for steps in trials.steps})
+    trials.steps.clear()
     times.store_of(DEVICE).path.unlink(missing_ok=True)
     times.store_of.cache_clear()
     all_ = plan_training(network, program, DEVICE, 20, variants=PLAIN, tune=True)
     assert seconds(few.steps) <= seconds(all_.steps) * (1 + 1e-9)
-    assert count <= len({repr(steps) for steps in asked.steps})
+    assert count <= len({repr(steps) for steps in trials.steps})
 
 
-def test_others_are_measured_where_the_likely_ones_fail(asked):
+def test_others_are_measured_where_the_likely_ones_fail(trials):
     network = net()
     program = program_of(network, Rprop())
 
@@ -185,13 +184,13 @@ def test_others_are_measured_where_the_likely_ones_fail(asked):
             return DeviceError("it broke")
         return modelled(steps)
 
-    asked.rule(rule)
+    trials.rule(rule)
     with pytest.warns(ClnetWarning, match="is left out: it broke"):
         plan = plan_training(
             network, program, DEVICE, 20, variants=(Everything(), *PLAIN)
         )
     assert {step.device for step in plan.steps} == {DEVICE}
-    asked.rule(lambda steps: DeviceError("it broke"))
+    trials.rule(lambda steps: DeviceError("it broke"))
     times.store_of.cache_clear()
     times.store_of(DEVICE).path.unlink(missing_ok=True)
     with (
@@ -201,19 +200,19 @@ def test_others_are_measured_where_the_likely_ones_fail(asked):
         plan_training(network, program, DEVICE, 20, variants=PLAIN)
 
 
-def test_without_tuning_nothing_is_measured(asked):
+def test_without_tuning_nothing_is_measured(trials):
     network = net()
     plan = plan_training(network, program_of(network, Rprop()), DEVICE, 20, tune=False)
-    assert asked.steps == []
+    assert trials.steps == []
     assert "nothing new may be measured" in " ".join(plan.explain().split())
     assert "modelled, nothing measured" in " ".join(plan.explain().split())
 
 
-def test_the_fastest_device_is_taken(asked):
+def test_the_fastest_device_is_taken(trials):
     network = net()
     for target in DEVICE.places:
         times.store_of.cache_clear()
-        asked.rule(lambda steps, target=target: sum(
+        trials.rule(lambda steps, target=target: sum(
             1e-6 if step.device == target else 1e-3 for step in steps
         ))
         found = plan_training(
