@@ -1,4 +1,4 @@
-"""A device: what OpenCL offers there, as a frozen record of capabilities."""
+"""A device: a frozen record of its capabilities."""
 
 from __future__ import annotations
 
@@ -6,47 +6,46 @@ from dataclasses import dataclass, field
 from typing import Any
 
 TYPES = ("gpu", "accelerator", "cpu", "custom")  # best first
-LOCAL_MEMORY = 1 << 15  # bytes: the least that OpenCL demands
+LOCAL_MEMORY = 1 << 15  # bytes; OpenCL's minimum for full-profile devices
 
 
 @dataclass(frozen=True)
 class Device:
-    """What one OpenCL device can do.
+    """The capabilities of one OpenCL device.
 
-    Every field but `name` has a default, so that a record can be made without OpenCL.
+    Every field but `name` has a default: a record can be made without OpenCL.
 
     Attributes
     ----------
     name, vendor, platform, platform_version, version, driver : str
-        What OpenCL calls the device and its driver.
+        The device and its driver, as OpenCL reports them.
     type : str
         One of `TYPES`.
     index : str
-        Number of the platform and of the device in it, as in ``"0:1"``.
+        Numbers of the platform and of the device in it, as ``"0:1"``.
     compute_units : int
         Cores of a CPU, multiprocessors of a GPU.
     global_memory, largest_buffer, local_memory : int
-        Bytes: of the device, of one buffer, of local memory that a launch may ask for
-        for one work-group.
+        Bytes: of the device, of one buffer, of dynamic local memory per work-group.
     declared_local_memory : int
-        Bytes of local memory that arrays declared in a kernel may have, as reported.
+        Bytes of local memory for arrays declared in a kernel, as reported.
     unit_local_memory : int
-        Bytes of local memory that the groups on one compute unit share; a kernel's
-        arrays may have as much.
+        Bytes of local memory of one compute unit, shared by its work-groups; the arrays
+        declared in a kernel may have as much.
     largest_group : int
-        Work-items in a work-group at most.
+        Maximum number of work-items in a work-group.
     vector_width : int
-        Floats in the vectors the device prefers.
+        Preferred vector width, in floats.
     simd_width : int
         Work-items that run in lock step.
     fp64, fp16, subgroups : bool
         Whether kernels may use double, half, and sub-groups.
     forward_progress : bool or None
-        Whether the groups of one launch run concurrently, given no more groups than
-        compute units, so that they may wait for each other. None: not probed yet.
+        Whether the work-groups of a launch, no more than there are compute units, run
+        concurrently, so that they may wait for each other. None: not probed yet.
     mapped_host_memory : bool or None
-        Whether kernels may write to the host's pinned memory at its own address. None:
-        not probed yet.
+        Whether kernels can store to mapped host memory at its host address. None: not
+        probed yet.
     compute_capability : (int, int) or None
         NVIDIA's major and minor number.
     fine_svm : bool
@@ -57,17 +56,17 @@ class Device:
     serial : bool
         Whether kernels run in the calling thread on one core.
     emulated : bool
-        Whether the device is software that poses as another kind of processor.
+        Whether the device is software that emulates another kind of processor.
     launch_cost : float
-        Seconds to enqueue a kernel and see it finish, an estimate.
+        Estimated seconds from a kernel's enqueueing until the host sees its end.
     build_options : tuple of str
         Further options for the device's compiler.
     notes : tuple of str
-        For each quirk that edited this record, why.
+        The reason of each quirk that edited this record.
     companions : tuple of Device
-        Other devices of the same processor, able to share a context with this one.
+        Other devices of the same processor that can share a context with this one.
     handle : pyopencl.Device or None
-        None where the record was made without OpenCL.
+        None for a record made without OpenCL.
     """
 
     name: str
@@ -105,5 +104,5 @@ class Device:
 
     @property
     def places(self) -> tuple[Device, ...]:
-        """The device, then its companions: where a span of work can run."""
+        """The device, then its companions: each can run a span."""
         return (self, *self.companions)

@@ -1,8 +1,8 @@
-"""Discovery: the devices that there are, and the one that a specification names.
+"""Discovery: the devices present, and the one that a specification names.
 
-Nothing touches OpenCL, and pyopencl is not even imported, before the first call of
-`devices` or `device`. `quirks` edits what a driver reports wrongly; of a device
-that is named, `clnet.opencl.probes` finds out what no query tells.
+pyopencl is imported at the first call of `devices` or `device`. `quirks` corrects
+wrong reports of drivers; `probes` finds the capabilities of a named device that no
+query reports.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from clnet.opencl.probes import probed
 from clnet.opencl.quirks import apply_environment_quirks, apply_quirks
 
 ALL = "all"  # every device
-FASTEST = "fastest"  # the one on which a call takes the shortest time
+FASTEST = "fastest"  # the device with the shortest measured call
 
 GET_PLATFORM = (
     "`pip install 'clnet[cpu]'` brings one for the CPU (Linux, x86-64); a GPU's driver"
-    " brings its own, which is found through a file such as"
-    " /etc/OpenCL/vendors/nvidia.icd that names its library (libnvidia-opencl.so.1)"
+    " brings its own, found through a file such as /etc/OpenCL/vendors/nvidia.icd that"
+    " names its library (libnvidia-opencl.so.1)"
 )
 NO_PLATFORM = (
     f"no OpenCL platform was found: {GET_PLATFORM}; `clnet doctor` looks for the cause"
 )
 
 Devices = str | Device | Sequence[str | Device] | None
-"""What names one device or several: see `device_list`."""
+"""A specification of one device or several: see `device_list`."""
 
 
 @dataclass(frozen=True)
 class DiscoveryResult:
-    """What was found at the first look.
+    """The devices found, and the platforms that failed.
 
     Attributes
     ----------
     devices : tuple of Device
-        Best first, companions folded into the device they belong to.
+        Best first, companions folded into their main devices.
     faults : tuple of str
-        One sentence for each platform that could not be read or has no device.
+        One sentence for each platform that cannot be queried or has no device.
     """
 
     devices: tuple[Device, ...]
@@ -56,9 +56,9 @@ class DiscoveryResult:
 def devices() -> tuple[Device, ...]:
     """Return every OpenCL device, best first.
 
-    A real device stands before an emulated one, a GPU before an accelerator before a
-    CPU, more parallel lanes before fewer, a newer driver before an older one. The two
-    devices that PoCL makes of one CPU are one entry, the serial one its companion.
+    Real devices come before emulated ones, GPUs before accelerators before CPUs, more
+    parallel lanes before fewer, newer drivers before older ones. The two devices that
+    PoCL makes of one CPU are one entry, the serial one its companion.
 
     Returns
     -------
@@ -84,11 +84,11 @@ def device(spec: str | Device | None = None, *, units: int | None = None) -> Dev
     spec : str, Device or None
         A type (``"gpu"``, ``"cpu"``), a part of the name of the device, its vendor or
         its platform in any case (``"nvidia"``, ``"pocl"``), either with a number
-        counted from 0 (``"nvidia:1"``, the second match), or the number of platform
-        and device (``"0:1"``). None: what ``$CLNET_DEVICE`` says, else the best.
+        counted from 0 (``"nvidia:1"``, the second match), or the numbers of platform
+        and device (``"0:1"``). None: ``$CLNET_DEVICE``, else the best.
     units : int or None
-        So many of its compute units, where the driver can split the device, as PoCL
-        can: the others stay free. None: all.
+        Number of compute units of a sub-device, where the driver can split the device,
+        as PoCL can: the others stay free. None: all.
 
     Returns
     -------
@@ -98,21 +98,21 @@ def device(spec: str | Device | None = None, *, units: int | None = None) -> Dev
     Raises
     ------
     DeviceError
-        If no device matches; the sentence lists those that exist. If it has fewer
-        units, or cannot be split.
+        If no device matches; the sentence lists the devices present. If the device has
+        fewer units, or cannot be split.
     InputError
-        If `spec` or `units` is something else.
+        If `spec` or `units` is of another kind.
     """
     whole = probed(_named(spec))
     if units is None:
         return whole
     check_count("units", units)
-    return whole if units == whole.compute_units else _part(whole, units)
+    return whole if units == whole.compute_units else _sub_device(whole, units)
 
 
 @functools.cache
-def _part(whole: Device, units: int) -> Device:
-    """Return a device made of some of another's compute units: a sub-device."""
+def _sub_device(whole: Device, units: int) -> Device:
+    """Return a sub-device of so many compute units."""
     import pyopencl as cl
 
     if units > whole.compute_units:
@@ -122,9 +122,9 @@ def _part(whole: Device, units: int) -> Device:
     by_counts = cl.device_partition_property.BY_COUNTS
     try:
         handle, *_ = whole.handle.create_sub_devices([by_counts, units])
-    except (AttributeError, cl.Error) as error:  # of a record without OpenCL too
+    except (AttributeError, cl.Error) as error:  # AttributeError: without OpenCL
         raise DeviceError(
-            f"{whole.name} cannot be split into parts of its compute units: {error}"
+            f"{whole.name} cannot be split into sub-devices: {error}"
         ) from error
     return replace(whole, compute_units=units, handle=handle)
 
@@ -144,25 +144,24 @@ def _named(spec: str | Device | None) -> Device:
         )
     if is_fastest(spec):
         raise InputError(
-            f'"{FASTEST}" is a choice that compile and predict make for one device: '
-            "name the device here"
+            f'"{FASTEST}" is accepted by compile and predict only: name the device here'
         )
     present = devices()
     matches, number = _matches(spec.strip().lower(), present)
     if number < len(matches):
         return matches[number]
     if spec.strip().lower() == ALL or "," in spec:
-        remarks.append("one is expected here, not several")
+        remarks.append("one device is expected here, not several")
     if matches:
         remarks.append(f"{len(matches)} without the number, which counts from 0")
     note = f" ({', '.join(remarks)})" if remarks else ""
-    there = ", ".join(f"{d.index} {d.name} ({d.type})" for d in present)
-    sentence = f"no device matches {spec!r}{note}: there are {there}"
+    listed = ", ".join(f"{d.index} {d.name} ({d.type})" for d in present)
+    sentence = f"no device matches {spec!r}{note}: there are {listed}"
     raise DeviceError("; ".join([sentence, *discover().faults]))
 
 
 def is_fastest(spec: object) -> bool:
-    """Return whether a specification leaves the device to be chosen by measurement."""
+    """Return whether a specification asks for the device that measures fastest."""
     return isinstance(spec, str) and spec.strip().lower() == FASTEST
 
 
@@ -184,7 +183,7 @@ def device_list(spec: Devices) -> tuple[Device, ...]:
     DeviceError
         If no device matches.
     InputError
-        If one is named twice, or there is none.
+        If a device is named twice, or none is.
     """
     if isinstance(spec, str) and spec.strip().lower() == ALL:
         return tuple(device(one) for one in devices())
@@ -208,7 +207,7 @@ def device_list(spec: Devices) -> tuple[Device, ...]:
 
 
 def _matches(spec: str, present: Sequence[Device]) -> tuple[tuple[Device, ...], int]:
-    """Return the devices that a specification fits, and the number of the one meant."""
+    """Return the devices that match a specification, and the number meant."""
     companions = [c for d in present for c in d.companions]
     if re.fullmatch(r"\d+:\d+", spec):
         return tuple(d for d in (*present, *companions) if d.index == spec), 0
@@ -216,22 +215,22 @@ def _matches(spec: str, present: Sequence[Device]) -> tuple[tuple[Device, ...], 
     if not (colon and number.isdecimal()):
         word, number = spec, "0"
 
-    def fits(device: Device) -> bool:
+    def matches(device: Device) -> bool:
         if word in TYPES:
             return device.type == word
         names = (device.name, device.vendor, device.platform, device.platform_version)
         return any(word in name.lower() for name in names)
 
-    # A companion is reached by a word that fits no device of its own, as "basic".
-    matches = [d for d in present if fits(d)] or [c for c in companions if fits(c)]
-    return tuple(matches) if word else (), int(number)
+    # A companion is found by a word that matches no main device, as "basic".
+    found = [d for d in present if matches(d)] or [c for c in companions if matches(c)]
+    return tuple(found) if word else (), int(number)
 
 
 @functools.cache
 def discover() -> DiscoveryResult:
-    """Look at every platform, once a process; ``discover.cache_clear()`` forgets.
+    """Query every platform, once per process; ``discover.cache_clear()`` forgets.
 
-    A platform that cannot be read becomes a sentence in the faults and hides no other.
+    A platform that cannot be queried becomes a sentence in the faults.
     """
     apply_environment_quirks(os.environ)
     try:
@@ -253,7 +252,7 @@ def discover() -> DiscoveryResult:
                 for i, handle in enumerate(platform.get_devices())
             ]
         except cl.Error as error:
-            faults.append(f"platform {number} does not tell its devices: {error}")
+            faults.append(f"platform {number} does not list its devices: {error}")
             continue
         if not records:
             faults.append(f"platform {number} ({platform.name}) has no device")
@@ -262,7 +261,7 @@ def discover() -> DiscoveryResult:
 
 
 def _query(handle: Any, index: str) -> Device:
-    """Return what a `pyopencl.Device` reports; raise `pyopencl.Error` if it fails."""
+    """Return a `pyopencl.Device` as reported; raise `pyopencl.Error` if it fails."""
     import pyopencl as cl
 
     def ask(attribute: str, default: Any) -> Any:
@@ -306,7 +305,7 @@ def _query(handle: Any, index: str) -> Device:
         fp16="cl_khr_fp16" in extensions,
         subgroups="cl_khr_subgroups" in extensions,
         compute_capability=None if major is None or minor is None else (major, minor),
-        # Threads of a CPU have other work too, and are not probed.
+        # A CPU's threads have other work too: not probed.
         forward_progress=False if kind == "cpu" else None,
         fine_svm=bool(ask("svm_capabilities", 0) & fine),
         handle=handle,
@@ -314,7 +313,7 @@ def _query(handle: Any, index: str) -> Device:
 
 
 def _simd_width(kind: str, ask: Callable[[str, Any], Any]) -> int:
-    """Return the work-items that run in lock step, as far as can be told unbuilt."""
+    """Return the number of work-items that run in lock step, without a build."""
     if kind != "gpu":
         return 1
     widths = (
@@ -326,7 +325,7 @@ def _simd_width(kind: str, ask: Callable[[str, Any], Any]) -> int:
 
 
 def _pair(records: Iterable[Device]) -> list[Device]:
-    """Fold the serial CPU devices of one platform into the parallel ones, in order."""
+    """Fold a platform's serial CPU devices into its parallel ones, in order."""
     others = [d for d in records if d.type != "cpu"]
     serial = [d for d in records if d.type == "cpu" and d.serial]
     parallel = [d for d in records if d.type == "cpu" and not d.serial]

@@ -16,7 +16,7 @@ from clnet.ir.ops import Value
 from clnet.opencl.device import Device
 
 When = Literal["call", "parameters", "inputs"]
-"""What must have changed for a launch to run."""
+"""The event before which a launch runs: see `Launch`."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,18 @@ class Gradients:
 
 @dataclass(frozen=True)
 class State:
-    """Argument: the optimiser's state, [slots, size of the flat buffer]."""
+    """Argument: the optimiser's state [slots, size of the flat buffer]."""
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """Argument: a number that training sets from step to step.
+    """Argument: a number that changes from step to step of a training.
 
     Attributes
     ----------
     name : str
         One of `training_ops.SCALARS`; the words of the key are ``key0``, ``key1`` …
-        Of `gradient_sum`, its own.
+        `gradient_sum` has its own names.
     kind : {"int", "uint", "real"}
         Its OpenCL type; ``"real"``: the network's.
     """
@@ -53,12 +53,12 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Argument: a buffer of the plan, zero at first, kept between calls.
+    """Argument: a workspace of the plan, zero at first, persistent between calls.
 
     Attributes
     ----------
     name : str
-        Launches of one span that name the same scratch get the same buffer.
+        Launches of one span that name the same workspace share the buffer.
     size : int
         Bytes.
     """
@@ -69,12 +69,12 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Packed:
-    """Argument: parameters in another order, refilled when the parameters change.
+    """Argument: packed parameters, refilled when the parameters change.
 
     Attributes
     ----------
     key : str
-        Equal keys within a network mean equal content: spans share the buffer.
+        Equal keys within a network mean equal contents: spans share the buffer.
     size : int
         Bytes.
     """
@@ -90,7 +90,7 @@ class Table:
     Attributes
     ----------
     key : str
-        Equal keys within a network mean equal content.
+        Equal keys within a network mean equal contents.
     make : callable
         Returns the array; called once.
     """
@@ -100,13 +100,13 @@ class Table:
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> Table:
-        """Return the argument for a small array: its content is its key."""
+        """Return the argument for a small array: its contents are its key."""
         return cls(f"{values.dtype} {values.tobytes().hex()}", lambda: values)
 
 
 @dataclass(frozen=True)
 class HelperTimeout:
-    """Argument: an `int`, 0 at first, that a kernel sets when a wait hit its bound.
+    """Argument: an `int`, 0 at first, set by a kernel whose wait for helpers timed out.
 
     The runtime then waits for the step's standby launches before the call returns.
     """
@@ -114,18 +114,18 @@ class HelperTimeout:
 
 @dataclass(frozen=True)
 class TimeoutFlag:
-    """Argument: an `int`, 0 at first, that a kernel sets when a wait hit its bound.
+    """Argument: an `int`, 0 at first, set by a kernel whose wait for a group timed out.
 
-    What depends on it is then NaN, and the plan computes it again, another way.
+    The results are then NaN, and the plan recomputes them by a fallback.
     """
 
 
 @dataclass(frozen=True)
 class ByValueInput:
-    """Argument: a float32 value's one row itself, as ``by_value_input.h`` describes it.
+    """Argument: one float32 row, passed by value (``by_value_input.h``).
 
-    The kernel reads it there if the host has it; else in the buffer of the value, which
-    is another argument.
+    The kernel reads it if the host set it, else the value's buffer, which is another
+    argument.
     """
 
     value: Value
@@ -133,18 +133,20 @@ class ByValueInput:
 
 @dataclass(frozen=True)
 class ZeroCopyOutput:
-    """Argument: the host's address for a float32 value's one row, or 0.
+    """Argument: the pinned host address of one float32 row, or 0.
 
-    The kernel writes it there if it is wanted so; to the buffer of the value always.
+    The kernel stores the row there unless the address is 0, and always to the value's
+    buffer.
     """
 
     value: Value
+
 
 Argument = (
     Value | Parameters | Gradients | State | Scalar | Scratch | Packed | Table
     | HelperTimeout | TimeoutFlag | ByValueInput | ZeroCopyOutput | int | float
 )
-"""An argument of a kernel; whole numbers arrive as OpenCL's `int`, others as REAL."""
+"""An argument of a kernel; an int becomes OpenCL's `int`, a float REAL."""
 
 
 @dataclass(frozen=True)
@@ -158,22 +160,23 @@ class Launch:
     kernel : str
         Function in it.
     defines : mapping of str to int or str
-        Macros of the build. `program.build` adds those that every kernel has
-        (``REAL`` and the device's capabilities).
+        Macros of the build. `program.source_text` adds those of the device's
+        capabilities.
     global_size, local_size : tuple of int
-        Work-items in all, and a group.
+        Work-items of the launch, and of a work-group.
     arguments : tuple
         In the kernel's order.
     when : {"call", "parameters", "inputs"}
-        What must have changed for it to run, before those that always do: nothing, it
-        runs each call or step of training; the parameters; what was written as the
-        program's inputs (the data set of a training; of a call, its inputs).
+        ``"call"``: it runs at each call or training step. ``"parameters"``,
+        ``"inputs"``: it runs before those, and only after the parameters or the
+        program's inputs have changed (the data set of a training; of a call, its
+        inputs).
     device : Device or None
         A companion of the step's device that runs it; None: the device itself.
-        Launches of one step on different places run side by side.
+        Launches of one step on different devices run concurrently.
     standby : bool
-        True: runs beside calls, on a queue of its own, and may outlast them: started
-        with a call unless it is still running from an earlier one.
+        True: it runs beside calls, on a queue of its own, and may outlast them. A call
+        starts it unless it is still running.
     """
 
     source: str
@@ -188,7 +191,7 @@ class Launch:
 
 
 def phases(launches: Iterable[Launch]) -> tuple[list[Launch], list[Launch]]:
-    """Return those that run only when something has changed, then the others."""
+    """Return the launches that run after a change only, and those of each call."""
     listed = list(launches)
     return (
         [launch for launch in listed if launch.when != "call"],
@@ -197,5 +200,5 @@ def phases(launches: Iterable[Launch]) -> tuple[list[Launch], list[Launch]]:
 
 
 def may_fail(launches: Iterable[Launch]) -> bool:
-    """Return whether waits of a kernel may hit their bound, and spoil its results."""
+    """Return whether waits between work-groups may time out and make results NaN."""
     return any(TimeoutFlag() in launch.arguments for launch in launches)

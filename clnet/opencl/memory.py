@@ -1,4 +1,4 @@
-"""Memory of a device: buffers, and its copy of a network's parameters."""
+"""Memory: device buffers, pinned host arrays, and copies between them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from clnet.opencl.session import Session
 Array = NDArray[Any]
 Action = Callable[..., Any]
 ALIGNMENT = 64  # bytes; a cache line, and the widest vector
-# Written all over a new buffer; wide, as a driver was seen to fail where it is written
-# more than 2^31 times (NVIDIA's 580, single bytes).
+# The fill pattern of a new buffer. It is 16 bytes wide: with single bytes a driver
+# failed beyond 2^31 repetitions (NVIDIA, 580).
 ZERO = np.zeros(2, np.uint64)
-# One thread copies some 10 GB a second, four 25; the bus of a GPU takes 50 (H200).
-COPIERS = 4  # threads
-LARGE = 1 << 24  # bytes from which they pay: to ask them takes 50 to 120 us
+# One thread copies some 10 GB/s, four 25; the bus of a GPU takes 50 (H200).
+COPY_THREADS = 4
+LARGE_COPY = 1 << 24  # bytes from which threads pay: their start takes 50 to 120 us
 
 
 class Memory:
@@ -36,14 +36,14 @@ class Memory:
     Attributes
     ----------
     argument : object
-        What a kernel's `set_arg` takes.
+        The buffer, as a kernel's `set_arg` accepts it.
     array : ndarray of uint8 or None
-        The host's view of the same bytes, where the device shares memory.
+        The host's view of the buffer, where device and host share memory.
 
     Raises
     ------
     OutOfMemoryError
-        If the device has not enough memory.
+        If the device lacks the memory.
     """
 
     def __init__(self, session: Session, size: int) -> None:
@@ -52,7 +52,7 @@ class Memory:
         size = max(size, 1)
         device = session.device
         if size > session.free:
-            gc.collect()  # a network and its plans refer to each other
+            gc.collect()  # a network and its plans form a reference cycle
         if size > session.free:
             raise OutOfMemoryError(
                 f"{device.name} has no room for {size} bytes: {session.free} are left; "
@@ -83,7 +83,7 @@ class Memory:
             ) from error
         session.allocated += size
         shared = self.array is not None
-        self._release = weakref.finalize(self, _released, session, size, shared)
+        weakref.finalize(self, _release, session, size, shared)
 
     def write(self, session: Session, values: Array) -> None:
         """Copy an array to the start of the buffer, and wait for it."""
@@ -99,7 +99,7 @@ class Memory:
             )
 
     def read(self, session: Session, count: int, dtype: str) -> Array:
-        """Return the first `count` numbers, once the commands so far are done."""
+        """Return the first `count` numbers, after all enqueued commands."""
         import pyopencl as cl
 
         found = np.empty(count, dtype)
@@ -110,8 +110,8 @@ class Memory:
             cl.enqueue_copy(session.queue, found, self.argument, is_blocking=True)
         return found
 
-    def take(self, session: Session, other: Memory) -> None:
-        """Copy another buffer of the same size, once the commands so far are done."""
+    def copy_from(self, session: Session, other: Memory) -> None:
+        """Copy another buffer of the same size, after all enqueued commands."""
         import pyopencl as cl
 
         session.settle()
@@ -120,53 +120,60 @@ class Memory:
             self.array[:] = other.array
             return
         copied = cl.enqueue_copy(session.queue, self.argument, other.argument)
-        if len(session.queues) > 1:  # whose commands do not wait for this one
+        if len(session.queues) > 1:  # the other queues do not wait for the copy
             copied.wait()
 
-    def part(self, start: int, size: int) -> Any:
-        """Return the argument for so many bytes; `start` as `part_alignment` wants."""
+    def sub_buffer(self, start: int, size: int) -> Any:
+        """Return the kernel argument for `size` bytes from `start` on.
+
+        `start` is a multiple of `sub_buffer_alignment`.
+        """
         import pyopencl as cl
 
         if self.array is not None:
             return cl.SVM(self.array[start : start + size])
         return self.argument.get_sub_region(start, size)
 
-    def first(self, session: Session) -> int:
-        """Return the first byte."""
-        return int(self.read(session, 1, "uint8")[0])
+    def flag(self, session: Session) -> bool:
+        """Return whether an `int` flag is set, after all enqueued commands."""
+        return bool(self.read(session, 1, "int32")[0])
+
+    def clear_flag(self, session: Session) -> None:
+        """Reset an `int` flag to 0."""
+        self.write(session, np.zeros(1, np.int32))
 
     def view(self, dtype: str, batch: int, value: Value) -> Array:
-        """Return the host's view [batch, width] of a value in shared memory."""
+        """Return the host's view of a value [batch, width] in shared memory."""
         assert self.array is not None
         size = batch * value.stride * np.dtype(dtype).itemsize
         rows = self.array[:size].view(dtype).reshape(batch, value.stride)
         return rows[:, : value.width]
 
 
-def part_alignment(session: Session) -> int:
-    """Return what bytes the starts of a buffer's parts are multiples of."""
+def sub_buffer_alignment(session: Session) -> int:
+    """Return the alignment of sub-buffers, in bytes."""
     bits: int = session.device.handle.mem_base_addr_align
     return max(ALIGNMENT, bits // 8)
 
 
 @cache
-def _copiers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(COPIERS, "clnet-copy")
+def _copy_threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(COPY_THREADS, "clnet-copy")
 
 
 def copy_rows(target: Array, source: Array) -> None:
-    """Copy an array [rows, width] into another: large ones by several threads."""
-    if source.nbytes < LARGE:
+    """Copy an array [rows, width] into another; large ones by several threads."""
+    if source.nbytes < LARGE_COPY:
         target[...] = source
         return
-    cuts = [len(source) * i // COPIERS for i in range(COPIERS + 1)]
-    parts = [slice(*pair) for pair in pairwise(cuts)]
-    done = _copiers().map(lambda part: np.copyto(target[part], source[part]), parts)
-    deque(done, maxlen=0)  # waits, and raises what went wrong
+    cuts = [len(source) * i // COPY_THREADS for i in range(COPY_THREADS + 1)]
+    chunks = [slice(*pair) for pair in pairwise(cuts)]
+    done = _copy_threads().map(lambda i: np.copyto(target[i], source[i]), chunks)
+    deque(done, maxlen=0)  # waits, and raises the threads' errors
 
 
 def copy_in(session: Session, memory: Memory, host: Array) -> Action:
-    """Return the copy of a whole host array to the start of a buffer."""
+    """Return the upload of a whole host array to the start of a buffer."""
     import pyopencl as cl
 
     return partial(
@@ -176,7 +183,7 @@ def copy_in(session: Session, memory: Memory, host: Array) -> Action:
 
 
 def copy_out(session: Session, memory: Memory, host: Array) -> Action:
-    """Return the copy of the start of a buffer to a whole host array."""
+    """Return the download of the start of a buffer to a whole host array."""
     import pyopencl as cl
 
     direct = _direct("_enqueue_read_buffer")
@@ -186,9 +193,9 @@ def copy_out(session: Session, memory: Memory, host: Array) -> Action:
 
 
 def _direct(name: str) -> Action | None:
-    """Return a function that pyopencl's `enqueue_copy` calls, if it is there.
+    """Return the function behind pyopencl's `enqueue_copy`, if this version has it.
 
-    To find out which of them, `enqueue_copy` takes 1 us more (2026.1).
+    The dispatch of `enqueue_copy` takes 1 us (2026.1).
     """
     import pyopencl as cl
 
@@ -196,16 +203,15 @@ def _direct(name: str) -> Action | None:
     return found
 
 
-def staging(session: Session, shape: tuple[int, ...], dtype: str) -> Array:
-    """Return an array of zeros that a device copies from and to at full speed.
+def staging_array(session: Session, shape: tuple[int, ...], dtype: str) -> Array:
+    """Return a host array of zeros that a device copies from and to at full speed.
 
-    Beside a GPU it lies in pinned memory: what the driver would first copy there, and
-    then wait for, is there already.
+    For a GPU it is pinned memory: the driver needs no copy of its own, and no wait.
 
     Raises
     ------
     OutOfMemoryError
-        If there is not enough.
+        If pinned memory runs out.
     """
     import pyopencl as cl
 
@@ -229,8 +235,8 @@ def staging(session: Session, shape: tuple[int, ...], dtype: str) -> Array:
     return array
 
 
-def _released(session: Session, size: int, shared: bool) -> None:
-    if shared:  # unlike a buffer, it goes even while commands use it
+def _release(session: Session, size: int, shared: bool) -> None:
+    if shared:  # unlike a buffer, it is freed even while commands use it
         session.finish()
     session.allocated -= size
 

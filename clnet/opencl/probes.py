@@ -1,7 +1,8 @@
-"""Capabilities that only a probe kernel can tell.
+"""Probes: capabilities that only a launch can find.
 
 The tuning store keeps the answers, by the device's name and driver. A probe that fails
-or times out gives none: this process does without the capability, the next asks again.
+or times out has no answer: this process does without the capability, and the next one
+probes again.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ import numpy as np
 
 from clnet.errors import BuildError, DeviceError
 from clnet.opencl.device import Device
-from clnet.opencl.memory import staging
+from clnet.opencl.memory import staging_array
 from clnet.opencl.program import build, source_hash, source_text
 from clnet.opencl.session import Session
 from clnet.opencl.store import Store
 
-GROUP = 1024  # work-items: no kernel has more
-MAX_POLLS = 20_000  # some milliseconds, where the last group has long begun
+GROUP = 1024  # work-items; the largest work-group of any kernel
+MAX_POLLS = 20_000  # some milliseconds; concurrent groups start within microseconds
 WORDS = 100  # of pinned memory
-LAUNCHES = 5  # which must all agree
+LAUNCHES = 5  # all must agree
 
 
 def probed(device: Device) -> Device:
-    """Return the record with the capabilities that it leaves open."""
+    """Return the record with its capabilities of None probed."""
     if device.emulated:
         return device
     if device.forward_progress is None:
@@ -39,12 +40,12 @@ def probed(device: Device) -> Device:
 
 @functools.cache
 def forward_progress(device: Device) -> bool:
-    """Return whether as many groups as there are compute units run concurrently.
+    """Return whether as many work-groups as compute units run concurrently.
 
-    Each has as many work-items and as much local memory as a kernel may have, so that a
-    unit has room for no second one. The groups of one small kernel wait for each other,
-    with a bound (``forward_progress.cl``): a launch that times out may have met other
-    work on the device, so that only a yes is an answer.
+    Each group takes the maximum of work-items and local memory, so that a compute unit
+    holds one. The groups of one small kernel wait for each other, with a bound
+    (``forward_progress.cl``). A launch that times out may have met another program's
+    work: only True is an answer.
     """
     group = min(GROUP, device.largest_group)
     defines = {
@@ -53,44 +54,43 @@ def forward_progress(device: Device) -> bool:
 
     def probe(session: Session, program: Any) -> bool | None:
         kernel = program.forward_progress
-        meet = all(
-            _met(session.queue, kernel, device.compute_units, group)
+        concurrent = all(
+            _groups_met(session.queue, kernel, device.compute_units, group)
             for _ in range(LAUNCHES)
         )
-        return True if meet else None
+        return True if concurrent else None
 
-    return _asked(device, "forward_progress", defines, probe)
+    return _answer(device, "forward_progress", defines, probe)
 
 
 @functools.cache
 def mapped_host_memory(device: Device) -> bool:
-    """Return whether kernels write to the host's pinned memory at its own address.
+    """Return whether kernels can store to mapped host memory at its host address.
 
-    OpenCL does not promise it. The host must see what a small kernel has written
+    OpenCL does not promise it. The host must see the stores of a small kernel
     (``mapped_host_memory.cl``).
     """
-    return _asked(device, "mapped_host_memory", {}, _seen)
+    return _answer(device, "mapped_host_memory", {}, _stores_seen)
 
 
-def _asked(
+def _answer(
     device: Device,
     capability: str,
     defines: Mapping[str, int | str],
     probe: Callable[[Session, Any], bool | None],
 ) -> bool:
-    """Return a probe's answer, the remembered one if there is one; none is a no.
+    """Return a probe's answer, from the store if it is there; no answer is False.
 
     Parameters
     ----------
     device : Device
         Probed in a context of its own.
     capability : str
-        Stem of the kernel's file; with the file's hash the answer's name in the store.
+        Stem of the kernel's file; with the file's hash, the answer's key in the store.
     defines : mapping
         The kernel's macros.
     probe : callable
-        Returns the answer, or None if there is none, from the session and the built
-        program.
+        Takes the session and the built program, and returns the answer, or None.
     """
     import pyopencl as cl
 
@@ -110,7 +110,7 @@ def _asked(
     return bool(found)
 
 
-def _met(queue: Any, kernel: Any, groups: int, group: int) -> bool:
+def _groups_met(queue: Any, kernel: Any, groups: int, group: int) -> bool:
     """Return whether all groups of one launch saw each other."""
     import pyopencl as cl
 
@@ -124,9 +124,10 @@ def _met(queue: Any, kernel: Any, groups: int, group: int) -> bool:
     return counts.tolist() == [groups, groups, 0]
 
 
-def _seen(session: Session, program: Any) -> bool:
-    """Return whether the host sees what launches write to its memory."""
-    kernel, words = program.mapped_host_memory, staging(session, (WORDS,), "float32")
+def _stores_seen(session: Session, program: Any) -> bool:
+    """Return whether the host sees the stores of launches to its memory."""
+    kernel = program.mapped_host_memory
+    words = staging_array(session, (WORDS,), "float32")
     for first in range(1, LAUNCHES + 1):
         kernel(
             session.queue, (WORDS,), None, np.int32(first),

@@ -1,8 +1,8 @@
-"""Kernel text and macros → a built OpenCL program.
+"""Programs: kernel text and macros → a built OpenCL program.
 
-A kernel file stays plain OpenCL C. Macros are written as ``#define`` lines before it,
-and ``#include "name.h"`` lines are replaced by the file's text, so that the full source
-of a program is one text, which its errors and the tuning store can refer to.
+A kernel file is plain OpenCL C. Macros become ``#define`` lines before it, and
+``#include "name.h"`` lines are replaced by the file's text. The full source of a
+program is thus one text, which build errors show and the tuning store hashes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from clnet.nn.activations import LEAK
 from clnet.opencl.device import Device
 
 WARP_UNITS, GROUP_UNITS = 80, 90
-"""Matrix units that serve a warp, and a group of four, by generations of PTX."""
-_PASSED = "//sm_90a "  # before instructions that pass the compiler as comments
+"""Matrix units of a warp and of a warp group, by the generation of PTX of each."""
+_SM_90A = "//sm_90a "  # prefix of instructions hidden from the compiler as comments
 _INCLUDE = re.compile(r'^#include "([\w./]+)"[^\n]*$', re.MULTILINE)
 
 
@@ -69,7 +69,7 @@ def source_text(
     """
     double = defines.get("REAL") == "double"
     capabilities: dict[str, int | str] = {
-        # The operator-only forms are written for float32.
+        # The operator-only forms are for float32.
         "OPERATOR_MATH": int(device.operator_math and not double),
         "LEAK": str(LEAK) if double else f"{LEAK}f",
         "PTX": inline_ptx(device),
@@ -83,15 +83,15 @@ def source_text(
 
 
 def inline_ptx(device: Device) -> int:
-    """Return the generation whose PTX a kernel may hold: 90 for 9.0; 0 without PTX."""
+    """Return the generation of PTX that kernels may inline: 90 for 9.0; 0: none."""
     major, minor = device.compute_capability or (0, 0)
     return 10 * major + minor
 
 
 def matrix_units(device: Device) -> tuple[int, ...]:
-    """Return the kinds of matrix units that a kernel can use, the oldest first."""
+    """Return the kinds of matrix units that kernels can use, the oldest first."""
     generation = inline_ptx(device)
-    if generation == GROUP_UNITS:  # of this one alone
+    if generation == GROUP_UNITS:  # no later generation has them
         return WARP_UNITS, GROUP_UNITS
     return (WARP_UNITS,) if generation >= WARP_UNITS else ()
 
@@ -102,17 +102,17 @@ def build(context: Any, device: Device, text: str, source: str) -> Any:
     Raises
     ------
     BuildError
-        With the compiler's log and the full text, if it does not build.
+        If the build fails; with the compiler's log and the full text.
     """
     import pyopencl as cl
 
     options, devices = list(device.build_options), [device.handle]
     try:
         with warnings.catch_warnings():
-            # Remarks of compilers on what builds are none of the user's business.
+            # Users need no remarks of compilers on successful builds.
             warnings.simplefilter("ignore", cl.CompilerWarning)
             program = cl.Program(context, text).build(options, devices=devices)
-            if _PASSED in text and GROUP_UNITS in matrix_units(device):
+            if _SM_90A in text and GROUP_UNITS in matrix_units(device):
                 built = dict(zip(program.devices, program.binaries, strict=True))
                 binary = retargeted(built[device.handle])
                 program = cl.Program(context, devices, [binary]).build(options)
@@ -127,16 +127,16 @@ def build(context: Any, device: Device, text: str, source: str) -> Any:
 
 
 def retargeted(binary: bytes) -> bytes:
-    """Return a program's PTX for the one target that has a warp group's units.
+    """Return a program's PTX with the target changed from sm_90 to sm_90a.
 
-    Their instructions are unknown to the target for which OpenCL's compiler writes PTX:
-    they pass it as comments.
+    OpenCL's compiler emits PTX for sm_90, which lacks the instructions of a warp
+    group's matrix units: kernels hide them as comments, uncommented here.
     """
-    text = binary.rstrip(b"\0").replace(_PASSED.encode(), b"")
+    text = binary.rstrip(b"\0").replace(_SM_90A.encode(), b"")
     return text.replace(b".target sm_90,", b".target sm_90a,")
 
 
 def _first_error(log: str) -> str:
-    """Return the log's first line that speaks of an error."""
+    """Return the log's first line with the word error."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     return next((line for line in lines if "error" in line.lower()), "no log")

@@ -1,9 +1,9 @@
-"""The one table of what drivers report wrongly or do not report at all.
+"""Quirks: the one table of wrong or missing reports of drivers.
 
-Names of platforms, vendors and versions stand here and nowhere else: a row edits the
-capabilities of a device record and says why, and everything else in clnet reads only
-the capabilities. Rows of a second table set environment variables that drivers read
-when they are loaded. To add a quirk, add a row.
+Names of platforms, vendors and versions stand here and nowhere else. A row edits the
+capabilities of a device record and says why; the rest of clnet reads the capabilities
+only. Rows of a second table set environment variables that drivers read when they are
+loaded. To add a quirk, add a row.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Quirk:
     Attributes
     ----------
     match : callable
-        Whether the row is about a device, read from its record alone.
+        Whether the row applies to a device, from its record alone.
     effect : mapping of str to value or callable
-        The fields to edit; a callable is given the record and returns the new value.
+        The fields to edit; a callable takes the record and returns the new value.
     reason : str
         One sentence: what the driver does, and the drivers affected.
     """
@@ -49,7 +49,7 @@ class EnvironmentQuirk:
     Attributes
     ----------
     match : callable
-        Whether the row applies, read from the environment as it is.
+        Whether the row applies to an environment.
     effect : mapping of str to str
         The variables to set.
     reason : str
@@ -63,12 +63,12 @@ class EnvironmentQuirk:
 
 @functools.cache
 def host_memory() -> int:
-    """Return the bytes of memory this process may use: the host's or its container's.
+    """Return the memory available to this process, of the host or its container.
 
     Returns
     -------
     int
-        The least of the physical memory and the control group's limit, in bytes.
+        The minimum of the physical memory and the control group's limit, in bytes.
     """
     limits = [
         _limit(Path("/sys/fs/cgroup/memory.max")),
@@ -80,7 +80,7 @@ def host_memory() -> int:
 
 
 def _limit(path: Path) -> int:
-    """Return the bytes a control group's file allows; without limit, no limit."""
+    """Return the limit in a control group's file, in bytes; `sys.maxsize`: none."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):  # no such group, or the word "max"
@@ -104,12 +104,12 @@ def _emulated(device: Device) -> bool:
     )
 
 
-# Rows apply in order; a row sees what those before it have edited.
+# Rows apply in order; a row sees the edits of the rows before it.
 QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         match=_emulated,
         effect={"emulated": True, "type": "cpu", "simd_width": 1},
-        reason="software that poses as another kind of processor, so it ranks last and"
+        reason="emulates another kind of processor in software, so it ranks last and"
         " counts as a CPU (Oclgrind, Intel's FPGA emulator, llvmpipe, SwiftShader)",
     ),
     Quirk(
@@ -121,7 +121,7 @@ QUIRKS: tuple[Quirk, ...] = (
             "largest_buffer": lambda device: min(device.largest_buffer, host_memory()),
         },
         reason="reports more memory than this process may use, so the host's limit"
-        " counts (PoCL, all versions, mostly in containers)",
+        " applies (PoCL, all versions, mostly in containers)",
     ),
     Quirk(
         match=_pocl_cpu,
@@ -138,7 +138,7 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         match=lambda device: _pocl_cpu(device) and not device.serial,
         effect={"launch_cost": 3e-5},
-        reason="hands every launch to worker threads, which takes some 30 us (PoCL's"
+        reason="passes every launch to worker threads, which takes some 30 us (PoCL's"
         " pthread device, called cpu since 4.0)",
     ),
     Quirk(
@@ -147,23 +147,23 @@ QUIRKS: tuple[Quirk, ...] = (
             "launch_cost": 5e-6,
             "local_memory": lambda device: device.local_memory - 1024,
         },
-        reason="a kernel that asks at its launch for all of the local memory reported"
-        " fails with OUT_OF_RESOURCES, so 1 KiB stays free (NVIDIA, driver 580)",
+        reason="a launch that asks for all of the reported local memory fails with"
+        " OUT_OF_RESOURCES, so 1 KiB stays free (NVIDIA, driver 580)",
     ),
     Quirk(
         match=lambda device: (
             device.platform == NVIDIA and device.compute_capability == (9, 0)
         ),
         effect={"unit_local_memory": 226 << 10},
-        reason="a compute unit has 228 KiB of local memory, of which arrays that a"
-        " kernel declares may have more than the 48 KiB reported: 205 KiB were built"
-        " and run, 227 were not built (NVIDIA, compute capability 9.0, driver 580)",
+        reason="a compute unit has 228 KiB of local memory, and arrays declared in a"
+        " kernel may have more than the 48 KiB reported: 205 KiB built and ran, 227 did"
+        " not build (NVIDIA, compute capability 9.0, driver 580)",
     ),
     Quirk(
         match=lambda device: device.platform == NVIDIA,
         effect={"mapped_host_memory": None},
-        reason="kernels can write to pinned memory at the host's own address, which"
-        " OpenCL does not promise: it is tried (NVIDIA, driver 580)",
+        reason="kernels can store to pinned memory at its host address, which OpenCL"
+        " does not promise, so it is probed (NVIDIA, driver 580)",
     ),
 )
 
@@ -172,7 +172,7 @@ ENVIRONMENT_QUIRKS: tuple[EnvironmentQuirk, ...] = (
     EnvironmentQuirk(
         match=lambda environment: "POCL_DEVICES" not in environment,
         effect={"POCL_DEVICES": "pthread basic"},
-        reason="shows its serial device, thirty times cheaper to launch, beside the"
+        reason="lists its serial device, with launches thirty times cheaper, beside the"
         " parallel one only if asked before it is loaded (PoCL, all versions)",
     ),
 )
@@ -184,7 +184,7 @@ def apply_environment_quirks(environment: MutableMapping[str, str]) -> None:
     Parameters
     ----------
     environment : mutable mapping of str to str
-        The process's, before OpenCL is loaded.
+        The process's environment, before OpenCL is loaded.
     """
     for quirk in ENVIRONMENT_QUIRKS:
         if quirk.match(environment):
@@ -192,7 +192,7 @@ def apply_environment_quirks(environment: MutableMapping[str, str]) -> None:
 
 
 def apply_quirks(device: Device) -> Device:
-    """Return the record with every matching row's edits, each reason in its notes.
+    """Return the record with the edits and reasons of every matching row.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def apply_quirks(device: Device) -> Device:
     Returns
     -------
     Device
-        The same record where no row matches.
+        The same record if no row matches.
     """
     for quirk in QUIRKS:
         if quirk.match(device):

@@ -1,4 +1,4 @@
-"""A device's context and queues, and the programs and parameters that live there."""
+"""A session: a device's context, its queues, and its built programs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,31 @@ from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch
 from clnet.opencl.program import build, source_text
 
-PROGRAMS = 256  # that a session keeps built: those used last
+PROGRAMS = 256  # built programs in a session's least-recently-used cache
 
 
 class Session:
-    """One context of a device and its companions, with a queue for each place.
+    """One context of a device and its companions, with an in-order queue for each.
 
     Parameters
     ----------
     device : Device
-        As `clnet.device` gives it.
+        As `clnet.device` returns it.
     profiling : bool
-        Whether queues record the device's own times.
+        Whether the queues record the times of commands.
+
+    Attributes
+    ----------
+    errors : tuple of type
+        Exceptions of a device that fails: see `failed`.
+    queues : dict of Device to pyopencl.CommandQueue
+        Of the device and each companion.
+    queue : pyopencl.CommandQueue
+        Of the device itself.
+    allocated : int
+        Bytes of all buffers of `memory.Memory`.
+    parameter_stores : weak dict of Model to ParameterStore
+        The device's copies of networks' parameters.
     """
 
     def __init__(self, device: Device, profiling: bool = False) -> None:
@@ -34,56 +47,61 @@ class Session:
         self.errors: tuple[type[Exception], ...] = (cl.Error, MemoryError)
         properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
         try:
-            self.context = cl.Context([place.handle for place in device.places])
+            self.context = cl.Context([one.handle for one in device.places])
             self.queues = {
-                place: cl.CommandQueue(self.context, place.handle, properties)
-                for place in device.places
+                one: cl.CommandQueue(self.context, one.handle, properties)
+                for one in device.places
             }
         except cl.Error as error:
             raise DeviceError(f"{device.name} gives no context: {error}") from error
         self.queue = self.queues[device]
         self.allocated = 0
         context = self.context
-        # Kernels in use keep their programs anyway.
+        # Kernels in use hold their programs.
         self._program = lru_cache(PROGRAMS)(lambda *parts: build(context, *parts))
-        self.stores: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self.parameter_stores: weakref.WeakKeyDictionary[Any, Any] = (
+            weakref.WeakKeyDictionary()
+        )
 
     @property
     def free(self) -> int:
-        """Bytes that one more buffer may have."""
+        """The largest size of one more buffer, in bytes."""
         device = self.device
         left = max(0, device.global_memory - self.allocated)
         return min(device.largest_buffer, left)
 
     def finish(self) -> None:
-        """Wait for all that was enqueued."""
+        """Wait for all enqueued commands."""
         for queue in self.queues.values():
             queue.finish()
 
     def settle(self) -> None:
-        """Wait for all that was enqueued where several queues know no common order."""
+        """Order later commands after all enqueued ones.
+
+        One in-order queue does so itself; several are waited for.
+        """
         if len(self.queues) > 1:
             self.finish()
 
-    def kernel(self, launch: Launch, place: Device) -> Any:
-        """Return a new kernel object for a launch; its program may be built already."""
+    def kernel(self, launch: Launch, device: Device) -> Any:
+        """Return a new kernel object for a launch; programs are cached."""
         import pyopencl as cl
 
-        text = source_text(launch.source, launch.defines, place)
-        return cl.Kernel(self._program(place, text, launch.source), launch.kernel)
+        text = source_text(launch.source, launch.defines, device)
+        return cl.Kernel(self._program(device, text, launch.source), launch.kernel)
 
 
 def session(device: Device, profiling: bool = False) -> Session:
-    """Return the process's session of a device; contexts are slow to make."""
-    with _one_at_a_time:
+    """Return the process's session of a device: creating a context is slow."""
+    with _lock:
         return _session(device, profiling)
 
 
 _session = cache(Session)
-_one_at_a_time = threading.Lock()
+_lock = threading.Lock()
 
 
 def failed(device: Device, error: BaseException, *others: Device) -> DeviceError:
-    """Return the error for a device, or one of several, that failed while it ran."""
+    """Return the error of a device, or one of several, that failed at run time."""
     names = " or ".join(one.name for one in (device, *others))
     return DeviceError(f"{names} failed while running: {error}")

@@ -1,9 +1,9 @@
 """The tuning store: measured times, remembered between processes.
 
 One SQLite file of all devices in the user's cache directory. Each measurement is
-committed at once, so that nothing is lost when a process is killed or others write. The
-journal is SQLite's rollback journal: a write-ahead log needs shared memory, which
-network file systems lack.
+committed at once: nothing is lost when a process is killed or others write. The journal
+is SQLite's rollback journal: a write-ahead log needs shared memory, which network file
+systems lack.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import platformdirs
 from clnet.errors import ClnetWarning
 from clnet.opencl.device import Device
 
-SCHEMA = 1  # of the file; another version of clnet with another one has another file
-BUSY_SECONDS = 10.0  # waited for other processes that write
+SCHEMA = 1  # version of the file's tables; each has a file of its own
+BUSY_SECONDS = 10.0  # maximum wait for writes of other processes
 _CREATE = """
 CREATE TABLE IF NOT EXISTS times (
     device TEXT, span TEXT, key TEXT,
@@ -40,23 +40,23 @@ CREATE TABLE IF NOT EXISTS facts (
 
 
 def cache_directory() -> Path:
-    """Return where clnet remembers: ``$CLNET_CACHE_DIR``, else the user's cache."""
+    """Return the folder of the store: ``$CLNET_CACHE_DIR``, else the user's cache."""
     chosen = os.environ.get("CLNET_CACHE_DIR")
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("clnet"))
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How long something takes.
+    """A measured time.
 
     Attributes
     ----------
     seconds : float
         Time of one run among many, back to back.
     latency : float
-        Time of one run alone, until the host has seen it finish.
+        Time of one run alone, until the host has seen its end.
     spread : float
-        Middle half of the rounds' times, as a share of the median.
+        Interquartile range of the rounds' times, relative to the median.
     """
 
     seconds: float
@@ -70,15 +70,15 @@ class Store:
     Parameters
     ----------
     device : Device
-        Name, driver and platform version together are the key: another driver
-        measures anew.
+        Name, platform, driver and compute units are the key: another driver measures
+        anew.
     directory : Path, optional
         Instead of `cache_directory`.
 
     Attributes
     ----------
     path : Path
-        The file, of all devices; none before the first time is remembered.
+        The file of all devices, made at the first write.
     """
 
     def __init__(self, device: Device, directory: Path | None = None) -> None:
@@ -97,14 +97,14 @@ class Store:
     def get(self, span: str, key: str) -> Timing | None:
         """Return the remembered time of `key` for a span's signature, or None.
 
-        A span's times are read once.
+        The times of a span are read once.
 
         Parameters
         ----------
         span : str
             `Span.signature`.
         key : str
-            What computes it: variant, config, place, fingerprint.
+            Of a step: variant, configuration, device, fingerprint.
         """
         if span not in self._spans:
             rows = self._read(
@@ -125,12 +125,12 @@ class Store:
         ClnetWarning
             Once, if the file cannot be written: times then last for this process.
         """
-        self.get(span, key)  # the span's others
+        self.get(span, key)  # reads the span's other times
         self._spans[span][key] = timing
         self._write("times", span, key, *map(float, astuple(timing)))
 
     def fact(self, name: str) -> bool | None:
-        """Return what was found out about the device, or None."""
+        """Return a probe's remembered answer, or None."""
         if name not in self._facts:
             query = "SELECT value FROM facts WHERE device = ? AND name = ?"
             for (value,) in self._read(query, name):
@@ -138,12 +138,12 @@ class Store:
         return self._facts.get(name)
 
     def put_fact(self, name: str, value: bool) -> None:
-        """Remember what was found out about the device; warns as `put` does."""
+        """Remember a probe's answer; warns as `put` does."""
         self._facts[name] = value
         self._write("facts", name, value)
 
     def _read(self, query: str, name: str) -> list[tuple[Any, ...]]:
-        """Return the rows of this device and of a name."""
+        """Return the rows of this device and a name."""
         if not self._readable or not self.path.exists():
             return []
         try:
@@ -169,7 +169,7 @@ class Store:
             )
 
     def _run(self, statement: str, *values: float | str) -> list[tuple[Any, ...]]:
-        """Execute a statement: in a new file, if the one there is damaged."""
+        """Execute a statement; a damaged file is set aside for a new one first."""
         try:
             return self._executed(statement, values)
         except sqlite3.OperationalError:
@@ -181,12 +181,12 @@ class Store:
     def _executed(
         self, statement: str, values: tuple[float | str, ...]
     ) -> list[tuple[Any, ...]]:
-        # A connection for each serves threads and processes that were forked.
+        # One connection per statement serves threads and forked processes.
         with closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS)) as file:
-            # Damaged keys are those of no step.
+            # A damaged key matches no step.
             file.text_factory = partial(str, encoding="utf-8", errors="replace")
-            # Not synchronous: a process that is killed spoils nothing, and what a power
-            # failure spoils is measured again.
+            # Not synchronous: a killed process damages nothing, and times lost in a
+            # power failure are measured again.
             file.executescript(f"PRAGMA synchronous = OFF; {_CREATE}")
             with file:
                 return file.execute(statement, values).fetchall()
@@ -195,7 +195,7 @@ class Store:
         aside = self.path.with_suffix(".damaged")
         try:
             self.path.replace(aside)
-            # What the journal says is of the damaged file.
+            # The journal belongs to the damaged file.
             Path(f"{self.path}-journal").unlink(missing_ok=True)
         except OSError:
             raise sqlite3.OperationalError(str(error)) from error

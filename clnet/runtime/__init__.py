@@ -1,5 +1,5 @@
 """Running planned steps: launches bound to buffers, plans, several devices.
 
-Imports `variants` and below. Start with `plan`, which users call; `executable` runs
-inference, `replay` runs training steps, and both are a `binding` of launches to memory.
+Imports `variants` and below. Start with `plan`, which users call. `executable` runs
+inference, `replay` training steps; both are a `binding` of launches to memory.
 """

@@ -1,7 +1,7 @@
-"""Launches bound to memory: what inference and training both replay.
+"""Bindings: launches bound to memory, replayed by inference and training.
 
-A variant describes launches; here each becomes a kernel with its arguments, on the
-queue of its place, and what must wait for what is said once.
+A variant describes launches. Here each becomes a kernel with its arguments on the queue
+of its device, with the waits between queues.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Step:
-    """A span of a program, and how it is computed.
+    """A span of a program with the variant that computes it.
 
     Attributes
     ----------
     span : Span
-        What.
+        The ops.
     variant : Variant
-        How.
+        Of all ops of the span.
     config : mapping of str to int
-        The point of the variant's tuning space.
+        A point of the variant's tuning space.
     device : Device or None
-        Which of the device's places runs it; None: the host.
+        The device or its companion that runs the step; None: the host.
     """
 
     span: Span
@@ -60,16 +60,16 @@ class Step:
 class Standby:
     """A launch that runs beside calls, on a queue of its own.
 
-    The memory that it uses must not go before it has ended: the executable's end waits
-    for it.
+    It must end before the memory that it uses is freed: a binding's finalizer waits for
+    it.
     """
 
     def __init__(
-        self, session: Session, place: Device, kernel: Any, launch: Launch
+        self, session: Session, device: Device, kernel: Any, launch: Launch
     ) -> None:
         import pyopencl as cl
 
-        self._queue = cl.CommandQueue(session.context, place.handle)
+        self._queue = cl.CommandQueue(session.context, device.handle)
         self._enqueue = partial(
             cl.enqueue_nd_range_kernel, self._queue, kernel, launch.global_size,
             launch.local_size,
@@ -92,21 +92,21 @@ class Standby:
 class Binding:
     """Launches of steps bound to memory, in the order in which they are enqueued.
 
-    A base: what knows where parameters and the like are says so in `_memory`.
+    A base class: subclasses extend `_memory` by parameters, tables and the like.
 
     Parameters
     ----------
     session : Session
-        Where.
+        Of the steps' device.
     steps : sequence of Step
         Of one batch and dtype.
 
     Attributes
     ----------
     session : Session
-        Where.
+        Of the steps' device.
     batch : int
-        Samples a run.
+        Samples per run.
     dtype : str
         Type of all values.
     """
@@ -119,24 +119,25 @@ class Binding:
         self._scratch: dict[tuple[int, str], Memory] = {}
         self._helper_timeout: Memory | None = None
         self._timeout_flag: Memory | None = None
+        # Of each value or scalar, the kernels and argument indices that take it.
         self._uses: dict[str, list[tuple[Any, int]]] = {}
         self._by_value: dict[str, list[tuple[Any, int]]] = {}
         self._zero_copy: dict[str, list[tuple[Any, int]]] = {}
         self._scalars: dict[str, list[Callable[[float], None]]] = {}
         self._standbys: list[Standby] = []
         self._actions: list[Action] = []
-        self._used: set[Device] = set()  # whose queues launches are enqueued on
-        self._busy: list[Device] = []  # those of them that may still be busy
+        self._used: set[Device] = set()  # devices with launches
+        self._busy: list[Device] = []  # devices with launches since the last wait
 
     def write(self, value: Value, rows: Array) -> None:
-        """Fill the device's memory of a value by its rows [rows, width], and wait."""
-        whole = np.zeros((len(rows), value.stride), self.dtype)
-        whole[:, : value.width] = rows
-        self._value(value).write(self.session, whole)
+        """Fill a value on the device by its rows [rows, width], and wait."""
+        padded = np.zeros((len(rows), value.stride), self.dtype)
+        padded[:, : value.width] = rows
+        self._value(value).write(self.session, padded)
 
     def _memory(self, argument: Argument) -> Memory:
         """Return the memory that an argument names, made at its first use."""
-        raise TypeError(f"{argument!r} is no argument of a launch here")
+        raise TypeError(f"{argument!r} is not supported here")
 
     def _value(self, value: Value) -> Memory:
         if value.name not in self._values:
@@ -145,89 +146,86 @@ class Binding:
             self._values[value.name] = Memory(self.session, size)
         return self._values[value.name]
 
-    def _ready(self, step: Step, launches: Iterable[Launch]) -> None:
-        """Append a wait where a step would not find those before at their end.
+    def _order_after_busy(self, step: Step, launches: Iterable[Launch]) -> None:
+        """Append waits unless one queue's order already ends all earlier launches."""
+        devices = {launch.device or step.device for launch in launches}
+        if self._busy and {*self._busy, *devices} != {step.device}:
+            self._append_waits()
 
-        Only the order of one queue makes launches wait for each other.
-        """
-        queues = {launch.device or step.device for launch in launches}
-        if self._busy and {*self._busy, *queues} != {step.device}:
-            self._wait()
-
-    def _append(self, action: Action, launch: Launch, place: Device) -> None:
+    def _append(self, action: Action, launch: Launch, device: Device) -> None:
         self._actions.append(action)
         if launch.standby:  # on a queue of its own
             return
-        self._used.add(place)
-        if place not in self._busy:
-            self._busy.append(place)
+        self._used.add(device)
+        if device not in self._busy:
+            self._busy.append(device)
 
-    def _wait(self) -> None:
-        """Append the wait for the places that ran since the last one."""
-        self._actions += self._ends()
+    def _append_waits(self) -> None:
+        """Append the waits for all busy devices."""
+        self._actions += self._waits_for_busy()
 
-    def _ends(self) -> list[Action]:
-        """Return the waits for the places that ran since the last one."""
-        # The one enqueued last first: a companion in the calling thread is done.
+    def _waits_for_busy(self) -> list[Action]:
+        """Return the waits for all busy devices, which are idle after them."""
+        # The last one first: a companion in the calling thread has then ended.
         busy, self._busy = self._busy, []
-        return [self.session.queues[place].finish for place in reversed(busy)]
+        return [self.session.queues[device].finish for device in reversed(busy)]
 
     def _handle_helper_timeout(self) -> None:
-        """Wait for the standby launches if a kernel's wait for them hit its bound."""
+        """Wait for the standby launches if a kernel's wait for them timed out."""
         assert self._helper_timeout is not None
-        if self._helper_timeout.first(self.session):
+        if self._helper_timeout.flag(self.session):
             for standby in self._standbys:
                 standby.finish()
-            self._helper_timeout.write(self.session, np.zeros(1, np.int32))
+            self._helper_timeout.clear_flag(self.session)
 
     def timed_out(self) -> bool:
-        """Return whether a kernel's wait has hit its bound since this was last asked.
+        """Return whether a kernel's wait has timed out since the last query.
 
-        Where kernels wait for each other, this waits for all launches.
+        Waits for all launches, if there are kernels that can time out.
         """
-        distress = self._timeout_flag
-        if distress is None:
+        memory = self._timeout_flag
+        if memory is None:
             return False
-        if distress.array is not None or len(self.session.queues) > 1:
+        if memory.array is not None or len(self.session.queues) > 1:
             self.session.finish()
-        found = bool(distress.first(self.session))
+        found = memory.flag(self.session)
         if found:
-            distress.write(self.session, np.zeros(1, np.int32))
+            memory.clear_flag(self.session)
         return found
 
-    def _bound(self, number: int, launch: Launch, place: Device) -> Action:
-        """Return the enqueueing of a launch of the numbered step."""
-        kernel = self.session.kernel(launch, place)
+    def _bound(self, number: int, launch: Launch, device: Device) -> Action:
+        """Return the action that enqueues a launch of the numbered step."""
+        kernel = self.session.kernel(launch, device)
         for index, argument in enumerate(launch.arguments):
             kernel.set_arg(index, self._resolved(number, argument))
+            use = kernel, index
             if isinstance(argument, ByValueInput):
-                uses = self._by_value.setdefault(argument.value.name, [])
-                uses.append((kernel, index))
+                self._by_value.setdefault(argument.value.name, []).append(use)
             if isinstance(argument, ZeroCopyOutput):
-                uses = self._zero_copy.setdefault(argument.value.name, [])
-                uses.append((kernel, index))
+                self._zero_copy.setdefault(argument.value.name, []).append(use)
             if isinstance(argument, Value):
-                self._uses.setdefault(argument.name, []).append((kernel, index))
+                self._uses.setdefault(argument.name, []).append(use)
             if isinstance(argument, Scalar):
-                setting = partial(set_number, kernel, index, self._kind(argument))
-                self._scalars.setdefault(argument.name, []).append(setting)
+                set_value = partial(set_scalar, kernel, index, self._type(argument))
+                self._scalars.setdefault(argument.name, []).append(set_value)
         if launch.standby:
-            standby = Standby(self.session, place, kernel, launch)
+            standby = Standby(self.session, device, kernel, launch)
             self._standbys.append(standby)
             weakref.finalize(self, standby.finish)
             return standby.start
-        return launching(
-            self.session.queues[place], kernel, launch.global_size, launch.local_size,
+        return prepared_launch(
+            self.session.queues[device], kernel, launch.global_size, launch.local_size,
             events=self.session.profiling,
         )
 
     def _resolved(self, number: int, argument: Argument) -> Any:
+        """Return an argument of the numbered step as `set_arg` accepts it."""
         if isinstance(argument, int):
             return np.int32(argument)
         if isinstance(argument, float):
             return np.dtype(self.dtype).type(argument)
         if isinstance(argument, Scalar):
-            return self._kind(argument)(0)
+            return self._type(argument)(0)
         if isinstance(argument, Value):
             return self._value(argument).argument
         if isinstance(argument, Scratch):
@@ -249,11 +247,11 @@ class Binding:
             return self._timeout_flag.argument
         return self._memory(argument).argument
 
-    def _kind(self, scalar: Scalar) -> Callable[[float], Any]:
-        kinds: dict[str, Callable[[float], Any]] = {
+    def _type(self, scalar: Scalar) -> Callable[[float], Any]:
+        types: dict[str, Callable[[float], Any]] = {
             "int": np.int32, "uint": np.uint32, "real": np.dtype(self.dtype).type,
         }
-        return kinds[scalar.kind]
+        return types[scalar.kind]
 
 
 def by_value_struct(value: Value) -> Array:
@@ -261,72 +259,72 @@ def by_value_struct(value: Value) -> Array:
     return np.zeros(1 + value.width, np.float32)
 
 
-def set_number(
-    kernel: Any, index: int, kind: Callable[[float], Any], number: float
+def set_scalar(
+    kernel: Any, index: int, scalar_type: Callable[[float], Any], number: float
 ) -> None:
     """Set a kernel's argument to a number."""
-    setting(kernel)(index, kind(number))
+    argument_setter(kernel)(index, scalar_type(number))
 
 
-def setting(kernel: Any) -> Callable[[int, Any], None]:
-    """Return what sets a kernel's argument to what a number or array holds."""
-    # pyopencl's `set_arg` first tries other kinds of arguments: it takes 6.5 us where
-    # what its own calls of kernels use takes 0.1 (2026.1).
+def argument_setter(kernel: Any) -> Callable[[int, Any], None]:
+    """Return the function that sets a kernel's argument to a number or array."""
+    # `_set_arg_buf` takes 0.1 us, `set_arg` 6.5, as it tries other types first
+    # (pyopencl 2026.1).
     found: Callable[[int, Any], None] = getattr(kernel, "_set_arg_buf", kernel.set_arg)
     return found
 
 
-def launching(
+def prepared_launch(
     queue: Any, kernel: Any, global_size: tuple[int, ...], local_size: tuple[int, ...],
     *, events: bool,
 ) -> Action:
-    """Return what enqueues a kernel with the arguments that it has then.
+    """Return the action that enqueues a kernel with its arguments at that time.
 
-    Without an event where none is asked for. pyopencl makes an event of every launch,
-    and one costs the device as well: what follows starts 1.5 to 2 us later (NVIDIA's
+    Launches have no events unless asked for. pyopencl makes an event of every launch,
+    which costs device time too: the next command starts 1.5 to 2 us later (NVIDIA's
     driver 580, H200).
 
     Parameters
     ----------
     queue : pyopencl.CommandQueue
-        Where.
+        Of the launches.
     kernel : pyopencl.Kernel
-        What.
+        With arguments that may change between launches.
     global_size, local_size : tuple of int
-        Work-items of the launch, and of a group.
+        Work-items of the launch, and of a work-group.
     events : bool
-        Whether each call must return its event; else it may return None.
+        True: each call returns its event; False: it may return None.
     """
     import pyopencl as cl
 
-    whole = partial(
+    checked = partial(
         cl.enqueue_nd_range_kernel, queue, kernel, global_size, local_size
     )
-    enqueue = None if events else _enqueue()
+    enqueue = None if events else _enqueue_function()
     if enqueue is None:
-        return whole
+        return checked
     sizes = [(ctypes.c_size_t * len(size))(*size) for size in (global_size, local_size)]
     arguments = (
         ctypes.c_void_p(queue.int_ptr), ctypes.c_void_p(kernel.int_ptr),
         ctypes.c_uint(len(global_size)), None, *sizes, ctypes.c_uint(0), None, None,
     )
-    return partial(_launch, enqueue, arguments, whole)
+    return partial(_launch, enqueue, arguments, checked)
 
 
-def _launch(enqueue: Action, arguments: tuple[Any, ...], whole: Action) -> None:
+def _launch(enqueue: Action, arguments: tuple[Any, ...], checked: Action) -> None:
     if enqueue(*arguments):
-        whole()  # which raises what is wrong
+        checked()  # raises the error
 
 
 @cache
-def _enqueue() -> Action | None:
-    """Return OpenCL's own function of the library that pyopencl has loaded."""
+def _enqueue_function() -> Action | None:
+    """Return `clEnqueueNDRangeKernel` of the library that pyopencl has loaded."""
     import pyopencl as cl
 
     try:
-        # Python's lock is kept, as by pyopencl: no two threads' kernels then run in
-        # their callers at once. Looked for in what the library depends on, too, but
-        # not on Windows.
+        # PyDLL holds Python's lock, as pyopencl does: kernels that run in the calling
+        # thread then never run concurrently. Except on Windows, the symbol is found in
+        # the library's dependencies too.
         found: Action = ctypes.PyDLL(cl._cl.__file__).clEnqueueNDRangeKernel
     except (AttributeError, OSError):
         return None

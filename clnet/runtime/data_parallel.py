@@ -1,7 +1,7 @@
-"""Data parallelism: how samples are shared among devices, and plans that run so.
+"""Data parallelism: shares of samples among devices, and plans of several devices.
 
-All devices are of one process. What their queues were given runs at the same time; the
-host waits when all of them have their work.
+All devices are of one process. Their queues run concurrently: the host enqueues the
+work of all devices before it waits.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from clnet.runtime.plan import Plan
 
 Array = NDArray[Any]
 
-TRIALS = 3  # runs that tell how fast a device is; the least time counts
-LEAST_SHARE = 0.02  # a device that is to have less is left out: it costs more to wait
+TRIALS = 3  # runs that measure a device's speed; the minimum time counts
+MIN_SHARE = 0.02  # a device with a smaller share is left out: its overhead costs more
 
 
 def alike(devices: Sequence[Device]) -> bool:
-    """Return whether devices are of one kind: they compute the same as fast."""
+    """Return whether devices are equal but for their index: of one model and driver."""
 
     def kind(device: Device) -> Device:
         companions = tuple(kind(one) for one in device.companions)
@@ -41,40 +41,40 @@ def alike(devices: Sequence[Device]) -> bool:
 
 
 def shares(n: int, speeds: Sequence[float]) -> list[int]:
-    """Return how many of n samples each device gets, in proportion to its speed.
+    """Return each device's share of n samples, in proportion to its speed.
 
     Parameters
     ----------
     n : int
         Samples.
     speeds : sequence of float
-        Above 0, in any unit; those below `LEAST_SHARE` of all get nothing.
+        Above 0, in any unit; a speed below `MIN_SHARE` of the sum counts as 0.
 
     Returns
     -------
     list of int
-        They add up to n.
+        Samples of each device, n in all.
     """
     total = sum(speeds)
-    kept = [speed if speed >= LEAST_SHARE * total else 0.0 for speed in speeds]
-    kept = kept if any(kept) else list(speeds)
-    ends = [round(n * end / sum(kept)) for end in accumulate(kept)]
+    used = [speed if speed >= MIN_SHARE * total else 0.0 for speed in speeds]
+    used = used if any(used) else list(speeds)
+    ends = [round(n * end / sum(used)) for end in accumulate(used)]
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def least_seconds(run: Callable[[], object]) -> float:
-    """Return how long a run takes, of some the least, after one to warm up."""
+    """Return the minimum time of some runs, in seconds, after one to warm up."""
     run()
-    found = []
+    seconds = []
     for _ in range(TRIALS):
         start = time.perf_counter()
         run()
-        found.append(time.perf_counter() - start)
-    return min(found)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
 
 
 def told(devices: Sequence[Device], counts: Sequence[int], what: str) -> str:
-    """Return, for `explain`, which device has which share."""
+    """Return the devices' shares in words, for `explain`."""
     rows = [
         f"{count} of {sum(counts)} {what} on {device.index} {device.name}"
         for device, count in zip(devices, counts, strict=True)
@@ -91,19 +91,19 @@ class ParallelPlan:
     Parameters
     ----------
     network : Model
-        What they run.
+        Of all plans.
     devices : sequence of Device
         Two or more.
     batch : int
-        Samples a call.
+        Samples per call.
     plan : callable
         Returns a new plan for a device and a batch.
 
     Attributes
     ----------
     shares : list of int
-        Samples of each device, in the order of the rows: as many each where the
-        devices are alike, else in proportion to how fast they ran as many.
+        Samples of each device, in the order of the rows: equal for devices that are
+        alike, else in proportion to their speeds on equal shares.
     turns : threading.Lock
         As of `Plan`.
     """
@@ -135,12 +135,12 @@ class ParallelPlan:
         self.turns = threading.Lock()
 
     @property
-    def _order(self) -> list[tuple[Plan, slice]]:
-        # What runs in the calling thread, on a CPU, holds up those that come after it.
+    def _start_order(self) -> list[tuple[Plan, slice]]:
+        # CPUs last: kernels in the calling thread delay the starts after them.
         return sorted(self._plans, key=lambda pair: pair[0].device.type == "cpu")
 
     def explain(self) -> str:
-        """Return which device has which share, and of each plan why it is as it is."""
+        """Return the devices' shares, and the explanation of each plan."""
         parts = [told(self.devices, self.shares, "samples")]
         return "\n\n".join([*parts, *(plan.explain() for plan, _ in self._plans)])
 
@@ -152,7 +152,7 @@ class ParallelPlan:
         x : ndarray, shape [batch, n_in]
             Inputs.
         out : ndarray, shape [batch, n_out], optional
-            Where the outputs go; without it a new array is made.
+            Receives the outputs; None: a new array.
 
         Raises
         ------
@@ -163,36 +163,36 @@ class ParallelPlan:
         return self.finish(out)
 
     def start(self, x: Array) -> None:
-        """Begin a call, as `Plan.start` does."""
+        """Start a call, as `Plan.start` does."""
         if x.ndim != 2 or len(x) != self.batch:
             raise InputError(
                 f"x has shape {list(x.shape)}, expected {self.batch} samples"
             )
         self._lock.acquire()
         try:
-            with ExitStack() as begun:  # none is left running, come what may
-                for plan, rows in self._order:
+            with ExitStack() as started:  # after an error, finishes the started plans
+                for plan, rows in self._start_order:
                     plan.start(x[rows])
-                    begun.callback(plan.finish)
-                begun.pop_all()
+                    started.callback(plan.finish)
+                started.pop_all()
         except BaseException:
             self._lock.release()
             raise
 
     def finish(self, out: Array | None = None) -> Array:
-        """Wait for the call that was begun, as `Plan.finish` does."""
+        """Wait for the started call, as `Plan.finish` does."""
         if out is None:
             out = np.empty((self.batch, self.network.n_out), self.network.dtype)
         try:
-            with ExitStack() as waits:  # for all of them, the first one first
-                for plan, rows in reversed(self._order):
+            with ExitStack() as waits:  # for all plans, in the order of their starts
+                for plan, rows in reversed(self._start_order):
                     waits.callback(plan.finish, out[rows])
         finally:
             self._lock.release()
         return out
 
     def double(self) -> ParallelPlan:
-        """Return one whose calls may run beside this one's, as `Plan.double` does."""
+        """Return a second plan for double buffering, as `Plan.double` does."""
         if self._double is None:
             doubles = [(plan.double(), rows) for plan, rows in self._plans]
             self._double = self

@@ -1,4 +1,4 @@
-"""A device's copy of a network's parameters, as they are and repacked."""
+"""A device's copy of a network's parameters: the flat buffer, packed ones, tables."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Array = NDArray[Any]
 
 
 class PackedMemory(Memory):
-    """A buffer of repacked parameters, and the launches that fill it.
+    """A buffer of packed parameters, and the launches that fill it.
 
     Attributes
     ----------
     refill : list of callable
         Enqueue the launches.
     sources : list of Memory
-        The tables that they read: kept for whoever refills it last.
+        The tables that the launches read, kept alive as long as the buffer.
     """
 
     def __init__(self, session: Session, size: int) -> None:
@@ -34,14 +34,14 @@ class PackedMemory(Memory):
 
 
 class ParameterStore:
-    """The device's copy of a network's parameters, as they are and repacked.
+    """A device's copy of a network's parameters: the flat buffer, packed ones, tables.
 
     Attributes
     ----------
     host : ndarray
-        The network's own array, as of `version`.
+        The network's own array at `version`.
     version : int
-        The network's version that the copy holds; -1: none yet.
+        The network's version of the copy; -1: no copy yet.
     lock : threading.RLock
         Held while buffers are added or refilled.
     """
@@ -52,7 +52,7 @@ class ParameterStore:
         self.host: Array = network.parameters
         self.version = -1
         self.lock = threading.RLock()
-        # Executables hold what they use; what none uses any more goes.
+        # Executables hold the buffers that they use; the others are freed.
         self._tables: weakref.WeakValueDictionary[str, Memory] = (
             weakref.WeakValueDictionary()
         )
@@ -70,7 +70,7 @@ class ParameterStore:
         return memory
 
     def packed(self, packed: Packed) -> PackedMemory:
-        """Return a repacked buffer, made at its first use."""
+        """Return a packed buffer, made at its first use."""
         memory = self._packed.get(packed.key)
         if memory is None:
             memory = PackedMemory(self._session, packed.size)
@@ -79,7 +79,7 @@ class ParameterStore:
         return memory
 
     def refresh(self, network: Model) -> None:
-        """Upload the parameters if they are not the network's present ones."""
+        """Upload the parameters and refill packed buffers if the network changed."""
         with self.lock:
             if self.version == network.version:
                 return
@@ -95,7 +95,7 @@ class ParameterStore:
 
 def parameter_store(session: Session, network: Model) -> ParameterStore:
     """Return the copy of a network's parameters on a session's device."""
-    found: ParameterStore | None = session.stores.get(network)
+    found: ParameterStore | None = session.parameter_stores.get(network)
     if found is None:
-        found = session.stores[network] = ParameterStore(session, network)
+        found = session.parameter_stores[network] = ParameterStore(session, network)
     return found

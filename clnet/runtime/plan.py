@@ -1,13 +1,13 @@
-"""Plans: a network made ready for a device and a batch, to be called.
+"""Plans: a network compiled for a device and a batch size, to be called.
 
-Nothing here chooses: a plan's steps come from `clnet.planning.planner`.
+The planner (`clnet.planning.planner`) chooses a plan's steps.
 """
 
 from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,11 +23,16 @@ from clnet.opencl.launch import may_fail
 from clnet.opencl.memory import copy_rows
 from clnet.opencl.session import failed, session
 from clnet.runtime.binding import Step
+from clnet.runtime.device_arrays import (
+    check_device_array,
+    order_arrays_after,
+    wait_for_arrays,
+)
 from clnet.runtime.executable import Executable
 
 Array = NDArray[Any]
 
-CHUNK = 8192  # samples a call of `predict` for each device, on average at most
+CHUNK = 8192  # samples per call of `predict` and device, on average at most
 
 
 class Plan:
@@ -38,23 +43,24 @@ class Plan:
     Parameters
     ----------
     network : Model
-        What to run; when its parameters are replaced, the next call takes the new ones.
+        When its parameters are replaced, the next call uses the new ones.
     device : Device
-        Where.
+        Of the steps.
     batch : int
-        Samples a call.
-    steps, device_steps : sequence of Step
-        The cover for host arrays, and the one for device arrays, which has no host
-        steps.
-    spare_steps : callable
-        Returns a cover whose kernels do not wait for each other.
+        Samples per call.
+    steps : sequence of Step
+        The cover for host arrays.
+    device_steps : callable
+        Returns the cover for device arrays, without steps on the host.
+    fallback_steps : callable
+        Returns a cover without kernels that can time out.
     explanation : str
-        Why these steps.
+        The reasons for the steps.
 
     Attributes
     ----------
     turns : threading.Lock
-        Held by who calls this plan and its `double` in turns.
+        Held while a caller alternates between this plan and its `double`.
     """
 
     def __init__(
@@ -64,7 +70,7 @@ class Plan:
         batch: int,
         steps: Sequence[Step],
         device_steps: Callable[[], Sequence[Step]],
-        spare_steps: Callable[[], Sequence[Step]],
+        fallback_steps: Callable[[], Sequence[Step]],
         explanation: str,
     ) -> None:
         self.network = network
@@ -74,7 +80,7 @@ class Plan:
         self._explanation = explanation
         self._session = session(device)
         self._device_steps = device_steps
-        self._spare_steps = spare_steps
+        self._fallback_steps = fallback_steps
         self._on_device: Executable | None = None
         self._lock = threading.Lock()
         self._double: Plan | None = None
@@ -97,7 +103,7 @@ class Plan:
         return self._session.queue
 
     def explain(self) -> str:
-        """Return the chosen cover, the losers with their times, and the refusals."""
+        """Return the chosen cover, the other candidates' times, and the refusals."""
         return self._explanation
 
     def __call__(self, x: Any, out: Any = None) -> Any:
@@ -108,18 +114,17 @@ class Plan:
         x : array_like or pyopencl.array.Array, shape [batch, n_in] or [n_in]
             Inputs; one sample may come without the batch axis if the batch is 1.
             A device array must be contiguous, of the network's dtype, and made in the
-            context of `queue`; it is read in place. Commands of its own queue before
-            and after the call are ordered with it, and so are its events; one without a
-            queue gets an event.
+            context of `queue`; it is read in place. The call is ordered with the
+            array's events, and with the commands of its queue before and after; an
+            array without a queue gets an event.
         out : ndarray or pyopencl.array.Array, shape [batch, n_out], optional
-            Where the result goes, on the side where the inputs are; without it a new
-            array is made.
+            Receives the outputs, on the side of the inputs; None: a new array.
 
         Returns
         -------
         ndarray or pyopencl.array.Array, shape [batch, n_out] or [n_out]
-            The outputs, on the side where the inputs were. On the device they may not
-            be there yet: later commands of their queue find them.
+            The outputs, on the side of the inputs. On the device they are valid for
+            later commands of their queue.
 
         Raises
         ------
@@ -145,9 +150,9 @@ class Plan:
         return y if rank == 2 else y[0]
 
     def start(self, x: Array) -> None:
-        """Begin a call, whose outputs `finish` returns: the host is free meanwhile.
+        """Start a call without waiting for it; `finish` returns its outputs.
 
-        Until then no other call can begin.
+        Other calls wait until then.
 
         Parameters
         ----------
@@ -157,7 +162,7 @@ class Plan:
         Raises
         ------
         InputError, DeviceError
-            If the shape is wrong, or the device fails: nothing has begun then.
+            If the shape is wrong, or the device fails: the call is not started then.
         """
         if x.shape != self._shape:
             x = self._shaped(x)
@@ -172,12 +177,12 @@ class Plan:
             raise
 
     def finish(self, out: Array | None = None) -> Array:
-        """Wait for the call that was begun, and return its outputs [batch, n_out].
+        """Wait for the started call, and return its outputs [batch, n_out].
 
         Parameters
         ----------
         out : ndarray, shape [batch, n_out], optional
-            Where they go; without it a new array is made.
+            Receives the outputs; None: a new array.
 
         Raises
         ------
@@ -193,10 +198,10 @@ class Plan:
             self._lock.release()
 
     def double(self) -> Plan:
-        """Return a plan of the same steps whose calls may run beside this one's.
+        """Return a second plan of the same steps, for double buffering.
 
-        It has memory of its own. Where that is not there, or the device is the host's
-        CPU, which would only be kept from computing, it is this plan itself.
+        It has memory of its own, so that calls of the two overlap. It is this plan
+        itself where memory runs out, or on a CPU, where overlap gains nothing.
         """
         if self._double is None:
             self._double = self
@@ -204,15 +209,16 @@ class Plan:
                 with suppress(OutOfMemoryError):
                     self._double = Plan(
                         self.network, self.device, self.batch, self.steps,
-                        self._device_steps, self._spare_steps, self._explanation,
+                        self._device_steps, self._fallback_steps, self._explanation,
                     )
         return self._double
 
     def _outputs(self, out: Array | None) -> Array:
-        """Return the outputs of the last run; if it failed, of one by the spare steps.
+        """Return the outputs of the last run, recomputed by the fallback if it failed.
 
-        It fails where kernels wait for others that do not run beside them after all, as
-        where several programs share the device. The spare steps are then kept.
+        A run fails if work-groups that wait for each other do not run concurrently, for
+        example while another program uses the device. The plan then stays with the
+        fallback.
         """
         y = self._executable.result(self._output.name, out)
         if not self._executable.failed(y):
@@ -224,7 +230,7 @@ class Plan:
         return self._executable.result(self._output.name, out)
 
     def _fall_back(self, steps: Sequence[Step]) -> None:
-        """Go on with the spare steps, as kernels of these have failed, and warn."""
+        """Replace the steps, of which some timed out, by the fallback, and warn."""
         names = ", ".join(
             step.variant.name for step in steps
             if step.device is not None and may_fail(
@@ -232,13 +238,13 @@ class Plan:
             )
         )
         text = (
-            f"{names} timed out on {self.device.name}, which may have other work: "
-            "the plan goes on, and has computed this call again, without it"
+            f"{names} timed out on {self.device.name} (is another program using it?); "
+            "this call and later ones are computed by a fallback"
         )
         warnings.warn(text, ClnetWarning, stacklevel=4)
         self._explanation += f"\n\n{text}"
-        self.steps = tuple(self._spare_steps())
-        self._device_steps = self._spare_steps
+        self.steps = tuple(self._fallback_steps())
+        self._device_steps = self._fallback_steps
         self._on_device = None
         self._prepare()
 
@@ -251,14 +257,14 @@ class Plan:
         )
 
     def _check_out(self, out: Any) -> None:
-        wanted = [self.batch, self._output.width]
+        shape = [self.batch, self._output.width]
         if not isinstance(out, np.ndarray):
             raise InputError(
                 f"out is of type {type(out).__name__}, expected an ndarray, as x is one"
             )
-        if list(out.shape) != wanted or out.dtype != self._dtype:
+        if list(out.shape) != shape or out.dtype != self._dtype:
             raise InputError(
-                f"out is an array {list(out.shape)} of {out.dtype}, expected {wanted} "
+                f"out is an array {list(out.shape)} of {out.dtype}, expected {shape} "
                 f"of {self._dtype}"
             )
         if not out.flags.writeable:
@@ -267,21 +273,21 @@ class Plan:
     def _call_on_device(self, x: Any, out: Any) -> Any:
         import pyopencl.array
 
-        self._check_array("x", x, self._input.width)
+        context = self._session.context
+        check_device_array("x", x, self._shape, self._dtype, context)
+        shape = (self.batch, self._output.width)
         if out is not None:
-            self._check_array("out", out, self._output.width)
+            check_device_array("out", out, shape, self._dtype, context)
             if out.data == x.data:
                 raise InputError("out is x's own memory, expected another array")
         with self._lock:
             try:
                 if out is None:
-                    out = pyopencl.array.empty(
-                        self.queue, (self.batch, self._output.width), self._dtype
-                    )
+                    out = pyopencl.array.empty(self.queue, shape, self._dtype)
                 if self._run_on_device(x, out).timed_out():
                     self._fall_back(self._device_steps())
                     self._run_on_device(x, out)
-                self._give_back_arrays(x, out)
+                order_arrays_after(self.queue, x, out)
             except self._session.errors as error:
                 raise failed(self.device, error) from error
         return out if x.ndim == 2 else out.reshape(self._output.width)
@@ -295,74 +301,6 @@ class Plan:
             )
         self._on_device.bind(self._input.name, x.data)
         self._on_device.bind(self._output.name, out.data)
-        self._wait_for_arrays(x, out)
+        wait_for_arrays(self.queue, x, out)
         self._on_device.run()
         return self._on_device
-
-    def _wait_for_arrays(self, *arrays: Any) -> None:
-        """Let the next commands wait for the events and queues of arrays."""
-        import pyopencl as cl
-
-        events = [
-            event for array in arrays for event in array.events
-            if event.command_queue != self.queue
-        ]
-        for queue in {event.command_queue for event in events} - {None}:
-            queue.flush()
-        events += [_marker(queue) for queue in self._other_queues(arrays)]
-        if events:
-            cl.enqueue_barrier(self.queue, wait_for=events)
-
-    def _give_back_arrays(self, *arrays: Any) -> None:
-        """Let later commands of arrays' queues wait for this call's."""
-        import pyopencl as cl
-
-        others = [array for array in arrays if array.queue != self.queue]
-        if not others:
-            return
-        done = _marker(self.queue)
-        for array in others:
-            array.add_event(done)
-        for queue in self._other_queues(others):
-            if queue.device == self.queue.device:
-                cl.enqueue_barrier(queue, wait_for=[done])
-            else:  # PoCL 3.0's calling thread would wait there, holding a lock
-                done.wait()
-
-    def _other_queues(self, arrays: Iterable[Any]) -> set[Any]:
-        """Return the queues of arrays but the plan's; an array may have none."""
-        return {array.queue for array in arrays} - {None, self.queue}
-
-    def _check_array(self, what: str, array: Any, width: int) -> None:
-        import pyopencl.array
-
-        if not isinstance(array, pyopencl.array.Array):
-            raise InputError(
-                f"{what} is of type {type(array).__name__}, expected a device array "
-                "(pyopencl.array.Array)"
-            )
-        shapes = [(self.batch, width)] + ([(width,)] if self.batch == 1 else [])
-        if array.shape not in shapes or array.dtype != self._dtype:
-            raise InputError(
-                f"{what} is a device array {list(array.shape)} of {array.dtype}, "
-                f"expected {[self.batch, width]} of {self._dtype}"
-            )
-        if not array.flags.c_contiguous or array.offset:
-            raise InputError(
-                f"{what} is a device array that is not contiguous from its buffer's "
-                "start: pass a copy"
-            )
-        if array.context != self._session.context:
-            raise InputError(
-                f"{what} lives in another OpenCL context than the plan: make it on "
-                "plan.queue"
-            )
-
-
-def _marker(queue: Any) -> Any:
-    """Return an event of all commands of a queue so far, on which others may wait."""
-    import pyopencl as cl
-
-    event = cl.enqueue_marker(queue)
-    queue.flush()  # else the wait of another queue might have no end
-    return event

@@ -1,4 +1,4 @@
-"""Where the time of a call goes, host arrays in to host arrays out."""
+"""Profiles: the parts of a call's time, from host arrays in to host arrays out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clnet.runtime.executable import NANOSECOND, Executable
 from clnet.runtime.plan import Plan
 
 PARTS = ("upload", "launch", "device", "download", "host", "sum", "wall")
-ROUNDS = 21  # calls, of which the one of the median time is told
+ROUNDS = 21  # calls; the one with the median time is reported
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,17 @@ class CallTimes:
     Attributes
     ----------
     upload, download : float
-        Copies of inputs and outputs: into and out of the memory that the device copies
-        from and to, and by the device.
+        Copies of inputs and outputs: by the host to and from the staging memory, and by
+        the device.
     launch : float
-        From the first command's enqueueing to the last one's end, where the device does
-        nothing: what it takes to enqueue, and to begin.
+        The device's idle time from the first command's enqueueing to the last one's
+        end: launch overhead.
     device : float
         Kernels, by the device's clock.
     host : float
-        Steps that NumPy computes.
+        Steps computed by NumPy.
     wall : float
-        The call, from outside.
+        The whole call, by the host's clock.
     """
 
     upload: float
@@ -48,11 +48,11 @@ class CallTimes:
 
     @property
     def sum(self) -> float:
-        """All parts together; what is missing to the wall is Python's own."""
+        """The sum of the parts; the rest of the wall time is Python's overhead."""
         return self.upload + self.launch + self.device + self.download + self.host
 
     def table(self) -> str:
-        """Return the parts in microseconds, and as shares of the wall's time."""
+        """Return the parts in microseconds, and as shares of the wall time."""
         rows = [
             (name, 1e6 * seconds, f"{100 * seconds / self.wall:.0f}%")
             for name in PARTS
@@ -65,12 +65,12 @@ class CallTimes:
 
 
 def call_times(plan: Plan, x: NDArray[Any]) -> CallTimes:
-    """Return where the time of one call goes.
+    """Return the parts of one call's time.
 
     Parameters
     ----------
     plan : Plan
-        What is called; not the plan's own queue is used, but one that records times.
+        Its steps run on a queue that records times.
     x : ndarray, shape [batch, n_in]
         Inputs.
 
@@ -80,29 +80,31 @@ def call_times(plan: Plan, x: NDArray[Any]) -> CallTimes:
         If the device fails.
     """
     program = lower(plan.network)
-    recording = session(plan.device, profiling=True)
+    profiled = session(plan.device, profiling=True)
     try:
         executable = Executable(
-            recording, plan.network, plan.steps, [program.input], [program.output]
+            profiled, plan.network, plan.steps, [program.input], [program.output]
         )
         found = [
             _times(executable, x, program.input.name, program.output.name)
             for _ in range(1 + ROUNDS)
-        ][1:]  # the first uploads parameters
-    except recording.errors as error:
+        ][1:]  # the first call uploads the parameters
+    except profiled.errors as error:
         raise failed(plan.device, error) from error
     return sorted(found, key=lambda times: times.wall)[ROUNDS // 2]
 
 
-def _times(executable: Executable, x: NDArray[Any], n_in: str, n_out: str) -> CallTimes:
+def _times(
+    executable: Executable, x: NDArray[Any], input_name: str, output_name: str
+) -> CallTimes:
     import pyopencl as cl
 
     start = time.perf_counter()
-    copy_rows(executable.x[n_in], x)
+    copy_rows(executable.x[input_name], x)
     filled = time.perf_counter()
     trace = executable.traced_run()
     ran = time.perf_counter()
-    executable.result(n_out)
+    executable.result(output_name)
     end = time.perf_counter()
     busy = dict.fromkeys(("upload", "device", "download"), 0.0)
     kinds = {

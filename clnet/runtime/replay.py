@@ -1,13 +1,13 @@
-"""A training program bound to device memory: launches made once, replayed each step.
+"""Replays: training programs bound to device memory, their launches made once.
 
-Between steps only scalars change: nothing is allocated, and nothing moves between host
-and device unless `read` or `write` is called.
+Between steps only scalars change. Nothing is allocated, and only `read` and `write`
+copy between host and device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from clnet.opencl.launch import (
     Table,
     phases,
 )
-from clnet.opencl.memory import Action, Memory, part_alignment
+from clnet.opencl.memory import Action, Memory, sub_buffer_alignment
 from clnet.opencl.session import Session
 from clnet.runtime.binding import Binding, Step
 from clnet.variants.base import span_flops
@@ -34,22 +34,22 @@ from clnet.variants.packing import together
 
 Array = NDArray[Any]
 
-RUN_FLOPS = 10**10  # of many steps in a run: so that it ends, and Ctrl-C is heard
+RUN_FLOPS = 10**10  # maximum of a run of many steps, so that Ctrl-C is handled soon
 
 
 class TrainState:
-    """What training changes: parameters and the optimiser's state, on a device.
+    """Parameters and the optimiser's state on a device, with two snapshots.
 
     Parameters
     ----------
     session : Session
-        Where.
+        Of the device.
     parameters : ndarray, shape [size]
-        The flat buffer at first.
+        Initial values of the flat buffer.
     state : ndarray, shape [slots, size]
-        The optimiser's at first.
+        Initial state of the optimiser.
     relayout : Relayout or None
-        Where all that is given and returned lies on the device; None: as it is given.
+        From the host's layout to the device's; None: they are the same.
 
     Attributes
     ----------
@@ -63,112 +63,135 @@ class TrainState:
     ) -> None:
         self._session = session
         self._relayout = relayout
-        self._by_value: tuple[Array, ...] = ()  # read for their padding
+        self._initial: tuple[Array, ...] = ()  # on the host; read for their padding
         if relayout is not None:
-            self._by_value = parameters, state
-            parameters, state = self._there(parameters), self._there(state)
+            self._initial = parameters, state
+            parameters = self._to_device_layout(parameters)
+            state = self._to_device_layout(state)
         self._dtype = parameters.dtype.name
         self._slots = len(state)
         self.size = parameters.size
         self.parameters = Memory(session, parameters.nbytes)
         self.state = Memory(session, state.nbytes)
         self._gradients: Memory | None = None
-        # The last two kept, the newest first; states only where `keep` is asked to.
-        self._kept = [Memory(session, parameters.nbytes) for _ in range(2)]
-        self._kept_states: list[Memory] = []
-        self._whole = [False, False]
+        # The last two snapshots, the newest first; states only if asked for.
+        self._snapshots = [Memory(session, parameters.nbytes) for _ in range(2)]
+        self._state_snapshots: list[Memory] = []
+        self._has_state = [False, False]
         self.parameters.write(session, parameters)
-        for kept in self._kept:
-            kept.write(session, parameters)
+        for snapshot in self._snapshots:
+            snapshot.write(session, parameters)
         if state.size:
             self.state.write(session, state)
 
     @property
     def keeps_states(self) -> bool:
-        """Whether there is room to keep states."""
-        size = self._slots * self.size * np.dtype(self._dtype).itemsize
-        return bool(self._kept_states) or self._session.free >= 2 * size
+        """Whether there is memory for snapshots of the state."""
+        return bool(self._state_snapshots) or self._session.free >= 2 * self._state_size
 
     def keep(self, whole: bool) -> None:
-        """Copy the parameters, once all steps are done; the last two are kept.
+        """Take a snapshot after all enqueued steps; the last two are stored.
 
         Parameters
         ----------
         whole : bool
-            Whether the state is kept as well, so that training can go on from there.
+            Whether it includes the state, so that training can resume from it.
         """
-        if whole and not self._kept_states:
-            size = self._slots * self.size * np.dtype(self._dtype).itemsize
-            self._kept_states = [Memory(self._session, size) for _ in range(2)]
-        for kept in (self._kept, self._kept_states, self._whole):
-            kept.reverse()
-        self._whole[0] = whole
-        self._kept[0].take(self._session, self.parameters)
+        if whole and not self._state_snapshots:
+            self._state_snapshots = [
+                Memory(self._session, self._state_size) for _ in range(2)
+            ]
+        for newest_first in (self._snapshots, self._state_snapshots, self._has_state):
+            newest_first.reverse()
+        self._has_state[0] = whole
+        self._snapshots[0].copy_from(self._session, self.parameters)
         if whole:
-            self._kept_states[0].take(self._session, self.state)
+            self._state_snapshots[0].copy_from(self._session, self.state)
 
     def restore(self, number: int) -> None:
-        """Go back to what was kept, once all steps are done.
+        """Restore a snapshot after all enqueued steps.
 
         Parameters
         ----------
         number : int
-            0: at the last call of `keep`; 1: at the one before. Parameters alone go
-            back if no state was kept.
+            0: the last snapshot; 1: the one before. The state stays if the snapshot has
+            none.
         """
-        self.parameters.take(self._session, self._kept[number])
-        if self._whole[number]:
-            self.state.take(self._session, self._kept_states[number])
+        self.parameters.copy_from(self._session, self._snapshots[number])
+        if self._has_state[number]:
+            self.state.copy_from(self._session, self._state_snapshots[number])
+
+    @property
+    def _state_size(self) -> int:
+        return self._slots * self.size * np.dtype(self._dtype).itemsize
 
     @property
     def gradients(self) -> Memory:
-        """The flat gradient buffer, zero at first; made when it is first asked for."""
+        """The flat gradient buffer, zero at first; made at its first use."""
         if self._gradients is None:
             size = self.size * np.dtype(self._dtype).itemsize
             self._gradients = Memory(self._session, size)
         return self._gradients
 
     def replace(self, parameters: Array) -> None:
-        """Replace the parameters [size], once the steps so far are done."""
+        """Replace the parameters [size] after all enqueued steps."""
         self._session.finish()
-        self.parameters.write(self._session, self._there(parameters))
+        self.parameters.write(self._session, self._to_device_layout(parameters))
 
     def values(self) -> tuple[Array, Array]:
         """Return parameters [size] and state [slots, size]."""
         parameters = self.parameters.read(self._session, self.size, self._dtype)
         state = self.state.read(self._session, self._slots * self.size, self._dtype)
         state = state.reshape(self._slots, self.size)
-        return self._returned(parameters, 0), self._returned(state, 1)
+        return self._to_host_layout(parameters, 0), self._to_host_layout(state, 1)
 
-    def _there(self, values: Array) -> Array:
-        """Return values [..., size] as they lie on the device."""
+    def _to_device_layout(self, values: Array) -> Array:
+        """Return values [..., size] in the device's layout."""
         return values if self._relayout is None else self._relayout.moved(values)
 
-    def _returned(self, values: Array, number: int) -> Array:
-        """Return values as those lie that were given: parameters, or state."""
+    def _to_host_layout(self, values: Array, number: int) -> Array:
+        """Return values in the host's layout; 0: parameters, 1: state."""
         if self._relayout is None:
             return values
-        return self._relayout.moved_back(values, self._by_value[number])
+        return self._relayout.moved_back(values, self._initial[number])
+
+
+class _Records(NamedTuple):
+    """A value's records in one buffer.
+
+    Attributes
+    ----------
+    memory : Memory
+        The buffer.
+    stride : int
+        Elements from one record to the next.
+    arguments : list
+        The kernel argument of each record.
+    """
+
+    memory: Memory
+    stride: int
+    arguments: list[Any]
 
 
 class Replay(Binding):
-    """Steps of a training program, none of the host's, bound to memory.
+    """Steps of a training program, none on the host, bound to memory.
 
     Parameters
     ----------
     session : Session
-        Where.
+        Of the steps' device.
     steps : sequence of Step
-        Of `planner.plan_training`.
+        Of `training_planner.plan_training`.
     layout : Layout
-        The flat buffer's.
+        Of the flat buffer.
     train_state : TrainState
         Parameters and state that the steps read and change.
 
     Attributes
     ----------
     many_at_once, many_epochs : bool
-        Whether all launches can do many steps in a run, and steps of several epochs.
+        Whether all launches can do many steps per run, and steps of several epochs.
     """
 
     def __init__(
@@ -180,9 +203,9 @@ class Replay(Binding):
         self._layout = layout
         self._shared: dict[str, Memory] = {}  # tables and packed buffers
         self._numbers: dict[str, float] = {}
-        self._places: dict[str, tuple[Memory, int, list[Any]]] = {}
+        self._records: dict[str, _Records] = {}
         self._on_write: list[Action] = []
-        self._stale = True  # what follows from the inputs alone
+        self._inputs_changed = True
         calls: list[Launch] = []
         first: list[Launch] = []
         for number, step in enumerate(steps):
@@ -192,19 +215,19 @@ class Replay(Binding):
             )
             first = first or launches
             for phase in phases(launches):
-                self._ready(step, phase)
+                self._order_after_busy(step, phase)
                 for launch in phase:
-                    place = launch.device or step.device
-                    action = self._bound(number, launch, place)
+                    device = launch.device or step.device
+                    action = self._bound(number, launch, device)
                     if launch.when == "inputs":
                         self._on_write.append(action)
-                    else:  # a step has always changed the parameters
-                        self._append(action, launch, place)
+                    else:  # each step changes the parameters
+                        self._append(action, launch, device)
             calls += phases(launches)[1]
         if self._helper_timeout is not None:
-            self._wait()
+            self._append_waits()
         else:
-            self._ready(steps[0], first)  # of the next run
+            self._order_after_busy(steps[0], first)  # of the next run
         self.many_at_once, self.many_epochs = (
             all(
                 any(isinstance(a, Scalar) and a.name == name for a in call.arguments)
@@ -213,11 +236,11 @@ class Replay(Binding):
             for name in ("steps", "apart")
         )
         flops = sum(span_flops(step.span) for step in steps)
-        self._most = max(1, RUN_FLOPS // max(flops, 1))
+        self._max_steps = max(1, RUN_FLOPS // max(flops, 1))
         self.set(steps=1)
 
     def set(self, **scalars: float) -> None:
-        """Set what changes from step to step, by the names of `training_ops.SCALARS`.
+        """Set scalars of the next runs, by the names of `training_ops.SCALARS`.
 
         ``key``, a sequence, is set by its words ``key0``, ``key1`` …
         """
@@ -225,130 +248,130 @@ class Replay(Binding):
         for name, number in scalars.items():
             if numbers.get(name) != number:
                 numbers[name] = number
-                for setting in self._scalars.get(name, ()):
-                    setting(number)
+                for set_value in self._scalars.get(name, ()):
+                    set_value(number)
 
     def run(self) -> None:
-        """Enqueue the launches once: a step, or as many as the scalar says."""
-        if self._stale:
+        """Enqueue the launches once: one step, or as many as the scalar `steps`."""
+        if self._inputs_changed:
             for action in self._on_write:
                 action()
             if self._on_write:
                 self.session.finish()
-            self._stale = False
+            self._inputs_changed = False
         for action in self._actions:
             action()
         if self._helper_timeout is not None:
             self._handle_helper_timeout()
 
     def run_pass(self, samples: int, count: int = 0) -> int:
-        """Enqueue steps, batch by batch, over the first samples of an epoch's order.
+        """Enqueue the steps of the first samples of an epoch's order, batch by batch.
 
-        In one run, or a few long ones, if all launches can do many steps at once; else
-        in a run each.
+        Launches that can do many steps make one run, or a few long ones; the others one
+        run per step.
 
         Parameters
         ----------
         samples : int
-            How many.
+            Number of samples.
         count : int
             Steps taken before.
 
         Returns
         -------
         int
-            How many steps they make.
+            Number of steps enqueued.
         """
         batch = self.batch
         steps = -(-samples // batch)
-        together = min(steps, self._most) if self.many_at_once else 1
-        for number in range(0, steps, together):
+        per_run = min(steps, self._max_steps) if self.many_at_once else 1
+        for number in range(0, steps, per_run):
             first = number * batch
             left = samples - first
             self.set(
-                first=first, samples=min(together * batch, left),
+                first=first, samples=min(per_run * batch, left),
                 seen=first + min(batch, left), fresh=number == 0,
-                count=count + number, steps=min(together, steps - number),
+                count=count + number, steps=min(per_run, steps - number),
             )
             self.run()
         return steps
 
     def epochs_a_run(self, samples: int) -> int:
-        """Return how many epochs of so many samples one run can do; 0: not even one."""
-        return self._most // -(-samples // self.batch) if self.many_epochs else 0
+        """Return how many epochs of so many samples one run can do; 0: none."""
+        return self._max_steps // -(-samples // self.batch) if self.many_epochs else 0
 
     def run_epochs(
-        self, samples: int, count: int, epochs: int, place: int = 0
+        self, samples: int, count: int, epochs: int, record: int = 0
     ) -> None:
-        """Enqueue several epochs of one order and rate, in as few runs as can be.
+        """Enqueue several epochs of one order and rate, in as few runs as possible.
 
         Parameters
         ----------
         samples, count
             As of `run_pass`.
         epochs : int
-            How many.
-        place : int
-            Of the first one's totals, if these have places.
+            Number of epochs.
+        record : int
+            Index of the first epoch's record of the totals: see `spread`.
         """
         steps = -(-samples // self.batch)
-        together = self.epochs_a_run(samples)
-        for number in range(0, epochs, together):
+        per_run = self.epochs_a_run(samples)
+        for number in range(0, epochs, per_run):
             self.set(
                 first=0, samples=samples, seen=min(self.batch, samples), fresh=True,
                 count=count + number * steps,
-                steps=min(together, epochs - number) * steps,
-                place=(place + number) * self._numbers.get("apart", 0),
+                steps=min(per_run, epochs - number) * steps,
+                place=(record + number) * self._numbers.get("apart", 0),
             )
             self.run()
 
     def write(self, value: Value, rows: Array) -> None:
         """Fill a value by its rows [rows, width], and wait."""
         super().write(value, rows)
-        self._stale = True
+        self._inputs_changed = True
 
     def read(self, value: Value) -> Array:
         """Wait for all steps, and return a value [rows, width]."""
         memory = self._value(value)
         if memory.array is not None or len(self.session.queues) > 1:
-            self.session.finish()  # else the copy waits in the one queue
+            self.session.finish()  # else the one queue orders the copy
         rows = value.height(self.batch)
         flat = memory.read(self.session, rows * value.stride, self.dtype)
         return flat.reshape(rows, value.stride)[:, : value.width]
 
-    def spread(self, value: Value, places: int) -> None:
-        """Give a value several places, of which `select_place` says where it is now."""
+    def spread(self, value: Value, records: int) -> None:
+        """Give a value an array of records; `select_place` chooses the current one."""
         rows = value.height(self.batch)
-        size = rows * value.stride * np.dtype(self.dtype).itemsize
-        pitch = round_up(size, part_alignment(self.session))
-        memory = Memory(self.session, places * pitch)
-        arguments = [memory.part(i * pitch, size) for i in range(places)]
-        if self.many_epochs:  # kernels find each place themselves
-            arguments = [memory.argument] * places
-            self.set(apart=pitch // np.dtype(self.dtype).itemsize)
-        self._places[value.name] = memory, pitch, arguments
+        item = np.dtype(self.dtype).itemsize
+        size = rows * value.stride * item
+        pitch = round_up(size, sub_buffer_alignment(self.session))
+        memory = Memory(self.session, records * pitch)
+        arguments = [memory.sub_buffer(i * pitch, size) for i in range(records)]
+        if self.many_epochs:  # kernels address the records themselves
+            arguments = [memory.argument] * records
+            self.set(apart=pitch // item)
+        self._records[value.name] = _Records(memory, pitch // item, arguments)
 
-    def select_place(self, value: Value, place: int) -> None:
-        """Let the steps enqueued next find a value in one of its places."""
-        argument = self._places[value.name][2][place]
-        self.set(place=place * self._numbers.get("apart", 0))
+    def select_place(self, value: Value, record: int) -> None:
+        """Choose the record of a value that the steps enqueued next use."""
+        argument = self._records[value.name].arguments[record]
+        self.set(place=record * self._numbers.get("apart", 0))
         for kernel, index in self._uses[value.name]:
             kernel.set_arg(index, argument)
 
     def read_places(self, value: Value, count: int) -> Array:
-        """Wait for all steps, and return a value in its first places [count, width]."""
-        memory, pitch, _ = self._places[value.name]
+        """Wait for all steps, and return a value's first records [count, width]."""
+        memory, stride, _ = self._records[value.name]
         if memory.array is not None or len(self.session.queues) > 1:
             self.session.finish()
-        apart = pitch // np.dtype(self.dtype).itemsize
-        rows = np.zeros((count, apart), self.dtype)
-        size = rows.size - apart + value.width
+        rows = np.zeros((count, stride), self.dtype)
+        size = rows.size - stride + value.width
         rows.reshape(-1)[:size] = memory.read(self.session, size, self.dtype)
         return rows[:, : value.width]
 
     @property
     def may_fail(self) -> bool:
-        """Whether kernels wait for each other."""
+        """Whether kernels wait for other work-groups, with a timeout."""
         return self._timeout_flag is not None
 
     def write_gradients(self, flat: Array) -> None:

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from clnet.opencl import memory
-from clnet.opencl.memory import COPIERS, copy_rows
+from clnet.opencl.memory import COPY_THREADS, copy_rows
 
 
-@pytest.mark.parametrize("rows", [0, 1, COPIERS - 1, COPIERS, 4 * COPIERS + 3])
+@pytest.mark.parametrize(
+    "rows", [0, 1, COPY_THREADS - 1, COPY_THREADS, 4 * COPY_THREADS + 3]
+)
 @pytest.mark.parametrize("large", [0, 1 << 30], ids=["threads", "alone"])
 def test_rows_are_copied_whole(monkeypatch, rows, large):
-    monkeypatch.setattr(memory, "LARGE", large)
+    monkeypatch.setattr(memory, "LARGE_COPY", large)
     source = np.arange(5 * rows, dtype=np.float32).reshape(rows, 5)
     padded = np.zeros((rows, 8), np.float32)
     copy_rows(padded[:, :5], source)
@@ -21,6 +23,6 @@ def test_rows_are_copied_whole(monkeypatch, rows, large):
 
 
 def test_what_goes_wrong_in_a_thread_is_raised(monkeypatch):
-    monkeypatch.setattr(memory, "LARGE", 0)
+    monkeypatch.setattr(memory, "LARGE_COPY", 0)
     with pytest.raises(ValueError, match="broadcast"):
         copy_rows(np.zeros((8, 2)), np.zeros((8, 3)))

@@ -47,7 +47,7 @@ def store(tmp_path, monkeypatch):
 def test_one_group_meets_itself_and_that_is_remembered(store, monkeypatch):
     assert forward_progress(ONE)
     forget()
-    monkeypatch.setattr(probes, "_met", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr(probes, "_groups_met", lambda *_: pytest.fail("asked again"))
     assert forward_progress(ONE)
     with pytest.raises(pytest.fail.Exception, match="asked again"):
         forward_progress(replace(ONE, driver="another"))
@@ -55,10 +55,10 @@ def test_one_group_meets_itself_and_that_is_remembered(store, monkeypatch):
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_what_the_host_sees_is_remembered(store, monkeypatch, seen):
-    monkeypatch.setattr(probes, "_seen", lambda *_: seen)
+    monkeypatch.setattr(probes, "_stores_seen", lambda *_: seen)
     assert mapped_host_memory(DEVICE) is seen
     forget()
-    monkeypatch.setattr(probes, "_seen", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr(probes, "_stores_seen", lambda *_: pytest.fail("asked again"))
     assert mapped_host_memory(DEVICE) is seen
 
 
@@ -82,8 +82,8 @@ def test_a_probe_that_fails_is_no_answer(store, monkeypatch, probe, error):
         assert not probe(ONE)
         assert not answers(ONE)
     forget()
-    monkeypatch.setattr(probes, "_met", lambda *_: True)
-    monkeypatch.setattr(probes, "_seen", lambda *_: True)
+    monkeypatch.setattr(probes, "_groups_met", lambda *_: True)
+    monkeypatch.setattr(probes, "_stores_seen", lambda *_: True)
     assert probe(ONE)
 
 

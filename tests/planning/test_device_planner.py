@@ -65,7 +65,7 @@ def test_a_network_runs_on_the_fastest_device():
     text = network.plan_for("fastest", 2).explain()
     assert "devices, by whole calls\n  " in text
     assert clnet.devices()[0].name in text
-    with pytest.raises(InputError, match='"fastest" is a choice that compile and'):
+    with pytest.raises(InputError, match='"fastest" is accepted by compile and'):
         network.predict(x, device=["fastest"])
     with pytest.raises(InputError, match="name the device here"):
         network.fit(x, np.zeros((2, 3)), device="fastest")

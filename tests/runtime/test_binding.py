@@ -15,12 +15,12 @@ TEXT = "__kernel void count(__global int *x) { x[get_global_id(0)] += 1; }"
 
 
 @pytest.mark.parametrize("events", [False, True])
-@pytest.mark.parametrize("there", [False, True])
-def test_launches(events, there, monkeypatch):
-    if not there:
-        monkeypatch.setattr(binding, "_enqueue", lambda: None)
+@pytest.mark.parametrize("direct", [False, True])
+def test_launches(events, direct, monkeypatch):
+    if not direct:
+        monkeypatch.setattr(binding, "_enqueue_function", lambda: None)
     kernel = cl.Program(SESSION.context, TEXT).build().count
-    launch = binding.launching(SESSION.queue, kernel, (8,), (4,), events=events)
+    launch = binding.prepared_launch(SESSION.queue, kernel, (8,), (4,), events=events)
     with pytest.raises(cl.Error):
         launch()  # without an argument
     flags = cl.mem_flags

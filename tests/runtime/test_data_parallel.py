@@ -20,7 +20,7 @@ from clnet.errors import DeviceError, InputError
 from clnet.opencl.discovery import device_list
 from clnet.planning import inference
 from clnet.runtime import data_parallel, gradient_exchange
-from clnet.runtime.data_parallel import LEAST_SHARE, ParallelPlan, alike, shares
+from clnet.runtime.data_parallel import MIN_SHARE, ParallelPlan, alike, shares
 from clnet.runtime.executable import Executable
 from clnet.training.parallel import ParallelPass
 from clnet.variants.dense.naive import Naive
@@ -55,9 +55,9 @@ def simple(monkeypatch):
 def test_shares_add_up_and_follow_the_speeds(n, speeds):
     found = shares(n, speeds)
     assert sum(found) == n
-    total = sum(s for s in speeds if s >= LEAST_SHARE * sum(speeds))
+    total = sum(s for s in speeds if s >= MIN_SHARE * sum(speeds))
     for count, speed in zip(found, speeds, strict=True):
-        slow = speed < LEAST_SHARE * sum(speeds)
+        slow = speed < MIN_SHARE * sum(speeds)
         assert abs(count - (0 if slow else n * speed / total)) <= 1
 
 
@@ -206,7 +206,7 @@ XS, TS = few_digits((48, 5)), few_digits((48, 4), 4)
 ], ids=["rprop", "sarprop", "adam", "batches"])
 def test_devices_learn_what_one_does(devices, options, monkeypatch):
     """What is left are an update's roundings, and those of the record's squares."""
-    monkeypatch.setattr(gradient_exchange, "PIECE", 100)
+    monkeypatch.setattr(gradient_exchange, "CHUNK_BYTES", 100)
     batch, n, n_out = options.get("batch_size", 48), 48, 4
     if batch < n:
         n, n_out = STEPS * batch, 1  # of one layer, for which the digits suffice

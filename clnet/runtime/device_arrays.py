@@ -1,0 +1,104 @@
+"""Device arrays of callers: checks, and their order with a plan's commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from clnet.errors import InputError
+
+
+def check_device_array(
+    name: str, array: Any, shape: tuple[int, int], dtype: np.dtype[Any], context: Any
+) -> None:
+    """Raise an error unless an argument is a device array that kernels can use.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument.
+    array : object
+        The argument.
+    shape : (int, int)
+        Batch and width; the batch axis may be missing if the batch is 1.
+    dtype : dtype
+        Of the plan.
+    context : pyopencl.Context
+        Of the plan.
+
+    Raises
+    ------
+    InputError
+        If it is no array, or its shape, dtype, layout or context is wrong.
+    """
+    import pyopencl.array
+
+    if not isinstance(array, pyopencl.array.Array):
+        raise InputError(
+            f"{name} is of type {type(array).__name__}, expected a device array "
+            "(pyopencl.array.Array)"
+        )
+    shapes = [shape, shape[1:]] if shape[0] == 1 else [shape]
+    if array.shape not in shapes or array.dtype != dtype:
+        raise InputError(
+            f"{name} is a device array {list(array.shape)} of {array.dtype}, "
+            f"expected {list(shape)} of {dtype}"
+        )
+    if not array.flags.c_contiguous or array.offset:
+        raise InputError(
+            f"{name} is a device array that is not contiguous from its buffer's "
+            "start: pass a copy"
+        )
+    if array.context != context:
+        raise InputError(
+            f"{name} lives in another OpenCL context than the plan: make it on "
+            "plan.queue"
+        )
+
+
+def wait_for_arrays(queue: Any, *arrays: Any) -> None:
+    """Let the next commands of a queue wait for the events and queues of arrays."""
+    import pyopencl as cl
+
+    events = [
+        event for array in arrays for event in array.events
+        if event.command_queue != queue
+    ]
+    for other in {event.command_queue for event in events} - {None}:
+        other.flush()
+    events += [_marker(other) for other in _other_queues(queue, arrays)]
+    if events:
+        cl.enqueue_barrier(queue, wait_for=events)
+
+
+def order_arrays_after(queue: Any, *arrays: Any) -> None:
+    """Let later commands of arrays' queues wait for a queue's commands so far."""
+    import pyopencl as cl
+
+    others = [array for array in arrays if array.queue != queue]
+    if not others:
+        return
+    done = _marker(queue)
+    for array in others:
+        array.add_event(done)
+    for other in _other_queues(queue, others):
+        if other.device == queue.device:
+            cl.enqueue_barrier(other, wait_for=[done])
+        else:  # PoCL 3.0's calling thread would wait there, holding a lock
+            done.wait()
+
+
+def _other_queues(queue: Any, arrays: Iterable[Any]) -> set[Any]:
+    """Return the other queues of arrays; an array may have none."""
+    return {array.queue for array in arrays} - {None, queue}
+
+
+def _marker(queue: Any) -> Any:
+    """Return an event of all commands of a queue so far."""
+    import pyopencl as cl
+
+    event = cl.enqueue_marker(queue)
+    queue.flush()  # without it, another queue's wait may never end
+    return event
