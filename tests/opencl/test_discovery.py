@@ -1,4 +1,4 @@
-"""Devices: reading them from OpenCL, ordering, selection, and what people are shown."""
+"""Discovery: queries, order, selection, and the table of devices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POCL = "Portable Computing Language"
 
 
 class FakeHandle:
-    """A device of a faked platform; what it was not given cannot be queried."""
+    """A device of a fake platform; queries without an answer fail."""
 
     def __init__(self, **answers):
         self.answers = {
@@ -70,7 +70,7 @@ class FakePlatform:
 
 @pytest.fixture
 def opencl(monkeypatch):
-    """Let OpenCL consist of given platforms."""
+    """Replace the platforms of OpenCL."""
 
     def replace(*platforms):
         monkeypatch.setattr(cl, "get_platforms", lambda: list(platforms))
@@ -114,7 +114,7 @@ def test_a_record_needs_no_opencl():
         fake.name = "other"
 
 
-def test_nvidia_is_read_through_its_own_queries(opencl):
+def test_vendor_queries_of_nvidia(opencl):
     opencl(
         FakePlatform(
             "NVIDIA CUDA",
@@ -140,7 +140,7 @@ def test_nvidia_is_read_through_its_own_queries(opencl):
     assert card.build_options == ()
 
 
-def test_a_query_that_does_not_exist_leaves_the_default(opencl):
+def test_missing_queries_leave_defaults(opencl):
     opencl(FakePlatform("Some", FakeHandle()))
     (card,) = devices()
     assert (card.simd_width, card.compute_capability) == (32, None)
@@ -165,7 +165,7 @@ def test_simd_width(opencl, kind, answers, width):
     assert devices()[0].type == kind.lower()
 
 
-def test_extensions_are_whole_words(opencl):
+def test_extensions_match_whole_words(opencl):
     names = "cl_khr_fp16 cl_khr_subgroups cl_khr_fp64_soft"
     opencl(FakePlatform("Some", FakeHandle(extensions=names)))
     (card,) = devices()
@@ -175,7 +175,7 @@ def test_extensions_are_whole_words(opencl):
 # Order and pairs ------------------------------------------------------------------
 
 
-def test_best_first(opencl):
+def test_devices_are_sorted_best_first(opencl):
     kinds = cl.device_type
     opencl(
         FakePlatform("A", FakeHandle(name="cpu", type=kinds.CPU)),
@@ -192,7 +192,7 @@ def test_best_first(opencl):
     assert names == ["large", "small", "fpga", "cpu", "custom", "simulator"]
 
 
-def test_of_two_pocls_the_newer_comes_first(opencl):
+def test_newer_drivers_come_first(opencl):
     opencl(
         pocl("pthread-A", driver_version="3.0-rc2"),
         pocl("pthread-A", driver_version="3.1+debian"),
@@ -215,14 +215,14 @@ def test_of_two_pocls_the_newer_comes_first(opencl):
         ),
     ],
 )
-def test_pocl_devices_of_one_cpu_are_one(opencl, names, pairs):
+def test_pocl_devices_of_one_cpu_are_paired(opencl, names, pairs):
     opencl(pocl(*names))
     assert [[p.name for p in d.places] for d in devices()] == pairs
     assert len({p.index for d in devices() for p in d.places}) == len(names)
     assert not any(c.companions for d in devices() for c in d.companions)
 
 
-def test_devices_of_two_platforms_are_no_pair(opencl):
+def test_devices_of_two_platforms_are_not_paired(opencl):
     opencl(pocl("basic-A"), pocl("pthread-A"))
     assert [len(d.places) for d in devices()] == [1, 1]
 
@@ -230,7 +230,7 @@ def test_devices_of_two_platforms_are_no_pair(opencl):
 # Faults ---------------------------------------------------------------------------
 
 
-def test_a_broken_platform_hides_no_other(opencl):
+def test_broken_platforms_become_faults(opencl):
     opencl(
         FakePlatform("Broken", fault=True),
         FakePlatform("Empty"),
@@ -245,7 +245,7 @@ def test_a_broken_platform_hides_no_other(opencl):
         device("gpu")
 
 
-def test_platforms_without_a_device_are_an_error(opencl):
+def test_platforms_without_devices_are_an_error(opencl):
     opencl(FakePlatform("Empty"))
     with pytest.raises(DeviceError, match=r"platform 0 \(Empty\) has no device"):
         devices()
@@ -325,22 +325,22 @@ def test_selection(present, spec, index):
         ":0",
     ],
 )
-def test_a_device_that_is_not_there_names_those_that_are(present, spec):
+def test_a_missing_device_lists_the_devices_present(present, spec):
     with pytest.raises(DeviceError) as caught:
         device(spec)
     sentence = str(caught.value)
     assert repr(spec) in sentence
-    for known in PRESENT:
-        assert f"{known.index} {known.name} ({known.type})" in sentence
+    for one in PRESENT:
+        assert f"{one.index} {one.name} ({one.type})" in sentence
     assert "\n" not in sentence
 
 
-def test_a_number_too_large_tells_how_many_there_are(present):
+def test_a_number_too_large_reports_the_number_of_matches(present):
     with pytest.raises(DeviceError, match="2 without the number"):
         device("nvidia:2")
 
 
-def test_the_environment_chooses(present, monkeypatch):
+def test_the_environment_variable_selects(present, monkeypatch):
     monkeypatch.setenv("CLNET_DEVICE", "cpu")
     assert device().index == "0:1"
     assert device("gpu").index == "1:0"
@@ -348,45 +348,44 @@ def test_the_environment_chooses(present, monkeypatch):
     assert device().index == "1:0"
 
 
-def test_a_wrong_environment_is_named(present, monkeypatch):
+def test_a_wrong_environment_variable_is_named(present, monkeypatch):
     monkeypatch.setenv("CLNET_DEVICE", "abacus")
     with pytest.raises(DeviceError, match=r"'abacus' \(from \$CLNET_DEVICE\)"):
         device()
 
 
-def test_a_record_is_returned_as_it_is():
+def test_a_record_is_returned_unchanged():
     fake = Device("fake")
     assert device(fake) is fake
 
 
 @pytest.mark.parametrize("spec", [0, ("gpu",), b"gpu", SimpleNamespace()])
-def test_a_specification_of_another_kind(spec):
+def test_specifications_of_other_types(spec):
     with pytest.raises(InputError, match=type(spec).__name__):
         device(spec)
 
 
 @given(st.text(max_size=20))
-def test_any_text_selects_or_tells(spec):
+def test_any_text_matches_known_devices_only(spec):
     matches, number = module._matches(spec.strip().lower(), PRESENT)
     assert number >= 0
-    places = {p for d in PRESENT for p in d.places}
-    assert set(matches) <= places
+    assert set(matches) <= {one for d in PRESENT for one in d.places}
 
 
-# The real thing -------------------------------------------------------------------
+# Real devices ---------------------------------------------------------------------
 
 
-def test_parts_of_a_device():
-    """Some of the compute units, where the driver splits; else a sentence."""
+def test_sub_devices():
+    """Some of the compute units, where the driver splits; else an error."""
     whole = device()
     assert device(units=whole.compute_units) == whole
     if whole.platform == POCL and whole.compute_units > 1:
-        part = device(whole, units=1)
-        assert (part.compute_units, part.name) == (1, whole.name)
-        assert part is device(whole, units=1)
+        sub_device = device(whole, units=1)
+        assert (sub_device.compute_units, sub_device.name) == (1, whole.name)
+        assert sub_device is device(whole, units=1)
         network = Network(5, [Dense(3, "tanh")], seed=1)
         x = np.ones((2, 5), "float32")
-        found = network.compile(part, 2, tune=False)(x)
+        found = network.compile(sub_device, 2, tune=False)(x)
         np.testing.assert_allclose(found, network.predict(x, device=whole), atol=1e-6)
     with pytest.raises(DeviceError, match="has 4 compute units, not 5"):
         device(Device("d", compute_units=4), units=5)
@@ -396,7 +395,7 @@ def test_parts_of_a_device():
         device(units=0)
 
 
-def test_importing_clnet_touches_no_opencl():
+def test_importing_clnet_imports_no_opencl():
     done = run("import sys, clnet; sys.exit('pyopencl' in sys.modules)")
     assert done.returncode == 0, done.stderr
 
@@ -412,40 +411,40 @@ SHOW = (
 
 
 @pytest.mark.parametrize(
-    ("asked", "shown"),
+    ("setting", "listed"),
     [
         (None, ["pthreadF basicT"]),
         ("pthread", ["pthreadF"]),
         ("pthread pthread", ["pthreadF", "pthreadF"]),
     ],
 )
-def test_pocl_shows_what_is_asked_for(asked, shown):
-    """By default two devices of one context; what the user asked for stays."""
+def test_devices_listed_by_pocl(setting, listed):
+    """By default two devices of one context; a user's own setting stays."""
     pytest.importorskip("pocl_binary_distribution")
-    done = run(SHOW, POCL_DEVICES=asked, OCL_ICD_VENDORS=None)
+    done = run(SHOW, POCL_DEVICES=setting, OCL_ICD_VENDORS=None)
     assert done.stderr == ""
-    # A PoCL of the system may stand before the wheel's.
-    assert done.stdout.splitlines()[-len(shown) :] == shown
+    # The system's PoCL may be listed before the wheel's.
+    assert done.stdout.splitlines()[-len(listed) :] == listed
 
 
 def test_real_records_are_sane():
     for found in devices():
-        for place in found.places:
-            assert place.handle is not None
-            assert place.type in TYPES
-            assert min(place.compute_units, place.vector_width, place.simd_width) >= 1
-            assert 0 < place.largest_buffer <= place.global_memory
-            assert place.local_memory > 0
-            assert place.largest_group >= 1
-            assert place.launch_cost > 0
-            assert device(place.index) == place
+        for one in found.places:
+            assert one.handle is not None
+            assert one.type in TYPES
+            assert min(one.compute_units, one.vector_width, one.simd_width) >= 1
+            assert 0 < one.largest_buffer <= one.global_memory
+            assert one.local_memory > 0
+            assert one.largest_group >= 1
+            assert one.launch_cost > 0
+            assert device(one.index) == one
     assert devices()[0] is devices()[0]  # looked up once
 
 
 # The table ------------------------------------------------------------------------
 
 
-def test_the_table_tells_what_is_missing_and_why():
+def test_the_table_shows_missing_capabilities_and_quirks():
     table = device_table(
         [dataclasses.replace(PRESENT[3], fp64=True, notes=("a quirk, with reason",))]
     )
@@ -458,7 +457,7 @@ def test_the_table_tells_what_is_missing_and_why():
     assert "0:0 basic-AMD EPYC" in table
 
 
-def test_the_table_of_nothing():
+def test_the_table_of_no_devices():
     assert "device" in device_table([])
 
 

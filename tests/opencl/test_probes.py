@@ -1,4 +1,4 @@
-"""Probes: capabilities that only a launch can tell."""
+"""Probes: capabilities that only a launch can find."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MANY = replace(DEVICE, compute_units=64 * DEVICE.compute_units)
 CPU_ONLY = pytest.mark.skipif(DEVICE.type != "cpu", reason="groups may run all at once")
 
 
-def forget():
-    """Do as a new process does."""
+def clear_caches():
+    """Forget answers as a new process does."""
     forward_progress.cache_clear()
     mapped_host_memory.cache_clear()
 
 
 def answers(device):
-    """What is remembered of a device."""
+    """The remembered answers of a device."""
     path = Store(device).path
     if not path.exists():
         return []
@@ -39,32 +39,32 @@ def answers(device):
 @pytest.fixture(autouse=True)
 def store(tmp_path, monkeypatch):
     monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
-    forget()
+    clear_caches()
     yield tmp_path
-    forget()
+    clear_caches()
 
 
-def test_one_group_meets_itself_and_that_is_remembered(store, monkeypatch):
+def test_forward_progress_is_remembered(store, monkeypatch):
     assert forward_progress(ONE)
-    forget()
-    monkeypatch.setattr(probes, "_groups_met", lambda *_: pytest.fail("asked again"))
+    clear_caches()
+    monkeypatch.setattr(probes, "_groups_met", lambda *_: pytest.fail("probed again"))
     assert forward_progress(ONE)
-    with pytest.raises(pytest.fail.Exception, match="asked again"):
+    with pytest.raises(pytest.fail.Exception, match="probed again"):
         forward_progress(replace(ONE, driver="another"))
 
 
 @pytest.mark.parametrize("seen", [True, False])
-def test_what_the_host_sees_is_remembered(store, monkeypatch, seen):
+def test_mapped_host_memory_is_remembered(store, monkeypatch, seen):
     monkeypatch.setattr(probes, "_stores_seen", lambda *_: seen)
     assert mapped_host_memory(DEVICE) is seen
-    forget()
-    monkeypatch.setattr(probes, "_stores_seen", lambda *_: pytest.fail("asked again"))
+    clear_caches()
+    monkeypatch.setattr(probes, "_stores_seen", lambda *_: pytest.fail("probed again"))
     assert mapped_host_memory(DEVICE) is seen
 
 
 @CPU_ONLY
-def test_a_probe_that_times_out_is_no_answer(store):
-    """And ends: the polls are counted."""
+def test_a_probe_that_times_out_has_no_answer(store):
+    """The polls are bounded: the launch ends."""
     assert not forward_progress(MANY)
     assert not answers(MANY)
 
@@ -73,7 +73,7 @@ def test_a_probe_that_times_out_is_no_answer(store):
     BuildError("no", "", ""), DeviceError("no"), cl.RuntimeError("no"),
 ], ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("probe", [forward_progress, mapped_host_memory])
-def test_a_probe_that_fails_is_no_answer(store, monkeypatch, probe, error):
+def test_a_probe_that_fails_has_no_answer(store, monkeypatch, probe, error):
     def fail(*_):
         raise error
 
@@ -81,31 +81,31 @@ def test_a_probe_that_fails_is_no_answer(store, monkeypatch, probe, error):
         patch.setattr(probes, "build", fail)
         assert not probe(ONE)
         assert not answers(ONE)
-    forget()
+    clear_caches()
     monkeypatch.setattr(probes, "_groups_met", lambda *_: True)
     monkeypatch.setattr(probes, "_stores_seen", lambda *_: True)
     assert probe(ONE)
 
 
-def test_a_damaged_answer_is_found_out_again():
+def test_a_damaged_answer_is_probed_again():
     assert forward_progress(ONE)
     Store(ONE).path.write_bytes(b"{" * 999)
-    forget()
+    clear_caches()
     with pytest.warns(ClnetWarning, match="set aside"):
         assert forward_progress(ONE)
-    forget()
+    clear_caches()
     assert forward_progress(ONE)  # a warning would be an error
 
 
-def test_a_device_that_is_named_is_probed(monkeypatch):
-    asked = []
+def test_named_devices_are_probed(monkeypatch):
+    probed = []
     for name in ("forward_progress", "mapped_host_memory"):
-        monkeypatch.setattr(probes, name, lambda d: asked.append(d) or True)
+        monkeypatch.setattr(probes, name, lambda d: probed.append(d) or True)
     unknown = replace(DEVICE, forward_progress=None, mapped_host_memory=None)
     assert device(unknown).forward_progress is True
     assert device(unknown).mapped_host_memory is True
-    assert device(unknown) == unknown  # it is the same device, probed or not
+    assert device(unknown) == unknown  # equality ignores the answers
     assert [d.forward_progress for d in device_list([unknown])] == [True]
     emulated = replace(unknown, emulated=True)
     assert not device(emulated).forward_progress
-    assert asked == [unknown] * 8
+    assert probed == [unknown] * 8

@@ -1,4 +1,4 @@
-"""Kernel text, its macros, and building."""
+"""Programs: kernel text, macros, builds, and the session's cache."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KERNEL = "__kernel void k(__global int *y) { y[0] = %s; }\n"
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder of kernels of the test's own."""
+    """An empty folder in place of the kernels'."""
     monkeypatch.setattr(program, "kernel_directory", lambda: tmp_path)
     kernel_text.cache_clear()
     source_hash.cache_clear()
@@ -51,7 +51,7 @@ def folder(tmp_path, monkeypatch):
 # Text -----------------------------------------------------------------------------
 
 
-def test_every_variant_with_kernels_has_a_file_of_its_name():
+def test_each_variant_with_kernels_has_a_file_of_its_name():
     for variant in ALL_VARIANTS:
         folder = type(variant).__module__.split(".")[-2]
         if variant.name != "host":
@@ -59,20 +59,20 @@ def test_every_variant_with_kernels_has_a_file_of_its_name():
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_kernel_file_is_whole(source):
+def test_kernel_files_have_kernels_and_no_includes(source):
     text = kernel_text(source)
     assert "#include" not in text
     assert "__kernel" in text
 
 
-def test_includes_are_put_in_place_and_nest(folder):
+def test_includes_are_replaced_and_nest(folder):
     (folder / "a.cl").write_text('// a\n#include "b.h"\nint a;\n')
     (folder / "b.h").write_text('#include "c.h" // why\nint b;\n')
     (folder / "c.h").write_text("int c;\n")
     assert kernel_text("a.cl") == "// a\nint c;\n\nint b;\n\nint a;\n"
 
 
-def test_the_hash_follows_the_includes(folder):
+def test_the_hash_covers_the_includes(folder):
     (folder / "a.cl").write_text('#include "b.h"\n')
     (folder / "b.h").write_text("int b;\n")
     before = source_hash("a.cl")
@@ -90,7 +90,7 @@ def defines(text):
     return dict(re.findall(r"^#define (\S+) (.*)$", text, re.MULTILINE))
 
 
-def test_macros_stand_before_the_text(folder):
+def test_macros_precede_the_text(folder):
     (folder / "a.cl").write_text("int a;\n")
     text = source_text("a.cl", {"REAL": "float", "N": 3, "F(X)": "X(1)"}, Device("d"))
     head, tail = text.split('#line 1 "a.cl"\n')
@@ -104,7 +104,7 @@ def test_macros_stand_before_the_text(folder):
     assert defines(source_text("a.cl", {"REAL": "float"}, nvidia))["PTX"] == "90"
 
 
-def test_double_asks_for_its_extension(folder):
+def test_double_enables_its_extension(folder):
     (folder / "a.cl").write_text("int a;\n")
     device = Device("d", operator_math=True)
     text = source_text("a.cl", {"REAL": "double"}, device)
@@ -116,7 +116,7 @@ def test_double_asks_for_its_extension(folder):
     assert defines(single)["OPERATOR_MATH"] == "1"
 
 
-def test_the_kernels_of_an_installed_package_come_first(tmp_path, monkeypatch):
+def test_kernels_in_the_package_come_first(tmp_path, monkeypatch):
     package = tmp_path / "site" / "clnet"
     (package / "opencl").mkdir(parents=True)
     monkeypatch.setattr(program, "__file__", str(package / "opencl" / "program.py"))
@@ -130,12 +130,12 @@ def test_the_kernels_of_an_installed_package_come_first(tmp_path, monkeypatch):
     assert find() == beside
     inside = package / "kernels"
     (inside / "include").mkdir(parents=True)
-    assert find() == beside  # an empty folder is not the one
+    assert find() == beside  # an empty folder does not count
     (inside / "include/activations.h").touch()
     assert find() == inside
 
 
-def test_the_checkouts_kernels_are_those_that_are_used():
+def test_the_kernel_directory_is_beside_or_in_the_package():
     package = Path(program.__file__).parents[1]
     assert kernel_directory() in (package / "kernels", package.parent / "kernels")
 
@@ -145,20 +145,20 @@ def test_the_checkouts_kernels_are_those_that_are_used():
 CONTEXT = session(CPU).context
 
 
-def test_what_builds_has_its_kernels():
+def test_a_built_program_has_its_kernels():
     built = build(CONTEXT, CPU, KERNEL % "1", "k.cl")
     assert [kernel.function_name for kernel in built.all_kernels()] == ["k"]
 
 
-def test_a_companion_builds_in_the_same_context():
-    for place in CPU.places:
-        assert build(CONTEXT, place, KERNEL % "2", "k.cl").all_kernels()
+def test_companions_build_in_the_same_context():
+    for device in CPU.places:
+        assert build(CONTEXT, device, KERNEL % "2", "k.cl").all_kernels()
 
 
 @pytest.mark.parametrize(
     "body", ["no_such_name", "1 +", "((", "1; } }", '"text', "1;\n#error gone\n"]
 )
-def test_what_does_not_build_tells_log_and_source(body):
+def test_build_errors_have_log_and_source(body):
     text = KERNEL % body
     with pytest.raises(BuildError) as caught:
         build(CONTEXT, CPU, text, "k.cl")
@@ -172,14 +172,14 @@ def test_what_does_not_build_tells_log_and_source(body):
     assert str(error).split(": ", 1)[1] in error.log
 
 
-def test_an_error_names_file_and_line_of_the_kernel(folder):
+def test_build_errors_name_file_and_line(folder):
     (folder / "wrong.cl").write_text("\n\n__constant int wrong = no_such_name;\n")
     text = source_text("wrong.cl", {"REAL": "float"}, CPU)
     with pytest.raises(BuildError, match=r"wrong\.cl:3:"):
         build(CONTEXT, CPU, text, "wrong.cl")
 
 
-def test_an_option_that_the_compiler_refuses_is_a_build_error():
+def test_a_refused_option_is_a_build_error():
     device = dataclasses.replace(CPU, build_options=("-no-such-option",))
     with pytest.raises(BuildError, match=r"kernel k.cl does not build on"):
         build(CONTEXT, device, KERNEL % "3", "k.cl")
@@ -187,7 +187,7 @@ def test_an_option_that_the_compiler_refuses_is_a_build_error():
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_missing_macro_is_an_error(source):
-    """No kernel has a default of its own; those without macros build bare."""
+    """Kernels have no default macros; kernels without macros build as they are."""
     text = source_text(source, {}, CPU)
     needed = re.search(r"#error (.*)", text)
     if needed is None:
@@ -212,7 +212,7 @@ def test_programs_are_built_once(monkeypatch):
     assert len(built) == first
 
 
-def test_few_programs_are_kept(monkeypatch):
+def test_the_cache_of_programs_is_bounded(monkeypatch):
     monkeypatch.setattr(sessions, "PROGRAMS", 2)
     built, real = [], sessions.build
 
@@ -222,13 +222,13 @@ def test_few_programs_are_kept(monkeypatch):
         return found
 
     monkeypatch.setattr(sessions, "build", building)
-    own = sessions.Session(CPU)
+    new_session = sessions.Session(CPU)
 
     def kernel(size):
         launch = Launch("probes/doctor.cl", "probe", {"SIZE": size}, (), (), ())
-        return own.kernel(launch, CPU)
+        return new_session.kernel(launch, CPU)
 
-    for size in (2, 4, 2, 8, 2):  # 2 is always among those used last
+    for size in (2, 4, 2, 8, 2):  # 2 is always used recently
         kernel(size)
     gc.collect()
     assert len(built) == 3
@@ -244,7 +244,7 @@ def test_every_activation_has_its_function():
 # Matrix units ---------------------------------------------------------------------
 
 
-def test_instructions_of_one_target_pass_the_compiler_as_comments():
+def test_hidden_instructions_are_uncommented():
     text = b".target sm_90, texmode\n//sm_90a wgmma.fence;\n\0"
     assert retargeted(text) == b".target sm_90a, texmode\nwgmma.fence;\n"
 

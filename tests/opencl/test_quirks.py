@@ -1,4 +1,4 @@
-"""The table of quirks: rows are complete and work, vendors are named nowhere else."""
+"""Quirks: rows are complete and work, and vendors are named nowhere else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIELDS = {field.name for field in dataclasses.fields(Device)}
 
 
 @pytest.mark.parametrize("quirk", QUIRKS, ids=lambda quirk: quirk.reason[:30])
-def test_a_row_is_complete(quirk):
+def test_rows_are_complete(quirk):
     assert quirk.effect
     assert set(quirk.effect) <= FIELDS - {"name", "index", "handle", "notes"}
     assert quirk.reason == quirk.reason.strip()
@@ -42,7 +42,7 @@ def test_a_row_is_complete(quirk):
 
 
 @pytest.mark.parametrize("quirk", QUIRKS, ids=lambda quirk: quirk.reason[:30])
-def test_a_row_edits_what_it_matches(quirk):
+def test_rows_edit_the_devices_that_they_match(quirk):
     edited = [apply_quirks(sample) for sample in SAMPLES]
     hits = [
         (before, after)
@@ -53,7 +53,7 @@ def test_a_row_edits_what_it_matches(quirk):
     for before, after in hits:
         for field in quirk.effect:
             assert getattr(after, field) != getattr(before, field)
-            kinds = type(getattr(before, field)), type(None)  # None: it is asked
+            kinds = type(getattr(before, field)), type(None)  # None: to be probed
             assert type(getattr(after, field)) in kinds
 
 
@@ -66,15 +66,15 @@ def test_environment_quirks():
     assert environment == {"HOME": "/", "POCL_DEVICES": "pthread basic"}
 
 
-def test_a_users_environment_stays():
+def test_a_users_setting_stays():
     environment = {"POCL_DEVICES": "pthread pthread"}
     apply_environment_quirks(environment)
     assert environment == {"POCL_DEVICES": "pthread pthread"}
 
 
-def test_the_environment_is_written_by_the_quirks_alone():
+def test_only_quirks_write_the_environment():
     writes = re.compile(r"environ\.(setdefault|update|pop)|environ\[.*\] = |putenv")
-    package = Path(quirks.__file__).parent
+    package = Path(quirks.__file__).parents[1]
     for path in sorted(package.rglob("*.py")):
         assert not writes.search(path.read_text(encoding="utf-8")), path
 
@@ -93,11 +93,11 @@ def test_pocl():
     ("name", "serial"),
     [("cpu-znver4-A", False), ("cpu-minimal-znver4-A", True), ("cpu-tbb-A", False)],
 )
-def test_the_names_of_newer_pocls(name, serial):
+def test_names_of_newer_pocls(name, serial):
     assert apply_quirks(Device(name, "cpu", platform=POCL)).serial is serial
 
 
-def test_a_gpu_under_pocl_keeps_its_mathematics():
+def test_a_gpu_under_pocl_has_no_quirk():
     card = Device("NVIDIA A100", "gpu", platform=POCL)
     assert apply_quirks(card) is card
 
@@ -111,13 +111,13 @@ def test_a_gpu_under_pocl_keeps_its_mathematics():
         ("SwiftShader Device", "clvk", "gpu"),
     ],
 )
-def test_emulators_are_told(name, platform, kind):
+def test_emulators_are_recognised(name, platform, kind):
     found = apply_quirks(Device(name, kind, platform=platform))
     assert found.emulated
     assert found.type == "cpu"
 
 
-def test_memory_is_at_most_the_hosts(monkeypatch):
+def test_memory_is_limited_to_the_hosts(monkeypatch):
     monkeypatch.setattr(quirks, "host_memory", lambda: 1 << 31)
     large = Device("A", "cpu", global_memory=1 << 35, largest_buffer=1 << 33)
     assert apply_quirks(large).global_memory == 1 << 31
@@ -128,7 +128,7 @@ def test_memory_is_at_most_the_hosts(monkeypatch):
     assert apply_quirks(card) is card
 
 
-def test_host_memory_knows_a_container(tmp_path):
+def test_host_memory_in_a_container(tmp_path):
     assert quirks.host_memory() > 0
     limit = tmp_path / "memory.max"
     unlimited = quirks._limit(limit)
@@ -138,14 +138,14 @@ def test_host_memory_knows_a_container(tmp_path):
     assert quirks._limit(limit) == 1 << 20
 
 
-def test_an_unknown_device_stays_as_it_is():
+def test_unknown_devices_have_no_quirk():
     for kind in TYPES:
         unknown = Device("some processor", kind, platform="some platform")
         assert apply_quirks(unknown) is unknown
 
 
-def test_the_names_of_platforms_stand_only_here():
-    package = Path(quirks.__file__).parent
+def test_platforms_are_named_in_the_quirks_only():
+    package = Path(quirks.__file__).parents[1]
     for path in sorted(package.rglob("*.py")):
         if path.name != "quirks.py":
             text = path.read_text(encoding="utf-8")

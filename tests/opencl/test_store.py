@@ -1,4 +1,4 @@
-"""The tuning store: nothing lost, nothing fatal, whatever happens to its file."""
+"""The tuning store: no loss and no crash, whatever happens to its file."""
 
 from __future__ import annotations
 
@@ -36,41 +36,41 @@ def store(tmp_path):
 
 @pytest.fixture
 def path(store):
-    """The store's file, which has a time of SPAN."""
+    """The store's file, with a time of SPAN."""
     store.put(SPAN, KEY, TIMING)
     return store.path
 
 
-def again(store):
-    """The store as another process sees it."""
+def reopened(store):
+    """The store as another process opens it."""
     return Store(DEVICE, store.path.parent)
 
 
-def ask(path, statement, *values):
+def query(path, statement, *values):
     with contextlib.closing(sqlite3.connect(path)) as file, file:
         return file.execute(statement, values).fetchall()
 
 
-def test_nothing_is_known_and_nothing_is_written_at_first(store, tmp_path):
+def test_a_new_store_is_empty_and_writes_nothing(store, tmp_path):
     assert store.get(SPAN, KEY) is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_put_is_there_in_this_process_and_the_next(store):
+def test_times_last_in_this_process_and_the_next(store):
     store.put(SPAN, KEY, TIMING)
     store.put(SPAN, "other", Timing(1, 2, 3))
     store.put("another span", KEY, Timing(4, 5, 6))
-    for one in (store, again(store)):
+    for one in (store, reopened(store)):
         assert one.get(SPAN, KEY) == TIMING
         assert one.get(SPAN, "other") == Timing(1, 2, 3)
         assert one.get("another span", KEY) == Timing(4, 5, 6)
         assert one.get("another span", "other") is None
 
 
-def test_the_last_time_counts(store):
+def test_the_last_time_is_stored(store):
     store.put(SPAN, KEY, TIMING)
     store.put(SPAN, KEY, Timing(9, 9, 0))
-    assert again(store).get(SPAN, KEY) == Timing(9, 9, 0)
+    assert reopened(store).get(SPAN, KEY) == Timing(9, 9, 0)
 
 
 times = st.floats(0, 1e9)
@@ -82,12 +82,12 @@ texts = st.text(max_size=30)
         st.tuples(texts, texts), st.builds(Timing, times, times, times), max_size=6
     )
 )
-def test_every_text_and_time_comes_back(tmp_path_factory, entries):
+def test_any_text_and_time_round_trips(tmp_path_factory, entries):
     store = Store(DEVICE, tmp_path_factory.mktemp("store"))
     for (span, key), timing in entries.items():
         store.put(span, key, timing)
     for (span, key), timing in entries.items():
-        assert again(store).get(span, key) == timing
+        assert reopened(store).get(span, key) == timing
 
 
 @pytest.mark.parametrize(
@@ -102,45 +102,45 @@ def test_devices_and_drivers_do_not_share(store, tmp_path, change):
     other = Store(dataclasses.replace(DEVICE, **change), tmp_path)
     assert other.get(SPAN, KEY) is None
     other.put(SPAN, KEY, Timing(7, 7, 7))
-    assert again(store).get(SPAN, KEY) == TIMING
+    assert reopened(store).get(SPAN, KEY) == TIMING
 
 
-def test_the_same_device_in_another_place_shares(store, tmp_path):
+def test_the_same_device_with_another_index_shares(store, tmp_path):
     store.put(SPAN, KEY, TIMING)
     moved = dataclasses.replace(DEVICE, index="3:1", notes=("quirk",))
     assert Store(moved, tmp_path).get(SPAN, KEY) == TIMING
 
 
-def test_what_others_wrote_meanwhile_is_kept(store):
+def test_concurrent_writes_of_others_last(store):
     store.put(SPAN, KEY, TIMING)
-    other = again(store)
+    other = reopened(store)
     other.get(SPAN, KEY)
     store.put(SPAN, "second", Timing(2, 2, 2))
     other.put(SPAN, "third", Timing(3, 3, 3))
     for key in (KEY, "second", "third"):
-        assert again(store).get(SPAN, key) is not None
+        assert reopened(store).get(SPAN, key) is not None
 
 
-def test_the_file_says_of_what_and_when_it_is(path):
-    ((device, span, key, *times, date),) = ask(path, "SELECT * FROM times")
+def test_rows_name_device_span_and_date(path):
+    ((device, span, key, *times, date),) = query(path, "SELECT * FROM times")
     assert "some device" in device
     assert (span, key, Timing(*times)) == (SPAN, KEY, TIMING)
     assert date.startswith("20")
 
 
-def test_facts_are_of_a_device_too(store, tmp_path):
+def test_facts_belong_to_a_device(store, tmp_path):
     assert store.fact("groups meet") is None
     store.put_fact("groups meet", True)
     store.put_fact("others", False)
-    assert again(store).fact("groups meet") is True
-    assert again(store).fact("others") is False
+    assert reopened(store).fact("groups meet") is True
+    assert reopened(store).fact("others") is False
     assert Store(Device("another"), tmp_path).fact("groups meet") is None
 
 
 # The folder -----------------------------------------------------------------------
 
 
-def test_the_folder_is_the_users_or_the_one_chosen(monkeypatch, tmp_path):
+def test_the_cache_directory(monkeypatch, tmp_path):
     monkeypatch.delenv("CLNET_CACHE_DIR", raising=False)
     assert cache_directory().name == "clnet"
     monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
@@ -151,7 +151,7 @@ def test_the_folder_is_the_users_or_the_one_chosen(monkeypatch, tmp_path):
 
 
 def check_unwritable(store):
-    """One warning, and times that last for the process."""
+    """Check for one warning, and for times that last for the process."""
     assert store.get(SPAN, KEY) is None
     with pytest.warns(ClnetWarning, match="are not remembered: .* CLNET_CACHE_DIR"):
         store.put(SPAN, KEY, TIMING)
@@ -161,14 +161,14 @@ def check_unwritable(store):
         assert store.get(span, key) == TIMING
 
 
-def test_a_cache_below_a_file_is_told_once(tmp_path):
-    (tmp_path / "file").write_text("in the way")
+def test_a_cache_below_a_file_warns_once(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
     check_unwritable(Store(DEVICE, tmp_path / "file"))
 
 
 @pytest.mark.parametrize("reason", [PermissionError(13, "Permission denied"),
                                     OSError(30, "Read-only file system")])
-def test_a_read_only_cache_is_told_once(store, monkeypatch, reason):
+def test_a_read_only_cache_warns_once(store, monkeypatch, reason):
     def refuse(*_, **__):
         raise reason
 
@@ -179,7 +179,7 @@ def test_a_read_only_cache_is_told_once(store, monkeypatch, reason):
 @pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere"
 )
-def test_a_folder_without_write_permission_is_told_once(tmp_path):
+def test_a_folder_without_write_permission_warns_once(tmp_path):
     tmp_path.chmod(0o500)
     try:
         check_unwritable(Store(DEVICE, tmp_path))
@@ -190,11 +190,11 @@ def test_a_folder_without_write_permission_is_told_once(tmp_path):
 @pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere"
 )
-def test_a_read_only_folder_may_be_read(store, path):
+def test_a_read_only_folder_is_read(store, path):
     path.chmod(0o400)
     path.parent.chmod(0o500)
     try:
-        fresh = again(store)
+        fresh = reopened(store)
         assert fresh.get(SPAN, KEY) == TIMING
         with pytest.warns(ClnetWarning, match="are not remembered: .*readonly"):
             fresh.put(SPAN, "second", TIMING)
@@ -203,7 +203,7 @@ def test_a_read_only_folder_may_be_read(store, path):
         path.parent.chmod(0o700)
 
 
-def test_a_full_disk_is_told_once_and_nothing_is_lost(store):
+def test_a_full_disk_warns_once_and_loses_nothing(store):
     resource = pytest.importorskip("resource")
     store.put(SPAN, "old", TIMING)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -217,22 +217,22 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost(store):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert store.get("x" * 10_000, KEY) == TIMING
-    assert again(store).get(SPAN, "old") == TIMING
-    assert again(store).get("x" * 10_000, KEY) is None
+    assert reopened(store).get(SPAN, "old") == TIMING
+    assert reopened(store).get("x" * 10_000, KEY) is None
 
 
-def test_a_file_that_stays_locked_is_told_once(store, path, monkeypatch):
+def test_a_locked_file_warns_once(store, path, monkeypatch):
     monkeypatch.setattr(stores, "BUSY_SECONDS", 0.01)
     with contextlib.closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        fresh = again(store)
+        fresh = reopened(store)
         with pytest.warns(ClnetWarning, match="cannot be read: .*locked"):
             assert fresh.get(SPAN, KEY) is None
         assert fresh.get("another span", KEY) is None
         with pytest.warns(ClnetWarning, match="not remembered: .*locked"):
             fresh.put(SPAN, KEY, Timing(9, 9, 9))
         fresh.put(SPAN, "second", TIMING)
-    assert again(store).get(SPAN, KEY) == TIMING
+    assert reopened(store).get(SPAN, KEY) == TIMING
 
 
 # Damage ---------------------------------------------------------------------------
@@ -240,12 +240,12 @@ def test_a_file_that_stays_locked_is_told_once(store, path, monkeypatch):
 
 def check_set_aside(store, path, content):
     path.write_bytes(content)
-    fresh = again(store)
+    fresh = reopened(store)
     with pytest.warns(ClnetWarning, match=r"are damaged \(.*set aside as"):
         assert fresh.get(SPAN, KEY) is None
     assert path.with_suffix(".damaged").read_bytes() == content
     fresh.put(SPAN, KEY, TIMING)
-    assert again(store).get(SPAN, KEY) == TIMING
+    assert reopened(store).get(SPAN, KEY) == TIMING
 
 
 @pytest.mark.parametrize(
@@ -256,50 +256,50 @@ def test_foreign_files_are_set_aside(store, path, content):
     check_set_aside(store, path, content)
 
 
-def test_an_empty_file_is_filled(store, path):
-    """As a process leaves it that is killed before it has written."""
+def test_an_empty_file_is_used(store, path):
+    """A process killed before its first write leaves such a file."""
     path.write_bytes(b"")
-    fresh = again(store)
+    fresh = reopened(store)
     assert fresh.get(SPAN, KEY) is None
     fresh.put(SPAN, KEY, TIMING)
-    assert again(store).get(SPAN, KEY) == TIMING
+    assert reopened(store).get(SPAN, KEY) == TIMING
 
 
-def test_a_file_cut_anywhere_is_never_fatal(store, path):
+def test_a_truncated_file_is_never_fatal(store, path):
     whole = path.read_bytes()
     for length in range(0, len(whole), 499):
         path.write_bytes(whole[:length])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ClnetWarning)
-            fresh = again(store)
+            fresh = reopened(store)
             assert fresh.get(SPAN, KEY) in (None, TIMING)
             fresh.put(SPAN, KEY, Timing(9, 9, 0))
-        assert again(store).get(SPAN, KEY) == Timing(9, 9, 0)
+        assert reopened(store).get(SPAN, KEY) == Timing(9, 9, 0)
 
 
-def test_another_file_of_the_same_name_is_told_and_left(store, path):
+def test_a_file_of_other_tables_warns_and_stays(store, path):
     path.unlink()
-    ask(path, "CREATE TABLE times (day TEXT)")
-    fresh = again(store)
+    query(path, "CREATE TABLE times (day TEXT)")
+    fresh = reopened(store)
     with pytest.warns(ClnetWarning, match="cannot be read: .*no such column"):
         assert fresh.get(SPAN, KEY) is None
     with pytest.warns(ClnetWarning, match="not remembered: "):
         fresh.put(SPAN, KEY, TIMING)
-    assert ask(path, "SELECT * FROM times") == []
+    assert query(path, "SELECT * FROM times") == []
 
 
 @pytest.mark.parametrize("column", ["seconds", "latency", "spread"])
 @pytest.mark.parametrize("value", [-1.0, math.inf, "text", b"blob", None])
-def test_impossible_times_do_not_count(store, path, column, value):
+def test_impossible_times_are_ignored(store, path, column, value):
     store.put(SPAN, "second", TIMING)
-    ask(path, f"UPDATE times SET {column} = ? WHERE key = ?", value, KEY)
-    fresh = again(store)
+    query(path, f"UPDATE times SET {column} = ? WHERE key = ?", value, KEY)
+    fresh = reopened(store)
     assert fresh.get(SPAN, KEY) is None
     assert fresh.get(SPAN, "second") == TIMING
 
 
 @given(data=st.data())
-def test_a_file_with_bytes_changed_is_never_fatal(tmp_path_factory, data):
+def test_a_file_with_changed_bytes_is_never_fatal(tmp_path_factory, data):
     store = Store(DEVICE, tmp_path_factory.mktemp("store"))
     store.put(SPAN, KEY, TIMING)
     path = store.path
@@ -311,13 +311,13 @@ def test_a_file_with_bytes_changed_is_never_fatal(tmp_path_factory, data):
     path.write_bytes(content)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ClnetWarning)
-        found = again(store).get(SPAN, KEY)
+        found = reopened(store).get(SPAN, KEY)
     assert found is None or all(
         0 <= value < math.inf for value in dataclasses.astuple(found)
     )
 
 
-def test_damage_in_a_folder_that_cannot_be_written_is_only_told(
+def test_damage_in_a_read_only_folder_warns(
     store, path, monkeypatch
 ):
     path.write_bytes(b"{" * 999)
@@ -327,20 +327,20 @@ def test_damage_in_a_folder_that_cannot_be_written_is_only_told(
 
     monkeypatch.setattr(Path, "replace", refuse)
     with pytest.warns(ClnetWarning, match="cannot be read: .*not a database"):
-        assert again(store).get(SPAN, KEY) is None
+        assert reopened(store).get(SPAN, KEY) is None
 
 
-def test_damage_that_appears_before_a_write_is_set_aside(store, path):
+def test_damage_found_by_a_write_is_set_aside(store, path):
     path.write_bytes(b"{" * 999)
     with pytest.warns(ClnetWarning, match="set aside"):
         store.put(SPAN, "second", TIMING)
-    assert again(store).get(SPAN, "second") == TIMING
+    assert reopened(store).get(SPAN, "second") == TIMING
 
 
-def test_a_folder_in_the_files_place_is_told(store, path):
+def test_a_folder_instead_of_the_file_warns(store, path):
     path.unlink()
     path.mkdir()
-    fresh = again(store)
+    fresh = reopened(store)
     with pytest.warns(ClnetWarning, match="cannot be read"):
         assert fresh.get(SPAN, KEY) is None
     with pytest.warns(ClnetWarning, match="not remembered: "):
@@ -373,8 +373,8 @@ def start_writer(folder, first, count):
     return child
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no kill -9 here")
-def test_a_process_killed_while_it_writes_leaves_what_it_had_written(tmp_path):
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL")
+def test_a_process_killed_during_writes_loses_no_commit(tmp_path):
     written = []
     for attempt in range(5):
         child = start_writer(tmp_path, 1000 * attempt, -1)
@@ -385,20 +385,20 @@ def test_a_process_killed_while_it_writes_leaves_what_it_had_written(tmp_path):
         child.send_signal(signal.SIGKILL)
         child.communicate()
         store.put(SPAN, f"after {attempt}", TIMING)  # a warning would be an error
-        keys = [key for (key,) in ask(store.path, "SELECT key FROM times")]
+        keys = [key for (key,) in query(store.path, "SELECT key FROM times")]
         assert set(written) < set(keys)
         written = keys
-        assert ask(store.path, "PRAGMA integrity_check") == [("ok",)]
+        assert query(store.path, "PRAGMA integrity_check") == [("ok",)]
 
 
-def test_what_two_processes_write_at_once_is_all_kept(tmp_path):
+def test_concurrent_writes_of_two_processes_last(tmp_path):
     children = [start_writer(tmp_path, first, 30) for first in (0, 1000)]
     while any(child.poll() is None for child in children):
         Store(DEVICE, tmp_path).get(SPAN, KEY)  # damage would be an error
     for child in children:
         child.communicate()
         assert child.returncode == 0
-    keys = ask(Store(DEVICE, tmp_path).path, "SELECT key FROM times")
+    keys = query(Store(DEVICE, tmp_path).path, "SELECT key FROM times")
     known = {int(key.split()[1]) for (key,) in keys}
     assert known == {*range(30), *range(1000, 1030)}
 
@@ -415,4 +415,4 @@ def test_threads_may_share_a_store(store):
     for thread in threads:
         thread.join()
     for i in (*range(10), *range(100, 110), *range(200, 210)):
-        assert again(store).get(f"span {i % 3}", f"key {i}") == Timing(i, i, 0)
+        assert reopened(store).get(f"span {i % 3}", f"key {i}") == Timing(i, i, 0)

@@ -1,4 +1,4 @@
-"""Launches without events do what pyopencl's do, and fail as they do."""
+"""Launches without events work and fail as pyopencl's do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEXT = "__kernel void count(__global int *x) { x[get_global_id(0)] += 1; }"
 
 @pytest.mark.parametrize("events", [False, True])
 @pytest.mark.parametrize("direct", [False, True])
-def test_launches(events, direct, monkeypatch):
+def test_prepared_launches(events, direct, monkeypatch):
     if not direct:
         monkeypatch.setattr(binding, "_enqueue_function", lambda: None)
     kernel = cl.Program(SESSION.context, TEXT).build().count

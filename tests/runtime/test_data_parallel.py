@@ -1,4 +1,4 @@
-"""Several devices at once: what one of them computes, whatever each one's share."""
+"""Data parallelism: the results of one device, whatever the shares."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from clnet.variants.reference.host import Host
 
 CPU = clnet.device("cpu")
 TWINS = [CPU, replace(CPU, index="9:1"), replace(CPU, index="9:2")]
-OTHER = replace(CPU, index="9:3", fine_svm=False)  # as GPUs: with copies
+OTHER = replace(CPU, index="9:3", fine_svm=False)  # with copies, as GPUs
 GROUPS = {"two": TWINS[:2], "three": TWINS, "unlike": [CPU, OTHER],
           "copies": [OTHER, replace(OTHER, index="9:4")],
           "alone": [replace(one, companions=()) for one in (CPU, OTHER)]}
@@ -44,7 +44,7 @@ def net(**options):
 
 @pytest.fixture
 def simple(monkeypatch):
-    """Few variants, so that plans are quick to make."""
+    """Use two variants only: plans are then made quickly."""
     monkeypatch.setattr(inference, "VARIANTS", (Naive(), Host()))
 
 
@@ -52,7 +52,7 @@ def simple(monkeypatch):
 
 
 @given(st.integers(0, 10**6), st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=9))
-def test_shares_add_up_and_follow_the_speeds(n, speeds):
+def test_shares_add_up_and_are_proportional(n, speeds):
     found = shares(n, speeds)
     assert sum(found) == n
     total = sum(s for s in speeds if s >= MIN_SHARE * sum(speeds))
@@ -61,7 +61,7 @@ def test_shares_add_up_and_follow_the_speeds(n, speeds):
         assert abs(count - (0 if slow else n * speed / total)) <= 1
 
 
-def test_alike_are_devices_that_differ_in_their_number_alone():
+def test_alike_devices_differ_in_their_index_only():
     assert alike(TWINS)
     assert not alike([CPU, OTHER])
     helper = replace(CPU, serial=True)
@@ -74,13 +74,13 @@ def test_alike_are_devices_that_differ_in_their_number_alone():
 
 @devices
 @pytest.mark.parametrize("batch", [1, 2, 7])
-def test_devices_predict_what_one_does(simple, devices, batch):
+def test_several_devices_predict_as_one(simple, devices, batch):
     network = net()
     assert_right(network, X[:batch], network.predict(X[:batch], devices))
     assert network.predict(X[0], devices).shape == (3,)
 
 
-def test_many_samples_are_cut_into_calls(simple, monkeypatch):
+def test_many_samples_make_several_calls(simple, monkeypatch):
     monkeypatch.setattr(inference, "CHUNK", 4)
     network = net()
     assert_right(network, X[:19], network.predict(X[:19], TWINS[:2]))
@@ -94,27 +94,27 @@ CARDS = [
 
 
 @pytest.mark.parametrize("devices", [CARDS[0], CARDS], ids=["one", "two"])
-def test_chunks_in_turns(simple, monkeypatch, devices):
+def test_calls_alternate_between_two_plans(simple, monkeypatch, devices):
     monkeypatch.setattr(inference, "CHUNK", 4)
-    network, begun, fails = net(), [], 0
+    network, started, fails = net(), [], 0
     start = Executable.start
 
-    def noted(self):
-        begun.append(self)
-        if len(begun) == fails:
+    def noted_start(self):
+        started.append(self)
+        if len(started) == fails:
             raise MemoryError("none left")
         start(self)
 
-    monkeypatch.setattr(Executable, "start", noted)
+    monkeypatch.setattr(Executable, "start", noted_start)
     for fails in (0, 5, 0):
-        begun.clear()
+        started.clear()
         if fails:
             with pytest.raises(DeviceError, match="none left"):
                 network.predict(X[:35], devices)
             continue
         assert_right(network, X[:35], network.predict(X[:35], devices))
-        turns = begun[:: len(devices) if isinstance(devices, list) else 1]
-        assert turns[0] is turns[2] is not turns[1]
+        of_one = started[:: len(devices) if isinstance(devices, list) else 1]
+        assert of_one[0] is of_one[2] is not of_one[1]
 
 
 def test_all_is_every_device(simple):
@@ -122,20 +122,20 @@ def test_all_is_every_device(simple):
     assert net().predict(X[:2], "all").shape == (2, 3)
 
 
-def test_faster_devices_get_more(simple, monkeypatch):
+def test_faster_devices_have_larger_shares(simple, monkeypatch):
     seconds = iter((1.0, 3.0))
     monkeypatch.setattr(data_parallel, "_seconds", lambda plan: next(seconds))
     network = net()
     plan = network.plan_for([CPU, OTHER], 8)
     assert plan.shares == [6, 2]
-    told = plan.explain().split("\n\n")[0].splitlines()
-    assert told[0] == "shared among devices"
-    assert told[1] == f"  6 of 8 samples on {CPU.index} {CPU.name}"
-    assert told[2].startswith("  2 of 8 samples on 9:3")
+    lines = plan.explain().split("\n\n")[0].splitlines()
+    assert lines[0] == "shared among devices"
+    assert lines[1] == f"  6 of 8 samples on {CPU.index} {CPU.name}"
+    assert lines[2].startswith("  2 of 8 samples on 9:3")
     assert_right(network, X[:8], plan(X[:8]))
 
 
-def test_a_failure_leaves_nothing_running(simple, monkeypatch):
+def test_a_failed_call_leaves_the_plan_usable(simple, monkeypatch):
     network = net()
     plan = network.plan_for(TWINS[:2], 4)
     y = plan(X[:4])
@@ -174,8 +174,8 @@ def test_bad_lists_of_devices(spec, sentence):
 # Fit ------------------------------------------------------------------------------
 
 
-# Values of so few digits that float32 adds and multiplies them without rounding, in
-# whatever order: what devices add up is bit for bit what one does.
+# Values of few digits: float32 sums and products of them are exact in any order, so
+# several devices and one have the same bits.
 FEW = np.random.default_rng(2)
 STEPS = 5  # after which weights have 24 digits
 
@@ -204,8 +204,8 @@ XS, TS = few_digits((48, 5)), few_digits((48, 4), 4)
      "l2": 1e-3},
     {"optimiser": clnet.optimisers.SGD(learning_rate=0.25), "batch_size": 8},
 ], ids=["rprop", "sarprop", "adam", "batches"])
-def test_devices_learn_what_one_does(devices, options, monkeypatch):
-    """What is left are an update's roundings, and those of the record's squares."""
+def test_several_devices_train_as_one(devices, options, monkeypatch):
+    """The remaining errors are an update's roundings, and those of squared errors."""
     monkeypatch.setattr(gradient_exchange, "CHUNK_BYTES", 100)
     batch, n, n_out = options.get("batch_size", 48), 48, 4
     if batch < n:
@@ -232,22 +232,22 @@ def test_devices_learn_what_one_does(devices, options, monkeypatch):
 @pytest.mark.unoptimised
 @pytest.mark.parametrize("devices", [TWINS, GROUPS["unlike"], GROUPS["alone"]],
                          ids=["alike", "unlike", "alone"])
-def test_parameters_stay_equal_on_all(devices):
+def test_parameters_stay_equal_on_all_devices(devices):
     found = []
 
-    def look(training, epoch):
+    def record(training, epoch):
         found.append([train_state.values()[0] for train_state in training._train_state])
 
     net(dropout=0.2).fit(
         X, T, optimiser="adam", batch_size=20, epochs=2, devices=devices,
-        callbacks=[look],
+        callbacks=[record],
     )
     for one, *others in found:
         for other in others:
             np.testing.assert_array_equal(other, one)
 
 
-def test_going_on_is_as_not_to_have_stopped():
+def test_resumed_training_equals_uninterrupted_training():
     options = {"optimiser": "adam", "batch_size": 16, "seed": 3, "devices": TWINS[:2]}
     whole, parts = net(), net()
     whole.fit(X, T, epochs=4, **options)
@@ -256,20 +256,20 @@ def test_going_on_is_as_not_to_have_stopped():
     np.testing.assert_array_equal(parts.parameters, whole.parameters)
 
 
-def test_a_callback_may_replace_the_parameters_of_all():
+def test_a_callback_replaces_the_parameters_on_all_devices():
     start = net().parameters
 
-    def back(training, epoch):
+    def reset(training, epoch):
         training.parameters = start
 
     network = net()
-    history = network.fit(X, T, epochs=3, devices=TWINS[:2], callbacks=[back],
+    history = network.fit(X, T, epochs=3, devices=TWINS[:2], callbacks=[reset],
                           optimiser="batch")
     np.testing.assert_array_equal(network.parameters, start)
     assert history.loss[1] == history.loss[2]
 
 
-def test_a_batch_has_samples_for_each_device():
+def test_a_batch_needs_samples_for_each_device():
     sentence = "a batch has 2 samples, expected one or more for each of 3 devices"
     with pytest.raises(InputError, match=sentence):
         net().fit(X, T, batch_size=2, devices=TWINS, optimiser="adam")
@@ -277,7 +277,7 @@ def test_a_batch_has_samples_for_each_device():
         net().fit(X, T, device=CPU, devices=TWINS)
 
 
-def test_a_device_that_fails_is_named(monkeypatch):
+def test_a_failing_device_is_named(monkeypatch):
     def fail(self, *arguments):
         raise MemoryError("none left")
 
@@ -287,7 +287,7 @@ def test_a_device_that_fails_is_named(monkeypatch):
         net().fit(X, T, devices=TWINS[:2])
 
 
-# Devices of OpenCL's own ----------------------------------------------------------
+# Real devices ---------------------------------------------------------------------
 
 SCRIPT = """
 import numpy as np, clnet
@@ -313,12 +313,12 @@ for where in found, found[:1]:
     one.fit(x, t, epochs=1, devices=where)
     fits.append(one.parameters)
 assert fits[0].any()
-np.testing.assert_array_equal(*fits)  # few digits, whose sums are exact
+np.testing.assert_array_equal(*fits)  # sums of few digits are exact
 print("equal")
 """
 
 
-@pytest.mark.skipif(CPU.platform != "Portable Computing Language", reason="PoCL's own")
+@pytest.mark.skipif(CPU.platform != "Portable Computing Language", reason="PoCL only")
 def test_two_devices_of_one_platform():
     run = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True,
@@ -327,7 +327,7 @@ def test_two_devices_of_one_platform():
     assert run.stdout.strip() == "equal", run.stderr
 
 
-def test_networks_of_many_kinds_are_shared(simple):
+def test_a_plan_of_mixed_activations(simple):
     network = Network(5, [Dense(4, "relu"), Dense(3, "softmax")], seed=0)
     plan = ParallelPlan(
         network, TWINS[:2], 5, lambda device, n: network.compile(device, n, tune=False)

@@ -1,4 +1,4 @@
-"""Plans that take `pyopencl` device arrays and give such: no copy, and in order."""
+"""Calls between `pyopencl` device arrays: without copies, and in order."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ def single():
 
 @pytest.fixture
 def no_copies(monkeypatch):
-    """Fail where anything is copied between host and device, or within it."""
+    """Returns a function from whose call on copies by the host fail."""
 
     def refuse(*_, **__):
         raise AssertionError("copied")
 
-    def arm():
+    def forbid():
         for name in ("enqueue_copy", "enqueue_fill_buffer", "enqueue_map_buffer"):
             monkeypatch.setattr(cl, name, refuse)
 
-    yield arm
+    yield forbid
     monkeypatch.undo()
 
 
 @DEVICES
-def test_device_arrays_in_and_out_without_a_copy(device, no_copies, monkeypatch):
+def test_calls_between_device_arrays_copy_nothing(device, no_copies, monkeypatch):
     network = Network.mlp([5, 7, 3], "tanh", seed=1)
     plan = on_device(network, 4, device)
     x = inputs(network, 4)
-    plan(cla.to_device(plan.queue, x))  # makes what the plan needs
+    plan(cla.to_device(plan.queue, x))  # allocates the memory
     x = inputs(network, 4, seed=1)
     there, out = cla.to_device(plan.queue, x), cla.zeros(plan.queue, (4, 3), np.float32)
     buffer = out.base_data
@@ -68,8 +68,8 @@ def test_device_arrays_in_and_out_without_a_copy(device, no_copies, monkeypatch)
     ["naive", "naive"], ["cpu", "cpu"], ["cpu with caller", "cpu with caller"],
     ["cpu with caller", "naive"], ["naive", "generic"],
 ], ids=" then ".join)
-def test_every_device_array_is_read_and_written_in_its_place(kinds):
-    """Workers that stay between calls must not look at the call before's arrays."""
+def test_device_arrays_are_used_in_place(kinds):
+    """Standby launches must not read the arrays of an earlier call."""
     network = Network.mlp([5, 100, 64], "tanh", seed=1)
     plan = cover(network, CPU, kinds, 2)
     batches = [inputs(network, 2, seed) for seed in range(5)]
@@ -82,7 +82,7 @@ def test_every_device_array_is_read_and_written_in_its_place(kinds):
             assert_right(network, x, y.get())
 
 
-def test_results_feed_the_next_plan_in_place():
+def test_results_feed_the_next_plan():
     first = Network.mlp([5, 8], "tanh", seed=1)
     second = Network.mlp([8, 3], "tanh", seed=2)
     one, two = on_device(first, 2), on_device(second, 2)
@@ -100,7 +100,7 @@ def test_one_sample_on_the_device(single):
     assert single(cla.to_device(single.queue, x)).shape == (1, 3)
 
 
-def test_replaced_parameters_count_for_device_arrays():
+def test_replaced_parameters_apply_to_device_arrays():
     network = Network.mlp([5, 40, 3], "tanh", seed=1)
     for variants in (["naive"], ["cpu"]):
         plan = on_device(network, 2, variants=variants)
@@ -111,8 +111,8 @@ def test_replaced_parameters_count_for_device_arrays():
             network.parameters = network.parameters * np.float32(0.7)
 
 
-def test_a_plan_may_go_before_its_result_is_there():
-    """What it computes with must stay until it has been computed."""
+def test_a_plan_may_be_deleted_before_its_result_is_computed():
+    """Its memory must last until the end of the computation."""
     network = Network.mlp([1500, 1500, 1500], "tanh", seed=1)
     x = inputs(network, 8)
     for _ in range(3):
@@ -123,7 +123,7 @@ def test_a_plan_may_go_before_its_result_is_there():
         assert_right(network, x, y.get())
 
 
-def test_replacing_parameters_does_not_disturb_the_call_before():
+def test_replaced_parameters_leave_the_earlier_call_alone():
     network = Network.mlp([1500, 1500], "tanh", seed=1)
     plan = on_device(network, 8)
     x = inputs(network, 8)
@@ -135,7 +135,7 @@ def test_replacing_parameters_does_not_disturb_the_call_before():
     np.testing.assert_array_equal(y.get(), expected)
 
 
-def test_a_double_network_takes_double_device_arrays():
+def test_double_networks_take_double_device_arrays():
     network = Network.mlp([5, 7, 3], "tanh", seed=1, dtype="float64")
     plan = on_device(network, 2)
     x = inputs(network, 2)
@@ -146,7 +146,7 @@ def test_a_double_network_takes_double_device_arrays():
         plan(cla.to_device(plan.queue, x.astype(np.float32)))
 
 
-def test_work_on_another_queue_is_waited_for(plan):
+def test_calls_wait_for_work_on_another_queue(plan):
     other = cl.CommandQueue(plan.queue.context, plan.device.handle)
     x = inputs(NETWORK, 4)
     there = cla.to_device(other, np.zeros((4, 5), np.float32))
@@ -228,7 +228,7 @@ def test_arrays_of_a_companions_queue(kinds):
 @ON_ONE_QUEUE_OR_TWO
 @pytest.mark.parametrize("has_queue", [True, False])
 def test_a_call_waits_on_the_device_for_an_inputs_own_commands(device, has_queue):
-    """And not on the host, which is what opens the gate here."""
+    """The host does not wait: it opens the gate after the call."""
     plan, x = on_device(NETWORK, 4, device), inputs(NETWORK, 4)
     other = cl.CommandQueue(plan.queue.context, device.handle)
     there = cla.zeros(other, (4, 5), np.float32)
@@ -256,7 +256,7 @@ def test_a_call_waits_on_the_device_for_an_inputs_own_commands(device, has_queue
         ((4, 5), "int32", r"of int32, expected"),
     ],
 )
-def test_wrong_device_arrays_are_told(plan, shape, dtype, sentence):
+def test_wrong_device_arrays_are_refused(plan, shape, dtype, sentence):
     with pytest.raises(InputError, match=sentence):
         plan(cla.zeros(plan.queue, shape, dtype))
     if shape != (4, 5):
@@ -266,7 +266,7 @@ def test_wrong_device_arrays_are_told(plan, shape, dtype, sentence):
         plan(good, out=cla.zeros(plan.queue, (4, 3), dtype))
 
 
-def test_device_arrays_that_are_not_whole_are_told(plan):
+def test_parts_of_device_arrays_are_refused(plan):
     wide = cla.zeros(plan.queue, (4, 10), np.float32)
     tall = cla.zeros(plan.queue, (8, 5), np.float32)
     transposed = cla.zeros(plan.queue, (4, 5), np.float32, order="F")
@@ -277,7 +277,7 @@ def test_device_arrays_that_are_not_whole_are_told(plan):
     assert plan(tall[:4]).shape == (4, 3)
 
 
-def test_an_array_of_another_context_is_told(plan):
+def test_arrays_of_another_context_are_refused(plan):
     other = cl.CommandQueue(cl.Context([plan.device.handle]))
     foreign = cla.zeros(other, (4, 5), np.float32)
     with pytest.raises(InputError, match="x lives in another OpenCL context"):
@@ -288,13 +288,13 @@ def test_an_array_of_another_context_is_told(plan):
 
 
 @pytest.mark.parametrize("out", [np.zeros((4, 3), np.float32), [[0.0] * 3] * 4, 3])
-def test_the_results_place_is_a_device_array_too(plan, out):
+def test_out_must_be_a_device_array(plan, out):
     x = cla.zeros(plan.queue, (4, 5), np.float32)
     with pytest.raises(InputError, match=r"out is of type \w+, expected a device"):
         plan(x, out=out)
 
 
-def test_what_only_has_a_queue_is_no_device_array(plan):
+def test_other_objects_with_a_queue_are_refused(plan):
     class Impostor:
         queue = None
 
@@ -302,7 +302,7 @@ def test_what_only_has_a_queue_is_no_device_array(plan):
         plan(Impostor())
 
 
-def test_a_result_may_not_overwrite_its_input():
+def test_out_may_not_be_x():
     network = Network.mlp([5, 5], "tanh", seed=1)
     plan = on_device(network, 2)
     x = cla.to_device(plan.queue, inputs(network, 2))
@@ -310,7 +310,7 @@ def test_a_result_may_not_overwrite_its_input():
         plan(x, out=x)
 
 
-def test_a_plan_on_the_host_alone_takes_no_device_arrays():
+def test_plans_on_the_host_refuse_device_arrays():
     plan = on_device(NETWORK, 2, variants=["host"])
     assert_right(NETWORK, inputs(NETWORK, 2), plan(inputs(NETWORK, 2)))
     with pytest.raises(DeviceError, match="pass host arrays"):

@@ -1,4 +1,4 @@
-"""Profiles of calls: parts that add up to no more than the whole."""
+"""Profiles of calls: the parts add up to no more than the wall time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUFFERS = dataclasses.replace(CPU, fine_svm=False)  # as GPUs: with copies
 
 @pytest.mark.parametrize("device", [CPU, BUFFERS], ids=["shared", "buffers"])
 @pytest.mark.parametrize("variant", ["naive", "host"])
-def test_the_parts_of_a_call_add_up(device, variant):
+def test_the_parts_add_up(device, variant):
     plan = NETWORK.compile(device, 2, tune=False, variants=[variant])
     times = call_times(plan, np.ones((2, 5), np.float32))
     assert 0 < times.sum <= times.wall * (1 + 1e-6)
@@ -31,7 +31,7 @@ def test_the_parts_of_a_call_add_up(device, variant):
     assert max(map(len, lines)) <= 80
 
 
-def test_what_is_told_is_in_microseconds():
+def test_the_table_is_in_microseconds():
     text = CallTimes(1e-6, 2e-6, 3e-6, 4e-6, 0.0, 20e-6).table()
     assert [line.split() for line in text.splitlines()[2:]] == [
         ["upload", "1.0", "5%"], ["launch", "2.0", "10%"], ["device", "3.0", "15%"],
@@ -39,7 +39,7 @@ def test_what_is_told_is_in_microseconds():
     ]
 
 
-def test_a_device_that_fails_is_told(monkeypatch):
+def test_a_failing_device_is_an_error(monkeypatch):
     plan = NETWORK.compile(CPU, 1, tune=False, variants=["naive"])
 
     def fail(self):

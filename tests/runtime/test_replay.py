@@ -1,4 +1,4 @@
-"""Replaying a training's launches: when each runs, and where."""
+"""Replays of training steps: the order of launches, devices, and long runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SESSION = session(DEVICE)
 
 @dataclasses.dataclass(frozen=True)
 class Changed(GenericBackward):
-    """The generic kernels, with something else in their launches."""
+    """The generic kernels with changed fields in their launches."""
 
     change: dict = dataclasses.field(default_factory=dict, hash=False)
 
@@ -40,8 +40,8 @@ class Changed(GenericBackward):
         return tuple(dataclasses.replace(one, **self.change) for one in launches)
 
 
-def gathering(change, variant=None):
-    """A replay that gathers 4 of 10 samples, and what it reads and writes."""
+def gather_replay(change, variant=None):
+    """A replay that gathers 4 of 10 samples, and its span."""
     network = Network(3, [Dense(2)], seed=1)
     program = lower_training(network, loss_function("mse"), None, samples=10)
     span = program.span(0, 1, 4)
@@ -51,8 +51,8 @@ def gathering(change, variant=None):
 
 
 @pytest.mark.parametrize("when", ["call", "parameters", "inputs"])
-def test_a_launch_runs_when_what_it_needs_has_changed(when):
-    replay, span = gathering({"when": when})
+def test_launches_run_after_their_changes(when):
+    replay, span = gather_replay({"when": when})
     (data, _), (batch, _) = span.inputs, span.outputs
     x = np.arange(30, dtype=np.float32).reshape(10, 3)
     replay.write(data, x)
@@ -67,14 +67,14 @@ def test_a_launch_runs_when_what_it_needs_has_changed(when):
     np.testing.assert_array_equal(replay.read(batch), -x[2:6])
 
 
-# Several places ---------------------------------------------------------------------
+# Several devices --------------------------------------------------------------------
 
 CPU = device("cpu")
-HERE = next((place for place in CPU.companions if place.serial), None)
+SERIAL = next((one for one in CPU.companions if one.serial), None)
 
 
 def trained(network, data, steps_of, epochs=3):
-    """The parameters after some steps of RPROP, and the totals."""
+    """Parameters and totals after some steps of RPROP."""
     program = lower_training(network, loss_function("mse"), Rprop())
     here = session(CPU)
     train_state = TrainState(
@@ -93,8 +93,8 @@ def trained(network, data, steps_of, epochs=3):
     return train_state.values()[0], totals
 
 
-def generic(program, batch, forward=None, place=lambda number: CPU):
-    """Every op by a generic kernel, or layers by another variant and configuration."""
+def generic(program, batch, forward=None, device_of=lambda number: CPU):
+    """Steps of generic kernels, or of a given variant for the layers."""
     steps = []
     start = 0
     while start < len(program.ops):
@@ -107,8 +107,8 @@ def generic(program, batch, forward=None, place=lambda number: CPU):
             if forward is not None:
                 size, (variant, config) = 2, forward
         span = program.span(start, start + size, batch)
-        assert variant.refuse(span, place(start)) is None
-        steps.append(Step(span, variant, config, place(start)))
+        assert variant.refuse(span, device_of(start)) is None
+        steps.append(Step(span, variant, config, device_of(start)))
         start += size
     return steps
 
@@ -119,47 +119,49 @@ def data_of(network, batch=20):
             "t": rng.uniform(0, 1, (batch, network.n_out))}
 
 
-@pytest.mark.skipif(HERE is None, reason="there is no serial companion")
-@pytest.mark.parametrize("place", [
-    lambda number: HERE, lambda number: (CPU, HERE)[number % 2],
-    lambda number: (HERE, CPU)[number % 3 == 0],
-], ids=["here", "in turn", "now and then"])
-def test_steps_of_several_places_wait_for_each_other(place):
+@pytest.mark.skipif(SERIAL is None, reason="no serial companion")
+@pytest.mark.parametrize("device_of", [
+    lambda number: SERIAL, lambda number: (CPU, SERIAL)[number % 2],
+    lambda number: (SERIAL, CPU)[number % 3 == 0],
+], ids=["serial", "alternating", "every third"])
+def test_steps_of_several_devices_wait_for_each_other(device_of):
     network = Network(5, [Dense(40, "tanh"), Dense(3, "tanh")], seed=2)
     data = data_of(network)
     expected = trained(network, data, generic)
-    found = trained(network, data, lambda *parts: generic(*parts, place=place))
+    found = trained(
+        network, data, lambda *parts: generic(*parts, device_of=device_of)
+    )
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.skipif(HERE is None, reason="there is no serial companion")
+@pytest.mark.skipif(SERIAL is None, reason="no serial companion")
 @pytest.mark.parametrize("workers", [2, 5])
-def test_helpers_may_stand_by_while_training(workers):
+def test_standby_launches_in_training(workers):
     network = Network(5, [Dense(100, "tanh"), Dense(64, "tanh")], seed=2)
     data = data_of(network)
 
-    def bits(**config):
+    def result(**config):
         forward = (Cpu(), {"group": 2, **config})
         return trained(network, data, lambda *parts: generic(*parts, forward), 30)
 
-    expected = bits(workers=1, caller=0)
+    expected = result(workers=1, caller=0)
     for _ in range(3):
-        found = bits(workers=workers, caller=1)
+        found = result(workers=workers, caller=1)
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(one, other)
     gc.collect()
 
 
-# Many steps at once -----------------------------------------------------------------
+# Many steps per run -----------------------------------------------------------------
 
 
-def test_a_pass_sets_what_changes_from_batch_to_batch():
-    replay, _ = gathering({})
-    seen = []
-    replay.run = lambda: seen.append(dict(replay._numbers))
+def test_a_pass_sets_the_scalars_of_each_batch():
+    replay, _ = gather_replay({})
+    runs = []
+    replay.run = lambda: runs.append(dict(replay._numbers))
     assert replay.run_pass(10, count=7) == 3
-    assert seen == [
+    assert runs == [
         {"first": 0, "samples": 4, "seen": 4, "fresh": 1, "count": 7, "steps": 1},
         {"first": 4, "samples": 4, "seen": 8, "fresh": 0, "count": 8, "steps": 1},
         {"first": 8, "samples": 2, "seen": 10, "fresh": 0, "count": 9, "steps": 1},
@@ -167,7 +169,7 @@ def test_a_pass_sets_what_changes_from_batch_to_batch():
 
 
 class Counting(Changed):
-    """Launches that take the number of steps that they do."""
+    """Launches with the number of steps among their arguments."""
 
     def launches(self, span, config, device):
         first, *rest = super().launches(span, config, device)
@@ -177,26 +179,26 @@ class Counting(Changed):
 
 
 @pytest.mark.parametrize("n", [10, 3, 4])
-def test_launches_that_can_do_a_whole_pass_at_once(n):
-    replay, _ = gathering({}, Counting())
-    seen = []
-    replay.run = lambda: seen.append(dict(replay._numbers))
+def test_a_pass_in_one_run(n):
+    replay, _ = gather_replay({}, Counting())
+    runs = []
+    replay.run = lambda: runs.append(dict(replay._numbers))
     assert replay.run_pass(n, count=7) == -(-n // 4)
-    assert seen == [
+    assert runs == [
         {"first": 0, "samples": n, "seen": min(n, 4), "fresh": 1, "count": 7,
          "steps": -(-n // 4)},
     ]
 
 
 @pytest.mark.parametrize(("n", "most"), [(10, 2), (17, 3), (4, 3), (24, 3), (19, 4)])
-def test_the_runs_of_a_pass_make_its_steps_and_no_more(n, most, monkeypatch):
-    replay, span = gathering({}, Counting())
+def test_the_runs_of_a_pass_have_bounded_steps(n, most, monkeypatch):
+    replay, span = gather_replay({}, Counting())
     monkeypatch.setattr("clnet.runtime.replay.RUN_FLOPS", most * span_flops(span))
-    replay, _ = gathering({}, Counting())
-    seen = []
-    replay.run = lambda: seen.append(dict(replay._numbers))
+    replay, _ = gather_replay({}, Counting())
+    runs = []
+    replay.run = lambda: runs.append(dict(replay._numbers))
     steps = replay.run_pass(n)
-    assert sum(run["steps"] for run in seen) == steps == -(-n // 4)
-    for run in seen:
+    assert sum(run["steps"] for run in runs) == steps == -(-n // 4)
+    for run in runs:
         assert run["steps"] == -(-run["samples"] // 4) <= most
         assert run["first"] + run["samples"] <= n

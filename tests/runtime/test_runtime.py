@@ -1,4 +1,4 @@
-"""The runtime: host arrays, covers over several places, memory, threads."""
+"""Plans: host arrays, covers over several devices, memory, threads."""
 
 from __future__ import annotations
 
@@ -48,41 +48,41 @@ def on_device(network, batch=1, device=CPU, variants=("naive", "generic")):
     return network.compile(device, batch, tune=False, variants=list(variants))
 
 
-# Covers over several places -------------------------------------------------------
+# Covers over several devices ------------------------------------------------------
 
 KINDS = {
     "host": (Host(), {}, None),
     "naive": (Naive(), {}, 0),
     "generic": (Generic(), {}, 0),
-    "naive here": (Naive(), {}, 1),
-    "generic here": (Generic(), {}, 1),
+    "naive serial": (Naive(), {}, 1),
+    "generic serial": (Generic(), {}, 1),
     "cpu": (Cpu(), {"workers": 2, "group": 2, "caller": 0}, 0),
     "cpu with caller": (Cpu(), {"workers": 2, "group": 2, "caller": 1}, 0),
-    "cpu here": (Cpu(), {"workers": 1, "group": 2, "caller": 0}, 1),
+    "cpu serial": (Cpu(), {"workers": 1, "group": 2, "caller": 0}, 1),
 }
 
 
-# Of these kinds there are none where no place runs kernels in the calling thread.
+# The kinds that need a companion in the calling thread, if there is none.
 ABSENT = set() if serial_companion(CPU) else {
-    name for name, (_, config, place) in KINDS.items() if place or config.get("caller")
+    name for name, (_, config, index) in KINDS.items() if index or config.get("caller")
 }
 
 
 def cover(network, device, kinds, batch):
-    """A plan whose layers are computed by the named kinds, one after the other."""
+    """A plan with layers of the named kinds, in order."""
     if not ABSENT.isdisjoint(kinds):
-        pytest.skip("the device has no companion in the calling thread")
+        pytest.skip("the device has no serial companion")
     program, steps, start = network.program, [], 0
     kinds = iter(kinds)
     while start < len(program.ops):
         whole = isinstance(program.ops[start], Apply)
-        variant, config, number = KINDS[next(kinds) if whole else "generic"]
-        place = None if number is None else device.places[number]
+        variant, config, index = KINDS[next(kinds) if whole else "generic"]
+        step_device = None if index is None else device.places[index]
         size = 2 if whole and variant.reach != "op" else 1
         for first in range(start, start + (2 if whole else 1), size):
             span = program.span(first, first + size, batch)
             assert variant.refuse(span, device) is None
-            steps.append(Step(span, variant, config, place))
+            steps.append(Step(span, variant, config, step_device))
         start += 2 if whole else 1
     device_steps = lambda: [s for s in steps if s.device is not None]  # noqa: E731
     return Plan(network, device, batch, steps, device_steps, device_steps, "")
@@ -108,10 +108,10 @@ def test_every_cover_computes_the_same(device, kinds, bias, batch):
     x = inputs(network, batch)
     y = plan(x)
     assert_right(network, x, y)
-    kept = y.copy()
+    before = y.copy()
     other = inputs(network, batch, seed=1)
     assert_right(network, other, plan(other))
-    np.testing.assert_array_equal(y, kept)
+    np.testing.assert_array_equal(y, before)
     network.parameters = network.parameters * np.float32(0.5)
     assert_right(network, x, plan(x))
 
@@ -120,7 +120,7 @@ def test_every_cover_computes_the_same(device, kinds, bias, batch):
 @pytest.mark.parametrize("kind", sorted(KINDS))
 @pytest.mark.parametrize("width", [4, 5])
 def test_results_are_the_callers_own(device, kind, width):
-    """Identity layers without bias could hand out what they read."""
+    """Identity layers without bias could return their inputs."""
     layers = [Dense(width, bias=False), Dense(width, bias=False)]
     network = Network(width, layers, seed=1)
     for kinds in ([kind, "host"], ["host", kind], [kind, kind]):
@@ -141,7 +141,7 @@ def test_results_are_the_callers_own(device, kind, width):
 
 
 @DEVICES
-def test_softmax_and_mixed_activations_run_between_others(device):
+def test_softmax_and_mixed_activations_in_any_cover(device):
     network = Network(
         5,
         [Dense(6, ["tanh", "relu"] * 3), Dense(5, "softmax"), Dense(3, "sigmoid")],
@@ -153,8 +153,8 @@ def test_softmax_and_mixed_activations_run_between_others(device):
 
 
 @DEVICES
-def test_the_host_may_add_to_sums_of_the_device(device):
-    """And a later call's sums are not added to an earlier one's."""
+def test_the_host_adds_to_pre_activations_of_the_device(device):
+    """Pre-activations of an earlier call are not added to."""
     network = Network(
         3, [Dense(4, "tanh"), Dense(5, "tanh", sources=(0, 1)), Dense(2, "tanh")],
         seed=1,
@@ -175,7 +175,7 @@ def test_the_host_may_add_to_sums_of_the_device(device):
 def test_a_double_network_runs_in_double():
     network = Network.mlp([5, 7, 3], "tanh", seed=1, dtype="float64")
     x = inputs(network, 3)
-    for kinds in (["naive", "host"], ["host", "generic"], ["naive here", "naive"]):
+    for kinds in (["naive", "host"], ["host", "generic"], ["naive serial", "naive"]):
         y = cover(network, CPU, kinds, 3)(x)
         assert y.dtype == np.float64
         assert_right(network, x, y)
@@ -218,19 +218,19 @@ def read_only(x):
     ids=["Fortran", "strided", "reversed", "read-only", "double", "big-endian", "lists",
          "tuples", "broadcast"],
 )
-def test_inputs_of_any_layout_give_the_same(plan, change):
+def test_inputs_of_any_layout(plan, change):
     x = inputs(NETWORK, 4)
     np.testing.assert_array_equal(plan(change(x)), plan(x))
     assert_right(NETWORK, x, plan(x))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "bool", "float16"])
-def test_numbers_of_any_type_are_taken(plan, dtype):
+def test_inputs_of_any_number_type(plan, dtype):
     x = np.arange(20).reshape(4, 5).astype(dtype)
     assert_right(NETWORK, x.astype(np.float32), plan(x))
 
 
-def test_one_sample_may_come_without_its_batch(single):
+def test_one_sample_without_batch_axis(single):
     x = inputs(NETWORK, 1)
     y = single(x)
     assert y.shape == (1, 3)
@@ -258,19 +258,19 @@ def test_one_sample_may_come_without_its_batch(single):
         ([[1.0], [2.0, 3.0]], "x must be a rectangular array of numbers"),
     ],
 )
-def test_wrong_inputs_are_told_in_one_sentence(plan, x, sentence):
+def test_wrong_inputs_are_refused_in_one_sentence(plan, x, sentence):
     with pytest.raises(InputError, match=sentence) as caught:
         plan(x)
     assert "\n" not in str(caught.value)
     assert_right(NETWORK, inputs(NETWORK, 4), plan(inputs(NETWORK, 4)))
 
 
-def test_a_wrong_sample_is_told(single):
+def test_a_wrong_sample_is_refused(single):
     with pytest.raises(InputError, match=r"x has shape \[4\], expected \[1, 5\]"):
         single(np.zeros(4))
 
 
-def test_outputs_go_where_they_are_wanted(plan):
+def test_outputs_in_a_given_array(plan):
     x, out = inputs(NETWORK, 4), np.full((9, 3), np.nan, "float32")
     given = out[::2][:4]
     assert plan(x, out=given) is given
@@ -287,14 +287,14 @@ def test_outputs_go_where_they_are_wanted(plan):
         (np.broadcast_to(np.float32(0), (4, 3)), "out is read-only"),
     ],
 )
-def test_a_wrong_out_is_told(plan, out, sentence):
+def test_a_wrong_out_is_refused(plan, out, sentence):
     with pytest.raises(InputError, match=re.escape(sentence)):
         plan(inputs(NETWORK, 4), out=out)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("kind", ["naive", "generic", "cpu", "cpu with caller", "host"])
-def test_what_is_no_number_passes_through(kind, value):
+def test_nan_and_infinity_propagate(kind, value):
     network = Network(5, [Dense(7, "tanh"), Dense(3)], seed=1)
     plan = cover(network, CPU, [kind, kind], 4)
     x = inputs(network, 4)
@@ -310,7 +310,7 @@ def test_what_is_no_number_passes_through(kind, value):
     np.testing.assert_array_equal(plan(inputs(network, 4)), good)
 
 
-def test_replaced_parameters_are_taken_by_every_plan():
+def test_replaced_parameters_apply_to_every_plan():
     network = Network.mlp([5, 40, 3], "tanh", seed=1)
     x = inputs(network, 2)
     plans = [
@@ -328,8 +328,8 @@ def test_replaced_parameters_are_taken_by_every_plan():
         assert_right(network, x, plan(x))
 
 
-def test_a_plan_made_after_parameters_changed_leaves_others_right():
-    """A packed buffer outlives the plan that asked for it first."""
+def test_a_plan_made_after_a_change_of_parameters():
+    """A packed buffer outlives the plan that made it."""
     network = Network.mlp([5, 40, 3], "tanh", seed=1)
     x = inputs(network, 2)
     first = cover(network, CPU, ["cpu", "cpu"], 2)
@@ -344,8 +344,8 @@ def test_a_plan_made_after_parameters_changed_leaves_others_right():
     assert_right(network, x, cover(network, CPU, ["cpu", "cpu"], 2)(x))
 
 
-def test_a_packed_buffer_that_goes_meanwhile_is_filled_again(monkeypatch):
-    """The plan that filled it may be collected at any moment, as in a cycle."""
+def test_a_packed_buffer_freed_meanwhile_is_refilled(monkeypatch):
+    """The plan that filled it may be garbage-collected at any moment."""
     network = Network.mlp([5, 40, 3], "tanh", seed=1)
     x = inputs(network, 2)
     real = parameter_store.ParameterStore.packed
@@ -370,7 +370,7 @@ def test_a_packed_buffer_that_goes_meanwhile_is_filled_again(monkeypatch):
 @DEVICES
 @pytest.mark.parametrize("kinds", [
     ["naive", "naive"], ["host", "naive"], ["naive", "host"],
-    ["cpu with caller", "cpu here"],
+    ["cpu with caller", "cpu serial"],
 ], ids=" then ".join)
 def test_a_second_call_allocates_nothing(device, kinds, monkeypatch):
     network = Network.mlp([5, 7, 3], "tanh", seed=1)
@@ -409,7 +409,7 @@ def test_a_second_call_with_device_arrays_allocates_nothing(plan, monkeypatch):
 
 
 @DEVICES
-def test_memory_is_given_back(device):
+def test_memory_is_released(device):
     gc.collect()
     before = session(device).allocated
     network = Network.mlp([50, 70, 30], "tanh", seed=1)
@@ -422,7 +422,7 @@ def test_memory_is_given_back(device):
 
 
 @DEVICES
-def test_a_device_that_is_too_small_is_told_with_both_sizes(device):
+def test_errors_of_a_small_device_name_both_sizes(device):
     network = Network.mlp([50, 70, 30], "tanh", seed=1)
     size = network.parameters.nbytes
     small = dataclasses.replace(device, global_memory=size - 1, index="9:9")
@@ -437,7 +437,7 @@ def test_a_device_that_is_too_small_is_told_with_both_sizes(device):
         on_device(network, 1, enough)
 
 
-def test_one_buffer_may_be_too_large(monkeypatch):
+def test_a_buffer_too_large_is_an_error(monkeypatch):
     network = Network.mlp([50, 70, 30], "tanh", seed=1)
     small = dataclasses.replace(CPU, largest_buffer=4096)
     with pytest.raises(DeviceError, match="bytes: 4096 are left; take a smaller batch"):
@@ -445,8 +445,8 @@ def test_one_buffer_may_be_too_large(monkeypatch):
 
 
 @DEVICES
-def test_what_is_not_used_any_more_makes_room(device):
-    """A network in a cycle with its plans is garbage, not a lack of memory."""
+def test_unused_memory_is_collected(device):
+    """A network and its plans in a reference cycle are freed before an error."""
     gc.collect()
     network = Network.mlp([500, 700], "tanh", seed=1)
     room = network.parameters.nbytes + 40_000
@@ -456,14 +456,14 @@ def test_what_is_not_used_any_more_makes_room(device):
         for _ in range(4):
             network = Network.mlp([500, 700], "tanh", seed=1)
             plan = on_device(network, 1, small)
-            network._plans["kept"] = plan  # as predict does
+            network._plans["key"] = plan  # as predict does
             assert_right(network, inputs(network, 1), plan(inputs(network, 1)))
             del plan
     finally:
         gc.enable()
 
 
-def test_a_device_that_fails_is_told(plan, monkeypatch):
+def test_a_failing_device_is_an_error(plan, monkeypatch):
     def fail():
         raise cl.RuntimeError("OUT_OF_RESOURCES")
 
@@ -475,7 +475,7 @@ def test_a_device_that_fails_is_told(plan, monkeypatch):
     assert_right(NETWORK, inputs(NETWORK, 4), plan(inputs(NETWORK, 4)))
 
 
-def test_no_context_is_told(monkeypatch):
+def test_a_device_without_context_is_an_error(monkeypatch):
     def fail(_):
         raise cl.LogicError("INVALID_DEVICE")
 
@@ -489,13 +489,13 @@ def test_no_context_is_told(monkeypatch):
 
 
 def run_threads(*works):
-    wrong = []
+    errors = []
 
     def guarded(work):
         try:
             work()
         except BaseException as error:
-            wrong.append(error)
+            errors.append(error)
 
     threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
     for thread in threads:
@@ -503,13 +503,13 @@ def run_threads(*works):
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
-    assert wrong == []
+    assert errors == []
 
 
 @pytest.mark.parametrize("kinds", [
-    ["naive", "host"], ["cpu with caller", "cpu"], ["cpu here", "naive"],
+    ["naive", "host"], ["cpu with caller", "cpu"], ["cpu serial", "naive"],
 ], ids=" then ".join)
-def test_threads_may_call_one_plan(kinds):
+def test_threads_call_one_plan(kinds):
     network = Network.mlp([5, 40, 3], "tanh", seed=1)
     plan = cover(network, CPU, kinds, 2)
 
@@ -523,7 +523,7 @@ def test_threads_may_call_one_plan(kinds):
     run_threads(*(lambda seed=seed: work(seed) for seed in range(4)))
 
 
-def test_threads_may_call_plans_that_share_parameters():
+def test_threads_call_plans_of_one_network():
     network = Network.mlp([5, 40, 3], "tanh", seed=1)
 
     def work(kind):
@@ -544,7 +544,7 @@ def test_threads_get_one_session():
     assert len(set(map(id, found))) == 1
 
 
-def test_threads_may_mix_host_and_device_arrays(plan):
+def test_threads_mix_host_and_device_arrays(plan):
     def host():
         for seed in range(20):
             x = inputs(NETWORK, 4, seed)
@@ -561,7 +561,7 @@ def test_threads_may_mix_host_and_device_arrays(plan):
 # Executables ----------------------------------------------------------------------
 
 
-def test_parts_of_a_network_run_alone():
+def test_an_executable_of_a_part_of_a_network():
     network = Network.mlp([5, 7, 6, 3], "tanh", seed=1)
     span = network.program.span(2, 4, 3)
     executable = Executable(
