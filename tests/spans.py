@@ -11,7 +11,8 @@ from clnet.nn.losses import loss_function
 from clnet.opencl.discovery import device
 from clnet.opencl.session import session
 from clnet.runtime.binding import Step
-from clnet.runtime.replay import Replay, TrainState
+from clnet.runtime.replay import Replay
+from clnet.runtime.train_state import TrainState
 
 DEVICE = device()
 SESSION = session(DEVICE)

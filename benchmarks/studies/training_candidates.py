@@ -24,7 +24,8 @@ from clnet.opencl.memory import Action, Memory
 from clnet.opencl.session import session
 from clnet.planning.training_planner import plan_training
 from clnet.runtime.binding import Step
-from clnet.runtime.replay import Replay, TrainState
+from clnet.runtime.replay import Replay
+from clnet.runtime.train_state import TrainState
 from clnet.training.callbacks import Training
 from clnet.training.history import Epoch
 from clnet.variants import TRAINING_VARIANTS, Variant

@@ -32,7 +32,7 @@ from clnet.planning.format_planner import NetworkView
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning.search import Search
 from clnet.runtime.data_parallel import shares
-from clnet.runtime.replay import TrainState
+from clnet.runtime.train_state import TrainState
 from clnet.training.data_set import DataSet
 from clnet.training.history import Epoch, History, Measures, TrainingState
 from clnet.training.parallel import ParallelPass

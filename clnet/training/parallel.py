@@ -28,7 +28,8 @@ from clnet.planning.tuning.search import Search
 from clnet.runtime.binding import Step
 from clnet.runtime.data_parallel import alike, least_seconds, shares, told
 from clnet.runtime.gradient_exchange import GradientExchange
-from clnet.runtime.replay import Replay, TrainState
+from clnet.runtime.replay import Replay
+from clnet.runtime.train_state import TrainState
 from clnet.training.data_set import DataSet
 from clnet.variants.training.gradient_norm import Norm
 from clnet.variants.training.optimisers import Optimisers

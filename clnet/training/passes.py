@@ -15,7 +15,8 @@ from clnet.errors import ClnetWarning
 from clnet.ir.training_ops import RECORD
 from clnet.opencl.session import Session
 from clnet.planning.training_planner import TrainingPlan, plan_training
-from clnet.runtime.replay import Replay, TrainState
+from clnet.runtime.replay import Replay
+from clnet.runtime.train_state import TrainState
 from clnet.training.data_set import DataSet
 from clnet.training.history import Measures
 

@@ -23,7 +23,7 @@ from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import times
 from clnet.planning.tuning.trial import Trial
 from clnet.runtime.binding import Step
-from clnet.runtime.replay import TrainState
+from clnet.runtime.train_state import TrainState
 from clnet.training import fit as training
 from clnet.training.callbacks import Checkpoint
 from clnet.training.history import TrainingState

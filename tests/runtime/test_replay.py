@@ -18,7 +18,8 @@ from clnet.opencl.discovery import device
 from clnet.opencl.launch import Scalar
 from clnet.opencl.session import session
 from clnet.runtime.binding import Step
-from clnet.runtime.replay import Replay, TrainState
+from clnet.runtime.replay import Replay
+from clnet.runtime.train_state import TrainState
 from clnet.variants.base import span_flops
 from clnet.variants.dense.cpu import Cpu
 from clnet.variants.reference.generic import Generic

@@ -37,7 +37,8 @@ from clnet.planning.tuning.measure import (
     uses_threads,
 )
 from clnet.runtime.binding import Step
-from clnet.runtime.replay import Replay, TrainState
+from clnet.runtime.replay import Replay
+from clnet.runtime.train_state import TrainState
 from clnet.variants.base import span_flops
 
 Array = NDArray[Any]

@@ -12,7 +12,8 @@ from clnet import Dense, Local, Network, Sparse
 from clnet.ir import reference
 from clnet.planning.candidates import eligible
 from clnet.runtime.binding import Step
-from clnet.runtime.replay import Replay, TrainState
+from clnet.runtime.replay import Replay
+from clnet.runtime.train_state import TrainState
 from clnet.variants.mixed.fused_sparse import FusedSparse
 
 FUSED = FusedSparse()

@@ -17,7 +17,8 @@ from clnet.ir.training_ops import ApplyT, Outer
 from clnet.nn.losses import loss_function
 from clnet.opencl.launch import Scratch
 from clnet.runtime.binding import Step
-from clnet.runtime.replay import Replay, TrainState
+from clnet.runtime.replay import Replay
+from clnet.runtime.train_state import TrainState
 from clnet.variants.sparse.csr import Csr
 from clnet.variants.sparse.dia import Dia
 from clnet.variants.sparse.sell import Sell

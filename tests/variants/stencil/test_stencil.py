@@ -20,7 +20,8 @@ from clnet.nn.losses import loss_function
 from clnet.opencl.session import session
 from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
-from clnet.runtime.replay import Replay, TrainState
+from clnet.runtime.replay import Replay
+from clnet.runtime.train_state import TrainState
 from clnet.variants.reference.generic import MOST_ENTRIES, Generic
 from clnet.variants.reference.generic_backward import GenericBackward
 from clnet.variants.stencil.stencil import Stencil, streams

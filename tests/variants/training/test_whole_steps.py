@@ -32,7 +32,8 @@ from clnet.opencl.discovery import device
 from clnet.opencl.session import session
 from clnet.runtime import replay
 from clnet.runtime.binding import Step
-from clnet.runtime.replay import Replay, TrainState
+from clnet.runtime.replay import Replay
+from clnet.runtime.train_state import TrainState
 from clnet.training import fit as training
 from clnet.variants.base import span_flops
 from clnet.variants.training import epoch, group_step

@@ -18,7 +18,8 @@ from clnet.nn.storage.layout import live_elements
 from clnet.opencl.session import session
 from clnet.planning.candidates import LONGEST
 from clnet.runtime.binding import Step
-from clnet.runtime.replay import Replay, TrainState
+from clnet.runtime.replay import Replay
+from clnet.runtime.train_state import TrainState
 from clnet.variants.training.stencil_gradients import StencilGradients
 from clnet.variants.training.wide import Wide
 

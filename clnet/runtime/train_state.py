@@ -1,0 +1,133 @@
+"""Train states: parameters and the optimiser's state on a device, with snapshots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.nn.relayout import Relayout
+from clnet.opencl.memory import Memory
+from clnet.opencl.session import Session
+
+Array = NDArray[Any]
+
+
+class TrainState:
+    """Parameters and the optimiser's state on a device, with two snapshots.
+
+    Parameters
+    ----------
+    session : Session
+        Of the device.
+    parameters : ndarray, shape [size]
+        Initial values of the flat buffer.
+    state : ndarray, shape [slots, size]
+        Initial state of the optimiser.
+    relayout : Relayout or None
+        From the host's layout to the device's; None: they are the same.
+
+    Attributes
+    ----------
+    size : int
+        Elements of the flat buffer on the device.
+    """
+
+    def __init__(
+        self, session: Session, parameters: Array, state: Array,
+        relayout: Relayout | None = None,
+    ) -> None:
+        self._session = session
+        self._relayout = relayout
+        self._initial: tuple[Array, ...] = ()  # on the host; read for their padding
+        if relayout is not None:
+            self._initial = parameters, state
+            parameters = self._to_device_layout(parameters)
+            state = self._to_device_layout(state)
+        self._dtype = parameters.dtype.name
+        self._slots = len(state)
+        self.size = parameters.size
+        self.parameters = Memory(session, parameters.nbytes)
+        self.state = Memory(session, state.nbytes)
+        self._gradients: Memory | None = None
+        # The last two snapshots, the newest first; states only if asked for.
+        self._snapshots = [Memory(session, parameters.nbytes) for _ in range(2)]
+        self._state_snapshots: list[Memory] = []
+        self._has_state = [False, False]
+        self.parameters.write(session, parameters)
+        for snapshot in self._snapshots:
+            snapshot.write(session, parameters)
+        if state.size:
+            self.state.write(session, state)
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether there is memory for snapshots of the state."""
+        return bool(self._state_snapshots) or self._session.free >= 2 * self._state_size
+
+    def keep(self, whole: bool) -> None:
+        """Take a snapshot after all enqueued steps; the last two are stored.
+
+        Parameters
+        ----------
+        whole : bool
+            Whether it includes the state, so that training can resume from it.
+        """
+        if whole and not self._state_snapshots:
+            self._state_snapshots = [
+                Memory(self._session, self._state_size) for _ in range(2)
+            ]
+        for newest_first in (self._snapshots, self._state_snapshots, self._has_state):
+            newest_first.reverse()
+        self._has_state[0] = whole
+        self._snapshots[0].copy_from(self._session, self.parameters)
+        if whole:
+            self._state_snapshots[0].copy_from(self._session, self.state)
+
+    def restore(self, number: int) -> None:
+        """Restore a snapshot after all enqueued steps.
+
+        Parameters
+        ----------
+        number : int
+            0: the last snapshot; 1: the one before. The state stays if the snapshot has
+            none.
+        """
+        self.parameters.copy_from(self._session, self._snapshots[number])
+        if self._has_state[number]:
+            self.state.copy_from(self._session, self._state_snapshots[number])
+
+    @property
+    def _state_size(self) -> int:
+        return self._slots * self.size * np.dtype(self._dtype).itemsize
+
+    @property
+    def gradients(self) -> Memory:
+        """The flat gradient buffer, zero at first; made at its first use."""
+        if self._gradients is None:
+            size = self.size * np.dtype(self._dtype).itemsize
+            self._gradients = Memory(self._session, size)
+        return self._gradients
+
+    def replace(self, parameters: Array) -> None:
+        """Replace the parameters [size] after all enqueued steps."""
+        self._session.finish()
+        self.parameters.write(self._session, self._to_device_layout(parameters))
+
+    def values(self) -> tuple[Array, Array]:
+        """Return parameters [size] and state [slots, size]."""
+        parameters = self.parameters.read(self._session, self.size, self._dtype)
+        state = self.state.read(self._session, self._slots * self.size, self._dtype)
+        state = state.reshape(self._slots, self.size)
+        return self._to_host_layout(parameters, 0), self._to_host_layout(state, 1)
+
+    def _to_device_layout(self, values: Array) -> Array:
+        """Return values [..., size] in the device's layout."""
+        return values if self._relayout is None else self._relayout.moved(values)
+
+    def _to_host_layout(self, values: Array, number: int) -> Array:
+        """Return values in the host's layout; 0: parameters, 1: state."""
+        if self._relayout is None:
+            return values
+        return self._relayout.moved_back(values, self._initial[number])
