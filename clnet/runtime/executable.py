@@ -150,8 +150,8 @@ class Executable(Binding):
 
         Raises
         ------
-        DeviceError
-            If the device fails.
+        pyopencl.Error, MemoryError
+            If the device fails: see `Session.errors`.
         """
         for output, empty in self._host_outputs:
             output[:] = empty
@@ -182,8 +182,8 @@ class Executable(Binding):
 
         Raises
         ------
-        DeviceError
-            If the device fails.
+        pyopencl.Error, MemoryError
+            If the device fails: see `Session.errors`.
         """
         self._polled = False
         self._enqueue()
@@ -227,8 +227,8 @@ class Executable(Binding):
         ------
         InputError
             If the session does not record times, or no step runs on the device.
-        DeviceError
-            If the device fails.
+        pyopencl.Error, MemoryError
+            If the device fails: see `Session.errors`.
         """
         if not self.session.profiling:
             raise InputError("timed_run needs a session made with profiling=True")
@@ -247,8 +247,8 @@ class Executable(Binding):
 
         Raises
         ------
-        DeviceError
-            If the device fails.
+        pyopencl.Error, MemoryError
+            If the device fails: see `Session.errors`.
         """
         self._refresh()
         seconds = 0.0
