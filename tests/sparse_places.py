@@ -1,4 +1,4 @@
-"""The devices that tests of sparse kernels plan for, and their error bound."""
+"""Emulated devices for tests of sparse kernels, and their error bound."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EPSILON = float(np.finfo("float32").eps)
 
 
 def close(found, expected, sizes, terms):
-    """Whether sums are within rounding; sizes: the sums of their terms' sizes."""
+    """Assert that sums are within rounding; sizes: sums of the terms' magnitudes."""
     unit = EPSILON if found.dtype == np.float32 else np.finfo(found.dtype).eps
     allowed = unit * (LAMBDA * np.sqrt(terms) + 16) * (sizes + 1)
     assert not np.isnan(found).any()
@@ -31,7 +31,7 @@ def close(found, expected, sizes, terms):
 
 @dataclasses.dataclass(frozen=True)
 class Posed:
-    """A variant whose launches are those of another device."""
+    """A variant that describes its launches for another device."""
 
     variant: object
     device: clnet.Device

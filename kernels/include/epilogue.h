@@ -1,4 +1,4 @@
-// How sums end on CPU cores: VECTORS whole vectors of them at once.
+// Epilogue of CPU kernels: VECTORS vectors of accumulators at once.
 //
 // LANES, VECTORS  as in lanes.h, which comes first
 // ACCUMULATE, KEEPS_SUMS, HAS_ACT, HAS_BIAS  as in sparse.h
@@ -8,27 +8,27 @@
 #error "epilogue.h needs ACCUMULATE, KEEPS_SUMS, HAS_ACT and HAS_BIAS"
 #endif
 
-#define COUNT (VECTORS * LANES)  // sums that end together: of rows, or of samples
+#define COUNT (VECTORS * LANES)  // accumulators: of rows, or of samples
 
-// Ends COUNT sums, of which `live` exist. Their places in sums and y are `lds` and
-// `ldy` apart.
+// Bias, activation and stores of the first `live` of COUNT accumulators. Neighbours are
+// `lds` apart in sums (pre-activations), and `ldy` in y.
 #define ACTIVATE(k)                                                                  \
-    ((VEC *)found)[k] = activate(((VEC *)found)[k] + ((const VEC *)biases)[k]);
-inline void epilogue(REAL *found, const int live, __global REAL *sums, const int lds,
-                       __global REAL *y, const int ldy, const REAL *biases)
+    ((VEC *)acc)[k] = activate(((VEC *)acc)[k] + ((const VEC *)biases)[k]);
+inline void epilogue(REAL *acc, const int live, __global REAL *sums, const int lds,
+                     __global REAL *y, const int ldy, const REAL *biases)
 {
 #if ACCUMULATE
-    for (int i = 0; i < live; ++i) found[i] += sums[(size_t)i * lds];
+    for (int i = 0; i < live; ++i) acc[i] += sums[(size_t)i * lds];
 #endif
 #if KEEPS_SUMS
-    for (int i = 0; i < live; ++i) sums[(size_t)i * lds] = found[i];
+    for (int i = 0; i < live; ++i) sums[(size_t)i * lds] = acc[i];
 #endif
 #if HAS_ACT
 #if WIDTH == 8
     EACH(ACTIVATE)
 #else
-    for (int i = 0; i < live; ++i) found[i] = activate(found[i] + biases[i]);
+    for (int i = 0; i < live; ++i) acc[i] = activate(acc[i] + biases[i]);
 #endif
-    for (int i = 0; i < live; ++i) y[(size_t)i * ldy] = found[i];
+    for (int i = 0; i < live; ++i) y[(size_t)i * ldy] = acc[i];
 #endif
 }

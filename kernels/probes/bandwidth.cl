@@ -1,9 +1,8 @@
-// bandwidth: reads memory and does nothing else, for the floors of the benchmarks.
+// bandwidth: memory reads and copies alone, for the benchmarks' roofline.
 //
 // REAL    float or double
-// WIDTH   numbers a load: 4 where work-items stand beside each other, 8 where each has
-//         a core's vector registers for itself
-// UNROLL  loads asked for before the first is used: 8
+// WIDTH   elements of a load: 4 on GPUs, 8 on CPU cores
+// UNROLL  loads in flight: 8
 #if !defined(REAL) || !defined(WIDTH) || !defined(UNROLL)
 #error "bandwidth.cl needs REAL, WIDTH and UNROLL"
 #endif
@@ -11,8 +10,8 @@
 #define JOIN(a, b) JOIN_TEXT(a, b)
 #define VEC JOIN(REAL, WIDTH)
 
-// The sum of data[0], data[step], … data[(count - 1) step], `passes` times over; count
-// is a multiple of UNROLL.
+// The sum of data[0], data[step], … data[(count - 1) * step], `passes` times; count is
+// a multiple of UNROLL.
 inline VEC read(__global const VEC *data, const int count, const int step,
                 const int passes)
 {
@@ -29,7 +28,7 @@ inline VEC read(__global const VEC *data, const int count, const int step,
     return sum[0];
 }
 
-// Neighbours read neighbouring vectors, as GPUs like it.
+// Coalesced reads, for GPUs.
 //
 // data  [count * items]   items: the launch's work-items
 // sums  [items]
@@ -41,16 +40,16 @@ __kernel void read_beside(__global const VEC *data, const int count,
     sums[i] = read(data + i, count, get_global_size(0), 1);
 }
 
-// Each core reads a chunk of its own again and again, so that a small array is read
-// from the cache that it fits in.
+// Each core reads its own chunk repeatedly, so that a small array is read from the
+// cache that it fits in.
 //
 // data     [readers, count]
 // sums     [readers]
 // tickets  [1], 0 at first
-// index map: groups of one work-item, many more than readers; the first to start on
-// each core take the tickets and read for long, the others find none left. (A runtime
-// may give a core several groups to run one after the other: with one group a reader,
-// one core would do all.)
+// index map: groups of one work-item, many more than readers. The first group on each
+// core takes a ticket and reads for long; the others find none left. (A runtime may run
+// several groups in order on one core: with one group per reader, one core could do all
+// the work.)
 __kernel void read_chunks(__global const VEC *data, const int count, const int passes,
                           const int readers, __global VEC *sums,
                           volatile __global int *tickets)
@@ -60,7 +59,7 @@ __kernel void read_chunks(__global const VEC *data, const int count, const int p
         sums[reader] = read(data + (size_t)reader * count, count, 1, passes);
 }
 
-// Each work-item reads a share of its own, once, as cores like it.
+// Each work-item reads its own contiguous share once, for CPU cores.
 //
 // data  [items, count]   items: the launch's work-items
 // sums  [items]

@@ -1,16 +1,16 @@
-// The kernel with which `clnet doctor` tries a device: a reduction through local memory
-// and one activation.
+// doctor: the test kernel of `clnet doctor`, a reduction in local memory and one
+// activation.
 //
 //   x [groups * SIZE], y [groups]
 //
-// Group g stages its SIZE values of x in local memory, halves them stride by stride,
-// and its first work-item writes y[g] = tanh(sum).
+// Group g copies its SIZE values of x to local memory and adds them as a tree; its
+// first work-item stores y[g] = tanh(sum).
 //
 //   stride 4:  0 1 2 3 | 4 5 6 7     item i adds entry i + stride
 //   stride 2:  0 1 | 2 3
 //   stride 1:  0 | 1
 //
-// SIZE  work-items in a group: a power of two
+// SIZE  work-items of a group: a power of two
 #ifndef SIZE
 #error "doctor.cl needs SIZE"
 #endif

@@ -1,10 +1,9 @@
-// rate: multiplies and adds in registers, for the floors of the benchmarks.
+// rate: multiply-adds in registers, for the benchmarks' roofline.
 //
 // REAL    float or double
-// WIDTH   numbers a vector: 4 where work-items stand beside each other, 8 where each
-//         has a core's vector registers for itself
-// CHAINS  independent sums a work-item, enough to hide an operation's latency in the
-//         registers there are: 4 to 12
+// WIDTH   elements of a vector: 4 on GPUs, 8 on CPU cores
+// CHAINS  independent sums of a work-item, which hide an operation's latency and fit in
+//         registers: 4 to 12
 #if !defined(REAL) || !defined(WIDTH) || !defined(CHAINS)
 #error "rate.cl needs REAL, WIDTH and CHAINS"
 #endif
@@ -12,7 +11,7 @@
 #define JOIN(a, b) JOIN_TEXT(a, b)
 #define VEC JOIN(REAL, WIDTH)
 
-// 2 * WIDTH * CHAINS * steps operations a work-item.
+// 2 * WIDTH * CHAINS * steps operations per work-item.
 //
 // sums  [work-items]
 __kernel void multiply_add(const REAL factor, const REAL term, const int steps,

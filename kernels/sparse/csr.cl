@@ -1,29 +1,28 @@
-// csr: a sparse product, row of entries by row of entries, for CPU cores.
+// csr: CSR times vector (SpMV) or times a tile of samples (SpMM), on CPU cores.
 //
-// A work-item takes a run of rows with about as many entries as the other runs have.
+// A work-item takes a run of rows. All runs have about the same number of entries.
 //
-//   run 0   run 1     run 2          bounds: where each run starts, in rows
+//   run 0   run 1     run 2          bounds: the first row of each run
 //   |--|----|--------|-|-|--|-- …    rows, as long as they have entries
 //
-// One sample (TILE 1): LANES entries at a time, their values of x put together in a
-// vector; what is left of a row is added singly. A tile of samples: x is transposed before
-// (transpose.cl), and an entry's value is multiplied with a row of it, whole vectors of
-// samples, whose sums stay in registers. Activations take whole vectors, too: of rows,
-// or of samples.
+// One sample (TILE 1): LANES entries at a time, with gathered values of x; the rest of
+// a row is scalar. A tile of samples: x is transposed before (transpose.cl), and a
+// value multiplies a row of it, whole vectors of samples, with accumulators in
+// registers. Activations are vectorised over rows, or over samples.
 //
 // REAL    float or double
-// LANES   numbers of a vector: 8 of float or 4 of double
+// LANES   elements of a vector: 8 of float or 4 of double
 // TILE    samples of a tile: 1, or VECTORS * LANES
-// VECTORS vectors of sums that end together: 1, 2 or 4
+// VECTORS vectors of accumulators: 1, 2 or 4
 // WIDTH_X values of x
-// SLOTS   1: an entry's value is where a table says; 0: values lie as entries do
+// SLOTS   1: values are gathered through the table `slots`; 0: they lie in CSR order
 // COLUMN  type of the column indices: ushort where they fit, or int
-// and those of epilogue.h
+// and the macros of epilogue.h
 #if !defined(TILE) || !defined(WIDTH_X)
-#error "csr.cl needs the macros that its head names"
+#error "csr.cl needs TILE and WIDTH_X"
 #endif
 #if LANES == 4
-#define WIDTH 1  // vectors of double would call builtins that PoCL does not survive
+#define WIDTH 1  // PoCL crashes in builtins of double vectors
 #else
 #define WIDTH 8
 #endif
@@ -32,15 +31,15 @@
 #include "include/epilogue.h"
 
 #if TILE > 1
-#define START(k) VEC sum##k = 0;
+#define CLEAR(k) VEC sum##k = 0;
 #define ADD(k) sum##k += value * row_of_x[k];
-#define SPREAD(k) ((VEC *)biases)[k] = start;
-#define STORE(k) ((VEC *)found)[k] = sum##k;
+#define BROADCAST(k) ((VEC *)biases)[k] = row_bias;
+#define STORE(k) ((VEC *)acc)[k] = sum##k;
 #endif
 
 // sums[b, r] (+)= sum over the entries of row r:  value * x[b, column]
 //
-// parameters [..]       values start at `weights`, and biases at `bias`
+// parameters [..]       values at `weights`, biases at `bias`
 // starts     [n_out+1]  row r owns entries starts[r] … starts[r + 1] - 1
 // slots, columns [entries]   slots: any int where SLOTS is 0
 // bounds     [runs + 1]
@@ -55,25 +54,25 @@ __kernel void csr(__global const REAL *parameters, const int weights, const int 
 {
     const int from = bounds[get_global_id(0)], to = bounds[get_global_id(0) + 1];
     __global const REAL *values = parameters + weights;
-    REAL found[COUNT] __attribute__((aligned(32)));
+    REAL acc[COUNT] __attribute__((aligned(32)));
     REAL biases[COUNT] __attribute__((aligned(32)));
 #if TILE == 1
-    // Rows' entries stay in cache from sample to sample.
+    // The rows' entries stay in cache from sample to sample.
     for (int row = from; row < to; row += COUNT) {
         const int rows = min(COUNT, to - row);
         for (int i = 0; i < COUNT; ++i) {
             biases[i] = HAS_BIAS && i < rows ? parameters[bias + row + i] : (REAL)0;
-            found[i] = 0;
+            acc[i] = 0;
         }
         for (size_t b = 0; b < batch; ++b) {
             for (int i = 0; i < rows; ++i)
-                found[i] = dot(values, slots, columns, starts[row + i],
+                acc[i] = dot(values, slots, columns, starts[row + i],
                                starts[row + i + 1], source + b * ldx);
             __global REAL *s = sums + b * lds + row, *out = y + b * ldy + row;
-            if (rows == COUNT)  // a number that the compiler knows
-                epilogue(found, COUNT, s, 1, out, 1, biases);
+            if (rows == COUNT)  // a constant, which the compiler can unroll
+                epilogue(acc, COUNT, s, 1, out, 1, biases);
             else
-                epilogue(found, rows, s, 1, out, 1, biases);
+                epilogue(acc, rows, s, 1, out, 1, biases);
         }
     }
 #else
@@ -81,7 +80,7 @@ __kernel void csr(__global const REAL *parameters, const int weights, const int 
         __global const REAL *x = source + sample * (WIDTH_X + 1);
         const int samples = min(TILE, batch - (int)sample);
         for (int row = from; row < to; ++row) {
-            EACH(START)
+            EACH(CLEAR)
             for (int e = starts[row]; e < starts[row + 1]; ++e) {
                 const VEC value = VALUE(e);
                 __global const VEC *row_of_x =
@@ -89,10 +88,10 @@ __kernel void csr(__global const REAL *parameters, const int weights, const int 
                 EACH(ADD)
             }
             EACH(STORE)
-            const VEC start = HAS_BIAS ? parameters[bias + row] : (REAL)0;
-            EACH(SPREAD)
-            epilogue(found, samples, sums + sample * lds + row, lds,
-                       y + sample * ldy + row, ldy, biases);
+            const VEC row_bias = HAS_BIAS ? parameters[bias + row] : (REAL)0;
+            EACH(BROADCAST)
+            epilogue(acc, samples, sums + sample * lds + row, lds,
+                     y + sample * ldy + row, ldy, biases);
         }
     }
 #endif

@@ -1,6 +1,6 @@
-// Rows of entries for CPU cores: the product of a row and one sample.
+// CSR rows on CPU cores: the dot product of a row and one sample.
 //
-// SLOTS   1: an entry's value is where a table says; 0: values lie as entries do
+// SLOTS   1: values are gathered through the table `slots`; 0: they lie in CSR order
 // COLUMN  type of the column indices: ushort where they fit, or int
 // LANES, VECTORS  as in lanes.h
 // REAL    float or double; activations.h comes first
@@ -15,15 +15,15 @@
 #define VALUE(e) values[e]
 #endif
 
-#define FOUR(A, e) A(e), A(e + 1), A(e + 2), A(e + 3)
+#define GATHER_4(A, e) A(e), A(e + 1), A(e + 2), A(e + 3)
 #if LANES == 8
-#define MANY(A, e) (VEC)(FOUR(A, e), FOUR(A, e + 4))
+#define GATHER(A, e) (VEC)(GATHER_4(A, e), GATHER_4(A, e + 4))
 #else
-#define MANY(A, e) (VEC)(FOUR(A, e))
+#define GATHER(A, e) (VEC)(GATHER_4(A, e))
 #endif
-#define FACTOR(e) x[columns[e]]
+#define OPERAND(e) x[columns[e]]
 
-// The entries e … end - 1 times x.
+// The dot product of entries e … end - 1 and x.
 inline REAL dot(__global const REAL *values, __global const int *slots,
                 __global const COLUMN *columns, int e, const int end,
                 __global const REAL *x)
@@ -32,10 +32,10 @@ inline REAL dot(__global const REAL *values, __global const int *slots,
     REAL sum = 0;
     for (; e + LANES <= end; e += LANES)
 #if SLOTS
-        sums += MANY(VALUE, e) * MANY(FACTOR, e);
+        sums += GATHER(VALUE, e) * GATHER(OPERAND, e);
 #else
-        sums += *(__global const VecUnaligned *)(values + e) * MANY(FACTOR, e);
+        sums += *(__global const VecUnaligned *)(values + e) * GATHER(OPERAND, e);
 #endif
-    for (; e < end; ++e) sum += VALUE(e) * FACTOR(e);
+    for (; e < end; ++e) sum += VALUE(e) * OPERAND(e);
     return sum + lane_sum(sums);
 }

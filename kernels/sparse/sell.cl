@@ -1,33 +1,34 @@
-// sell: a product of slices of rows whose k-th entries lie side by side, on GPUs.
+// sell: sliced ELL (SELL-C-sigma, clnet/nn/storage/sell.py) or ELL times x, on GPUs.
 //
-// Sliced ELL (SELL-C-sigma, clnet/nn/storage/sell.py) and ELL, of which HEIGHT
-// neighbouring rows are a slice. A work-group takes a slice; parts of it take every
-// PARTS-th entry of the rows, so that also few rows fill a device.
+// A slice is HEIGHT rows whose k-th entries lie side by side; of ELL, any HEIGHT
+// neighbouring rows. A work-group takes a slice. Its PARTS parts divide the rows'
+// entries (slice-k): part p takes the entries p, p + PARTS, …, so that few rows, too,
+// fill a device.
 //
 //   slice:  row     a0 b0 c0 d0 …     k = 0   part 0    slot = start + k * stride + row
 //                   a1 b1 c1 d1 …         1   part 1
 //                   a2 b2 c2 d2 …         2   part 0
 //
-// One sample (TILE 1): a work-item holds the sums of VECTOR rows, read as one vector; x
-// is in local memory where that is STAGED. A tile of samples: a work-item holds one
-// row's sums for 4 samples, and x is transposed before (transpose.cl).
+// One sample (TILE 1): a work-item accumulates VECTOR rows, read as one vector; x is in
+// local memory with STAGED. A tile of samples: a work-item accumulates one row for 4
+// samples, and x is transposed before (transpose.cl).
 //
 // REAL    float or double
 // HEIGHT  rows of a slice
 // TILE    samples of a tile: 1, or 4 and more
 // VECTOR  rows of a work-item: 4, or 1 where slices are not aligned (TILE 1 only)
-// PARTS   parts of a slice
-// UNROLL  vectors of entries asked for before the first is used
+// PARTS   parts of a slice (slice-k)
+// UNROLL  vectors of entries in flight
 // STAGED  1: x is copied to local memory (TILE 1 only)
 // WIDTH_X values of x
 // COLUMN  type of the column indices: ushort where they fit, or int
-// and those of sparse.h
+// and the macros of sparse.h
 #define WIDTH 1
 #include "include/activations.h"
 #include "sparse/sparse.h"
 #if !defined(HEIGHT) || !defined(TILE) || !defined(VECTOR) || !defined(PARTS)        \
     || !defined(UNROLL) || !defined(STAGED) || !defined(WIDTH_X) || !defined(COLUMN)
-#error "sell.cl needs the macros that its head names"
+#error "sell.cl needs the shape of its tiles, UNROLL, STAGED, WIDTH_X and COLUMN"
 #endif
 
 #define VEC JOIN(REAL, 4)
@@ -41,32 +42,32 @@
 #define GROUP (PARTS * ITEMS)
 
 #if TILE > 1
-#define HELD VEC
-#define READ REAL
-#define INDICES int
-#define VALUES_AT(i) values[i]
-#define COLUMNS_AT(i) columns[i]
+#define ACC VEC
+#define VALUES REAL
+#define COLUMNS int
+#define LOAD_VALUES(i) values[i]
+#define LOAD_COLUMNS(i) columns[i]
 #elif VECTOR == 4
-#define HELD VEC
-#define READ VEC
-#define INDICES int4
-#define VALUES_AT(i) (*(__global const VEC *)(values + (i)))
-#define COLUMNS_AT(i) convert_int4(*(__global const JOIN(COLUMN, 4) *)(columns + (i)))
+#define ACC VEC
+#define VALUES VEC
+#define COLUMNS int4
+#define LOAD_VALUES(i) (*(__global const VEC *)(values + (i)))
+#define LOAD_COLUMNS(i) convert_int4(*(__global const JOIN(COLUMN, 4) *)(columns + (i)))
 #else
-#define HELD REAL
-#define READ REAL
-#define INDICES int
-#define VALUES_AT(i) values[i]
-#define COLUMNS_AT(i) columns[i]
+#define ACC REAL
+#define VALUES REAL
+#define COLUMNS int
+#define LOAD_VALUES(i) values[i]
+#define LOAD_COLUMNS(i) columns[i]
 #endif
 #define ADD(k, s) sum.s += k < length.s ? v[u].s * x[c[u].s] : (REAL)0;
 
 // sums[b, r] (+)= sum over the entries of row r:  value * x[b, column]
 //
-// parameters [..]   values start at `weights`, and biases at `bias`
-// starts   [slices]           the first slot of each slice; the next k is `stride` on
+// parameters [..]   values at `weights`, biases at `bias`
+// starts   [slices]           the first slot of each slice; entry k is k * stride on
 // lengths  [slices * HEIGHT]  entries of each row of each slice, 0 for none
-// order    [slices * HEIGHT]  which row of the matrix it is
+// order    [slices * HEIGHT]  the row of the matrix of each row of the slices
 // columns  [slots]
 // source   [batch, ldx]       x; or transposed [tiles][WIDTH_X + 1][TILE]
 // sums [batch, lds]   y [batch, ldy]   as in sparse.h
@@ -95,28 +96,28 @@ void sell(__global const REAL *parameters, const int weights, const int bias,
     __global const REAL *x = source + sample * (WIDTH_X + 1);
     const int lane = item % (TILE / 4);
 #endif
-    HELD sum = 0;
+    ACC sum = 0;
 #if TILE > 1
     const int row = item / (TILE / 4);
-    const int length = lengths[row], most = length;
+    const int length = lengths[row], longest = length;
 #elif VECTOR == 4
     const int row = 4 * item;
     const int4 length = *(__global const int4 *)(lengths + row);
-    const int most = max(max(length.s0, length.s1), max(length.s2, length.s3));
+    const int longest = max(max(length.s0, length.s1), max(length.s2, length.s3));
 #else
     const int row = item;
-    const int length = lengths[row], most = length;
+    const int length = lengths[row], longest = length;
 #endif
     __global const REAL *values = parameters + weights + starts[slice] + row;
     columns += starts[slice] + row;
-    for (int begin = part; begin < most; begin += UNROLL * PARTS) {
-        READ v[UNROLL];
-        INDICES c[UNROLL];
+    for (int begin = part; begin < longest; begin += UNROLL * PARTS) {
+        VALUES v[UNROLL];
+        COLUMNS c[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
-            const size_t at = (size_t)min(begin + u * PARTS, most - 1) * stride;
-            v[u] = VALUES_AT(at);
-            c[u] = COLUMNS_AT(at);
+            const size_t slot = (size_t)min(begin + u * PARTS, longest - 1) * stride;
+            v[u] = LOAD_VALUES(slot);
+            c[u] = LOAD_COLUMNS(slot);
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
@@ -141,25 +142,25 @@ void sell(__global const REAL *parameters, const int weights, const int bias,
             REAL total = 0;
             for (int p = 0; p < PARTS; ++p)
                 total += partial[p * PITCH + r * (TILE + 4) + s];
-            finish(total, sums + out, lds, y + out, ldy,
-                   HAS_BIAS ? parameters[bias + out] : (REAL)0, sample + s);
+            epilogue(total, sums + out, lds, y + out, ldy,
+                     HAS_BIAS ? parameters[bias + out] : (REAL)0, sample + s);
         }
     }
 #else
-    *(__local HELD *)(partial + part * PITCH + row) = sum;
+    *(__local ACC *)(partial + part * PITCH + row) = sum;
     barrier(CLK_LOCAL_MEM_FENCE);
-    // Some parts' sums by each work-item, and then those.
-    __local REAL added[GROUP];
+    // Reduction in two steps: GROUP / HEIGHT work-items for each row, then one.
+    __local REAL reduced[GROUP];
     const int r = id % HEIGHT, first = id / HEIGHT;
     REAL total = 0;
     for (int p = first; p < PARTS; p += GROUP / HEIGHT) total += partial[p * PITCH + r];
-    added[id] = total;
+    reduced[id] = total;
     barrier(CLK_LOCAL_MEM_FENCE);
     if (id < HEIGHT && slice * HEIGHT + id < n_out) {
-        for (int i = id + HEIGHT; i < GROUP; i += HEIGHT) total += added[i];
+        for (int i = id + HEIGHT; i < GROUP; i += HEIGHT) total += reduced[i];
         const int out = order[id];
-        finish(total, sums + out, lds, y + out, ldy,
-               HAS_BIAS ? parameters[bias + out] : (REAL)0, sample);
+        epilogue(total, sums + out, lds, y + out, ldy,
+                 HAS_BIAS ? parameters[bias + out] : (REAL)0, sample);
     }
 #endif
 }

@@ -1,79 +1,80 @@
-// sparse_team: a sparse product, a team of work-items a row of entries, on GPUs.
+// sparse_team: CSR times x, one team of work-items per row, on GPUs.
 //
 // Bell and Garland, "Efficient sparse matrix-vector multiplication on CUDA" (2008),
-// give a row to a warp. Here the team's size is free, entries are read four at a time,
-// and what is gathered is near: for one sample x is first copied to local memory, whose
-// banks serve scattered reads many times as fast as a cache's lines; for a tile of
-// samples x is transposed before (transpose.cl), so that an entry reads one row of TILE values.
+// give a row to a warp. Here the team's size is free, and entries are read four e a
+// time. Gathers stay local: for one sample x is first copied to local memory, whose
+// banks serve scattered reads many times as fast as cache lines do; for a tile of
+// samples x is transposed before (transpose.cl), so that an entry reads one row of TILE
+// values.
 //
-//   row of entries   | 0 1 2 3 | 4 5 6 7 | 8 … |     read as aligned vectors; what
-//   team, PARTS 2      part 0    part 1   part 0     belongs to other rows counts zero
+//   row of entries   | 0 1 2 3 | 4 5 6 7 | 8 … |     read as aligned vectors; entries
+//   team, PARTS 2      part 0    part 1   part 0     of other rows are masked
 //
 //   a part is LANES work-items, each with 4 of the tile's samples (TILE 1: one)
 //
-// Teams of a group walk along their rows together: where columns ascend, they read the
-// same part of x at about the same time.
+// Teams of a group advance along their rows together: where columns ascend, they read
+// the same part of x e about the same time.
 //
 // REAL    float or double
 // TILE    samples of a tile: 1, or 4 and more
-// PARTS   parts of a row: a power of two
+// PARTS   parts of a row (slice-k): a power of two
 // ROWS    rows of a group
 // GROUP   work-items of a group
-// UNROLL  vectors of entries asked for before the first is used
-// STAGES  how often a stretch of x is copied to local memory; 0: never (TILE 1 only)
-// STAGE   values of such a stretch
+// UNROLL  vectors of entries in flight
+// STAGES  stages in which x is copied to local memory; 0: x is not copied (TILE 1 only)
+// STAGE   values of x of a stage
 // WIDTH_X values of x
-// SLOTS   1: an entry's value is where a table says; 0: values lie as entries do
+// SLOTS   1: values are gathered through the table `slots`; 0: they lie in CSR order
 // COLUMN  type of the column indices: ushort where they fit, or int
-// and those of sparse.h
+// and the macros of sparse.h
 #define WIDTH 1
 #include "include/activations.h"
 #include "sparse/sparse.h"
 #if !defined(TILE) || !defined(PARTS) || !defined(ROWS) || !defined(GROUP)           \
     || !defined(UNROLL) || !defined(STAGES) || !defined(STAGE)                       \
     || !defined(WIDTH_X) || !defined(SLOTS) || !defined(COLUMN)
-#error "sparse_team.cl needs the macros that its head names"
+#error "sparse_team.cl needs the shape of its tiles, UNROLL, SLOTS and COLUMN"
 #endif
 
 #define VEC JOIN(REAL, 4)
 #if TILE == 1
 #define LANES 1
-#define LANE REAL
-#define PITCH (PARTS + 1)  // odd: no bank is met twice
+#define ACC REAL
+#define PITCH (PARTS + 1)  // odd: no bank conflicts
 #else
 #define LANES (TILE / 4)
-#define LANE VEC
+#define ACC VEC
 #define PITCH (PARTS * TILE + 4)
 #endif
 #define ITEMS (PARTS * LANES)
 #define TEAMS (GROUP / ITEMS)
 
 #if STAGES > 1
-#define CUTS STAGES  // of a row's entries: each stage's lie together
-#define PLACE(k) (at + k >= first && at + k < end ? c[u].s##k - stage * STAGE : 0)
+#define SEGMENTS STAGES  // of a row: the entries of one stage each
+#define X_INDEX(k) (e + k >= first && e + k < end ? c[u].s##k - stage * STAGE : 0)
 #else
-#define CUTS 1
-#define PLACE(k) c[u].s##k
+#define SEGMENTS 1
+#define X_INDEX(k) c[u].s##k
 #endif
 #if TILE == 1
-// A value of another row may meet NaN: the product is left out, not multiplied by zero.
+// Entries of other rows are masked by selection: zero times a NaN of x would be NaN.
 #define ADD(k)                                                                       \
-    sum += at + k >= first && at + k < end ? v[u].s##k * x[PLACE(k)] : (REAL)0;
+    sum += e + k >= first && e + k < end ? v[u].s##k * x[X_INDEX(k)] : (REAL)0;
 #else
 #define ADD(k)                                                                       \
     {                                                                                \
-        const bool mine = at + k >= first && at + k < end;                           \
-        const int column = mine ? c[u].s##k : WIDTH_X;                               \
-        sum += (mine ? v[u].s##k : (REAL)0)                                          \
+        const bool live = e + k >= first && e + k < end;                             \
+        const int column = live ? c[u].s##k : WIDTH_X;                               \
+        sum += (live ? v[u].s##k : (REAL)0)                                          \
                * ((__global const VEC *)x)[column * LANES + lane];                   \
     }
 #endif
 
 // sums[b, r] (+)= sum over the entries of row r:  value * x[b, column]
 //
-// parameters [..]           values start at `weights`, and biases at `bias`
-// starts     [n_out * CUTS + 1]   in stage s row r has entries starts[r * CUTS + s] …
-//                           starts[r * CUTS + s + 1] - 1
+// parameters [..]           values at `weights`, biases at `bias`
+// starts     [n_out * SEGMENTS + 1]   in stage s row r has entries
+//                           starts[r * SEGMENTS + s] … starts[r * SEGMENTS + s + 1] - 1
 // slots, columns [entries, padded to vectors]   slots: any int where SLOTS is 0
 // source     [batch, ldx]   x; or transposed [tiles][WIDTH_X + 1][TILE]
 // sums [batch, lds]   y [batch, ldy]   as in sparse.h
@@ -98,27 +99,27 @@ void sparse_team(__global const REAL *parameters, const int weights, const int b
     __global const REAL *x = source + sample * (WIDTH_X + 1);
 #endif
     __global const REAL *values = parameters + weights;
-    for (int stage = 0; stage < CUTS; ++stage) {
+    for (int stage = 0; stage < SEGMENTS; ++stage) {
 #if STAGES
         const int values_of_x = min(STAGE, WIDTH_X - stage * STAGE);
-        barrier(CLK_LOCAL_MEM_FENCE);  // the stretch before has been read
+        barrier(CLK_LOCAL_MEM_FENCE);  // the stage before has been read
         for (int i = id; i < values_of_x; i += GROUP)
             x[i] = source[sample * ldx + stage * STAGE + i];
         barrier(CLK_LOCAL_MEM_FENCE);
 #endif
         for (int r = id / ITEMS; r < ROWS; r += TEAMS) {
             const int row = block + r;
-            const int first = row < n_out ? starts[row * CUTS + stage] : 0;
-            const int end = row < n_out ? starts[row * CUTS + stage + 1] : 0;
-            const int stop = (end + 3) / 4;
-            LANE sum = 0;
-            for (int vector = first / 4 + part; vector < stop;
+            const int first = row < n_out ? starts[row * SEGMENTS + stage] : 0;
+            const int end = row < n_out ? starts[row * SEGMENTS + stage + 1] : 0;
+            const int last = (end + 3) / 4;
+            ACC sum = 0;
+            for (int vector = first / 4 + part; vector < last;
                  vector += UNROLL * PARTS) {
                 VEC v[UNROLL];
                 int4 c[UNROLL];
 #pragma unroll
                 for (int u = 0; u < UNROLL; ++u) {
-                    const int i = min(vector + u * PARTS, stop - 1);
+                    const int i = min(vector + u * PARTS, last - 1);
 #if SLOTS
                     const int4 s = ((__global const int4 *)slots)[i];
                     v[u] = (VEC)(values[s.s0], values[s.s1], values[s.s2],
@@ -130,7 +131,7 @@ void sparse_team(__global const REAL *parameters, const int weights, const int b
                 }
 #pragma unroll
                 for (int u = 0; u < UNROLL; ++u) {
-                    const int at = 4 * (vector + u * PARTS);
+                    const int e = 4 * (vector + u * PARTS);
                     ADD(0) ADD(1) ADD(2) ADD(3)
                 }
             }
@@ -147,8 +148,8 @@ void sparse_team(__global const REAL *parameters, const int weights, const int b
         if (row < n_out && sample + s < batch) {
             REAL sum = 0;
             for (int p = 0; p < PARTS; ++p) sum += partial[r * PITCH + p * TILE + s];
-            finish(sum, sums + row, lds, y + row, ldy,
-                   HAS_BIAS ? parameters[bias + row] : (REAL)0, sample + s);
+            epilogue(sum, sums + row, lds, y + row, ldy,
+                     HAS_BIAS ? parameters[bias + row] : (REAL)0, sample + s);
         }
     }
 }

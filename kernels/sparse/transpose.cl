@@ -1,25 +1,24 @@
-// transpose: tiles of samples side by side, so that a feature's values of a tile lie in a
-// row.
+// transpose: from samples in rows to tiles of TILE samples with features in rows.
 //
 //   x [batch, ldx]                    transposed [tiles][width + 1][TILE]
 //   sample 0   a b c d …              a e …   feature 0: samples 0 … TILE - 1
 //   sample 1   e f g h …              b f …   feature 1
 //
-// Samples past the batch are zeros. Row `width` of a tile is never written: it stays
-// zero, and is what kernels read for a feature that is none.
+// Samples past the batch are zeros. Row `width` of a tile is never written and stays
+// zero: kernels read it in place of padding.
 //
 // REAL   float or double
 // TILE   samples of a tile
-// BLOCK  features that a group turns
-// GROUP  work-items of a group; 1: one that loops, as CPU cores like it
+// BLOCK  features of a group
+// GROUP  work-items of a group; 1: a sequential loop, for CPU cores
 #if !defined(TILE) || !defined(BLOCK) || !defined(GROUP)
 #error "transpose.cl needs TILE, BLOCK and GROUP"
 #endif
 
 // index map: work-group (block of features, tile)
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
-void transpose(__global const REAL *x, const int ldx, __global REAL *transposed, const int width,
-          const int batch)
+void transpose(__global const REAL *x, const int ldx, __global REAL *transposed,
+               const int width, const int batch)
 {
     const int first = get_group_id(0) * BLOCK;
     const size_t sample = get_group_id(1) * TILE;
@@ -32,7 +31,7 @@ void transpose(__global const REAL *x, const int ldx, __global REAL *transposed,
         for (int s = 0; s < TILE; ++s)
             transposed[c * TILE + s] = s < samples ? x[(size_t)s * ldx + c] : (REAL)0;
 #else
-    // The pitch is odd: neither reading nor writing meets a bank twice.
+    // The odd pitch avoids bank conflicts in reads and writes.
     __local REAL block[BLOCK * (TILE + 1)];
     const int id = get_local_id(0);
     for (int i = id; i < BLOCK * TILE; i += GROUP) {

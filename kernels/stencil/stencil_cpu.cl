@@ -1,29 +1,28 @@
-// stencil_cpu: locally connected layers in the shape that CPU cores like, one or
-// several in one launch.
+// stencil_cpu: one or several locally connected layers in one launch, on CPU cores.
 //
 // A task is a tile of the last layer's rows for some samples. Through several layers
-// the tile is a trapezoid: a layer's rows need WINDOW - 1 more of the layer before,
-// which neighbouring tiles compute too, so that nobody waits for anybody (overlapped
+// the tile is a trapezoid: the halo grows by WINDOW - 1 rows per layer. Neighbouring
+// tiles compute the halo redundantly, so that no task waits for another (overlapped
 // tiling: Krishnamoorthy et al., "Effective automatic parallelization of stencil
-// computations", 2007). Inner values stay in a worker's buffer, which its cache holds,
+// computations", 2007). Inner values stay in a worker's buffer, which fits its cache,
 // and each layer overwrites the one before.
 //
-//   x        |-----------------------|      the tile and what it grows by
+//   x        |-----------------------|      the tile and its halo
 //   layer 0    |-------------------|        LAYERS - 1 layers into the buffer
 //   layer 1      |---------------|          the last one into y
 //
 // WINDOW      inputs of a row, at least 1
 // LAYERS      at least 1
-// BIAS_STEP   from one row's bias to the next: 1, or 0 where all share one
+// BIAS_STEP   stride of the biases: 1, or 0 where all rows share one
 // HAS_BIAS    1 or 0
 // LINE        values that bands are padded to (storage/local.py)
-// STREAM      1: y is not read again soon, and stored past the cache
-// ACTIVATION, STEEPNESS, LIMIT  the layers' function (activations.h)
+// STREAM      1: y bypasses the caches (non-temporal stores)
+// ACTIVATION, STEEPNESS, LIMIT  the layers' activation (activations.h)
 #define WIDTH 8
 #include "include/activations.h"
 #if !defined(ACTIVATION) || !defined(HAS_BIAS) || !defined(BIAS_STEP) \
     || !defined(WINDOW) || !defined(LAYERS) || !defined(LINE) || !defined(STREAM)
-#error "stencil_cpu.cl needs the function, the bias, WINDOW, LAYERS, LINE and STREAM"
+#error "stencil_cpu.cl needs activation, bias, WINDOW, LAYERS, LINE and STREAM"
 #endif
 
 typedef VAL __attribute__((aligned(4))) VAL_UNALIGNED;
@@ -31,14 +30,14 @@ typedef VAL __attribute__((aligned(4))) VAL_UNALIGNED;
 #define STORE(p, v) *(__global VAL_UNALIGNED *)(p) = v
 
 #if STREAM && defined(__clang__)
-#define STORE_PAST_CACHE(p, v) __builtin_nontemporal_store(v, (__global VAL *)(p))
+#define STORE_STREAMING(p, v) __builtin_nontemporal_store(v, (__global VAL *)(p))
 #else
-#define STORE_PAST_CACHE(p, v) STORE(p, v)
+#define STORE_STREAMING(p, v) STORE(p, v)
 #endif
 
-// f of the sums of 8 rows from row i on.
-inline VAL eight(__global const REAL *w, const size_t pitch, __global const REAL *bias,
-                 __global const REAL *in, const int i)
+// The outputs of rows i … i + 7.
+inline VAL rows_8(__global const REAL *w, const size_t pitch, __global const REAL *bias,
+                  __global const REAL *in, const int i)
 {
     VAL sum = HAS_BIAS ? (BIAS_STEP ? LOAD(bias + i) : CONST(*bias)) : CONST(0);
 #pragma unroll
@@ -46,26 +45,26 @@ inline VAL eight(__global const REAL *w, const size_t pitch, __global const REAL
     return activate(sum);
 }
 
-// The first `count` of 8 values.
-inline void store_some(__global REAL *out, const VAL v, const int count)
+// Stores the first `count` of 8 values.
+inline void store_partial(__global REAL *out, const VAL v, const int count)
 {
-    REAL part[8] __attribute__((aligned(32)));
-    *(VAL *)part = v;
-    for (int j = 0; j < count; ++j) out[j] = part[j];
+    REAL values[8] __attribute__((aligned(32)));
+    *(VAL *)values = v;
+    for (int j = 0; j < count; ++j) out[j] = values[j];
 }
 
-// Rows [0, rows) of a layer, from x: nothing past the row's end is read.
-inline void from_input(__global const REAL *w, const size_t pitch,
-                       __global const REAL *bias, __global const REAL *x,
-                       __global REAL *out, const int rows)
+// Rows [0, rows) of the first layer, from x: no read past the sample's end.
+inline void first_layer(__global const REAL *w, const size_t pitch,
+                        __global const REAL *bias, __global const REAL *x,
+                        __global REAL *out, const int rows)
 {
     int i = 0;
 #if STREAM
     if (((size_t)out & 31) == 0)
         for (; i + 8 <= rows; i += 8)
-            STORE_PAST_CACHE(out + i, eight(w, pitch, bias, x, i));
+            STORE_STREAMING(out + i, rows_8(w, pitch, bias, x, i));
 #endif
-    for (; i + 8 <= rows; i += 8) STORE(out + i, eight(w, pitch, bias, x, i));
+    for (; i + 8 <= rows; i += 8) STORE(out + i, rows_8(w, pitch, bias, x, i));
     if (i == rows) return;
     REAL sums[8] __attribute__((aligned(32)));
     *(VAL *)sums = CONST(0);
@@ -74,46 +73,47 @@ inline void from_input(__global const REAL *w, const size_t pitch,
         for (int r = 0; r < WINDOW; ++r) sum += w[r * pitch + i + j] * x[i + j + r];
         sums[j] = sum;
     }
-    store_some(out + i, activate(*(VAL *)sums), rows - i);
+    store_partial(out + i, activate(*(VAL *)sums), rows - i);
 }
 
 #if LAYERS > 1
-// Rows [0, rows) of a layer, in place: the buffer has room for whole vectors.
-inline void in_place(__global const REAL *w, const size_t pitch,
-                     __global const REAL *bias, __global REAL *values, const int rows)
+// Rows [0, rows) of an inner layer, in place: the buffer is padded to whole vectors.
+inline void inner_layer(__global const REAL *w, const size_t pitch,
+                        __global const REAL *bias, __global REAL *values,
+                        const int rows)
 {
     for (int i = 0; i < rows; i += 8) {
-        const VAL v = eight(w, pitch, bias, values, i);
+        const VAL v = rows_8(w, pitch, bias, values, i);
         STORE(values + i, v);
     }
 }
 
 // Rows [0, rows) of the last layer.
-inline void to_output(__global const REAL *w, const size_t pitch,
-                      __global const REAL *bias, __global const REAL *values,
-                      __global REAL *y, const int rows)
+inline void last_layer(__global const REAL *w, const size_t pitch,
+                       __global const REAL *bias, __global const REAL *values,
+                       __global REAL *y, const int rows)
 {
     int i = 0;
-    for (; i + 8 <= rows; i += 8) STORE(y + i, eight(w, pitch, bias, values, i));
-    if (i < rows) store_some(y + i, eight(w, pitch, bias, values, i), rows - i);
+    for (; i + 8 <= rows; i += 8) STORE(y + i, rows_8(w, pitch, bias, values, i));
+    if (i < rows) store_partial(y + i, rows_8(w, pitch, bias, values, i), rows - i);
 }
 #endif
 
-// y[b, :] = the layers' output for x[b, :]; row i of a layer reads its inputs i … i +
-// WINDOW - 1
+// y[b, :] = the last layer's output for x[b, :]; row i of a layer reads the inputs i …
+// i + WINDOW - 1
 //
-// parameters [..]         value r of a layer's row i at weights + r * pitch + i, the
-//                         pitch being its rows in whole cache lines (storage/local.py)
-// offsets    [LAYERS, 2]  where each layer's weights are, and its bias
+// parameters [..]         value r of a layer's row i at weights + r * pitch + i; pitch:
+//                         the layer's rows, rounded up to LINE (storage/local.py)
+// offsets    [LAYERS, 2]  of each layer's weights and biases
 // x          [batch, ldx]   y [batch, ldy]
 // buffers    [workers, room]   room: tile + LAYERS * (WINDOW - 1) + 8, in whole lines
-// index map: work-item = worker, with a share of the tasks in a row; task = tile *
+// index map: work-item = worker, with a contiguous share of the tasks; task = tile *
 // blocks + block: `tile` rows of the last layer, `block` samples
-__kernel void layers(__global const REAL *parameters, __global const int *offsets,
-                     __global const REAL *x, const int ldx, __global REAL *y,
-                     const int ldy, __global REAL *buffers, const int room,
-                     const int n_in, const int batch, const int tile, const int block,
-                     const int tasks)
+__kernel void stencil_cpu(__global const REAL *parameters, __global const int *offsets,
+                          __global const REAL *x, const int ldx, __global REAL *y,
+                          const int ldy, __global REAL *buffers, const int room,
+                          const int n_in, const int batch, const int tile,
+                          const int block, const int tasks)
 {
     const int worker = get_global_id(0), workers = get_global_size(0);
     const int n_out = n_in - LAYERS * (WINDOW - 1);
@@ -127,20 +127,20 @@ __kernel void layers(__global const REAL *parameters, __global const int *offset
             __global const REAL *in = x + b * ldx + start;
             __global REAL *out = y + b * ldy + start;
             for (int k = 0; k < LAYERS; ++k) {
-                const int further = (LAYERS - 1 - k) * (WINDOW - 1);
-                const size_t pitch = (n_out + further + LINE - 1) / LINE * LINE;
+                const int halo = (LAYERS - 1 - k) * (WINDOW - 1);
+                const size_t pitch = (n_out + halo + LINE - 1) / LINE * LINE;
                 __global const REAL *w = parameters + offsets[2 * k] + start;
                 __global const REAL *bias =
                     parameters + offsets[2 * k + 1] + BIAS_STEP * start;
 #if LAYERS > 1
                 if (k == 0)
-                    from_input(w, pitch, bias, in, buffer, rows + further);
+                    first_layer(w, pitch, bias, in, buffer, rows + halo);
                 else if (k < LAYERS - 1)
-                    in_place(w, pitch, bias, buffer, rows + further);
+                    inner_layer(w, pitch, bias, buffer, rows + halo);
                 else
-                    to_output(w, pitch, bias, buffer, out, rows);
+                    last_layer(w, pitch, bias, buffer, out, rows);
 #else
-                from_input(w, pitch, bias, in, out, rows);
+                first_layer(w, pitch, bias, in, out, rows);
 #endif
             }
         }

@@ -1,8 +1,8 @@
-// stencil_reduction: a locally connected layer, each row's window divided among a team.
+// stencil_reduction: a locally connected layer, a team of work-items per row.
 //
 // The fifth study parallelised either the loop over rows (stencil, stencil_cpu) or, as
-// here, that over a row's window: the work-items of a team multiply an input each, and
-// add up their products in local memory as a tree.
+// here, the loop over a row's window: a team's work-items multiply an input each, and a
+// tree reduction in local memory adds the products.
 //
 //   inputs    | x0 | x1 | x2 | x3 | x4 |     WINDOW 5, ITEMS 4
 //   work-item    0    1    2    3    0
@@ -14,14 +14,14 @@
 // WINDOW     inputs of a row, at least 1
 // ITEMS      work-items of a row: a power of two, 1 to GROUP
 // GROUP      work-items of a group: a multiple of ITEMS; usually 256
-// BIAS_STEP  from one row's bias to the next: 1, or 0 where all share one
+// BIAS_STEP  stride of the biases: 1, or 0 where all rows share one
 // HAS_BIAS   1 or 0
-// ACTIVATION, STEEPNESS, LIMIT  the layer's function (activations.h)
+// ACTIVATION, STEEPNESS, LIMIT  the layer's activation (activations.h)
 #define WIDTH 1
 #include "include/activations.h"
 #if !defined(ACTIVATION) || !defined(WINDOW) || !defined(ITEMS) || !defined(GROUP) \
     || !defined(HAS_BIAS) || !defined(BIAS_STEP)
-#error "stencil_reduction.cl needs the function, the bias, WINDOW, ITEMS and GROUP"
+#error "stencil_reduction.cl needs activation, bias, WINDOW, ITEMS and GROUP"
 #endif
 
 // y[b, i] = f(sum over r:  w[r, i] x[b, i + r]  + bias[i])
@@ -30,9 +30,10 @@
 // x          [batch, ldx]  y [batch, ldy]
 // index map: group sample * across + g: rows GROUP / ITEMS g …, ITEMS work-items each
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
-void reduction(__global const REAL *parameters, const int weights, const int pitch,
-               const int bias, __global const REAL *x, const int ldx,
-               __global REAL *y, const int ldy, const int n_out, const int across)
+void stencil_reduction(__global const REAL *parameters, const int weights,
+                       const int pitch, const int bias, __global const REAL *x,
+                       const int ldx, __global REAL *y, const int ldy,
+                       const int n_out, const int across)
 {
     __local REAL partial[GROUP];
     const int id = get_local_id(0), item = id % ITEMS;

@@ -1,4 +1,4 @@
-"""Partially connected layers, one module a way to read their entries.
+"""Partially connected layers, one module per storage layout and device type.
 
 Start with `csr` (CPU cores) and `sparse_team` (GPUs); `sparse` holds what they share.
 """

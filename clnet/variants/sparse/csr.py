@@ -1,4 +1,4 @@
-"""csr: sparse products in the shape that CPU cores like."""
+"""csr: sparse products on CPU cores."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from clnet.variants.sparse.sparse import (
     vector_lanes,
 )
 
-VECTORS = (4, 2, 1)  # of sums at once: as many as registers hold with ease
+VECTORS = (4, 2, 1)  # of accumulators, which fit in registers
 
 
 @dataclass(frozen=True)
 class Csr:
     """Work-items take runs of rows of equally many entries (``csr.cl``).
 
-    Values of storages other than csr and coo, and of transposes, are found by a table.
+    A table gives the slots of other storages than csr and coo, and of transposes.
 
     Config: ``runs``, the work-items; ``tile``, samples at a time.
     """
@@ -34,13 +34,13 @@ class Csr:
     reach: Reach = "pair"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse what is no sparse product, and other devices."""
+        """Refuse other devices than CPUs, and all but sparse products."""
         if device.type != "cpu":
-            return f"it is shaped for CPU cores, and {device.name} is none"
+            return f"it is a CPU-only kernel, and {device.name} is a {device.type}"
         return refuse_unless_product(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """As many runs as cores, or more, to even out what takes longer."""
+        """As many runs as cores, or more, for load balance."""
         runs = csr_runs(sparse_product(span).rows, device)
         lanes = vector_lanes(span)
         tiles = [lanes * n for n in VECTORS if lanes * n < 2 * span.batch][:2]
@@ -49,13 +49,13 @@ class Csr:
         return tuple({"runs": n, "tile": tile} for tile in tiles for n in runs)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Entries are read for every tile of samples; turned values twice."""
+        """Entries are read for every tile of samples; transposed values twice."""
         product, tile = sparse_product(span), config["tile"]
         size, entries = item_size(span), product.entries
         moved = span_bytes(span) + product.index_bytes()
         units = min(config["runs"], device.compute_units)
         if tile == 1:
-            # Values of x come one at a time: about a quarter of what vectors do.
+            # Gathers of single values of x: about a quarter of the rate of vectors.
             return Cost(span_flops(span), moved, 1, 0, units, 0.25)
         scratch = tile_scratch(span, product.x, tile, "x").size
         again = -(-span.batch // tile) - 1
@@ -65,7 +65,7 @@ class Csr:
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the product, and for tiles the turning of x before it."""
+        """Return the product, and for tiles the transposition of x before it."""
         product, tile, runs = sparse_product(span), config["tile"], config["runs"]
         x, bias, lanes = product.x, product.bias, vector_lanes(span)
         scratch = tile_scratch(span, x, tile, "x")

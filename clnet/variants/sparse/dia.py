@@ -1,4 +1,4 @@
-"""dia: products of diagonals, and of their transpose."""
+"""dia: products with a matrix of diagonals, and with its transpose."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from clnet.variants.sparse.sparse import (
 
 GROUPS = (128, 256, 64)  # work-items
 SAMPLES = (8, 4, 2, 1)  # of a work-item
-VECTORS = 4  # of rows at once, on CPUs
+VECTORS = 4  # of rows, on CPUs
 
 
 @dataclass(frozen=True)
 class Dia:
-    """Neighbouring rows by neighbouring work-items, or by vectors (``dia.cl``).
+    """Neighbouring rows on neighbouring work-items, or in vectors (``dia.cl``).
 
-    Config for GPUs: ``group``, work-items of a group; ``samples`` of a work-item. For
+    Config on GPUs: ``group``, work-items of a group; ``samples`` of a work-item. On
     CPUs: ``runs`` of rows.
     """
 
@@ -47,7 +47,7 @@ class Dia:
     reach: Reach = "pair"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse what is no sparse product, and other storages."""
+        """Refuse all but sparse products, and other storages."""
         sentence = refuse_unless_product(span, device)
         if sentence is None and not isinstance(
             sparse_product(span).storage, DiaStorage
@@ -56,7 +56,7 @@ class Dia:
         return sentence
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """As many samples a work-item as there are; on CPUs, runs for its cores."""
+        """As many samples per work-item as the batch has; on CPUs, runs per core."""
         product = sparse_product(span)
         if device.type == "cpu":
             return tuple({"runs": n} for n in csr_runs(_blocks(product, span), device))
@@ -65,16 +65,16 @@ class Dia:
         return tuple({"group": g, "samples": n} for n in samples for g in groups)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count the values once for all samples of a work-item; on CPUs once."""
+        """Count the values once per work-item's samples; on CPUs once."""
         product = sparse_product(span)
         storage = _storage(product)
         moved = span_bytes(span) + 4 * storage.offsets.size
         if "runs" in config:
             units = min(config["runs"], device.compute_units)
             return Cost(span_flops(span), moved, 1, 0, units)
-        parts = -(-span.batch // config["samples"])
-        moved += (parts - 1) * item_size(span) * storage.size
-        groups = parts * -(-product.rows // config["group"])
+        tiles = -(-span.batch // config["samples"])
+        moved += (tiles - 1) * item_size(span) * storage.size
+        groups = tiles * -(-product.rows // config["group"])
         return Cost(
             span_flops(span), moved, 1, 0, min(device.compute_units, groups),
             gpu_shape(device),
@@ -127,12 +127,12 @@ def _storage(product: SparseProduct) -> DiaStorage:
 
 
 def _blocks(product: SparseProduct, span: Span) -> int:
-    """Return the blocks of rows that are computed at once on a CPU."""
+    """Return the blocks of rows of a CPU's kernel."""
     return -(-product.rows // (VECTORS * vector_lanes(span)))
 
 
 def _has_holes(storage: DiaStorage) -> bool:
-    """Return whether a diagonal lacks an entry between the matrix's edges."""
+    """Return whether a diagonal lacks an entry between the edges of the matrix."""
     offsets = storage.offsets
     lengths = np.minimum(storage.n_out, storage.n_in - offsets) + np.minimum(0, offsets)
     return int(lengths.sum()) > len(storage.pattern)

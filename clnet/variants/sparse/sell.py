@@ -37,23 +37,23 @@ from clnet.variants.sparse.sparse import (
 # The usually best first.
 TILES = (16, 32, 8, 4)  # samples
 GROUPS = (512, 256, 1024, 128, 64, 32)  # work-items, for one sample
-MOST_GROUPS = 3  # of these that are worth measuring
-TILE_PARTS = (4, 8, 2, 1)  # for a tile
+MAX_GROUPS = 3  # of these that are worth measuring
+TILE_PARTS = (4, 8, 2, 1)  # for a tile of samples
 
 
 @dataclass(frozen=True)
 class Sell:
-    """Slices of rows by work-groups (``sell.cl``).
+    """One work-group per slice of rows (``sell.cl``).
 
-    Config: ``parts`` of a slice; ``vector``, rows of a work-item; ``tile``, samples;
-    ``staged``, whether x is in local memory.
+    Config: ``parts`` of a slice (slice-k); ``vector``, rows of a work-item; ``tile``,
+    samples; ``staged``, whether x is in local memory.
     """
 
     name: str = "sell"
     reach: Reach = "pair"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse also other storages, and devices of small work-groups."""
+        """Refuse all but sparse products, other storages, and small work-groups."""
         op = span.ops[0]
         sentence = refuse_unless_product(span, device)
         if sentence is not None:
@@ -71,34 +71,34 @@ class Sell:
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Parts that give each work-item some vectors, the likely best first."""
+        """Parts of a few vectors per work-item, the likely best first."""
         product = sparse_product(span)
         height = _height(product.storage)
-        found: list[Config] = []
+        configs: list[Config] = []
         if span.batch < TILES[-1]:
-            # Rows of vectors must start on whole ones.
+            # Vectors of rows must be aligned.
             aligned = _stride(product.storage) % 4 == 0 and height % 4 == 0
             vector = 4 if aligned else 1
             groups = [n for n in GROUPS if height <= n <= device.largest_group]
-            found += [
+            configs += [
                 {"parts": group * vector // height, "vector": vector, "tile": 1,
                  "staged": staged}
-                for staged in (0, 1) for group in groups[:MOST_GROUPS]
+                for staged in (0, 1) for group in groups[:MAX_GROUPS]
             ]
         if span.batch > 1:
-            most = 4 * device.largest_group // height
-            tiles = [t for t in TILES if t < 2 * span.batch and t <= most]
-            found += [
+            largest = 4 * device.largest_group // height
+            tiles = [t for t in TILES if t < 2 * span.batch and t <= largest]
+            configs += [
                 {"parts": parts, "vector": 1, "tile": tile, "staged": 0}
                 for tile in tiles[:2]
-                for parts in [n for n in TILE_PARTS if n * tile <= most][:3]
+                for parts in [n for n in TILE_PARTS if n * tile <= largest][:3]
             ]
         return tuple(
-            c for c in found if _local_bytes(product, span, c) <= device.local_memory
+            c for c in configs if _local_bytes(product, span, c) <= device.local_memory
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count entries for every tile of samples, and turned values twice."""
+        """Count entries for every tile of samples, and transposed values twice."""
         product, tile = sparse_product(span), config["tile"]
         storage, size = product.storage, item_size(span)
         tiles, slices = -(-span.batch // tile), _slices(storage)
@@ -119,7 +119,7 @@ class Sell:
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the product, and for tiles the turning of x before it."""
+        """Return the product, and for tiles the transposition of x before it."""
         product, tile, parts = sparse_product(span), config["tile"], config["parts"]
         storage = product.storage
         assert isinstance(storage, (EllStorage, SellStorage))
@@ -131,9 +131,9 @@ class Sell:
             before = (transpose(span, product.x, tile, scratch, device),)
         bias = product.bias
 
-        def table(what: str) -> Table:
-            key = product.lists.key(f"of slices, {what}")
-            return Table(key, partial(_table, storage, what))
+        def table(name: str) -> Table:
+            key = product.lists.key(f"of slices, {name}")
+            return Table(key, partial(_table, storage, name))
 
         return (
             *before,
@@ -180,18 +180,17 @@ def _local_bytes(product: SparseProduct, span: Span, config: Config) -> int:
     return (values + staged + 8) * item_size(span)
 
 
-def _table(storage: EllStorage | SellStorage, what: str) -> NDArray[Any]:
+def _table(storage: EllStorage | SellStorage, name: str) -> NDArray[Any]:
     """Return a table of ``sell.cl``."""
     slices, height = _slices(storage), _height(storage)
-    lanes = slices * height
-    if what == "columns":
+    if name == "columns":
         return storage.indices["columns"].ravel()
-    if what == "slices":
+    if name == "slices":
         if isinstance(storage, SellStorage):
             return storage.starts[:-1].astype(np.int32)
         return np.arange(slices, dtype=np.int32) * height
     order = storage.order if isinstance(storage, SellStorage) else np.arange(
         storage.n_out
     )
-    found = order if what == "order" else storage.pattern.lengths[order]
-    return np.pad(found, (0, lanes - storage.n_out)).astype(np.int32)
+    rows = order if name == "order" else storage.pattern.lengths[order]
+    return np.pad(rows, (0, slices * height - storage.n_out)).astype(np.int32)

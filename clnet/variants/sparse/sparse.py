@@ -1,4 +1,4 @@
-"""What the variants of sparse products share: spans, lists, turned values."""
+"""Shared by the variants of sparse products: spans, row lists, transposed values."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from clnet.variants.base import (
 
 TRANSPOSED_FEATURES = 32  # of a group
 TRANSPOSE_GROUP = 256  # work-items
-VECTOR = 4  # entries read at once; lists are padded to whole vectors
-SPARE = 16  # numbers of local memory that alignment may take
+VECTOR = 4  # entries of a load; lists are padded to whole vectors
+SPARE = 16  # elements of local memory for alignment
 MOST = 12  # configs that are worth measuring
-UNROLL = 2  # vectors of entries under way
-RUNS = (4, 1, 16)  # of rows, for a core of a CPU, the usually best first
+UNROLL = 2  # vectors of entries in flight
+RUNS = (4, 1, 16)  # of rows, per CPU core, the usually best first
 
 
 @dataclass(frozen=True)
 class Lists:
-    """The live entries of a matrix or of its transpose, row by row.
+    """The live entries of a matrix or of its transpose, in CSR order.
 
     Attributes
     ----------
     starts : ndarray of int32, shape [rows + 1]
-        Row r owns entries starts[r] … starts[r + 1] - 1.
+        Row pointers: row r owns entries starts[r] … starts[r + 1] - 1.
     slots, columns : ndarray, shape [entries, padded with zeros to whole vectors]
-        Where an entry's value is; its column, in 16 bits where that suffices.
+        Slot of an entry's value; column index, in 16 bits where that suffices.
     """
 
     starts: NDArray[np.int32]
@@ -49,14 +49,14 @@ class Lists:
     columns: NDArray[np.uint16] | NDArray[np.int32]
 
 
-@lru_cache(maxsize=2)  # sorting takes a second for millions, and trials ask again
+@lru_cache(maxsize=2)  # sorting millions takes a second, and every trial needs it
 def lists(storage: SparseStorage, transposed: bool) -> Lists:
-    """Return the entries of A, or of its transpose."""
+    """Return the entries of A, or of its transpose, in CSR order."""
     pattern = storage.pattern
     rows, columns, slots = pattern.rows, pattern.columns, storage.slots
     n_out, n_in = pattern.n_out, pattern.n_in
     if transposed:
-        # Of 16 bits NumPy's stable sort is a radix sort, many times as fast.
+        # NumPy's stable sort of 16-bit integers is a radix sort, many times as fast.
         order = np.argsort(index_array(columns, n_in), kind="stable")
         rows, columns, slots = columns[order], rows[order], slots[order]
         n_out, n_in = n_in, n_out
@@ -71,14 +71,14 @@ def lists(storage: SparseStorage, transposed: bool) -> Lists:
 
 @dataclass(frozen=True)
 class RowLists:
-    """The tables of `Lists` for kernels, made when they are first uploaded.
+    """The tables of `Lists` for kernels, built when they are first uploaded.
 
     Attributes
     ----------
     storage : SparseStorage
         The matrix.
     weights : Slot
-        Where its values are: part of the tables' names.
+        Slot of its values, a part of the tables' keys.
     transposed : bool
         Whether rows are those of the transpose.
     """
@@ -89,33 +89,33 @@ class RowLists:
 
     @property
     def direct(self) -> bool:
-        """Whether values lie as the rows' entries do."""
+        """Whether values lie in CSR order, without a table of slots."""
         by_row = isinstance(self.storage, (CooStorage, CsrStorage))
         return by_row and not self.transposed
 
-    def key(self, what: str) -> str:
+    def key(self, name: str) -> str:
         """Return a table's key."""
-        way = " transposed" * self.transposed
-        return f"rows {self.storage.signature}@{self.weights.offset}{way} {what}"
+        order = " transposed" * self.transposed
+        return f"rows {self.storage.signature}@{self.weights.offset}{order} {name}"
 
     def tables(self) -> tuple[Table, Table, Table]:
         """Return starts, slots (the starts again where values are direct), columns."""
-        made: list[Lists] = []
+        built: list[Lists] = []
 
-        def table(what: str) -> NDArray[np.int32]:
-            if not made:  # once for all three
-                made.append(lists(self.storage, self.transposed))
-            found: NDArray[np.int32] = getattr(made[0], what)
-            return found
+        def build(name: str) -> NDArray[np.int32]:
+            if not built:  # once for all three
+                built.append(lists(self.storage, self.transposed))
+            table: NDArray[np.int32] = getattr(built[0], name)
+            return table
 
-        def named(what: str) -> Table:
-            return Table(self.key(what), partial(table, what))
+        def named(name: str) -> Table:
+            return Table(self.key(name), partial(build, name))
 
         starts = named("starts")
         return starts, starts if self.direct else named("slots"), named("columns")
 
-    def cuts(self, stages: int, width: int) -> Table:
-        """Return the table of where each row's entries start in each stage.
+    def segments(self, stages: int, width: int) -> Table:
+        """Return the row pointers of each stage.
 
         Stage s has the columns s * width … s * width + width - 1.
         """
@@ -130,54 +130,53 @@ class RowLists:
             counts = np.bincount(rows * stages + stage, minlength=len(lengths) * stages)
             return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
-        return Table(self.key(f"cuts {stages} {width}"), make)
+        return Table(self.key(f"segments {stages} {width}"), make)
 
     def bounds(self, runs: int) -> Table:
-        """Return the table of where runs of rows start."""
+        """Return the table of the first rows of runs."""
         starts = self.tables()[0]
         return Table(self.key(f"bounds {runs}"), lambda: bounds(starts.make(), runs))
 
 
 def bounds(starts: NDArray[np.int32], runs: int) -> NDArray[np.int32]:
-    """Return where runs of rows [runs + 1] start, each of about as much work.
+    """Return the first rows of runs of about equal work, and the end [runs + 1].
 
-    A row's work is its entries, and one for the row itself; starts [rows + 1] says
-    where its entries are.
+    A row's work is its number of entries plus one; starts [rows + 1]: row pointers.
     """
     work = starts + np.arange(len(starts))
     return np.searchsorted(work, np.linspace(0, work[-1], runs + 1)).astype(np.int32)
 
 
 def csr_runs(rows: int, device: Device) -> tuple[int, ...]:
-    """Return how many runs of rows to try on a CPU: as many as cores, or more."""
+    """Return the numbers of runs of rows to try on a CPU: as many as cores, or more."""
     cores = 1 if device.serial else device.compute_units
     factors = (1,) if device.serial else RUNS
     return tuple(dict.fromkeys(min(cores * factor, rows) for factor in factors))
 
 
 def vector_lanes(span: Span) -> int:
-    """Return the numbers of a vector on CPUs."""
+    """Return the elements of a vector on CPUs."""
     return VECTOR_BYTES // item_size(span)
 
 
 @dataclass(frozen=True)
 class SparseProduct:
-    """A span that is a sparse product: `Apply`, with `BiasAct` or without; `ApplyT`.
+    """The sparse product of a span: `Apply`, with `BiasAct` or without; `ApplyT`.
 
     Attributes
     ----------
     storage, weights
-        The matrix, and where its values are.
+        The matrix, and the slot of its values.
     x, sums : Value
-        What is multiplied, and what comes out.
+        The operand and the result (pre-activations).
     accumulate : bool
-        Whether it is added to what the sums hold.
+        Whether the product is added to the sums.
     transposed : bool
         Whether the transpose is multiplied.
     act : BiasAct or None
-        What is done to the sums.
+        The activation of the sums.
     keeps_sums : bool
-        Whether the sums are written.
+        Whether the sums are stored.
     """
 
     storage: SparseStorage
@@ -191,12 +190,12 @@ class SparseProduct:
 
     @property
     def rows(self) -> int:
-        """Sums of a sample."""
+        """Rows of the multiplied matrix."""
         return self.storage.n_in if self.transposed else self.storage.n_out
 
     @property
     def columns(self) -> int:
-        """Values of x of a sample."""
+        """Columns of the multiplied matrix."""
         return self.storage.n_out if self.transposed else self.storage.n_in
 
     @property
@@ -214,62 +213,62 @@ class SparseProduct:
 
     @property
     def lists(self) -> RowLists:
-        """Its rows of entries."""
+        """Its entries in CSR order."""
         return RowLists(self.storage, self.weights, self.transposed)
 
     @property
     def direct(self) -> bool:
-        """Whether values lie as the rows' entries do."""
+        """Whether values lie in CSR order, without a table of slots."""
         return self.lists.direct
 
     @property
     def column_type(self) -> str:
-        """OpenCL's type of the column indices."""
+        """OpenCL type of the column indices."""
         return index_type(self.columns)
 
     @property
     def bias(self) -> Slot | None:
-        """The biases, if there are some."""
+        """The slot of the biases, if any."""
         return None if self.act is None else self.act.bias
 
     def outputs(self) -> tuple[Argument, ...]:
         """Return the arguments sums, lds, y, ldy of ``sparse.h``."""
         y = self.sums if self.act is None else self.act.y
-        # Sums that are neither read nor written need no memory.
+        # Sums that are neither loaded nor stored need no memory.
         used = self.keeps_sums or self.accumulate
         sums = self.sums if used else y
         return sums, sums.stride, y, y.stride
 
     def defines(self, span: Span) -> dict[str, int | str]:
         """Return the macros of ``sparse.h`` and ``activations.h``."""
-        found: dict[str, int | str] = {"REAL": real(span), "HAS_BIAS": 0}
+        defines: dict[str, int | str] = {"REAL": real(span), "HAS_BIAS": 0}
         if self.act is not None:
             apply = span.ops[0]
             assert isinstance(apply, Apply)
-            found = layer_defines(span, LayerOps(apply, self.act))
+            defines = layer_defines(span, LayerOps(apply, self.act))
         return {
-            **found, "ACCUMULATE": int(self.accumulate),
+            **defines, "ACCUMULATE": int(self.accumulate),
             "KEEPS_SUMS": int(self.keeps_sums), "HAS_ACT": int(self.act is not None),
         }
 
     def index_bytes(self) -> int:
-        """Return the bytes of the lists that a product reads."""
-        each = (2 if self.column_type == "ushort" else 4) + (0 if self.direct else 4)
-        return each * self.entries + 4 * (self.rows + 1)
+        """Return the bytes of the row lists that a product reads."""
+        entry = (2 if self.column_type == "ushort" else 4) + (0 if self.direct else 4)
+        return entry * self.entries + 4 * (self.rows + 1)
 
 
 def index_type(count: int) -> str:
-    """Return OpenCL's type of the indices that `index_array` returns."""
+    """Return the OpenCL type of the indices that `index_array` returns."""
     return "ushort" if count <= 1 << 16 else "int"
 
 
 def largest_group(group: int, device: Device) -> int:
-    """Return the largest power of two that neither exceeds."""
+    """Return the largest power of two up to `group` that the device allows."""
     return 1 << min(group, device.largest_group).bit_length() - 1
 
 
 def refuse_unless_product(span: Span, device: Device) -> str | None:
-    """Return why a span is no sparse product that a device can compute, or None."""
+    """Return why the span is no sparse product for the device, or None."""
     op, *more = span.ops
     if not isinstance(op, (Apply, ApplyT)):
         return "it computes sparse products, and this op is none"
@@ -277,16 +276,16 @@ def refuse_unless_product(span: Span, device: Device) -> str | None:
         return f"it reads sparse layers, not {op.storage.name}"
     for act in more:
         if not isinstance(op, Apply) or not isinstance(act, BiasAct):
-            return "it computes a layer's sums and output, and these ops are others"
+            return "it computes one sparse layer, and these are other ops"
         if act.sums != op.sums:
-            return "it computes a layer's sums and output, and these are two layers'"
+            return "it computes one sparse layer, and these ops belong to two"
         if not act.nonlinearity.uniform:
-            return "it applies one activation a layer, and here neurons differ"
+            return "it applies one activation per layer, and here neurons differ"
     return unsupported_dtype(span, device)
 
 
 def sparse_product(span: Span) -> SparseProduct:
-    """Return the product of a span that was not refused."""
+    """Return the product of an accepted span."""
     op, *more = span.ops
     assert isinstance(op, (Apply, ApplyT)) and isinstance(op.storage, SparseStorage)
     x, sums = (op.x, op.sums) if isinstance(op, Apply) else (op.ds, op.dx)
@@ -301,7 +300,7 @@ def sparse_product(span: Span) -> SparseProduct:
 
 
 def tile_scratch(span: Span, value: Value, tile: int, name: str) -> Scratch:
-    """Return the scratch that holds a value turned into tiles of samples."""
+    """Return the scratch of a value transposed into tiles of samples."""
     tiles = -(-span.batch // tile)
     return Scratch(name, item_size(span) * tiles * (value.width + 1) * tile)
 
@@ -309,7 +308,7 @@ def tile_scratch(span: Span, value: Value, tile: int, name: str) -> Scratch:
 def transpose(
     span: Span, value: Value, tile: int, scratch: Scratch, device: Device
 ) -> Launch:
-    """Return the launch that turns a value (``transpose.cl``)."""
+    """Return the launch that transposes a value (``transpose.cl``)."""
     group = 1 if device.type == "cpu" else min(TRANSPOSE_GROUP, device.largest_group)
     blocks = -(-value.width // TRANSPOSED_FEATURES)
     return Launch(

@@ -1,4 +1,4 @@
-"""sparse_team: sparse products on GPUs, a team of work-items a row of entries."""
+"""sparse_team: sparse products on GPUs, a team of work-items per row."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ from clnet.variants.sparse.sparse import (
 )
 
 TILES = (32, 16, 8, 4)  # samples
-PARTS = (1, 2, 4, 8, 16, 32, 64, 256)  # work-items a row, for one sample
-TILE_PARTS = (1, 2, 4, 8, 16)  # of four samples each
-GROUPS = (1024, 512)  # work-items of a group that has x in local memory
-GROUPS_A_UNIT = (2, 1)  # such groups that a compute unit gets, the better first
-GROUP = 256  # work-items of another
-LAPS = (1, 2)  # rows of a team
-MOST_STAGES = 4  # copying x so often, each group for itself, is no gain
+PARTS = (1, 2, 4, 8, 16, 32, 64, 256)  # work-items of a row, for one sample
+TILE_PARTS = (1, 2, 4, 8, 16)  # for a tile of samples
+GROUPS = (1024, 512)  # work-items of a group with x in local memory
+OCCUPANCY = (2, 1)  # such groups of a compute unit, the better first
+GROUP = 256  # work-items of a group without
+ROWS = (1, 2)  # of a team
+MAX_STAGES = 4  # every group copies all of x: more stages gain nothing
 
 
 @dataclass(frozen=True)
 class SparseTeam:
-    """Rows of entries by teams; batches by tiles of samples (``sparse_team.cl``).
+    """One team of work-items per row (``sparse_team.cl``).
 
-    Config: ``group``, work-items of a group; ``rows``, of a group; ``parts``, into
-    which a row is cut; ``tile``, samples; ``stages``, in which x is copied to local
-    memory, 0: not at all.
+    Config: ``group``, work-items of a group; ``rows``, of a group; ``parts``, of a row
+    (slice-k); ``tile``, samples; ``stages``, in which x is copied to local memory, 0:
+    x is not copied.
     """
 
     name: str = "sparse_team"
     reach: Reach = "pair"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse what is no sparse product, and activations that differ."""
+        """Refuse all but sparse products, and activations that differ by neuron."""
         return refuse_unless_product(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Teams about as large as rows are long, the likely best first."""
+        """Teams in proportion to the rows' lengths, the likely best first."""
         product = sparse_product(span)
         found = _tiled(product, span, device) if span.batch > 1 else []
         if span.batch < TILES[-1]:
@@ -69,7 +69,7 @@ class SparseTeam:
         return tuple(fitting[:MOST])
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count entries for every tile of samples, and turned values twice."""
+        """Count entries for every tile of samples, and transposed values twice."""
         product, tile = sparse_product(span), config["tile"]
         tiles, blocks = -(-span.batch // tile), -(-product.rows // config["rows"])
         size = item_size(span)
@@ -91,7 +91,7 @@ class SparseTeam:
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the product, and for tiles the turning of x before it."""
+        """Return the product, and for tiles the transposition of x before it."""
         product, tile = sparse_product(span), config["tile"]
         group = config["group"]
         scratch = tile_scratch(span, product.x, tile, "x")
@@ -102,7 +102,7 @@ class SparseTeam:
         width = -(-product.columns // max(1, stages))
         starts, *others = product.lists.tables()
         if stages:
-            starts = product.lists.cuts(stages, width)
+            starts = product.lists.segments(stages, width)
         return (
             *before,
             Launch(
@@ -130,13 +130,13 @@ def _lanes(tile: int) -> int:
 
 
 def _sums(config: Config) -> int:
-    """Return the partial sums in local memory."""
+    """Return the number of partial sums in local memory."""
     tile, parts = config["tile"], config["parts"]
     return config["rows"] * (parts + 1 if tile == 1 else parts * tile + 4)
 
 
 def _local_bytes(product: SparseProduct, span: Span, config: Config) -> int:
-    """Return the bytes of partial sums, and of x where there are stages."""
+    """Return the bytes of partial sums, and of x with stages."""
     stages = config["stages"]
     staged = -(-product.columns // stages) if stages else 0
     return (_sums(config) + staged + SPARE) * item_size(span)
@@ -145,43 +145,42 @@ def _local_bytes(product: SparseProduct, span: Span, config: Config) -> int:
 def _staged(
     product: SparseProduct, span: Span, device: Device, config: Config
 ) -> list[Config]:
-    """Return a config with as few stages as local memory allows, if few suffice."""
+    """Return the config with the fewest stages that local memory allows, if any."""
     room = device.local_memory // item_size(span) - _sums(config) - SPARE
-    stages = -(-product.columns // room) if room > 0 else MOST_STAGES + 1
-    return [{**config, "stages": stages}] if stages <= MOST_STAGES else []
+    stages = -(-product.columns // room) if room > 0 else MAX_STAGES + 1
+    return [{**config, "stages": stages}] if stages <= MAX_STAGES else []
 
 
-def _near(sizes: Iterable[int], wanted: float) -> list[int]:
-    """Return sizes, the nearest to what is wanted first, by their ratio."""
-    return sorted(sizes, key=lambda n: max(n / wanted, wanted / n))
+def _nearest(sizes: Iterable[int], target: float) -> list[int]:
+    """Return the sizes sorted by their ratio to a target, the nearest first."""
+    return sorted(sizes, key=lambda n: max(n / target, target / n))
 
 
 def _single(product: SparseProduct, span: Span, device: Device) -> list[Config]:
-    """Return configs for single samples: parts of some four vectors each."""
+    """Return configs for single samples: parts of about four vectors each."""
     length = max(1.0, product.entries / product.rows)
     found: list[Config] = []
     for group in dict.fromkeys(largest_group(size, device) for size in GROUPS):
-        parts = _near((n for n in PARTS if n <= min(group, 64)), length / 16)
-        for groups in GROUPS_A_UNIT:
+        parts = _nearest((n for n in PARTS if n <= min(group, 64)), length / 16)
+        for groups in OCCUPANCY:
             rows = max(1, -(-product.rows // (groups * device.compute_units)))
             for n in parts[:2]:
                 config = {"group": group, "rows": rows, "parts": n, "tile": 1}
                 found += _staged(product, span, device, config)
-    # Each group copies all of x. Where that takes several stages, few of them and few
-    # groups are better.
+    # Every group copies all of x: few stages and few groups are better.
     found.sort(key=lambda c: (c["stages"], -c["rows"]) if c["stages"] > 1 else (1, 0))
     group = largest_group(GROUP, device)
-    parts = _near((n for n in PARTS if n <= group), length / 8)
+    parts = _nearest((n for n in PARTS if n <= group), length / 8)
     found += [
-        {"group": group, "rows": group // n * laps, "parts": n, "tile": 1, "stages": 0}
-        for n in parts[:2] for laps in LAPS
+        {"group": group, "rows": group // n * rows, "parts": n, "tile": 1, "stages": 0}
+        for n in parts[:2] for rows in ROWS
     ]
-    longest = _near((n for n in PARTS if n <= group), product.longest / 16)[0]
-    more: Config = {
+    longest = _nearest((n for n in PARTS if n <= group), product.longest / 16)[0]
+    found.append({
         "group": group, "rows": group // longest, "parts": longest, "tile": 1,
         "stages": 0,
-    }
-    return [*found, more]
+    })
+    return found
 
 
 def _tiled(product: SparseProduct, span: Span, device: Device) -> list[Config]:
@@ -193,15 +192,15 @@ def _tiled(product: SparseProduct, span: Span, device: Device) -> list[Config]:
     for tile in fitting[:2]:
         lanes = _lanes(tile)
         sizes = [n for n in TILE_PARTS if n * lanes <= group]
-        parts = _near(sizes, length / 64)[:3]
-        longest = _near(sizes, product.longest / 64)[0]
-        # Where a row is much longer than most, its team is what the others wait for.
+        parts = _nearest(sizes, length / 64)[:3]
+        longest = _nearest(sizes, product.longest / 64)[0]
+        # A row much longer than most keeps its group waiting.
         parts += [longest] if longest not in parts else []
         found += [
             {
-                "group": group, "rows": group // (n * lanes) * laps, "parts": n,
+                "group": group, "rows": group // (n * lanes) * rows, "parts": n,
                 "tile": tile, "stages": 0,
             }
-            for laps in LAPS for n in parts
+            for rows in ROWS for n in parts
         ]
     return found

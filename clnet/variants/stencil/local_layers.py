@@ -1,4 +1,4 @@
-"""What the variants of locally connected layers share."""
+"""Shared by the variants of locally connected layers: refusals, macros, offsets."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from clnet.variants.base import function_defines, unsupported_dtype
 
 
 def local_storage(layer: LayerOps) -> LocalStorage:
-    """Return the storage of a layer that was not refused."""
+    """Return the storage of an accepted layer."""
     storage = layer.apply.storage
     assert isinstance(storage, LocalStorage)
     return storage
 
 
 def local_layers(span: Span) -> tuple[LayerOps, ...]:
-    """Return the layers of a span that was not refused."""
+    """Return the layers of an accepted span."""
     assert span.layers is not None
     return span.layers
 
 
 def refuse_unless_local_layers(span: Span, device: Device) -> str | None:
-    """Return why the span is no chain of local layers all alike, or None."""
+    """Return why the span is no chain of equal local layers, or None."""
     if span.chain is None:
         return "it computes whole layers, and these ops are none"
     if span.layers is None:
@@ -37,28 +37,28 @@ def refuse_unless_local_layers(span: Span, device: Device) -> str | None:
         if not isinstance(storage, LocalStorage):
             return f"it reads local layers, not {storage.name}"
         if not layer.act.nonlinearity.uniform:
-            return "it applies one activation a layer, and here neurons differ"
+            return "it applies one activation per layer, and here neurons differ"
         if storage.window != local_storage(first).window:
             return (
-                f"its layers have one window, and here are "
+                f"it needs layers of one window, and here are "
                 f"{local_storage(first).window} and {storage.window}"
             )
         if layer.act.nonlinearity != first.act.nonlinearity:
-            return "its layers have one activation, and here they differ"
+            return "it needs layers of one activation, and here they differ"
         if _biases_differ(layer, first):
-            return "its layers have the same kind of bias, and here they differ"
+            return "it needs layers of one kind of bias, and here they differ"
     return unsupported_dtype(span, device)
 
 
 def _biases_differ(layer: LayerOps, first: LayerOps) -> bool:
     if (layer.act.bias is None) != (first.act.bias is None):
         return True
-    # A neuron alone shares its bias with none, whatever the kind.
+    # The kind makes no difference to a single neuron.
     return layer.n_out > 1 and layer.act.shared != first.act.shared
 
 
 def local_defines(span: Span, layer: LayerOps) -> dict[str, int | str]:
-    """Return the macros of a kernel that computes local layers like this one."""
+    """Return the macros of a kernel for local layers equal to this one."""
     return {
         **function_defines(span, layer.act.nonlinearity),
         **bias_defines(layer.act),
@@ -68,7 +68,7 @@ def local_defines(span: Span, layer: LayerOps) -> dict[str, int | str]:
 
 
 def bias_defines(act: BiasAct | None) -> dict[str, int | str]:
-    """Return the macros that say how biases are read; None: sums without one."""
+    """Return the macros of the biases; None: pre-activations without a bias."""
     return {
         "HAS_BIAS": int(act is not None and act.bias is not None),
         "BIAS_STEP": int(act is not None and not act.shared),
@@ -76,7 +76,7 @@ def bias_defines(act: BiasAct | None) -> dict[str, int | str]:
 
 
 def offsets_table(layers: tuple[LayerOps, ...]) -> Table:
-    """Return where each layer's weights and bias are [layers, 2]; 0 without bias."""
+    """Return the offsets of each layer's weights and bias [layers, 2]; 0: no bias."""
     offsets = [
         (x.apply.weights.offset, 0 if x.act.bias is None else x.act.bias.offset)
         for x in layers

@@ -1,4 +1,4 @@
-"""stencil: one local layer, or its sums alone, in the shapes that GPUs like."""
+"""stencil: one local layer, or its pre-activations alone, on GPUs."""
 
 from __future__ import annotations
 
@@ -25,62 +25,62 @@ from clnet.variants.base import (
 )
 from clnet.variants.stencil.local_layers import bias_defines
 
-VECTORS = (4, 2, 1)  # rows a work-item
-ENOUGH = 16  # rows and inputs of a work-item: longer windows want shorter vectors
-SAMPLES = (4, 2, 1)  # a work-item, the usually best first
+VECTORS = (4, 2, 1)  # rows of a work-item
+MAX_WEIGHTS = 16  # of a work-item: longer windows need shorter vectors
+SAMPLES = (4, 2, 1)  # of a work-item, the usually best first
 GROUP = 128  # work-items
-TILE_GROUP = 256  # work-items of a group that shares a tile
-STREAM_VECTOR = 4  # rows whose weights can be marked as needed once
-LARGE, LARGEST = 6 << 20, 6 << 20
-"""Weights from which on that usually pays, since a cache cannot hold them; inputs up to
-which it does, since a cache can hold those (H200)."""
+TILE_GROUP = 256  # work-items of a group with a tile in local memory
+STREAM_VECTOR = 4  # rows of a streaming load in PTX
+MIN_WEIGHTS, MAX_INPUTS = 6 << 20, 6 << 20
+"""Streaming usually pays from so many weights on, which do not fit in the L2 cache, and
+up to so many inputs, which do (H200)."""
 
 
 @dataclass(frozen=True)
 class Stencil:
-    """A vector of rows a work-item, for some samples (``stencil.cl``).
+    """A work-item computes a vector of rows for some samples (``stencil.cl``).
 
-    Config: ``vec``, rows a work-item, and ``samples``, which share its weights;
-    ``stream``, 1 where weights and outputs are marked as needed once; or ``tile``,
-    1: the textbook's way, x and its halo in local memory.
+    Config: ``vec``, rows of a work-item, and ``samples``, which share its weights;
+    ``stream``, 1: streaming loads of weights and stores of outputs; or ``tile``, 1:
+    the textbook's tiling, x and its halo in local memory.
     """
 
     name: str = "stencil"
     reach: Reach = "pair"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse all but a local layer with one activation, or its sums."""
+        """Refuse all but a local layer with one activation, or its pre-activations."""
         op, *more = span.ops
         if not isinstance(op, Apply):
-            return "it computes layers' sums, and this op does not"
+            return "it computes layers' pre-activations, and this op does not"
         if not isinstance(op.storage, LocalStorage):
             return f"it reads local layers, not {op.storage.name}"
         if op.accumulate:
-            return "it does not add to the sums of a layer's other sources"
+            return "it computes layers of one source, and this op adds to others' sums"
         for act in more:
             if not isinstance(act, BiasAct) or act.sums != op.sums:
-                return "it computes a layer's function, and this op is no such"
+                return "it computes one layer, and this op belongs to another"
             if op.sums in span.outputs:
-                return "it keeps a layer's output alone, and its sums are read later"
+                return "it stores a layer's output only, and its sums are read later"
             if not act.nonlinearity.uniform:
-                return "it applies one activation a layer, and here neurons differ"
+                return "it applies one activation per layer, and here neurons differ"
         return unsupported_dtype(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Vectors, and as many samples as the batch has; the tile too."""
+        """Vectors, and as many samples as the batch has; then the tile."""
         window = _storage(span).window
-        vectors = sorted(VECTORS, key=lambda vec: vec * window > ENOUGH and vec)
+        vectors = sorted(VECTORS, key=lambda vec: vec * window > MAX_WEIGHTS and vec)
         if device.simd_width == 1:
             vectors = [1]
         samples = [n for n in SAMPLES if n == 1 or n <= span.batch]
-        found = [
+        configs = [
             {"vec": v, "samples": n, "stream": stream, "tile": 0}
             for v in vectors for n in samples
             for stream in _streams(span, v, n, device)
         ]
         if self._tile_bytes(span, device) <= device.local_memory:
-            found.append({"vec": 1, "samples": 1, "stream": 0, "tile": 1})
-        return tuple(found)
+            configs.append({"vec": 1, "samples": 1, "stream": 0, "tile": 1})
+        return tuple(configs)
 
     def _tile_bytes(self, span: Span, device: Device) -> int:
         storage = _storage(span)
@@ -88,7 +88,7 @@ class Stencil:
         return (group + storage.window - 1) * item_size(span)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Weights are read once for some samples; what is beside x stays in cache."""
+        """Weights are read once for some samples; halos of x are read from cache."""
         storage = _storage(span)
         again = -(-span.batch // config["samples"]) - 1
         return Cost(
@@ -140,7 +140,7 @@ class Stencil:
 
 
 def aligned(value: Value, vec: int, batch: int) -> int:
-    """Return 1 where every row of a value starts on a whole vector, else 0."""
+    """Return 1 if every row of a value is aligned to vectors, else 0."""
     return int(batch == 1 or value.stride % vec == 0)
 
 
@@ -152,19 +152,19 @@ def _storage(span: Span) -> LocalStorage:
 
 
 def streams(vec: int, dtype: str, device: Device) -> bool:
-    """Return whether the kernel builds with weights marked as needed once.
+    """Return whether the kernel builds with streaming loads and stores.
 
-    PTX has the instruction for vectors of four floats alone, here; a hint of the
-    compiler's takes every vector.
+    The inline PTX is for vectors of four floats only; the compiler's non-temporal hint
+    takes every vector.
     """
     return not inline_ptx(device) or (vec == STREAM_VECTOR and dtype == "float32")
 
 
 def _streams(span: Span, vec: int, samples: int, device: Device) -> tuple[int, ...]:
-    """Return whether weights may be marked as needed once, the best first."""
-    shaped = streams(vec, span.dtype, device) and samples >= span.batch
-    if not (inline_ptx(device) and shaped):
+    """Return the values of ``stream`` to try, the best first."""
+    builds = streams(vec, span.dtype, device) and samples >= span.batch
+    if not (inline_ptx(device) and builds):
         return (0,)
     storage = _storage(span)
-    pays = storage.size >= LARGE and span.batch * storage.n_in <= LARGEST
+    pays = storage.size >= MIN_WEIGHTS and span.batch * storage.n_in <= MAX_INPUTS
     return (1, 0) if pays else (0, 1)

@@ -1,4 +1,4 @@
-"""stencil_cpu: local layers, one or several a launch, in the shape CPU cores like."""
+"""stencil_cpu: one or several local layers in one launch, on CPU cores."""
 
 from __future__ import annotations
 
@@ -26,56 +26,56 @@ from clnet.variants.stencil.local_layers import (
     refuse_unless_local_layers,
 )
 
-SHARES = (4, 1)  # work-items a core, the usually best first
+SHARES = (4, 1)  # work-items per core, the usually best first
 TILES = (8192, 2048, 32768)  # rows of one layer, likewise
 DEEP_TILES = (32768, 131_072, 8192, 2048)
-"""Rows of several layers, likewise: each layer's weights are then read for so long in a
-row that memory is as fast as for one layer, and a core's cache holds the values."""
-LARGE = 1 << 22  # values of y from which on they are stored past the cache
+"""Rows of several layers, likewise: reads of each layer's weights are then long enough
+for full memory bandwidth, and the values fit in a core's cache."""
+MIN_STREAMED = 1 << 22  # values of y from which on non-temporal stores pay
 
 
 @dataclass(frozen=True)
 class StencilCpu:
     """Trapezoids of rows, inner values in a worker's buffer (``stencil_cpu.cl``).
 
-    Config: ``workers``, work-items; ``tile``, rows of the last layer a task;
-    ``stream``, 1 where outputs are stored past the cache.
+    Config: ``workers``, work-items; ``tile``, rows of the last layer of a task;
+    ``stream``, 1: non-temporal stores of outputs.
     """
 
     name: str = "stencil_cpu"
     reach: Reach = "run"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse other devices, other types, and all but local layers alike."""
+        """Refuse other devices, other types, and all but equal local layers."""
         return (
             refuse_unless_cpu(span, device) or refuse_unless_local_layers(span, device)
         )
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Tiles that caches hold, in several shares a core to even out what waits."""
+        """Tiles that fit in caches, in one or several shares per core."""
         layers = local_layers(span)
         rows = round_up(layers[-1].n_out, BAND_ALIGNMENT)
         cores = 1 if device.serial else device.compute_units
         shares = (1,) if device.serial else SHARES
-        # Of those that hold all rows the smallest; not cut, so that sizes share times.
+        # The smallest that holds all rows, unclipped: similar sizes share timings.
         listed = TILES if len(layers) == 1 else DEEP_TILES
         tiles = [tile for tile in listed if tile < rows]
         tiles += sorted(tile for tile in listed if tile >= rows)[:1]
-        large = int(len(layers) == 1 and rows * span.batch >= LARGE)
+        large = int(len(layers) == 1 and rows * span.batch >= MIN_STREAMED)
 
         def too_few(tile: int) -> bool:
             return cores > 1 and -(-rows // tile) * span.batch < 2 * cores
 
-        found = [
+        configs = [
             {"workers": cores * share, "tile": tile, "stream": stream}
             for stream in dict.fromkeys((large, 0))
             for share in shares
             for tile in sorted(tiles, key=lambda tile: tile if too_few(tile) else 0)
         ]
-        return tuple(c for i, c in enumerate(found) if c not in found[:i])
+        return tuple(c for i, c in enumerate(configs) if c not in configs[:i])
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Weights are read once, and again where tiles overlap."""
+        """Weights are read once, and again in the halos of tiles."""
         layers = local_layers(span)
         window = local_storage(layers[0]).window
         again = sum(k * (window - 1) * (window + 1) for k in range(len(layers)))
@@ -94,11 +94,11 @@ class StencilCpu:
         x, y = layers[0].apply.x, layers[-1].act.y
         workers, tile, room = config["workers"], config["tile"], _room(span, config)
         tiles = -(-layers[-1].n_out // tile)
-        # Samples together, as long as all workers have work: they share the weights.
+        # Samples of a task share the weights; all workers still have work.
         block = max(1, min(span.batch, span.batch * tiles // workers))
         return (
             Launch(
-                "stencil/stencil_cpu.cl", "layers",
+                "stencil/stencil_cpu.cl", "stencil_cpu",
                 {
                     **local_defines(span, layers[0]), "LAYERS": len(layers),
                     "STREAM": config["stream"],

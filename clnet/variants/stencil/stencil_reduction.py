@@ -1,4 +1,4 @@
-"""stencil_reduction: a local layer, each row's window divided among a team."""
+"""stencil_reduction: a local layer, a team of work-items per row."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ class StencilReduction:
         return refuse_unless_local_layers(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Return as many work-items as the window has inputs, or half."""
+        """Return teams of as many work-items as the window has inputs, or of half."""
         (layer,) = local_layers(span)
-        whole = 1 << (local_storage(layer).window - 1).bit_length()
-        most = team_group(GROUP, device)
-        found = dict.fromkeys(min(most, max(1, n)) for n in (whole, whole // 2))
-        return tuple({"items": items} for items in found)
+        window = 1 << (local_storage(layer).window - 1).bit_length()
+        group = team_group(GROUP, device)
+        sizes = dict.fromkeys(min(group, max(1, n)) for n in (window, window // 2))
+        return tuple({"items": items} for items in sizes)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count weights anew for every sample; a row's work-items wait for each other.
+        """Count weights again for every sample.
 
-        An estimate: of their loads, which are not of neighbouring values, as many
-        serve one vector.
+        An estimate of the efficiency: the loads of a row's work-items are not
+        coalesced.
         """
         (layer,) = local_layers(span)
         again = item_size(span) * layer.apply.weights.size * (span.batch - 1)
@@ -73,7 +73,7 @@ class StencilReduction:
         across = -(-layer.n_out * items // group)
         return (
             Launch(
-                "stencil/stencil_reduction.cl", "reduction",
+                "stencil/stencil_reduction.cl", "stencil_reduction",
                 {**local_defines(span, layer), "ITEMS": items, "GROUP": group},
                 (span.batch * across * group,), (group,),
                 (

@@ -28,44 +28,44 @@ from clnet.variants.stencil.local_layers import (
 from clnet.variants.stencil.stencil import aligned
 
 SHAPES = ((512, 4, 1), (1024, 4, 1), (256, 4, 1), (256, 4, 2), (512, 2, 2))
-"""Work-items of a group, rows of each, and layers ahead; the usually best first."""
+"""Work-items of a group, rows of each, and stages; the usually best first."""
 WHOLE = ((128, 4, 8), (256, 4, 8), (512, 2, 8), (256, 4, 4), (512, 4, 4), (1024, 4, 2))
-"""Likewise where one tile holds all rows, and waiting for weights is what costs."""
-MOST_AHEAD = 128  # weights of a work-item that registers hold
-SAMPLES = (4, 2, 1)  # a group, as many as the batch has
-DEPTHS = (64, 16)  # layers a launch, besides all of them
-WIDEST = 16  # window whose weights registers hold
+"""Likewise where one tile holds all rows, and the latency of weights dominates."""
+MAX_WEIGHTS = 128  # of a work-item, in registers
+SAMPLES = (4, 2, 1)  # of a group, as many as the batch has
+DEPTHS = (64, 16)  # layers of a launch, besides all of them
+WIDEST = 16  # window whose weights fit in registers
 
 
 @dataclass(frozen=True)
 class Trapezoid:
-    """Tiles that go through all layers and overlap (``trapezoid.cl``).
+    """Overlapping tiles that go through all layers (``trapezoid.cl``).
 
-    Config: ``group``, work-items of a group; ``vec``, rows of each; ``ahead``, layers
-    whose weights are under way; ``samples``, which share them; ``depth``, layers of a
-    launch.
+    Config: ``group``, work-items of a group; ``vec``, rows of each; ``ahead``, stages:
+    layers whose weights are in flight; ``samples``, which share them; ``depth``, layers
+    of a launch.
     """
 
     name: str = "trapezoid"
     reach: Reach = "run"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse all but several local layers alike that tiles have room for."""
+        """Refuse all but several equal local layers whose halos fit in tiles."""
         refusal = refuse_unless_local_layers(span, device)
         if refusal is not None:
             return refusal
         layers = local_layers(span)
         if len(layers) < 2:
-            return "it computes several layers a launch, and this is one"
+            return "it computes several layers per launch, and this is one"
         window = local_storage(layers[0]).window
         if window > WIDEST:
-            return f"it holds windows of at most {WIDEST}, and here is {window}"
+            return f"it computes windows of at most {WIDEST}, and here is {window}"
         if not self._configs(span, device):
-            return f"its tiles have no room for {len(layers)} layers' overlap here"
+            return f"its tiles have no room for the halo of {len(layers)} layers"
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Return groups for which there is room."""
+        """Return the configs that fit."""
         return self._configs(span, device)[:16]
 
     def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
@@ -74,41 +74,42 @@ class Trapezoid:
         depths = [count, *(depth for depth in DEPTHS if depth < count)]
         window, rows = local_storage(local_layers(span)[0]).window, _rows(span)
         shapes = [*(s for s in WHOLE if rows <= s[0] * s[1]), *SHAPES]
-        found: list[Config] = []
+        configs: list[Config] = []
         for depth in depths:
             for group, vec, ahead in shapes:
-                ahead = max(1, min(ahead, depth, MOST_AHEAD // (window * vec)))
-                most = 1 << min(group, device.largest_group).bit_length() - 1
+                ahead = max(1, min(ahead, depth, MAX_WEIGHTS // (window * vec)))
+                group = 1 << min(group, device.largest_group).bit_length() - 1
                 config = {
-                    "group": most, "vec": vec, "ahead": ahead,
+                    "group": group, "vec": vec, "ahead": ahead,
                     "samples": samples, "depth": depth,
                 }
-                if self._fits(span, config, device) and config not in found:
-                    found.append(config)
-        return tuple(found)
+                if self._fits(span, config, device) and config not in configs:
+                    configs.append(config)
+        return tuple(configs)
 
     def _fits(self, span: Span, config: Config, device: Device) -> bool:
-        """Return whether memory suffices, and a tile is at most half halo."""
+        """Return whether memory suffices, and the halo is at most half of a tile."""
         window = local_storage(local_layers(span)[0]).window
         vec, tile = config["vec"], config["group"] * config["vec"]
-        held = 2 * config["samples"] * (config["group"] + -(-(window - 1) // vec)) * vec
+        width = config["group"] + -(-(window - 1) // vec)
+        edges = 2 * config["samples"] * width * vec
         whole = _rows(span) <= tile
-        return held * item_size(span) <= device.local_memory and (
+        return edges * item_size(span) <= device.local_memory and (
             whole or 2 * _halo(window, config["depth"]) <= tile
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Weights are read again where tiles overlap, and by other samples."""
+        """Weights are read again in halos, and for other samples."""
         layers = local_layers(span)
         count, window = len(layers), local_storage(layers[0]).window
         tile = config["group"] * config["vec"]
         overlap = _halo(window, config["depth"]) / (2 * tile)
         weights = sum(layer.apply.weights.size for layer in layers)
-        parts = -(-span.batch // config["samples"])
+        blocks = -(-span.batch // config["samples"])
         launches = -(-count // config["depth"])
         inner = 2 * span.batch * layers[0].n_out * (launches - 1)
-        again = int(weights * (overlap + parts - 1)) + inner
-        tiles = -(-layers[-1].n_out // tile) * parts
+        again = int(weights * (overlap + blocks - 1)) + inner
+        tiles = -(-layers[-1].n_out // tile) * blocks
         return Cost(
             span_flops(span), span_bytes(span) + item_size(span) * again, launches,
             _scratch(span) * min(2, launches - 1),
@@ -122,7 +123,7 @@ class Trapezoid:
         layers = local_layers(span)
         group, vec, samples = config["group"], config["vec"], config["samples"]
         offsets = offsets_table(layers)
-        found = []
+        launches = []
         for first in range(0, len(layers), config["depth"]):
             some = layers[first : first + config["depth"]]
             x, y = some[0].apply.x, some[-1].act.y
@@ -131,11 +132,11 @@ class Trapezoid:
             tiles = -(-n_out // step)
             number = first // config["depth"]
             last = some[-1] is layers[-1]
-            found.append(Launch(
+            launches.append(Launch(
                 "stencil/trapezoid.cl", "trapezoid",
                 {
                     **local_defines(span, layers[0]), "VEC": vec, "GROUP": group,
-                    "AHEAD": config["ahead"], "SAMPLES": samples,
+                    "STAGES": config["ahead"], "SAMPLES": samples,
                     "X_ALIGNED": aligned(x, vec, span.batch),
                     "Y_ALIGNED": aligned(y, vec, span.batch),
                 },
@@ -147,7 +148,7 @@ class Trapezoid:
                     n_in, span.batch, tiles, step,
                 ),
             ))
-        return tuple(found)
+        return tuple(launches)
 
 
 def _rows(span: Span) -> int:
@@ -156,12 +157,12 @@ def _rows(span: Span) -> int:
 
 
 def _halo(window: int, layers: int) -> int:
-    """Return by how many rows so many layers shrink a tile."""
+    """Return the rows by which so many layers shrink a tile."""
     return (window - 1) * layers
 
 
 def _inner(span: Span, number: int) -> Scratch:
-    """Return what launch `number` writes for the next one: two take turns."""
+    """Return the output of launch `number` for the next one: double buffering."""
     return Scratch(f"inner {number % 2}", _scratch(span))
 
 

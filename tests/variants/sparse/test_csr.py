@@ -1,4 +1,4 @@
-"""The csr variant against the oracle, and where it says no."""
+"""The csr variant against the oracle, and its refusals."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ PATTERNS = {
 }
 
 
-def run(network, batch, place, runs, x):
+def run(network, batch, device, runs, x):
     span = network.program.span(0, 2, batch)
-    assert Csr().refuse(span, place) is None
-    step = Step(span, Csr(), {"runs": runs, "tile": 1}, place)
-    one = Executable(session(CPU), network, [step], span.inputs, span.outputs)
-    one.x["x"][...] = x
-    one.run()
-    return span, one.result("y1")
+    assert Csr().refuse(span, device) is None
+    step = Step(span, Csr(), {"runs": runs, "tile": 1}, device)
+    executable = Executable(session(CPU), network, [step], span.inputs, span.outputs)
+    executable.x["x"][...] = x
+    executable.run()
+    return span, executable.result("y1")
 
 
-def check(network, batch, place, runs):
+def check(network, batch, device, runs):
     x = RNG.uniform(-1, 1, (batch, network.n_in)).astype(network.dtype)
-    span, y = run(network, batch, place, runs, x)
+    span, y = run(network, batch, device, runs, x)
     exact, bound = span_bound(span, {"x": x}, network.parameters)
     assert (np.abs(y - exact["y1"]) <= bound["y1"]).all()
 
@@ -54,32 +54,33 @@ def test_patterns(mask, batch):
     network = Network(
         mask.shape[1], [Sparse(len(mask), "tanh", pattern=mask)], seed=1
     )
-    for place in CPU.places:
+    for device in CPU.places:
         for runs in (1, 2, len(mask)):
-            check(network, batch, place, runs)
+            check(network, batch, device, runs)
 
 
 @pytest.mark.unoptimised
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_functions(name):
+def test_activations(name):
     dtype = "float64" if CPU.fp64 and len(name) % 2 else "float32"
     layer = Sparse(70, name, 0.5, len(name) % 3 > 0, pattern=PATTERNS["random"])
     network = Network(90, [layer], seed=2, dtype=dtype, fann_compatible=name < "g")
     check(network, 2, CPU, 3)
 
 
-def test_runs_have_the_same_work():
+def test_runs_are_balanced():
     pattern = Pattern.of(PATTERNS["one long row"])
     assert bounds(pattern.starts, 1).tolist() == [0, 70]
-    cuts = bounds(pattern.starts, 4)
-    assert cuts[0] == 0 and cuts[-1] == 70 and (np.diff(cuts) >= 0).all()
-    lengths = [int(pattern.lengths[a:b].sum()) for a, b in pairwise(cuts)]
+    first_rows = bounds(pattern.starts, 4)
+    assert first_rows[0] == 0 and first_rows[-1] == 70
+    assert (np.diff(first_rows) >= 0).all()
+    lengths = [int(pattern.lengths[a:b].sum()) for a, b in pairwise(first_rows)]
     assert max(lengths) <= 300 + 70
     even = bounds(Pattern.of(np.ones((64, 5), bool)).starts, 4)
     assert even.tolist() == [0, 16, 32, 48, 64]
 
 
-def test_a_network_with_it():
+def test_a_network():
     network = Network(90, [Sparse(70, "tanh", pattern=PATTERNS["random"]), Dense(4)])
     x = RNG.uniform(-1, 1, (5, 90)).astype("float32")
     plan = network.compile("cpu", 5, tune=False, variants=["csr", "generic"])
@@ -105,6 +106,6 @@ def test_refusals():
     assert "not dense" in refusal([Dense(70)])
     assert refusal([Sparse(70, pattern=mask, format="ell")]) is None
     assert refusal([sparse], 1) is None
-    assert "some gpu is none" in refusal([sparse], device=gpu)
+    assert "some gpu is a gpu" in refusal([sparse], device=gpu)
     names = ["tanh", "relu"] * 35
     assert "neurons differ" in refusal([Sparse(70, names, pattern=mask)])

@@ -37,20 +37,22 @@ PATTERNS = {
     "single entry": np.arange(35).reshape(5, 7) == 34,
     "wide indices": np.arange(70_000) % 10_007 == np.array([[3], [70]]),
 }
-FORMATS = {  # by the ways in which a variant finds values
+FORMATS = {  # of each variant: one for each way to find an entry's value
     "csr": ("csr", "hyb", "dia"), "sparse_team": ("csr", "hyb"),
     "sell": ("sell", "ell"), "sparse_outer": ("coo", "sell"), "dia": ("dia",),
 }
+
+
 def training(network):
     return lower_training(network, loss_function("mse"), None)
 
 
-def run(network, program, span, variant, config, place, ops=None):
-    """Compare what a span writes with the oracle."""
-    assert variant.refuse(span, place) is None
+def run(network, span, variant, config, device):
+    """Compare the outputs of a span with the oracle."""
+    assert variant.refuse(span, device) is None
     rng = np.random.default_rng(span.batch)
     train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
-    step = Step(span, Posed(variant, place), config, PLACE)
+    step = Step(span, Posed(variant, device), config, PLACE)
     replay = Replay(SESSION, [step], network.layout, train_state)
     values = {"batch": np.array(span.batch)}
     for value in (*span.outputs, *span.inputs):
@@ -68,7 +70,7 @@ def run(network, program, span, variant, config, place, ops=None):
         part = flat[slot.offset : slot.offset + slot.size]
         found = {op.gradient.name: part.copy()}
         part[op.storage.slots] = 0
-        assert not flat.any(), "what is no entry was written"
+        assert not flat.any(), "a slot without an entry was written"
     else:
         found = {value.name: replay.read(value) for value in span.outputs}
     parameters = network.parameters.astype(np.float64)
@@ -89,25 +91,25 @@ def all_spans(network, batch):
         for stop in (i + 1, i + 2):
             span = program.span(i, min(stop, n), batch)
             if len(span.ops) == stop - i and not isinstance(span.ops[0], BiasAct):
-                yield program, span
+                yield span
     backward = training(network)
     for i, op in enumerate(backward.ops):
         if isinstance(op, (ApplyT, Outer)):
-            yield backward, backward.span(i, i + 1, batch)
+            yield backward.span(i, i + 1, batch)
 
 
-def check(variant, network, batch, place, choose=lambda listed: listed):
+def check(variant, network, batch, device, choose=lambda listed: listed):
     tried = 0
-    for program, span in all_spans(network, batch):
-        if variant.refuse(span, place) is None:
-            for config in choose(list(variant.space(span, place))):
-                run(network, program, span, variant, config, place)
+    for span in all_spans(network, batch):
+        if variant.refuse(span, device) is None:
+            for config in choose(list(variant.space(span, device))):
+                run(network, span, variant, config, device)
                 tried += 1
     return tried
 
 
 def network_of(mask, form, name="tanh", dtype="float32"):
-    """A network whose second layer has the pattern: it has an `ApplyT` too."""
+    """A network whose second layer has the pattern, so that `ApplyT` has it too."""
     layers = [Dense(mask.shape[1]), Sparse(len(mask), name, pattern=mask, format=form)]
     network = Network(2, layers, seed=1, dtype=dtype)
     network.parameters = RNG.uniform(-1, 1, network.parameters.shape)
@@ -122,37 +124,37 @@ BATCHES = ((1, 7), (32, 3), (1, 33), (5, 2))
 
 
 def batches(i, j):
-    """Return those of the pattern i in a variant's format j; two for a few only."""
+    """Return the batch sizes of pattern i in a variant's format j: both for a few."""
     both = BATCHES[i % 4]
     return both if i < 2 and j == 0 else both[i // 4 : i // 4 + 1]
 
 
 CASES = [
     pytest.param(
-        variant, place, name, form, batch,
-        id=f"{variant.name}-{place.type}-{name}-{form}-{batch}",
+        variant, device, name, form, batch,
+        id=f"{variant.name}-{device.type}-{name}-{form}-{batch}",
         marks=[
             *[pytest.mark.sweep] * (i % 2 and j), *[pytest.mark.unoptimised] * (i > 1)
         ],
     )
-    for variant, place in VARIANTS
+    for variant, device in VARIANTS
     for i, name in enumerate(PATTERNS)
     for j, form in enumerate(FORMATS[variant.name][:2])
     for batch in batches(i, j)
 ]
 
 
-@pytest.mark.parametrize(("variant", "place", "name", "form", "batch"), CASES)
-def test_patterns(variant, place, name, form, batch):
+@pytest.mark.parametrize(("variant", "device", "name", "form", "batch"), CASES)
+def test_patterns(variant, device, name, form, batch):
     network = network_of(PATTERNS[name], form)
     number = list(PATTERNS).index(name) + batch
     assert check(
-        variant, network, batch, place, lambda listed: [listed[number % len(listed)]]
+        variant, network, batch, device, lambda listed: [listed[number % len(listed)]]
     )
 
 
 def test_long_inputs_are_copied_in_stages():
-    """Where local memory holds but a part of x."""
+    """Local memory holds only a part of x."""
     for name, dtype, size in (
         ("one long row", "float64" if PLACE.fp64 else "float32", 4 << 10),
         ("random", "float32", 1 << 10),
@@ -163,65 +165,65 @@ def test_long_inputs_are_copied_in_stages():
         listed = [c for c in SparseTeam().space(span, small) if c["stages"] > 1]
         assert listed
         for config in listed[:2]:
-            run(network, network.program, span, SparseTeam(), config, small)
+            run(network, span, SparseTeam(), config, small)
 
 
 @pytest.mark.unoptimised
-@pytest.mark.parametrize(("variant", "place"), VARIANTS)
-def test_types_functions_and_the_other_batches(variant, place):
+@pytest.mark.parametrize(("variant", "device"), VARIANTS)
+def test_dtypes_activations_and_other_batches(variant, device):
     for i, (name, batch) in enumerate((("sigmoid", 9), ("gelu", 1), ("relu", 70))):
         dtype = "float64" if PLACE.fp64 and i < 2 else "float32"
         form = FORMATS[variant.name][i % len(FORMATS[variant.name])]
         network = network_of(PATTERNS["random"], form, name, dtype)
-        assert check(variant, network, batch, place, lambda listed: listed[-1:])
+        assert check(variant, network, batch, device, lambda listed: listed[-1:])
 
 
 @pytest.mark.parametrize("variant", [SparseTeam(), Sell(), SparseOuter(), Csr(), Dia()])
-@pytest.mark.parametrize("place", [
+@pytest.mark.parametrize("device", [
     clnet.Device("large", "gpu", compute_units=132, local_memory=47 << 10,
                  largest_group=1024, simd_width=32, fp64=True),
     clnet.Device("small", "gpu", compute_units=2, local_memory=8 << 10,
                  largest_group=64, simd_width=4, fp64=True),
     clnet.Device("least", "cpu", local_memory=1 << 10, largest_group=1, fp64=True),
-], ids=lambda place: place.name)
-def test_spaces_costs_and_launches_are_sane(variant, place):
+], ids=lambda device: device.name)
+def test_spaces_costs_and_launches_are_sane(variant, device):
     tried = 0
     for name in ("one long row", "single entry", "full"):
         form = {"sell": "sell", "dia": "dia"}.get(variant.name, "csr")
         network = network_of(PATTERNS[name], form)
         for batch in (1, 3, 40):
-            for _, span in all_spans(network, batch):
-                if variant.refuse(span, place) is not None:
+            for span in all_spans(network, batch):
+                if variant.refuse(span, device) is not None:
                     continue
-                space = list(variant.space(span, place))
+                space = list(variant.space(span, device))
                 assert 1 <= len(space) <= 16
                 assert all(space.count(config) == 1 for config in space)
                 for config in space:
-                    cost = variant.cost(span, config, place)
-                    launches = variant.launches(span, config, place)
+                    cost = variant.cost(span, config, device)
+                    launches = variant.launches(span, config, device)
                     assert cost.launches == len(launches)
-                    assert 1 <= cost.compute_units <= place.compute_units
-                    scratch = {a for one in launches for a in one.arguments
+                    assert 1 <= cost.compute_units <= device.compute_units
+                    scratch = {a for launch in launches for a in launch.arguments
                                if isinstance(a, Scratch)}
                     assert cost.scratch == sum(a.size for a in scratch)
-                    for one in launches:
-                        sizes = zip(one.global_size, one.local_size, strict=True)
+                    for launch in launches:
+                        sizes = zip(launch.global_size, launch.local_size, strict=True)
                         assert all(g > 0 and g % n == 0 for g, n in sizes)
-                        assert np.prod(one.local_size) <= place.largest_group
+                        assert np.prod(launch.local_size) <= device.largest_group
                         tried += 1
-    assert tried or place.type != ("cpu" if variant == Csr() else "gpu")
+    assert tried or device.type != ("cpu" if variant == Csr() else "gpu")
 
 
 def test_refusals():
     sparse = network_of(PATTERNS["random"], "csr").program
     dense = Network.mlp([4, 5, 3], "tanh").program
     for variant in (SparseTeam(), Sell(), Csr()):
-        place = CPU if variant == Csr() else GPU
-        assert "not dense" in variant.refuse(dense.span(0, 1, 1), place)
-        assert "this op is none" in variant.refuse(dense.span(1, 2, 1), place)
+        device = CPU if variant == Csr() else GPU
+        assert "not dense" in variant.refuse(dense.span(0, 1, 1), device)
+        assert "this op is none" in variant.refuse(dense.span(1, 2, 1), device)
     team = SparseTeam()
     twice = Span((sparse.ops[2], sparse.ops[2]), 1, "float32", ())
-    assert "others" in team.refuse(twice, GPU)
+    assert "other ops" in team.refuse(twice, GPU)
     assert "not csr" in Sell().refuse(sparse.span(2, 4, 1), GPU)
     assert "not csr" in Dia().refuse(sparse.span(2, 4, 1), GPU)
     tiny = dataclasses.replace(GPU, largest_group=8)
