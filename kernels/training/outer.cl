@@ -1,23 +1,23 @@
-// outer: the weights' gradient of a dense layer, by tiles in registers.
+// outer: the weight gradient of a dense layer, with register tiles.
 //
 //     gradient[r, c] = sum over b of ds[b, r] * x[b, c]
 //
-// A work-item holds ROWS x VEC sums: of each sample it reads VEC values of x at once
-// and ROWS of ds. The batch is cut into parts, so that there are enough work-items;
-// their sums go to `partial` and are added afterwards in the order of the parts. So the
-// same sizes give the same bits again.
+// A work-item holds ROWS x VEC accumulators. For each sample it reads VEC values of x
+// as a vector and ROWS values of ds. Split-k divides the batch into parts, for enough
+// work-items; their partial sums go to `partial`, and add_parts adds them in the order
+// of the parts. So equal sizes give equal bits.
 //
 //            x[b, c … c + VEC - 1]
 //          +-----------------------+
 //   ds[b,  | . . . . . . . . . . . |   The last tile of columns starts early, so that
-//   r …    | . . . . sums  . . . . |   it reads no more than there is, and writes only
-//   ROWS]  | . . . . . . . . . . . |   what its neighbour does not.
+//   r …    | . . . . sums  . . . . |   no read is out of bounds; it stores only the
+//   ROWS]  | . . . . . . . . . . . |   columns beyond its neighbour's.
 //          +-----------------------+
 //
 // REAL   float or double
 // VEC    columns of a work-item, at most n_in: 1, 2, 4 or 8; 8 on CPUs
 // ROWS   rows of a work-item: 1 to 8
-// BLOCK  samples of a partial sum, which keeps roundings small; usually 64
+// BLOCK  samples of a partial sum, which bounds rounding errors; usually 64
 #if !defined(REAL) || !defined(VEC) || !defined(ROWS) || !defined(BLOCK)
 #error "outer.cl needs REAL, VEC, ROWS and BLOCK"
 #endif
@@ -32,19 +32,18 @@
 #endif
 
 // target [parts, size]: the gradients from `weights` on, or `partial` from 0
-// stride: values from a row of A to the next; size: values of A
-// part: samples of a part
-// index map: work-item (columns' tile, rows' tile, part)
+// stride: from a row of A to the next; size: slots of A; part: samples of a part
+// index map: work-item (tile of columns, tile of rows, part)
 __kernel void outer(__global REAL *target, const int weights, const int stride,
                     const int size, __global const REAL *ds, const int ldds,
                     __global const REAL *x, const int ldx, const int n_in,
                     const int n_out, const int batch, const int part)
 {
-    const int own = get_global_id(0) * VEC;
+    const int tile = get_global_id(0) * VEC;
     const int row = get_global_id(1) * ROWS;
     const int first = get_global_id(2) * part, end = min(first + part, batch);
-    if (own >= n_in) return;
-    const int column = min(own, n_in - VEC);
+    if (tile >= n_in) return;
+    const int column = min(tile, n_in - VEC);
     x += column;
     VALS sums[ROWS];
     int rows[ROWS];
@@ -70,9 +69,9 @@ __kernel void outer(__global REAL *target, const int weights, const int stride,
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) {
         __global REAL *out = target + (size_t)rows[k] * stride + column;
-        const REAL *each = (const REAL *)&sums[k];
+        const REAL *values = (const REAL *)&sums[k];
         if (row + k < n_out)
-            for (int i = own - column; i < VEC; ++i) out[i] = each[i];
+            for (int i = tile - column; i < VEC; ++i) out[i] = values[i];
     }
 }
 

@@ -1,30 +1,31 @@
-// sparse_outer: the weights' gradient of a sparse layer, at its entries alone.
+// sparse_outer: the weight gradient of a sparse layer, a sampled dense-dense product
+// (SDDMM).
 //
 //   gradient[e] = sum over samples b of  ds[b, row of e] * x[b, column of e]
 //
-// Both are transposed before (transpose.cl), so that an entry's sum is the product of two rows
-// of TILE values, for each tile of samples.
+// ds and x are transposed before (transpose.cl), so that an entry is the dot product of
+// two rows of TILE values, for each tile of samples.
 //
-// On GPUs LANES = TILE / 4 work-items read the two rows of an entry together, of LANES
-// entries in turn; their shares are then added across in local memory, where work-item
-// i of the group ends up with entry i:
+// On GPUs a team of LANES = TILE / 4 work-items reads the two rows of an entry, for
+// LANES entries in turn. Local memory transposes the partial sums, and work-item i of
+// the group adds those of entry i:
 //
-//   team   item 0   1  …         shares of entry 0 1 2 …
-//   entry 0  x . .  . .          item 0       a b c           entry 0: a + d + …
-//   entry 1  x . .  . .          item 1       d e f           entry 1: b + e + …
+//   team   item 0   1  …         partial, entry  0 1 2 …
+//   entry 0  x . .  . .          item 0          a b c        entry 0: a + d + …
+//   entry 1  x . .  . .          item 1          d e f        entry 1: b + e + …
 //
-// A CPU core (GROUP 1) takes runs of rows as csr.cl does, with four entries of a row at
-// a time, whole vectors of samples each.
+// A CPU core (GROUP 1) takes runs of rows as in csr.cl, four entries of a row at a
+// time, in whole vectors of samples.
 //
 // REAL   float or double
 // TILE   samples of a tile: 4 and more; GROUP 1: a multiple of LANES
-// LANES  numbers of a vector, 8 of float or 4 of double (GROUP 1 only)
+// LANES  elements of a vector, 8 of float or 4 of double (GROUP 1 only)
 // GROUP  work-items of a group
-// SLOTS  1: an entry's value is where a table says; 0: values lie as entries do
+// SLOTS  1: gradients are scattered through the table `slots`; 0: they lie in CSR order
 // ROW, COLUMN  types of the indices: ushort where they fit, or int
 #if !defined(REAL) || !defined(TILE) || !defined(GROUP) || !defined(SLOTS)           \
     || !defined(ROW) || !defined(COLUMN)
-#error "sparse_outer.cl needs the macros that its head names"
+#error "sparse_outer.cl needs REAL, TILE, GROUP, SLOTS, ROW and COLUMN"
 #endif
 
 #define JOIN_(a, b) a##b
@@ -33,7 +34,7 @@
 #if GROUP > 1
 #define VEC JOIN(REAL, 4)
 #define LANES (TILE / 4)
-#define PITCH (GROUP + 1)  // neither writing nor reading meets a bank twice
+#define PITCH (GROUP + 1)  // odd: no bank conflicts
 
 // rows, columns, slots [entries]   slots: any int where SLOTS is 0
 // ds [tiles][n_out + 1][TILE]   x [tiles][n_in + 1][TILE], transposed
@@ -44,7 +45,7 @@ void outer(__global REAL *gradients, const int weights, __global const int *slot
            __global const REAL *ds, __global const REAL *x, const int n_out,
            const int n_in, const int entries, const int tiles)
 {
-    __local REAL shares[LANES * PITCH];
+    __local REAL partial[LANES * PITCH];
     const int id = get_local_id(0), lane = id % LANES;
     const int block = get_group_id(0) * GROUP;
     REAL sums[LANES];
@@ -68,12 +69,12 @@ void outer(__global REAL *gradients, const int weights, __global const int *slot
         }
     }
 #pragma unroll
-    for (int j = 0; j < LANES; ++j) shares[lane * PITCH + id - lane + j] = sums[j];
+    for (int j = 0; j < LANES; ++j) partial[lane * PITCH + id - lane + j] = sums[j];
     barrier(CLK_LOCAL_MEM_FENCE);
     const int e = block + id;
     if (e < entries) {
         REAL sum = 0;
-        for (int l = 0; l < LANES; ++l) sum += shares[l * PITCH + id];
+        for (int l = 0; l < LANES; ++l) sum += partial[l * PITCH + id];
         gradients[weights + (SLOTS ? slots[e] : e)] = sum;
     }
 }
@@ -82,7 +83,7 @@ void outer(__global REAL *gradients, const int weights, __global const int *slot
 #define VEC4 JOIN(REAL, 4)
 typedef VEC4 __attribute__((aligned(sizeof(REAL)))) Vec4Unaligned;
 
-// The sums over the lanes of four vectors.
+// The lane sums of four vectors.
 inline VEC4 lane_sums(const VEC a, const VEC b, const VEC c, const VEC d)
 {
 #if LANES == 8
@@ -125,26 +126,26 @@ __kernel void outer_rows(__global REAL *gradients, const int weights,
                     s2 += v * x2[i];
                     s3 += v * x3[i];
                 }
-                VEC4 found = lane_sums(s0, s1, s2, s3);
+                VEC4 sums = lane_sums(s0, s1, s2, s3);
 #if SLOTS
                 if (tile)
-                    found += (VEC4)(SLOT(e), SLOT(e + 1), SLOT(e + 2), SLOT(e + 3));
-                SLOT(e) = found.s0;
-                SLOT(e + 1) = found.s1;
-                SLOT(e + 2) = found.s2;
-                SLOT(e + 3) = found.s3;
+                    sums += (VEC4)(SLOT(e), SLOT(e + 1), SLOT(e + 2), SLOT(e + 3));
+                SLOT(e) = sums.s0;
+                SLOT(e + 1) = sums.s1;
+                SLOT(e + 2) = sums.s2;
+                SLOT(e + 3) = sums.s3;
 #else
-                __global Vec4Unaligned *place =
+                __global Vec4Unaligned *out =
                     (__global Vec4Unaligned *)(gradients + weights + e);
-                *place = tile ? *place + found : found;
+                *out = tile ? *out + sums : sums;
 #endif
             }
             for (; e < end; ++e) {
                 __global const VEC *x0 = ROW_OF_X(e);
                 VEC sum = 0;
                 for (int i = 0; i < TILE / LANES; ++i) sum += d[i] * x0[i];
-                const REAL found = lane_sums(sum, sum, sum, sum).s0;
-                SLOT(e) = tile ? SLOT(e) + found : found;
+                const REAL total = lane_sums(sum, sum, sum, sum).s0;
+                SLOT(e) = tile ? SLOT(e) + total : total;
             }
         }
         ds += ((size_t)n_out + 1) * TILE;

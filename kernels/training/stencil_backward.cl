@@ -1,12 +1,12 @@
-// stencil_backward: the products of a locally connected layer's backward pass. Row i of
-// its matrix reads the inputs i … i + WINDOW - 1; value r of the row is at
+// stencil_backward: the backward products of a locally connected layer. Row i of its
+// matrix reads the inputs i … i + WINDOW - 1; value r of the row is at
 // weights + r * pitch + i (storage/local.py).
 //
 // REAL     float or double
 // WINDOW   inputs of a row, at least 1
-// VEC      rows or columns at a time: 1 where neighbours share loads, else a vector
-// CHUNK    rows or columns a work-item, a multiple of VEC
-// BANDS    outer only: bands a work-item, whose sums registers hold
+// VEC      rows or columns at a time: 1 for coalesced loads (GPUs), else a vector
+// CHUNK    rows or columns of a work-item, a multiple of VEC
+// BANDS    outer only: bands of a work-item, with accumulators in registers
 // BLOCK    outer only: samples of a partial sum; usually 64
 #if !defined(REAL) || !defined(WINDOW) || !defined(VEC) || !defined(CHUNK)
 #error "stencil_backward.cl needs REAL, WINDOW, VEC and CHUNK"
@@ -15,24 +15,24 @@
 #define JOIN_TEXT(a, b) a##b
 #define JOIN(a, b) JOIN_TEXT(a, b)
 #if VEC == 1
-#define SOME REAL
+#define VALS REAL
 #define LOAD(p) (*(p))
 #define STORE(p, v) *(p) = (v)
 #else
-#define SOME JOIN(REAL, VEC)
-typedef SOME __attribute__((aligned(4))) SOME_UNALIGNED;
-#define LOAD(p) (*(__global const SOME_UNALIGNED *)(p))
-#define STORE(p, v) *(__global SOME_UNALIGNED *)(p) = v
+#define VALS JOIN(REAL, VEC)
+typedef VALS __attribute__((aligned(4))) VALS_UNALIGNED;
+#define LOAD(p) (*(__global const VALS_UNALIGNED *)(p))
+#define STORE(p, v) *(__global VALS_UNALIGNED *)(p) = v
 #endif
 
 #ifndef BANDS
 // dx[b, j] (+)= sum over r:  w[r, j - r] ds[b, j - r]
 //
 // parameters [..]   ds [batch, ldds]   dx [batch, lddx]
-// index map: work-item part * across + c: CHUNK columns of `block` samples, whose
-// second and later ones find the weights in cache
+// index map: work-item b * across + c: CHUNK columns of `block` samples, which share
+// the weights in cache
 //
-//     band 0   w0 w1 w2 w3         a column of A, from below:
+//     band 0   w0 w1 w2 w3         a column of A, upwards:
 //     band 1      w0 w1 w2 w3      dx2 = w[0, 2] ds2 + w[1, 1] ds1 + w[2, 0] ds0
 //     band 2         w0 w1 w2 w3
 //     dx       d0 d1 d2 d3 d4 d5
@@ -52,7 +52,7 @@ __kernel void apply_t(__global const REAL *parameters, const int weights,
         int j = start;
         while (j < stop) {
             if (j >= WINDOW - 1 && j + VEC <= n_out) {
-                SOME sum = accumulate ? LOAD(out + j) : (SOME)((REAL)0);
+                VALS sum = accumulate ? LOAD(out + j) : (VALS)((REAL)0);
 #if WINDOW <= 16
 #pragma unroll
 #endif
@@ -72,10 +72,11 @@ __kernel void apply_t(__global const REAL *parameters, const int weights,
 #else
 // gradients[r, i] = sum over b:  ds[b, i] x[b, i + r]
 //
-// target   [parts, size]  bands [WINDOW, pitch] from `offset` on, for each part
+// target   [parts, size]  bands [WINDOW, pitch] from `offset` on, for each part of the
+//                         batch (split-k)
 // ds       [batch, ldds]   x [batch, ldx]
 // index map: work-item (part * groups + g) * across + c: CHUNK rows, bands BANDS g …,
-// samples from part * share on
+// samples share * part …
 __kernel void outer(__global REAL *target, const int offset, const int pitch,
                     const int size, __global const REAL *ds, const int ldds,
                     __global const REAL *x, const int ldx, const int n_out,
@@ -92,15 +93,15 @@ __kernel void outer(__global REAL *target, const int offset, const int pitch,
     int i = start;
     const int stop = min(start + CHUNK, n_out);
     for (; i + VEC <= stop && bands == BANDS; i += VEC) {
-        SOME total[BANDS];
+        VALS total[BANDS];
 #pragma unroll
-        for (int r = 0; r < BANDS; ++r) total[r] = (SOME)((REAL)0);
+        for (int r = 0; r < BANDS; ++r) total[r] = (VALS)((REAL)0);
         for (int from = begin; from < end; from += BLOCK) {
-            SOME sum[BANDS];
+            VALS sum[BANDS];
 #pragma unroll
-            for (int r = 0; r < BANDS; ++r) sum[r] = (SOME)((REAL)0);
+            for (int r = 0; r < BANDS; ++r) sum[r] = (VALS)((REAL)0);
             for (size_t b = from; b < min(from + BLOCK, end); ++b) {
-                const SOME d = LOAD(ds + b * ldds + i);
+                const VALS d = LOAD(ds + b * ldds + i);
 #pragma unroll
                 for (int r = 0; r < BANDS; ++r) sum[r] += d * LOAD(x + b * ldx + i + r);
             }
@@ -110,7 +111,7 @@ __kernel void outer(__global REAL *target, const int offset, const int pitch,
 #pragma unroll
         for (int r = 0; r < BANDS; ++r) STORE(target + (size_t)r * pitch + i, total[r]);
     }
-    // What is left over: rows, or bands, fewer than the registers'.
+    // Remainder: fewer rows than a vector's, or fewer bands than BANDS.
     for (; i < stop; ++i)
         for (int r = 0; r < bands; ++r) {
             REAL total = 0;

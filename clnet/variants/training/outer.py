@@ -1,4 +1,4 @@
-"""outer: the weights' gradient of a dense layer, by tiles in registers."""
+"""outer: the weight gradient of a dense layer, with register tiles."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ from clnet.variants.base import (
 from clnet.variants.reference.generic import GROUP
 
 BLOCK = 64  # samples of a partial sum
-LEAST_PART = 64  # samples of a part
-VECTORS = {"cpu": (8, 4), "gpu": (1, 4, 2)}  # columns a work-item, the best first
+MIN_PART = 64  # samples of a part
+VECTORS = {"cpu": (8, 4), "gpu": (1, 4, 2)}  # columns of a work-item, the best first
 ROWS = (8, 4, 2, 1)
-ITEMS = {"cpu": 8, "gpu": 2048}  # work-items that a compute unit wants
+ITEMS = {"cpu": 8, "gpu": 2048}  # work-items that fill a compute unit
 
 
 @dataclass(frozen=True)
 class Outer:
-    """A tile of rows and columns a work-item, for a part of the batch (``outer.cl``).
+    """One work-item per tile of the matrix and part of the batch (``outer.cl``).
 
-    Config: ``vec`` and ``rows``, the tile; ``parts``, of the batch.
+    Config: ``vec`` and ``rows``, the tile; ``parts``, of the batch (split-k).
     """
 
     name: str = "outer"
     reach: Reach = "op"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse all but the weights' gradient of a dense layer."""
+        """Refuse all but the weight gradient of a dense layer."""
         op = span.ops[0]
         if not isinstance(op, OuterOp):
-            return "it computes weights' gradients, and this op does not"
+            return "it computes weight gradients, and this op does not"
         if not isinstance(op.storage, RowStorage):
             return f"it writes dense layers, not {op.storage.name}"
         return unsupported_dtype(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Tiles that fit the layer, and as many parts as keep the device busy."""
+        """Tiles that fit the layer, and enough parts to fill the device."""
         op = only_op(span, OuterOp)
         kind = "cpu" if device.type == "cpu" else "gpu"
         most = min(op.storage.n_in, VECTOR_BYTES // item_size(span))
         vectors = [v for v in VECTORS[kind] if v <= most] or [1]
-        found = []
+        configs = []
         for vec in vectors:
             for rows in sorted(ROWS, key=lambda rows: rows > op.storage.n_out):
                 tiles = -(-op.storage.n_in // vec) * -(-op.storage.n_out // rows)
-                wanted = -(-ITEMS[kind] * device.compute_units // tiles)
-                parts = max(1, min(wanted, span.batch // LEAST_PART))
-                found.append({"vec": vec, "rows": rows, "parts": parts})
-        return tuple(found)
+                filling = -(-ITEMS[kind] * device.compute_units // tiles)
+                parts = max(1, min(filling, span.batch // MIN_PART))
+                configs.append({"vec": vec, "rows": rows, "parts": parts})
+        return tuple(configs)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count x again for every tile of rows."""
@@ -73,7 +73,7 @@ class Outer:
         columns = -(-op.storage.n_in // config["vec"])
         parts = config["parts"]
         scratch = item_size(span) * op.storage.size * parts if parts > 1 else 0
-        # Caches of a CPU hold what the next tile of rows reads again.
+        # On a CPU the next tile of rows reads x from cache.
         again = 0 if device.type == "cpu" else span.batch * op.storage.n_in * (rows - 1)
         return Cost(
             span_flops(span), span_bytes(span) + item_size(span) * again + 2 * scratch,
@@ -84,7 +84,7 @@ class Outer:
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the sums of each part, and their sum where there are several."""
+        """Return the product, and for several parts their sum."""
         op = only_op(span, OuterOp)
         storage = op.storage
         assert isinstance(storage, RowStorage)
@@ -94,7 +94,7 @@ class Outer:
         }
         partial = Scratch("partial", item_size(span) * storage.size * parts)
         columns = -(-storage.n_in // vec)
-        # On a CPU a work-item is a task; elsewhere neighbours share a load.
+        # On a CPU a work-item is a task; on a GPU neighbours coalesce their loads.
         group = 1 if device.type == "cpu" else min(GROUP, device.largest_group)
         target = (Gradients(), op.weights.offset) if parts == 1 else (partial, 0)
         sums = Launch(
@@ -115,7 +115,7 @@ def add_parts(
     span: Span, op: OuterOp, partial: Scratch, parts: int, device: Device,
     vec: int = 1, rows: int = 1,
 ) -> Launch:
-    """Return the launch that adds the parts' sums [parts, size] to the gradient."""
+    """Return the launch that adds partial sums [parts, size] into the gradient."""
     group = min(GROUP, device.largest_group)
     size = op.storage.size
     return Launch(

@@ -1,4 +1,4 @@
-"""sparse_outer: the weights' gradient of a sparse layer."""
+"""sparse_outer: the weight gradient of a sparse layer."""
 
 from __future__ import annotations
 
@@ -43,35 +43,35 @@ CPU_TILES = (8, 4, 2, 1)  # vectors of samples
 
 @dataclass(frozen=True)
 class SparseOuter:
-    """Entries by teams, or rows by cores, a tile of samples at a time.
+    """Entries on teams of work-items, or rows on CPU cores (``sparse_outer.cl``).
 
-    ``sparse_outer.cl``. Config: ``tile``, samples; ``group``, work-items of a group, or
-    for CPUs ``runs`` of rows.
+    Config: ``tile``, samples; ``group``, work-items of a group, or on CPUs ``runs`` of
+    rows.
     """
 
     name: str = "sparse_outer"
     reach: Reach = "op"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse all but the weights' gradient of a sparse layer."""
+        """Refuse all but the weight gradient of a sparse layer."""
         op = span.ops[0]
         if not isinstance(op, Outer):
-            return "it computes weights' gradients, and this op does not"
+            return "it computes weight gradients, and this op does not"
         if not isinstance(op.storage, SparseStorage):
             return f"it writes sparse layers, not {op.storage.name}"
         return unsupported_dtype(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Tiles that the batch fills, the largest first."""
+        """Return tiles that the batch fills, the largest first."""
         if device.type == "cpu":
             runs = csr_runs(_op(span)[0].storage.n_out, device)
             tiles = _cpu_tiles(span)
             return tuple({"tile": tile, "runs": n} for tile in tiles for n in runs)
         groups = dict.fromkeys(largest_group(group, device) for group in GROUPS)
         tiles = [tile for tile in TILES if tile < 2 * span.batch] or [TILES[-1]]
-        found = [{"tile": tile, "group": n} for tile in tiles[:2] for n in groups]
+        configs = [{"tile": tile, "group": n} for tile in tiles[:2] for n in groups]
         fitting = [
-            c for c in found
+            c for c in configs
             if c["tile"] // 4 <= c["group"]
             and c["tile"] // 4 * (c["group"] + 1) * item_size(span)
             <= device.local_memory
@@ -79,7 +79,7 @@ class SparseOuter:
         return tuple(fitting) or ({"tile": TILES[-1], "group": 1},)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count an entry's values of x for every sample, and turned values twice."""
+        """Count an entry's values of x for every sample, transposed values twice."""
         op, entries = _op(span)
         tile, size = config["tile"], item_size(span)
         scratch = tile_scratch(span, op.ds, tile, "ds").size + tile_scratch(
@@ -99,7 +99,7 @@ class SparseOuter:
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the turning of both sides, and the products."""
+        """Return the transpositions of ds and x, and the product."""
         op, entries = _op(span)
         tile, storage = config["tile"], op.storage
         assert isinstance(storage, SparseStorage)
@@ -115,8 +115,8 @@ class SparseOuter:
         key = f"entries {storage.signature}@{op.weights.offset}"
         direct = isinstance(storage, (CooStorage, CsrStorage))
 
-        def table(what: str) -> Table:
-            return Table(f"{key} {what}", partial(_table, storage, what))
+        def table(name: str) -> Table:
+            return Table(f"{key} {name}", partial(_table, storage, name))
 
         return (
             *before,
@@ -148,7 +148,7 @@ def _cpu_tiles(span: Span) -> list[int]:
 def _by_rows(
     op: Outer, span: Span, config: Config, ds: Scratch, x: Scratch
 ) -> Launch:
-    """Return the products' launch on a CPU."""
+    """Return the product's launch on a CPU."""
     storage, tile, runs = op.storage, config["tile"], config["runs"]
     assert isinstance(storage, SparseStorage)
     rows = RowLists(storage, op.weights)
@@ -173,10 +173,10 @@ def _op(span: Span) -> tuple[Outer, int]:
     return op, len(op.storage.pattern)
 
 
-def _table(storage: SparseStorage, what: str) -> NDArray[Any]:
+def _table(storage: SparseStorage, name: str) -> NDArray[Any]:
     pattern = storage.pattern
-    if what == "rows":
+    if name == "rows":
         return index_array(pattern.rows, storage.n_out)
-    if what == "columns":
+    if name == "columns":
         return index_array(pattern.columns, storage.n_in)
     return storage.slots.astype("int32")

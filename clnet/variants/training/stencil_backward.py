@@ -1,4 +1,4 @@
-"""stencil_backward: the products of a local layer's backward pass."""
+"""stencil_backward: the backward products of a local layer."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from clnet.variants.base import (
     span_flops,
     unsupported_dtype,
 )
-from clnet.variants.training.outer import BLOCK, ITEMS, LEAST_PART, add_parts
+from clnet.variants.training.outer import BLOCK, ITEMS, MIN_PART, add_parts
 
 SOURCE = "training/stencil_backward.cl"
-BANDS = 4  # a work-item: their sums stay in registers
-GROUP = 128  # work-items, where neighbours share loads
-CHUNK = 2048  # rows or columns a work-item, where it is a task
-BLOCKS = (1, 4, 16)  # samples of a work-item that reads weights
+BANDS = 4  # of a work-item, with accumulators in registers
+GROUP = 128  # work-items, on GPUs
+CHUNK = 2048  # rows or columns of a work-item, on CPUs
+BLOCKS = (1, 4, 16)  # samples of a work-item of `ApplyT`
 
 
 @dataclass(frozen=True)
 class StencilBackward:
     """Columns of a local layer's matrix, and its bands (``stencil_backward.cl``).
 
-    Config: ``vec``, rows or columns at a time, and ``chunk``, of a work-item: 1 where
-    neighbours share loads; of `ApplyT` ``block``, samples a work-item; of `Outer`
-    ``parts``, of the batch.
+    Config: ``vec``, rows or columns at a time, and ``chunk``, of a work-item, both 1 on
+    GPUs; of `ApplyT` ``block``, samples of a work-item; of `Outer` ``parts``, of the
+    batch (split-k).
     """
 
     name: str = "stencil_backward"
@@ -53,7 +53,7 @@ class StencilBackward:
         return unsupported_dtype(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Blocks of samples, or parts of the batch that keep the device busy."""
+        """Return blocks of samples, or enough parts of the batch to fill the device."""
         op = _op(span)
         shape = {"vec": 1, "chunk": 1}
         if device.type == "cpu":
@@ -62,14 +62,14 @@ class StencilBackward:
             blocks = dict.fromkeys(min(block, span.batch) for block in BLOCKS)
             return tuple({**shape, "block": block} for block in blocks)
         items = -(-op.storage.n_out // shape["chunk"]) * _band_groups(op)
-        wanted = -(-ITEMS["cpu" if shape["chunk"] > 1 else "gpu"]
-                   * device.compute_units // items)
-        most = max(1, span.batch // LEAST_PART)
-        found = dict.fromkeys((min(wanted, most), 1))
-        return tuple({**shape, "parts": parts} for parts in found)
+        filling = -(-ITEMS["cpu" if shape["chunk"] > 1 else "gpu"]
+                    * device.compute_units // items)
+        most = max(1, span.batch // MIN_PART)
+        sizes = dict.fromkeys((min(filling, most), 1))
+        return tuple({**shape, "parts": parts} for parts in sizes)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count weights again for every block, and the sums of parts."""
+        """Count weights again for every block, and the partial sums."""
         op = _op(span)
         values = sum(v.width for v in (*op.reads, *op.writes)) * span.batch
         parts, again = config.get("parts", 1), 0
@@ -85,7 +85,7 @@ class StencilBackward:
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the product's launch, and for several parts that of their sum."""
+        """Return the product, and for several parts their sum."""
         op = _op(span)
         storage = op.storage
         assert isinstance(storage, LocalStorage)
@@ -127,7 +127,7 @@ class StencilBackward:
 
 
 def _band_groups(op: Outer) -> int:
-    """Return the work-items whose bands make up a row's window."""
+    """Return the number of groups of BANDS bands in a window."""
     storage = op.storage
     assert isinstance(storage, LocalStorage)
     return -(-storage.window // BANDS)

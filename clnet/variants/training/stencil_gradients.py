@@ -1,4 +1,4 @@
-"""stencil_gradients: a local layer's derivatives and gradients in one pass."""
+"""stencil_gradients: the backward pass of a local layer, fused."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from clnet.variants.training.outer import BLOCK
 from clnet.variants.training.wide import (
     TEAM,
     derivative_defines,
-    derivative_reads,
-    joined,
+    derivative_operand,
+    two_stage,
     vector,
     vector_defines,
 )
 
-WIDEST = 8  # window whose sums registers hold
+WIDEST = 8  # window whose accumulators fit in registers
 VECTORS = {"cpu": (256, 1024, 64), "gpu": (1, 2, 4)}
 """Vectors of a work-item, the usually best first."""
 
 
 @dataclass(frozen=True)
 class StencilGradients:
-    """A vector of rows through all samples (``stencil_gradients.cl``).
+    """A work-item takes vectors of rows for all samples (``stencil_gradients.cl``).
 
-    Config: ``team``, work-items of a group, 1 where each is a core's task;
-    ``vectors``, of a work-item.
+    Config: ``team``, work-items of a group, 1 on CPU cores; ``vectors``, of a
+    work-item.
     """
 
     name: str = "stencil_gradients"
     reach: Reach = "triple"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse all but a local layer's derivatives, weights and bias, in a row."""
+        """Refuse all but a local layer's `ActGrad`, `Outer`, `BiasGrad` in order."""
         act, *products = span.ops
         if not isinstance(act, ActGrad) or not products:
             return "it computes a layer's derivatives with its gradients, and no other"
@@ -55,16 +55,16 @@ class StencilGradients:
         if not isinstance(outer, Outer) or outer.ds != act.ds:
             return "it computes a layer's derivatives with its gradients, and no other"
         if any(not isinstance(op, BiasGrad) or op.ds != act.ds for op in bias):
-            return "it sums the gradient of a layer's own bias, and here is another op"
+            return "it computes the layer's own bias gradient, and here is another op"
         if not isinstance(outer.storage, LocalStorage):
             return f"it computes gradients of local layers, not {outer.storage.name}"
         if outer.storage.window > WIDEST:
             return (
-                f"it holds windows of at most {WIDEST}, and here is "
+                f"it computes windows of at most {WIDEST}, and here is "
                 f"{outer.storage.window}"
             )
         if not act.nonlinearity.uniform:
-            return "it applies one activation a layer, and here neurons differ"
+            return "it applies one activation per layer, and here neurons differ"
         return unsupported_dtype(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
@@ -73,35 +73,35 @@ class StencilGradients:
         kind = "cpu" if device.type == "cpu" else "gpu"
         team = 1 if kind == "cpu" else team_group(TEAM, device)
         most = -(-outer.storage.n_out // (team * vector(team, span)))
-        found = dict.fromkeys(min(vectors, most) for vectors in VECTORS[kind])
-        return tuple({"team": team, "vectors": vectors} for vectors in found)
+        sizes = dict.fromkeys(min(vectors, most) for vectors in VECTORS[kind])
+        return tuple({"team": team, "vectors": vectors} for vectors in sizes)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Every array once, and the sums of a bias that rows share."""
+        """Count every array once, and the partial sums of a shared bias."""
         groups, (_, _, bias) = _groups(span, config), _ops(span)
-        adds = bias is not None and bias.shared and groups > 1
-        scratch = item_size(span) * groups * adds
+        reduces = bias is not None and bias.shared and groups > 1
+        scratch = item_size(span) * groups * reduces
         return Cost(
-            span_flops(span), span_bytes(span) + 2 * scratch, 1 + adds, scratch,
+            span_flops(span), span_bytes(span) + 2 * scratch, 1 + reduces, scratch,
             min(device.compute_units, groups),
         )
 
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the one launch, and that which adds the sums of a shared bias."""
+        """Return the one launch, and the reduction of a shared bias."""
         (act, outer, bias), team = _ops(span), config["team"]
         storage, groups = outer.storage, _groups(span, config)
         assert isinstance(storage, LocalStorage)
-        at = derivative_reads(act)
-        values = (act.dy, at, outer.x, act.ds)
+        saved = derivative_operand(act)
+        values = (act.dy, saved, outer.x, act.ds)
         shape = vector_defines(span, team, values)
         target: Argument = Gradients()
-        # Without a bias's gradient the last two are not read.
+        # Without a bias gradient the kernel ignores target and slot.
         slot = 0 if bias is None else bias.bias.offset
-        adds: tuple[Launch, ...] = ()
+        reduction: tuple[Launch, ...] = ()
         if bias is not None and bias.shared:
-            target, slot, adds = joined(shape, span, target, slot, 1, groups)
+            target, slot, reduction = two_stage(shape, span, target, slot, 1, groups)
         elif act.bias is not None:
             slot = act.bias.offset
         return (
@@ -110,19 +110,19 @@ class StencilGradients:
                 {
                     **shape, **derivative_defines(act, span),
                     "VECTORS": config["vectors"], "WINDOW": storage.window,
-                    "BLOCK": BLOCK, "KEEPS": int(act.ds in span.outputs),
+                    "BLOCK": BLOCK, "STORES_DS": int(act.ds in span.outputs),
                     "SUMS_BIAS": int(bias is not None),
                 },
                 (groups * team,), (team,),
                 (
                     Parameters(), 0 if act.bias is None else act.bias.offset,
                     Gradients(), outer.weights.offset, storage.pitch, act.dy,
-                    act.dy.stride, at, at.stride, outer.x, outer.x.stride,
+                    act.dy.stride, saved, saved.stride, outer.x, outer.x.stride,
                     act.ds if act.ds in span.outputs else act.dy, act.ds.stride,
                     target, slot, storage.n_out, span.batch,
                 ),
             ),
-            *adds,
+            *reduction,
         )
 
 

@@ -1,4 +1,4 @@
-"""wide: a loss, derivatives and shared biases' gradient by teams of work-items."""
+"""wide: a loss, derivatives and gradients of shared biases, for wide outputs."""
 
 from __future__ import annotations
 
@@ -31,140 +31,137 @@ from clnet.variants.training.backward import (
 )
 
 SOURCE = "training/wide.cl"
-LEAST = 64  # outputs of a sample
-LEAST_LOSS = 8  # on a GPU: neighbouring work-items would read values of so many samples
+MIN_WIDTH = 64  # outputs of a sample
+MIN_WIDTH_LOSS = 8  # on a GPU: one work-item per sample is not coalesced
 TEAM = 256  # work-items at most
-WIDTH = 4  # values of a vector
+WIDTH = 4  # elements of a vector
 VECTORS = {"cpu": (1024, 256, 4096), "gpu": (4, 1, 16)}
 """Vectors of a work-item, the usually best first."""
 
 
 @dataclass(frozen=True)
 class Wide:
-    """Teams that take a part of a sample each (``wide.cl``).
+    """Each team takes a part of a sample (``wide.cl``).
 
-    Config: ``team``, its work-items, 1 where each is a core's task; ``vectors``, of a
-    work-item; ``teams``, of a group.
+    Config: ``team``, its work-items, 1 on CPU cores; ``vectors``, of a work-item;
+    ``teams``, of a group.
     """
 
     name: str = "wide"
     reach: Reach = "op"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse other ops, narrow samples, and functions that differ by neuron."""
+        """Refuse other ops, narrow samples, and activations that differ by neuron."""
         (op, *_) = span.ops
         if not isinstance(op, (ActGrad, BiasGrad, Loss)):
-            return "it computes a loss, derivatives or a bias's gradient, and no other"
+            return "it computes a loss, derivatives or a bias gradient, and no other"
         if isinstance(op, BiasGrad) and not op.shared:
-            return "it sums the gradient of a bias that all neurons share"
-        width, least = _values(op)[0].width, LEAST
+            return "it computes the gradient of a bias that all neurons share"
+        width, least = _values(op)[0].width, MIN_WIDTH
         if isinstance(op, Loss) and device.type != "cpu":
-            least = LEAST_LOSS
+            least = MIN_WIDTH_LOSS
         if width < least:
             return f"it takes samples of at least {least} outputs, and here are {width}"
         if isinstance(op, ActGrad) and not op.nonlinearity.uniform:
-            return "it applies one activation a layer, and here neurons differ"
+            return "it applies one activation per layer, and here neurons differ"
         if isinstance(op, Loss) and len(set(op.halved)) > 1:
-            return "it halves no error or all, and here outputs differ"
+            return "it halves all errors or none, and here outputs differ"
         return unsupported_dtype(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Return shares, none of them larger than a sample."""
+        """Return parts no larger than a sample."""
         kind = "cpu" if device.type == "cpu" else "gpu"
         width, team = _values(_op(span))[0].width, 1
         if kind == "gpu":
             team = team_group(min(TEAM, -(-width // WIDTH)), device)
-        most, teams = -(-width // _share({"team": team, "vectors": 1}, span)), 1
-        found = dict.fromkeys(min(vectors, most) for vectors in VECTORS[kind])
+        whole, teams = -(-width // _share({"team": team, "vectors": 1}, span)), 1
+        sizes = dict.fromkeys(min(vectors, whole) for vectors in VECTORS[kind])
         if isinstance(_op(span), Loss) and kind == "gpu":
             teams = team_group(TEAM, device) // team
         if teams > 1:
-            found = {most: None}
+            sizes = {whole: None}
         return tuple(
-            {"team": team, "vectors": vectors, "teams": teams} for vectors in found
+            {"team": team, "vectors": vectors, "teams": teams} for vectors in sizes
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Every array once; softmax reads outputs and targets twice."""
+        """Count every array once; softmax reads outputs and targets twice."""
         op = _op(span)
         teams = span.batch * _parts(span, config)
         softmax = isinstance(op, Loss) and loss_defines(op, span)["SOFTMAX"]
-        joins = teams > span.batch and not isinstance(op, ActGrad)
+        reduces = teams > span.batch and not isinstance(op, ActGrad)
         again = 2 * span.batch * op.reads[0].width if softmax else 0
         scratch = 0 if isinstance(op, ActGrad) else teams * len(RECORD)
         return Cost(
             span_flops(span), span_bytes(span) + item_size(span) * (again + scratch),
-            1 + joins * (3 if softmax else 1), item_size(span) * scratch,
+            1 + reduces * (3 if softmax else 1), item_size(span) * scratch,
             min(device.compute_units, -(-teams // config["teams"])),
         )
 
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return a launch over all parts, then those that add what they leave."""
+        """Return a launch over all parts, then the reductions of their partial sums."""
         op, shape = _op(span), vector_defines(span, config["team"], _values(_op(span)))
         shape["TEAMS"] = config["teams"]
         width, share = _values(op)[0].width, _share(config, span)
         parts = _parts(span, config)
         teams = span.batch * parts
         if isinstance(op, BiasGrad):
-            target, offset, adds = joined(
+            target, offset, reduction = two_stage(
                 shape, span, Gradients(), op.bias.offset, 1, teams
             )
             return (
-                _launch(shape, "sums", teams, op.ds, op.ds.stride, target, offset,
+                _launch(shape, "sum_parts", teams, op.ds, op.ds.stride, target, offset,
                         width, share, parts),
-                *adds,
+                *reduction,
             )
         if isinstance(op, ActGrad):
-            at = derivative_reads(op)
+            saved = derivative_operand(op)
             return (
                 _launch(
                     {**shape, **derivative_defines(op, span)}, "act_grad", teams,
                     Parameters(), 0 if op.bias is None else op.bias.offset, op.dy,
-                    op.dy.stride, at, at.stride, op.ds, op.ds.stride, width, share,
-                    parts,
+                    op.dy.stride, saved, saved.stride, op.ds, op.ds.stride, width,
+                    share, parts,
                 ),
             )
         rows = span.batch * len(RECORD)
-        partial, _, adds = joined(shape, span, op.record, 0, rows, parts)
+        partial, _, reduction = two_stage(shape, span, op.record, 0, rows, parts)
         shape = {
             **shape, **loss_defines(op, span),
             "HALF": number(0.5 if op.halved[0] else 1, span), "WHOLE": int(parts == 1),
         }
         softmax: tuple[Launch, ...] = ()
-        sums: Argument = op.t
+        whole: Argument = op.t
         if shape["SOFTMAX"] and parts > 1:
-            pieces = Scratch("softmax parts", item_size(span) * rows * parts)
-            sums = Scratch("softmax", item_size(span) * rows)
+            partials = Scratch("softmax parts", item_size(span) * rows * parts)
+            whole = Scratch("softmax", item_size(span) * rows)
             softmax = (
                 _launch(shape, "softmax_parts", teams, op.y, op.y.stride, op.t,
-                        op.t.stride, pieces, width, share, parts),
-                _launch(shape, "softmax_join", span.batch, pieces, parts, sums),
+                        op.t.stride, partials, width, share, parts),
+                _launch(shape, "softmax_reduce", span.batch, partials, parts, whole),
             )
         return (
             *softmax,
             _launch(
                 shape, "loss_parts", teams, op.y, op.y.stride, op.t, op.t.stride,
-                op.weight or op.t, sums, op.dy, op.dy.stride, partial, width,
+                op.weight or op.t, whole, op.dy, op.dy.stride, partial, width,
                 float(op.bit_fail_limit), span.batch, Scalar("samples"), share, parts,
             ),
-            *adds,
+            *reduction,
         )
 
 
 def vector(team: int, span: Span) -> int:
-    """Return the values of a vector: of a core's registers where a team is one core."""
+    """Return the elements of a vector: a CPU core's registers where a team is one."""
     return VECTOR_BYTES // item_size(span) if team == 1 else WIDTH
 
 
 def vector_defines(
     span: Span, team: int, values: Iterable[Value]
 ) -> dict[str, int | str]:
-    """Return the macros of ``wide.h``, and whether all rows start on whole vectors.
-
-    Of groups of one team.
-    """
+    """Return the macros of ``wide.h`` for groups of one team, and the alignment."""
     whole = all(value.stride % vector(team, span) == 0 for value in values)
     return {
         "REAL": real(span), "WIDTH": vector(team, span), "TEAM": team, "TEAMS": 1,
@@ -172,8 +169,8 @@ def vector_defines(
     }
 
 
-def derivative_reads(op: ActGrad) -> Value:
-    """Return what a uniform layer's derivative reads; anything if that is nothing."""
+def derivative_operand(op: ActGrad) -> Value:
+    """Return the operand of a uniform layer's derivative; any value if it has none."""
     return op.sums or op.y or op.dy
 
 
@@ -188,37 +185,40 @@ def derivative_defines(op: ActGrad, span: Span) -> dict[str, int | str]:
     }
 
 
-def joined(
+def two_stage(
     shape: Mapping[str, int | str], span: Span, target: Argument, offset: int,
     rows: int, parts: int,
 ) -> tuple[Argument, int, tuple[Launch, ...]]:
-    """Return where teams leave sums, of so many parts a row, and what adds them.
+    """Return the buffer of the parts' sums, its offset, and the launch that adds them.
 
     Parameters
     ----------
     shape : mapping
         The macros of ``wide.h``.
     span : Span
-        What is computed.
+        The span.
     target : Argument
-        What is to hold the sum of each row, [rows] from `offset` on: if there is one
-        part, that is where teams leave it.
+        The buffer of the sum of each row, [rows] from `offset` on. Of one part it is
+        also the buffer of the part's sum.
     offset, rows, parts : int
-        As above.
+        As above; parts: of a row.
     """
     if parts == 1:
         return target, offset, ()
     partial = Scratch("parts", item_size(span) * rows * parts)
-    return partial, 0, (_launch(shape, "join", rows, partial, parts, target, offset),)
+    reduction = _launch(
+        shape, "reduce_parts", rows, partial, parts, target, offset
+    )
+    return partial, 0, (reduction,)
 
 
 def _launch(
     defines: Mapping[str, int | str], kernel: str, teams: int, *arguments: Argument
 ) -> Launch:
-    team, of_group = defines["TEAM"], defines["TEAMS"]
+    team, per_group = defines["TEAM"], defines["TEAMS"]
     assert isinstance(team, int)
-    assert isinstance(of_group, int)
-    group = team * of_group
+    assert isinstance(per_group, int)
+    group = team * per_group
     return Launch(
         SOURCE, kernel, defines, (round_up(teams * team, group),), (group,), arguments
     )
@@ -238,7 +238,7 @@ def _values(op: ActGrad | BiasGrad | Loss) -> tuple[Value, ...]:
 
 
 def _share(config: Config, span: Span) -> int:
-    """Return the columns that a team takes."""
+    """Return the columns of a team."""
     return config["team"] * config["vectors"] * vector(config["team"], span)
 
 

@@ -1,4 +1,4 @@
-"""Locally connected layers: description, storage, meaning, generic kernels, files."""
+"""Locally connected layers: description, storage, oracle, generic kernels, files."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ WINDOWS = (1, 2, 3, 4, 5, 7, 16, 33)
 RNG = np.random.default_rng(5)
 
 
-def spelled_out(network, x):
-    """The layers by their definition, in float64."""
+def by_definition(network, x):
+    """The layers' output by definition, in float64."""
     y = x.astype(np.float64)
     for number, layer in enumerate(network.layers):
         w = network.weights(number).astype(np.float64)
@@ -94,7 +94,7 @@ def test_parameters():
     assert "shared" in shown and "neuron" in shown and "local" in shown
 
 
-def test_weights_start_by_the_window():
+def test_initial_weights_scale_with_the_window():
     network = Network(2000, [Local(3, initialiser="uniform")], seed=1)
     assert 0.99 / np.sqrt(3) < np.abs(network.weights(0)).max() <= 1 / np.sqrt(3)
     assert network.biases(0)[0] != 0
@@ -119,7 +119,7 @@ def test_set_layer_in_each_shape():
             network.set_layer(0, np.zeros(weights), np.zeros(biases))
 
 
-# The storage and its meaning --------------------------------------------------------
+# Storage and oracle -----------------------------------------------------------------
 
 
 @given(st.integers(1, 40), st.sampled_from(WINDOWS))
@@ -137,7 +137,7 @@ def test_storage(n_out, window):
 
 @given(st.data())
 @settings(max_examples=30, deadline=None)
-def test_the_meaning(data):
+def test_the_oracle(data):
     window = data.draw(st.sampled_from(WINDOWS))
     depth = data.draw(st.integers(1, 4))
     n = data.draw(st.integers(1, 70)) + depth * (window - 1)
@@ -148,8 +148,8 @@ def test_the_meaning(data):
     )
     x = RNG.standard_normal((data.draw(st.integers(1, 4)), n))
     np.testing.assert_allclose(
-        reference.run(network.program, x, network.parameters), spelled_out(network, x),
-        atol=1e-12,
+        reference.run(network.program, x, network.parameters),
+        by_definition(network, x), atol=1e-12,
     )
 
 
@@ -160,16 +160,16 @@ def gradients(network, x, t):
     reference.run_ops(program.ops, values, network.parameters)
     flat = np.zeros(network.layout.size)
     for op in program.ops:
-        for name, slot in (("weights", "weights"), ("bias", "bias")):
+        for name in ("weights", "bias"):
             if hasattr(op, "gradient") and hasattr(op, name):
-                place = getattr(op, slot)
-                here = slice(place.offset, place.offset + place.size)
-                flat[here] = values[op.gradient.name][0]
+                where = getattr(op, name)
+                end = where.offset + where.size
+                flat[where.offset : end] = values[op.gradient.name][0]
     return flat, values["totals"][0, 0]
 
 
 @pytest.mark.parametrize("window", [1, 3, 4])
-def test_gradients_are_the_slopes(window):
+def test_gradients_are_difference_quotients(window):
     network = Network(
         12, [
             Local(window, "tanh"), Local(2, "gelu", bias="neuron"), Dense(11, "tanh"),
@@ -181,18 +181,18 @@ def test_gradients_are_the_slopes(window):
     live = np.flatnonzero(live_elements(network.layout, network.storages))
     assert not np.delete(flat, live).any()
     start = network.parameters.copy()
-    for place in RNG.choice(live, 40, replace=False).tolist() + live[-3:].tolist():
-        sides = []
+    for slot in RNG.choice(live, 40, replace=False).tolist() + live[-3:].tolist():
+        losses = []
         for step in (1e-5, -1e-5):
             moved = start.copy()
-            moved[place] += step
+            moved[slot] += step
             network.parameters = moved
-            sides.append(gradients(network, x, t)[1])
+            losses.append(gradients(network, x, t)[1])
         network.parameters = start
-        assert flat[place] == pytest.approx((sides[0] - sides[1]) / 2e-5, abs=1e-7)
+        assert flat[slot] == pytest.approx((losses[0] - losses[1]) / 2e-5, abs=1e-7)
 
 
-# Devices ----------------------------------------------------------------------------
+# Kernels ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("window", WINDOWS)
@@ -203,7 +203,7 @@ def test_generic_kernels(window):
         )
         x = RNG.standard_normal((batch, n)).astype("float32")
         plan = network.compile(batch=batch, tune=False, variants=["generic"])
-        np.testing.assert_allclose(plan(x), spelled_out(network, x), atol=2e-6)
+        np.testing.assert_allclose(plan(x), by_definition(network, x), atol=2e-6)
 
 
 def test_training_a_mixture():
@@ -237,11 +237,11 @@ def test_files(tmp_path):
         network.save(tmp_path / "net.net")
 
 
-def test_as_other_layers():
+def test_conversions():
     network = Network(15, [Local(3, "tanh"), Local(2, "tanh")], seed=1)
     network.set_layer(0, network.weights(0), [0.25])
     x = RNG.standard_normal((4, 15))
-    exact = spelled_out(network, x)
+    exact = by_definition(network, x)
     for other in (network.to_dense(), network.to_dense([0]), network.prune(density=1)):
         found = reference.run(other.program, x, other.parameters.astype("float64"))
         np.testing.assert_allclose(found, exact, atol=1e-12)

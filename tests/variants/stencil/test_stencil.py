@@ -51,7 +51,7 @@ def deep(n, window, depth, bias="shared", activation="tanh", **options):
 
 
 def check(network, ops, batch, variant, config):
-    """Compare a span's outputs with the oracle, twice: scratch keeps nothing."""
+    """Compare a span's outputs with the oracle, twice: scratch keeps no state."""
     span = network.program.span(*ops, batch)
     step = Step(span, variant, config, DEVICE)
     run = Executable(session(DEVICE), network, [step], span.inputs, span.outputs)
@@ -67,18 +67,15 @@ def check(network, ops, batch, variant, config):
             assert (error <= bounds[value.name]).all(), (config, error.max())
 
 
-def configs(variant, network, ops, batch, place):
+def configs(variant, network, ops, batch, device):
     span = network.program.span(*ops, batch)
-    assert variant.refuse(span, place) is None
-    return list(variant.space(span, place))
+    assert variant.refuse(span, device) is None
+    return list(variant.space(span, device))
 
 
 @pytest.mark.parametrize("window", EACH)
 def test_a_layer(window):
-    """Every window: first and inner layers, sums alone, each a configuration.
-
-    The windows take all configurations in turn.
-    """
+    """First and inner layers, pre-activations alone; windows share configurations."""
     bias, number = BIASES[window % 3], WINDOWS.index(window)
     for n_out, batch in ((1, 1), (3, 2), (130, 1), (257, 5)):
         network = deep(n_out + 2 * window - 2, window, 2, bias)
@@ -96,21 +93,21 @@ def test_a_layer(window):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("lanes", [(1, 1), (1, 2), (2, 1), (1, 32)], ids=str)
-def test_inline_ptx_marks_vectors_of_four_floats_alone(lanes, dtype):
-    """Whatever width a device prefers: there is no such instruction for others."""
+def test_inline_ptx_streams_vectors_of_four_floats_only(lanes, dtype):
+    """Whatever the device's preferred width: other vectors have no such instruction."""
     vector_width, simd_width = lanes
-    place = dataclasses.replace(
+    device = dataclasses.replace(
         GPU, vector_width=vector_width, simd_width=simd_width, fp64=True,
         compute_capability=(9, 0),
     )
     for window in WINDOWS:
         network = deep(4096, window, 1, dtype=dtype)
-        listed = configs(Stencil(), network, (0, 2), 1, place)
-        marked = {config["vec"] for config in listed if config["stream"]}
-        assert marked == ({4} if dtype == "float32" and simd_width > 1 else set())
+        listed = configs(Stencil(), network, (0, 2), 1, device)
+        streamed = {config["vec"] for config in listed if config["stream"]}
+        assert streamed == ({4} if dtype == "float32" and simd_width > 1 else set())
     for vec in (1, 2, 4):
-        assert streams(vec, dtype, place) is (vec == 4 and dtype == "float32")
-        plain = dataclasses.replace(place, compute_capability=None)
+        assert streams(vec, dtype, device) is (vec == 4 and dtype == "float32")
+        plain = dataclasses.replace(device, compute_capability=None)
         assert streams(vec, dtype, plain)
 
 
@@ -131,7 +128,7 @@ def test_layers_on_cores(window):
 )
 @settings(max_examples=25, deadline=None)
 def test_tiles_of_cores(window, n_out, batch, tile, workers):
-    """Around the edges of tiles; the kernels are built once a window."""
+    """Around the edges of tiles; the kernels are built once per window."""
     network = deep(n_out + 2 * (window - 1), window, 2)
     config = {"workers": workers, "tile": tile, "stream": 0}
     check(network, (0, 4), batch, StencilCpu(), config)
@@ -149,7 +146,7 @@ def test_trapezoids(window):
 @given(st.integers(1, 700), st.integers(2, 9), st.integers(1, 3), st.data())
 @settings(max_examples=20, deadline=None)
 def test_tiles_of_trapezoids(n_out, layers, batch, data):
-    """Tiles so small that many overlap, in several launches of some layers each."""
+    """Many small overlapping tiles, in several launches of some layers each."""
     vec = data.draw(st.sampled_from((1, 4)))
     config = {
         "group": 16 if vec == 4 else 64, "vec": vec, "ahead": 2, "samples": 2,
@@ -161,16 +158,16 @@ def test_tiles_of_trapezoids(n_out, layers, batch, data):
 
 @pytest.mark.parametrize("n", [499, 500])
 def test_as_deep_as_can_be(n):
-    """The stack that shrinks to one or two values, in one launch."""
+    """A stack that shrinks to one or two values, in one launch."""
     depth = (n - 1) // 2
     network = deep(n, 3, depth)
     assert network.n_out == n - 2 * depth
     x = RNG.standard_normal((1, n)).astype("float32")
     exact = reference.run(network.program, x.astype("float64"), network.parameters)
     span = network.program.span(0, 2 * depth, 1)
-    for variant, place in ((StencilCpu(), CPU), (Trapezoid(), GPU)):
-        assert variant.refuse(span, place) is None
-        step = Step(span, variant, next(iter(variant.space(span, place))), DEVICE)
+    for variant, device in ((StencilCpu(), CPU), (Trapezoid(), GPU)):
+        assert variant.refuse(span, device) is None
+        step = Step(span, variant, next(iter(variant.space(span, device))), DEVICE)
         run = Executable(session(DEVICE), network, [step], span.inputs, span.outputs)
         run.x["x"][...] = x
         run.run()
@@ -178,7 +175,7 @@ def test_as_deep_as_can_be(n):
                                    atol=1e-5)
 
 
-def test_functions_and_doubles():
+def test_activations_and_doubles():
     one, stack = (Stencil(), (2, 4), GPU), (Trapezoid(), (0, 6), GPU)
     cores = (StencilCpu(), (0, 6), CPU)
     for activation, options, variants in (
@@ -187,15 +184,15 @@ def test_functions_and_doubles():
         *((("tanh", {"dtype": "float64"}, (one, stack)),) if DEVICE.fp64 else ()),
     ):
         network = deep(41, 3, 3, "neuron", activation, **options)
-        for variant, ops, place in variants:
-            listed = configs(variant, network, ops, 3, place)
+        for variant, ops, device in variants:
+            listed = configs(variant, network, ops, 3, device)
             check(network, ops, 3, variant, listed[0])
 
 
 # Backward ---------------------------------------------------------------------------
 
 
-def backward(network, batch, place, choose):
+def backward(network, batch, device, choose):
     """Compare the products of a training step, op by op, with the oracle."""
     program = lower_training(network, loss_function("mse"), None)
     values = {
@@ -214,9 +211,9 @@ def backward(network, batch, place, choose):
         variant = StencilBackward()
         if isinstance(op, BiasGrad):
             variant = GenericBackward()
-        if variant.refuse(span, place) is not None:
+        if variant.refuse(span, device) is not None:
             continue
-        for config in choose(list(variant.space(span, place))):
+        for config in choose(list(variant.space(span, device))):
             train_state = TrainState(
                 session(DEVICE), network.parameters,
                 np.zeros((0, network.layout.size), network.dtype),
@@ -245,27 +242,27 @@ def backward(network, batch, place, choose):
 
 
 @pytest.mark.parametrize("window", EACH)
-@pytest.mark.parametrize("place", [CPU, GPU], ids=["cores", "gpu"])
-def test_backward(window, place):
+@pytest.mark.parametrize("device", [CPU, GPU], ids=["cores", "gpu"])
+def test_backward(window, device):
     network = deep(2 * (window - 1) + 40 + window, window, 2, BIASES[window % 3])
-    assert backward(network, 5, place, lambda listed: listed[-1:]) >= 3
+    assert backward(network, 5, device, lambda listed: listed[-1:]) >= 3
     network = deep(2 * window, window, 2)
-    assert backward(network, 1, place, lambda listed: listed[:1]) >= 3
+    assert backward(network, 1, device, lambda listed: listed[:1]) >= 3
 
 
-def test_backward_in_parts():
-    """A batch large enough to be summed in parts; doubles; sums that accumulate."""
+def test_backward_split_k():
+    """A batch large enough for split-k; doubles; sums that accumulate."""
     network = Network(
         30, [Local(3, "tanh"), Local(2, "tanh", sources=(1,)),
              Dense(2, sources=(1, 2))], seed=1,
         dtype="float64" if DEVICE.fp64 else "float32",
     )
-    for place in (CPU, GPU):
-        assert backward(network, 300, place, lambda listed: listed) >= 4
+    for device in (CPU, GPU):
+        assert backward(network, 300, device, lambda listed: listed) >= 4
 
 
 def test_the_loss_of_many_outputs():
-    """A million terms are added to the last bits, one after the other."""
+    """The sum of a million terms is exact to the last bits."""
     width = 1 << 20
     network = Network(
         width, [Local(1)], parameters=np.zeros(width + 32, "float32")
@@ -292,10 +289,10 @@ def test_the_loss_of_many_outputs():
 def test_refusals():
     local, chain = Local(3, "tanh"), Trapezoid()
 
-    def refusal(variant, layers, ops=None, place=GPU, **options):
+    def refusal(variant, layers, ops=None, device=GPU, **options):
         network = Network(60, layers, **options)
         ops = ops or (0, len(network.program.ops))
-        return variant.refuse(network.program.span(*ops, 1), place)
+        return variant.refuse(network.program.span(*ops, 1), device)
 
     assert "3 and 2" in refusal(chain, [local, Local(2, "tanh")])
     assert "activation" in refusal(chain, [local, Local(3)])
@@ -304,9 +301,9 @@ def test_refusals():
     assert "at most 16" in refusal(chain, [Local(17)] * 2)
     assert "not dense" in refusal(chain, [local, Dense(4, "tanh")])
     assert "not dense" in refusal(Stencil(), [Dense(4)])
-    assert "none" in refusal(StencilCpu(), [local])
+    assert "CPU" in refusal(StencilCpu(), [local])
     if DEVICE.fp64:
-        assert "float32 only" in refusal(StencilCpu(), [local], place=CPU,
+        assert "float32 only" in refusal(StencilCpu(), [local], device=CPU,
                                          dtype="float64")
     small = dataclasses.replace(GPU, largest_group=16, local_memory=1 << 10)
     assert "no room" in chain.refuse(deep(700, 16, 40).program.span(0, 80, 1), small)
@@ -318,7 +315,7 @@ def test_refusals():
 
 
 def test_no_tables_of_large_layers():
-    """Where lists of entries would be large, what needs none computes them."""
+    """Large layers go to variants without lists of entries."""
     network = Network(
         MOST_ENTRIES, [Local(2)],
         parameters=np.zeros(2 * MOST_ENTRIES + 32, "float32"),
@@ -343,7 +340,7 @@ def test_a_mixture(tune):
     )
 
 
-def test_training_takes_them():
+def test_training():
     network = deep(50, 3, 3)
     x = RNG.uniform(-1, 1, (30, 50)).astype("float32")
     t = deep(50, 3, 3).predict(x)

@@ -1,4 +1,4 @@
-"""Ops over samples of many outputs against the float64 oracle."""
+"""Training ops for wide outputs against the float64 oracle."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ DEVICE = clnet.device()
 CPU = dataclasses.replace(DEVICE, type="cpu")
 GPU = dataclasses.replace(DEVICE, type="gpu", simd_width=32)
 WIDE = Wide()
-PLACES = pytest.mark.parametrize("place", [CPU, GPU], ids=["cores", "gpu"])
+DEVICES = pytest.mark.parametrize("device", [CPU, GPU], ids=["cores", "gpu"])
 
 
 def check(
-    network, loss, batch, place, variant=WIDE, *, samples=None, weighted=False,
+    network, loss, batch, device, variant=WIDE, *, samples=None, weighted=False,
     last=False,
 ):
-    """Compare every span that the variant takes; return the ops of each."""
+    """Compare every accepted span; return the ops of each."""
     program = lower_training(network, loss_function(loss), None, weighted=weighted)
     rng = np.random.default_rng(4)
     t = rng.uniform(0, 1, (batch, network.n_out))
@@ -49,10 +49,10 @@ def check(
     for start in range(len(program.ops)):
         for stop in range(start + 1, start + 1 + LONGEST[variant.reach]):
             span = program.span(start, stop, batch)
-            if len(span.ops) < stop - start or variant.refuse(span, place) is not None:
+            if len(span.ops) < stop - start or variant.refuse(span, device) is not None:
                 continue
             seen.append([type(op) for op in span.ops])
-            for config in list(variant.space(span, place))[-1 if last else 0 :]:
+            for config in list(variant.space(span, device))[-1 if last else 0 :]:
                 train_state = TrainState(
                     session(DEVICE), network.parameters, np.zeros((0, 0))
                 )
@@ -89,20 +89,20 @@ def local(n_out, activation="tanh", bias="shared", dtype="float32", **options):
 
 
 @pytest.mark.unoptimised
-@PLACES
+@DEVICES
 @pytest.mark.parametrize("loss", LOSSES)
-def test_every_loss(loss, place):
-    """Parts of samples, the last not full; weights; samples that do not count."""
+def test_every_loss(loss, device):
+    """Parts of samples, the last not full; weights; padding samples."""
     activation = LOSSES[loss].fused or "sigmoid"
     network = Network(9, [clnet.Dense(2500, activation)], seed=1)
-    assert [Loss] in check(network, loss, 3, place, samples=2, weighted=True)
-    if place is GPU:  # several samples a group, the last group not full
+    assert [Loss] in check(network, loss, 3, device, samples=2, weighted=True)
+    if device is GPU:  # several samples a group, the last group not full
         network = Network(5, [clnet.Dense(11, activation)], seed=1)
-        assert [Loss] in check(network, loss, 67, place, samples=66, weighted=True)
-    if (place is CPU) == (loss in ("mse", "categorical_cross_entropy")):
+        assert [Loss] in check(network, loss, 67, device, samples=66, weighted=True)
+    if (device is CPU) == (loss in ("mse", "categorical_cross_entropy")):
         return
     network = local(67, activation, dtype="float64" if DEVICE.fp64 else "float32")
-    assert [Loss] in check(network, loss, 2, place, last=True)
+    assert [Loss] in check(network, loss, 2, device, last=True)
 
 
 NAMES = ("identity", "sigmoid", "tanh", "gaussian", "sin", "cos", "relu", "gelu")
@@ -110,28 +110,28 @@ NAMES = ("identity", "sigmoid", "tanh", "gaussian", "sin", "cos", "relu", "gelu"
 
 @pytest.mark.parametrize("name", NAMES)
 def test_derivatives(name):
-    """By outputs and by sums, with every kind of bias, FANN's too."""
+    """From outputs and pre-activations, with every kind of bias, FANN's too."""
     index = NAMES.index(name)
-    place = (CPU, GPU)[index // 2 % 2]
+    device = (CPU, GPU)[index // 2 % 2]
     options = {"fann_compatible": True} if index % 2 else {}
     bias = ("shared", "neuron", None)[index % 3]
     layers = [Local(2, name, 0.8, bias=bias), Local(2)]
     network = Network(301, layers, seed=1, **options)
-    seen = check(network, "mse", 2, place, last=True)
+    seen = check(network, "mse", 2, device, last=True)
     assert name == "identity" or [ActGrad] in seen
 
 
-@PLACES
-def test_millions_of_terms(place):
-    """Sums end within the last bits of the exact ones."""
-    assert len(check(local((1 << 20) + 3), "mse", 1, place)) == 3
+@DEVICES
+def test_millions_of_terms(device):
+    """Sums are exact to the last bits."""
+    assert len(check(local((1 << 20) + 3), "mse", 1, device)) == 3
 
 
-@PLACES
+@DEVICES
 @pytest.mark.parametrize("window", [
     1, 3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 8))
 ])
-def test_gradients_in_one_pass(window, place):
+def test_gradients_in_one_pass(window, device):
     """Edges of vectors and groups, batches of several blocks, every kind of bias."""
     bias = ("shared", "neuron", None)[window % 3]
     for n_out, batch in ((67, 3), (1100, 130 if window == 3 else 1)):
@@ -140,17 +140,17 @@ def test_gradients_in_one_pass(window, place):
             n_out + 2 * window - 2, layers, seed=window,
             dtype="float64" if window == 8 and DEVICE.fp64 else "float32",
         )
-        seen = check(network, "mse", batch, place, StencilGradients(), last=n_out < 99)
+        seen = check(network, "mse", batch, device, StencilGradients(), last=n_out < 99)
         both = [ActGrad, Outer, BiasGrad]
         assert seen == ([both[:2]] * 2 if bias is None else [both[:2], both] * 2)
 
 
 def test_refusals():
-    def refusals(network, number):
+    def refusals(network, kind):
         program = lower_training(network, loss_function("mse"), None)
         sentences = [
             Wide().refuse(program.span(i, i + 1, 1), GPU)
-            for i, op in enumerate(program.ops) if isinstance(op, number)
+            for i, op in enumerate(program.ops) if isinstance(op, kind)
         ]
         return str(sentences)
 
