@@ -21,12 +21,12 @@ CPU = dataclasses.replace(PLACE, type="cpu", compute_units=3)
 EPSILON = float(np.finfo("float32").eps)
 
 
-def close(found, expected, sizes, terms):
+def close(result, expected, sizes, terms):
     """Assert that sums are within rounding; sizes: sums of the terms' magnitudes."""
-    unit = EPSILON if found.dtype == np.float32 else np.finfo(found.dtype).eps
+    unit = EPSILON if result.dtype == np.float32 else np.finfo(result.dtype).eps
     allowed = unit * (LAMBDA * np.sqrt(terms) + 16) * (sizes + 1)
-    assert not np.isnan(found).any()
-    assert (np.abs(found - expected) <= allowed).all()
+    assert not np.isnan(result).any()
+    assert (np.abs(result - expected) <= allowed).all()
 
 
 @dataclasses.dataclass(frozen=True)

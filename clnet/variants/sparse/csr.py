@@ -80,9 +80,9 @@ class Csr:
             (runs,), (1,),
             (
                 Parameters(), product.weights.offset,
-                0 if bias is None else bias.offset, *product.lists.tables(),
+                0 if bias is None else bias.offset, *product.csr.tables(),
                 x if tile == 1 else scratch, x.stride, *product.outputs(), span.batch,
-                product.lists.bounds(runs),
+                product.csr.bounds(runs),
             ),
         )
         if tile == 1:

@@ -132,7 +132,7 @@ class Sell:
         bias = product.bias
 
         def table(name: str) -> Table:
-            key = product.lists.key(f"of slices, {name}")
+            key = product.csr.key(f"of slices, {name}")
             return Table(key, partial(_table, storage, name))
 
         return (

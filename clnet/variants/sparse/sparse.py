@@ -1,4 +1,4 @@
-"""Shared by the variants of sparse products: spans, row lists, transposed values."""
+"""Shared by the variants of sparse products: spans, CSR tables, transposed values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from clnet.variants.base import (
 
 TRANSPOSED_FEATURES = 32  # of a group
 TRANSPOSE_GROUP = 256  # work-items
-VECTOR = 4  # entries of a load; lists are padded to whole vectors
+VECTOR = 4  # entries of a load; index lists are padded to whole vectors
 SPARE = 16  # elements of local memory for alignment
 MOST = 12  # configs that are worth measuring
 UNROLL = 2  # vectors of entries in flight
@@ -33,7 +33,7 @@ RUNS = (4, 1, 16)  # of rows, per CPU core, the usually best first
 
 
 @dataclass(frozen=True)
-class Lists:
+class CsrIndices:
     """The live entries of a matrix or of its transpose, in CSR order.
 
     Attributes
@@ -50,7 +50,7 @@ class Lists:
 
 
 @lru_cache(maxsize=2)  # sorting millions takes a second, and every trial needs it
-def lists(storage: SparseStorage, transposed: bool) -> Lists:
+def csr_indices(storage: SparseStorage, transposed: bool) -> CsrIndices:
     """Return the entries of A, or of its transpose, in CSR order."""
     pattern = storage.pattern
     rows, columns, slots = pattern.rows, pattern.columns, storage.slots
@@ -63,15 +63,15 @@ def lists(storage: SparseStorage, transposed: bool) -> Lists:
     counts = np.bincount(rows, minlength=n_out)
     starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     padding = (0, -len(rows) % VECTOR)
-    return Lists(
+    return CsrIndices(
         starts, np.pad(slots, padding).astype(np.int32),
         index_array(np.pad(columns, padding), n_in),
     )
 
 
 @dataclass(frozen=True)
-class RowLists:
-    """The tables of `Lists` for kernels, built when they are first uploaded.
+class CsrTables:
+    """The tables of `CsrIndices` for kernels, built when they are first uploaded.
 
     Attributes
     ----------
@@ -100,11 +100,11 @@ class RowLists:
 
     def tables(self) -> tuple[Table, Table, Table]:
         """Return starts, slots (the starts again where values are direct), columns."""
-        built: list[Lists] = []
+        built: list[CsrIndices] = []
 
         def build(name: str) -> NDArray[np.int32]:
             if not built:  # once for all three
-                built.append(lists(self.storage, self.transposed))
+                built.append(csr_indices(self.storage, self.transposed))
             table: NDArray[np.int32] = getattr(built[0], name)
             return table
 
@@ -212,14 +212,14 @@ class SparseProduct:
         return int(np.bincount(indices).max())
 
     @property
-    def lists(self) -> RowLists:
+    def csr(self) -> CsrTables:
         """Its entries in CSR order."""
-        return RowLists(self.storage, self.weights, self.transposed)
+        return CsrTables(self.storage, self.weights, self.transposed)
 
     @property
     def direct(self) -> bool:
         """Whether values lie in CSR order, without a table of slots."""
-        return self.lists.direct
+        return self.csr.direct
 
     @property
     def column_type(self) -> str:
@@ -252,7 +252,7 @@ class SparseProduct:
         }
 
     def index_bytes(self) -> int:
-        """Return the bytes of the row lists that a product reads."""
+        """Return the bytes of the index lists that a product reads."""
         entry = (2 if self.column_type == "ushort" else 4) + (0 if self.direct else 4)
         return entry * self.entries + 4 * (self.rows + 1)
 

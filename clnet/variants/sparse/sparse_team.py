@@ -58,13 +58,13 @@ class SparseTeam:
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Teams in proportion to the rows' lengths, the likely best first."""
         product = sparse_product(span)
-        found = _tiled(product, span, device) if span.batch > 1 else []
+        configs = _tiled(product, span, device) if span.batch > 1 else []
         if span.batch < TILES[-1]:
-            found = _single(product, span, device) + found
+            configs = _single(product, span, device) + configs
         room = device.local_memory
         fitting = [
-            c for i, c in enumerate(found)
-            if c not in found[:i] and _local_bytes(product, span, c) <= room
+            c for i, c in enumerate(configs)
+            if c not in configs[:i] and _local_bytes(product, span, c) <= room
         ]
         return tuple(fitting[:MOST])
 
@@ -100,9 +100,9 @@ class SparseTeam:
             before = (transpose(span, product.x, tile, scratch, device),)
         bias, stages = product.bias, config["stages"]
         width = -(-product.columns // max(1, stages))
-        starts, *others = product.lists.tables()
+        starts, *others = product.csr.tables()
         if stages:
-            starts = product.lists.segments(stages, width)
+            starts = product.csr.segments(stages, width)
         return (
             *before,
             Launch(
@@ -159,28 +159,28 @@ def _nearest(sizes: Iterable[int], target: float) -> list[int]:
 def _single(product: SparseProduct, span: Span, device: Device) -> list[Config]:
     """Return configs for single samples: parts of about four vectors each."""
     length = max(1.0, product.entries / product.rows)
-    found: list[Config] = []
+    configs: list[Config] = []
     for group in dict.fromkeys(largest_group(size, device) for size in GROUPS):
         parts = _nearest((n for n in PARTS if n <= min(group, 64)), length / 16)
         for groups in OCCUPANCY:
             rows = max(1, -(-product.rows // (groups * device.compute_units)))
             for n in parts[:2]:
                 config = {"group": group, "rows": rows, "parts": n, "tile": 1}
-                found += _staged(product, span, device, config)
+                configs += _staged(product, span, device, config)
     # Every group copies all of x: few stages and few groups are better.
-    found.sort(key=lambda c: (c["stages"], -c["rows"]) if c["stages"] > 1 else (1, 0))
+    configs.sort(key=lambda c: (c["stages"], -c["rows"]) if c["stages"] > 1 else (1, 0))
     group = largest_group(GROUP, device)
     parts = _nearest((n for n in PARTS if n <= group), length / 8)
-    found += [
+    configs += [
         {"group": group, "rows": group // n * rows, "parts": n, "tile": 1, "stages": 0}
         for n in parts[:2] for rows in ROWS
     ]
     longest = _nearest((n for n in PARTS if n <= group), product.longest / 16)[0]
-    found.append({
+    configs.append({
         "group": group, "rows": group // longest, "parts": longest, "tile": 1,
         "stages": 0,
     })
-    return found
+    return configs
 
 
 def _tiled(product: SparseProduct, span: Span, device: Device) -> list[Config]:
@@ -188,7 +188,7 @@ def _tiled(product: SparseProduct, span: Span, device: Device) -> list[Config]:
     group = largest_group(GROUP, device)
     fitting = [tile for tile in TILES if tile < 2 * span.batch and tile // 4 <= group]
     length = max(1.0, product.entries / product.rows)
-    found: list[Config] = []
+    configs: list[Config] = []
     for tile in fitting[:2]:
         lanes = _lanes(tile)
         sizes = [n for n in TILE_PARTS if n * lanes <= group]
@@ -196,11 +196,11 @@ def _tiled(product: SparseProduct, span: Span, device: Device) -> list[Config]:
         longest = _nearest(sizes, product.longest / 64)[0]
         # A row much longer than most keeps its group waiting.
         parts += [longest] if longest not in parts else []
-        found += [
+        configs += [
             {
                 "group": group, "rows": group // (n * lanes) * rows, "parts": n,
                 "tile": tile, "stages": 0,
             }
             for rows in ROWS for n in parts
         ]
-    return found
+    return configs

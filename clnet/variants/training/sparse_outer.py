@@ -27,7 +27,7 @@ from clnet.variants.base import (
     unsupported_dtype,
 )
 from clnet.variants.sparse.sparse import (
-    RowLists,
+    CsrTables,
     csr_runs,
     index_type,
     largest_group,
@@ -151,7 +151,7 @@ def _by_rows(
     """Return the product's launch on a CPU."""
     storage, tile, runs = op.storage, config["tile"], config["runs"]
     assert isinstance(storage, SparseStorage)
-    rows = RowLists(storage, op.weights)
+    rows = CsrTables(storage, op.weights)
     return Launch(
         "training/sparse_outer.cl", "outer_rows",
         {

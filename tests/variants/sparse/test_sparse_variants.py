@@ -68,17 +68,17 @@ def run(network, span, variant, config, device):
     if isinstance(op, Outer):
         flat, slot = replay.read_gradients(), op.weights
         part = flat[slot.offset : slot.offset + slot.size]
-        found = {op.gradient.name: part.copy()}
+        results = {op.gradient.name: part.copy()}
         part[op.storage.slots] = 0
         assert not flat.any(), "a slot without an entry was written"
     else:
-        found = {value.name: replay.read(value) for value in span.outputs}
+        results = {value.name: replay.read(value) for value in span.outputs}
     parameters = network.parameters.astype(np.float64)
     sizes = {name: np.abs(array) for name, array in values.items()}
     reference.run_ops(span.ops, values, parameters)
     reference.run_op(op, sizes, np.abs(parameters))
     most = sizes[op.writes[0].name].max(initial=0)
-    for name, y in found.items():
+    for name, y in results.items():
         terms = span.batch if isinstance(op, Outer) else op.storage.pattern.longest
         close(y, values[name].reshape(y.shape), most, terms)
 

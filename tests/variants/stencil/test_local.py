@@ -243,5 +243,5 @@ def test_conversions():
     x = RNG.standard_normal((4, 15))
     exact = by_definition(network, x)
     for other in (network.to_dense(), network.to_dense([0]), network.prune(density=1)):
-        found = reference.run(other.program, x, other.parameters.astype("float64"))
-        np.testing.assert_allclose(found, exact, atol=1e-12)
+        result = reference.run(other.program, x, other.parameters.astype("float64"))
+        np.testing.assert_allclose(result, exact, atol=1e-12)

@@ -228,13 +228,13 @@ def backward(network, batch, device, choose):
             reference.run_op(op, after, parameters)
             exact = after[value.name]
             if isinstance(op, ApplyT):
-                found = run.read(value)
+                result = run.read(value)
             else:
                 slot = op.weights if isinstance(op, Outer) else op.bias
-                found = run.read_gradients()[slot.offset : slot.offset + slot.size]
-                found = found[np.newaxis]
+                result = run.read_gradients()[slot.offset : slot.offset + slot.size]
+                result = result[np.newaxis]
             np.testing.assert_allclose(
-                found, exact, atol=tolerance * max(1, np.abs(exact).max()),
+                result, exact, atol=tolerance * max(1, np.abs(exact).max()),
                 err_msg=f"{op.signature} {config}",
             )
             tried += 1

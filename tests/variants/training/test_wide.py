@@ -73,13 +73,13 @@ def compare(op, span, replay, values, network):
         if isinstance(op, (BiasGrad, Outer)):
             slot = op.bias if isinstance(op, BiasGrad) else op.weights
             flat = replay.read_gradients()
-            found = flat[np.newaxis, slot.offset : slot.offset + slot.size]
+            result = flat[np.newaxis, slot.offset : slot.offset + slot.size]
             live = live_elements(network.layout, network.storages)
             assert not flat[~live].any()
         else:
-            found = replay.read(value)
+            result = replay.read(value)
         tolerance = {"float32": 3e-6, "float64": 1e-13}[network.dtype]
-        np.testing.assert_allclose(found, exact, rtol=tolerance,
+        np.testing.assert_allclose(result, exact, rtol=tolerance,
                                    atol=tolerance * max(1.0, np.abs(exact).max()))
 
 
@@ -96,7 +96,7 @@ def test_every_loss(loss, device):
     activation = LOSSES[loss].fused or "sigmoid"
     network = Network(9, [clnet.Dense(2500, activation)], seed=1)
     assert [Loss] in check(network, loss, 3, device, samples=2, weighted=True)
-    if device is GPU:  # several samples a group, the last group not full
+    if device is GPU:  # several samples per group, the last group not full
         network = Network(5, [clnet.Dense(11, activation)], seed=1)
         assert [Loss] in check(network, loss, 67, device, samples=66, weighted=True)
     if (device is CPU) == (loss in ("mse", "categorical_cross_entropy")):
