@@ -1,9 +1,9 @@
-"""Callbacks of `Network.fit`: what happens after each epoch, and what may stop it.
+"""Callbacks of `Network.fit`: early stopping and checkpoints.
 
-A callback is called with the running `Training` and the `Epoch` just done, and stops
-the training by returning True. If it has a method ``start``, that is called with the
-`Training` before its first epoch; ``end``, when it is over, before its parameters go to
-the network.
+A callback is called after each epoch with the running `Training` and the `Epoch`. It
+returns True to stop the training. Its method ``start``, if it has one, is called with
+the `Training` before the first epoch; its method ``end`` after the last one, before the
+network gets the parameters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from clnet.checks import check_count
 from clnet.errors import InputError, unknown
-from clnet.formats import NETWORK_SUFFIXES, save, suffix_of
+from clnet.formats import NETWORK_SUFFIXES, check_save, save, suffix_of
 from clnet.formats.files import as_path
 from clnet.nn.model import Model
 from clnet.training.history import Epoch, History
@@ -40,12 +40,12 @@ class Training(Protocol):
         ...
 
     def update_network(self) -> None:
-        """Give the network the present parameters."""
+        """Copy the present parameters to the network."""
         ...
 
 
 class Callback(Protocol):
-    """What is called after each epoch."""
+    """A callable that runs after each epoch."""
 
     def __call__(self, training: Training, epoch: Epoch) -> bool | None:
         """Return True to stop."""
@@ -53,7 +53,7 @@ class Callback(Protocol):
 
 
 def monitored(epoch: Epoch, name: str) -> float:
-    """Return a measure of an epoch by its name, one of `MONITORED`."""
+    """Return a measure of an epoch by name, one of `MONITORED`."""
     if not name.startswith("validation_"):
         return float(getattr(epoch.training, name))
     if epoch.validation is None:
@@ -66,24 +66,24 @@ def _no_validation(name: str) -> InputError:
 
 
 class EarlyStopping:
-    """Stop when a measure has not become smaller for some epochs; keep the best.
+    """Stop when a measure has not improved for some epochs; restore the best ones.
 
     Parameters
     ----------
     monitor : str
         One of `MONITORED`.
     patience : int
-        Epochs without a smaller value after which to stop.
+        Epochs without improvement before the training stops.
     min_delta : float
-        By how much a value must be smaller to count.
+        Smallest decrease that counts as an improvement.
     restore_best : bool
-        Whether the parameters of the best epoch are taken in the end. They are read
-        from the device at each best epoch.
+        Whether the network gets the parameters of the best epoch in the end. They are
+        read from the device at each improvement.
 
     Raises
     ------
     InputError
-        If a name or number is not as above.
+        If a parameter is not as above.
     """
 
     def __init__(
@@ -109,12 +109,12 @@ class EarlyStopping:
         self._parameters: NDArray[Any] | None = None
 
     def start(self, training: Training) -> None:
-        """Forget an earlier training.
+        """Reset the best value.
 
         Raises
         ------
         InputError
-            If what is monitored needs a validation set, and there is none.
+            If the measure needs a validation set, and there is none.
         """
         if self.monitor.startswith("validation_") and not training.validates:
             raise _no_validation(self.monitor)
@@ -122,7 +122,7 @@ class EarlyStopping:
         self._parameters = None
 
     def __call__(self, training: Training, epoch: Epoch) -> bool:
-        """Return whether patience has run out."""
+        """Return whether the patience is exhausted."""
         value = monitored(epoch, self.monitor)
         if value < self.best - self.min_delta:
             self.best, self.best_epoch = value, epoch.number
@@ -131,7 +131,7 @@ class EarlyStopping:
         return epoch.number - self.best_epoch >= self.patience
 
     def end(self, training: Training) -> None:
-        """Take the best epoch's parameters."""
+        """Restore the parameters of the best epoch."""
         if self._parameters is not None:
             training.parameters = self._parameters
 
@@ -142,14 +142,15 @@ class Checkpoint:
     Parameters
     ----------
     path : str or path
-        A network's file, by its suffix.
+        The network's file; its suffix selects the format.
     every : int
-        Epochs from one to the next.
+        Epochs between two checkpoints.
 
     Raises
     ------
     FormatError, InputError
-        If the suffix is unknown, or `every` is not at least 1.
+        If the suffix is unknown, or `every` is not at least 1; when training starts, if
+        the format cannot hold the network or the file cannot be written.
     """
 
     def __init__(self, path: str | PathLike[str], every: int = 1) -> None:
@@ -158,8 +159,18 @@ class Checkpoint:
         suffix_of(self.path, NETWORK_SUFFIXES, "networks")
         self.every = every
 
+    def start(self, training: Training) -> None:
+        """Check that the network can be saved.
+
+        Raises
+        ------
+        FormatError
+            If the format cannot hold the network, or the file cannot be written.
+        """
+        check_save(training.network, self.path)
+
     def __call__(self, training: Training, epoch: Epoch) -> None:
-        """Save if it is time."""
+        """Save every `every` epochs."""
         if epoch.number % self.every == 0:
             training.update_network()
             save(training.network, self.path)

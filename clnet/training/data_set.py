@@ -1,4 +1,4 @@
-"""Samples that a network is trained on or measured with, checked and scaled."""
+"""Samples for training or validation, checked and scaled."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class DataSet:
     def __len__(self) -> int:
         return len(self.x)
 
-    def part(self, rows: slice | Array) -> DataSet:
-        """Return some of the samples."""
+    def subset(self, rows: slice | Array) -> DataSet:
+        """Return the samples of some rows."""
         weight = None if self.weight is None else self.weight[rows]
         return DataSet(self.x[rows], self.t[rows], weight)
 
@@ -59,15 +59,15 @@ def data_set(
     Parameters
     ----------
     network : Model
-        Whose they are.
+        The network that the samples are for.
     x, t : array_like, shape [n, n_in] and [n, n_out]
         Inputs and targets.
     weight : array_like, shape [n], or None
         Factor of each sample's loss.
     what : str
-        Which they are, in errors: nothing, or a word and a space.
+        Prefix of the arrays' names in errors: empty, or a word and a space.
     scaling : Scaling or None
-        Of inputs and targets.
+        Scaling of inputs and targets; None: they are not scaled.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""Training: epochs and batches, stop rules, callbacks; all data stays on the device.
+"""The training loop: epochs, stop rules, callbacks.
 
-The data set goes to the device once; parameters, gradients and the optimiser's state
+The data set goes to the device once. Parameters, gradients and the optimiser's state
 stay there for the whole of `fit`. The host reads one record an epoch.
 """
 
@@ -36,27 +36,27 @@ from clnet.runtime.train_state import TrainState
 from clnet.training.data_set import DataSet
 from clnet.training.history import Epoch, History, Measures, TrainingState
 from clnet.training.parallel import ParallelPass
-from clnet.training.passes import AHEAD, Pass, measures
+from clnet.training.passes import MAX_EPOCHS, Pass, measures
 from clnet.training.setup import TrainingSetup, default_loss, rule_of
 
 Array = NDArray[Any]
 
-CHUNK = 8192  # samples of a validation set that are computed at once
-# Epochs that are begun before the first of them is told take no longer than this: of
-# longer ones the host's share is small, and all were in vain if a callback looks.
-AHEAD_SECONDS = 2e-3
+VALIDATION_BATCH = 8192  # samples of a validation set per launch, at most
+# Bound of the time of one segment of speculative epochs. The host's share of longer
+# epochs is small, and a rollback would recompute them.
+SPECULATION_SECONDS = 2e-3
 
 
 @dataclass(frozen=True)
-class _Stretch:
-    """Epochs that were begun together.
+class _Segment:
+    """Consecutive epochs that are enqueued together after one snapshot.
 
     Attributes
     ----------
     first : int
         Epochs done before.
     rates : list of float
-        The learning rate of each.
+        The learning rate of each epoch.
     """
 
     first: int
@@ -64,17 +64,18 @@ class _Stretch:
 
 
 class Training:
-    """A training under way: what callbacks see.
+    """A running training, as callbacks see it; made by `fit`.
 
-    Made by `fit`. Where it can, it begins epochs before those in front of them are
-    told, so that the device need not wait for the host. Nobody sees that: who looks at
-    the parameters, or stops, has all goes back to where the stretch began, and those up
-    to there done again, which gives the same bits.
+    Short epochs are enqueued speculatively, several in a segment, so that the device
+    does not wait for the host to report each. Before a segment the device takes a
+    snapshot. If a callback reads or replaces the parameters or stops within a segment,
+    the training rolls back to the snapshot and recomputes the epochs reported so far,
+    bit for bit. Callbacks cannot observe the speculation.
 
     Attributes
     ----------
     network : Model
-        What is trained; its parameters are the new ones when the training is over.
+        The network in training; it gets the trained parameters at the end.
     history : History
         The epochs so far.
     """
@@ -88,10 +89,12 @@ class Training:
         self._sessions = [session(device) for device in setup.devices]
         self._shuffled = setup.shuffled
         self._state = state
-        self._epoch = self._begun = state.epoch
-        self._stretches = [_Stretch(state.epoch, [])] * 2  # as `TrainState` keeps
-        self._quiet = 0 if setup.callbacks else AHEAD  # epochs since somebody looked
-        self._goes_ahead = setup.foreseen and len(setup.devices) == 1
+        self._epoch = self._enqueued = state.epoch  # epochs reported, and enqueued
+        # The segments of the last two snapshots of `TrainState`, the newest first.
+        self._segments = [_Segment(state.epoch, [])] * 2
+        # Epochs since a callback last read or replaced the parameters.
+        self._unobserved = 0 if setup.callbacks else MAX_EPOCHS
+        self._speculates = setup.foreseen and len(setup.devices) == 1
         self._samples = n = len(data)
         self._steps = -(-n // batch)
 
@@ -103,58 +106,58 @@ class Training:
             ).at(setup.precision)
 
         program = lowered(network)
-        self._stored = network  # as it is trained: maybe in other formats
+        self._trained: Model = network  # or a view of it in other storage formats
         self._training: Pass | ParallelPass
         if len(setup.devices) == 1:
             plan = plan_training(
                 network, program, setup.devices[0], batch, lowered=lowered,
                 search=search,
             )
-            self._stored = plan.network
-            self._train_state = self._started(state)
+            self._trained = plan.network
+            self._train_state = self._train_states(state)
             self._training = Pass(self._sessions[0], plan, data, self._train_state[0])
             sharing = [1]
         else:
-            self._train_state = self._started(state)
+            self._train_state = self._train_states(state)
             self._training = ParallelPass(
                 network, program, data, batch, setup.devices, self._train_state, search
             )
             sharing = self._training.shares
         self.history.plan = self.explain()
         self._validations = [] if setup.validation is None else list(
-            self._validating(setup, setup.validation, sharing, search)
+            self._validation_passes(setup, setup.validation, sharing, search)
         )
         self._validation_samples = len(setup.validation or ())
 
-    def _started(self, state: TrainingState) -> list[TrainState]:
-        """Return a state on each device, in the layout that is trained."""
-        stored = self._stored
-        relayout = stored.relayout if isinstance(stored, NetworkView) else None
+    def _train_states(self, state: TrainingState) -> list[TrainState]:
+        """Return a state on each device, in the layout of the trained network."""
+        trained = self._trained
+        relayout = trained.relayout if isinstance(trained, NetworkView) else None
         return [
             TrainState(one, state.parameters, state.values, relayout)
             for one in self._sessions
         ]
 
-    def _validating(
+    def _validation_passes(
         self, setup: TrainingSetup, data: DataSet, sharing: Sequence[int],
         search: Search,
     ) -> Iterator[Pass]:
-        """Yield the passes of devices over their shares of a validation set."""
+        """Yield each device's pass over its share of the validation set."""
         start = 0
         for number, n in enumerate(shares(len(data), sharing)):
             if n:
-                size = min(n, CHUNK)
+                size = min(n, VALIDATION_BATCH)
                 program = lower_training(
-                    self._stored, setup.loss, None, samples=n if size < n else None,
+                    self._trained, setup.loss, None, samples=n if size < n else None,
                     dropout=False,
                 ).at(setup.precision)
                 plan = plan_training(
-                    self._stored, _without_backward(program), setup.devices[number],
+                    self._trained, _without_backward(program), setup.devices[number],
                     size, search=search,
                 )
+                share = data.subset(slice(start, start + n))
                 yield Pass(
-                    self._sessions[number], plan, data.part(slice(start, start + n)),
-                    self._train_state[number],
+                    self._sessions[number], plan, share, self._train_state[number]
                 )
             start += n
 
@@ -165,15 +168,15 @@ class Training:
 
     @property
     def parameters(self) -> Array:
-        """The flat buffer as it is now, read from the device; assign to replace it."""
-        self._go_back()
-        self._quiet = 0
+        """The flat buffer, read from the device; assign to replace it."""
+        self._roll_back()
+        self._unobserved = 0
         self._sessions[0].finish()
         return self._train_state[0].values()[0]
 
     @parameters.setter
     def parameters(self, values: Array) -> None:
-        self._go_back()
+        self._roll_back()
         for train_state in self._train_state:
             train_state.replace(values)
 
@@ -182,77 +185,78 @@ class Training:
         return self._training.explain()
 
     def update_network(self) -> None:
-        """Give the network the parameters as they are now."""
+        """Copy the present parameters to the network."""
         self.network.parameters = self.parameters
 
     def epochs(self, count: int, rate: Callable[[int], float]) -> Iterator[Epoch]:
-        """Train so many epochs, and yield each when it is done.
+        """Train at most `count` epochs, and yield each when it is done.
 
         Parameters
         ----------
         count : int
-            How many at most.
+            Epochs at most.
         rate : callable
-            Gives the learning rate of an epoch, counted from 0.
+            Returns the learning rate of an epoch, counted from 0.
         """
         last, seconds = self._epoch + count, inf
         while self._epoch < last:
-            first, together = self._epoch, 1
-            if self._goes_ahead and self._train_state[0].keeps_states:
-                together = min(
-                    AHEAD, last - first, self._quiet, int(AHEAD_SECONDS / seconds)
-                )
-            rates = [rate(n) for n in range(first, first + max(1, together))]
+            first, length = self._epoch, 1
+            if self._speculates and self._train_state[0].keeps_states:
+                length = max(1, min(
+                    MAX_EPOCHS, last - first, self._unobserved,
+                    int(SPECULATION_SECONDS / seconds),
+                ))
+            segment = _Segment(first, [rate(n) for n in range(first, first + length)])
             start = time.perf_counter()
-            self._begin(rates)
-            records = self._records(len(rates))
-            whole = all(trained.finite for trained, _ in records)
-            if not whole and self._training.recovered():
+            self._enqueue(segment)
+            records = self._records(length)
+            finite = all(trained.finite for trained, _ in records)
+            if not finite and self._training.recovered():
                 self.history.plan = self.explain()
                 self._restore(first)
-                self._begun = first
+                self._enqueued = first
                 continue
-            seconds = (time.perf_counter() - start) / len(rates)
+            seconds = (time.perf_counter() - start) / length
             for trained, validation in records:
                 self._epoch += 1
-                self._quiet += 1
+                self._unobserved += 1
                 done = Epoch(self._epoch, trained, validation, seconds)
                 self.history.epochs.append(done)
                 yield done
-                if self._begun == self._epoch:
-                    break  # the last of them, or one that somebody looked at
+                if self._enqueued == self._epoch:
+                    break  # the segment's end, or a rollback
 
-    def _begin(self, rates: list[float]) -> None:
-        """Enqueue epochs, one for each rate."""
-        self._train_state[0].keep(whole=len(rates) > 1 or self._training.may_fail)
-        self._stretches = [_Stretch(self._epoch, rates), self._stretches[0]]
-        self._begun = self._epoch + len(rates)
-        self._enqueue(self._epoch, rates, self._validations)
+    def _enqueue(self, segment: _Segment) -> None:
+        """Take a snapshot and enqueue a segment, with the validation of each epoch."""
+        length = len(segment.rates)
+        self._train_state[0].keep(whole=length > 1 or self._training.may_fail)
+        self._segments = [segment, self._segments[0]]
+        self._enqueued = segment.first + length
+        self._run(segment.first, segment.rates, self._validations)
 
-    def _enqueue(
+    def _run(
         self, first: int, rates: list[float], validations: Sequence[Pass] = ()
     ) -> None:
-        """Enqueue epochs, one for each rate, in one run if nothing is between them."""
-        seed, alike = self._state.seed, len(set(rates)) == 1
-        if alike and not self._shuffled and not validations:
-            together = len(rates) if self._training.does_epochs else 1
-        else:
-            together = 1
-        for place in range(0, len(rates), together):
-            epoch = first + place
+        """Enqueue an epoch for each rate, all in one run if nothing comes between."""
+        seed, length = self._state.seed, 1
+        uniform = len(set(rates)) == 1 and not self._shuffled and not validations
+        if uniform and self._training.fuses_epochs:
+            length = len(rates)
+        for index in range(0, len(rates), length):
+            epoch = first + index
             words = key(seed, epoch) if self._shuffled else ()
             self._training.run(
-                words, rates[place], seed, self._count(epoch), place, together
+                words, rates[index], seed, self._steps_before(epoch), index, length
             )
             for one in validations:
-                one.run(place=place)
+                one.run(index=index)
 
-    def _count(self, epoch: int) -> int:
-        """Return the steps done when so many epochs are."""
+    def _steps_before(self, epoch: int) -> int:
+        """Return the number of steps of the first `epoch` epochs."""
         return self._state.count + (epoch - self._state.epoch) * self._steps
 
     def _records(self, count: int) -> list[tuple[Measures, Measures | None]]:
-        """Wait for the epochs that were begun, and return what they gave."""
+        """Wait for the segment's epochs, and return their measures."""
         n_out = self.network.n_out
         found = measures(self._training.totals(count), self._samples, n_out)
         if not self._validations:
@@ -261,65 +265,65 @@ class Training:
         others = measures(totals, self._validation_samples, n_out)
         return list(zip(found, others, strict=True))
 
-    def _go_back(self) -> None:
-        """Take back the epochs that were begun and not yet told."""
-        if self._begun > self._epoch and len(self._stretches[0].rates) > 1:
+    def _roll_back(self) -> None:
+        """Discard the speculative epochs that are not reported yet."""
+        if self._enqueued > self._epoch and len(self._segments[0].rates) > 1:
             self._restore(self._epoch)
-            self._begun = self._epoch
-            self._quiet = 0
+            self._enqueued = self._epoch
+            self._unobserved = 0
 
     def _restore(self, epoch: int) -> None:
-        """Have the parameters again as they were when so many epochs were done.
+        """Restore the parameters after `epoch` epochs, of the last two segments.
 
-        That is in the last two stretches; only where the state was kept it is restored.
+        The optimiser's state is restored if the snapshot has it.
         """
-        number = 0 if self._stretches[0].first <= epoch else 1
+        number = 0 if self._segments[0].first <= epoch else 1
         self._train_state[0].restore(number)
-        stretch = self._stretches[number]
-        self._enqueue(stretch.first, stretch.rates[: epoch - stretch.first])
+        segment = self._segments[number]
+        self._run(segment.first, segment.rates[: epoch - segment.first])
         if self._training.recovered():
             self._restore(epoch)
 
     def finish(self) -> None:
-        """Give the network what was learnt, and the history its state.
+        """Give the network the trained parameters, and the history its state.
 
         Warns
         -----
         ClnetWarning
-            If that is not finite: the last finite parameters are taken.
+            If they are not finite: the network gets the last finite ones.
         """
-        self._go_back()
+        self._roll_back()
         for one in self._sessions:
             one.finish()
         history = self.history
         parameters, values = self._train_state[0].values()
         diverged = bool(history.epochs) and not history[-1].training.finite
-        if diverged:  # the last epoch began with what gave the loss that overflowed
+        if diverged:  # the last epoch began with parameters that gave this loss
             parameters = self._parameters_at(self._epoch - 2)
         elif not np.isfinite(parameters).all():
             diverged = True
             parameters = self._parameters_at(self._epoch - 1)
             history.stopped = (
                 f"training diverged: epoch {self._epoch} left parameters that are not "
-                "finite; those before it are kept, try a smaller learning rate"
+                "finite; the parameters before it are kept, try a smaller learning rate"
             )
         if diverged:
             warnings.warn(history.stopped, ClnetWarning, stacklevel=4)
         self.network.parameters = parameters
         history.state = replace(
-            history.state, epoch=self._epoch, count=self._count(self._epoch),
+            history.state, epoch=self._epoch, count=self._steps_before(self._epoch),
             parameters=self.network.parameters.copy(), values=values,
         )
 
     def _parameters_at(self, epoch: int) -> Array:
-        """Return the parameters when so many epochs were done, or the first ones."""
+        """Return the parameters after `epoch` epochs, or the initial ones."""
         self._restore(max(epoch, self._state.epoch))
         self._sessions[0].finish()
         return self._train_state[0].values()[0]
 
 
 def _without_backward(program: Program) -> Program:
-    """Return a training program as far as its totals."""
+    """Return a training program up to its totals: the forward pass and the loss."""
     stop = next(i for i, op in enumerate(program.ops) if isinstance(op, Tally)) + 1
     return replace(program, ops=program.ops[:stop], outputs=(program.output,))
 
@@ -334,8 +338,8 @@ def fit(network: Model, setup: TrainingSetup, progress: bool) -> History:
             if hasattr(callback, "start"):
                 callback.start(training)
         try:
-            _run(training, setup, progress)
-        except Exception:  # a callback's: what was learnt is not lost with it
+            _train(training, setup, progress)
+        except Exception:  # a callback's: the network gets the parameters so far
             with suppress(*errors):
                 training.update_network()
             raise
@@ -358,18 +362,18 @@ def explain(
     precision: str = PRECISIONS[0],
     progress: bool = False,
 ) -> str:
-    """Return how a step of training over all samples would be computed, and why.
+    """Return how a training step over all samples would be computed, and why.
 
     Parameters
     ----------
     network, optimiser, device
-        As for `Network.fit`, whose default is the loss.
+        As for `Network.fit`; the loss is its default.
     batch : int
-        Samples.
+        Samples a step.
     tune : bool or None
         As for `Network.compile`.
     precision, progress
-        Likewise.
+        As for `Network.compile`.
 
     Raises
     ------
@@ -390,8 +394,8 @@ def explain(
         ).explain()
 
 
-def _run(training: Training, setup: TrainingSetup, progress: bool) -> None:
-    """Train epoch by epoch until something says stop; the history says what."""
+def _train(training: Training, setup: TrainingSetup, progress: bool) -> None:
+    """Train epoch by epoch until a stop rule holds; `history.stopped` names it."""
     history, epochs, callbacks = training.history, setup.epochs, setup.callbacks
 
     def rate(epoch: int) -> float:
@@ -404,29 +408,29 @@ def _run(training: Training, setup: TrainingSetup, progress: bool) -> None:
                     bar.update()
                     bar.set_postfix(loss=f"{epoch.loss:.4g}", refresh=False)
                 if not epoch.training.finite:
-                    what = "mse" if np.isfinite(epoch.loss) else "loss"
+                    name = "mse" if np.isfinite(epoch.loss) else "loss"
                     history.stopped = (
-                        f"training diverged: the {what} of epoch {epoch.number} is "
-                        f"{getattr(epoch, what)}; the last finite parameters are "
+                        f"training diverged: the {name} of epoch {epoch.number} is "
+                        f"{getattr(epoch, name)}; the last finite parameters are "
                         "kept, try a smaller learning rate"
                     )
                     return
                 if callbacks:
-                    stops = [callback(training, epoch) for callback in callbacks]
+                    stops = [bool(callback(training, epoch)) for callback in callbacks]
                     if any(stops):
-                        who = callbacks[[bool(s) for s in stops].index(True)]
-                        name = getattr(who, "__name__", type(who).__name__)
+                        first = callbacks[stops.index(True)]
+                        name = getattr(first, "__name__", type(first).__name__)
                         history.stopped = f"{name} stopped after epoch {epoch.number}"
                         return
                 sentence = setup.reached(epoch)
                 if sentence is not None:
                     history.stopped = sentence
                     return
-        all_ = f"all {epochs} epochs are" if epochs > 1 else "the epoch is"
-        history.stopped = f"{all_} done"
+        subject = f"all {epochs} epochs are" if epochs > 1 else "the epoch is"
+        history.stopped = f"{subject} done"
     except KeyboardInterrupt:
         done = counted(len(history), "epoch")
-        history.stopped = f"interrupted after {done}; what was learnt is kept"
+        history.stopped = f"interrupted after {done}; the trained parameters are kept"
 
 
 def _bar(epochs: int) -> Any:

@@ -1,4 +1,4 @@
-"""What a training leaves: its epochs, why it ended, and what it needs to go on."""
+"""The result of a training: its epochs, why it stopped, the state to resume from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clnet.formats.files import as_path, read, write
 
 @dataclass(frozen=True)
 class Measures:
-    """How far outputs were from targets over one pass of a data set.
+    """Errors of the outputs over one pass of a data set.
 
     Attributes
     ----------
@@ -49,13 +49,13 @@ class Epoch:
     Attributes
     ----------
     number : int
-        From 1.
+        Counted from 1.
     training : Measures
-        With the parameters in force when each sample was presented.
+        Errors on the training set, each batch with the parameters of its step.
     validation : Measures or None
-        After the epoch, of the validation set.
+        Errors on the validation set after the epoch.
     seconds : float
-        How long the epoch took; of several that were begun together, its share.
+        Time of the epoch; of epochs that were enqueued together, their mean.
     """
 
     number: int
@@ -81,7 +81,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """All that a training needs to go on as if it had never stopped.
+    """The full state of a training, to resume it bit for bit.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class TrainingState:
     count : int
         Steps done.
     seed : int
-        Of the order of samples, and of the optimiser's random numbers.
+        Seed of the order of samples and of the optimiser's random numbers.
     parameters : ndarray, shape [size]
         The flat buffer.
     values : ndarray, shape [slots, size]
@@ -136,8 +136,8 @@ class TrainingState:
             if isinstance(error, FormatError):
                 raise
             raise FormatError(
-                f"{file} holds no state of a training ({error}), expected what "
-                "TrainingState.save writes"
+                f"{file} holds no training state ({error}), expected a file that "
+                "TrainingState.save wrote"
             ) from None
 
 
@@ -150,11 +150,11 @@ class History:
     epochs : list of Epoch
         In order.
     stopped : str
-        Why the training ended, one sentence.
+        Why the training stopped, in one sentence.
     state : TrainingState
-        What `fit` needs to go on.
+        The state to resume from, for `fit`.
     plan : str
-        How a step was computed, and why: as `Plan.explain` tells it.
+        How a step was computed, and why, in the form of `Plan.explain`.
     """
 
     state: TrainingState
@@ -204,12 +204,12 @@ class History:
         Parameters
         ----------
         axes : matplotlib.axes.Axes, optional
-            Where; without it, in a new figure.
+            The axes to draw on; None: those of a new figure.
 
         Returns
         -------
         matplotlib.axes.Axes
-            Where it was drawn.
+            The axes.
 
         Raises
         ------
@@ -233,7 +233,7 @@ class History:
 
 
 def figure() -> Any:
-    """Return a new matplotlib figure of no window.
+    """Return a new matplotlib figure without a window.
 
     Raises
     ------
@@ -244,7 +244,7 @@ def figure() -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ClnetError(
-            f"a learning curve needs matplotlib, which is not there ({error}): pip "
-            "install matplotlib, or with clnet: pip install 'clnet[demo]'"
+            f"a learning curve needs matplotlib, which is not installed ({error}): "
+            "pip install matplotlib, or with clnet: pip install 'clnet[demo]'"
         ) from None
     return Figure(layout="constrained")

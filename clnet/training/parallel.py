@@ -1,9 +1,8 @@
-"""Training by several devices: each the gradients of its share of every batch.
+"""Data-parallel training: each device computes the gradients of its share of a batch.
 
-The gradients go through the host to the other devices, each adds them up in the same
-order, and the update follows from the sum: on every device where these are alike, so
-that their parameters stay equal bit for bit; else on the first one, and the others get
-its parameters.
+The gradients are exchanged through the host, and each device adds them in the same
+order. Devices of one kind then update their own parameters, which stay equal bit for
+bit. Otherwise the first device updates, and the others get its parameters.
 """
 
 from __future__ import annotations
@@ -38,26 +37,26 @@ Array = NDArray[Any]
 
 
 class _Worker:
-    """One device's share of a training.
+    """One device's part of a training: the gradients of its share of each batch.
 
     Parameters
     ----------
     network : Model
-        What is trained.
+        The network in training.
     device : Device
-        Where.
+        The device.
     steps : sequence of Step
-        Of the gradients, for the share.
+        The plan of the gradients, for the share's samples.
     program : Program
-        Theirs.
+        The program of the gradients.
     data : DataSet
         All samples.
     rows : slice
-        The share of a batch.
+        The share: rows of a batch.
     train_state : TrainState
-        The device's parameters and state.
+        The device's parameters and optimiser state.
     exchange : GradientExchange
-        The device's side of it.
+        The device's side of the exchange.
     """
 
     def __init__(
@@ -80,13 +79,13 @@ class _Worker:
             self.replay.write(value, array if self._gathers else array[rows])
 
     def run(self, first: int, samples: int, count: int) -> bool:
-        """Begin the gradients of a batch; False: it has no sample of this share."""
-        mine = min(samples, self._rows.stop) - self._rows.start
-        if mine <= 0:
+        """Enqueue the gradients of a batch; False: the batch ends before this share."""
+        size = min(samples, self._rows.stop) - self._rows.start
+        if size <= 0:
             return False
-        begin = first + self._rows.start if self._gathers else 0
+        start = first + self._rows.start if self._gathers else 0
         self.replay.set(
-            first=begin, samples=mine, seen=begin + mine, fresh=first == 0, count=count,
+            first=start, samples=size, seen=start + size, fresh=first == 0, count=count,
             steps=1,
         )
         self.replay.run()
@@ -94,35 +93,36 @@ class _Worker:
         return True
 
     def totals(self) -> Array:
-        """Wait for the steps so far, and return the epoch's totals."""
+        """Wait for the enqueued steps, and return the epoch's totals."""
         totals: Array = self.replay.read(self._totals)[0]
         return totals
 
 
 class ParallelPass:
-    """A program of training, run over a data set by several devices: as `Pass`.
+    """A pass over a data set by several devices, with the interface of `Pass`.
 
     Parameters
     ----------
     network : Model
-        What the program was lowered from.
+        The network that the program was lowered from.
     program : Program
-        One step.
+        The program of one step.
     data : DataSet
-        Uploaded here: to each device its part, or all where it is gathered from.
+        The samples; the constructor uploads them: to each device its share, or all if
+        the program gathers batches.
     batch : int
-        Samples a step, of all devices.
+        Samples a step, of all devices together.
     devices : sequence of Device
         Two or more.
     train_state : sequence of TrainState
-        Parameters and state on each.
+        Parameters and optimiser state on each device.
     search : Search
-        Told of what is measured.
+        Reports the progress of measurements.
 
     Raises
     ------
     InputError
-        If a batch has not a sample for each device.
+        If a batch has fewer samples than there are devices.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class ParallelPass:
         self._network, self._data, self._batch = network, data, batch
         self._devices, self._train_state = tuple(devices), tuple(train_state)
         self._search = search
-        self._gradients, update = parts(program)
+        self._gradients, update = split_program(program)
         self._alike = alike(devices)
         self._exchanges = [
             GradientExchange(
@@ -155,19 +155,18 @@ class ParallelPass:
             )
         ]
         self._plans: dict[tuple[Device, int], TrainingPlan] = {}
-        even = shares(batch, [1.0] * len(devices))
-        self._workers = self._shared(even)
+        self.shares = shares(batch, [1.0] * len(devices))
+        self._workers = self._make_workers()
         if not self._alike:
             speeds = [
                 count / least_seconds(partial(self._try, worker))
-                for worker, count in zip(self._workers, even, strict=True)
+                for worker, count in zip(self._workers, self.shares, strict=True)
             ]
             self._plans.clear()
-            self._workers = []  # what they hold goes before the next ones come
-            even = shares(batch, speeds)
-            self._workers = self._shared(even)
-        self.shares = even
-        self._update_plan = plan_training(  # there is one way, and nothing to measure
+            self._workers = []  # free their memory before the next ones allocate
+            self.shares = shares(batch, speeds)
+            self._workers = self._make_workers()
+        self._update_plan = plan_training(  # one candidate: nothing to measure
             network, update, devices[0], batch, tune=False,
             variants=(Norm(), Optimisers()),
         )
@@ -176,35 +175,37 @@ class ParallelPass:
         updating = self._devices if self._alike else self._devices[:1]
         self._updates = [
             Replay(
-                session(device), moved(self._update_plan.steps, devices[0], device),
+                session(device),
+                retargeted(self._update_plan.steps, devices[0], device),
                 network.layout, one,
             )
             for device, one in zip(updating, train_state, strict=False)
         ]
 
     def explain(self) -> str:
-        """Return which device has which share, and how a step is computed, and why."""
+        """Return the devices' shares, and how a step is computed, and why that way."""
         texts = [told(self._devices, self.shares, "samples of a batch")]
         texts += [plan.explain() for plan in self._plans.values()]
-        where = "every device" if self._alike else self._devices[0].name
-        texts.append(f"the update, on {where}\n\n{self._update_plan.explain()}")
+        updating = "every device" if self._alike else self._devices[0].name
+        texts.append(f"the update, on {updating}\n\n{self._update_plan.explain()}")
         return "\n\n".join(texts)
 
-    does_epochs = False
-    may_fail = False  # gradients alone are computed without kernels that wait
+    fuses_epochs = False
+    may_fail = False  # no kernel of a program of gradients alone waits for groups
 
     def recovered(self) -> bool:
-        """Return False: see `Pass.mended`."""
+        """Return False: no kernel can time out."""
         return False
 
     def run(
         self, words: Iterable[int], rate: float, seed: int, count: int,
-        place: int = 0, epochs: int = 1,
+        index: int = 0, epochs: int = 1,
     ) -> None:
-        """Train one epoch, whose totals have one place: as `Pass.run`."""
+        """Train one epoch; the parameters are those of `Pass.run`."""
         keys = {f"key{i}": int(word) for i, word in enumerate(words)}
         for number, worker in enumerate(self._workers):
-            # A seed of its own: samples count from 0 on each, in what dropout hashes.
+            # Dropout hashes the seed and a sample's index, which starts at 0 on each
+            # device: each needs a seed of its own.
             worker.replay.set(seed=(seed + number) & 0xFFFFFFFF, **keys)
         for update in self._updates:
             update.set(rate=rate, seed=seed & 0xFFFFFFFF)
@@ -213,7 +214,7 @@ class ParallelPass:
             self._step(first, min(batch, n - first), count + step)
 
     def totals(self, count: int = 1) -> Array:
-        """Wait for the epoch's end, and return its totals [1, 6] of all devices."""
+        """Wait for the epoch, and return the totals [1, 6] of all devices."""
         found: Array = np.sum([worker.totals() for worker in self._workers], axis=0)
         return found[np.newaxis]
 
@@ -241,25 +242,26 @@ class ParallelPass:
             for train_state in self._train_state[1:]:
                 train_state.replace(parameters)
 
-    def _shared(self, counts: Sequence[int]) -> list[_Worker]:
-        """Return the workers of those devices that have a share."""
-        found = []
+    def _make_workers(self) -> list[_Worker]:
+        """Return the workers of the devices that have a share."""
+        workers = []
         for number, (device, stop) in enumerate(
-            zip(self._devices, accumulate(counts), strict=True)
+            zip(self._devices, accumulate(self.shares), strict=True)
         ):
-            if counts[number]:
-                found.append(_Worker(
-                    self._network, device, self._steps(device, counts[number]),
-                    self._gradients, self._data, slice(stop - counts[number], stop),
-                    self._train_state[number], self._exchanges[number],
+            size = self.shares[number]
+            if size:
+                workers.append(_Worker(
+                    self._network, device, self._steps(device, size), self._gradients,
+                    self._data, slice(stop - size, stop), self._train_state[number],
+                    self._exchanges[number],
                 ))
-        return found
+        return workers
 
     def _steps(self, device: Device, samples: int) -> Sequence[Step]:
-        """Return the steps of a device's share, planned once for all that are alike."""
+        """Return the plan of a device's share; devices of one kind share a plan."""
         for (other, batch), plan in self._plans.items():
             if batch == samples and alike([device, other]):
-                return moved(plan.steps, other, device)
+                return retargeted(plan.steps, other, device)
         plan = plan_training(
             self._network, self._gradients, device, samples, search=self._search
         )
@@ -272,8 +274,8 @@ class ParallelPass:
             worker.exchange.fetched(piece)
 
 
-def parts(program: Program) -> tuple[Program, Program]:
-    """Return the program of a step's gradients, and the one of its update."""
+def split_program(program: Program) -> tuple[Program, Program]:
+    """Return the program of a step's gradients and the program of its update."""
     start = next(
         i for i, op in enumerate(program.ops) if isinstance(op, (GradientNorm, Update))
     )
@@ -283,9 +285,9 @@ def parts(program: Program) -> tuple[Program, Program]:
     return gradients, replace(program, ops=program.ops[start:], inputs=outputs)
 
 
-def moved(steps: Iterable[Step], here: Device, there: Device) -> list[Step]:
-    """Return steps of one device as those of another that is alike."""
-    places = dict(zip(here.places, there.places, strict=True))
+def retargeted(steps: Iterable[Step], source: Device, target: Device) -> list[Step]:
+    """Return the steps of one device for another of the same kind."""
+    places = dict(zip(source.places, target.places, strict=True))
     return [
         step if step.device is None else replace(step, device=places[step.device])
         for step in steps

@@ -1,4 +1,4 @@
-"""A pass over a data set by one device: an epoch's steps, or a validation."""
+"""One device's pass over a data set: an epoch's steps, or a validation."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from clnet.training.history import Measures
 
 Array = NDArray[Any]
 
-AHEAD = 64  # epochs whose totals may be read together
+MAX_EPOCHS = 64  # per segment: their totals are read together
 
 
 class Pass:
-    """A planned program run over a data set, batch by batch.
+    """A planned program, run over a data set batch by batch.
 
     Parameters
     ----------
     session : Session
-        Where.
+        The device's.
     plan : TrainingPlan
-        Of one step.
+        The plan of one step.
     data : DataSet
-        Uploaded here.
+        The samples; the constructor uploads them.
     train_state : TrainState
-        Parameters and state.
+        Parameters and optimiser state on the device.
     """
 
     def __init__(
@@ -53,74 +53,74 @@ class Pass:
         self._replay = Replay(
             self._session, plan.steps, plan.network.layout, self._train_state
         )
-        self._replay.spread(self._totals, AHEAD)
+        self._replay.spread(self._totals, MAX_EPOCHS)
         for value, array in zip(plan.program.inputs, self._data.arrays, strict=True):
             self._replay.write(value, array)
 
     def run(
         self, words: Iterable[int] = (), rate: float = 0.0, seed: int = 0,
-        count: int = 0, place: int = 0, epochs: int = 1,
+        count: int = 0, index: int = 0, epochs: int = 1,
     ) -> None:
-        """Enqueue an epoch, or several: see `does_epochs`.
+        """Enqueue an epoch, or several (see `fuses_epochs`).
 
         Parameters
         ----------
         words : iterable of int
-            The key of its order; empty: none is shuffled.
+            The key of the epoch's random order; empty: not shuffled.
         rate : float
             The learning rate.
         seed : int
-            Of the optimiser's random numbers.
+            Seed of the optimiser's random numbers.
         count : int
             Steps taken before.
-        place : int
-            Of its totals, among those of the epochs that are read together.
+        index : int
+            Row of the epoch's totals in `totals`.
         epochs : int
-            How many, in places one behind the other.
+            Number of epochs; their totals take consecutive rows.
         """
-        self._replay.session.settle()  # another pass may be under way
-        self._replay.select_place(self._totals, place)
+        self._replay.session.settle()  # another pass may be in flight
+        self._replay.select_place(self._totals, index)
         self._replay.set(rate=rate, seed=seed & 0xFFFFFFFF)
         self._replay.set(**{f"key{i}": int(word) for i, word in enumerate(words)})
         if epochs == 1:
             self._replay.run_pass(len(self._data), count)
         else:
-            self._replay.run_epochs(len(self._data), count, epochs, place)
+            self._replay.run_epochs(len(self._data), count, epochs, index)
 
     def totals(self, count: int = 1) -> Array:
-        """Wait for the epochs' end, and return their totals [count, 6] (`Tally`)."""
+        """Wait for the epochs, and return their totals [count, 6] (`Tally`)."""
         return self._replay.read_places(self._totals, count)
 
     @property
-    def does_epochs(self) -> bool:
-        """Whether several epochs of one order and rate go in a run."""
+    def fuses_epochs(self) -> bool:
+        """Whether one run computes several epochs of the same order and rate."""
         return self._replay.epochs_a_run(len(self._data)) > 0
 
     @property
     def may_fail(self) -> bool:
-        """Whether kernels wait for each other."""
+        """Whether kernels wait for other work-groups, and may time out."""
         return self._replay.may_fail
 
     def recovered(self) -> bool:
-        """Wait for the epochs' end; if kernels timed out, do so no more.
+        """Wait for the epochs; if kernels timed out, switch to a fallback plan.
 
         Returns
         -------
         bool
-            Whether they did. What they have computed since is wrong.
+            Whether kernels timed out. All results since the timeout are then wrong.
 
         Warns
         -----
         ClnetWarning
-            If so.
+            If kernels timed out.
         """
         if not self._replay.timed_out():
             return False
         plan, device = self._plan, self._session.device
         names = ", ".join(step.variant.name for step in plan.steps)
         text = (
-            f"{names} timed out on {device.name}, which may have other work: the "
-            "training goes on, and has computed these epochs again, without it"
+            f"{names} timed out on {device.name} (is another program using it?); these "
+            "epochs are recomputed by a fallback, and the training continues with it"
         )
         warnings.warn(text, ClnetWarning, stacklevel=5)
         other = plan_training(
@@ -131,18 +131,26 @@ class Pass:
         return True
 
     def explain(self) -> str:
-        """Return how a step is computed, and why."""
+        """Return how a step is computed, and why that way."""
         return self._plan.explain()
 
 
 def measures(totals: Array, samples: int, outputs: int) -> list[Measures]:
-    """Return what epochs' totals [epochs, 6] say of so many samples and outputs."""
-    # As Python's floats: the sums are of the type's own precision, and what rounding
-    # took from them is added in float64.
+    """Return the measures of epochs from their totals [epochs, 6].
+
+    Parameters
+    ----------
+    totals : ndarray, shape [epochs, 6]
+        As `Pass.totals` returns them.
+    samples, outputs : int
+        Samples of the data set, and outputs of the network.
+    """
+    # As Python's floats: the sums have the network's precision, and the compensation of
+    # their rounding errors is added in float64.
     rows: list[list[float]] = totals.tolist()
-    found, outputs = [], outputs * samples
+    found, targets = [], outputs * samples
     for numbers in rows:
         loss, squares, fails = map(add, numbers, numbers[len(RECORD) :])
-        bit_fail = round(fails) if isfinite(fails) else outputs
-        found.append(Measures(loss / samples, squares / outputs, bit_fail))
+        bit_fail = round(fails) if isfinite(fails) else targets
+        found.append(Measures(loss / samples, squares / targets, bit_fail))
     return found

@@ -1,4 +1,4 @@
-"""What `Network.fit` is asked for, checked: all that a training needs to begin."""
+"""The checked arguments of `Network.fit`."""
 
 from __future__ import annotations
 
@@ -36,42 +36,42 @@ SEEDS = 1 << 63
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """What a training begins with.
+    """All settings of one training.
 
     Attributes
     ----------
     data : DataSet
-        What is learnt.
+        The training set.
     validation : DataSet or None
-        What is measured after each epoch.
+        The validation set, measured after each epoch.
     batch : int
         Samples a step, at most all.
     shuffled : bool
         Whether each epoch has its own random order.
     rule : Optimiser
-        What changes the parameters.
+        The update rule of the parameters.
     loss : LossFunction
-        What is to become small.
+        The function to minimise.
     regularisation : Regularisation
-        What is done to gradients before the rule.
+        Penalties and clipping, applied to the gradients before the rule.
     rates : callable
         Factor of the learning rate for an epoch, counted from 0.
     foreseen : bool
-        Whether the rates depend on that number alone.
+        Whether the factor depends on the epoch's number alone.
     epochs : int
-        How many at most.
+        Epochs at most.
     reached : callable
-        Says in a sentence that the desired error is reached; None: it is not.
+        Returns a sentence if an epoch has the desired error, else None.
     callbacks : list of callables
-        In order.
+        In the order of their calls.
     state : TrainingState
-        At first.
+        The state to start from.
     devices : tuple of Device
-        Where: one, or several that share each batch.
+        One, or several that share each batch.
     precision : str
-        Of products: one of `ops.PRECISIONS`.
+        Precision of products: one of `ops.PRECISIONS`.
     fann : FannParameters or None
-        FANN's training parameters of the network, when it is trained.
+        FANN's training parameters, which the network gets after the training.
     """
 
     data: DataSet
@@ -134,32 +134,32 @@ def training_setup(
         if not isinstance(validation, (tuple, list)) or len(validation) != 2:
             raise InputError("validation must be a pair (x, t)")
         other = data_set(network, *validation, what="validation ", scaling=scaling)
-    reached = _reached(network, desired_error, stop)
-    calls = _called(callbacks)
+    reached = _desired_error_rule(network, desired_error, stop)
+    checked = _checked_callbacks(callbacks)
     if None not in (device, devices):
         raise InputError("give device or devices, not both")
-    where = device_list(device if devices is None else devices)
+    chosen = device_list(device if devices is None else devices)
     row = default_loss(network, optimiser) if loss is None else loss_function(loss)
-    begin = _begin(network, rule, seed) if state is None else _resumed(
+    start = _initial_state(network, rule, seed) if state is None else _resumed_state(
         network, rule, seed, state
     )
-    rates = find_schedule(schedule, begin.epoch + epochs)
+    rates = find_schedule(schedule, start.epoch + epochs)
     if schedule is not None and not hasattr(rule, "learning_rate"):
         raise InputError(f"{rule.name} has no learning rate: leave out the schedule")
     return TrainingSetup(
         data, other, batch, bool(shuffle) and batch < len(data), rule, row,
-        regularisation, rates, foreseen(schedule), epochs, reached, calls, begin, where,
-        precision, _fann_of(network, rule, row, stop),
+        regularisation, rates, foreseen(schedule), epochs, reached, checked, start,
+        chosen, precision, _fann_parameters(network, rule, row, stop),
     )
 
 
 def rule_of(network: Model, chosen: str | Optimiser) -> Optimiser:
-    """Return the optimiser that a name or row stands for: ``"fann"`` by the network.
+    """Return the optimiser of a name or row; ``"fann"``: the one of the network's file.
 
     Raises
     ------
     InputError
-        If there is none of that name, or the network carries no training parameters.
+        If the name is unknown, or the network carries no training parameters.
     """
     if isinstance(chosen, str) and chosen == FANN:
         if network.fann is None:
@@ -172,7 +172,7 @@ def rule_of(network: Model, chosen: str | Optimiser) -> Optimiser:
 
 
 def _batch(rule: Optimiser, size: int | None, n: int) -> int:
-    """Return the samples a step, at most all n."""
+    """Return the samples of a step, at most all n."""
     if size is not None:
         check_count("batch_size", size)
         if rule.batch not in (None, size):
@@ -183,29 +183,29 @@ def _batch(rule: Optimiser, size: int | None, n: int) -> int:
 
 
 def default_loss(network: Model, chosen: str | Optimiser) -> LossFunction:
-    """Return the loss of `Network.fit` where none is named."""
+    """Return the default loss of `Network.fit`."""
     if network.fann is not None and (network.fann_compatible or chosen == FANN):
         return loss_function(f"fann_{network.fann.train_error_function}")
     softmax = network.layers[-1].activation == SOFTMAX
     return loss_function("categorical_cross_entropy" if softmax else "mse")
 
 
-def _fann_of(
+def _fann_parameters(
     network: Model, rule: Optimiser, loss: LossFunction, stop: str | None
 ) -> FannParameters | None:
-    """Return FANN's parameters with the rule, if it is FANN's; else those there are."""
-    found = as_fann_parameters(rule)
-    if not found:
+    """Return the network's FANN parameters, updated if the rule is one of FANN's."""
+    changes = as_fann_parameters(rule)
+    if not changes:
         return network.fann
     error = {"mse": "linear", "fann_linear": "linear", "fann_tanh": "tanh"}
     if loss.name in error:
-        found["train_error_function"] = error[loss.name]
+        changes["train_error_function"] = error[loss.name]
     if stop is not None:
-        found["train_stop_function"] = stop
-    return replace(network.fann or FannParameters(), **found)
+        changes["train_stop_function"] = stop
+    return replace(network.fann or FannParameters(), **changes)
 
 
-def _called(callbacks: Iterable[Callback]) -> list[Callback]:
+def _checked_callbacks(callbacks: Iterable[Callback]) -> list[Callback]:
     if not isinstance(callbacks, Iterable):
         raise InputError(
             f"callbacks must be a list of callables, not {type(callbacks).__name__}"
@@ -213,14 +213,14 @@ def _called(callbacks: Iterable[Callback]) -> list[Callback]:
     calls = list(callbacks)
     for callback in calls:
         if not callable(callback):
-            raise InputError(f"{callback!r} is no callback: it cannot be called")
+            raise InputError(f"a callback must be callable, not {callback!r}")
     return calls
 
 
-def _reached(
+def _desired_error_rule(
     network: Model, desired: float | None, stop: str | None
 ) -> Callable[[Epoch], str | None]:
-    """Return what tells, in a sentence, that the desired error is reached."""
+    """Return `TrainingSetup.reached`."""
     if stop is None:
         stop = "mse" if network.fann is None else network.fann.train_stop_function
     if stop not in STOP_FUNCTIONS:
@@ -240,7 +240,7 @@ def _reached(
     return reached
 
 
-def _begin(network: Model, rule: Optimiser, seed: int | None) -> TrainingState:
+def _initial_state(network: Model, rule: Optimiser, seed: int | None) -> TrainingState:
     if seed is None:
         seed = int(np.random.default_rng().integers(SEEDS))
     whole = isinstance(seed, (int, np.integer)) and not isinstance(seed, bool)
@@ -252,20 +252,23 @@ def _begin(network: Model, rule: Optimiser, seed: int | None) -> TrainingState:
     return TrainingState(repr(rule), 0, 0, int(seed), parameters, values)
 
 
-def _resumed(
+def _resumed_state(
     network: Model, rule: Optimiser, seed: int | None, state: TrainingState
 ) -> TrainingState:
-    """Return the state to go on from, if it fits."""
+    """Return the state to resume from, if it matches the network and optimiser."""
     if not isinstance(state, TrainingState):
         raise InputError(f"state must be a TrainingState or None, not {state!r}")
     if state.optimiser != repr(rule):
-        raise InputError(f"the state is of {state.optimiser}, not of {rule!r}")
+        raise InputError(
+            f"the state was saved with optimiser {state.optimiser}, but fit was called "
+            f"with {rule!r}"
+        )
     size = network.layout.size
     shapes = (state.parameters.shape, state.values.shape)
     if shapes != ((size,), (rule.slots, size)):
         raise InputError(
-            f"the state is of a network of {state.parameters.size} parameters, this "
-            f"one has {size}"
+            f"the state is for a network of {state.parameters.size} parameters, but "
+            f"this one has {size}"
         )
     if seed not in (None, state.seed):
         raise InputError(f"the state's seed is {state.seed}, not {seed}")

@@ -1,4 +1,4 @@
-"""Callbacks: what they see, what stops a training, and what is kept of it."""
+"""Callbacks: their view of a training, early stopping, checkpoints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from test_training import net, spirals
 
 from clnet import load
-from clnet.errors import ClnetError
+from clnet.errors import ClnetError, FormatError
 from clnet.nn.optimisers import Adam
 from clnet.training.callbacks import Checkpoint, EarlyStopping
 
@@ -61,7 +61,7 @@ def test_early_stopping_serves_another_training():
 
 
 def test_a_validation_that_overflows():
-    """Training goes on; early stopping takes what is not finite for no improvement."""
+    """Training goes on; for early stopping a non-finite value is no improvement."""
     x, t = spirals()
     network = net("identity")
     wide = np.full((4, 2), 1.0), np.full((4, 2), 1e30)
@@ -73,7 +73,7 @@ def test_a_validation_that_overflows():
     assert np.isfinite(network.parameters).all()
 
 
-def test_an_error_in_a_callback_loses_nothing():
+def test_an_error_in_a_callback_keeps_the_trained_parameters():
     x, t = spirals()
 
     def fail(training, epoch):
@@ -95,6 +95,21 @@ def test_checkpoints(tmp_path):
     other = net()
     other.fit(x, t, epochs=4)
     np.testing.assert_array_equal(load(path).parameters, other.parameters)
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("a.net", "'softmax', which FANN does not have"),
+    ("no/a.safetensors", "there is no"),
+])
+def test_checkpoints_that_cannot_be_saved_fail_before_the_training(
+    tmp_path, name, message
+):
+    x, t = spirals()
+    network = net("softmax")
+    before = network.parameters.copy()
+    with pytest.raises(FormatError, match=message):
+        network.fit(x, t, epochs=5, callbacks=[Checkpoint(tmp_path / name, every=5)])
+    np.testing.assert_array_equal(network.parameters, before)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a training leaves: its epochs, and states to go on from."""
+"""The history of a training, and states to resume from."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def test_damaged_states(tmp_path, text):
         TrainingState.load(path)
 
 
-def test_states_of_something_else(tmp_path):
+def test_states_that_do_not_match(tmp_path):
     path = tmp_path / "other.npz"
     np.savez(path, x=np.zeros(3))
-    with pytest.raises(FormatError, match="holds no state of a training"):
+    with pytest.raises(FormatError, match="holds no training state"):
         TrainingState.load(path)
     x, t = spirals()
     state = net().fit(x, t, optimiser="adam", epochs=1).state
-    with pytest.raises(InputError, match=r"of Adam\(.*not of Rprop"):
+    with pytest.raises(InputError, match=r"optimiser Adam\(.*called with Rprop"):
         net().fit(x, t, optimiser="rprop", state=state)
-    with pytest.raises(InputError, match="parameters, this one has"):
+    with pytest.raises(InputError, match="parameters, but this one has"):
         Network(2, [Dense(2)]).fit(x, t, optimiser="adam", state=state)
     with pytest.raises(InputError, match="the state's seed is"):
         net().fit(x, t, optimiser="adam", state=state, seed=(state.seed + 1) % 2**62)

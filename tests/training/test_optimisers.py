@@ -32,7 +32,7 @@ STEPS, N, SAMPLES = 12, 40, 5
 
 
 def gradients():
-    """Return gradients [STEPS, N]: signs that turn, zeros, columns of zeros."""
+    """Return gradients [STEPS, N]: changing signs, zeros, columns of zeros."""
     rng = np.random.default_rng(0)
     g = rng.normal(0, 1, (STEPS, N)) * 10.0 ** rng.integers(-3, 2, N)
     g[:, :10] = np.abs(g[:, :10])
@@ -60,7 +60,7 @@ def mse(count):
 
 
 def by_loops(rule, step):
-    """Return the same by `step(w, g, s, count, i)`, s a dict of numbers, from w."""
+    """Return the same from `step(w, g, s, count, i)`, s a dict of numbers."""
     found = np.empty((STEPS, N))
     start = np.random.default_rng(1).uniform(-1, 1, N)
     start[5] = 1499.9
@@ -265,8 +265,8 @@ def test_fann_parameters_name_their_optimiser():
     Incremental(0.3, 0.2), Batch(0.4), Rprop(1.3, 0.4, 1e-5, 40, 0.2, True),
     Quickprop(0.6, -0.001, 1.5), Sarprop(1.3, 0.4, 30),
 ], ids=lambda rule: rule.name)
-def test_fanns_parameters_tell_of_fanns_rules(rule, tmp_path):
-    """A training is noted in the network, and its .net file trains on by the same."""
+def test_fann_parameters_record_fanns_rules(rule, tmp_path):
+    """The network records its training; its .net file continues with the same rule."""
     network = Network.mlp([2, 3, 1], "tanh", seed=0)
     x, t = np.eye(2), np.zeros((2, 1))
     network.fit(x, t, optimiser=rule, epochs=1, loss="fann_linear", stop="bit_fail")

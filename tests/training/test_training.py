@@ -1,4 +1,4 @@
-"""Training: FANN's golden files, the oracle step by step, and what `fit` promises."""
+"""Training: FANN's golden files, the oracle step by step, the contract of `fit`."""
 
 from __future__ import annotations
 
@@ -113,11 +113,11 @@ def test_every_step_is_the_oracles(optimiser, shuffle):
     np.testing.assert_allclose(network.parameters, parameters, atol=2e-5)
 
 
-# What stays on the device -----------------------------------------------------------
+# Transfers ---------------------------------------------------------------------------
 
 
 class Transfers:
-    """Counts what passes between host and device."""
+    """Counts the bytes copied between host and device."""
 
     def __init__(self, monkeypatch):
         self.bytes = []
@@ -159,7 +159,7 @@ class Transfers:
 def test_an_epoch_moves_one_record(monkeypatch, options):
     x, t = spirals()
     net().fit(x, t, epochs=1, seed=1, **options)  # so that all is measured
-    monkeypatch.setattr(training, "AHEAD", 1)  # else one record of several epochs
+    monkeypatch.setattr(training, "MAX_EPOCHS", 1)  # one record an epoch
     transfers = Transfers(monkeypatch)
     sizes = []
     for epochs in (2, 7):
@@ -170,14 +170,14 @@ def test_an_epoch_moves_one_record(monkeypatch, options):
     for size in sizes[0]:
         more.remove(size)
     assert more == [24] * 5
-    # Of the data set nothing goes more than once.
+    # The data set is copied once.
     assert sizes[1].count(4 * x.size) <= 2  # x, and t of the same shape
 
 
 def test_validation_moves_one_record_more(monkeypatch):
     x, t = spirals()
     net().fit(x, t, epochs=1, validation=(x[:50], t[:50]))  # so that all is measured
-    monkeypatch.setattr(training, "AHEAD", 1)
+    monkeypatch.setattr(training, "MAX_EPOCHS", 1)
     transfers = Transfers(monkeypatch)
     counts = []
     for epochs in (1, 3):
@@ -187,7 +187,7 @@ def test_validation_moves_one_record_more(monkeypatch):
     assert counts[1] - counts[0] == 4
 
 
-# Going on ---------------------------------------------------------------------------
+# Resuming ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [
@@ -234,7 +234,7 @@ def test_without_progress_there_is_no_bar(monkeypatch):
         net().fit(x, t, epochs=1, progress=True)
 
 
-# Learning ---------------------------------------------------------------------------
+# Convergence ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -270,22 +270,22 @@ def test_measures_are_those_of_evaluate():
     assert epoch.loss == pytest.approx(epoch.mse, rel=1e-5)
 
 
-def test_large_validation_sets_go_in_parts(monkeypatch):
+def test_large_validation_sets_go_in_batches(monkeypatch):
     x, t = spirals()
     whole = net().fit(x, t, epochs=2, validation=(x, t))
-    monkeypatch.setattr(training, "CHUNK", 50)
+    monkeypatch.setattr(training, "VALIDATION_BATCH", 50)
     parts = net().fit(x, t, epochs=2, validation=(x, t))
     np.testing.assert_allclose(parts.validation_loss, whole.validation_loss, rtol=1e-5)
     assert parts[0].validation.bit_fail == whole[0].validation.bit_fail
 
 
 def test_weights_of_samples():
-    """A weight of 2 is as good as a sample twice, one of 0 as none."""
+    """A weight of 2 counts as the sample twice, a weight of 0 as no sample."""
     x, t = spirals(40)
     weight = np.resize([0.0, 1.0, 2.0], 40)
     again = np.repeat(np.arange(40), weight.astype(int))
     a, b = net(), net()
-    # The rule divides by the samples: make up for it.
+    # The rule divides by the number of samples: the rate makes up for it.
     a.fit(x, t, optimiser=Batch(0.4), epochs=4, sample_weight=weight)
     b.fit(x[again], t[again], optimiser=Batch(0.4 * len(again) / 40), epochs=4)
     np.testing.assert_allclose(a.parameters, b.parameters, atol=1e-6)
@@ -319,7 +319,7 @@ def test_padding_stays_zero():
     assert (~live).any()
 
 
-# Ends -------------------------------------------------------------------------------
+# Stopping ---------------------------------------------------------------------------
 
 
 def test_divergence_keeps_the_last_finite_parameters():
@@ -333,7 +333,7 @@ def test_divergence_keeps_the_last_finite_parameters():
     assert np.isfinite(network.predict(x)).all()
 
 
-def test_parameters_that_overflow_in_the_last_step_are_told():
+def test_parameters_that_overflow_in_the_last_step():
     x, t = spirals()
     network = Network(2, [Dense(2)], seed=1)
     before = network.parameters.copy()
@@ -343,7 +343,7 @@ def test_parameters_that_overflow_in_the_last_step_are_told():
     np.testing.assert_array_equal(network.parameters, before)
 
 
-def test_ctrl_c_keeps_what_was_learnt():
+def test_ctrl_c_keeps_the_trained_parameters():
     x, t = spirals()
 
     def interrupt(training, epoch):
@@ -353,7 +353,9 @@ def test_ctrl_c_keeps_what_was_learnt():
     network, other = net(), net()
     history = network.fit(x, t, epochs=50, callbacks=[interrupt])
     other.fit(x, t, epochs=3)
-    assert history.stopped == "interrupted after 3 epochs; what was learnt is kept"
+    assert history.stopped == (
+        "interrupted after 3 epochs; the trained parameters are kept"
+    )
     np.testing.assert_array_equal(network.parameters, other.parameters)
 
 
@@ -372,7 +374,7 @@ def test_progress(capsys):
     assert capsys.readouterr().err == ""
 
 
-# What is refused --------------------------------------------------------------------
+# Bad arguments ----------------------------------------------------------------------
 
 X, T = spirals(10)
 
@@ -399,7 +401,7 @@ X, T = spirals(10)
         ({"validation": (X, T[:, :1])}, "validation t has shape"),
         ({"sample_weight": np.ones(9)}, r"sample_weight has shape \[9\]"),
         ({"sample_weight": np.full(10, np.nan)}, "sample_weight holds nan"),
-        ({"callbacks": [3]}, "3 is no callback"),
+        ({"callbacks": [3]}, "a callback must be callable, not 3"),
         ({"seed": -1}, "a seed must be"),
         ({"seed": 1.5}, "a seed must be"),
         ({"desired_error": -1}, "desired_error must be"),

@@ -1,4 +1,4 @@
-"""Epochs begun before those in front of them are told: nobody sees that they are."""
+"""Speculative epochs: results are those of one epoch at a time, bit for bit."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from clnet.training import fit as training
 from clnet.variants.training.group_step import GroupStep
 
 DEVICE = device()
-COPYING = replace(DEVICE, fine_svm=False, companions=())  # as GPUs: one queue, copies
-PLACES = pytest.mark.parametrize("place", [DEVICE, COPYING], ids=["shared", "copied"])
+COPYING = replace(DEVICE, fine_svm=False, companions=())  # one queue, as on GPUs
+DEVICES = pytest.mark.parametrize("on", [DEVICE, COPYING], ids=["shared", "copied"])
 RNG = np.random.default_rng(0)
 X, T = RNG.uniform(-1, 1, (40, 3)), RNG.uniform(0, 1, (40, 2))
 EPOCHS = 12
-KINDS = pytest.mark.parametrize("options", [
+OPTIONS = pytest.mark.parametrize("options", [
     {"optimiser": "rprop", "validation": (X[:9], T[:9])},
     {"optimiser": "adam", "batch_size": 16, "schedule": "exponential"},
     {"optimiser": "sarprop"},
@@ -36,34 +36,34 @@ def net(last="sigmoid"):
 
 
 @pytest.fixture
-def ahead(monkeypatch):
-    """Sets how many epochs are begun together."""
-    monkeypatch.setattr(training, "AHEAD_SECONDS", 1e9)
-    return lambda most: monkeypatch.setattr(training, "AHEAD", most)
+def speculate(monkeypatch):
+    """Sets the most epochs of a segment, whatever their time."""
+    monkeypatch.setattr(training, "SPECULATION_SECONDS", 1e9)
+    return lambda most: monkeypatch.setattr(training, "MAX_EPOCHS", most)
 
 
 class Acts:
-    """Looks at the parameters after some epochs, replaces them, stops."""
+    """Reads the parameters after some epochs, replaces them, stops."""
 
-    def __init__(self, looks=(), replaces=(), stop=None):
-        self.looks, self.replaces, self.stop = looks, replaces, stop
+    def __init__(self, reads=(), replaces=(), stop=None):
+        self.reads, self.replaces, self.stop = reads, replaces, stop
         self.seen = []
 
     def __call__(self, training, epoch):
         number = epoch.number
         self.seen.append((number, epoch.loss, len(training.history)))
-        if number in self.looks:
+        if number in self.reads:
             self.seen.append(training.parameters.tobytes())
         if number in self.replaces:
             training.parameters = 0.5 * training.parameters
         return number == self.stop
 
 
-def all_of(place, options, **acts):
-    """Return everything that a training tells."""
+def results(on, options, **acts):
+    """Return every result of a training."""
     network, callback = net(), Acts(**acts)
     history = network.fit(
-        X, T, epochs=EPOCHS, seed=2, device=place, callbacks=[callback], **options
+        X, T, epochs=EPOCHS, seed=2, device=on, callbacks=[callback], **options
     )
     state = history.state
     measures = [(epoch.training, epoch.validation) for epoch in history]
@@ -73,17 +73,17 @@ def all_of(place, options, **acts):
     )
 
 
-@PLACES
-@KINDS
-def test_all_is_as_one_by_one(ahead, place, options):
+@DEVICES
+@OPTIONS
+def test_results_are_those_of_single_epochs(speculate, on, options):
     several = [
-        {}, {"stop": 7}, {"looks": (4, 8, 9)}, {"looks": (6,), "stop": 11},
+        {}, {"stop": 7}, {"reads": (4, 8, 9)}, {"reads": (6,), "stop": 11},
         {"replaces": (5, 9)},
     ]
     found = []
     for most in (1, 5):
-        ahead(most)
-        found.append([all_of(place, options, **acts) for acts in several])
+        speculate(most)
+        found.append([results(on, options, **acts) for acts in several])
     assert found[0] == found[1]
 
 
@@ -92,14 +92,14 @@ def test_all_is_as_one_by_one(ahead, place, options):
     st.sets(st.integers(1, EPOCHS)), st.sets(st.integers(1, EPOCHS)),
     st.integers(1, EPOCHS), st.integers(2, 9),
 )
-def test_whatever_callbacks_do(looks, replaces, stop, most):
-    acts = {"looks": looks, "replaces": replaces, "stop": stop}
+def test_any_actions_of_callbacks(reads, replaces, stop, most):
+    acts = {"reads": reads, "replaces": replaces, "stop": stop}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "AHEAD_SECONDS", 1e9)
+        patch.setattr(training, "SPECULATION_SECONDS", 1e9)
         found = []
-        for several in (1, most):
-            patch.setattr(training, "AHEAD", several)
-            found.append(all_of(COPYING, {"optimiser": "rprop"}, **acts))
+        for length in (1, most):
+            patch.setattr(training, "MAX_EPOCHS", length)
+            found.append(results(COPYING, {"optimiser": "rprop"}, **acts))
     assert found[0] == found[1]
 
 
@@ -108,7 +108,7 @@ def test_whatever_callbacks_do(looks, replaces, stop, most):
     {"optimiser": "rprop"}, {"optimiser": "adam", "batch_size": 16, "shuffle": False},
     {"optimiser": "sarprop"},
 ], ids=["rprop", "adam", "sarprop"])
-def test_several_epochs_a_launch(ahead, monkeypatch, options, flops):
+def test_several_epochs_a_launch(speculate, monkeypatch, options, flops):
     plan = training.plan_training
 
     def one_group(network, program, device, batch, **others):
@@ -119,46 +119,46 @@ def test_several_epochs_a_launch(ahead, monkeypatch, options, flops):
 
     monkeypatch.setattr(training, "plan_training", one_group)
     monkeypatch.setattr(replay, "RUN_FLOPS", flops)
-    several = [{}, {"stop": 7}, {"looks": (4, 9)}]
+    several = [{}, {"stop": 7}, {"reads": (4, 9)}]
     found = []
     for most in (1, 5):
-        ahead(most)
-        found.append([all_of(DEVICE, options, **acts) for acts in several])
+        speculate(most)
+        found.append([results(DEVICE, options, **acts) for acts in several])
     assert found[0] == found[1]
 
 
-def test_epochs_are_begun_together(ahead, monkeypatch):
-    ahead(4)
+def test_the_length_of_segments(speculate, monkeypatch):
+    speculate(4)
     found = []
-    begin = training.Training._begin
+    enqueue = training.Training._enqueue
 
-    def counted(self, rates):
-        found.append(len(rates))
-        begin(self, rates)
+    def counted(self, segment):
+        found.append(len(segment.rates))
+        enqueue(self, segment)
 
-    monkeypatch.setattr(training.Training, "_begin", counted)
-    net().fit(X, T, epochs=EPOCHS)  # nobody can look
+    monkeypatch.setattr(training.Training, "_enqueue", counted)
+    net().fit(X, T, epochs=EPOCHS)  # no callback can read the parameters
     assert found == [1, 4, 4, 3]
     found.clear()
     net().fit(X, T, epochs=EPOCHS, callbacks=[Acts()])
     assert found == [1, 1, 2, 4, 4]
     found.clear()
-    net().fit(X, T, epochs=EPOCHS, callbacks=[Acts(looks=range(EPOCHS + 1))])
+    net().fit(X, T, epochs=EPOCHS, callbacks=[Acts(reads=range(EPOCHS + 1))])
     assert found == [1] * EPOCHS
-    found.clear()  # a function of the caller's may read what a callback changes
+    found.clear()  # a caller's function may read what a callback changes
     net().fit(X, T, epochs=EPOCHS, optimiser="adam", schedule=lambda epoch: 1.0)
     assert found == [1] * EPOCHS
 
 
-@PLACES
-def test_a_divergence_is_found_where_it_was(ahead, place):
+@DEVICES
+def test_a_divergence_stops_at_its_epoch(speculate, on):
     found = []
     for most in (1, 6):
-        ahead(most)
+        speculate(most)
         network = Network(3, [Dense(2)], seed=1)
         with pytest.warns(ClnetWarning, match="training diverged"):
             history = network.fit(
-                X, T, optimiser=SGD(3.0), epochs=400, batch_size=20, device=place,
+                X, T, optimiser=SGD(3.0), epochs=400, batch_size=20, device=on,
                 shuffle=False,
             )
         found.append((network.parameters.tobytes(), history.loss, history.stopped))
@@ -168,11 +168,11 @@ def test_a_divergence_is_found_where_it_was(ahead, place):
     assert (found[0][0], found[0][2]) == (found[1][0], found[1][2])
 
 
-def test_ctrl_c_and_faults_leave_the_epochs_that_were_told(ahead):
+def test_interrupts_and_errors_keep_the_reported_epochs(speculate):
     for error, until in ((KeyboardInterrupt, 7), (ValueError, 7)):
         parameters = []
         for most in (1, 5):
-            ahead(most)
+            speculate(most)
             network = net()
 
             def fail(training, epoch, error=error, until=until):
