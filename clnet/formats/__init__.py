@@ -1,4 +1,8 @@
-"""Files of networks and of data, chosen by suffix."""
+"""Files of networks and data, in formats known by their suffix.
+
+Imports `nn` and below. Start here: `load_network`, `save`, `load_data` and `save_data`
+select the format; `files` reads and writes all files, `numbers` parses text.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +37,14 @@ DATA_SUFFIXES = (
 def load_network(
     path: str | PathLike[str], kind: type[M], dtype: str | None = None
 ) -> M:
-    """Return the network of a file as an object of a class; see `clnet.load`."""
+    """Return the network of a file, as an object of class `kind`; see `clnet.load`."""
     file = as_path(path)
     suffix = suffix_of(file, NETWORK_SUFFIXES, "networks")
     _check_dtype(dtype)
     if suffix == ".net":
         return fann.load(file, kind, dtype)
     if dtype is not None:
-        raise InputError(f"dtype is for .net files: {file} says its own")
+        raise InputError(f"dtype is for .net files: {file} holds its own")
     return safetensors.load(file, kind)
 
 
@@ -50,7 +54,7 @@ def save(network: Model, path: str | PathLike[str]) -> None:
     Parameters
     ----------
     network : Model
-        What to write.
+        The network to write.
     path : str or path
         ``.net``: FANN's network files; ``.safetensors``: clnet's own.
 
@@ -60,32 +64,32 @@ def save(network: Model, path: str | PathLike[str]) -> None:
         If the format cannot hold the network, the file cannot be written, or has an
         unknown suffix.
     """
-    file, form = _network_file(network, path)
-    form.save(network, file)
+    file, module = _network_file(network, path)
+    module.save(network, file)
 
 
 def check_save(network: Model, path: str | PathLike[str]) -> None:
-    """Raise the error of `save` for work that ends in it, before the work.
+    """Raise the errors of a later `save` now, before the work that ends in it.
 
     Parameters
     ----------
     network : Model
-        Of the layers that will be written, whatever its parameters are by then.
+        The network to be written; its parameters do not matter yet.
     path : str or path
-        As for `save`; a file that is there stays as it is.
+        As for `save`; an existing file is left unchanged.
 
     Raises
     ------
     FormatError, InputError
-        Those of `save`.
+        As `save`.
     """
-    file, form = _network_file(network, path)
-    form.check(network, file)
+    file, module = _network_file(network, path)
+    module.check(network, file)
     check_writable(file)
 
 
 def _network_file(network: Model, path: str | PathLike[str]) -> tuple[Path, Any]:
-    """Return a network's file, and the module of its format."""
+    """Return a network's file and the module of its format."""
     if not isinstance(network, Model):
         raise InputError(f"a network must be a clnet.Network, not {network!r}")
     file = as_path(path)
@@ -101,20 +105,21 @@ def load_data(
     Parameters
     ----------
     path : str or path
-        ``.train``, ``.test``, ``.data``, each also with ``.gz`` behind: FANN's data
-        files; ``.npz``: arrays x and t; ``.csv``: a table.
+        ``.train``, ``.test``, ``.data``, also followed by ``.gz``: FANN's data files;
+        ``.npz``: arrays x and t; ``.csv``: a table.
     dtype : {"float32", "float64"} or None
-        Type of the arrays; None: float32, or for ``.npz`` what holds its arrays.
+        Type of the arrays; None: float32, or for ``.npz`` the smallest type that holds
+        its arrays.
     outputs : int or None
-        For ``.csv``: how many of the last columns are targets; None: the columns named
-        ``t``, ``t`` with a number, or ``target…``.
+        For ``.csv``: the number of target columns, the last ones; None: the columns
+        named ``t``, ``t`` with a number, or ``target…``.
 
     Returns
     -------
     x : ndarray, shape [samples, n_in]
         Inputs.
     t : ndarray, shape [samples, n_out]
-        Targets; no column if the file has none.
+        Targets; n_out is 0 if the file has none.
 
     Raises
     ------
@@ -131,7 +136,7 @@ def load_data(
     if suffix == ".csv":
         return table.load_csv(file, dtype, outputs)
     if outputs is not None:
-        raise InputError(f"outputs= is for .csv files: {file} says its own")
+        raise InputError(f"outputs= is for .csv files: {file} holds its own")
     return (table.load_npz if suffix == ".npz" else fann_data.load)(file, dtype)
 
 
@@ -141,9 +146,9 @@ def save_data(path: str | PathLike[str], x: ArrayLike, t: ArrayLike) -> None:
     Parameters
     ----------
     path : str or path
-        A name with a suffix that `load_data` knows.
+        A file name with a suffix that `load_data` knows.
     x, t : array_like, shape [samples, n_in] and [samples, n_out]
-        Inputs and targets; every number is read back unchanged.
+        Inputs and targets; numbers are written exactly.
 
     Raises
     ------
@@ -167,7 +172,7 @@ def save_data(path: str | PathLike[str], x: ArrayLike, t: ArrayLike) -> None:
 
 
 def check_save_data(path: str | PathLike[str]) -> None:
-    """Raise the error of `save_data` for work that ends in it, before the work.
+    """Raise the errors of a later `save_data` now, before the work that ends in it.
 
     Raises
     ------
@@ -179,7 +184,7 @@ def check_save_data(path: str | PathLike[str]) -> None:
 
 
 def _data_file(path: str | PathLike[str]) -> tuple[Path, str]:
-    """Return a file of data, and its suffix."""
+    """Return a data file and its suffix."""
     file = as_path(path)
     return file, suffix_of(file, DATA_SUFFIXES, "data")
 
@@ -187,28 +192,28 @@ def _data_file(path: str | PathLike[str]) -> tuple[Path, str]:
 def suffix_of(
     path: str | PathLike[str], known: Iterable[str], what: str
 ) -> str:
-    """Return the known suffix that a file's name ends in.
+    """Return the known suffix of a file name.
 
     Parameters
     ----------
     path : str or path
-        The name; its case does not matter.
+        The file name, in upper or lower case.
     known : iterable of str
         Suffixes, as `NETWORK_SUFFIXES` and `DATA_SUFFIXES`.
     what : str
-        What files with these suffixes hold, for the error.
+        The content of files with these suffixes, for the error.
 
     Raises
     ------
     FormatError
-        If it ends in none of them.
+        If the name ends in none of them.
     """
     name = as_path(path).name.lower()
     for suffix in known:
         if name.endswith(suffix):
             return suffix
     raise FormatError(
-        f"{path} has no suffix of a file of {what}: known are {', '.join(known)}"
+        f"{path} has no suffix for {what}: known are {', '.join(known)}"
     )
 
 
@@ -218,9 +223,9 @@ def _check_dtype(dtype: str | None) -> None:
 
 
 def _float_type(array: ArrayLike) -> str:
-    """Return the smallest of our types that holds an array's numbers exactly."""
+    """Return the smallest supported type that holds an array's numbers exactly."""
     try:
         small = np.result_type(np.asarray(array), np.float32) == np.float32
-    except (TypeError, ValueError):  # no numbers: as_numbers says so
+    except (TypeError, ValueError):  # not numbers: as_numbers raises
         return "float64"
     return "float32" if small else "float64"

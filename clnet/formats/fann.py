@@ -1,8 +1,9 @@
 """FANN's network files, ``.net``: read in versions 2.1, 2.0 and 1.1, written in 2.1.
 
-Networks of floating-point numbers, layered, sparse or shortcut; fixed-point ones are
-refused. What FANN wrote is written again byte for byte, but for sparse networks: a
-neuron's connections are sorted then, and the connection rate is that of all layers.
+Floating-point networks, layered, sparse or shortcut; fixed-point ones are refused. A
+network that FANN wrote is written again byte for byte. Sparse networks are the
+exception: a neuron's connections are sorted, and the connection rate is the mean over
+all layers.
 """
 
 from __future__ import annotations
@@ -62,20 +63,20 @@ def load(path: Path, kind: type[M], dtype: str | None = None) -> M:
     kind : type
         The class of the network: `Model`, or one derived from it.
     dtype : {"float32", "float64"} or None
-        Type of the numbers, which the file does not say; None: float32, as FANN's
-        usual build reads them.
+        Type of the numbers, which the file does not hold; None: float32, as in FANN's
+        usual build.
 
     Returns
     -------
-    Model, of the class given
-        With ``fann_compatible`` set, the training parameters in ``fann``, and the
-        scaling in ``scaling``.
+    Model, of class `kind`
+        Its ``fann_compatible`` is set; ``fann`` holds the training parameters,
+        ``scaling`` the scaling.
 
     Raises
     ------
     FormatError
-        If the file is unreadable, truncated, wrong, or of a kind that is not
-        supported; with the line and what was expected.
+        If the file is unreadable, truncated, malformed or not supported; with the line
+        and the expected content.
     """
     text = Text(path, read(path))
     version = _version(text)
@@ -86,30 +87,30 @@ def load(path: Path, kind: type[M], dtype: str | None = None) -> M:
 def save(network: Model, path: Path) -> None:
     """Write a network as FANN_FLO_2.1.
 
-    Training parameters that the network does not carry get FANN's defaults. FANN clips
-    every sum, and a network read from the file does so too. Initialisers and dropout,
-    which FANN does not know, are left out: they do not change what it computes.
+    Training parameters that the network lacks get FANN's defaults. FANN clips every
+    pre-activation, and so does the network read from the file. Initialisers and dropout
+    are left out: FANN does not have them, and they do not change the outputs.
 
     Raises
     ------
     FormatError
-        If FANN cannot express the network (which layer, and why), or the file cannot
-        be written.
+        If FANN cannot express the network (with the layer and the reason), or the file
+        cannot be written.
     """
-    structure, neurons = _in_fanns_terms(network, path)
+    structure, neurons = _converted(network, path)
     write(path, _text_2_1(network, structure, neurons))
 
 
 def check(network: Model, path: Path) -> None:
     """Raise the FormatError of `save` if FANN cannot express the network."""
-    _in_fanns_terms(network, path)
+    _converted(network, path)
 
 
 # --- reading -------------------------------------------------------------------------
 
 
 def _version(text: Text) -> str:
-    """Step over the first line and return the version."""
+    """Read the first line and return the version."""
     line = text.text.split(b"\n", 1)[0]
     for version in _VERSIONS:
         if text.text.startswith(f"{version}\n".encode()):
@@ -140,16 +141,16 @@ def _read_2(text: Text, version: str, kind: type[M], dtype: str) -> M:
 
 
 def _read_1_1(text: Text, _: str, kind: type[M], dtype: str) -> M:
-    """Return the network of a file of version 1.1, which has no keys."""
+    """Return the network of a file of version 1.1, a format without keys."""
     header: dict[str, Any] = {"num_layers": text.whole("num_layers")}
     learning_rate = text.real("learning_rate")
     for key, value_kind in HEADER:
         if key in ("connection_rate", "network_type"):
             header[key] = _unkeyed(text, key, value_kind)
             _check_kind(text, key, header)
-    which = ("hidden", "output")
-    functions = [_function(text, f"activation of the {name} neurons") for name in which]
-    steepness = [_steepness(text, f"steepness of the {name} neurons") for name in which]
+    groups = ("hidden neurons", "output neurons")
+    functions = [_function(text, f"activation of the {group}") for group in groups]
+    steepness = [_steepness(text, f"steepness of the {group}") for group in groups]
     structure = _structure(text, header)
     counts = Items("n")
     start, stop = text.at, text.find(b"(")
@@ -168,7 +169,7 @@ def _read_1_1(text: Text, _: str, kind: type[M], dtype: str) -> M:
 
 
 def _value(text: Text, key: str, kind: Kind) -> Any:
-    """Step over an entry and return its value; None: it may be missing, and is."""
+    """Read an entry and return its value; None: it is optional and missing."""
     if kind in ("activations", "e list"):
         text.key(f"{key}_count")
         count = text.whole(f"{key}_count")
@@ -208,7 +209,7 @@ def _steepness(text: Text, what: str) -> float:
 
 
 def _check_kind(text: Text, key: str, header: dict[str, Any]) -> None:
-    """Check what was just read into the header for kinds of networks there are not."""
+    """Refuse unsupported kinds of networks, after `key` was read into the header."""
     rate = header.get("connection_rate", 1)
     if key == "connection_rate" and not rate > 0:
         raise text.unsupported(f"a connection_rate of {rate:g}", "rates above 0")
@@ -217,7 +218,7 @@ def _check_kind(text: Text, key: str, header: dict[str, Any]) -> None:
 
 
 def _structure(text: Text, header: dict[str, Any]) -> Structure:
-    """Step over the layers' sizes; return the structure, and take it off the header."""
+    """Read the layers' sizes; return the structure, and pop its header entries."""
     depth = header.pop("num_layers")
     rate, shortcut = header.pop("connection_rate"), header.pop("network_type")
     if depth < 2:
@@ -248,27 +249,27 @@ def _scaling(text: Text, structure: Structure) -> Scaling | None:
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer's activations and our steepnesses: one, or one a neuron."""
+    """A layer's activations and clnet's steepnesses, one for each neuron."""
 
     names: tuple[str, ...]
     steepness: tuple[float, ...]
 
     def layer(
-        self, there: NDArray[np.bool_], sources: tuple[int, ...] | None
+        self, mask: NDArray[np.bool_], sources: tuple[int, ...] | None
     ) -> Layer:
-        """Return the layer, with what is equal for all neurons said once.
+        """Return the layer; an activation or steepness of all neurons is given once.
 
-        there [n_out, n_in]: where there is a connection.
+        mask [n_out, n_in]: whether there is a connection.
         """
         names, steep = self.names, self.steepness
         neurons: dict[str, Any] = {
-            "n_out": len(there),
+            "n_out": len(mask),
             "activation": names[0] if len(set(names)) == 1 else names,
             "steepness": steep[0] if len(set(steep)) == 1 else steep,
             "initialiser": "fann",
             "sources": sources,
         }
-        return Dense(**neurons) if there.all() else Sparse(**neurons, pattern=there)
+        return Dense(**neurons) if mask.all() else Sparse(**neurons, pattern=mask)
 
 
 def _layer(rows: Sequence[Activation], steepness: Sequence[float]) -> _Layer:
@@ -282,7 +283,7 @@ def _layer(rows: Sequence[Activation], steepness: Sequence[float]) -> _Layer:
 def _neurons(
     text: Text, structure: Structure, dtype: str
 ) -> tuple[list[_Layer], Array]:
-    """Step over the neurons; return the layers' after the input, and all in-degrees."""
+    """Read the neurons; return the layers after the input, and all in-degrees."""
     items = Items("(n,n,n)")
     start, stop = text.at, text.find(f"{_CONNECTIONS}=".encode())
     what = "neuron (num_inputs, activation_function, activation_steepness)"
@@ -316,7 +317,7 @@ def _network(
     dtype: str,
 ) -> M:
     layers = [
-        layer.layer(found.there[:, :-1], structure.sources(number))
+        layer.layer(found.mask[:, :-1], structure.sources(number))
         for number, layer, found in zip(
             structure.layers, neurons, connections, strict=True
         )
@@ -335,16 +336,14 @@ def _network(
 
 @dataclass(frozen=True)
 class _FannNeurons:
-    """A layer's functions and steepnesses in FANN's terms, one a neuron."""
+    """A layer's activation numbers and steepnesses in FANN's terms, one a neuron."""
 
     numbers: Sequence[int]
     steepness: Sequence[float]
 
 
-def _in_fanns_terms(
-    network: Model, path: Path
-) -> tuple[Structure, list[_FannNeurons]]:
-    """Return the structure and the layers' neurons, or raise FormatError."""
+def _converted(network: Model, path: Path) -> tuple[Structure, list[_FannNeurons]]:
+    """Return the structure and the neurons in FANN's terms, or raise FormatError."""
     structure = structure_of(network, path)
     numbers = range(len(network.layers))
     return structure, [_fann_neurons(network, number, path) for number in numbers]
@@ -379,14 +378,14 @@ def _text_2_1(
     """Yield the file's bytes in FANN's own layout."""
     real = np.dtype(network.dtype).type
     fann = network.fann or FannParameters()
-    told = {
+    derived = {
         "num_layers": len(structure.sizes),
         "connection_rate": structure.rate,
         "network_type": "shortcut" if structure.shortcut else "layered",
     }
     lines = [_VERSIONS[0]]
     for key, kind in HEADER:
-        value = told[key] if key in told else getattr(fann, key)
+        value = derived[key] if key in derived else getattr(fann, key)
         lines += _entry(key, kind, value, real)
     lines.append("layer_sizes=" + "".join(f"{size} " for size in structure.sizes))
     scaling = network.scaling
@@ -407,9 +406,9 @@ def _text_2_1(
             )
         ).encode()
         if not structure.shortcut:
-            # FANN gives the bias the function that was set for the whole layer.
-            whole = layer.numbers[0] if len(set(layer.numbers)) == 1 else 0
-            yield f"(0, {whole}, {0:.20e}) ".encode()
+            # FANN gives the bias the activation that was set for the whole layer.
+            common = layer.numbers[0] if len(set(layer.numbers)) == 1 else 0
+            yield f"(0, {common}, {0:.20e}) ".encode()
     yield f"\n{_CONNECTIONS}=".encode()
     yield from connections_text(network, structure)
     yield b"\n"
@@ -432,7 +431,7 @@ def _entry(key: str, kind: Kind, value: Any, real: Any) -> list[str]:
 
 
 def _f(value: float) -> str:
-    """Return FANN's six decimals, or more where six would lose the binary32 value."""
+    """Return FANN's six decimals, or more if six do not determine the float32."""
     rounded = np.float32(value)
     six = f"{rounded:f}"
     return six if np.isnan(rounded) or np.float32(six) == rounded else str(rounded)

@@ -1,7 +1,7 @@
-"""FANN's data files: ``.train``, ``.test`` and ``.data``, gzipped with ``.gz`` behind.
+"""FANN's data files: ``.train``, ``.test`` and ``.data``; gzipped if ``.gz`` follows.
 
-The first line counts samples, inputs and outputs; then come, sample by sample, the
-inputs and the outputs, separated by any white space.
+The first line holds the numbers of samples, inputs and outputs. The inputs and outputs
+of each sample follow, separated by any white space.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def load(path: Path, dtype: str | None = None) -> tuple[Array, Array]:
     path : Path
         The file.
     dtype : {"float32", "float64"} or None
-        Type of the numbers, which the file does not say; None: float32.
+        Type of the numbers, which the file does not hold; None: float32.
 
     Raises
     ------
     FormatError
-        If the file is unreadable, holds anything but numbers, or fewer or more of them
-        than it announces; with the line.
+        If the file is unreadable, holds anything but numbers, or fewer or more numbers
+        than its first line announces; with the line.
     """
     number_type = dtype or "float32"
     text = Text(path, _unzipped(path, read(path)))
@@ -63,7 +63,7 @@ def load(path: Path, dtype: str | None = None) -> tuple[Array, Array]:
         raise text.error(f"a number within {number_type}", bad)
     if len(values) < samples * width:
         sample, column = divmod(len(values), width)
-        # A line of inputs and one of outputs a sample, as FANN counts.
+        # FANN writes a line of inputs and a line of outputs for each sample.
         line = 2 + 2 * sample + (column >= n_in)
         raise FormatError(
             f"{path}, line {line}: the file ends after {len(values)} numbers, expected "
@@ -76,8 +76,8 @@ def load(path: Path, dtype: str | None = None) -> tuple[Array, Array]:
 def save(path: Path, x: Array, t: Array) -> None:
     """Write inputs [samples, n_in] and targets [samples, n_out].
 
-    Numbers get as many digits as they need to be read back unchanged; FANN's own writer
-    keeps six decimals.
+    Numbers are exact: each has as many digits as it needs to be read back unchanged.
+    FANN's own writer keeps six decimals.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def _unzipped(path: Path, content: bytes) -> bytes:
             )
         return content
     if not zipped:
-        raise FormatError(f"{path} is not gzipped, expected gzip by its name")
+        raise FormatError(f"{path} is not gzipped, expected gzip because of its name")
     try:
         return gzip.decompress(content)
     except EOFError:

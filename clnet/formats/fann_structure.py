@@ -1,9 +1,9 @@
-"""FANN's network structures: how neurons are numbered, and which are connected.
+"""FANN's network structures: the numbers of neurons and their connections.
 
-Three kinds: layered, each layer reading its predecessor; sparse, the same with a
-connection rate below 1; shortcut, each layer reading all earlier ones. Neurons are
-numbered through the layers; a layered network has a bias neuron at the end of every
-layer, a shortcut network at the end of the input alone.
+There are three kinds. Layered: each layer reads its predecessor. Sparse: the same, with
+a connection rate below 1. Shortcut: each layer reads all earlier ones. Neurons are
+numbered through all layers. A layered network has a bias neuron at the end of every
+layer, a shortcut network only at the end of the input.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LEAST_RATE = 1e-6  # the file has six decimals
 
 @dataclass(frozen=True)
 class Structure:
-    """Which neurons there are, and which may be connected.
+    """The neurons of a network, and their possible connections.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Structure:
     shortcut : bool
         Whether layers read all earlier ones.
     rate : float
-        ``connection_rate``: below 1 each neuron has connections of its own.
+        ``connection_rate``; below 1 each neuron has its own set of connections.
     """
 
     sizes: tuple[int, ...]
@@ -69,18 +69,18 @@ class Structure:
         return tuple(np.cumsum([0, *self.sizes[:-1]]).tolist())
 
     def sources(self, layer: int) -> tuple[int, ...] | None:
-        """Return the sources of a layer as `clnet.nn.layers` has them."""
+        """Return the field ``sources`` of a layer of `clnet.nn.layers`."""
         return tuple(range(layer)) if self.shortcut else None
 
     def neurons(self, layer: int) -> Array:
-        """Return the numbers of the neurons that a layer may read, in FANN's order."""
+        """Return the numbers of a layer's source neurons, in FANN's order."""
         first = 0 if self.shortcut else self.firsts[layer - 1]
         return np.arange(first, self.firsts[layer])
 
     def columns(self, layer: int) -> Array:
-        """Return for those neurons the columns of the matrix [n_out, n_in + 1].
+        """Return the columns of the source neurons in the matrix [n_out, n_in + 1].
 
-        The bias has the last column, and the others keep their order.
+        The bias has the last column; the others keep their order.
         """
         neurons = self.neurons(layer)
         source = 0 if self.shortcut else layer - 1
@@ -93,7 +93,7 @@ class Structure:
 def check_incoming(
     text: Text, items: Items, start: int, found: Array, structure: Structure
 ) -> None:
-    """Check each neuron's number of connections, one an item of the list at start."""
+    """Check each neuron's number of connections, the items of the list at `start`."""
     most = np.zeros(sum(structure.sizes))
     for layer in structure.layers:
         first = structure.firsts[layer]
@@ -120,29 +120,29 @@ class Connections:
     ----------
     weights : ndarray, shape [n_out, n_in + 1]
         Biases last; 0 where there is no connection.
-    there : ndarray of bool, likewise
-        Where there is one.
+    mask : ndarray of bool, shape [n_out, n_in + 1]
+        Whether there is a connection.
     """
 
     weights: Array
-    there: NDArray[np.bool_]
+    mask: NDArray[np.bool_]
 
 
 def read_connections(
     text: Text, structure: Structure, incoming: Array, items: Items, dtype: str
 ) -> list[Connections]:
-    """Step over the connections and return those of each layer.
+    """Read the connections and return those of each layer.
 
     Parameters
     ----------
     text : Text
-        At the list.
+        The file, at the list's start.
     structure : Structure
-        Which there may be.
+        The network's neurons and possible connections.
     incoming : ndarray, shape [neurons]
-        How many each neuron has.
+        Number of connections into each neuron.
     items : Items
-        An item's shape.
+        Shape of an item.
     dtype : str
         Type of the weights.
     """
@@ -164,10 +164,10 @@ def read_connections(
         first, n_out = structure.firsts[layer], structure.widths[layer]
         counts = incoming[first : first + n_out].astype(int)
         rows = np.repeat(np.arange(n_out), counts)
-        here = pairs[end : end + rows.size]
+        current = pairs[end : end + rows.size]
         neurons = structure.neurons(layer)
         if structure.sparse:
-            outside = np.flatnonzero(~np.isin(here[:, 0], neurons))
+            outside = np.flatnonzero(~np.isin(current[:, 0], neurons))
             if outside.size:
                 raise wrong(
                     end + int(outside[0]),
@@ -175,43 +175,41 @@ def read_connections(
                 )
         else:
             expected = np.tile(neurons, n_out)
-            other = np.flatnonzero(here[:, 0] != expected)
+            other = np.flatnonzero(current[:, 0] != expected)
             if other.size:
                 kind = "shortcut" if structure.shortcut else "fully connected"
                 raise wrong(
                     end + int(other[0]),
                     f"neuron {expected[other[0]]}, as in a {kind} network",
                 )
-        columns = structure.columns(layer)[here[:, 0].astype(int) - neurons[0]]
+        columns = structure.columns(layer)[current[:, 0].astype(int) - neurons[0]]
         flat = rows * neurons.size + columns
         if structure.sparse:
-            again = np.ones(flat.size, bool)
-            again[np.unique(flat, return_index=True)[1]] = False
-            if again.any():
+            repeated = np.ones(flat.size, bool)
+            repeated[np.unique(flat, return_index=True)[1]] = False
+            if repeated.any():
                 raise wrong(
-                    end + int(again.argmax()), "a neuron that is not connected yet"
+                    end + int(repeated.argmax()), "a neuron that is not connected yet"
                 )
-        there = np.zeros(n_out * neurons.size, bool)
-        there[flat] = True
-        weights = np.zeros(there.size, here.dtype)
-        weights[flat] = here[:, 1]
-        found = Connections(
-            weights.reshape(n_out, -1), there.reshape(n_out, -1)
-        )
-        lacking = np.flatnonzero(~found.there[:, -1])
+        mask = np.zeros(n_out * neurons.size, bool)
+        mask[flat] = True
+        weights = np.zeros(mask.size, current.dtype)
+        weights[flat] = current[:, 1]
+        found = Connections(weights.reshape(n_out, -1), mask.reshape(n_out, -1))
+        lacking = np.flatnonzero(~found.mask[:, -1])
         if lacking.size:
             at = end + int(counts[: lacking[0]].sum())
             bias = neurons[structure.columns(layer).argmax()]
             raise wrong(at, f"the bias {bias}, which neuron {first + lacking[0]} lacks")
-        if not found.there[:, :-1].any():
-            raise wrong(end, f"a neuron: layer {layer - 1} has biases alone")
+        if not found.mask[:, :-1].any():
+            raise wrong(end, f"a neuron: layer {layer - 1} has only biases")
         layers.append(found)
         end += rows.size
     return layers
 
 
 def structure_of(network: Model, path: Path) -> Structure:
-    """Return the structure of a network, or raise FormatError if FANN has none such."""
+    """Return the structure of a network, or raise FormatError if FANN has none."""
 
     def refused(number: int, why: str) -> FormatError:
         return FormatError(f"cannot write {path}: layer {number} {why}")
@@ -224,16 +222,17 @@ def structure_of(network: Model, path: Path) -> Structure:
     for number, layer in enumerate(layers):
         if not shortcut and layer.sources not in (None, (number,)):
             raise refused(
-                number, f"reads {layer.sources}, and FANN's layers read the one before "
-                "or, all of them, every earlier one"
+                number, f"reads {layer.sources}, but FANN's layers read either the "
+                "previous layer or, in all layers, every earlier one"
             )
         if not layer.bias:
-            raise refused(number, "has no bias, and every neuron of FANN has one")
+            raise refused(number, "has no bias, but every neuron of FANN has one")
         if bias_size(layer) != layer.n_out:
-            raise refused(number, "has one bias for all, and FANN's neurons have each "
-                          "its own")
+            raise refused(
+                number, "has one bias for all, but every neuron of FANN has its own"
+            )
         if shortcut and matrices[number].density < 1:
-            raise refused(number, "is sparse, and FANN's shortcut networks are not")
+            raise refused(number, "is sparse, but FANN's shortcut networks are not")
     sizes = [n + 1 for n in network.sizes]
     if shortcut:
         sizes = [sizes[0], *network.sizes[1:]]
@@ -245,7 +244,7 @@ def structure_of(network: Model, path: Path) -> Structure:
 
 
 def incoming(network: Model, structure: Structure, layer: int) -> Sequence[int]:
-    """Return how many connections each neuron of a layer, from 1, has."""
+    """Return the number of connections into each neuron of a layer (from 1 on)."""
     if not structure.sparse:
         return [structure.neurons(layer).size] * structure.widths[layer]
     rows = network.matrices[layer - 1].entries().rows
@@ -254,7 +253,7 @@ def incoming(network: Model, structure: Structure, layer: int) -> Sequence[int]:
 
 
 def connections_text(network: Model, structure: Structure) -> Iterator[bytes]:
-    """Yield the connections' list, in FANN's order: a sparse neuron's bias is first."""
+    """Yield the connections in FANN's order; a sparse neuron's bias is first."""
     for layer in structure.layers:
         neurons, columns = structure.neurons(layer), structure.columns(layer)
         biases = network.biases(layer - 1)
@@ -264,12 +263,12 @@ def connections_text(network: Model, structure: Structure) -> Iterator[bytes]:
             for values in weights[:, columns]:
                 yield (row % tuple(values.tolist())).encode()
             continue
-        rows, found, places = network.matrices[layer - 1].entries()
+        rows, found, offsets = network.matrices[layer - 1].entries()
         sources = neurons[np.argsort(columns)]
         starts = np.searchsorted(rows, np.arange(biases.size + 1))
         for bias, start, stop in zip(biases, starts[:-1], starts[1:], strict=True):
             pairs = zip(
                 [sources[-1], *sources[found[start:stop]]],
-                [bias, *network.parameters[places[start:stop]]], strict=True,
+                [bias, *network.parameters[offsets[start:stop]]], strict=True,
             )
             yield "".join(f"({source}, {w:.20e}) " for source, w in pairs).encode()

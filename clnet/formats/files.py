@@ -1,4 +1,4 @@
-"""The one reader and the one writer of files."""
+"""Reading and writing of files; all formats use these functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def as_path(path: object) -> Path:
 
 
 def check_readable(path: Path) -> None:
-    """Raise FormatError unless a file is there, can be opened and is not empty."""
+    """Raise FormatError unless a file exists, can be opened and is not empty."""
     try:
         with path.open("rb") as file:
             if not file.read(1):
@@ -41,7 +41,7 @@ def read(path: Path) -> bytes:
     Raises
     ------
     FormatError
-        If it is missing, a folder, unreadable or empty.
+        If the file is missing, a folder, unreadable or empty.
     """
     check_readable(path)
     try:
@@ -51,7 +51,7 @@ def read(path: Path) -> bytes:
 
 
 def check_writable(path: Path) -> None:
-    """Raise the FormatError of `write` if no file can be made at this place."""
+    """Raise the FormatError of `write` if the file cannot be created."""
     _, temporary = _target(path)
     try:
         temporary.touch(exist_ok=False)
@@ -61,11 +61,11 @@ def check_writable(path: Path) -> None:
 
 
 def write(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file whole or not at all.
+    """Write a file atomically.
 
-    The parts go to a temporary file in the same folder, which takes the file's place
-    once it is safely on the disk. An existing file keeps its permissions; a symbolic
-    link stays one.
+    The parts go to a temporary file in the same folder, which replaces the file once it
+    is flushed to disk. An existing file keeps its permissions; a symbolic link stays
+    one.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def write(path: Path, parts: Iterable[bytes]) -> None:
 
 
 def _target(path: Path) -> tuple[Path, Path]:
-    """Return the file behind a name, and the name of a new one beside it."""
+    """Return the file that a path refers to, and a temporary name beside it."""
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         raise FormatError(f"cannot write {path}: it is not a regular file")
@@ -101,8 +101,8 @@ def _target(path: Path) -> tuple[Path, Path]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Bring a rename to the disk, where the system can."""
-    with contextlib.suppress(OSError):  # Windows opens no folders
+    """Flush a rename to disk, if the system supports that."""
+    with contextlib.suppress(OSError):  # Windows cannot open folders
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Numbers and lists of them as text: fast with NumPy, exact about what is wrong."""
+"""Parsing of numbers and lists: fast with NumPy, with exact error positions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clnet.errors import FormatError
 
 Array = NDArray[np.float64]
 
-# What C's strtod reads, without nan's optional parentheses.
+# The syntax of C's strtod, without the optional parentheses of nan.
 _NUMBER = (
     rb"[-+]?(?:0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)(?:[pP][-+]?\d+)?"
     rb"|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -28,7 +28,7 @@ _SPACE = re.compile(rb"\s")
 _NOT_SPACE = re.compile(rb"\S")
 _WORD = re.compile(rb"\s*(\S*)")
 _CLOSED = re.compile(rb"\)")
-_TOKEN = 1  # stands for a number in an item's shape
+_TOKEN = 1  # a number, among the bytes of an item's shape
 _PUNCTUATION = b"(,)"
 _TO_SPACE = bytes.maketrans(_PUNCTUATION, b" " * len(_PUNCTUATION))
 _EXCERPT = 30  # bytes of the text that an error shows
@@ -46,9 +46,9 @@ _KINDS = _kinds()
 
 
 def to_number(token: bytes) -> float | None:
-    """Return a number as C's strtod reads it, or None if the token is not one.
+    """Return a number as C's strtod reads it; None: the token is not a number.
 
-    A finite number too large for float64 is None too.
+    Also None for a finite number beyond float64's range.
     """
     if not _IS_NUMBER.fullmatch(token):
         return None
@@ -62,7 +62,7 @@ def to_number(token: bytes) -> float | None:
 
 @dataclass(frozen=True)
 class Items:
-    """The shape of a list's items: numbers between punctuation, white space anywhere.
+    """The shape of a list's items: numbers and punctuation, with any white space.
 
     Attributes
     ----------
@@ -80,14 +80,14 @@ class Items:
     def parse(
         self, text: bytes, start: int, stop: int, dtype: str
     ) -> tuple[Array, int | None]:
-        """Return the items of text[start:stop], up to the first that is none.
+        """Return the items of text[start:stop], up to the first bad one.
 
         Parameters
         ----------
         text : bytes
-            What holds the list.
+            The text that holds the list.
         start, stop : int
-            Where in it.
+            The list's range in the text.
         dtype : {"float32", "float64"}
             Type whose range the numbers must not exceed.
 
@@ -96,8 +96,8 @@ class Items:
         items : ndarray of float64, shape [items, width]
             The numbers.
         bad : int or None
-            Offset of the first thing that is not an item, or holds a finite number
-            beyond the dtype's range; None: there is none.
+            Offset of the first text that is not an item, or holds a finite number
+            beyond the dtype's range; None: all items are good.
         """
         found = [np.zeros((0, self.width))]
         while start < stop:
@@ -113,7 +113,7 @@ class Items:
         return np.concatenate(found), None
 
     def offset(self, text: bytes, start: int, number: int) -> int:
-        """Return where item `number`, from 0, of the list at text[start:] begins."""
+        """Return the offset of item `number`, from 0, of the list at text[start:]."""
         end = start
         for _ in range(number):
             match = self._pattern.match(text, end)
@@ -130,7 +130,7 @@ class Items:
         return match.end() if match else stop
 
     def _fast(self, block: bytes, dtype: str) -> Array | None:
-        """Parse with NumPy; None unless every item is plain and finite or NaN."""
+        """Parse with NumPy; None unless all items are decimal and finite or NaN."""
         kinds = _KINDS[np.frombuffer(block, np.uint8)]
         events = kinds != 0
         events[1:] &= (kinds[1:] != _TOKEN) | (kinds[:-1] != _TOKEN)
@@ -144,13 +144,13 @@ class Items:
         if count == 0:
             return np.zeros((0, self.width))
         with warnings.catch_warnings():
-            # What is not a number is a warning in older and an error in newer NumPy.
+            # Text that is not a number: a warning of older NumPy, an error of newer.
             warnings.simplefilter("error", DeprecationWarning)
             try:
                 values = np.fromstring(block.translate(_TO_SPACE), np.float64, sep=" ")
             except (DeprecationWarning, ValueError):
                 return None
-        # As many numbers as tokens: each token was read to its end.
+        # As many numbers as tokens: NumPy read each token to its end.
         if values.size != count or infinite(values, dtype).any():
             return None
         return values.reshape(-1, self.width)
@@ -176,7 +176,7 @@ class Items:
         number = rb"(" + _NUMBER + rb")"
         if self.shape == "n":
             return re.compile(rb"\s*" + number + rb"(?!\S)")
-        # Two numbers without punctuation between them need white space there.
+        # White space must separate two numbers without punctuation between them.
         parts = self.shape.replace("nn", "n n").split(" ")
         spaced = [rb"\s*".join(number if c == "n" else re.escape(c.encode())
                                for c in part) for part in parts]
@@ -184,25 +184,25 @@ class Items:
 
 
 def infinite(values: ArrayLike, dtype: str) -> NDArray[np.bool_]:
-    """Return which numbers are infinite in a type."""
+    """Return for each number whether it is infinite in a type."""
     with np.errstate(over="ignore"):
         found: NDArray[np.bool_] = np.isinf(np.asarray(values).astype(dtype))
     return found
 
 
 def holds(dtype: str, value: float) -> bool:
-    """Return whether a number is not finite or within a type's range."""
+    """Return whether a type holds a number: it is in range, infinite or NaN."""
     return bool(np.isinf(value) or not infinite(value, dtype))
 
 
 def skip_space(text: bytes, at: int) -> int:
-    """Return the first offset from `at` on that holds no white space."""
+    """Return the first offset from `at` on that is not white space."""
     match = _NOT_SPACE.search(text, at)
     return match.start() if match else len(text)
 
 
 class Text:
-    """A file's text and a place in it; errors name file, line, found and expected.
+    """A file's text and a read position; errors name file, line, found and expected.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ class Text:
         self.at = 0
 
     def error(self, expected: str, at: int | None = None) -> FormatError:
-        """Return the error for what stands at an offset, by default at the place."""
+        """Return the error for the text at an offset; None: at the read position."""
         offset = skip_space(self.text, self.at if at is None else at)
         rest = self.text[offset : offset + _EXCERPT].split(b"\n")[0].rstrip()
         found = repr(rest.decode("utf-8", "replace")) if rest else "the end of the file"
@@ -227,25 +227,25 @@ class Text:
         )
 
     def unsupported(self, what: str, supported: str) -> FormatError:
-        """Return the error for what stands just before the place."""
+        """Return the error for unsupported text just before the read position."""
         return FormatError(
             f"{self.path}, line {self.line(max(self.at - 1, 0))}: {what} is not "
-            f"supported yet, only {supported}"
+            f"supported, only {supported}"
         )
 
     def line(self, offset: int) -> int:
-        """Return the line, from 1, of an offset; at the end, the last that is used."""
+        """Return the line, from 1, of an offset; of the end, the last one with text."""
         if not self.text[offset : offset + 1]:
             offset = len(self.text.rstrip())
         return self.text.count(b"\n", 0, offset) + 1
 
     def find(self, what: bytes) -> int:
-        """Return the offset where something comes next, or the end."""
+        """Return the offset of the next occurrence, or of the end."""
         found = self.text.find(what, self.at)
         return len(self.text) if found < 0 else found
 
     def has(self, key: str) -> bool:
-        """Step over ``key=`` and return True if that comes next."""
+        """Read ``key=`` and return True, if that comes next."""
         start = skip_space(self.text, self.at)
         if not self.text.startswith(f"{key}=".encode(), start):
             return False
@@ -253,12 +253,12 @@ class Text:
         return True
 
     def key(self, key: str) -> None:
-        """Step over ``key=``, or raise FormatError."""
+        """Read ``key=``, or raise FormatError."""
         if not self.has(key):
             raise self.error(f"{key}=…")
 
     def whole(self, what: str) -> int:
-        """Step over a whole number below 2**32 and return it."""
+        """Read a whole number below 2**32 and return it."""
         token = self._token()
         if not token.isdigit() or len(token) > 10 or int(token) >= 2**32:
             raise self.error(f"{what}, a whole number")
@@ -266,7 +266,7 @@ class Text:
         return int(token)
 
     def real(self, what: str) -> float:
-        """Step over a real number and return it."""
+        """Read a real number and return it."""
         token = self._token()
         value = to_number(token)
         if value is None or not holds("float32", value):
@@ -275,7 +275,7 @@ class Text:
         return value
 
     def choice(self, what: str, known: Sequence[str]) -> int:
-        """Step over one of the known words and return which."""
+        """Read one of the known words and return its index."""
         token = self._token()
         if token.decode("latin-1") not in known:
             raise self.error(f"{what}, one of {', '.join(known)}")
@@ -285,23 +285,23 @@ class Text:
     def items(
         self, items: Items, count: int, stop: int, what: str, then: str, dtype: str
     ) -> Array:
-        """Step over a list of exactly `count` items up to `stop` and return it.
+        """Read a list of exactly `count` items up to `stop` and return it.
 
         Parameters
         ----------
         items : Items
-            Their shape.
+            Shape of an item.
         count, stop : int
-            How many there are, and the offset where they end.
+            Number of items, and the offset of their end.
         what, then : str
-            What an item is and what follows the list, for the errors.
+            Names of an item and of the text after the list, for the errors.
         dtype : {"float32", "float64"}
             Type whose range the numbers must not exceed.
 
         Returns
         -------
         ndarray of float64, shape [count, items.width]
-            The numbers, none of them beyond the dtype's range.
+            The numbers, all within the dtype's range.
         """
         start = self.at
         found, bad = items.parse(self.text, start, stop, dtype)
@@ -326,9 +326,9 @@ class Text:
 
 
 def shortest(values: NDArray[Any]) -> Sequence[str]:
-    """Return each number's shortest text that reads back as the same number.
+    """Return the shortest text of each number that reads back as the same number.
 
-    Whole numbers have no point.
+    Whole numbers have no decimal point.
     """
     return [
         text[:-2] if text.endswith(".0") else text

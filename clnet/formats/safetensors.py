@@ -1,13 +1,17 @@
-"""clnet's own network files, ``.safetensors``: no code in them, exact to the bit.
+"""clnet's own network files, ``.safetensors``: without code, exact to the bit.
 
-Tensors are named and shaped as in the state dict of a PyTorch ``Sequential`` in which
-linear and activation modules alternate, an identity counting as one: layer k, from 0,
-has its weights [n_out, n_in] under ``"{2k}.weight"`` and its biases [n_out] under
-``"{2k}.bias"``. A partially connected layer has the weights [entries] of its live
-entries, row by row, and as in PyTorch's CSR tensors ``"{2k}.weight.crow_indices"``
-[n_out + 1] and ``"{2k}.weight.col_indices"`` [entries]. A locally connected layer has
-the weights [n_out, window], and [1] where its neurons share a bias. The network's
-description stands in the metadata, as JSON under ``"clnet"``.
+The tensors have the names and shapes of the state dict of a PyTorch ``Sequential`` of
+alternating linear and activation modules (an identity counts as one):
+
+- Layer k, from 0: weights ``"{2k}.weight"`` [n_out, n_in], biases ``"{2k}.bias"``
+  [n_out].
+- A partially connected layer: weights [entries], the live entries row by row, and, as
+  in PyTorch's CSR tensors, ``"{2k}.weight.crow_indices"`` [n_out + 1] and
+  ``"{2k}.weight.col_indices"`` [entries].
+- A locally connected layer: weights [n_out, window]; biases [1] if its neurons share
+  one.
+
+The metadata holds the network's description, as JSON under ``"clnet"``.
 """
 
 from __future__ import annotations
@@ -62,7 +66,7 @@ def load(path: Path, kind: type[M]) -> M:
     ------
     FormatError
         If the file is unreadable, truncated, not clnet's, of a later version, or its
-        tensors are not those that its description asks for.
+        tensors do not match its description.
     """
     check_readable(path)
     try:
@@ -75,27 +79,28 @@ def load(path: Path, kind: type[M]) -> M:
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError, TypeError, AttributeError) as error:
-        raise FormatError(f"{path} is no whole safetensors file: {error}") from None
+        raise FormatError(
+            f"{path} is not a complete safetensors file: {error}"
+        ) from None
     n_in, layers, options = _described(path, metadata[_KEY], tensors)
-    # Before the network, whose memory a wrong description could make huge.
+    # Checked before the network, whose memory a wrong description could make huge.
     arrays = _arrays(path, n_in, layers, options["dtype"], tensors)
     try:
         network = kind(n_in, layers, **options)
     except InputError as error:
-        raise FormatError(f"{path} describes no network: {error}") from None
+        raise FormatError(f"{path} does not describe a network: {error}") from None
     for number, layer in enumerate(arrays):
         network.set_layer(number, *layer)
     return network
 
 
 def save(network: Model, path: Path) -> None:
-    """Write a network, its description, and FANN's parameters and scaling if any.
+    """Write a network, its description, and its FANN parameters and scaling, if any.
 
     Raises
     ------
     FormatError
-        If a layer is of a kind that the format does not know, or the file cannot be
-        written.
+        If the format does not know the type of a layer, or the file cannot be written.
     """
     layers = [_layer(path, layer) for layer in network.layers]
     tensors: dict[str, Array] = {}
@@ -129,7 +134,7 @@ def save(network: Model, path: Path) -> None:
 
 
 def check(network: Model, path: Path) -> None:
-    """Raise the FormatError of `save` if a layer is of an unknown kind."""
+    """Raise the FormatError of `save` if the type of a layer is unknown."""
     for layer in network.layers:
         _layer(path, layer)
 
@@ -159,9 +164,9 @@ def _layer(path: Path, layer: Any) -> dict[str, Any]:
 def _described(
     path: Path, text: str, tensors: dict[str, Array]
 ) -> tuple[int, list[Layer], dict[str, Any]]:
-    """Return the inputs, layers and options of `Network` that a description tells.
+    """Return the inputs, layers and options of `Network` of a description.
 
-    Takes the patterns of partially connected layers out of the tensors.
+    Pops the patterns of partially connected layers from the tensors.
     """
     try:
         description = json.loads(text)
@@ -216,7 +221,7 @@ def _arrays(
     dtype: str,
     tensors: dict[str, Array],
 ) -> list[list[Array]]:
-    """Return weights and biases of every layer, if exactly those are the tensors."""
+    """Return weights and biases of every layer; there must be no other tensors."""
     arrays: list[list[Array]] = []
     sizes = [n_in, *(layer.n_out for layer in layers)]
     for number, layer in enumerate(layers):
@@ -241,6 +246,6 @@ def _arrays(
     if tensors:
         raise FormatError(
             f"{path} holds the tensor {min(tensors)!r}, which its description does not "
-            "tell of"
+            "have"
         )
     return arrays

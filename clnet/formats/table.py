@@ -1,11 +1,11 @@
 """Data as arrays, ``.npz``, and as a table, ``.csv``.
 
-A ``.npz`` file holds the arrays ``x`` [samples, n_in] and ``t`` [samples, n_out]; where
-there are no targets ``t`` may be missing.
+A ``.npz`` file holds the arrays ``x`` [samples, n_in] and ``t`` [samples, n_out]. ``t``
+may be missing if there are no targets.
 
-A ``.csv`` file holds one sample a line, numbers between commas, with or without a line
-of names. Its targets are the last `outputs` columns; where `outputs` is not given, the
-columns named ``t``, ``t`` with a number, or anything that begins with ``target``.
+A ``.csv`` file holds one sample a line, numbers separated by commas, with or without a
+header. Its targets are the last `outputs` columns; if `outputs` is not given, the
+columns named ``t``, ``t`` with a number, or a name that begins with ``target``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load_npz(path: Path, dtype: str | None = None) -> tuple[Array, Array]:
     path : Path
         The file.
     dtype : {"float32", "float64"} or None
-        None: float32 where that holds the arrays' type, else float64.
+        None: float32 if that holds the arrays' type, else float64.
 
     Raises
     ------
@@ -48,14 +48,14 @@ def load_npz(path: Path, dtype: str | None = None) -> tuple[Array, Array]:
     """
     check_readable(path)
     if not zipfile.is_zipfile(path):
-        raise FormatError(f"{path} is damaged or no .npz file")
+        raise FormatError(f"{path} is damaged or not a .npz file")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            # What is no array comes as bytes.
+            # A member that is not an array is returned as bytes.
             arrays = {name: np.asarray(archive[name]) for name in archive.files}
     except Exception as error:  # a damaged archive raises nearly anything
         raise FormatError(
-            f"{path} is damaged or no .npz file of plain arrays: {error}"
+            f"{path} is damaged or not a .npz file of plain arrays: {error}"
         ) from None
     x = arrays.pop("x", None)
     t = arrays.pop("t", None)
@@ -74,8 +74,8 @@ def load_npz(path: Path, dtype: str | None = None) -> tuple[Array, Array]:
             )
     if len(x) != len(t) or 0 in x.shape:
         raise FormatError(
-            f"{path}: x is {list(x.shape)} and t is {list(t.shape)}, expected as many "
-            "samples, at least 1, and at least 1 input"
+            f"{path}: x is {list(x.shape)} and t is {list(t.shape)}, expected the same "
+            "number of samples, at least 1, and at least 1 input"
         )
     small = np.result_type(x, t, np.float32) == np.float32
     number_type = dtype or ("float32" if small else "float64")
@@ -105,15 +105,15 @@ def load_csv(
     path : Path
         The file.
     dtype : {"float32", "float64"} or None
-        Type of the numbers, which the file does not say; None: float32.
+        Type of the numbers, which the file does not hold; None: float32.
     outputs : int or None
-        How many of the last columns are targets, 0 for none; None: the names say it.
+        Number of target columns, the last ones; None: the columns named so.
 
     Raises
     ------
     FormatError
-        If the file is unreadable or no table of numbers, with the line; or if nothing
-        says which columns are targets.
+        If the file is unreadable or not a table of numbers, with the line; or if
+        `outputs` is None and no column is named as a target.
     """
     try:
         text = read(path).decode("utf-8-sig")
@@ -132,7 +132,7 @@ def load_csv(
 
 
 def save_csv(path: Path, x: Array, t: Array) -> None:
-    """Write a table with the names x0, x1, … and t0, t1, … above.
+    """Write a table with the header x0, x1, … t0, t1, ….
 
     Raises
     ------
@@ -157,20 +157,20 @@ def _narrowed(path: Path, name: str, values: Array, dtype: str) -> Array:
 
 
 def _first_row(path: Path, text: str) -> tuple[list[str], bool]:
-    """Return the cells of the first line, and whether they are names."""
+    """Return the cells of the first line, and whether they are a header."""
     line, cells = next(_cells(path, text), (0, []))
     if not cells:
-        raise FormatError(f"{path} holds no line, expected numbers between commas")
+        raise FormatError(f"{path} is blank, expected numbers separated by commas")
     named = [to_number(cell.encode()) is None for cell in cells]
     if any(named) and not all(named):
         raise FormatError(
-            f"{path}, line {line}: found names and numbers, expected either"
+            f"{path}, line {line}: found names and numbers, expected only one of them"
         )
     return cells, all(named)
 
 
 def _cells(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of each line that holds something, and its cells."""
+    """Yield the number and the cells of each line that is not blank."""
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         for row in rows:
@@ -183,9 +183,9 @@ def _cells(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
 def _values(
     path: Path, text: str, width: int, named: bool, dtype: str
 ) -> NDArray[np.float64]:
-    """Return the numbers [samples, width], below the names if there are any."""
+    """Return the numbers [samples, width], without the header."""
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a file without samples is a warning
+        warnings.simplefilter("error")  # NumPy warns of a file without samples
         try:
             values = np.loadtxt(
                 io.StringIO(text, newline=""), delimiter=",", comments=None,
@@ -194,7 +194,7 @@ def _values(
             if values.shape[1] == width and not infinite(values, dtype).any():
                 return values
         except (ValueError, UserWarning):
-            pass  # below, line by line, it shows what is wrong, if anything is
+            pass  # the line-by-line parser below finds the error, if there is one
     rows: list[list[float]] = []
     for line, cells in _cells(path, text):
         if len(cells) != width:
@@ -214,26 +214,25 @@ def _values(
                 )
         rows.append([number for number in numbers if number is not None])
     if not rows:
-        raise FormatError(f"{path} holds names alone, expected at least one sample")
+        raise FormatError(f"{path} holds only a header, expected at least one sample")
     return np.asarray(rows, np.float64)
 
 
 def _targets(
     path: Path, names: Sequence[str], n: int, outputs: int | None
 ) -> NDArray[np.bool_]:
-    """Return for each of n columns whether it is a target."""
+    """Return for each of the n columns whether it is a target."""
     if outputs is not None:
         if not 0 <= outputs < n:
             raise FormatError(
-                f"{path} has {n} columns, expected more than the {outputs} outputs "
-                "asked for"
+                f"{path} has {n} columns, expected more than outputs={outputs}"
             )
         return np.arange(n) >= n - outputs
     targets = np.array([bool(_TARGET.fullmatch(name)) for name in names])
     if not targets.any():
         raise FormatError(
-            f"{path} names no targets (t0, t1, …): say how many of its last columns "
-            "are targets with outputs=, 0 for none"
+            f"{path} names no targets (t0, t1, …): give the number of target columns, "
+            "the last ones, as outputs=, 0 for none"
         )
     if targets.all():
         raise FormatError(f"{path} names only targets, expected at least one input")

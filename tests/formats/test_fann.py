@@ -1,4 +1,4 @@
-"""FANN's network files, and what they carry beside the network."""
+"""FANN's network files, with their training parameters and scaling."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OLD = """FANN_FLO_1.1
 
 
 def small(**options):
-    """A 2-3-2-1 network with mixed functions, the parameters counted through."""
+    """A 2-3-2-1 network with mixed activations; parameter i is i / 8."""
     network = Network(
         2,
         [Dense(3, "tanh", 0.5), Dense(2, ["sigmoid", "cos"], [1, 0.25]), Dense(1)],
@@ -58,7 +58,7 @@ def parsed(tmp_path):
 
 
 def refusal(parsed, content):
-    """Return the one sentence with which a text is refused."""
+    """Return the error message for a text, one sentence."""
     with pytest.raises(FormatError) as caught:
         parsed(content)
     sentence = str(caught.value)
@@ -68,7 +68,7 @@ def refusal(parsed, content):
 
 
 def same(a, b):
-    """Whether two networks are equal to the bit, the initialisers left out."""
+    """Whether two networks are equal to the bit, but for the initialisers."""
     if (a.sizes, a.dtype, a.fann_compatible) != (b.sizes, b.dtype, b.fann_compatible):
         return False
     layers = zip(a.layers, b.layers, strict=True)
@@ -94,14 +94,14 @@ def names_of_nets():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", names_of_nets())
-def test_what_fann_wrote_is_written_again(fann_datasets, tmp_path, name, dtype):
+def test_fanns_files_are_written_byte_for_byte(fann_datasets, tmp_path, name, dtype):
     original = fann_datasets / "nets" / name
     clnet.load(original, dtype=dtype).save(tmp_path / name)
     assert (tmp_path / name).read_bytes() == original.read_bytes()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_activation_answers_as_fann(fann_datasets, dtype):
+def test_every_activation_is_that_of_fann(fann_datasets, dtype):
     network = clnet.load(fann_datasets / "nets" / "act_all_s0.net", dtype=dtype)
     assert network.layers[0].activation == tuple(FANN_NAMES)
     rows = np.loadtxt(
@@ -112,7 +112,7 @@ def test_every_activation_answers_as_fann(fann_datasets, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_scaled_network_answers_as_fann(fann_datasets, dtype):
+def test_a_scaled_network_is_that_of_fann(fann_datasets, dtype):
     network = clnet.load(fann_datasets / "nets" / "scaled.net", dtype=dtype)
     rows = np.genfromtxt(
         fann_datasets / "nets" / "scaled.float.run.csv", delimiter=",", names=True
@@ -128,8 +128,8 @@ def test_a_scaled_network_answers_as_fann(fann_datasets, dtype):
     y = run(network.program, scaled.astype(dtype), network.parameters)
     np.testing.assert_allclose(y, raw, rtol=1e-6, atol=1e-6)
     scaling = network.scaling
-    # FANN ran with more digits than the six decimals that it then wrote: mean and
-    # deviation are off by up to half a unit of the last.
+    # FANN computed with more than the six decimals that it wrote: mean and deviation
+    # are off by up to half a unit of the last decimal.
     bound = 5e-7 / np.array(scaling.deviation_in) * (np.abs(scaled).max(axis=0) + 1)
     assert (np.abs(scaling.scale_input(x) - scaled) <= bound).all()
     bound = 5e-7 / scaling.deviation_out[0] * (np.abs(scaled_target).max() + 1)
@@ -173,7 +173,7 @@ def test_the_mushroom_network_scores_as_fann(fann_datasets):
 
 @st.composite
 def networks(draw):
-    """Networks that FANN can express, with steepnesses that survive its decimals."""
+    """Networks that FANN can express, with steepnesses that its decimals hold."""
     dtype = draw(st.sampled_from(["float32", "float64"]))
     steepness = st.floats(-8, 8, width=32, allow_subnormal=False)
     layers = []
@@ -205,7 +205,7 @@ def test_round_trip(tmp_path):
     check()
 
 
-def test_parameters_survive_where_six_decimals_would_not_do(tmp_path):
+def test_parameters_that_need_more_than_six_decimals(tmp_path):
     fann = FannParameters(
         learning_rate=1e-7, quickprop_decay=-1.25e-9, rprop_delta_max=2.0**100,
         learning_momentum=0.1, training_algorithm="sarprop",
@@ -220,7 +220,7 @@ def test_parameters_survive_where_six_decimals_would_not_do(tmp_path):
     assert (back.fann, back.scaling) == (fann, SCALING)
 
 
-def test_a_network_that_fann_never_saw_gets_fanns_defaults(tmp_path):
+def test_a_network_without_fann_parameters_gets_fanns_defaults(tmp_path):
     Network.mlp([2, 3, 1], "sigmoid", seed=0).save(tmp_path / "x.net")
     text = (tmp_path / "x.net").read_text()
     assert "\nlearning_rate=0.700000\n" in text
@@ -264,7 +264,7 @@ def test_free_white_space(parsed, text):
     assert same(parsed(text.rstrip()), parsed(text))
 
 
-def test_keys_that_first_files_lack(parsed, text):
+def test_keys_that_the_first_versions_lack(parsed, text):
     for key in OPTIONAL:
         text = re.sub(rf"\n{key}=\d+", "", text)
     fann = parsed(text).fann
@@ -279,7 +279,7 @@ def test_version_2_0_has_no_scaling(parsed, text):
     assert "expected scale_included=" in refusal(parsed, old.replace("2.0", "2.1", 1))
 
 
-# --- files that are wrong ------------------------------------------------------------
+# --- malformed files -----------------------------------------------------------------
 
 
 def test_truncation_at_every_line_and_many_bytes(parsed, text):
@@ -314,10 +314,10 @@ def test_every_header_line_removed_moved_renamed_or_garbled(parsed, text):
 @pytest.mark.parametrize(("old", "new", "message"), [
     ("FANN_FLO_2.1", "FANN_FLO_2.2", "line 1: found 'FANN_FLO_2.2', expected FANN_"),
     ("FANN_FLO_2.1\n", "FANN_FLO_2.1\r\n", "expected FANN_FLO_2.1 (or 2.0, 1.1) alone"),
-    ("FANN_FLO_2.1", "FANN_FIX_2.0", "a fixed-point network is not supported yet"),
+    ("FANN_FLO_2.1", "FANN_FIX_2.0", "a fixed-point network is not supported"),
     ("FANN_FLO_2.1", "hello", "found 'hello'"),
     ("connection_rate=1.000000", "connection_rate=0",
-     "line 4: a connection_rate of 0 is not supported yet, only rates above 0"),
+     "line 4: a connection_rate of 0 is not supported, only rates above 0"),
     ("connection_rate=1.000000", "connection_rate=nan", "a connection_rate of nan"),
     ("network_type=0", "network_type=1", "expected scale_mean_out 2 of 2"),
     ("network_type=0", "network_type=2", "line 5: found '2', expected network_type"),
@@ -356,7 +356,7 @@ def test_every_header_line_removed_moved_renamed_or_garbled(parsed, text):
     ("weight)=(0, ", "weight)=0, ", "item 1 of 20, a connection (source, weight)"),
     ("weight)=(0, ", "weight)=(0, 1e39) (0, ", "(source, weight), within float32"),
 ])
-def test_files_that_are_wrong(parsed, text, old, new, message):
+def test_malformed_files(parsed, text, old, new, message):
     assert text.count(old) >= 1
     assert message in refusal(parsed, text.replace(old, new, 1))
 
@@ -374,7 +374,7 @@ def test_files_that_are_wrong(parsed, text, old, new, message):
     ("(6 nan)", "(6 nan) (7 1)", "found '(7 1)'"),
     ("(6 nan)", "", "item 13 of 13"),
 ])
-def test_files_of_version_1_1_that_are_wrong(parsed, old, new, message):
+def test_malformed_files_of_version_1_1(parsed, old, new, message):
     assert message in refusal(parsed, OLD.replace(old, new, 1))
 
 
@@ -415,7 +415,7 @@ def test_a_bad_weight_far_inside_a_large_file(parsed, text, monkeypatch):
     ([Dense(2, bias=False)], "layer 0 has no bias"),
     ([Dense(2, "tanh", 1e39)], "layer 0 has a steepness beyond float32"),
 ])
-def test_what_fann_cannot_express(tmp_path, layers, message):
+def test_networks_that_fann_cannot_express(tmp_path, layers, message):
     with pytest.raises(FormatError, match=message):
         Network(2, layers).save(tmp_path / "x.net")
     assert not any(tmp_path.iterdir())
@@ -428,6 +428,6 @@ def test_what_fann_cannot_express(tmp_path, layers, message):
     ("cascade_activation_functions", ["gelu"]),
     ("cascade_activation_steepnesses", 0.5), ("bit_fail_limit", True),
 ])
-def test_parameters_that_are_wrong(field, value):
+def test_bad_parameters(field, value):
     with pytest.raises(InputError):
         FannParameters(**{field: value})

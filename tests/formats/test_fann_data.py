@@ -118,7 +118,7 @@ def test_gzip(parsed, tmp_path):
         parsed(packed, "file.train")
 
 
-def test_the_layout_is_fanns(tmp_path):
+def test_the_layout_is_that_of_fann(tmp_path):
     save_data(tmp_path / "x.data", np.array(X) + 0.5, T)
     text = (tmp_path / "x.data").read_text()
     assert text.startswith("4 2 1\n-0.5 -0.5 \n-1 \n-0.5 1.5 \n1 \n")

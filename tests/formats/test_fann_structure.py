@@ -1,7 +1,7 @@
-"""FANN's sparse and shortcut networks: read, run, trained and written as FANN does.
+"""FANN's sparse and shortcut networks: read, run, trained and written as by FANN.
 
-``data/fann-*`` was written by FANN 2.2 in float: the networks, what they answer to the
-samples' inputs, and their weights after 1 and 10 epochs of each algorithm.
+FANN 2.2 wrote ``data/fann-*`` in float: the networks, their outputs for the samples,
+and their weights after 1 and 10 epochs of each algorithm.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def with_weights(kind, weights):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_they_answer_as_fann_does(kind):
+def test_outputs_are_those_of_fann(kind):
     network = clnet.load(path(kind))
     x, _ = clnet.load_data(DATA / "fann-small.data")
     expected = np.array(rows("runs", kind), float)
@@ -52,14 +52,14 @@ def test_they_answer_as_fann_does(kind):
         assert_right(network, x, y)
 
 
-def test_what_is_read():
+def test_the_networks_that_are_read():
     network = clnet.load(path("sparse"))
     assert network.sizes == (3, 6, 5, 2)
     assert all(isinstance(layer, Sparse) for layer in network.layers)
     assert network.layers[0].steepness[:2] == (0.75, 0.5)
     lengths = [layer.pattern.lengths.tolist() for layer in network.layers]
     assert lengths == [[1, 2, 1, 2, 1, 2], [3, 3, 3, 3, 3], [2, 3]]
-    # The connections of neuron 4 are of the bias 3 and of the input 2.
+    # Neuron 4 has connections from the bias 3 and from the input 2.
     np.testing.assert_allclose(network.weights(0)[0], [0, 0, -0.6377869], atol=1e-7)
     assert network.biases(0)[0] == pytest.approx(-0.4784893)
     network = clnet.load(path("shortcut"))
@@ -75,8 +75,8 @@ def test_what_is_read():
 @pytest.mark.unoptimised
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("algorithm", ["batch", "rprop", "quickprop"])
-def test_they_learn_as_fann_does(kind, algorithm, tmp_path):
-    """FANN rounds as we do: both are a deviation from what is exact."""
+def test_training_is_that_of_fann(kind, algorithm, tmp_path):
+    """FANN rounds too: both are within the bound of the exact result."""
     x, t = clnet.load_data(DATA / "fann-small.data")
     first = clnet.load(path(kind))
     fann = dataclasses.replace(first.fann, training_algorithm=algorithm)
@@ -96,8 +96,8 @@ def test_they_learn_as_fann_does(kind, algorithm, tmp_path):
             x, t, optimiser="fann", epochs=int(epoch) - epochs, state=state
         )
         epochs, state = int(epoch), history.state
-        (tmp_path / "then.net").write_text(with_weights(kind, weights))
-        expected = clnet.load(tmp_path / "then.net").parameters
+        (tmp_path / "expected.net").write_text(with_weights(kind, weights))
+        expected = clnet.load(tmp_path / "expected.net").parameters
         exact, deviation = deviations(
             program.ops, inputs, first.parameters, FLOAT32,
             [{"samples": n, "seen": n, "count": count} for count in range(epochs)],
@@ -140,8 +140,8 @@ def test_pruned_networks_are_written(tmp_path):
     for number in range(2):
         np.testing.assert_array_equal(back.weights(number), network.weights(number))
         np.testing.assert_array_equal(back.biases(number), network.biases(number))
-    assert isinstance(back.layers[1], Dense)  # it has all connections
-    # One connection of very many is missing: a rate of 1 would read wrong sources.
+    assert isinstance(back.layers[1], Dense)  # fully connected
+    # One connection of very many is missing: the rate must not be rounded to 1.
     mask = np.ones((1100, 1000), bool)
     mask[7, 7] = False
     Network(1000, [Sparse(1100, pattern=mask)], seed=1).save(tmp_path / "b.net")
@@ -211,7 +211,7 @@ def test_numbers_and_columns():
     ("shortcut", "weight)=(0, ", "weight)=(1, ",
      "connection 1 of 52 from neuron 0, as in a shortcut network"),
 ])
-def test_files_that_are_wrong(tmp_path, kind, old, new, message):
+def test_malformed_files(tmp_path, kind, old, new, message):
     text = path(kind).read_text()
     assert old in text
     (tmp_path / "a.net").write_text(text.replace(old, new, 1))
@@ -224,17 +224,17 @@ def test_layers_without_connections(tmp_path):
     (tmp_path / "a.net").write_text(
         "FANN_FLO_1.1\n2 0.7 0.5 0 5 3 0.5 0.5\n3 2\n0 0 0 1 0\n(2 1)\n"
     )
-    with pytest.raises(FormatError, match="layer 0 has biases alone"):
+    with pytest.raises(FormatError, match="layer 0 has only biases"):
         clnet.load(tmp_path / "a.net")
 
 
 @pytest.mark.parametrize(("layers", "message"), [
-    ([Dense(2), Dense(2), Dense(1, sources=(1, 2))], "layer 2 reads (1, 2), and"),
+    ([Dense(2), Dense(2), Dense(1, sources=(1, 2))], "layer 2 reads (1, 2), but"),
     ([Dense(2, sources=(0,)), Sparse(2, density=0.5, sources=(0, 1))],
-     "layer 1 is sparse, and FANN's shortcut networks are not"),
+     "layer 1 is sparse, but FANN's shortcut networks are not"),
     ([Sparse(2, density=0.5, bias=False)], "layer 0 has no bias"),
 ])
-def test_networks_that_fann_does_not_have(tmp_path, layers, message):
+def test_networks_that_fann_cannot_express(tmp_path, layers, message):
     network = Network(3, layers, fann_compatible=True)
     with pytest.raises(FormatError, match=re.escape(message)):
         network.save(tmp_path / "a.net")

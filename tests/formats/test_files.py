@@ -1,4 +1,4 @@
-"""The reader, the writer, numbers as text, and the choice by suffix."""
+"""Reading and writing files, parsing numbers, and selecting formats by suffix."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from clnet.formats.files import as_path, check_writable, read, write
 
 NUMBER_TEXTS = ["1", "-0.5", "+2", "1e2", ".5", "5.", "1E-3", "0x10", "0x1.8p3", "nan",
                 "-nan", "inf", "-Infinity", "1e-400"]
-NO_NUMBERS = ["", "x", "1,5", "1_0", "1.2.3", "1-2", "0x", "e5", "--1", "1e", "nano",
+NOT_NUMBERS = ["", "x", "1,5", "1_0", "1.2.3", "1-2", "0x", "e5", "--1", "1e", "nano",
               "1\0", "1e400", "0x1p9999", "½"]
 
 
 @pytest.fixture
 def denied(monkeypatch):
-    """Makes opening any file for reading fail, as for another user's file."""
+    """Lets every attempt to open a file fail, as for another user's file."""
 
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
@@ -32,7 +32,7 @@ def denied(monkeypatch):
     monkeypatch.setattr(Path, "open", refuse)
 
 
-def test_read_names_what_is_wrong(tmp_path):
+def test_read_names_the_fault(tmp_path):
     missing = tmp_path / "no.net"
     with pytest.raises(FormatError, match=r"no\.net: there is no .*no\.net"):
         read(missing)
@@ -62,7 +62,7 @@ def test_write_then_read(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_write_takes_the_users_mask_and_keeps_permissions(tmp_path):
+def test_write_applies_the_umask_and_keeps_permissions(tmp_path):
     path = tmp_path / "file"
     before = os.umask(0o027)
     try:
@@ -115,7 +115,7 @@ def test_write_interrupted_at_the_last_moment(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("attempt", [lambda path: write(path, [b"x"]), check_writable])
-def test_write_and_its_check_name_what_is_wrong(tmp_path, attempt):
+def test_write_and_its_check_name_the_fault(tmp_path, attempt):
     with pytest.raises(FormatError, match=r"cannot write .*: there is no .*nowhere"):
         attempt(tmp_path / "nowhere" / "file")
     with pytest.raises(FormatError, match="not a regular file"):
@@ -157,8 +157,8 @@ def test_numbers_as_strtod_reads_them(text, around):
     )
 
 
-@pytest.mark.parametrize("text", NO_NUMBERS)
-def test_what_is_no_number(text):
+@pytest.mark.parametrize("text", NOT_NUMBERS)
+def test_texts_that_are_not_numbers(text):
     whole = f"1 2 {text} 3".encode()
     values, bad = numbers.Items("n").parse(whole, 0, len(whole), "float64")
     assert numbers.to_number(text.encode()) is None
@@ -236,7 +236,7 @@ def test_a_suffix_in_capitals(tmp_path):
     assert (x.tolist(), t.tolist()) == ([[1, 2]], [[3]])
 
 
-def test_arguments_that_make_no_sense(tmp_path):
+def test_bad_arguments(tmp_path):
     with pytest.raises(InputError, match=r"clnet\.Network"):
         save("a network", tmp_path / "x.net")
     with pytest.raises(InputError, match="did you mean 'float32'"):

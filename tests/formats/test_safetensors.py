@@ -42,7 +42,7 @@ def scalings(draw, n_in, n_out):
 
 @st.composite
 def networks(draw):
-    """Networks of every description, their parameters of every bit pattern."""
+    """Networks of every description, with parameters of every bit pattern."""
     layers = []
     for _ in range(draw(st.integers(1, 3))):
         n = draw(st.integers(1, 5))
@@ -111,7 +111,7 @@ def test_fanns_networks_survive(fann_datasets, tmp_path):
         assert (tmp_path / "x.net").read_bytes() == original.read_bytes()
 
 
-def test_tensors_are_those_of_a_sequential(tmp_path):
+def test_tensors_have_the_names_of_a_sequential(tmp_path):
     network = Network(2, [Dense(3, "relu"), Dense(1, bias=False)], seed=0)
     network.save(tmp_path / "x.safetensors")
     tensors = safetensors.numpy.load_file(tmp_path / "x.safetensors")
@@ -121,7 +121,7 @@ def test_tensors_are_those_of_a_sequential(tmp_path):
     assert np.array_equal(tensors["0.bias"], network.biases(0))
 
 
-# --- files that are wrong ------------------------------------------------------------
+# --- malformed files -----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def refusal(path):
 
 
 def rewrite(path, tensors=None, describe=None, metadata=None):
-    """Write a file again with some tensors (None: without) or description changed."""
+    """Rewrite a file with changed tensors (None: removed) or description."""
     found = safetensors.numpy.load_file(path)
     with safetensors.safe_open(path, framework="numpy") as file:
         description = json.loads(file.metadata()["clnet"])
@@ -160,7 +160,7 @@ def test_truncation_at_every_byte(path):
     for end in range(len(content)):
         path.write_bytes(content[:end])
         sentence = refusal(path)
-        assert "is no whole safetensors file" in sentence or "is empty" in sentence
+        assert "is not a complete safetensors" in sentence or "is empty" in sentence
 
 
 @pytest.mark.parametrize("content", [
@@ -232,7 +232,7 @@ def test_wrong_descriptions(path, describe, message):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", '"text"', "{}"])
-def test_a_description_that_is_none(path, text):
+def test_a_description_of_nothing(path, text):
     rewrite(path, metadata={"clnet": text})
     assert "a description that is not clnet's" in refusal(path)
 

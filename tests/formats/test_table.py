@@ -1,4 +1,4 @@
-"""Data in ``.npz`` and ``.csv`` files; their round trips are in test_fann_data."""
+"""Data in ``.npz`` and ``.csv`` files; test_fann_data has their round trips."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def values(pair):
     "\ufeffa,b,t1\n1,2,3\n4,5,6\n", "\n\na,b,t\n\n1,2,3\n   \n4,5,6\n",
     "a,b,t\n0x1,2,3\n4e0,5.,+6\n",
 ])
-def test_names_say_which_columns_are_targets(csv, text):
+def test_targets_by_their_names(csv, text):
     assert values(csv(text)) == ([[1, 2], [4, 5]], [[3], [6]])
 
 
@@ -57,7 +57,7 @@ def test_targets_need_not_be_last(csv):
     assert values(csv("t0,width,t1,temperature\n1,2,3,4\n")) == ([[2, 4]], [[1, 3]])
 
 
-def test_outputs_say_it_too(csv):
+def test_targets_by_their_number(csv):
     text = "1,2,3\n4,5,6\n"
     assert values(csv(text, outputs=1)) == ([[1, 2], [4, 5]], [[3], [6]])
     assert values(csv("t,b,c\n" + text, outputs=2)) == ([[1], [4]], [[2, 3], [5, 6]])
@@ -76,9 +76,9 @@ def test_one_column_and_special_numbers(csv):
     ("1,2,3\n", {}, "names no targets"),
     ("a,b,c\n1,2,3\n", {}, "names no targets"),
     ("t0,t1\n1,2\n", {}, "names only targets"),
-    ("1,2,3\n", {"outputs": 3}, "has 3 columns, expected more than the 3 outputs"),
-    ("a,t\n", {}, "holds names alone"),
-    ("\n \n", {}, "holds no line"),
+    ("1,2,3\n", {"outputs": 3}, "has 3 columns, expected more than outputs=3"),
+    ("a,t\n", {}, "holds only a header"),
+    ("\n \n", {}, "is blank"),
     ("a,2,t\n1,2,3\n", {}, "line 1: found names and numbers"),
     ("1,2,three\n4,5,6\n", {"outputs": 1}, "line 1: found names and numbers"),
     ("a,t\n1,2\n3\n", {}, "line 3: found 1 cells, expected 2"),
@@ -134,7 +134,7 @@ def test_the_smallest_type_that_holds_the_arrays(npz, dtype, expected):
     assert (x.dtype, x.tolist(), t.shape) == (expected, [[1], [1]], (2, 0))
 
 
-def test_a_type_asked_for(tmp_path):
+def test_a_given_type(tmp_path):
     save_data(tmp_path / "x.npz", [[1e300]], [[1]])
     x, _ = load_data(tmp_path / "x.npz", dtype="float64")
     assert x.tolist() == [[1e300]]
@@ -152,10 +152,10 @@ def test_a_type_asked_for(tmp_path):
     ({"x": [[1]], "t": [1]}, r"t is int64 \[1\], expected"),
     ({"x": [["a"]]}, r"x is <U1 \[1, 1\], expected numbers"),
     ({"x": [[1j]]}, "x is complex128"),
-    ({"x": [[1]], "t": [[1], [2]]}, "expected as many samples"),
+    ({"x": [[1]], "t": [[1], [2]]}, "expected the same number of samples"),
     ({"x": np.zeros((0, 2))}, "at least 1"),
     ({"x": np.zeros((2, 0))}, "at least 1 input"),
-    ({"x": np.array([[{}]], object)}, "is damaged or no .npz file of plain arrays"),
+    ({"x": np.array([[{}]], object)}, "is damaged or not a .npz file of plain arrays"),
 ])
 def test_wrong_arrays(npz, arrays, message):
     with pytest.raises(FormatError, match=message) as caught:
