@@ -1,5 +1,5 @@
 """The command line, ``clnet``.
 
-Imports everything. Start with `main`, which parses; `commands`, `train` and `bench`
-run, `doctor` examines the set-up.
+Imports all other packages. Start with `main`, which parses the arguments. `commands`,
+`train` and `bench` run them; `doctor` examines the OpenCL set-up.
 """

@@ -18,22 +18,22 @@ if not (_PACKAGE / "benchmarks").is_dir():
     clnet.__path__.append(str(_PACKAGE.parent))
 
 STUDY = (
-    "feedforward (fully connected networks), sparse (partially connected ones), "
-    "training, dispatch (serial or parallel by size) or local (locally connected "
-    "layers); without one, they are listed"
+    "feedforward (fully connected networks), sparse (partially connected networks), "
+    "training, dispatch (serial or parallel, by size) or local (locally connected "
+    "layers); default: list the studies"
 )
 
 EXAMPLES = """\
 examples:
-  clnet bench                                 # the studies
+  clnet bench                                 # list the studies
   clnet bench feedforward --quick             # two minutes on two cores
   clnet bench feedforward --device gpu --table configurations --batch 1,32 \\
       --variants "persistent*,planned" --baselines torch-graph --basis device
   clnet bench training --data DIR             # DIR holds FANN's data sets
-  clnet bench --rows FILE.csv --out DIR       # tables and pictures of earlier rows
+  clnet bench --rows FILE.csv --out DIR       # tables and plots of earlier rows
 
-Rows are kept as they are measured: --resume goes on with an interrupted run. The
-README of the folder benchmarks explains the studies, their tables and the columns."""
+Each row is written as soon as it is measured: --resume continues an interrupted
+run. benchmarks/README.md explains the studies, their tables and their columns."""
 
 
 def add_arguments(
@@ -41,12 +41,12 @@ def add_arguments(
     counts: Callable[[str], list[int]],
     names: Callable[[str], list[str]],
 ) -> None:
-    """Add the command's arguments; each is named as its field of `Options`.
+    """Add the command's arguments, named like the fields of `Options`.
 
     Parameters
     ----------
     sub : ArgumentParser
-        Of the command.
+        The command's parser.
     counts, names : callable
         Parse comma-separated whole numbers of at least 1, and names.
     """
@@ -55,7 +55,7 @@ def add_arguments(
     effort = sub.add_mutually_exclusive_group()
     for name, text in (
         ("quick", "fewer cases and rounds: about two minutes on two cores"),
-        ("full", "slow candidates too, and more rounds"),
+        ("full", "include slow candidates, with more rounds"),
     ):
         effort.add_argument(
             f"--{name}", dest="effort", action="store_const", const=name,
@@ -64,21 +64,21 @@ def add_arguments(
     for option, field, text in (
         ("table", "tables", "only these tables of the study"),
         ("case", "cases", 'only these cases, as in "config-*"'),
-        ("variants", "variants", 'only these candidates of clnet\'s, or "none"'),
-        ("baselines", "baselines", 'only these other candidates, or "none"'),
-        ("basis", "bases", "the clocks: wall (host to host), stream (back to back), "
-         "device (its events), busy (kernels alone)"),
-        ("precision", "precisions", f"of products: {', '.join(PRECISIONS)}; default: "
-         "the first"),
+        ("variants", "variants", 'only these variants of clnet, or "none"'),
+        ("baselines", "baselines", 'only these baselines, or "none"'),
+        ("basis", "bases", "clocks: wall (host to host), stream (calls back to back), "
+         "device (device events), busy (kernels only)"),
+        ("precision", "precisions", f"precision of products: {', '.join(PRECISIONS)}; "
+         f"default: {PRECISIONS[0]}"),
     ):
         sub.add_argument(
             f"--{option}", dest=field, type=names, metavar="A,B", help=text
         )
     sub.add_argument(
         "--batch", dest="batches", type=counts, metavar="N,N",
-        help="samples a call; default: the study's",
+        help="samples a call; default: those of the study",
     )
-    sub.add_argument("--data", metavar="DIR", help="the folder of FANN's data sets")
+    sub.add_argument("--data", metavar="DIR", help="folder of FANN's data sets")
     sub.add_argument(
         "--fann-library", metavar="FILE", help="FANN's library; default: the system's"
     )
@@ -88,14 +88,14 @@ def add_arguments(
     )
     sub.add_argument(
         "--resume", action="store_true",
-        help="keep the file's rows of this device and these versions",
+        help="keep the rows of this device and these versions in the file",
     )
     sub.add_argument(
-        "--rows", metavar="CSV", help="show the rows of a file instead of measuring",
+        "--rows", metavar="CSV", help="show the rows of a file; measure nothing",
     )
     sub.add_argument(
-        "--out", metavar="DIR", help="the folder of the files; default: that of "
-        "--rows, else benchmarks/results in the working directory",
+        "--out", metavar="DIR", help="output folder; default: that of --rows, else "
+        "benchmarks/results in the working directory",
     )
 
 

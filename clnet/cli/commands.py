@@ -1,6 +1,6 @@
-"""The commands of ``clnet`` but for its two large ones, and what these share.
+"""The commands of ``clnet``, except `train` and `bench`.
 
-Each takes the parsed arguments and returns the exit status.
+Each command takes the parsed arguments and returns the exit status.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from clnet.runtime.data_parallel import ParallelPlan
     from clnet.runtime.plan import Plan
 
-LARGEST_BATCH = 4096  # samples a call, where --batch is not given
+LARGEST_BATCH = 4096  # samples a call without --batch
 
 
 def devices_of(text: str | None) -> Devices:
-    """Return what ``--device`` names, which may be several with commas."""
+    """Return the device or, separated by commas, the devices of ``--device``."""
     return text if text is None or "," not in text else text.split(",")
 
 
@@ -37,14 +37,14 @@ def devices(_: argparse.Namespace) -> int:
 
 
 def doctor(_: argparse.Namespace) -> int:
-    """Examine the set-up; 1 if something is wrong."""
+    """Examine the set-up; the exit status is 1 if something is wrong."""
     from clnet.cli.doctor import report
 
     return report()
 
 
 def info(arguments: argparse.Namespace) -> int:
-    """Show what a file holds."""
+    """Show the content of a file."""
     from clnet import load, load_data
     from clnet.cli.summary import data_text, network_text
 
@@ -65,26 +65,26 @@ def predict(arguments: argparse.Namespace) -> int:
     from clnet.runtime.data_parallel import ParallelPlan
     from clnet.runtime.plan import Plan
 
-    if arguments.out is not None:  # before the work, not after
+    if arguments.out is not None:  # before the work
         check_save_data(arguments.out)
     network = load(arguments.network)
     x, t = load_data(arguments.data, dtype=network.dtype, outputs=arguments.outputs)
     scaling = network.scaling
     if arguments.scale and scaling is None:
         raise InputError(
-            f"{arguments.network} carries no scaling parameters: leave out --scale"
+            f"{arguments.network} has no scaling parameters: leave out --scale"
         )
     if x.shape[1] != network.n_in or t.shape[1] not in (0, network.n_out):
         raise InputError(
             f"{arguments.data} has {counted(x.shape[1], 'input')} and "
             f"{counted(t.shape[1], 'output')}, expected {network.n_in} and "
-            f"{network.n_out} as {arguments.network}"
+            f"{network.n_out} as in {arguments.network}"
         )
     batch = arguments.batch or min(len(x), LARGEST_BATCH)
-    where = places(devices_of(arguments.device))
-    if arguments.profile and not isinstance(where, str) and len(where) > 1:
-        raise InputError(f"--profile is of one device, not of {len(where)}")
-    plan = plan_on(network, where, batch, arguments.precision, sys.stderr.isatty())
+    chosen = places(devices_of(arguments.device))
+    if arguments.profile and not isinstance(chosen, str) and len(chosen) > 1:
+        raise InputError(f"--profile is for one device, not for {len(chosen)}")
+    plan = plan_on(network, chosen, batch, arguments.precision, sys.stderr.isatty())
     devices = plan.devices if isinstance(plan, ParallelPlan) else (plan.device,)
     if arguments.scale and scaling is not None:
         y = scaling.descale_output(run_in_batches(plan, scaling.scale_input(x)))
@@ -104,16 +104,15 @@ def predict(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         rows.append(("written", arguments.out))
     if scaling is not None and not arguments.scale:
-        rows.append(("note", f"{arguments.network} carries scaling parameters, not "
-                             "used: see --scale"))
+        rows.append(("note", unused_scaling(arguments.network)))
     print(pairs(rows))
     if isinstance(plan, Plan) and arguments.profile:
         import numpy as np
 
         from clnet.runtime.profiling import call_times
 
-        shown = np.resize(x, (batch, network.n_in))
-        print(f"\n{call_times(plan, shown).table()}")
+        samples = np.resize(x, (batch, network.n_in))
+        print(f"\n{call_times(plan, samples).table()}")
     return 0
 
 
@@ -126,7 +125,7 @@ def convert(arguments: argparse.Namespace) -> int:
     if _is_network(source) != _is_network(target):
         raise FormatError(
             f"{source} and {target} are of two kinds, expected two networks or two "
-            "files of data"
+            "data files"
         )
     if _is_network(source):
         _no_outputs(arguments)
@@ -135,10 +134,10 @@ def convert(arguments: argparse.Namespace) -> int:
         print(f"wrote {target}: {network!r}")
         if target.lower().endswith(".net") and not network.fann_compatible:
             print(textwrap.fill(
-                "note: FANN clips every neuron's sum, a linear output at 150 / "
-                "steepness; this network did not.", WIDTH))
+                "note: FANN clips the pre-activation of every neuron, a linear output "
+                "at 150 / steepness; this network did not.", WIDTH))
         return 0
-    text = not source.lower().endswith(".npz")  # decimals, best kept in float64
+    text = not source.lower().endswith(".npz")  # float64 holds decimals best
     x, t = load_data(
         source, dtype=dtype or ("float64" if text else None), outputs=arguments.outputs
     )
@@ -184,7 +183,7 @@ def tune(arguments: argparse.Namespace) -> int:
 
 
 def _is_network(path: str) -> bool:
-    """Return whether a name is a network's; if it is no file's of ours, raise."""
+    """Return whether a path is a network file; raise if its suffix is unknown."""
     from clnet.formats import DATA_SUFFIXES, NETWORK_SUFFIXES, suffix_of
 
     suffixes = (*NETWORK_SUFFIXES, *DATA_SUFFIXES)
@@ -198,10 +197,15 @@ def _no_outputs(arguments: argparse.Namespace) -> None:
         raise InputError("--outputs is for .csv files, not for networks")
 
 
+def unused_scaling(path: str) -> str:
+    """Return the note that a network's scaling was not used."""
+    return f"{path} has scaling parameters, which were not used: see --scale"
+
+
 def run_in_batches(plan: Plan | ParallelPlan, x: NDArray[Any]) -> NDArray[Any]:
     """Return the outputs [samples, n_out] for x [samples, n_in], a batch at a time.
 
-    Long work shows its progress on stderr, where that is a terminal.
+    Shows a progress bar on stderr for long work, if that is a terminal.
     """
     import numpy as np
     from tqdm import tqdm
@@ -215,7 +219,7 @@ def run_in_batches(plan: Plan | ParallelPlan, x: NDArray[Any]) -> NDArray[Any]:
         for start in range(0, len(x), batch):
             chunk = x[start : start + batch]
             n = len(chunk)
-            if n < batch:  # the last one: filled up, so that one plan does it all
+            if n < batch:  # pad the last one, so that one plan computes all
                 chunk = np.pad(chunk, ((0, batch - n), (0, 0)), mode="edge")
             y[start : start + n] = plan(chunk)[:n]
             progress.update(n)

@@ -20,7 +20,7 @@ def device_table(devices: Iterable[Device]) -> str:
     Returns
     -------
     str
-        A row a device, and below the table what is to be known of each.
+        A row for each device, and notes on each device below the table.
     """
     listed = tuple(devices)
     rows = [
@@ -49,7 +49,7 @@ def _missing(device: Device) -> list[str]:
 
 
 def _remarks(device: Device) -> list[str]:
-    """Return the lines that stand below the table for one device."""
+    """Return the notes on one device."""
     remarks = [
         *device.notes,
         *(f"can share its work with {c.index} {c.name}" for c in device.companions),

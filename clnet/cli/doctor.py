@@ -1,6 +1,6 @@
-"""What is wrong with a set-up, and the cure: behind ``clnet doctor``.
+"""``clnet doctor``: examine the OpenCL set-up, name faults and their cures.
 
-Drivers are tried in child processes, for a bad one may kill the process that loads it.
+Drivers are loaded in child processes, since a bad one may kill the process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from clnet.opencl.quirks import NVIDIA, POCL
 VENDORS = Path("/etc/OpenCL/vendors")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia")
 NVIDIA_LIBRARY = "libnvidia-opencl.so.1"
-SECONDS = 120  # until a child counts as hung; a cold compiler needs a few
+SECONDS = 120  # timeout of a child process; a cold compiler needs a few
 
 _LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
 _PROBE = (sys.executable, "-m", "clnet.cli.doctor", "--probe")
@@ -38,21 +38,21 @@ _PROBE = (sys.executable, "-m", "clnet.cli.doctor", "--probe")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was examined.
+    """The result of one check.
 
     Attributes
     ----------
-    what : str
-        The thing.
+    subject : str
+        The thing that was checked.
     ok : bool or None
         None: neither good nor bad, but worth knowing.
     found : str
-        What is the case, and where it is bad, the cause.
+        The result, and the cause of a fault.
     cure : str
-        What to do about it; empty where nothing is to be done.
+        The action to take; empty if none is needed.
     """
 
-    what: str
+    subject: str
     ok: bool | None
     found: str
     cure: str = ""
@@ -64,7 +64,7 @@ def examine() -> Iterator[Finding]:
     Yields
     ------
     Finding
-        As soon as it is known; a device that hangs takes `SECONDS`.
+        The result of each check. A device that hangs takes `SECONDS`.
     """
     files = _icd_files()
     yield from _icd_findings(files)
@@ -75,19 +75,19 @@ def examine() -> Iterator[Finding]:
         yield Finding(
             "platforms",
             False,
-            f"asking OpenCL for its platforms failed: {outcome}",
-            "move the .icd files away one at a time to find the driver at fault, and"
-            " update or remove it",
+            f"the query of OpenCL's platforms failed: {outcome}",
+            "move the .icd files away one by one to find the faulty driver, then update"
+            " or remove it",
         )
         return
     yield from _platform_findings(files)
     for main in discover().devices:
-        for place in main.places:
-            yield _device_finding(place)
+        for one in main.places:
+            yield _device_finding(one)
 
 
 def report() -> int:
-    """Print every finding, `WIDTH` columns wide but for longer words.
+    """Print every finding, `WIDTH` columns wide unless a word is longer.
 
     Returns
     -------
@@ -98,7 +98,8 @@ def report() -> int:
     bad = 0
     for finding in examine():
         bad += finding.ok is False
-        print(_wrapped(f"{marks[finding.ok]:4}  ", f"{finding.what}: {finding.found}"))
+        text = f"{finding.subject}: {finding.found}"
+        print(_wrapped(f"{marks[finding.ok]:4}  ", text))
         if finding.cure:
             print(_wrapped("      -> ", finding.cure))
     print(f"\n{counted(bad, 'thing')} to cure." if bad else "\nAll is well.")
@@ -122,10 +123,10 @@ def _child(command: Sequence[str], **environment: str) -> str:
     Returns
     -------
     str
-        Empty if it ended well, else how it ended: the signal that killed it, its last
-        line, or that it gave no answer.
+        Empty after success, else the failure: the signal that killed the process, its
+        last line of output, or a timeout.
     """
-    # The child finds this clnet even where it is not installed.
+    # The child finds this clnet even if it is not installed.
     path = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     paths = os.pathsep.join(filter(None, path))
     try:
@@ -159,9 +160,9 @@ def _icd_folder() -> Path:
 
 
 def _icd_files() -> dict[Path, str]:
-    """Return the library that each file read by the OpenCL loader names."""
+    """Return the library that each file of the OpenCL loader names."""
     vendors = _icd_folder()
-    if vendors.is_file():  # the loader takes one file or library in place of a folder
+    if vendors.is_file():  # the loader also accepts one file or library
         files = [vendors]
     else:
         files = [file for folder in (vendors, _wheel()) for file in _icds(folder)]
@@ -169,12 +170,12 @@ def _icd_files() -> dict[Path, str]:
 
 
 def _library(file: Path) -> str:
-    """Return the library that a file names, or the file where it is the library."""
+    """Return the library that a file names, or the file if it is the library."""
     if file.suffix != ".icd":
         return str(file)
     try:
         return file.read_text(errors="replace").strip()
-    except OSError:  # told as a name that does not load
+    except OSError:  # reported as a library that does not load
         return ""
 
 
@@ -183,7 +184,7 @@ def _icds(folder: Path | None) -> list[Path]:
 
 
 def _wheel() -> Path | None:
-    """Return where the loader in pyopencl's wheel looks besides."""
+    """Return the other folder that the loader in pyopencl's wheel searches."""
     spec = importlib.util.find_spec("pyopencl")
     return Path(spec.origin).parent / ".libs" if spec and spec.origin else None
 
@@ -201,28 +202,28 @@ def _icd_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
         yield Finding(
             "OCL_ICD_VENDORS",
             False,
-            f"points at {folder}, which does not exist, so that no driver is found",
-            "unset it, or point it at a folder of .icd files",
+            f"is {folder}, which does not exist, so no driver is found",
+            "unset it, or set it to a folder of .icd files",
         )
     elif not files:
         yield Finding(
             "drivers",
             False,
-            f"no .icd file names one, neither in {folder} nor beside pyopencl",
+            f"there is no .icd file in {folder} or beside pyopencl",
             "pip install 'clnet[cpu]' (Linux, x86-64), or install PoCL or the driver"
             " of a GPU",
         )
     for file, library in files.items():
-        beside = file.parent / library
+        sibling = file.parent / library
         outcome = _child(
-            [sys.executable, "-c", _LOAD, str(beside if beside.exists() else library)]
+            [sys.executable, "-c", _LOAD, str(sibling if sibling.exists() else library)]
         )
         if outcome:
             yield Finding(
                 str(file),
                 False,
                 f"names {library or 'nothing'}, which does not load: {outcome}",
-                "install the driver that has this library, or remove the file",
+                "install the driver of this library, or remove the file",
             )
         else:
             yield Finding(str(file), True, f"names {library}, which loads")
@@ -240,14 +241,14 @@ def _nvidia_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
         yield Finding(
             "NVIDIA",
             False,
-            f"{NVIDIA_LIBRARY} is there, but no .icd file names it",
+            f"{NVIDIA_LIBRARY} is installed, but no .icd file names it",
             f"write that name into {_icd_folder() / 'nvidia.icd'}",
         )
     elif NVIDIA_DRIVER.exists() or shutil.which("nvidia-smi"):
         yield Finding(
             "NVIDIA",
             False,
-            f"the driver is there, but its OpenCL library {NVIDIA_LIBRARY} is not",
+            f"the driver is installed, but not its OpenCL library {NVIDIA_LIBRARY}",
             "install it (libnvidia-compute or nvidia-opencl-icd); for a container, set"
             " NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         )
@@ -257,10 +258,10 @@ def _nvidia_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
 
 
 def _pocl_cache() -> Path:
-    """Return where PoCL keeps what it has compiled."""
-    told = os.environ.get("POCL_CACHE_DIR")
+    """Return the folder of PoCL's compiled programs."""
+    folder = os.environ.get("POCL_CACHE_DIR")
     user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(told) if told else Path(user) / "pocl" / "kcache"
+    return Path(folder) if folder else Path(user) / "pocl" / "kcache"
 
 
 def _cache_findings() -> Iterator[Finding]:
@@ -270,7 +271,7 @@ def _cache_findings() -> Iterator[Finding]:
     yield _folder_finding(
         "PoCL's cache",
         cache,
-        "so that its devices vanish",
+        "so PoCL shows no devices",
         "make it writable, or set POCL_CACHE_DIR to a folder that is",
     )
     damaged = [path for path in cache.rglob("*") if _is_damaged(path)]
@@ -280,18 +281,18 @@ def _cache_findings() -> Iterator[Finding]:
             False,
             f"{len(damaged)} of its files are unreadable, truncated or foreign, the"
             f" first is {damaged[0]}; kernels that need them fail or kill the process",
-            f"remove the folder {cache}, PoCL fills it again",
+            f"remove the folder {cache}; PoCL fills it again",
         )
     yield _folder_finding(
         "clnet's cache",
         cache_directory(),
-        "so that measured times are lost",
+        "so measured times are lost",
         "make it writable, or set CLNET_CACHE_DIR to a folder that is",
     )
 
 
 def _is_damaged(path: Path) -> bool:
-    """Tell whether a file of PoCL's cache cannot be what its suffix says."""
+    """Return whether a file of PoCL's cache contradicts its suffix."""
     if path.suffix not in (".bc", ".so") or sys.platform != "linux":
         return False
     try:
@@ -303,23 +304,23 @@ def _is_damaged(path: Path) -> bool:
         return not head.startswith(b"BC\xc0\xde")
     if len(head) < 64 or not head.startswith(b"\x7fELF\x02\x01"):
         return True
-    # A linker writes the table of sections last (64-bit ELF: its offset at byte 40, the
-    # width and number of its entries at 58), so a truncated file ends before it does.
+    # A linker writes the section header table last (64-bit ELF: its offset at byte 40,
+    # the size and number of its entries at 58), so a truncated file ends before it.
     (offset,) = struct.unpack_from("<Q", head, 40)
     width, count = struct.unpack_from("<HH", head, 58)
     return bool(size < offset + width * count)
 
 
-def _folder_finding(what: str, folder: Path, effect: str, cure: str) -> Finding:
-    """Try to write in a folder, or in the nearest one above it that exists."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+def _folder_finding(subject: str, folder: Path, effect: str, cure: str) -> Finding:
+    """Try to write in a folder, or in its nearest existing parent."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
     try:
-        with tempfile.TemporaryFile(dir=there):
-            return Finding(what, True, f"{folder} is writable")
+        with tempfile.TemporaryFile(dir=existing):
+            return Finding(subject, True, f"{folder} is writable")
     except OSError as error:
         reason = error.strerror or str(error)
         return Finding(
-            what, False, f"{folder} cannot be written ({reason}), {effect}", cure
+            subject, False, f"{folder} is not writable ({reason}), {effect}", cure
         )
 
 
@@ -335,8 +336,8 @@ def _platform_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
             "OpenCL finds none" if fault == NO_PLATFORM else fault,
             GET_PLATFORM
             if fault == NO_PLATFORM
-            else "cure what stands above; if it is PoCL, unset POCL_DEVICES; else"
-            " update the driver",
+            else "fix the faults above; for PoCL, unset POCL_DEVICES; otherwise update"
+            " the driver",
         )
     if (
         importlib.util.find_spec("pocl_binary_distribution") is None
@@ -354,8 +355,8 @@ def _platform_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
             "NVIDIA",
             None,
             "its OpenCL library is installed but shows no GPU",
-            "see whether nvidia-smi shows one (a container needs its devices; driver"
-            " and library need the same version)",
+            "check whether nvidia-smi shows one (a container needs its devices; driver"
+            " and library must have the same version)",
         )
     yield from _twin_findings(found.devices)
     for main in found.devices:
@@ -364,7 +365,7 @@ def _platform_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
                 f"device {main.index}",
                 None,
                 f"PoCL shows {main.name} without its other device, so small and large"
-                " work run the same way",
+                " work run on the same one",
                 "unset POCL_DEVICES",
             )
     if found.devices:
@@ -372,18 +373,18 @@ def _platform_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
 
 
 def _twin_findings(devices: Iterable[Device]) -> Iterator[Finding]:
-    """Tell of platforms with the same name, such as two PoCLs."""
-    twins: dict[str, dict[str, Device]] = {}
+    """Report platforms with the same name, such as two versions of PoCL."""
+    by_name: dict[str, dict[str, Device]] = {}
     for one in devices:
         number = one.index.split(":")[0]
-        twins.setdefault(one.platform, {}).setdefault(number, one)
-    for name, platforms in twins.items():
+        by_name.setdefault(one.platform, {}).setdefault(number, one)
+    for name, platforms in by_name.items():
         if len(platforms) > 1:
             best, *others = platforms.values()
             yield Finding(
                 name,
                 None,
-                f"is there {len(platforms)} times: clnet takes {best.index}"
+                f"is installed {len(platforms)} times: clnet takes {best.index}"
                 f" ({best.name}, {best.driver}) before "
                 + ", ".join(f"{d.index} ({d.name}, {d.driver})" for d in others),
                 f"set CLNET_DEVICE={others[0].index} to take the other",
@@ -395,33 +396,33 @@ def _choice_finding() -> Finding:
         chosen = device()
     except ClnetError as error:
         return Finding(
-            "the choice", False, str(error), "unset CLNET_DEVICE or name one of these"
+            "the default", False, str(error), "unset CLNET_DEVICE or name one of these"
         )
-    return Finding("the choice", True, f"clnet takes {chosen.index} {chosen.name}")
+    return Finding("the default", True, f"clnet takes {chosen.index} {chosen.name}")
 
 
-def _device_finding(place: Device) -> Finding:
-    what = f"device {place.index}"
-    command = (*_PROBE, place.index)
+def _device_finding(one: Device) -> Finding:
+    subject = f"device {one.index}"
+    command = (*_PROBE, one.index)
     outcome = _child(command)
     if not outcome:
-        return Finding(what, True, f"{place.name} builds and runs a kernel")
-    if place.platform == POCL:
-        with tempfile.TemporaryDirectory() as fresh:
-            if not _child(command, POCL_CACHE_DIR=fresh):
+        return Finding(subject, True, f"{one.name} builds and runs a kernel")
+    if one.platform == POCL:
+        with tempfile.TemporaryDirectory() as empty:
+            if not _child(command, POCL_CACHE_DIR=empty):
                 return Finding(
-                    what,
+                    subject,
                     False,
-                    f"a kernel failed on {place.name} ({outcome}), but not with an"
+                    f"a kernel failed on {one.name} ({outcome}), but not with an"
                     f" empty cache: {_pocl_cache()} is corrupt",
-                    "remove that folder, PoCL fills it again",
+                    "remove that folder; PoCL fills it again",
                 )
     return Finding(
-        what,
+        subject,
         False,
-        f"a kernel failed on {place.name}: {outcome}",
-        f"update the driver ({place.platform}, {place.driver}); until then take another"
-        " device by CLNET_DEVICE",
+        f"a kernel failed on {one.name}: {outcome}",
+        f"update the driver ({one.platform}, {one.driver}); until then select another"
+        " device with CLNET_DEVICE",
     )
 
 
@@ -440,24 +441,24 @@ def probe(index: str) -> None:
     """
     import pyopencl as cl
 
-    place = device(index)
+    one = device(index)
     size, groups = 16, 64
     x = np.linspace(-0.1, 0.1, groups * size, dtype=np.float32)
     y = np.zeros(groups, dtype=np.float32)
-    context = cl.Context([place.handle])
+    context = cl.Context([one.handle])
     queue = cl.CommandQueue(context)
     flags = cl.mem_flags
     source = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=x)
     target = cl.Buffer(context, flags.WRITE_ONLY, y.nbytes)
-    text = source_text("probes/doctor.cl", {"SIZE": size}, place)
-    kernel = build(context, place, text, "probes/doctor.cl").probe
+    text = source_text("probes/doctor.cl", {"SIZE": size}, one)
+    kernel = build(context, one, text, "probes/doctor.cl").probe
     kernel(queue, x.shape, (size,), source, target)
     cl.enqueue_copy(queue, y, target)
     expected = np.tanh(x.reshape(groups, size).sum(axis=1, dtype=np.float64))
     error = float(np.abs(y - expected).max())
     if not error < 1e-5:
         raise DeviceError(
-            f"{place.name} computes wrongly: off by {error:.2g}, expected below 1e-05"
+            f"{one.name} computes wrong results: off by {error:.2g}, expected < 1e-05"
         )
 
 
@@ -467,7 +468,7 @@ def _main(arguments: Sequence[str]) -> int:
     try:
         for index in arguments[1:]:
             probe(index)
-    except Exception as error:  # whatever it is, it is what the parent wants to know
+    except Exception as error:  # the parent reports any failure
         print(str(error).partition("\n")[0], file=sys.stderr)
         return 1
     return 0

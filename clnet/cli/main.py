@@ -1,7 +1,7 @@
 """The command line, ``clnet``.
 
-Exit status: 0 done, 1 the doctor found something, 2 bad input with one sentence on
-stderr, 130 interrupted, 141 the reader of the output went away.
+Exit status: 0 success; 1 the doctor found a fault; 2 bad input, one sentence on stderr;
+130 interrupted; 141 the reader of the output closed the pipe.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from clnet.errors import ClnetError, ClnetWarning
 
-    usual = warnings.formatwarning
+    default = warnings.formatwarning
 
     def one_line(message: Any, category: type[Warning], *where: Any) -> str:
         if issubclass(category, ClnetWarning):
             return f"clnet: warning: {message}\n"
-        return usual(message, category, *where)
+        return default(message, category, *where)
 
     try:
         warnings.formatwarning = one_line  # type: ignore[assignment]  # fewer names
@@ -54,11 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("clnet: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # Python flushes stdout once more at exit; let it succeed.
+        # Python flushes stdout again at exit; let it succeed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     finally:
-        warnings.formatwarning = usual
+        warnings.formatwarning = default
 
 
 class _Parser(argparse.ArgumentParser):
@@ -77,16 +77,16 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"clnet: {message} (see {self.prog} --help)\n")
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
-        """Exit as `error` does, with what of the command line has no meaning."""
+        """Exit as `error` does, for arguments that the parser does not know."""
         option = next((word for word in words if word.startswith("-")), None)
         if option is None:
-            self.error(f"found {' '.join(words)} beyond what is expected")
+            self.error(f"unexpected argument {' '.join(words)}")
         name = option.partition("=")[0]
         near = nearest(name, self._option_string_actions)
         self.error(f"unknown option {name}" + (f": did you mean {near}?" * bool(near)))
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
-        """Refuse a name that is no choice as every other unknown name is refused."""
+        """Raise the usual error for an unknown name."""
         if action.choices is not None and value not in action.choices:
             raise unknown(action.dest, value, action.choices)
 
@@ -114,13 +114,13 @@ def _parser() -> _Parser:
         description="Feed-forward neural networks, run and trained on any OpenCL "
         "device.",
         epilog=textwrap.dedent(f"""\
-            Files are known by their suffix.
+            The suffix of a file selects its format.
               networks  {networks}
               data      {data}
 
-            Where a command takes --device, give "cpu", "gpu", part of a name or a
-            platform ("nvidia", "pocl"), an index as in "0:1"; without it,
-            $CLNET_DEVICE, else the best there is. "clnet devices" lists them.
+            --device takes "cpu", "gpu", a part of a device's or platform's name
+            ("nvidia", "pocl"), or an index ("0:1"). The default is $CLNET_DEVICE, or
+            else the best device. "clnet devices" lists all devices.
 
             A first run:
               clnet devices
@@ -152,16 +152,16 @@ def _parser() -> _Parser:
         sub.add_argument(
             "--device",
             metavar="NAME",
-            help='"cpu", "gpu", part of a name, an index; default: the best'
-            + several * '; "all", or several with commas: they share the samples'
-            + fastest * '; "fastest": as measured',
+            help='"cpu", "gpu", part of a name, or an index; default: the best device'
+            + several * '; "all" or several, separated by commas, share the samples'
+            + fastest * '; "fastest": the fastest one, measured',
         )
 
     def with_precision(sub: _Parser) -> None:
         sub.add_argument(
             "--precision", choices=PRECISIONS, default=PRECISIONS[0],
-            help="how exact float32 products are: as float32's, TF32's or bfloat16's; "
-            "default: %(default)s",
+            help="precision of products in float32 networks: that of float32, TF32 or "
+            "bfloat16; default: %(default)s",
         )
 
     def with_outputs(sub: _Parser) -> None:
@@ -169,26 +169,26 @@ def _parser() -> _Parser:
             "--outputs",
             type=_whole,
             metavar="N",
-            help="for .csv: its last N columns are targets; default: those that its "
-            "first line names t, t0, t1, … or target…",
+            help="for .csv: the last N columns are targets; default: the columns named "
+            "t, t0, t1, … or target…",
         )
 
     command(
         "devices", do.devices, "list the OpenCL devices, best first",
-        "List the OpenCL devices of this machine, best first, with what is to be known "
-        "of each. The first is what other commands take when --device is not given.",
+        "List the OpenCL devices of this machine, best first, with notes on each. The "
+        "first one is the default of other commands.",
         "clnet devices",
     )
     command(
         "doctor", do.doctor, "examine the OpenCL set-up",
-        "Examine the OpenCL set-up: the files that name drivers, caches, and a kernel "
-        "on every device. Names what is wrong, and the cure.",
+        "Examine the OpenCL set-up: the files that name drivers, the caches, and a "
+        "kernel on every device. Report each fault and its cure.",
         "clnet doctor",
     )
     sub = command(
-        "info", do.info, "show what a network or data file holds",
-        "Show what a file holds: of a network its layers and FANN's training "
-        "parameters where it has them; of data its samples, columns and ranges.",
+        "info", do.info, "show the content of a network or data file",
+        "Show the content of a file. Of a network: the layers, and FANN's training "
+        "parameters if it has any. Of data: the samples, columns and ranges.",
         "clnet info mushroom.net",
     )
     sub.add_argument("file", metavar="FILE", help="a network or data file")
@@ -196,17 +196,18 @@ def _parser() -> _Parser:
 
     sub = command(
         "predict", do.predict, "run a network on data",
-        "Run a network on the inputs of a data file and say how far its outputs are "
-        "from the targets, where there are any: the mean squared error, how many "
-        "outputs miss by FANN's bit-fail limit or more, and the share of samples whose "
-        "largest output is the right one.",
+        "Run a network on the inputs of a data file and compare its outputs with the "
+        "targets, if there are any: the mean squared error, the number of errors of "
+        "at least FANN's bit-fail limit, and the share of samples that are classified "
+        "correctly.",
         "clnet predict mushroom.net mushroom.test.gz --out answers.csv",
     )
     sub.add_argument("network", metavar="NET", help=f"a network: {networks}")
     sub.add_argument("data", metavar="DATA", help="a data file")
     sub.add_argument(
         "--out", metavar="FILE",
-        help="write the inputs and, in place of targets, the outputs to a data file",
+        help="write the inputs and outputs to a data file; outputs take the place of "
+        "targets",
     )
     on_device(sub, several=True, fastest=True)
     with_precision(sub)
@@ -216,19 +217,19 @@ def _parser() -> _Parser:
     )
     sub.add_argument(
         "--scale", action="store_true",
-        help="scale inputs and descale outputs with what the network carries",
+        help="scale inputs and descale outputs by the network's scaling parameters",
     )
     sub.add_argument(
         "--profile", action="store_true",
-        help="say where the time of one call goes: upload, launch, device, download",
+        help="show the times of one call: upload, launch, device, download",
     )
     with_outputs(sub)
 
     sub = command(
         "train", cli_train.run, "train a network on data",
-        "Train a network on the samples of a data file, all on the device, and say how "
-        "far its outputs are from the targets afterwards. Ctrl-C ends the training and "
-        "keeps what was learnt.",
+        "Train a network on the samples of a data file, on the device, and compare its "
+        "outputs with the targets. Ctrl-C stops the training and keeps the trained "
+        "parameters.",
         "clnet train digits\n"
         "  clnet train mushroom.train.gz --layers 125-32-2 --epochs 300 --save a.net\n"
         "  clnet train prices.csv --outputs 1 --layers 8-16-1 --output identity \\\n"
@@ -243,23 +244,23 @@ def _parser() -> _Parser:
 
     sub = command(
         "convert", do.convert, "write a network or data in another format",
-        "Read a network or data file and write it in the format of another suffix. The "
-        "new file is written whole or not at all.",
+        "Read a network or data file and write it in another format, which the suffix "
+        "selects. The new file is written completely or not at all.",
         "clnet convert mushroom.net mushroom.safetensors",
     )
     sub.add_argument("source", metavar="A", help="the file to read")
     sub.add_argument("target", metavar="B", help="the file to write")
     sub.add_argument(
         "--dtype", choices=DTYPES,
-        help="type of the numbers, for files that do not say it; default: float32 for "
+        help="type of the numbers, for files that do not hold it; default: float32 for "
         ".net, float64 for data",
     )
     with_outputs(sub)
 
     sub = command(
         "explain", do.explain, "show how a network would be run, and why",
-        "Show which kernels would run a network on a device, what the others would "
-        "have taken, and why some cannot run there.",
+        "Show the kernels that would run a network on a device, the times of the other "
+        "candidates, and why some cannot run there.",
         "clnet explain mushroom.net --device gpu --batch 32",
     )
     sub.add_argument("network", metavar="NET", help=f"a network: {networks}")
@@ -271,16 +272,16 @@ def _parser() -> _Parser:
     )
     sub.add_argument(
         "--training", metavar="OPTIMISER",
-        help="instead, a step of training by an optimiser over all samples at once",
+        help="explain a training step of N samples with this optimiser instead",
     )
     sub.add_argument(
-        "--tune", action="store_true", help="measure every candidate first"
+        "--tune", action="store_true", help="measure all candidates first"
     )
 
     sub = command(
-        "tune", do.tune, "measure all ways to run a network, and remember",
-        "Measure all ways to run a network on a device, for each batch size, and "
-        "remember the times: later runs choose by them.",
+        "tune", do.tune, "measure all kernels for a network, and store the times",
+        "Measure all kernels and configurations that can run a network on a device, "
+        "for each batch size, and store the times. Later runs choose by them.",
         "clnet tune mushroom.net --batch 1,32,1024",
     )
     sub.add_argument("network", metavar="NET", help=f"a network: {networks}")
@@ -288,14 +289,14 @@ def _parser() -> _Parser:
     with_precision(sub)
     sub.add_argument(
         "--batch", type=_counts, default=TUNED_BATCHES, metavar="N,N",
-        help="samples a call, several with commas; default: %(default)s",
+        help="samples a call; several, separated by commas; default: %(default)s",
     )
 
     sub = command(
-        "bench", cli_bench.run, "measure a study's networks, our kernels and others",
-        "Measure the cases of a study: our kernels, what clnet would choose, and what "
-        "one would use instead, each checked before it is timed. Rows are appended to "
-        "a CSV file as they are measured. Without a study: list them.",
+        "bench", cli_bench.run, "run a study: clnet's kernels against others",
+        "Measure the cases of a study: clnet's kernels, the plan that clnet chooses, "
+        "and other libraries. All results are checked before they are timed. Each row "
+        "is appended to a CSV file. Without a study, list the studies.",
         "clnet bench feedforward --quick",
     )
     on_device(sub)

@@ -1,4 +1,4 @@
-"""What networks and data are, in text for people, at most `WIDTH` columns wide."""
+"""Text about networks, data and evaluations, at most `WIDTH` columns wide."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clnet.nn.metrics import Evaluation
 
 
 def network_text(network: Network) -> str:
-    """Return what a network is: sizes, layers, FANN's parameters where it has them."""
+    """Return a network's sizes and layers, and its FANN parameters, if it has any."""
     rows = []
     item_size = network.parameters.itemsize
     for number, (layer, matrix) in enumerate(
@@ -27,7 +27,7 @@ def network_text(network: Network) -> str:
     ):
         biases = bias_size(layer)
         rows.append((
-            number, layer.n_out, _one(layer.activation), _one(layer.steepness),
+            number, layer.n_out, _short(layer.activation), _short(layer.steepness),
             matrix.format + ("" if matrix.full else f" {100 * matrix.density:.3g}%"),
             layer.bias if isinstance(layer.bias, str) else
             "yes" if layer.bias else "no", matrix.count + biases,
@@ -42,7 +42,7 @@ def network_text(network: Network) -> str:
         ("parameters", sum(row[-2] for row in rows)),
         ("bytes", sum(row[-1] for row in rows)),
         ("FANN's clip", "yes" if network.fann_compatible else "no"),
-        ("scaling", "no" if network.scaling is None else "carried: see --scale"),
+        ("scaling", "no" if network.scaling is None else "yes: see --scale"),
     ]
     parts = [pairs(head), _columns([headers, *rows])]
     if network.fann is not None:
@@ -50,8 +50,8 @@ def network_text(network: Network) -> str:
     return "\n\n".join(parts)
 
 
-def _one(value: str | float | tuple[Any, ...]) -> str:
-    """Return a layer's activation or steepness in a few letters."""
+def _short(value: str | float | tuple[Any, ...]) -> str:
+    """Return a layer's activation or steepness as a short text."""
     if isinstance(value, tuple):
         return "mixed"
     if isinstance(value, str):
@@ -60,7 +60,7 @@ def _one(value: str | float | tuple[Any, ...]) -> str:
 
 
 def _columns(rows: Sequence[Sequence[object]]) -> str:
-    """Return rows as columns, numbers to the right, two spaces between."""
+    """Return rows as columns, two spaces between; numbers are aligned right."""
     columns = zip(*rows, strict=True)
     widths = [max(len(str(cell)) for cell in column) for column in columns]
     numbers = [isinstance(cell, int) for cell in rows[-1]]
@@ -84,7 +84,7 @@ def _parameters(fann: FannParameters) -> list[tuple[str, object]]:
 
 
 def data_text(x: NDArray[Any], t: NDArray[Any]) -> str:
-    """Return what inputs [samples, n_in] and targets [samples, n_out] are."""
+    """Return sizes and ranges of inputs [samples, n_in], targets [samples, n_out]."""
     def column_text(values: NDArray[Any]) -> str:
         if not values.size:
             return "0"
@@ -100,7 +100,7 @@ def data_text(x: NDArray[Any], t: NDArray[Any]) -> str:
 
 
 def evaluation_rows(found: Evaluation, targets: int) -> list[tuple[str, object]]:
-    """Return the figures of an evaluation of so many targets, those that apply."""
+    """Return the figures of an evaluation of `targets` target values."""
     rows: list[tuple[str, object]] = [
         ("MSE", f"{found.mse:.4g}"), ("bit fail", f"{found.bit_fail} of {targets}"),
     ]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DIGITS = "digits"
 DIGITS_LAYERS = "64-128-10"
-DIGITS_TEST = 360  # samples of scikit-learn's digits that are kept for the test
+DIGITS_TEST = 360  # samples of scikit-learn's digits in the test set
 DIGITS_RATE = 3e-3
 DIGITS_EPOCHS = 40
 DIGITS_BATCH = 32
@@ -39,9 +39,9 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
     Parameters
     ----------
     sub : ArgumentParser
-        Of the command.
+        The command's parser.
     count : callable
-        Reads a whole number of at least 1.
+        Parses a whole number of at least 1.
     """
     from clnet.formats import NETWORK_SUFFIXES
     from clnet.nn.activations import ACTIVATION_NAMES
@@ -58,92 +58,95 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
     add = sub.add_argument_group("the network").add_argument
     add(
         "--layers", metavar="N-N-N",
-        help="inputs, neurons of each layer, as in 125-32-2",
+        help="inputs, then neurons of each layer, as in 125-32-2",
     )
     add(
         "--network", metavar="NET",
-        help="start from this network instead; a .net file also brings its training",
+        help="train this network instead; a .net file also has training parameters",
     )
     add(
         "--hidden", metavar="NAME", default="tanh",
-        help=f"activation of the layers between: {', '.join(ACTIVATION_NAMES)}; "
+        help=f"activation of the hidden layers: {', '.join(ACTIVATION_NAMES)}; "
         "default: %(default)s",
     )
     add(
         "--output", metavar="NAME", default="sigmoid",
-        help="activation of the last layer, likewise: sigmoid or softmax for classes, "
-        "identity for numbers; default: %(default)s",
+        help="activation of the last layer, one of the same: sigmoid or softmax for "
+        "classes, identity for regression; default: %(default)s",
     )
     add(
         "--initialiser", metavar="NAME",
-        help=f"of weights: {', '.join(INITIALISER_NAMES)}; default: "
+        help=f"initial weights: {', '.join(INITIALISER_NAMES)}; default: "
         f"{Dense.initialiser}",
     )
     add(
         "--scale", type=float, nargs=2, metavar=("LOW", "HIGH"),
-        help="scale each input: one standard deviation around its mean becomes this "
-        "range; kept with the network",
+        help="scale each input: map one standard deviation around its mean to this "
+        "range; saved with the network",
     )
     add(
         "--scale-outputs", type=float, nargs=2, metavar=("LOW", "HIGH"),
-        help="scale the targets likewise: for numbers, not for classes",
+        help="scale the targets likewise: for regression, not for classes",
     )
-    add = sub.add_argument_group("how it is trained").add_argument
+    add = sub.add_argument_group("training").add_argument
     add(
         "--optimiser", metavar="NAME",
-        help=f"{', '.join(OPTIMISER_NAMES)}; {FANN}: by what a .net file says; "
-        f"default: {FANN} where there is one, else {OPTIMISER}, which has nothing to "
-        "tune",
+        help=f"{', '.join(OPTIMISER_NAMES)}; {FANN}: by the parameters of a .net file; "
+        f"default: {FANN} with a .net file, else {OPTIMISER}, which needs no tuning",
     )
     add("--rate", type=float, metavar="R", help="learning rate")
     add(
         "--schedule", metavar="NAME",
-        help=f"lets the rate fall: {', '.join(SCHEDULES)}",
+        help=f"decay of the learning rate: {', '.join(SCHEDULES)}",
     )
     add(
         "--loss", metavar="NAME",
         help=", ".join(
-            row.name + f" (of {row.fused})" * bool(row.fused) for row in LOSSES.values()
-        ) + "; default: by the last layer",
+            row.name + f" (for {row.fused})" * bool(row.fused)
+            for row in LOSSES.values()
+        ) + "; default: by the last layer's activation",
     )
     add("--epochs", type=count, metavar="N", help=f"default: {EPOCHS}")
     add("--batch-size", type=count, metavar="N", help="samples a step; default: all")
-    add("--desired-error", type=float, metavar="E", help="stop at this error")
+    add("--desired-error", type=float, metavar="E", help="stop at this error or below")
     add(
         "--stop", metavar="NAME", choices=STOP_FUNCTIONS,
-        help=f"which error that is: {' or '.join(STOP_FUNCTIONS)}; default: "
-        f"{STOP_FUNCTIONS[0]}, or what a .net file says",
+        help=f"the error of --desired-error: {' or '.join(STOP_FUNCTIONS)}; default: "
+        f"that of a .net file, else {STOP_FUNCTIONS[0]}",
     )
-    add("--seed", type=int, metavar="N", help="of weights, order and dropout")
+    add(
+        "--seed", type=int, metavar="N",
+        help="seed of weights, order of samples and dropout",
+    )
     add = sub.add_argument_group("against overfitting").add_argument
     add(
         "--validation", metavar="FILE|P",
-        help="data that is measured after each epoch, or a share of DATA kept for "
-        "that, as 0.2",
+        help="validation data, measured after each epoch: a file, or a share of DATA, "
+        "as in 0.2",
     )
     add(
         "--patience", type=count, metavar="N",
-        help="stop when the validation's loss has not fallen for N epochs, and keep "
+        help="stop when the validation loss has not improved for N epochs, and restore "
         "the best parameters",
     )
-    for name, what in (("--l1", "|w|"), ("--l2", "w^2")):
+    for name, term in (("--l1", "|w|"), ("--l2", "w^2")):
         add(
             name, type=float, default=0.0, metavar="R",
-            help=f"add this times the sum of {what} to the loss",
+            help=f"penalty: add R times the sum of {term} to the loss",
         )
     add(
         "--dropout", type=float, default=0.0, metavar="P",
-        help="share of hidden outputs that each step leaves out",
+        help="share of hidden outputs that each step drops",
     )
     add(
         "--clip-norm", type=float, metavar="R",
-        help="shorten longer gradients to this length",
+        help="clip the gradient to this Euclidean norm",
     )
     add(
         "--clip-value", type=float, metavar="R",
-        help="bound each of the gradient's elements by this",
+        help="clip each element of the gradient to this absolute value",
     )
-    add = sub.add_argument_group("what comes out").add_argument
+    add = sub.add_argument_group("output").add_argument
     add(
         "--save", metavar="NET",
         help=f"write the network to a file: {', '.join(NETWORK_SUFFIXES)}",
@@ -155,21 +158,21 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train, and say how it went."""
-    from clnet.cli.commands import LARGEST_BATCH, devices_of
+    """Train a network, and print the results."""
+    from clnet.cli.commands import LARGEST_BATCH, devices_of, unused_scaling
     from clnet.errors import InputError, nearest
     from clnet.opencl.discovery import device_list
     from clnet.training.callbacks import Callback, EarlyStopping
 
     digits = arguments.data == DIGITS
     if not digits and "." not in arguments.data and nearest(arguments.data, [DIGITS]):
-        raise InputError(f"{arguments.data} is no file: did you mean {DIGITS}?")
+        raise InputError(f"there is no file {arguments.data}: did you mean {DIGITS}?")
     training, test = _digits(arguments) if digits else _files(arguments)
     network = _network(arguments, training)
     _check_targets(arguments, network)
     devices = device_list(devices_of(arguments.device))
     if arguments.patience is not None and test is None:
-        raise InputError("--patience watches the validation: give --validation")
+        raise InputError("--patience needs a validation set: give --validation")
     callbacks: list[Callback] = [_Report()]
     if arguments.patience is not None:
         callbacks.append(EarlyStopping(patience=arguments.patience))
@@ -191,14 +194,14 @@ def run(arguments: argparse.Namespace) -> int:
     rows: list[tuple[str, object]] = [
         *(("device", f"{device.index} {device.name}") for device in devices),
         ("network", "-".join(str(n) for n in network.sizes)),
-        ("ended", history.stopped),
+        ("stopped", history.stopped),
     ]
     seconds = sum(epoch.seconds for epoch in history)
     if len(history):
         mean = seconds / len(history) * 1e3
         rows.append(("time", f"{seconds:.3g} s, {mean:.3g} ms an epoch"))
     scale = _scales(arguments)
-    # Once is too seldom for measuring to pay.
+    # The plan runs only once: measuring does not pay.
     batch = min(len(training), LARGEST_BATCH)
     plan = network.compile(devices[0], batch, tune=False)
     rows += _result("training", network, plan, training, scale)
@@ -208,14 +211,13 @@ def run(arguments: argparse.Namespace) -> int:
         if path is not None:
             rows.append((label, path))
     if network.scaling is not None and not scale:
-        rows.append(("note", f"{arguments.network} carries scaling parameters, not "
-                             "used: see --scale"))
+        rows.append(("note", unused_scaling(arguments.network)))
     print(pairs(rows))
     return 0
 
 
 def _check_targets(arguments: argparse.Namespace, network: Network) -> None:
-    """Refuse, before the work, what could not be written after it."""
+    """Raise before the training if its results could not be written after it."""
     from clnet.errors import InputError
     from clnet.formats import check_save
     from clnet.formats.files import as_path, check_writable
@@ -226,14 +228,14 @@ def _check_targets(arguments: argparse.Namespace, network: Network) -> None:
         suffix = as_path(arguments.plot).suffix.lower()
         if suffix not in PICTURES:
             raise InputError(
-                f"{arguments.plot}: pictures are {', '.join(PICTURES)}, not {suffix!r}"
+                f"{arguments.plot}: plots are {', '.join(PICTURES)}, not {suffix!r}"
             )
-        figure()  # which says so if it cannot be drawn
+        figure()  # raises if matplotlib is missing
         check_writable(as_path(arguments.plot))
 
 
 class _Report:
-    """Prints epochs 1, 2, 5, 10, 20, 50 and so on where no progress bar is shown."""
+    """Prints epochs 1, 2, 5, 10, 20, 50 and so on, if there is no progress bar."""
 
     def __call__(self, training: Training, epoch: Epoch) -> None:
         digits = str(epoch.number)
@@ -245,26 +247,26 @@ class _Report:
 
 
 def _files(arguments: argparse.Namespace) -> tuple[DataSet, DataSet | None]:
-    """Return the samples to train on, and those to measure on."""
+    """Return the training set, and the validation set if there is one."""
     share = _share(arguments.validation)
     data = _file(arguments, arguments.data)
     if share is None:
         other = arguments.validation
         return data, None if other is None else _file(arguments, other)
-    kept = round(share * len(data))
-    if not 0 < kept < len(data):
+    size = round(share * len(data))
+    if not 0 < size < len(data):
         from clnet.errors import InputError
 
         raise InputError(
             f"--validation {arguments.validation} of the {len(data)} samples of "
-            f"{arguments.data} leaves none to train or to measure on"
+            f"{arguments.data} leaves an empty training or validation set"
         )
     order = np.random.default_rng(arguments.seed).permutation(len(data))
-    return _part(data, order[kept:]), _part(data, order[:kept])
+    return data.subset(order[size:]), data.subset(order[:size])
 
 
 def _share(text: str | None) -> float | None:
-    """Return a number from 0 to 1 that a text is; None: it names a file."""
+    """Return the number between 0 and 1 of a text; None: the text names a file."""
     try:
         share = float(text or "")
     except ValueError:
@@ -273,13 +275,7 @@ def _share(text: str | None) -> float | None:
         return share
     from clnet.errors import InputError
 
-    raise InputError(f"--validation is {text}, expected a file or a share, as 0.2")
-
-
-def _part(data: DataSet, rows: NDArray[Any]) -> DataSet:
-    from clnet.training.data_set import DataSet
-
-    return DataSet(data.x[rows], data.t[rows])
+    raise InputError(f"--validation is {text}, expected a file or a share, as in 0.2")
 
 
 def _file(arguments: argparse.Namespace, path: str) -> DataSet:
@@ -287,7 +283,7 @@ def _file(arguments: argparse.Namespace, path: str) -> DataSet:
     from clnet.formats import load_data
     from clnet.training.data_set import DataSet
 
-    dtype = "float64" if _scales(arguments) else "float32"  # scaled before rounded
+    dtype = "float64" if _scales(arguments) else "float32"  # scaled before rounding
     x, t = load_data(path, dtype=dtype, outputs=arguments.outputs)
     if t.shape[1] == 0:
         raise InputError(f"{path} has no targets to train on: see --outputs")
@@ -300,17 +296,17 @@ def _scales(arguments: argparse.Namespace) -> bool:
 
 
 def _digits(arguments: argparse.Namespace) -> tuple[DataSet, DataSet]:
-    """Return the digits in an order of their own, and set what is not given."""
+    """Return the shuffled digits for training and test; set default arguments."""
     from clnet.errors import ClnetError, InputError
     from clnet.training.data_set import DataSet
 
     if arguments.validation is not None or arguments.outputs is not None:
-        raise InputError(f"{DIGITS} brings its own test set: leave out --validation")
+        raise InputError(f"{DIGITS} has its own test set: leave out --validation")
     try:
         from sklearn.datasets import load_digits
     except ImportError:
         raise ClnetError(
-            f"{DIGITS} are scikit-learn's, which is not there: pip install "
+            f"{DIGITS} needs scikit-learn, which is not installed: pip install "
             "scikit-learn, or with clnet: pip install 'clnet[demo]'"
         ) from None
     images, labels = load_digits(return_X_y=True)
@@ -381,7 +377,7 @@ def _network(arguments: argparse.Namespace, data: DataSet) -> Network:
 
 
 def _optimiser(arguments: argparse.Namespace, network: Network) -> Any:
-    """Return the optimiser, its learning rate set if one is given."""
+    """Return the optimiser, with the learning rate if one is given."""
     from dataclasses import fields, replace
 
     from clnet.errors import InputError
@@ -419,7 +415,7 @@ def _result(
 
 
 def _plot(history: History, path: str) -> None:
-    """Draw the learning curve to a file, whole or not at all."""
+    """Draw the learning curve to a file, atomically."""
     import io
 
     from clnet.formats.files import as_path, write

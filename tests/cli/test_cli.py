@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -24,7 +25,7 @@ from clnet.planning import inference
 
 @pytest.fixture(autouse=True)
 def measured_times(monkeypatch, tmp_path_factory):
-    """Remembered times of these tests alone."""
+    """A store of measured times for these tests alone."""
     folder = tmp_path_factory.getbasetemp() / "times"
     monkeypatch.setenv("CLNET_CACHE_DIR", str(folder))
     monkeypatch.delenv("CLNET_DEVICE", raising=False)
@@ -32,7 +33,7 @@ def measured_times(monkeypatch, tmp_path_factory):
 
 @pytest.fixture
 def device():
-    """The device that commands take by themselves."""
+    """The default device of the commands."""
     try:
         return clnet.device()
     except DeviceError as error:
@@ -41,7 +42,7 @@ def device():
 
 @pytest.fixture
 def unmeasured(device, monkeypatch):
-    """The device, with plans made from the cost model: quick."""
+    """The default device, with plans from the cost model, which are quick."""
     compiled = inference.compile_network
 
     def compile_network(*arguments, tune=None, **rest):
@@ -87,7 +88,7 @@ def clnet_command(files, monkeypatch, capsys):
 
 
 def ok(result):
-    """Return the output of a command that must have gone well."""
+    """Return the output of a command that must succeed."""
     status, out, err = result
     assert (status, err) == (0, "")
     assert max(map(len, out.splitlines())) <= WIDTH
@@ -108,7 +109,7 @@ def test_the_mushroom_network_on_its_test_data(clnet_command, device, fann_datas
     assert f"samples   {4062}\n" in out
     assert "accuracy  1.000000\n" in out
     assert "bit fail  1 of 8124\n" in out
-    # FANN says 0.000061570, its sum kept in binary32, which is good to 3e-5.
+    # FANN's 0.000061570 is a sum in float32, accurate to 3e-5.
     assert f"MSE       {0.000061570:.4g}\n" in out
     assert f"device    {device.index} {device.name}" in out
 
@@ -154,10 +155,10 @@ def test_predict_on_devices_that_share_the_samples(
     expected = run(network.program, x, network.parameters)
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
     status, _, error = clnet_command("predict a.net d.data --profile")
-    assert status == 2 and "--profile is of one device, not of 2" in error
+    assert status == 2 and "--profile is for one device, not for 2" in error
 
 
-def test_predict_tells_where_a_call_spends_its_time(clnet_command, unmeasured, files):
+def test_predict_shows_the_times_of_a_call(clnet_command, unmeasured, files):
     out = ok(clnet_command("predict a.net d.data --batch 64 --profile"))
     names = [line.split()[0] for line in out.splitlines()[-6:] if line]
     assert names[-2:] == ["sum", "wall"] and "download" in names
@@ -173,10 +174,10 @@ def test_predict_with_scaling(clnet_command, unmeasured, files):
     out = ok(clnet_command("predict s.net s.data --scale"))
     assert float(fields(out)["MSE"]) < 1e-9
     out = ok(clnet_command("predict s.net s.data"))
-    assert "scaling parameters, not used: see --scale" in " ".join(out.split())
+    assert "has scaling parameters, which were not used" in " ".join(out.split())
 
 
-def test_progress_is_for_terminals_alone(clnet_command, unmeasured, monkeypatch):
+def test_progress_is_for_terminals_only(clnet_command, unmeasured, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     status, out, _ = clnet_command("predict a.net d.data --batch 1")
     assert (status, fields(out)["samples"]) == (0, "10")
@@ -192,7 +193,7 @@ def test_info_of_a_network(clnet_command, file):
     assert ("learning_rate" in out) == (file == "a.net")
 
 
-def test_info_fits_the_width_whatever_the_network(clnet_command, files):
+def test_info_fits_the_width_for_any_network(clnet_command, files):
     long = "linear_piece_symmetric"
     Network(2000, [Dense(2000, long, -1.234567e-12), Dense(2, [long, "relu"], [1, 2]),
                    Dense(1, "softmax", bias=False)], seed=0).save("wide.safetensors")
@@ -225,7 +226,7 @@ def test_convert_networks(clnet_command, files):
     assert clnet.load("c.safetensors").dtype == "float64"
 
 
-def test_convert_says_what_fann_will_do(clnet_command, files):
+def test_convert_notes_fanns_clip(clnet_command, files):
     Network.mlp([1, 1], "relu", seed=0).save("r.safetensors")
     assert "FANN clips" in ok(clnet_command("convert r.safetensors r.net"))
     assert "FANN clips" not in ok(clnet_command("convert a.safetensors r.net"))
@@ -253,7 +254,7 @@ def test_explain(clnet_command, unmeasured):
     assert "chosen" in out
 
 
-def test_explain_and_tune_pass_on_what_was_asked(clnet_command, monkeypatch):
+def test_explain_and_tune_pass_their_arguments_on(clnet_command, monkeypatch):
     asked = []
 
     class FakePlan:
@@ -278,18 +279,18 @@ def test_devices(clnet_command, device):
     assert device.index in ok(clnet_command("devices"))
 
 
-def test_doctors_finding_is_the_status(clnet_command, monkeypatch):
+def test_the_doctors_exit_status(clnet_command, monkeypatch):
     doctor = importlib.import_module("clnet.cli.doctor")
     for status in (0, 1):
         monkeypatch.setattr(doctor, "report", lambda status=status: status)
         assert clnet_command("doctor")[0] == status
 
 
-@pytest.mark.parametrize("name", ["devices", "doctor", "info", "predict", "convert",
-                                  "explain", "tune"])
+@pytest.mark.parametrize("name", ["devices", "doctor", "info", "predict", "train",
+                                  "convert", "explain", "tune", "bench"])
 def test_help_of_every_command(clnet_command, name):
     out = ok(clnet_command(f"{name} --help"))
-    assert f"example:\n  clnet {name}" in out
+    assert re.search(rf"examples?:\n  clnet {name}", out)
     assert name in ok(clnet_command("--help"))
 
 
@@ -306,7 +307,7 @@ def test_version(clnet_command):
     ("trian d.data", "unknown command 'trian': did you mean 'train'?"),
     ("--verison", "unknown option --verison: did you mean --version? (see clnet --"),
     ("info", "the following arguments are required: FILE"),
-    ("info a.net b.net", "found b.net beyond what is expected (see clnet info --help)"),
+    ("info a.net b.net", "unexpected argument b.net (see clnet info --help)"),
     ("info --fast a.net", "unknown option --fast (see clnet info --help)"),
     ("info a.net --output=1 --quick", "unknown option --quick"),
     ("predict a.net d.data --devise=cpu", "option --devise: did you mean --device? ("),
@@ -327,12 +328,12 @@ def test_version(clnet_command):
     ("predict a.net a.net", "known are .train"),
     ("predict a.net no.data", "there is no no.data"),
     ("predict cut.net d.data", "cut.net, line 36"),
-    ("predict a.net wide.data", "has 5 inputs and 2 outputs, expected 3 and 2 as a"),
+    ("predict a.net wide.data", "has 5 inputs and 2 outputs, expected 3 and 2 as in"),
     ("predict a.net d.csv --outputs 1", "has 4 inputs and 1 output, expected 3 and 2"),
     ("predict a.net d.data --batch 0", "expected a whole number of at least 1"),
     ("predict a.net d.data --batch -1", "argument --batch"),
     ("predict a.net d.data --batch 1.5", "expected a whole number of at least 1"),
-    ("predict a.net d.data --scale", "carries no scaling parameters"),
+    ("predict a.net d.data --scale", "a.net has no scaling parameters"),
     ("predict a.net d.data --out nowhere/y.csv", "there is no nowhere"),
     ("predict a.net d.data --out y.txt", "y.txt has no suffix for data"),
     ("convert a.net", "the following arguments are required: B"),
@@ -364,7 +365,7 @@ def test_bad_input_gives_one_sentence(clnet_command, files, line, message):
 
 @pytest.mark.parametrize("command", ["predict a.net d.data", "explain a.net",
                                      "tune a.net"])
-def test_a_device_that_is_not_there(clnet_command, device, command):
+def test_a_device_that_does_not_exist(clnet_command, device, command):
     status, out, err = clnet_command(f"{command} --device abacus")
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert "abacus" in err
@@ -385,7 +386,7 @@ def test_a_format_that_cannot_hold_the_network(clnet_command, files):
     (MemoryError(), 2, "clnet: not enough memory: the files'"),
     (KeyboardInterrupt(), 130, "clnet: interrupted"),
 ])
-def test_what_may_go_wrong_on_the_way(
+def test_errors_of_a_command(
     clnet_command, monkeypatch, error, status, message
 ):
     def fail(_):
@@ -398,13 +399,13 @@ def test_what_may_go_wrong_on_the_way(
     assert err.count("\n") == 1
 
 
-def test_a_fault_of_ours_is_not_hidden(clnet_command, monkeypatch):
+def test_an_unexpected_error_is_not_hidden(clnet_command, monkeypatch):
     monkeypatch.setattr(cli_commands, "devices", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         clnet_command("devices")
 
 
-def test_a_file_that_may_not_be_read(clnet_command, files):
+def test_a_file_without_permission_to_read(clnet_command, files):
     (files / "a.net").chmod(0)
     if os.access("a.net", os.R_OK):
         pytest.skip("this user may read everything")
@@ -433,7 +434,7 @@ def test_as_a_process(files):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes do not break there")
-def test_a_reader_that_goes_away(files):
+def test_a_reader_that_closes_the_pipe(files):
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as pipe:

@@ -22,7 +22,7 @@ from clnet.nn.schedules import SCHEDULES
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch, tmp_path_factory):
-    """Remembered times of these tests alone, and plans made from the cost model."""
+    """A store of measured times for these tests, and plans from the cost model."""
     folder = tmp_path_factory.getbasetemp() / "times"
     monkeypatch.setenv("CLNET_CACHE_DIR", str(folder))
 
@@ -61,7 +61,7 @@ def test_a_network_from_sizes(data, capsys):
     assert (network.parameters != other.parameters).any()
 
 
-def test_a_network_of_fann_brings_its_training(fann_datasets, tmp_path, capsys):
+def test_a_network_of_fann_has_training_parameters(fann_datasets, tmp_path, capsys):
     nets = fann_datasets / "nets"
     out = tmp_path / "b.net"
     main([
@@ -100,7 +100,7 @@ def result(out, what, name):
 
 @pytest.mark.unoptimised
 def test_numbers_with_scaling(tmp_path, capsys):
-    """Raw numbers in and out; the file keeps the scaling, and predict uses it."""
+    """Unscaled numbers in and out; the file holds the scaling, and predict uses it."""
     rng = np.random.default_rng(0)
     x = rng.normal([1e6, 0.01], [1e3, 0.003], (80, 2))
     t = 500 + 0.01 * x[:, :1] + 2000 * x[:, 1:]
@@ -120,7 +120,8 @@ def test_numbers_with_scaling(tmp_path, capsys):
     assert float(capsys.readouterr().out.split("MSE")[1].split()[0]) < 0.05 * t.var()
     again = ["train", f"{tmp_path}/a.npz", "--network", net, "--epochs", "1"]
     assert main(again) == 0
-    assert "carries scaling parameters, not used" in capsys.readouterr().out
+    out, _ = capsys.readouterr()
+    assert "scaling parameters, which were not used" in " ".join(out.split())
 
 
 @pytest.mark.unoptimised
@@ -136,7 +137,7 @@ def test_the_options_of_training(data, capsys):
     assert "EarlyStopping stopped after epoch" in capsys.readouterr().out
 
 
-def test_a_share_is_the_seeds(data, capsys):
+def test_the_seed_selects_the_share(data, capsys):
     outs = []
     for seed in ("1", "1", "2"):
         main(["train", f"{data}/a.train", "--layers", "2-4-1", "--epochs", "2",
@@ -148,8 +149,8 @@ def test_a_share_is_the_seeds(data, capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["a.train", "--layers", "2-1", "--validation", "1.5"], "or a share, as 0.2"),
-        (["a.train", "--layers", "2-1", "--validation", "0.001"], "leaves none to"),
+        (["a.train", "--layers", "2-1", "--validation", "1.5"], "or a share, as in"),
+        (["a.train", "--layers", "2-1", "--validation", "0.001"], "leaves an empty"),
         (["a.train", "--layers", "2-1", "--validation", "b.test"], "b.test"),
         (["a.train", "--layers", "2-1", "--patience", "3"],
          "give --validation"),
@@ -178,7 +179,7 @@ def test_a_share_is_the_seeds(data, capsys):
          "--dropout is for --layers"),
         (["a.train"], "has 2 inputs and 1 output: give --layers, as in 2-32-1"),
         (["a.train", "--layers", "2-1", "--network", "a.net"], "give either --layers"),
-        (["digit"], "digit is no file: did you mean digits?"),
+        (["digit"], "there is no file digit: did you mean digits?"),
         (["a.train", "--layers", "2-x"], "expected sizes as in 125-32-2"),
         (["a.train", "--layers", "2"], "expected sizes as in 125-32-2"),
         (["a.train", "--layers", "3-1"], "has 2 inputs and 1 output, the network 3"),
@@ -190,7 +191,7 @@ def test_a_share_is_the_seeds(data, capsys):
         (["a.train", "--layers", "2-1", "--save", "a.txt"], "a.txt"),
         (["bare.npz", "--layers", "2-1"], "has no targets to train on"),
         (["b.train", "--layers", "2-1"], "b.train"),
-        (["digits", "--outputs", "1"], "brings its own test set"),
+        (["digits", "--outputs", "1"], "has its own test set"),
     ],
 )
 def test_bad_input(data, capsys, arguments, sentence, monkeypatch):
@@ -210,11 +211,11 @@ def test_digits_without_scikit_learn(monkeypatch, capsys):
     assert "pip install scikit-learn" in capsys.readouterr().err
 
 
-def test_pictures_of_other_kinds(data, capsys):
+def test_plots_of_unknown_formats(data, capsys):
     pytest.importorskip("matplotlib")
     arguments = ["train", f"{data}/a.train", "--layers", "2-1", "--epochs", "1"]
     assert main([*arguments, "--plot", f"{data}/a.xyz"]) == 2
-    assert "pictures are .png" in capsys.readouterr().err
+    assert "plots are .png" in capsys.readouterr().err
     assert not (data / "a.xyz").exists()
 
 
@@ -222,7 +223,7 @@ def test_pictures_of_other_kinds(data, capsys):
     ACTIVATION_NAMES, INITIALISER_NAMES, OPTIMISER_NAMES, SCHEDULES, LOSSES,
     NETWORK_SUFFIXES, PICTURES,
 ], ids=lambda names: next(iter(names)))
-def test_help_names_all_of_a_table(names, capsys):
+def test_help_names_every_row_of_a_table(names, capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     out = capsys.readouterr().out

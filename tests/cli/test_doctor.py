@@ -1,8 +1,9 @@
-"""The doctor: each broken set-up is told with its cause and cure."""
+"""The doctor: it reports each broken set-up with its cause and cure."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 import struct
 import sys
@@ -80,10 +81,10 @@ def bad(findings):
 # The files that name drivers ------------------------------------------------------
 
 
-def test_vendors_that_point_nowhere(vendors, monkeypatch):
+def test_vendors_that_do_not_exist(vendors, monkeypatch):
     monkeypatch.setenv("OCL_ICD_VENDORS", str(vendors / "nowhere"))
     (finding,) = bad(icd_findings())
-    assert finding.what == "OCL_ICD_VENDORS"
+    assert finding.subject == "OCL_ICD_VENDORS"
     assert str(vendors / "nowhere") in finding.found
 
 
@@ -97,7 +98,7 @@ def test_no_icd_file(vendors):
 def test_an_icd_file_whose_library_is_missing(vendors, library):
     (vendors / "some.icd").write_text(f"{library}\n")
     (finding,) = bad(icd_findings())
-    assert finding.what.endswith("some.icd")
+    assert finding.subject.endswith("some.icd")
     assert library in finding.found
     assert "does not load" in finding.found
 
@@ -133,7 +134,7 @@ def test_a_variable_that_the_loader_does_not_read(vendors, monkeypatch):
     assert "OCL_ICD_VENDORS" in icd_findings()[0].cure
 
 
-def test_the_wheel_is_looked_at(monkeypatch, tmp_path):
+def test_the_wheel_is_searched(monkeypatch, tmp_path):
     pytest.importorskip("pocl_binary_distribution")
     monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
     files = doctor._icd_files()
@@ -172,7 +173,7 @@ def test_a_missing_nvidia_library(vendors, no_nvidia, monkeypatch, sign):
     assert "NVIDIA_DRIVER_CAPABILITIES" in finding.cure
 
 
-def test_an_nvidia_icd_is_judged_with_the_others(vendors, no_nvidia):
+def test_an_nvidia_icd_is_checked_with_the_others(vendors, no_nvidia):
     (vendors / "nvidia.icd").write_text("libnvidia-opencl.so.1")
     assert nvidia_findings() == []
 
@@ -181,15 +182,15 @@ def test_an_nvidia_library_without_a_gpu(found):
     files = {Path("nvidia.icd"): "libnvidia-opencl.so.1"}
     found(Device("A CPU", "cpu", platform="some"))
     remarks = list(doctor._platform_findings(files))
-    assert any(f.what == "NVIDIA" and f.ok is None for f in remarks)
+    assert any(f.subject == "NVIDIA" and f.ok is None for f in remarks)
     found(Device("A card", platform=NVIDIA))
-    assert all(f.what != "NVIDIA" for f in doctor._platform_findings(files))
+    assert all(f.subject != "NVIDIA" for f in doctor._platform_findings(files))
 
 
 # Caches ---------------------------------------------------------------------------
 
 
-def test_where_pocl_keeps_its_cache(monkeypatch, tmp_path):
+def test_the_folder_of_pocls_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
     assert doctor._pocl_cache() == tmp_path
     monkeypatch.delenv("POCL_CACHE_DIR")
@@ -205,12 +206,12 @@ def test_caches_that_cannot_be_written(monkeypatch, tmp_path):
     monkeypatch.setenv("POCL_CACHE_DIR", str(file / "pocl"))
     monkeypatch.setenv("CLNET_CACHE_DIR", str(file / "clnet"))
     findings = bad(doctor._cache_findings())
-    assert [f.what for f in findings] == ["PoCL's cache", "clnet's cache"]
+    assert [f.subject for f in findings] == ["PoCL's cache", "clnet's cache"]
     assert "POCL_CACHE_DIR" in findings[0].cure
     assert "CLNET_CACHE_DIR" in findings[1].cure
 
 
-def test_caches_that_are_well(monkeypatch, tmp_path):
+def test_writable_caches(monkeypatch, tmp_path):
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path / "not" / "yet"))
     monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
     findings = list(doctor._cache_findings())
@@ -270,7 +271,7 @@ def test_no_platform_without_the_extra(found, monkeypatch):
     monkeypatch.setattr(doctor.platform, "system", lambda: "Linux")
     monkeypatch.setattr(doctor.platform, "machine", lambda: "x86_64")
     findings = bad(platform_findings())
-    assert [f.what for f in findings] == ["platforms", "the extra cpu"]
+    assert [f.subject for f in findings] == ["platforms", "the extra cpu"]
     assert all("clnet[cpu]" in f.cure for f in findings)
 
 
@@ -284,7 +285,7 @@ def test_two_pocls_are_named_with_their_versions(found):
     newer = Device("pthread-A", "cpu", platform=POCL, driver="3.1", index="1:0")
     older = Device("pthread-A", "cpu", platform=POCL, driver="3.0", index="0:0")
     found(newer, older)
-    (finding,) = (f for f in platform_findings() if f.what == POCL)
+    (finding,) = (f for f in platform_findings() if f.subject == POCL)
     assert finding.ok is None
     assert "takes 1:0 (pthread-A, 3.1) before 0:0 (pthread-A, 3.0)" in finding.found
     assert "CLNET_DEVICE=0:0" in finding.cure
@@ -299,9 +300,9 @@ def test_a_pocl_without_its_other_device(found):
     assert all(f.ok for f in platform_findings())
 
 
-def test_the_choice(found, monkeypatch):
+def test_the_default(found, monkeypatch):
     found(Device("A"))
-    (finding,) = (f for f in platform_findings() if f.what == "the choice")
+    (finding,) = (f for f in platform_findings() if f.subject == "the default")
     assert finding.ok
     monkeypatch.setenv("CLNET_DEVICE", "abacus")
     (finding,) = bad(platform_findings())
@@ -316,7 +317,7 @@ def python(code):
     return (sys.executable, "-c", code)
 
 
-def test_how_a_child_ends(monkeypatch):
+def test_the_outcome_of_a_child(monkeypatch):
     assert doctor._child(python("pass")) == ""
     assert doctor._child(python("import os; os.abort()")) == "killed by SIGABRT"
     assert (
@@ -335,7 +336,7 @@ def test_a_kernel_that_kills_the_process(monkeypatch):
         victim = Device("A", platform=platform, driver="1.5", index="3:0")
         finding = doctor._device_finding(victim)
         assert finding.ok is False
-        assert finding.what == "device 3:0"
+        assert finding.subject == "device 3:0"
         assert "SIGABRT" in finding.found
         assert "1.5" in finding.cure
         assert "CLNET_DEVICE" in finding.cure
@@ -353,7 +354,7 @@ def test_platforms_that_kill_the_process(monkeypatch, found):
 # Probes ---------------------------------------------------------------------------
 
 
-def test_a_corrupt_cache_is_told_from_a_broken_driver(pocl, monkeypatch, tmp_path):
+def test_a_corrupt_cache_is_not_a_broken_driver(pocl, monkeypatch, tmp_path):
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
     assert doctor._device_finding(pocl).ok
     libraries = list(tmp_path.rglob("*.so"))
@@ -368,8 +369,8 @@ def test_a_corrupt_cache_is_told_from_a_broken_driver(pocl, monkeypatch, tmp_pat
 
 def test_every_device_here_runs_the_probe():
     for found in discover().devices:
-        for place in found.places:
-            doctor.probe(place.index)
+        for one in found.places:
+            doctor.probe(one.index)
 
 
 def test_a_probe_of_no_device():
@@ -380,17 +381,17 @@ def test_a_probe_of_no_device():
 
 
 def test_a_kernel_that_does_not_build(pocl, monkeypatch):
-    monkeypatch.setattr(doctor, "source_text", lambda *_: "#error told on purpose")
+    monkeypatch.setattr(doctor, "source_text", lambda *_: "#error on purpose")
     with pytest.raises(BuildError, match=r"doctor\.cl does not build"):
         doctor.probe(pocl.index)
 
 
 def test_a_wrong_result(pocl, monkeypatch):
     text = doctor.source_text("probes/doctor.cl", {"SIZE": 16}, pocl)
-    wrong = text.replace("act_tanh(sums[0])", "0.5f")
+    wrong = re.sub(r"act_tanh\(\w+\[0\]\)", "0.5f", text)
     assert wrong != text
     monkeypatch.setattr(doctor, "source_text", lambda *_: wrong)
-    with pytest.raises(DeviceError, match="computes wrongly"):
+    with pytest.raises(DeviceError, match="computes wrong results"):
         doctor.probe(pocl.index)
 
 
@@ -398,7 +399,7 @@ def test_a_wrong_result(pocl, monkeypatch):
 
 
 def fits(line):
-    """Whether a line is no wider than it must be: a path stays whole."""
+    """Whether a line fits, or is one long word: a path is not wrapped."""
     return len(line) <= 80 or len(line.split()) <= 2
 
 
@@ -423,5 +424,5 @@ def test_the_status_of_a_report(monkeypatch, capsys, verdicts, status):
     assert doctor.report() == status
     out = capsys.readouterr().out
     assert all(map(fits, out.splitlines()))
-    assert out.count("x" * 200) == len(findings)  # a path can be copied
+    assert out.count("x" * 200) == len(findings)  # a path is not wrapped
     assert out.count("the cure") == sum(not ok for ok in verdicts)
