@@ -1,4 +1,4 @@
-"""A network: its description and parameters, and what users do with them."""
+"""`Network`, the public interface: predict, fit, evaluate, compile, prune, save."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class Network(Model):
     """A feed-forward network: layers in a row, and one flat parameter buffer.
 
-    The description never changes; the parameters may be replaced, and every compiled
-    plan then takes the new ones at its next call.
+    The description never changes. The parameters may be replaced; every compiled plan
+    uses the new ones from its next call on.
 
     Parameters
     ----------
@@ -45,18 +45,18 @@ class Network(Model):
     layers : sequence of layers
         At least one, as `Dense`.
     seed : int or None
-        Seed of the initial parameters; None: drawn from the operating system.
+        Seed of the initial parameters; None: from the operating system.
     dtype : {"float32", "float64"}
         Type of parameters and arithmetic.
     fann_compatible : bool
-        Whether sums are clipped as FANN clips them (linear outputs at ±150/steepness);
-        set for networks that were read from FANN's files.
+        Whether pre-activations are clipped as in FANN (linear outputs at
+        ±150/steepness); set for networks from FANN's files.
     parameters : array_like, shape [layout.size], optional
-        The flat buffer, instead of initial values.
+        The flat parameter buffer, instead of initial values.
     fann : FannParameters or None
-        FANN's training parameters that a ``.net`` file carried.
+        FANN's training parameters, of a ``.net`` file.
     scaling : Scaling or None
-        How inputs and outputs are scaled where `scale` is asked for.
+        Scaling of inputs and outputs, used with ``scale=True``.
 
     Raises
     ------
@@ -108,19 +108,19 @@ class Network(Model):
         layers: Iterable[int] | None = None,
         format: str = "auto",  # noqa: A002  as for `Sparse`
     ) -> Network:
-        """Return a network of partially connected layers without the smallest weights.
+        """Return a partially connected network without the smallest weights.
 
-        What is left has its present weights, and can be trained on.
+        The remaining weights keep their values, and can be trained further.
 
         Parameters
         ----------
         density : float or None
-            Share of all connections of a layer, in (0, 1], of which the largest
-            weights are kept: at least one, and of a sparse layer no new ones.
+            Share of a layer's possible connections to keep, in (0, 1]: those with the
+            largest weights, at least one, and only existing ones of a sparse layer.
         threshold : float or None
-            Weights of a larger absolute value are kept. Either this or a density.
+            Keep the weights with a larger absolute value. Either this or a density.
         layers : iterable of int or None
-            Which, counted from 0; None: all.
+            Numbers of the layers, counted from 0; None: all.
         format : str
             As for `Sparse`.
 
@@ -134,7 +134,7 @@ class Network(Model):
         return pruned(self, density, threshold, layers, format)
 
     def to_dense(self, layers: Iterable[int] | None = None) -> Network:
-        """Return the network with its layers, or some, fully connected: new weights 0.
+        """Return the network with all or some layers made dense; new weights are 0.
 
         Raises
         ------
@@ -148,7 +148,7 @@ class Network(Model):
     def stored_as(
         self, format: str, layers: Iterable[int] | None = None  # noqa: A002
     ) -> Network:
-        """Return the network with its sparse layers, or some, in a format of `Sparse`.
+        """Return the network with all or some sparse layers in a format of `Sparse`.
 
         Connections and weights stay the same, bit for bit.
 
@@ -173,28 +173,28 @@ class Network(Model):
     ) -> Plan:
         """Return a plan that runs this network on a device for one batch size.
 
-        A plan knows nothing of `scaling`.
+        A plan does not apply `scaling`.
 
         Parameters
         ----------
         device : str, Device or None
-            As for `clnet.device`; or ``"fastest"``: the device on which a whole call is
-            measured to be the shortest, from host array to host array. A GPU, or for
-            small networks the CPU beside it.
+            As for `clnet.device`; or ``"fastest"``: the device with the shortest
+            measured time of a call, from host array to host array: a GPU, or for small
+            networks the CPU.
         batch : int
             Samples a call.
         tune : bool or None
-            None: use remembered times and measure the likely candidates that have
-            none; True: measure the whole tuning space; False: measure nothing, use
-            remembered times or the cost model.
+            None: use stored times, and measure the likely candidates without one;
+            True: measure the whole tuning space; False: measure nothing, use stored
+            times or the cost model.
         variants : sequence of str or Variant, or None
-            Only these variants may be used: registered ones by name, others as they
-            are. None: all that the planner searches unasked.
+            The variants to choose from, registered ones by name. None: all that the
+            planner searches by default.
         precision : {"highest", "high", "medium"}
-            How exact products are: as float32's, or where that is faster as with
-            factors of 11 bits (TF32's), or of 8 (bfloat16's); sums are float32.
+            Precision of products: that of float32, or, if that is faster, of factors
+            with 11 bits (TF32) or 8 bits (bfloat16); accumulation is in float32.
         progress : bool
-            Whether to show on stderr what is measured, if that takes a while.
+            Whether to show the progress of long measurements on stderr.
 
         Raises
         ------
@@ -213,7 +213,7 @@ class Network(Model):
     def plan_for(
         self, devices: Devices, batch: int, precision: str = PRECISIONS[0]
     ) -> Plan | ParallelPlan:
-        """Return the plan that `predict` uses; those used last are kept."""
+        """Return the plan that `predict` uses, from a cache of recent ones."""
         from clnet.planning.inference import PLANS, places, plan_on
 
         key = (places(devices), batch, precision)
@@ -221,7 +221,7 @@ class Network(Model):
         if plan is None:
             plan = plan_on(self, key[0], batch, precision)
             self._plans[key] = plan
-        with suppress(KeyError):  # another thread may have been first
+        with suppress(KeyError):  # another thread may have evicted it
             self._plans.move_to_end(key)
             while len(self._plans) > PLANS:
                 self._plans.popitem(last=False)
@@ -237,22 +237,22 @@ class Network(Model):
     ) -> NDArray[Any]:
         """Return the outputs for inputs.
 
-        The first call of a batch size plans, from remembered times; where there are
-        none it measures, for a few seconds at most. `compile` and ``clnet tune``
-        search to the end: later calls choose by what they have found.
+        The first call with a batch size makes a plan from stored times. Without stored
+        times it measures, for a few seconds at most. `compile` and ``clnet tune``
+        search exhaustively; later calls use the times they store.
 
         Parameters
         ----------
         x : array_like or scipy.sparse matrix, shape [batch, n_in] or [n_in]
-            Inputs; converted to the network's dtype. Sparse ones become dense, some
-            thousand samples at a time.
+            Inputs; converted to the network's dtype. A sparse matrix is made dense,
+            some thousand samples at a time.
         device : str, Device, list of these, or None
-            As for `compile`. A list, or ``"all"``: devices that share the samples,
-            by their speed, and run at the same time.
+            As for `compile`. A list, or ``"all"``: devices that run at the same time
+            and share the samples in proportion to their speed.
         scale : bool or None
             True: scale the inputs and descale the outputs by the network's `scaling`;
-            False: as FANN, which never does; None: likewise, with a warning where
-            there is a scaling.
+            False: do not scale, as in FANN; None: do not scale, and warn if the network
+            has a scaling.
         precision : str
             As for `compile`.
 
@@ -264,8 +264,8 @@ class Network(Model):
         Raises
         ------
         InputError, DeviceError
-            If the shape or type is wrong, there is no scaling to use, or no such
-            device exists.
+            If the shape or type is wrong, the scaling is missing, or no such device
+            exists.
         """
         from clnet.planning.inference import predict
 
@@ -300,81 +300,82 @@ class Network(Model):
         scale: bool | None = None,
         precision: str = PRECISIONS[0],
     ) -> History:
-        """Train on samples, and return how it went.
+        """Train on samples, and return the history.
 
-        The data set goes to the device once, parameters and the optimiser's state stay
-        there, and the host reads one record an epoch. Ctrl-C ends the training and
-        keeps what was learnt.
+        The data set goes to the device once. Parameters and optimiser state stay there,
+        and the host reads one record an epoch. Ctrl-C stops the training and keeps the
+        trained parameters.
 
-        Sparse layers of format ``"auto"`` are trained in the format of the shortest
-        step, measured on the device, which `History.plan` tells; several devices train
-        them as they are stored, and so does an optimiser whose random numbers belong to
-        the parameters' places (`Sarprop`). Parameters, states and files stay as the
-        network stores them.
+        Sparse layers of format ``"auto"`` are trained in the format with the shortest
+        measured step on the device; `History.plan` names it. Exceptions are trained in
+        their own format: several devices, and an optimiser whose random numbers depend
+        on the parameters' offsets (`Sarprop`). Parameters, states and files keep the
+        network's format.
 
         Parameters
         ----------
         x : array_like or scipy.sparse matrix, shape [samples, n_in]
-            Inputs; converted to the network's dtype. Sparse ones become dense, all at
-            once: the device reads whole rows.
+            Inputs; converted to the network's dtype. A sparse matrix is made dense as a
+            whole.
         t : array_like, shape [samples, n_out]
             Targets, likewise.
         optimiser : str or Optimiser
             A name of `clnet.optimisers`, with its default constants, or one of its
-            rows; ``"fann"``: by the training parameters that a ``.net`` file carried.
+            rows; ``"fann"``: the optimiser and constants of the ``.net`` file.
         loss : str or None
             A name of `clnet.nn.losses`; None: categorical_cross_entropy for softmax,
-            the error function of a network read from FANN's files, else mse.
+            the error function of a network from FANN's files, else mse.
         epochs : int
             Passes over the data set at most.
         batch_size : int or None
-            Samples a step; None: all, or the one sample of ``"incremental"``.
+            Samples a step; None: all, or one for ``"incremental"``.
         shuffle : bool or None
-            Whether each epoch has its own random order; None: yes, but for
-            ``"incremental"``. All samples at once have no order.
+            Whether each epoch has its own random order; None: yes, except for
+            ``"incremental"``. Without effect on a batch of all samples.
         validation : (x, t) or None
-            Samples that are measured after each epoch.
+            Validation set, measured after each epoch.
         sample_weight : array_like, shape [samples], or None
             Factor of each sample's loss.
         callbacks : iterable of callables
-            Called with the `Training` and its last `Epoch`; True stops. See
-            `clnet.training.callbacks`.
+            Called after each epoch with the `Training` and the `Epoch`; True stops the
+            training. See `clnet.training.callbacks`.
         seed : int or None
-            Of the order of samples; None: drawn from the operating system.
+            Seed of the order of samples; None: from the operating system.
         device : str, Device or None
             As for `clnet.device`.
         devices : list of these, ``"all"`` or None
-            Instead: devices that share each batch. Each computes the gradients of its
-            samples and adds up those of all, so that parameters stay equal; the result
-            is that of one device but for the order of sums, and for what dropout drops.
+            Devices that share each batch, instead of `device`. Each computes the
+            gradients of its samples and adds those of all, so parameters stay equal.
+            The result is that of one device, except for the order of summation and the
+            elements that dropout drops.
         desired_error : float or None
-            Stop when the training's error is at most this.
+            Stop when the training error is at most this.
         stop : {"mse", "bit_fail"} or None
-            Which error that is; None: what a ``.net`` file says, else the MSE.
+            The error of `desired_error`; None: that of the ``.net`` file, else the MSE.
         schedule : str, callable or None
             Factor of the learning rate for each epoch, counted from 0: ``"step"``,
             ``"exponential"``, ``"cosine"`` over these epochs, a row of
             `clnet.schedules`, or a function of the epoch's number.
         l1, l2 : float
-            Penalties of weights, biases left out: ``l1 * sum |w| + l2 * sum w^2`` is
-            added to the mean loss that is descended, not to the one that is reported.
+            Penalties of weights, not of biases: ``l1 * sum |w| + l2 * sum w^2`` is
+            added to the mean loss for the gradient, not for the reported loss.
         clip_norm, clip_value : float or None
             Bound of the mean gradient's Euclidean norm, or of each of its elements.
         state : TrainingState or None
-            Go on from here, bit for bit as if there had been no interruption: the
-            `state` of an earlier `History`.
+            Resume from the `state` of an earlier `History`, bit for bit as without the
+            interruption.
         progress : bool
-            Whether to show a progress bar on stderr, and before it what is measured.
+            Whether to show the progress of measurements and epochs on stderr.
         scale : bool or None
-            True: scale inputs and targets, those of the validation too, by the
-            network's `scaling`; losses are of scaled ones. As for `predict`.
+            True: scale inputs and targets, also of the validation set, by the network's
+            `scaling`; losses are those of scaled values. None, False: as for `predict`.
         precision : str
             As for `compile`.
 
         Returns
         -------
         History
-            The epochs, why it ended, and the state to go on from.
+            The epochs, the reason of the stop, and the state to resume from.
 
         Raises
         ------
@@ -408,14 +409,14 @@ class Network(Model):
         *,
         scale: bool | None = None,
     ) -> Evaluation:
-        """Return how far the outputs for x [batch, n_in] are from t [batch, n_out].
+        """Return the errors of the outputs for x [batch, n_in]; t is [batch, n_out].
 
-        With ``scale=True`` as for `predict`: errors are then in the data's own units.
+        With ``scale=True``, as for `predict`, errors are in the units of the data.
 
         Raises
         ------
         InputError, DeviceError
-            As `predict`, and if t has another shape than the outputs.
+            As `predict`, and if the shape of t is not that of the outputs.
         """
         from clnet.planning.inference import predict
 
@@ -428,16 +429,16 @@ class Network(Model):
     def compare(
         self, y: ArrayLike, t: ArrayLike, *, scale: bool = False
     ) -> Evaluation:
-        """Return how far this network's outputs y [batch, n_out] are from t, likewise.
+        """Return the errors of outputs y [batch, n_out] of this network against t.
 
-        With the bit-fail limit, and for a FANN network the halved errors, of `fann`.
-        With ``scale=True`` both are in the data's own units, by `scaling`: so is then
-        the middle of the range by which one output tells two classes apart.
+        The bit-fail limit is that of `fann`; a FANN network halves the errors of
+        symmetric outputs. With ``scale=True`` y and t are in the units of the data, and
+        so is the threshold of a single output between two classes.
 
         Raises
         ------
         InputError
-            If shapes differ, there is no sample, or no scaling to use.
+            If shapes differ, there is no sample, or the scaling is missing.
         """
         limit = BIT_FAIL_LIMIT if self.fann is None else self.fann.bit_fail_limit
         halved = [self.fann_compatible and one for one in symmetric_outputs(self)]
@@ -449,20 +450,20 @@ class Network(Model):
         return evaluate(y, t, halved, limit, middles)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the network to a file, by its suffix, whole or not at all.
+        """Write the network to a file atomically, in the format of its suffix.
 
         Raises
         ------
         FormatError
-            If the format cannot hold the network, the file cannot be written, or has an
-            unknown suffix.
+            If the format cannot hold the network, the file cannot be written, or its
+            suffix is unknown.
         """
         from clnet.formats import save
 
         save(self, path)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Plans are of this network and live on a device: copies make their own.
+        # Plans belong to this network and hold device memory: copies make their own.
         return {name: v for name, v in self.__dict__.items() if name != "_plans"}
 
     def __repr__(self) -> str:
@@ -478,15 +479,15 @@ def load(path: str | PathLike[str], *, dtype: str | None = None) -> Network:
     path : str or path
         ``.net``: FANN's network files; ``.safetensors``: clnet's own.
     dtype : {"float32", "float64"} or None
-        Type of the numbers of a ``.net`` file, which does not say it; None: float32.
+        Type of the numbers of a ``.net`` file, which does not hold it; None: float32.
 
     Raises
     ------
     FormatError
-        If the file is missing, unreadable, truncated, foreign, not supported, or has
-        an unknown suffix.
+        If the file is missing, unreadable, truncated, foreign or not supported, or its
+        suffix is unknown.
     InputError
-        If dtype is unknown, or given for a file that says its own.
+        If dtype is unknown, or given for a file that holds its own.
     """
     from clnet.formats import load_network
 

@@ -1,8 +1,8 @@
-"""Write ``parity8.net`` and ``parity8.data``: a network that tells odd from even.
+"""Write ``parity8.net`` and ``parity8.data``: a network that computes parity.
 
-Of eight inputs of 0 or 1, hidden neuron k fires if at least k are 1, and the output
-adds what fires in turn: + - + - … is 1 where the number of ones is odd. No training is
-needed, so the files can be made anew at any time, and the network makes no mistake.
+The network has eight inputs of 0 or 1. Hidden neuron k fires if at least k inputs are
+1. The output adds the hidden neurons with alternating signs: + - + - … is 1 if the
+number of ones is odd. The weights need no training, and all outputs are right.
 
     python examples/parity8.py [FOLDER]
 """
@@ -17,7 +17,7 @@ import clnet
 from clnet.formats import save_data
 
 BITS = 8
-STEEP = 20.0  # how decidedly a neuron fires
+STEEP = 20.0  # weights: large, so that sigmoids are nearly steps
 
 
 def network() -> clnet.Network:
@@ -31,7 +31,7 @@ def network() -> clnet.Network:
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
-    """Return all patterns of the bits [256, 8], and whether each is odd [256, 1]."""
+    """Return all patterns of the bits [256, 8], and their parities [256, 1]."""
     x = np.array(list(product((0.0, 1.0), repeat=BITS)))
     return x, x.sum(axis=1, keepdims=True) % 2
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-# Before OpenCL is loaded: processes that share PoCL's cache while it is cold may fail.
+# Before OpenCL is loaded: processes that share a cold cache of PoCL may fail.
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     where = os.environ.get("POCL_CACHE_DIR", str(Path.home() / ".cache" / "pocl"))
     os.environ["POCL_CACHE_DIR"] = str(Path(where) / f"tests-{worker}")
@@ -18,12 +18,12 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 
 import clnet.cli.bench  # noqa: F401  tests import clnet.benchmarks from here on
 
-EXTRA_FLAGS = "POCL_EXTRA_BUILD_FLAGS"  # PoCL's, which adds them to every build
+EXTRA_FLAGS = "POCL_EXTRA_BUILD_FLAGS"  # PoCL adds these flags to every build
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Let PoCL optimise no kernel of tests marked so, which takes half of their time.
+    """Disable PoCL's optimiser in tests marked ``unoptimised``: it is half their time.
 
     ``POCL_EXTRA_BUILD_FLAGS= pytest`` optimises these too.
     """
@@ -35,7 +35,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep tests of a file together: they have kernels in common."""
+    """Keep the tests of a file together: they share kernels."""
     from xdist.scheduler import WorkStealingScheduling
 
     return WorkStealingScheduling(config, log)
@@ -54,7 +54,7 @@ def fann_datasets() -> Path:
 
 @pytest.fixture(autouse=True, scope="session")
 def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Read and write no measured times of the user's."""
+    """Do not read or write the user's measured times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CLNET_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -62,7 +62,7 @@ def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 @pytest.fixture(autouse=True, scope="session")
 def no_waiting() -> Iterator[None]:
-    """Plan without the pauses that only exact times need."""
+    """Plan without the pauses that exact times need."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("clnet.planning.tuning.measure.WARM_UP_SECONDS", 0.0)
         patch.setattr("clnet.planning.tuning.measure.SPIN_SECONDS", 0.0)
@@ -72,7 +72,7 @@ def no_waiting() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def modelled_training() -> Iterator[None]:
-    """Let `fit` rank modelled costs: to build and measure all takes too long here."""
+    """Let `fit` rank modelled costs: building and measuring all takes too long here."""
     from clnet.planning.training_planner import plan_training
     from clnet.training import fit as training
     from clnet.training import parallel as parallel_training
@@ -85,11 +85,11 @@ def modelled_training() -> Iterator[None]:
 
 @pytest.fixture
 def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Begin with nothing remembered."""
+    """Begin with an empty store of measured times."""
     from clnet.planning.tuning import times
 
     monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
-    # What only takes time here:
+    # Pauses that tests do not need:
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr("clnet.planning.tuning.measure.WARM_UP_SECONDS", 1e-4)
     times.store_of.cache_clear()
@@ -99,7 +99,7 @@ def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure without waiting for threads that spin."""
+    """Measure without waiting for spinning threads."""
     from clnet.benchmarks import timing
 
     monkeypatch.setattr(timing, "SPIN_SECONDS", 0.0)

@@ -1,4 +1,4 @@
-"""The examples are what their script makes, and do what they say."""
+"""The examples run, and their files are those that the script writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_files_are_those_of_the_script(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_parity_is_told_without_a_mistake(dtype):
+def test_parity_is_always_right(dtype):
     net = clnet.load(EXAMPLES / "parity8.net", dtype=dtype)
     x, t = clnet.load_data(EXAMPLES / "parity8.data", dtype=dtype)
     assert len(x) == 256
@@ -33,7 +33,7 @@ def test_parity_is_told_without_a_mistake(dtype):
 
 
 @pytest.mark.parametrize("data", ["digits", "mushrooms"])
-def test_training_by_the_script(data, tmp_path, monkeypatch, capsys, request):
+def test_the_training_script(data, tmp_path, monkeypatch, capsys, request):
     arguments = []
     if data == "digits":
         pytest.importorskip("sklearn.datasets")
