@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 # Before OpenCL is loaded: processes that share a cold cache of PoCL may fail.
@@ -17,6 +18,9 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     Path(os.environ["POCL_CACHE_DIR"]).mkdir(parents=True, exist_ok=True)
 
 import clnet.cli.bench  # noqa: F401  tests import clnet.benchmarks from here on
+
+hypothesis.settings.register_profile("clnet", deadline=None)  # no test asserts a time
+hypothesis.settings.load_profile("clnet")
 
 EXTRA_FLAGS = "POCL_EXTRA_BUILD_FLAGS"  # PoCL adds these flags to every build
 

@@ -249,7 +249,7 @@ class Training:
                 words, rates[index], seed, self._steps_before(epoch), index, length
             )
             for one in validations:
-                one.run(index=index)
+                one.run(record=index)
 
     def _steps_before(self, epoch: int) -> int:
         """Return the number of steps of the first `epoch` epochs."""

@@ -199,7 +199,7 @@ class ParallelPass:
 
     def run(
         self, words: Iterable[int], rate: float, seed: int, count: int,
-        index: int = 0, epochs: int = 1,
+        record: int = 0, epochs: int = 1,
     ) -> None:
         """Train one epoch; the parameters are those of `Pass.run`."""
         keys = {f"key{i}": int(word) for i, word in enumerate(words)}
@@ -287,8 +287,8 @@ def split_program(program: Program) -> tuple[Program, Program]:
 
 def retargeted(steps: Iterable[Step], source: Device, target: Device) -> list[Step]:
     """Return the steps of one device for another of the same kind."""
-    places = dict(zip(source.places, target.places, strict=True))
+    devices = dict(zip(source.places, target.places, strict=True))
     return [
-        step if step.device is None else replace(step, device=places[step.device])
+        step if step.device is None else replace(step, device=devices[step.device])
         for step in steps
     ]

@@ -59,7 +59,7 @@ class Pass:
 
     def run(
         self, words: Iterable[int] = (), rate: float = 0.0, seed: int = 0,
-        count: int = 0, index: int = 0, epochs: int = 1,
+        count: int = 0, record: int = 0, epochs: int = 1,
     ) -> None:
         """Enqueue an epoch, or several (see `fuses_epochs`).
 
@@ -73,19 +73,19 @@ class Pass:
             Seed of the optimiser's random numbers.
         count : int
             Steps taken before.
-        index : int
+        record : int
             Row of the epoch's totals in `totals`.
         epochs : int
             Number of epochs; their totals take consecutive rows.
         """
         self._replay.session.settle()  # another pass may be in flight
-        self._replay.select_place(self._totals, index)
+        self._replay.select_place(self._totals, record)
         self._replay.set(rate=rate, seed=seed & 0xFFFFFFFF)
         self._replay.set(**{f"key{i}": int(word) for i, word in enumerate(words)})
         if epochs == 1:
             self._replay.run_pass(len(self._data), count)
         else:
-            self._replay.run_epochs(len(self._data), count, epochs, index)
+            self._replay.run_epochs(len(self._data), count, epochs, record)
 
     def totals(self, count: int = 1) -> Array:
         """Wait for the epochs, and return their totals [count, 6] (`Tally`)."""

@@ -255,14 +255,14 @@ def test_explain(clnet_command, unmeasured):
 
 
 def test_explain_and_tune_pass_their_arguments_on(clnet_command, monkeypatch):
-    asked = []
+    calls = []
 
     class FakePlan:
         def explain(self):
-            return f"plan {len(asked)}"
+            return f"plan {len(calls)}"
 
     def compile_network(self, device=None, batch=1, *, tune=None, **rest):
-        asked.append((device, batch, tune))
+        calls.append((device, batch, tune))
         return FakePlan()
 
     monkeypatch.setattr(Network, "compile", compile_network)
@@ -271,7 +271,7 @@ def test_explain_and_tune_pass_their_arguments_on(clnet_command, monkeypatch):
     out = ok(clnet_command("tune a.net --batch 1,5 --device 0:0"))
     assert out == "plan 3\nplan 4\n"
     ok(clnet_command("tune a.net"))
-    assert asked == [(None, 1, None), ("gpu", 7, True), ("0:0", 1, True),
+    assert calls == [(None, 1, None), ("gpu", 7, True), ("0:0", 1, True),
                      ("0:0", 5, True), (None, 1, True), (None, 32, True)]
 
 

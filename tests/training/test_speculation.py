@@ -87,7 +87,7 @@ def test_results_are_those_of_single_epochs(speculate, on, options):
     assert found[0] == found[1]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.sets(st.integers(1, EPOCHS)), st.sets(st.integers(1, EPOCHS)),
     st.integers(1, EPOCHS), st.integers(2, 9),
