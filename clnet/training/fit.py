@@ -107,29 +107,29 @@ class Training:
 
         program = lowered(network)
         self._trained: Model = network  # or a view of it in other storage formats
-        self._training: Pass | ParallelPass
+        self._pass: Pass | ParallelPass
         if len(setup.devices) == 1:
             plan = plan_training(
                 network, program, setup.devices[0], batch, lowered=lowered,
                 search=search,
             )
             self._trained = plan.network
-            self._train_state = self._train_states(state)
-            self._training = Pass(self._sessions[0], plan, data, self._train_state[0])
+            self._train_state = self._make_train_states(state)
+            self._pass = Pass(self._sessions[0], plan, data, self._train_state[0])
             sharing = [1]
         else:
-            self._train_state = self._train_states(state)
-            self._training = ParallelPass(
+            self._train_state = self._make_train_states(state)
+            self._pass = ParallelPass(
                 network, program, data, batch, setup.devices, self._train_state, search
             )
-            sharing = self._training.shares
+            sharing = self._pass.shares
         self.history.plan = self.explain()
         self._validations = [] if setup.validation is None else list(
             self._validation_passes(setup, setup.validation, sharing, search)
         )
         self._validation_samples = len(setup.validation or ())
 
-    def _train_states(self, state: TrainingState) -> list[TrainState]:
+    def _make_train_states(self, state: TrainingState) -> list[TrainState]:
         """Return a state on each device, in the layout of the trained network."""
         trained = self._trained
         relayout = trained.relayout if isinstance(trained, NetworkView) else None
@@ -182,7 +182,7 @@ class Training:
 
     def explain(self) -> str:
         """Return how a step is computed, and why, as `Plan.explain` does."""
-        return self._training.explain()
+        return self._pass.explain()
 
     def update_network(self) -> None:
         """Copy the present parameters to the network."""
@@ -211,7 +211,7 @@ class Training:
             self._enqueue(segment)
             records = self._records(length)
             finite = all(trained.finite for trained, _ in records)
-            if not finite and self._training.recovered():
+            if not finite and self._pass.recovered():
                 self.history.plan = self.explain()
                 self._restore(first)
                 self._enqueued = first
@@ -229,7 +229,7 @@ class Training:
     def _enqueue(self, segment: _Segment) -> None:
         """Take a snapshot and enqueue a segment, with the validation of each epoch."""
         length = len(segment.rates)
-        self._train_state[0].keep(whole=length > 1 or self._training.may_fail)
+        self._train_state[0].keep(whole=length > 1 or self._pass.may_fail)
         self._segments = [segment, self._segments[0]]
         self._enqueued = segment.first + length
         self._run(segment.first, segment.rates, self._validations)
@@ -240,12 +240,12 @@ class Training:
         """Enqueue an epoch for each rate, all in one run if nothing comes between."""
         seed, length = self._state.seed, 1
         uniform = len(set(rates)) == 1 and not self._shuffled and not validations
-        if uniform and self._training.fuses_epochs:
+        if uniform and self._pass.fuses_epochs:
             length = len(rates)
         for index in range(0, len(rates), length):
             epoch = first + index
             words = key(seed, epoch) if self._shuffled else ()
-            self._training.run(
+            self._pass.run(
                 words, rates[index], seed, self._steps_before(epoch), index, length
             )
             for one in validations:
@@ -258,7 +258,7 @@ class Training:
     def _records(self, count: int) -> list[tuple[Measures, Measures | None]]:
         """Wait for the segment's epochs, and return their measures."""
         n_out = self.network.n_out
-        found = measures(self._training.totals(count), self._samples, n_out)
+        found = measures(self._pass.totals(count), self._samples, n_out)
         if not self._validations:
             return [(trained, None) for trained in found]
         totals = np.sum([one.totals(count) for one in self._validations], axis=0)
@@ -281,7 +281,7 @@ class Training:
         self._train_state[0].restore(number)
         segment = self._segments[number]
         self._run(segment.first, segment.rates[: epoch - segment.first])
-        if self._training.recovered():
+        if self._pass.recovered():
             self._restore(epoch)
 
     def finish(self) -> None:
