@@ -214,16 +214,16 @@ class Network(Model):
         self, devices: Devices, batch: int, precision: str = PRECISIONS[0]
     ) -> Plan | ParallelPlan:
         """Return the plan that `predict` uses, from a cache of recent ones."""
-        from clnet.planning.inference import PLANS, places, plan_on
+        from clnet.planning.inference import MAX_CACHED_PLANS, plan_on, resolve_devices
 
-        key = (places(devices), batch, precision)
+        key = (resolve_devices(devices), batch, precision)
         plan = self._plans.get(key)
         if plan is None:
             plan = plan_on(self, key[0], batch, precision)
             self._plans[key] = plan
         with suppress(KeyError):  # another thread may have evicted it
             self._plans.move_to_end(key)
-            while len(self._plans) > PLANS:
+            while len(self._plans) > MAX_CACHED_PLANS:
                 self._plans.popitem(last=False)
         return plan
 

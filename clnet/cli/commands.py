@@ -61,7 +61,7 @@ def predict(arguments: argparse.Namespace) -> int:
     from clnet import InputError, load, load_data
     from clnet.cli.summary import evaluation_rows, pairs
     from clnet.formats import check_save_data, save_data
-    from clnet.planning.inference import places, plan_on
+    from clnet.planning.inference import plan_on, resolve_devices
     from clnet.runtime.data_parallel import ParallelPlan
     from clnet.runtime.plan import Plan
 
@@ -81,7 +81,7 @@ def predict(arguments: argparse.Namespace) -> int:
             f"{network.n_out} as in {arguments.network}"
         )
     batch = arguments.batch or min(len(x), LARGEST_BATCH)
-    chosen = places(devices_of(arguments.device))
+    chosen = resolve_devices(devices_of(arguments.device))
     if arguments.profile and not isinstance(chosen, str) and len(chosen) > 1:
         raise InputError(f"--profile is for one device, not for {len(chosen)}")
     plan = plan_on(network, chosen, batch, arguments.precision, sys.stderr.isatty())

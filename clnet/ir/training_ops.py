@@ -24,7 +24,7 @@ RECORD = ("loss", "squared error", "bit fails")
 
 SCALARS = (
     "first", "samples", "seen", "fresh", "rate", "count", "seed", "key", "steps",
-    "place", "apart",
+    "record_offset", "record_stride",
 )
 """What is set from step to step: the number of the batch's first sample in the epoch's
 order, its samples, those of the epoch so far with it, whether the totals start anew,

@@ -199,6 +199,6 @@ def phases(launches: Iterable[Launch]) -> tuple[list[Launch], list[Launch]]:
     )
 
 
-def may_fail(launches: Iterable[Launch]) -> bool:
+def may_time_out(launches: Iterable[Launch]) -> bool:
     """Return whether waits between work-groups may time out and make results NaN."""
     return any(TimeoutFlag() in launch.arguments for launch in launches)

@@ -114,7 +114,7 @@ class Memory:
         """Copy another buffer of the same size, after all enqueued commands."""
         import pyopencl as cl
 
-        session.settle()
+        session.barrier()
         if self.array is not None:
             session.finish()
             self.array[:] = other.array

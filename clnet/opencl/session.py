@@ -75,7 +75,7 @@ class Session:
         for queue in self.queues.values():
             queue.finish()
 
-    def settle(self) -> None:
+    def barrier(self) -> None:
         """Order later commands after all enqueued ones.
 
         One in-order queue does so itself; several are waited for.
@@ -101,7 +101,7 @@ _session = cache(Session)
 _lock = threading.Lock()
 
 
-def failed(device: Device, error: BaseException, *others: Device) -> DeviceError:
+def device_error(device: Device, error: BaseException, *others: Device) -> DeviceError:
     """Return the error of a device, or one of several, that failed at run time."""
     names = " or ".join(one.name for one in (device, *others))
     return DeviceError(f"{names} failed while running: {error}")

@@ -30,7 +30,7 @@ Where = str | tuple[Device, ...]
 """`FASTEST`, or the devices of a plan."""
 
 SEARCH_SECONDS = 5.0  # limit of measuring for `predict`, which then takes the best
-PLANS = 16  # cached by a network for `predict`
+MAX_CACHED_PLANS = 16  # cached by a network for `predict`
 
 PlanFor = Callable[[Where, int, str], Plan | ParallelPlan]
 """A function from devices, batch size and precision to a plan."""
@@ -66,7 +66,7 @@ def compile_network(
     return planner(find_device(device)).plan()
 
 
-def places(devices: Devices) -> Where:
+def resolve_devices(devices: Devices) -> Where:
     """Return the named devices, or `FASTEST`."""
     return FASTEST if is_fastest(devices) else device_list(devices)
 
@@ -129,7 +129,7 @@ def _outputs(
         )
     if rows.shape[0] == 0:
         raise InputError("x has no sample: give at least one")
-    where = places(device)
+    where = resolve_devices(device)
     length = CHUNK * (1 if isinstance(where, str) else len(where))
     if rows.shape[0] <= length:
         chunk = as_numbers("x", rows, network.dtype)
@@ -145,11 +145,11 @@ def _outputs(
 
     # Double buffering: while the device computes a chunk, the host copies the inputs of
     # the next one and the outputs of the one before.
-    with whole.turns:
+    with whole.alternation:
         try:
             for number, start in enumerate(range(0, rows.shape[0], length)):
                 chunk = as_numbers("x", rows[start : start + length], network.dtype)
-                plan = whole.double() if number % 2 else whole
+                plan = whole.twin() if number % 2 else whole
                 if len(chunk) < length:
                     plan = plan_for(where, len(chunk), precision)
                 if in_flight and in_flight[0][0] is plan:

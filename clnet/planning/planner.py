@@ -25,7 +25,7 @@ from clnet.ir.lowering import lower
 from clnet.ir.ops import Program, Span
 from clnet.nn.model import Model
 from clnet.opencl.device import Device
-from clnet.opencl.launch import may_fail
+from clnet.opencl.launch import may_time_out
 from clnet.planning.candidates import eligible
 from clnet.planning.cover import (
     Candidate,
@@ -136,7 +136,7 @@ class Planner:
 
         def fallback_steps() -> tuple[Step, ...]:
             independent = [
-                c for c in on_device if not may_fail(
+                c for c in on_device if not may_time_out(
                     c.step.variant.launches(c.step.span, c.step.config, self.device)
                 )
             ]

@@ -62,7 +62,7 @@ def shares(n: int, speeds: Sequence[float]) -> list[int]:
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def least_seconds(run: Callable[[], object]) -> float:
+def min_seconds(run: Callable[[], object]) -> float:
     """Return the minimum time of some runs, in seconds, after one to warm up."""
     run()
     seconds = []
@@ -73,7 +73,7 @@ def least_seconds(run: Callable[[], object]) -> float:
     return min(seconds)
 
 
-def told(devices: Sequence[Device], counts: Sequence[int], what: str) -> str:
+def shares_text(devices: Sequence[Device], counts: Sequence[int], what: str) -> str:
     """Return the devices' shares in words, for `explain`."""
     rows = [
         f"{count} of {sum(counts)} {what} on {device.index} {device.name}"
@@ -104,7 +104,7 @@ class ParallelPlan:
     shares : list of int
         Samples of each device, in the order of the rows: equal for devices that are
         alike, else in proportion to their speeds on equal shares.
-    turns : threading.Lock
+    alternation : threading.Lock
         As of `Plan`.
     """
 
@@ -131,8 +131,8 @@ class ParallelPlan:
                 self._plans.append((plan(device, count), rows))
             first += count
         self._lock = threading.Lock()
-        self._double: ParallelPlan | None = None
-        self.turns = threading.Lock()
+        self._twin: ParallelPlan | None = None
+        self.alternation = threading.Lock()
 
     @property
     def _start_order(self) -> list[tuple[Plan, slice]]:
@@ -141,7 +141,7 @@ class ParallelPlan:
 
     def explain(self) -> str:
         """Return the devices' shares, and the explanation of each plan."""
-        parts = [told(self.devices, self.shares, "samples")]
+        parts = [shares_text(self.devices, self.shares, "samples")]
         return "\n\n".join([*parts, *(plan.explain() for plan, _ in self._plans)])
 
     def __call__(self, x: Array, out: Array | None = None) -> Array:
@@ -191,17 +191,17 @@ class ParallelPlan:
             self._lock.release()
         return out
 
-    def double(self) -> ParallelPlan:
+    def twin(self) -> ParallelPlan:
         """Return a second plan for double buffering, as `Plan.double` does."""
-        if self._double is None:
-            doubles = [(plan.double(), rows) for plan, rows in self._plans]
-            self._double = self
-            if all(plan.double() is not plan for plan, _ in self._plans):
-                self._double = copy(self)
-                self._double._plans, self._double._lock = doubles, threading.Lock()
-        return self._double
+        if self._twin is None:
+            doubles = [(plan.twin(), rows) for plan, rows in self._plans]
+            self._twin = self
+            if all(plan.twin() is not plan for plan, _ in self._plans):
+                self._twin = copy(self)
+                self._twin._plans, self._twin._lock = doubles, threading.Lock()
+        return self._twin
 
 
 def _seconds(plan: Plan) -> float:
     x = np.zeros((plan.batch, plan.network.n_in), plan.network.dtype)
-    return least_seconds(lambda: plan(x))
+    return min_seconds(lambda: plan(x))

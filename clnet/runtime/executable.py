@@ -264,7 +264,7 @@ class Executable(Binding):
         self.session.finish()
         return Trace([event for event in events if event is not None], seconds)
 
-    def failed(self, result: Array) -> bool:
+    def result_timed_out(self, result: Array) -> bool:
         """Return whether a kernel's wait timed out and made results of the run NaN.
 
         The flag is read only if the result has NaN: a read takes as long as a launch.

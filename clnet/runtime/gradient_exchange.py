@@ -74,17 +74,17 @@ class GradientExchange:
                     set_scalar(self._kernel, index, np.int32, argument)
 
     @property
-    def pieces(self) -> int:
+    def chunks(self) -> int:
         """Number of chunks."""
         return len(self._chunks)
 
-    def fetch(self) -> None:
+    def start_download(self) -> None:
         """Start the download of the gradients, after all enqueued steps."""
         import pyopencl as cl
 
         self._staged.reverse()
         if self._gradients.array is None:
-            self._session.settle()  # the steps may be on another queue
+            self._session.barrier()  # the steps may be on another queue
             self._downloads = [
                 cl.enqueue_copy(
                     self._session.queue, self._staged[0][chunk],
@@ -96,7 +96,7 @@ class GradientExchange:
         for queue in self._session.queues.values():
             queue.flush()
 
-    def fetched(self, number: int) -> Array:
+    def downloaded(self, number: int) -> Array:
         """Wait for a chunk of the gradients, and return it; chunk 0 comes first.
 
         It stays valid until the download after the next one.
@@ -109,7 +109,7 @@ class GradientExchange:
             staged[...] = shared[: staged.nbytes].view(staged.dtype)
         return staged[self._chunks[number]]
 
-    def take(self, number: int, arrays: Sequence[Array]) -> None:
+    def start_upload(self, number: int, arrays: Sequence[Array]) -> None:
         """Start the upload of a chunk of the other devices' gradients, in their order.
 
         A queue of its own overlaps it with the downloads of later chunks.
@@ -132,7 +132,7 @@ class GradientExchange:
         if self._upload_queue is not None:
             self._upload_queue.flush()
 
-    def add(self, before: int, own: bool, after: int) -> None:
+    def reduce(self, before: int, own: bool, after: int) -> None:
         """Replace the gradients by the sum, before the steps that are enqueued next.
 
         Parameters
@@ -153,4 +153,4 @@ class GradientExchange:
             self._launch.local_size, wait_for=self._uploads,
         )
         self._sums, self._uploads = [done], []
-        self._session.settle()
+        self._session.barrier()

@@ -19,9 +19,9 @@ from clnet.errors import ClnetWarning, InputError, OutOfMemoryError
 from clnet.ir.lowering import lower
 from clnet.nn.model import Model
 from clnet.opencl.device import Device
-from clnet.opencl.launch import may_fail
+from clnet.opencl.launch import may_time_out
 from clnet.opencl.memory import copy_rows
-from clnet.opencl.session import failed, session
+from clnet.opencl.session import device_error, session
 from clnet.runtime.binding import Step
 from clnet.runtime.device_arrays import (
     check_device_array,
@@ -59,7 +59,7 @@ class Plan:
 
     Attributes
     ----------
-    turns : threading.Lock
+    alternation : threading.Lock
         Held while a caller alternates between this plan and its `double`.
     """
 
@@ -83,8 +83,8 @@ class Plan:
         self._fallback_steps = fallback_steps
         self._on_device: Executable | None = None
         self._lock = threading.Lock()
-        self._double: Plan | None = None
-        self.turns = threading.Lock()
+        self._twin: Plan | None = None
+        self.alternation = threading.Lock()
         program = lower(network)
         self._input, self._output = program.input, program.output
         self._dtype = np.dtype(network.dtype)
@@ -146,7 +146,7 @@ class Plan:
                 self._executable.run()
                 y = self._outputs(out)
             except self._session.errors as error:
-                raise failed(self.device, error) from error
+                raise device_error(self.device, error) from error
         return y if rank == 2 else y[0]
 
     def start(self, x: Array) -> None:
@@ -173,7 +173,7 @@ class Plan:
         except BaseException as error:
             self._lock.release()
             if isinstance(error, self._session.errors):
-                raise failed(self.device, error) from error
+                raise device_error(self.device, error) from error
             raise
 
     def finish(self, out: Array | None = None) -> Array:
@@ -193,25 +193,25 @@ class Plan:
             self._executable.finish()
             return self._outputs(out)
         except self._session.errors as error:
-            raise failed(self.device, error) from error
+            raise device_error(self.device, error) from error
         finally:
             self._lock.release()
 
-    def double(self) -> Plan:
+    def twin(self) -> Plan:
         """Return a second plan of the same steps, for double buffering.
 
         It has memory of its own, so that calls of the two overlap. It is this plan
         itself where memory runs out, or on a CPU, where overlap gains nothing.
         """
-        if self._double is None:
-            self._double = self
+        if self._twin is None:
+            self._twin = self
             if self.device.type != "cpu":
                 with suppress(OutOfMemoryError):
-                    self._double = Plan(
+                    self._twin = Plan(
                         self.network, self.device, self.batch, self.steps,
                         self._device_steps, self._fallback_steps, self._explanation,
                     )
-        return self._double
+        return self._twin
 
     def _outputs(self, out: Array | None) -> Array:
         """Return the outputs of the last run, recomputed by the fallback if it failed.
@@ -221,7 +221,7 @@ class Plan:
         fallback.
         """
         y = self._executable.result(self._output.name, out)
-        if not self._executable.failed(y):
+        if not self._executable.result_timed_out(y):
             return y
         x = self._x.copy()
         self._fall_back(self.steps)
@@ -233,7 +233,7 @@ class Plan:
         """Replace the steps, of which some timed out, by the fallback, and warn."""
         names = ", ".join(
             step.variant.name for step in steps
-            if step.device is not None and may_fail(
+            if step.device is not None and may_time_out(
                 step.variant.launches(step.span, step.config, step.device)
             )
         )
@@ -289,7 +289,7 @@ class Plan:
                     self._run_on_device(x, out)
                 order_arrays_after(self.queue, x, out)
             except self._session.errors as error:
-                raise failed(self.device, error) from error
+                raise device_error(self.device, error) from error
         return out if x.ndim == 2 else out.reshape(self._output.width)
 
     def _run_on_device(self, x: Any, out: Any) -> Executable:

@@ -11,7 +11,7 @@ from tabulate import tabulate
 
 from clnet.ir.lowering import lower
 from clnet.opencl.memory import copy_rows
-from clnet.opencl.session import failed, session
+from clnet.opencl.session import device_error, session
 from clnet.runtime.executable import NANOSECOND, Executable
 from clnet.runtime.plan import Plan
 
@@ -90,7 +90,7 @@ def call_times(plan: Plan, x: NDArray[Any]) -> CallTimes:
             for _ in range(1 + ROUNDS)
         ][1:]  # the first call uploads the parameters
     except profiled.errors as error:
-        raise failed(plan.device, error) from error
+        raise device_error(plan.device, error) from error
     return sorted(found, key=lambda times: times.wall)[ROUNDS // 2]
 
 

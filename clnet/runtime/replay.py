@@ -71,7 +71,7 @@ class Replay(Binding):
 
     Attributes
     ----------
-    many_at_once, many_epochs : bool
+    multi_step, multi_epoch : bool
         Whether all launches can do many steps per run, and steps of several epochs.
     """
 
@@ -109,12 +109,12 @@ class Replay(Binding):
             self._append_waits()
         else:
             self._order_after_busy(steps[0], first)  # of the next run
-        self.many_at_once, self.many_epochs = (
+        self.multi_step, self.multi_epoch = (
             all(
                 any(isinstance(a, Scalar) and a.name == name for a in call.arguments)
                 for call in calls if not call.standby
             )
-            for name in ("steps", "apart")
+            for name in ("steps", "record_stride")
         )
         flops = sum(span_flops(step.span) for step in steps)
         self._max_steps = max(1, RUN_FLOPS // max(flops, 1))
@@ -165,7 +165,7 @@ class Replay(Binding):
         """
         batch = self.batch
         steps = -(-samples // batch)
-        per_run = min(steps, self._max_steps) if self.many_at_once else 1
+        per_run = min(steps, self._max_steps) if self.multi_step else 1
         for number in range(0, steps, per_run):
             first = number * batch
             left = samples - first
@@ -177,9 +177,9 @@ class Replay(Binding):
             self.run()
         return steps
 
-    def epochs_a_run(self, samples: int) -> int:
+    def epochs_per_run(self, samples: int) -> int:
         """Return how many epochs of so many samples one run can do; 0: none."""
-        return self._max_steps // -(-samples // self.batch) if self.many_epochs else 0
+        return self._max_steps // -(-samples // self.batch) if self.multi_epoch else 0
 
     def run_epochs(
         self, samples: int, count: int, epochs: int, record: int = 0
@@ -196,13 +196,13 @@ class Replay(Binding):
             Index of the first epoch's record of the totals: see `spread`.
         """
         steps = -(-samples // self.batch)
-        per_run = self.epochs_a_run(samples)
+        per_run = self.epochs_per_run(samples)
         for number in range(0, epochs, per_run):
             self.set(
                 first=0, samples=samples, seen=min(self.batch, samples), fresh=True,
                 count=count + number * steps,
                 steps=min(per_run, epochs - number) * steps,
-                place=(record + number) * self._numbers.get("apart", 0),
+                record_offset=(record + number) * self._numbers.get("record_stride", 0),
             )
             self.run()
 
@@ -220,27 +220,27 @@ class Replay(Binding):
         flat = memory.read(self.session, rows * value.stride, self.dtype)
         return flat.reshape(rows, value.stride)[:, : value.width]
 
-    def spread(self, value: Value, records: int) -> None:
-        """Give a value an array of records; `select_place` chooses the current one."""
+    def add_records(self, value: Value, records: int) -> None:
+        """Give a value an array of records; `select_record` chooses the current one."""
         rows = value.height(self.batch)
         item = np.dtype(self.dtype).itemsize
         size = rows * value.stride * item
         pitch = round_up(size, sub_buffer_alignment(self.session))
         memory = Memory(self.session, records * pitch)
         arguments = [memory.sub_buffer(i * pitch, size) for i in range(records)]
-        if self.many_epochs:  # kernels address the records themselves
+        if self.multi_epoch:  # kernels address the records themselves
             arguments = [memory.argument] * records
-            self.set(apart=pitch // item)
+            self.set(record_stride=pitch // item)
         self._records[value.name] = _Records(memory, pitch // item, arguments)
 
-    def select_place(self, value: Value, record: int) -> None:
+    def select_record(self, value: Value, record: int) -> None:
         """Choose the record of a value that the steps enqueued next use."""
         argument = self._records[value.name].arguments[record]
-        self.set(place=record * self._numbers.get("apart", 0))
+        self.set(record_offset=record * self._numbers.get("record_stride", 0))
         for kernel, index in self._uses[value.name]:
             kernel.set_arg(index, argument)
 
-    def read_places(self, value: Value, count: int) -> Array:
+    def read_records(self, value: Value, count: int) -> Array:
         """Wait for all steps, and return a value's first records [count, width]."""
         memory, stride, _ = self._records[value.name]
         if memory.array is not None or len(self.session.queues) > 1:
@@ -251,7 +251,7 @@ class Replay(Binding):
         return rows[:, : value.width]
 
     @property
-    def may_fail(self) -> bool:
+    def may_time_out(self) -> bool:
         """Whether kernels wait for other work-groups, with a timeout."""
         return self._timeout_flag is not None
 

@@ -62,27 +62,27 @@ class TrainState:
             self.state.write(session, state)
 
     @property
-    def keeps_states(self) -> bool:
+    def can_snapshot_state(self) -> bool:
         """Whether there is memory for snapshots of the state."""
         return bool(self._state_snapshots) or self._session.free >= 2 * self._state_size
 
-    def keep(self, whole: bool) -> None:
+    def snapshot(self, with_state: bool) -> None:
         """Take a snapshot after all enqueued steps; the last two are stored.
 
         Parameters
         ----------
-        whole : bool
+        with_state : bool
             Whether it includes the state, so that training can resume from it.
         """
-        if whole and not self._state_snapshots:
+        if with_state and not self._state_snapshots:
             self._state_snapshots = [
                 Memory(self._session, self._state_size) for _ in range(2)
             ]
         for newest_first in (self._snapshots, self._state_snapshots, self._has_state):
             newest_first.reverse()
-        self._has_state[0] = whole
+        self._has_state[0] = with_state
         self._snapshots[0].copy_from(self._session, self.parameters)
-        if whole:
+        if with_state:
             self._state_snapshots[0].copy_from(self._session, self.state)
 
     def restore(self, number: int) -> None:

@@ -27,7 +27,7 @@ from clnet.nn.optimisers import Optimiser
 from clnet.nn.random import key
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import device as find_device
-from clnet.opencl.session import failed, session
+from clnet.opencl.session import device_error, session
 from clnet.planning.format_planner import NetworkView
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning.search import Search
@@ -201,7 +201,7 @@ class Training:
         last, seconds = self._epoch + count, inf
         while self._epoch < last:
             first, length = self._epoch, 1
-            if self._speculates and self._train_state[0].keeps_states:
+            if self._speculates and self._train_state[0].can_snapshot_state:
                 length = max(1, min(
                     MAX_EPOCHS, last - first, self._unobserved,
                     int(SPECULATION_SECONDS / seconds),
@@ -229,7 +229,7 @@ class Training:
     def _enqueue(self, segment: _Segment) -> None:
         """Take a snapshot and enqueue a segment, with the validation of each epoch."""
         length = len(segment.rates)
-        self._train_state[0].keep(whole=length > 1 or self._pass.may_fail)
+        self._train_state[0].snapshot(with_state=length > 1 or self._pass.may_time_out)
         self._segments = [segment, self._segments[0]]
         self._enqueued = segment.first + length
         self._run(segment.first, segment.rates, self._validations)
@@ -348,7 +348,7 @@ def fit(network: Model, setup: TrainingSetup, progress: bool) -> History:
                 callback.end(training)
         training.finish()
     except errors as error:
-        raise failed(setup.devices[0], error, *setup.devices[1:]) from error
+        raise device_error(setup.devices[0], error, *setup.devices[1:]) from error
     network.fann = setup.fann
     return training.history
 

@@ -25,7 +25,7 @@ from clnet.opencl.session import session
 from clnet.planning.training_planner import TrainingPlan, plan_training
 from clnet.planning.tuning.search import Search
 from clnet.runtime.binding import Step
-from clnet.runtime.data_parallel import alike, least_seconds, shares, told
+from clnet.runtime.data_parallel import alike, min_seconds, shares, shares_text
 from clnet.runtime.gradient_exchange import GradientExchange
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
@@ -89,7 +89,7 @@ class _Worker:
             steps=1,
         )
         self.replay.run()
-        self.exchange.fetch()
+        self.exchange.start_download()
         return True
 
     def totals(self) -> Array:
@@ -159,7 +159,7 @@ class ParallelPass:
         self._workers = self._make_workers()
         if not self._alike:
             speeds = [
-                count / least_seconds(partial(self._try, worker))
+                count / min_seconds(partial(self._try, worker))
                 for worker, count in zip(self._workers, self.shares, strict=True)
             ]
             self._plans.clear()
@@ -184,14 +184,14 @@ class ParallelPass:
 
     def explain(self) -> str:
         """Return the devices' shares, and how a step is computed, and why that way."""
-        texts = [told(self._devices, self.shares, "samples of a batch")]
+        texts = [shares_text(self._devices, self.shares, "samples of a batch")]
         texts += [plan.explain() for plan in self._plans.values()]
         updating = "every device" if self._alike else self._devices[0].name
         texts.append(f"the update, on {updating}\n\n{self._update_plan.explain()}")
         return "\n\n".join(texts)
 
     fuses_epochs = False
-    may_fail = False  # no kernel of a program of gradients alone waits for groups
+    may_time_out = False  # no kernel of a program of gradients alone waits for groups
 
     def recovered(self) -> bool:
         """Return False: no kernel can time out."""
@@ -221,22 +221,22 @@ class ParallelPass:
     def _step(self, first: int, samples: int, count: int) -> None:
         busy = {w.exchange for w in self._workers if w.run(first, samples, count)}
         senders = [i for i, one in enumerate(self._exchanges) if one in busy]
-        for piece in range(self._exchanges[0].pieces):
-            found = {i: self._exchanges[i].fetched(piece) for i in senders}
+        for piece in range(self._exchanges[0].chunks):
+            found = {i: self._exchanges[i].downloaded(piece) for i in senders}
             for number, _ in enumerate(self._updates):
-                self._exchanges[number].take(
+                self._exchanges[number].start_upload(
                     piece, [found[i] for i in senders if i != number]
                 )
         for number, update in enumerate(self._updates):
             if self._totals is not None:
                 update.write(self._totals, self.totals())
-            self._exchanges[number].add(
+            self._exchanges[number].reduce(
                 sum(i < number for i in senders), number in senders,
                 sum(i > number for i in senders),
             )
             update.set(samples=samples, seen=first + samples, count=count)
             update.run()
-            update.session.settle()
+            update.session.barrier()
         if not self._alike:
             parameters, _ = self._train_state[0].values()
             for train_state in self._train_state[1:]:
@@ -270,8 +270,8 @@ class ParallelPass:
 
     def _try(self, worker: _Worker) -> None:
         worker.run(0, self._batch, 0)
-        for piece in range(worker.exchange.pieces):
-            worker.exchange.fetched(piece)
+        for piece in range(worker.exchange.chunks):
+            worker.exchange.downloaded(piece)
 
 
 def split_program(program: Program) -> tuple[Program, Program]:

@@ -53,7 +53,7 @@ class Pass:
         self._replay = Replay(
             self._session, plan.steps, plan.network.layout, self._train_state
         )
-        self._replay.spread(self._totals, MAX_EPOCHS)
+        self._replay.add_records(self._totals, MAX_EPOCHS)
         for value, array in zip(plan.program.inputs, self._data.arrays, strict=True):
             self._replay.write(value, array)
 
@@ -78,8 +78,8 @@ class Pass:
         epochs : int
             Number of epochs; their totals take consecutive rows.
         """
-        self._replay.session.settle()  # another pass may be in flight
-        self._replay.select_place(self._totals, record)
+        self._replay.session.barrier()  # another pass may be in flight
+        self._replay.select_record(self._totals, record)
         self._replay.set(rate=rate, seed=seed & 0xFFFFFFFF)
         self._replay.set(**{f"key{i}": int(word) for i, word in enumerate(words)})
         if epochs == 1:
@@ -89,17 +89,17 @@ class Pass:
 
     def totals(self, count: int = 1) -> Array:
         """Wait for the epochs, and return their totals [count, 6] (`Tally`)."""
-        return self._replay.read_places(self._totals, count)
+        return self._replay.read_records(self._totals, count)
 
     @property
     def fuses_epochs(self) -> bool:
         """Whether one run computes several epochs of the same order and rate."""
-        return self._replay.epochs_a_run(len(self._data)) > 0
+        return self._replay.epochs_per_run(len(self._data)) > 0
 
     @property
-    def may_fail(self) -> bool:
+    def may_time_out(self) -> bool:
         """Whether kernels wait for other work-groups, and may time out."""
-        return self._replay.may_fail
+        return self._replay.may_time_out
 
     def recovered(self) -> bool:
         """Wait for the epochs; if kernels timed out, switch to a fallback plan.

@@ -71,14 +71,14 @@ def test_a_case_counts_parameters_bytes_and_operations(case):
     train_state = 4 * case.parameters * (1 + case.optimiser.slots)
     data = 4 * case.samples * (5 + 3)
     assert case.footprint == data + train_state
-    epochs_a_run = {"100 epochs": 100, "epoch": 1, "step": 1 / case.steps}[case.basis]
+    epochs_per_run = {"100 epochs": 100, "epoch": 1, "step": 1 / case.steps}[case.basis]
     epoch = data + case.steps * 2 * train_state
-    assert case.bytes == pytest.approx(epochs_a_run * epoch)
+    assert case.bytes == pytest.approx(epochs_per_run * epoch)
     weights, first = 5 * 7 + 7 * 3, 5 * 7
     sample = 2 * (3 * weights - first) + 8 * (7 + 3)
     epoch = case.samples * sample + 4 * case.steps * case.parameters
-    assert case.flops == pytest.approx(epochs_a_run * epoch)
-    assert case.runs == pytest.approx(case.epochs / epochs_a_run)
+    assert case.flops == pytest.approx(epochs_per_run * epoch)
+    assert case.runs == pytest.approx(case.epochs / epochs_per_run)
 
 
 def test_steps_count_the_last_smaller_one():

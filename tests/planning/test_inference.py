@@ -156,7 +156,7 @@ def test_a_copy_predicts_by_its_own_parameters(small_chunks, copied):
 
 
 def test_a_few_plans_are_cached(small_chunks, monkeypatch):
-    monkeypatch.setattr(inference, "PLANS", 2)
+    monkeypatch.setattr(inference, "MAX_CACHED_PLANS", 2)
     network = Network.mlp([5, 3], seed=1)
     x = inputs(network, 3)
     for batch in (1, 2, 3, 1, 2):
@@ -168,7 +168,7 @@ def test_a_few_plans_are_cached(small_chunks, monkeypatch):
 
 
 def test_the_least_recently_used_plan_is_evicted(small_chunks, monkeypatch):
-    monkeypatch.setattr(inference, "PLANS", 2)
+    monkeypatch.setattr(inference, "MAX_CACHED_PLANS", 2)
     network = Network.mlp([5, 3], seed=1)
     often = network.plan_for(CPU, 1)
     for batch in (2, 3, 4):
@@ -177,7 +177,8 @@ def test_the_least_recently_used_plan_is_evicted(small_chunks, monkeypatch):
 
 
 def test_threads_may_predict_at_once(small_chunks, monkeypatch):
-    monkeypatch.setattr(inference, "PLANS", 2)  # so that they evict each other's
+    # Few, so that they evict each other's.
+    monkeypatch.setattr(inference, "MAX_CACHED_PLANS", 2)
     network = Network.mlp([5, 7, 3], seed=1)
     wrong = []
 

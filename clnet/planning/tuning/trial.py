@@ -108,7 +108,7 @@ class Trial:
         batch, samples = replay.batch, self._samples(replay.batch)
 
         def run(steps: int) -> int:
-            epochs = replay.epochs_a_run(samples) if samples == batch else 0
+            epochs = replay.epochs_per_run(samples) if samples == batch else 0
             if epochs > 1 and steps > 1:
                 count = min(epochs, steps)
                 replay.run_epochs(samples, 0, count)
@@ -118,7 +118,7 @@ class Trial:
             return count
 
         count = run(1)  # includes launches that depend on the data alone
-        if replay.many_at_once:
+        if replay.multi_step:
             start = time.perf_counter()
             run(1)
             alone = time.perf_counter() - start
