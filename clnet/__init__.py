@@ -13,7 +13,7 @@ from clnet.network import Network, load
 from clnet.nn import optimisers, schedules
 from clnet.nn.layers import Dense, Local, Sparse
 from clnet.nn.scaling import Scaling
-from clnet.nn.storage import Pattern
+from clnet.nn.storage.pattern import Pattern
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import device, devices
 from clnet.training.callbacks import Checkpoint, EarlyStopping

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from clnet.runtime.plan import Plan
     from clnet.training.callbacks import Callback
     from clnet.training.history import History, TrainingState
-    from clnet.variants import Variant
+    from clnet.variants.base import Variant
 
 
 class Network(Model):

@@ -18,6 +18,7 @@ PACKAGE = ROOT / "clnet"
 LARGEST_CIRCLE = 3
 MOST_NAMES = 12  # at the root of the package
 MOST_FLOORS = 12  # of layers
+LONGEST_CHAIN = 20  # of modules that import each other
 MOST_FILES = 25  # of a folder
 SUFFIXES = {".py", ".cl", ".h"}
 NO_KERNEL = {"__init__", "base", "packing", "team", "chain", "sparse", "local_layers",
@@ -34,23 +35,45 @@ def modules():
     return found
 
 
+def named_by(nodes):
+    """The package's modules that the imports among some nodes name."""
+    known, found = modules(), set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"a relative import: {ast.unparse(node)}"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                found.add(full if full in known else node.module)
+    return found & known.keys()
+
+
 @cache
 def imports():
     """The modules that each imports, deferred and type-only imports counted."""
-    known = modules()
-    graph = {}
-    for name, path in known.items():
-        graph[name] = found = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                assert node.level == 0, f"{name} has a relative import"
-                for alias in node.names:
-                    full = f"{node.module}.{alias.name}"
-                    found.add(full if full in known else node.module)
-        graph[name] &= known.keys()
-    return graph
+    return {
+        name: named_by(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        for name, path in modules().items()
+    }
+
+
+@cache
+def chain(name):
+    """The longest chain of imports at module level, from a module downwards."""
+    def run_at_import(body):
+        for node in body:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                yield node
+            elif isinstance(node, ast.Try):
+                yield from run_at_import(node.body)
+            elif isinstance(node, ast.If):  # not the types alone
+                types = ast.unparse(node.test) == "TYPE_CHECKING"
+                yield from run_at_import(node.orelse if types else node.body)
+
+    tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
+    below = named_by(run_at_import(tree.body)) - {name}
+    return name, *max(map(chain, sorted(below)), key=len, default=())
 
 
 def circles():
@@ -107,6 +130,11 @@ def test_no_large_circle_of_imports():
     assert len(largest) <= LARGEST_CIRCLE, largest
 
 
+def test_chains_of_imports_are_short():
+    longest = max(map(chain, modules()), key=len)
+    assert len(longest) <= LONGEST_CHAIN, longest
+
+
 def test_layers_are_few_and_name_every_package():
     rows = layers()
     assert len(rows) <= MOST_FLOORS
@@ -147,6 +175,8 @@ if __name__ == "__main__":
     print(f"modules        {len(modules())}")
     print(f"largest circle {len(largest)}: {', '.join(largest)}")
     print(f"layers         {len(layers())}")
+    longest = max(map(chain, modules()), key=len)
+    print(f"module floors  {len(longest)}: {', '.join(longest)}")
     print(f"names          {len(names())}: {', '.join(names())}")
     for folder, count in files().most_common(3):
         print(f"files          {count} in {folder}")

@@ -12,7 +12,7 @@ from clnet.opencl.session import session
 from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
 from clnet.runtime.plan import Plan
-from clnet.variants import Generic
+from clnet.variants.reference.generic import Generic
 
 
 def assert_computed_again(network, waiting, batch):

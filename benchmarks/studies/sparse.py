@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from clnet.nn.layers import Sparse
-from clnet.nn.storage import FORMATS, Pattern, memory_table
-from clnet.nn.storage.formats import AUTO, USUAL
+from clnet.nn.storage.formats import AUTO, FORMATS, USUAL, memory_table
+from clnet.nn.storage.pattern import Pattern
 from clnet.opencl.device import Device
 from clnet.planning.format_planner import is_auto
 

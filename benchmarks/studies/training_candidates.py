@@ -28,7 +28,8 @@ from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.training.callbacks import Training
 from clnet.training.history import Epoch
-from clnet.variants import TRAINING_VARIANTS, Variant
+from clnet.variants import TRAINING_VARIANTS
+from clnet.variants.base import Variant
 
 from ..candidates import (
     Candidate,

@@ -45,8 +45,9 @@ def doctor(_: argparse.Namespace) -> int:
 
 def info(arguments: argparse.Namespace) -> int:
     """Show the content of a file."""
-    from clnet import load, load_data
     from clnet.cli.summary import data_text, network_text
+    from clnet.formats import load_data
+    from clnet.network import load
 
     if _is_network(arguments.file):
         _no_outputs(arguments)
@@ -58,9 +59,10 @@ def info(arguments: argparse.Namespace) -> int:
 
 def predict(arguments: argparse.Namespace) -> int:
     """Run a network on data."""
-    from clnet import InputError, load, load_data
     from clnet.cli.summary import evaluation_rows, pairs
-    from clnet.formats import check_save_data, save_data
+    from clnet.errors import InputError
+    from clnet.formats import check_save_data, load_data, save_data
+    from clnet.network import load
     from clnet.planning.inference import plan_on, resolve_devices
     from clnet.runtime.data_parallel import ParallelPlan
     from clnet.runtime.plan import Plan
@@ -118,8 +120,9 @@ def predict(arguments: argparse.Namespace) -> int:
 
 def convert(arguments: argparse.Namespace) -> int:
     """Write a file in another format."""
-    from clnet import FormatError, load, load_data
-    from clnet.formats import save_data
+    from clnet.errors import FormatError
+    from clnet.formats import load_data, save_data
+    from clnet.network import load
 
     source, target, dtype = arguments.source, arguments.target, arguments.dtype
     if _is_network(source) != _is_network(target):
@@ -149,7 +152,7 @@ def convert(arguments: argparse.Namespace) -> int:
 
 def explain(arguments: argparse.Namespace) -> int:
     """Show how a network would be run or trained, and why."""
-    from clnet import load
+    from clnet.network import load
 
     tune = True if arguments.tune else None
     network, batch = load(arguments.network), arguments.batch
@@ -171,7 +174,7 @@ def explain(arguments: argparse.Namespace) -> int:
 
 def tune(arguments: argparse.Namespace) -> int:
     """Measure all ways to run a network, for each batch size."""
-    from clnet import load
+    from clnet.network import load
 
     network = load(arguments.network)
     for batch in arguments.batch:
@@ -191,7 +194,7 @@ def _is_network(path: str) -> bool:
 
 
 def _no_outputs(arguments: argparse.Namespace) -> None:
-    from clnet import InputError
+    from clnet.errors import InputError
 
     if arguments.outputs is not None:
         raise InputError("--outputs is for .csv files, not for networks")

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import WIDTH
-from clnet.formats.fann import FannParameters
 from clnet.network import Network
 from clnet.nn.activations import SOFTMAX, activation
+from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.layers import bias_size
 from clnet.nn.metrics import Evaluation
 

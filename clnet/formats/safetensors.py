@@ -34,7 +34,7 @@ from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.layers import Dense, Layer, Local, Sparse, bias_size, placed
 from clnet.nn.model import Model
 from clnet.nn.scaling import Scaling
-from clnet.nn.storage import Pattern
+from clnet.nn.storage.pattern import Pattern
 
 Array = NDArray[Any]
 

@@ -13,8 +13,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from clnet.errors import InputError, unknown
-from clnet.nn.storage import Storage
-from clnet.nn.storage.base import about
+from clnet.nn.storage.base import Storage, about
 from clnet.nn.storage.layout import Layout, Slot
 
 VALUE_ALIGNMENT = 4  # values; rows of inner values can be read as float4

@@ -33,8 +33,11 @@ from clnet.nn.activations import activation
 from clnet.nn.losses import loss_function, sigmoid, softmax
 from clnet.nn.optimisers import Moment
 from clnet.nn.random import hashes, permuted
-from clnet.nn.storage import LocalStorage, RowStorage, SparseStorage, Storage
+from clnet.nn.storage.base import Storage
+from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import Slot, live_elements
+from clnet.nn.storage.local import LocalStorage
+from clnet.nn.storage.sparse import SparseStorage
 
 Array = NDArray[Any]
 Values = MutableMapping[str, Array]

@@ -15,8 +15,7 @@ from clnet.ir.ops import Nonlinearity, Op, Value
 from clnet.nn.optimisers import Optimiser
 from clnet.nn.random import HASH_BITS, stream
 from clnet.nn.regularisation import PLAIN, Regularisation
-from clnet.nn.storage import Storage
-from clnet.nn.storage.base import about
+from clnet.nn.storage.base import Storage, about
 from clnet.nn.storage.layout import Layout, Slot
 
 RECORD = ("loss", "squared error", "bit fails")

@@ -13,8 +13,9 @@ from clnet.checks import as_real
 from clnet.errors import InputError
 from clnet.nn.layers import Dense, Layer, Neurons, Sparse
 from clnet.nn.model import Model
-from clnet.nn.storage import Pattern, RowStorage
+from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.formats import check_format
+from clnet.nn.storage.pattern import Pattern
 
 M = TypeVar("M", bound=Model)
 

@@ -11,7 +11,7 @@ from clnet.checks import check_count
 from clnet.errors import InputError, unknown
 from clnet.nn.layers import Dense, Layer, bias_size, placed
 from clnet.nn.matrix import Matrix, Part
-from clnet.nn.storage import Storage
+from clnet.nn.storage.base import Storage
 from clnet.nn.storage.layout import Layout, layout
 
 DTYPES = ("float32", "float64")

@@ -13,8 +13,11 @@ from clnet.errors import InputError, unknown
 from clnet.nn.activations import SOFTMAX, activation
 from clnet.nn.connectivity import placement
 from clnet.nn.initialisers import initialiser
-from clnet.nn.storage import DenseStorage, LocalStorage, Pattern, Storage
+from clnet.nn.storage.base import Storage
+from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.formats import AUTO, check_format, parts
+from clnet.nn.storage.local import LocalStorage
+from clnet.nn.storage.pattern import Pattern
 
 Blocks = tuple[tuple[Storage, ...], ...]
 """For each source of a layer, the storages whose sum is its block of the matrix."""

@@ -10,15 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.nn.storage import (
-    DenseStorage,
-    LocalStorage,
-    MaskedStorage,
-    RowStorage,
-    SparseStorage,
-    Storage,
-)
+from clnet.nn.storage.base import Storage
+from clnet.nn.storage.dense import DenseStorage, RowStorage
 from clnet.nn.storage.layout import Slot
+from clnet.nn.storage.local import LocalStorage
+from clnet.nn.storage.masked import MaskedStorage
+from clnet.nn.storage.sparse import SparseStorage
 
 CHUNK = 1 << 16  # numbers drawn at a time
 

@@ -21,8 +21,9 @@ from clnet.nn.layers import Layer, Sparse
 from clnet.nn.matrix import Matrix
 from clnet.nn.model import Model
 from clnet.nn.relayout import Relayout
-from clnet.nn.storage import Pattern, SparseStorage
 from clnet.nn.storage.formats import AUTO, USUAL, foreseen
+from clnet.nn.storage.pattern import Pattern
+from clnet.nn.storage.sparse import SparseStorage
 from clnet.opencl.device import Device
 from clnet.planning.planner import Planner
 

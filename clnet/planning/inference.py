@@ -24,7 +24,8 @@ from clnet.planning.planner import Planner
 from clnet.planning.tuning.search import Search
 from clnet.runtime.data_parallel import ParallelPlan
 from clnet.runtime.plan import CHUNK, Plan
-from clnet.variants import ALL_VARIANTS, TRAINING_VARIANTS, VARIANTS, Variant
+from clnet.variants import ALL_VARIANTS, TRAINING_VARIANTS, VARIANTS
+from clnet.variants.base import Variant
 
 Where = str | tuple[Device, ...]
 """`FASTEST`, or the devices of a plan."""

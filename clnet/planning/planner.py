@@ -41,8 +41,7 @@ from clnet.planning.tuning.search import Search
 from clnet.planning.tuning.times import Times
 from clnet.runtime.binding import Step
 from clnet.runtime.plan import Plan
-from clnet.variants import Variant
-from clnet.variants.base import Config
+from clnet.variants.base import Config, Variant
 
 PRUNE_RATIO = 5.0  # modelled time over the span's least, above which it is pruned
 REMEASURE_RATIO = 2.0  # time over the best, up to which a whole cover is remeasured

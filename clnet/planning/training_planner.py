@@ -37,7 +37,8 @@ from clnet.planning.tuning.search import Search
 from clnet.planning.tuning.times import Times
 from clnet.planning.tuning.trial import Trial
 from clnet.runtime.binding import Step
-from clnet.variants import TRAINING_VARIANTS, Variant
+from clnet.variants import TRAINING_VARIANTS
+from clnet.variants.base import Variant
 
 # A validation is a small part of an epoch: its parts are searched only for covers that
 # may be this many times as fast as the best single span.

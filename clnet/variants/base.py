@@ -22,7 +22,7 @@ from clnet.ir.ops import (
     Value,
 )
 from clnet.ir.training_ops import ApplyT, Outer
-from clnet.nn.storage import RowStorage
+from clnet.nn.storage.dense import RowStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Argument, Launch, Parameters
 

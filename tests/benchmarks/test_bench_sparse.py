@@ -9,7 +9,7 @@ from clnet.benchmarks.studies import sparse
 from studies import GPU
 
 import clnet
-from clnet.nn.storage import FORMATS
+from clnet.nn.storage.formats import FORMATS
 
 CPU = clnet.device("cpu")
 

@@ -20,8 +20,7 @@ import clnet
 from clnet import DeviceError, InputError
 from clnet.cli import bench as cli_bench
 from clnet.cli.main import main
-from clnet.cli.summary import WIDTH
-from clnet.errors import ClnetWarning
+from clnet.errors import WIDTH, ClnetWarning
 from clnet.opencl.session import session
 from clnet.runtime.executable import Executable
 from clnet.variants import ALL_VARIANTS

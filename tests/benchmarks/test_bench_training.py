@@ -21,7 +21,7 @@ from studies import BRIEF, CPU, GPU
 import clnet
 from clnet import DeviceError, InputError
 from clnet.cli.main import main
-from clnet.cli.summary import WIDTH
+from clnet.errors import WIDTH
 from clnet.nn.optimisers import Adam, Batch, Incremental, Rprop
 
 Options = harness.Options

@@ -19,8 +19,7 @@ from clnet.benchmarks.report import tables
 from studies import BRIEF, GPU, TINY
 
 from clnet import DeviceError, FormatError, InputError
-from clnet.cli.summary import WIDTH
-from clnet.errors import ClnetWarning
+from clnet.errors import WIDTH, ClnetWarning
 from clnet.ir import reference
 
 Case = cases.Case

@@ -16,8 +16,7 @@ import clnet
 from clnet import Dense, DeviceError, Network
 from clnet.cli import commands as cli_commands
 from clnet.cli.main import main
-from clnet.cli.summary import WIDTH
-from clnet.errors import BuildError
+from clnet.errors import WIDTH, BuildError
 from clnet.formats import save_data
 from clnet.ir.reference import run
 from clnet.planning import inference

@@ -10,8 +10,8 @@ import pytest
 
 from clnet import Network, load
 from clnet.cli.main import main
-from clnet.cli.summary import WIDTH
 from clnet.cli.train import PICTURES
+from clnet.errors import WIDTH
 from clnet.formats import NETWORK_SUFFIXES, save_data
 from clnet.nn.activations import ACTIVATION_NAMES
 from clnet.nn.initialisers import INITIALISER_NAMES

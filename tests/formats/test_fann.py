@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 import clnet
 from clnet import Dense, FormatError, InputError, Network, Scaling
-from clnet.formats.fann import FannParameters
 from clnet.ir.reference import run
 from clnet.nn.activations import ACTIVATIONS
-from clnet.nn.fann_parameters import OPTIONAL
+from clnet.nn.fann_parameters import OPTIONAL, FannParameters
 
 FANN_NAMES = [row.name for row in ACTIVATIONS.values() if row.fann is not None]
 SCALING = Scaling([1.5, 2], [0.5, 0], [-1, -1], [1, 1], [1000], [0.25], [0], [0.5])

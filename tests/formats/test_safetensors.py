@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import clnet
 from clnet import Dense, FormatError, Network, Scaling
-from clnet.formats.fann import FannParameters
 from clnet.nn.activations import ACTIVATIONS, SOFTMAX
+from clnet.nn.fann_parameters import FannParameters
 
 NAMES = list(ACTIVATIONS)
 SCALING = dataclasses.asdict(Scaling(*[[1.0]] * 8))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from clnet import Dense, Network
 from clnet.ir.lowering import nonlinearity
 from clnet.ir.ops import VALUE_ALIGNMENT, Apply, BiasAct, Nonlinearity, Op, Softmax
-from clnet.nn.storage import DenseStorage
+from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import PARAMETER_ALIGNMENT, layout, round_up
 
 NETWORK = Network(

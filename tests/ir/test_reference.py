@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from clnet import Dense, Network
 from clnet.ir import reference
 from clnet.ir.ops import Apply, BiasAct, Nonlinearity, Op, Softmax, Value
-from clnet.nn.storage import DenseStorage, entry_matrix
+from clnet.nn.storage.base import entry_matrix
+from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import Slot
 
 

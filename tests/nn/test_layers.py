@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 import clnet
 from clnet import Dense, InputError, Network, Pattern, Sparse
-from clnet.cli.summary import WIDTH, network_text
+from clnet.cli.summary import network_text
+from clnet.errors import WIDTH
 from clnet.ir import reference
 from clnet.nn.connectivity import PLACEMENTS
 from clnet.nn.optimisers import OPTIMISERS
-from clnet.nn.storage import FORMATS
+from clnet.nn.storage.formats import FORMATS
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl.discovery import device
 

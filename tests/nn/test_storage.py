@@ -10,23 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clnet.errors import InputError
-from clnet.nn.storage import (
-    FORMATS,
-    CooStorage,
-    CsrStorage,
-    DiaStorage,
-    EllStorage,
-    Entries,
-    MaskedStorage,
-    Pattern,
-    SellStorage,
-    converted,
-    entry_matrix,
-    hyb,
-    hyb_width,
-    memory_table,
-)
-from clnet.nn.storage.formats import nbytes, parts
+from clnet.nn.storage.base import Entries, entry_matrix
+from clnet.nn.storage.coo import CooStorage
+from clnet.nn.storage.csr import CsrStorage
+from clnet.nn.storage.dia import DiaStorage
+from clnet.nn.storage.ell import EllStorage
+from clnet.nn.storage.formats import FORMATS, converted, memory_table, nbytes, parts
+from clnet.nn.storage.hyb import hyb, hyb_width
+from clnet.nn.storage.masked import MaskedStorage
+from clnet.nn.storage.pattern import Pattern
+from clnet.nn.storage.sell import SellStorage
 
 # The example of Bell and Garland, "Efficient sparse matrix-vector multiplication on
 # CUDA", 2008, which the second study works through.

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from clnet import Dense, Network
+from clnet.errors import WIDTH
 from clnet.ir.lowering import lower_training
 from clnet.ir.ops import Op
 from clnet.nn.losses import loss_function
@@ -15,7 +16,7 @@ from clnet.opencl.device import Device
 from clnet.opencl.store import Timing
 from clnet.planning import explain, planner
 from clnet.planning.cover import Candidate, Cover, PlanReport
-from clnet.planning.explain import WIDTH, explanation
+from clnet.planning.explain import explanation
 from clnet.planning.tuning import times
 from clnet.runtime.binding import Step
 from clnet.variants import VARIANTS

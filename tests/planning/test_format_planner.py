@@ -11,9 +11,9 @@ from clnet import Dense, Network, Sparse, load
 from clnet.errors import DeviceError, InputError
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
-from clnet.nn.storage import FORMATS, Pattern
-from clnet.nn.storage.formats import foreseen
+from clnet.nn.storage.formats import FORMATS, foreseen
 from clnet.nn.storage.layout import live_elements
+from clnet.nn.storage.pattern import Pattern
 from clnet.opencl.session import session
 from clnet.opencl.store import Timing
 from clnet.planning import format_planner, training_planner

@@ -12,7 +12,7 @@ import pytest
 
 from clnet import Dense, Network
 from clnet.cli import main as cli
-from clnet.errors import ClnetWarning, DeviceError
+from clnet.errors import WIDTH, ClnetWarning, DeviceError
 from clnet.ir.lowering import lower_training
 from clnet.ir.training_ops import Update
 from clnet.nn.losses import LOSSES, loss_function
@@ -22,7 +22,6 @@ from clnet.opencl.launch import Scalar
 from clnet.opencl.session import session
 from clnet.opencl.store import Timing
 from clnet.planning import candidates, cover, training_planner
-from clnet.planning.explain import WIDTH
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import measure as measuring
 from clnet.planning.tuning import times, trial

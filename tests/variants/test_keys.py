@@ -17,7 +17,7 @@ from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Adam, Rprop
 from clnet.nn.regularisation import Regularisation
-from clnet.nn.storage import FORMATS
+from clnet.nn.storage.formats import FORMATS
 from clnet.opencl.launch import Packed, Parameters, Scratch, Table
 from clnet.opencl.memory import Memory
 from clnet.opencl.session import session

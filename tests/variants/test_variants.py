@@ -28,7 +28,7 @@ from clnet import Dense, Network
 from clnet.ir.ops import Nonlinearity, Span, Value
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.layers import Local
-from clnet.nn.storage import DenseStorage
+from clnet.nn.storage.dense import DenseStorage
 from clnet.opencl.discovery import device
 from clnet.opencl.launch import Scratch
 from clnet.opencl.program import GROUP_UNITS

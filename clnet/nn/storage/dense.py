@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.nn.storage.base import Entries
-from clnet.nn.storage.pattern import Pattern
 
 ROW_ALIGNMENT = 4  # values; rows can be read as float4
 
@@ -73,41 +72,3 @@ class DenseStorage(RowStorage):
     """Every entry of A is live."""
 
     name = "dense"
-
-
-@dataclass(frozen=True)
-class MaskedStorage(RowStorage):
-    """A partially connected layer in whole rows; where it has no entry is padding.
-
-    Kernels multiply the zeros as well: where there is no connection 0 · ∞ is NaN, and
-    in the other formats nothing.
-
-    Attributes
-    ----------
-    pattern : Pattern
-        The live entries.
-    """
-
-    pattern: Pattern
-    name = "masked"
-
-    @classmethod
-    def of(cls, pattern: Pattern) -> MaskedStorage:
-        """Return the storage of a pattern."""
-        return cls(pattern.n_out, pattern.n_in, pattern)
-
-    @property
-    def slots(self) -> NDArray[np.int64]:
-        """The value slot of each entry of the pattern [entries]."""
-        return self.pattern.rows * self.stride + self.pattern.columns
-
-    def entries(self) -> Entries:
-        """Return row, column and liveness of every value slot."""
-        entries = super().entries()
-        return Entries(entries.rows, entries.columns, self.live())
-
-    def live(self) -> NDArray[np.bool_]:
-        """Return whether each value slot is no padding [size]."""
-        live = np.zeros(self.size, bool)
-        live[self.slots] = True
-        return live

@@ -13,10 +13,10 @@ from clnet.errors import InputError, unknown
 from clnet.nn.storage.base import Storage
 from clnet.nn.storage.coo import CooStorage
 from clnet.nn.storage.csr import CsrStorage
-from clnet.nn.storage.dense import MaskedStorage
 from clnet.nn.storage.dia import DiaStorage
 from clnet.nn.storage.ell import EllStorage
 from clnet.nn.storage.hyb import hyb
+from clnet.nn.storage.masked import MaskedStorage
 from clnet.nn.storage.pattern import Pattern
 from clnet.nn.storage.sell import SellStorage
 from clnet.nn.storage.sparse import SparseStorage, index_array

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from clnet.ir.ops import LayerOps, Nonlinearity, Span
-from clnet.nn.storage import RowStorage
+from clnet.nn.storage.dense import RowStorage
 from clnet.variants.base import kernel_function, number, real
 
 

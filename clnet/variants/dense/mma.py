@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clnet.ir.ops import VALUE_ALIGNMENT, LayerOps, Span
 from clnet.nn.activations import activation
-from clnet.nn.storage import RowStorage
+from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Argument, Launch, Packed, Parameters, Scratch

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.ops import Apply, Nonlinearity, Span, Value
-from clnet.nn.storage import CooStorage, CsrStorage, RowStorage, SparseStorage
-from clnet.nn.storage.sparse import index_array
+from clnet.nn.storage.coo import CooStorage
+from clnet.nn.storage.csr import CsrStorage
+from clnet.nn.storage.dense import RowStorage
+from clnet.nn.storage.sparse import SparseStorage, index_array
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Parameters, Scratch, Table
 from clnet.variants.base import (

@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.ops import VALUE_ALIGNMENT, Nonlinearity, Span
-from clnet.nn.storage import LocalStorage, RowStorage, SparseStorage
 from clnet.nn.storage.base import Storage
+from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import round_up
+from clnet.nn.storage.local import LocalStorage
+from clnet.nn.storage.sparse import SparseStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     ByValueInput,

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.ops import Apply, BiasAct, Nonlinearity, Softmax, Span
-from clnet.nn.storage import LocalStorage, Storage
+from clnet.nn.storage.base import Storage
 from clnet.nn.storage.layout import round_up
+from clnet.nn.storage.local import LocalStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Parameters, Table
 from clnet.variants.base import (

@@ -22,7 +22,7 @@ from clnet.ir.training_ops import (
     Tally,
 )
 from clnet.nn.random import ROUNDS, half_bits
-from clnet.nn.storage import Storage
+from clnet.nn.storage.base import Storage
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import (

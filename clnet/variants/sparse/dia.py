@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from clnet.ir.ops import Span
-from clnet.nn.storage import DiaStorage
+from clnet.nn.storage.dia import DiaStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Parameters, Table
 from clnet.variants.base import (

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from clnet.ir.ops import Span
 from clnet.ir.training_ops import ApplyT
-from clnet.nn.storage import EllStorage, SellStorage
-from clnet.nn.storage.sell import SLICE
+from clnet.nn.storage.ell import EllStorage
+from clnet.nn.storage.sell import SLICE, SellStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Parameters, Table
 from clnet.variants.base import (

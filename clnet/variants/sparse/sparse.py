@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from clnet.ir.ops import Apply, BiasAct, LayerOps, Span, Value
 from clnet.ir.training_ops import ApplyT
-from clnet.nn.storage import CooStorage, CsrStorage, SparseStorage
+from clnet.nn.storage.coo import CooStorage
+from clnet.nn.storage.csr import CsrStorage
 from clnet.nn.storage.layout import Slot
-from clnet.nn.storage.sparse import index_array
+from clnet.nn.storage.sparse import SparseStorage, index_array
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Argument, Launch, Scratch, Table
 from clnet.variants.base import (

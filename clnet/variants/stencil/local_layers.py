@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clnet.ir.ops import BiasAct, LayerOps, Span
-from clnet.nn.storage import LocalStorage
-from clnet.nn.storage.local import BAND_ALIGNMENT
+from clnet.nn.storage.local import BAND_ALIGNMENT, LocalStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Table
 from clnet.variants.base import function_defines, unsupported_dtype

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from clnet.ir.ops import Apply, BiasAct, Span, Value
-from clnet.nn.storage import LocalStorage
 from clnet.nn.storage.layout import round_up
+from clnet.nn.storage.local import LocalStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Parameters
 from clnet.opencl.program import inline_ptx

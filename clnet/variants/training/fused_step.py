@@ -12,7 +12,7 @@ from clnet.ir.training_ops import RECORD
 from clnet.nn.activations import activation
 from clnet.nn.optimisers import Sarprop
 from clnet.nn.random import half_bits
-from clnet.nn.storage import DenseStorage
+from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import (

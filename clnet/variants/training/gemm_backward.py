@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clnet.ir.ops import VALUE_ALIGNMENT, Span, Value
 from clnet.ir.training_ops import ActGrad, ApplyT, BiasGrad, Outer
-from clnet.nn.storage import RowStorage
+from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import Slot, round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Gradients, Launch, Parameters, Scratch

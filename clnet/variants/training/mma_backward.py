@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clnet.ir.ops import Span
 from clnet.ir.training_ops import ApplyT, BiasGrad, Outer
-from clnet.nn.storage import RowStorage
+from clnet.nn.storage.dense import RowStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Argument, Gradients, Launch, Parameters, Scratch
 from clnet.variants.base import Config, Cost, Reach, padded, real

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clnet.ir.ops import Span
 from clnet.ir.training_ops import Outer as OuterOp
-from clnet.nn.storage import RowStorage
+from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Gradients, Launch, Scratch

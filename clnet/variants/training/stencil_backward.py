@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from clnet.ir.ops import Span
 from clnet.ir.training_ops import ApplyT, Outer
-from clnet.nn.storage import LocalStorage
 from clnet.nn.storage.layout import round_up
+from clnet.nn.storage.local import LocalStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Gradients, Launch, Parameters, Scratch
 from clnet.variants.base import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clnet.ir.ops import Span
 from clnet.ir.training_ops import ActGrad, BiasGrad, Outer
-from clnet.nn.storage import LocalStorage
+from clnet.nn.storage.local import LocalStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Argument, Gradients, Launch, Parameters
 from clnet.variants.base import (

@@ -23,7 +23,7 @@ from clnet.ir.training_ops import (
     Update,
 )
 from clnet.nn.random import ROUNDS
-from clnet.nn.storage import DenseStorage
+from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import PARAMETER_ALIGNMENT, round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Scalar

@@ -16,7 +16,7 @@ from devices import CPU_ONLY, DEVICE, H200, posing
 from waits import assert_computed_again
 
 from clnet import Dense, Local, Network, Sparse
-from clnet.nn.storage import Pattern
+from clnet.nn.storage.pattern import Pattern
 from clnet.opencl.session import session
 from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable

@@ -17,7 +17,7 @@ from variant_cases import (
 
 from clnet import Dense, Network
 from clnet.ir.ops import Apply, Span
-from clnet.nn.storage import Entries, entry_matrix
+from clnet.nn.storage.base import Entries, entry_matrix
 from clnet.variants import ALL_VARIANTS
 
 

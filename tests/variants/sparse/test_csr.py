@@ -12,7 +12,7 @@ import clnet
 from clnet import Dense, Network, Sparse
 from clnet.ir import reference
 from clnet.nn.activations import ACTIVATIONS
-from clnet.nn.storage import Pattern
+from clnet.nn.storage.pattern import Pattern
 from clnet.opencl.session import session
 from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable

@@ -13,8 +13,9 @@ from clnet.cli.summary import network_text
 from clnet.ir import reference
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
-from clnet.nn.storage import LocalStorage, entry_matrix
+from clnet.nn.storage.base import entry_matrix
 from clnet.nn.storage.layout import live_elements
+from clnet.nn.storage.local import LocalStorage
 
 WINDOWS = (1, 2, 3, 4, 5, 7, 16, 33)
 RNG = np.random.default_rng(5)
