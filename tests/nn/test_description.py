@@ -1,0 +1,141 @@
+"""Descriptions of networks: sizes, layers, and those that are refused."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+from clnet import Dense, Network
+from clnet.errors import InputError
+
+
+def test_what_a_network_says_of_itself():
+    network = Network(3, [Dense(5, "relu"), Dense(2, "softmax", bias=False)], seed=0)
+    assert (network.n_in, network.n_out, network.sizes) == (3, 2, (3, 5, 2))
+    assert (network.dtype, network.fann_compatible, network.fann) == (
+        "float32", False, None,
+    )
+    assert network.layers == (Dense(5, "relu"), Dense(2, "softmax", bias=False))
+    assert [storage.signature for storage in network.storages] == [
+        "dense[5,3]", "dense[2,5]",
+    ]
+    assert network.layout.biases[1] is None
+    assert repr(network) == "<Network 3-5-2 float32>"
+
+
+def test_mlp():
+    network = Network.mlp([4, 3, 2], "tanh", dtype="float64", seed=1)
+    assert network.layers == (Dense(3, "tanh"), Dense(2, "tanh"))
+    assert network.dtype == "float64"
+    several = Network.mlp((4, 3, 2), ["relu", "softmax"])
+    assert [layer.activation for layer in several.layers] == ["relu", "softmax"]
+    assert [layer.activation for layer in Network.mlp([4, 3]).layers] == ["sigmoid"]
+
+
+def test_a_layer_takes_one_value_or_one_a_neuron():
+    layer = Dense(2, ["tanh", "relu"], np.array([0.5, 2]))
+    assert layer.activation == ("tanh", "relu")
+    assert layer.steepness == (0.5, 2.0)
+    assert layer == Dense(2, ("tanh", "relu"), (0.5, 2.0))
+    assert hash(layer) == hash(Dense(2, ("tanh", "relu"), [0.5, 2]))
+
+
+def test_layers_may_come_from_a_generator():
+    assert Network(2, (Dense(n) for n in (3, 4))).sizes == (2, 3, 4)
+
+
+def test_numpys_numbers_are_numbers():
+    network = Network(np.int64(2), [Dense(np.int32(3), steepness=np.float32(0.5))])
+    assert network.sizes == (2, 3)
+    assert type(network.n_in) is int
+
+
+BAD_DENSE = [
+    ({"n_out": 0}, "n_out must be a whole number of at least 1, not 0"),
+    ({"n_out": -3}, "n_out"),
+    ({"n_out": 2.0}, "n_out"),
+    ({"n_out": True}, "n_out"),
+    ({"n_out": "3"}, "n_out"),
+    ({"n_out": None}, "n_out"),
+    ({"n_out": 2, "activation": "tahn"}, "did you mean 'tanh'"),
+    ({"n_out": 2, "activation": None}, "activation"),
+    ({"n_out": 2, "activation": 3}, "activation"),
+    ({"n_out": 2, "activation": ("tanh",)}, "activation has 1 entries for 2 neurons"),
+    ({"n_out": 2, "activation": ("tanh", "softmax")}, "softmax"),
+    ({"n_out": 2, "activation": ("tanh", 7)}, "unknown activation 7"),
+    ({"n_out": 2, "steepness": math.nan}, "finite"),
+    ({"n_out": 2, "steepness": math.inf}, "finite"),
+    ({"n_out": 2, "steepness": (1.0, math.nan)}, "finite"),
+    ({"n_out": 2, "steepness": (1.0, 2.0, 3.0)}, "steepness has 3 entries"),
+    ({"n_out": 2, "steepness": ()}, "steepness has 0 entries"),
+    ({"n_out": 2, "steepness": "steep"}, "steepness"),
+    ({"n_out": 2, "steepness": None}, "steepness"),
+    ({"n_out": 2, "steepness": (1.0, "2")}, "steepness"),
+    ({"n_out": 2, "steepness": 1j}, "steepness"),
+    ({"n_out": 2, "initialiser": "golrot"}, "did you mean 'glorot'"),
+    ({"n_out": 2, "initialiser": None}, "initialiser"),
+    ({"n_out": 2, "initialiser": ["glorot"]}, "initialiser"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), BAD_DENSE)
+def test_layers_that_cannot_be(arguments, sentence):
+    with pytest.raises(InputError, match=sentence) as caught:
+        Dense(**arguments)
+    assert "\n" not in str(caught.value)
+
+
+BAD_NETWORK = [
+    ((0, [Dense(1)]), {}, "n_in"),
+    ((2.5, [Dense(1)]), {}, "n_in"),
+    (("2", [Dense(1)]), {}, "n_in"),
+    ((2, []), {}, "at least one layer"),
+    ((2, None), {}, "layer"),
+    ((2, Dense(3)), {}, "layer"),
+    ((2, "tanh"), {}, "layer"),
+    ((2, [3]), {}, "3 is not a layer"),
+    ((2, [Dense]), {}, "is not a layer"),
+    ((2, [Dense(1)]), {"dtype": "float16"}, "did you mean 'float"),
+    ((2, [Dense(1)]), {"dtype": np.float32}, "unknown dtype"),
+    ((2, [Dense(1)]), {"dtype": ["float32"]}, "unknown dtype"),
+    ((2, [Dense(1)]), {"seed": -1}, "seed"),
+    ((2, [Dense(1)]), {"seed": "one"}, "seed"),
+    ((2, [Dense(1)]), {"seed": 1.5}, "seed"),
+    ((2, [Dense(1)]), {"parameters": [1, 2, 3]}, r"shape \[3\], expected \[64\]"),
+    ((2, [Dense(1)]), {"parameters": "many"}, "parameters"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "options", "sentence"), BAD_NETWORK)
+def test_networks_that_cannot_be(arguments, options, sentence):
+    with pytest.raises(InputError, match=sentence) as caught:
+        Network(*arguments, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "activation", "sentence"),
+    [
+        ([3], "tanh", r"at least one layer, not \[3\]"),
+        ([], "tanh", "at least one layer"),
+        (5, "tanh", "sizes"),
+        (None, "tanh", "sizes"),
+        ([3, 0], "tanh", "n_out"),
+        ([0, 3], "tanh", "n_in"),
+        ([3, 2.5], "tanh", "n_out"),
+        ([3, 4, 5], ["tanh"], "1 activations for 2 layers"),
+        ([3, 4], 7, "activation"),
+        ([3, 4], "nothing", "unknown activation"),
+    ],
+)
+def test_mlps_that_cannot_be(sizes, activation, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Network.mlp(sizes, activation)
+
+
+def test_descriptions_can_be_pickled():
+    layers = (Dense(2, "relu"), Dense(2, ("tanh", "sin"), (1, 2)))
+    assert pickle.loads(pickle.dumps(layers)) == layers
