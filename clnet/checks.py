@@ -1,4 +1,4 @@
-"""Checks of what users pass in."""
+"""Checks of users' arguments."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from numpy.typing import ArrayLike, NDArray
 from clnet.errors import InputError
 
 
-def check_count(what: str, found: object) -> None:
+def check_count(name: str, found: object) -> None:
     """Raise InputError unless `found` is a whole number of at least 1."""
     whole = isinstance(found, (int, np.integer)) and not isinstance(found, bool)
     if not whole or int(found) < 1:  # type: ignore[call-overload]
-        raise InputError(f"{what} must be a whole number of at least 1, not {found!r}")
+        raise InputError(f"{name} must be a whole number of at least 1, not {found!r}")
 
 
 def is_sparse(found: object) -> TypeGuard[Any]:
-    """Return whether it is a matrix of scipy.sparse, which need not be installed."""
+    """Return whether an object is a scipy.sparse matrix; SciPy is not imported."""
     return hasattr(found, "tocsr") and hasattr(found, "toarray")
 
 
 def as_rows(matrix: Any) -> Any:
-    """Return a matrix of scipy.sparse in a form whose rows can be sliced."""
+    """Return a scipy.sparse matrix in a form whose rows can be sliced."""
     return matrix.tocsr() if matrix.ndim == 2 else matrix.toarray()
 
 
 def as_numbers(
-    what: str, found: ArrayLike, dtype: str | None = None
+    name: str, found: ArrayLike, dtype: str | None = None
 ) -> NDArray[Any]:
-    """Return `found` as an array of a dtype, None: its own, or raise one sentence.
+    """Return `found` as an array of a dtype; None: of its own.
 
     Matrices of scipy.sparse become dense.
 
@@ -43,14 +43,14 @@ def as_numbers(
     try:
         array = np.asarray(found.toarray() if is_sparse(found) else found)
     except ValueError:
-        raise InputError(f"{what} must be a rectangular array of numbers") from None
+        raise InputError(f"{name} must be a rectangular array of numbers") from None
     if array.dtype.kind not in "biuf":
-        raise InputError(f"{what}: found dtype {array.dtype}, expected numbers")
+        raise InputError(f"{name}: found dtype {array.dtype}, expected numbers")
     return np.asarray(array, dtype)
 
 
 def column_hint(name: str, found: NDArray[Any], n_out: int) -> str:
-    """Return how targets of shape [samples], in an error, become rows of outputs."""
+    """Return the end of an error: how targets [samples] become [samples, n_out]."""
     if found.ndim != 1:
         return ""
     if n_out == 1:
@@ -58,7 +58,7 @@ def column_hint(name: str, found: NDArray[Any], n_out: int) -> str:
     return f": give classes as numpy.eye({n_out})[{name}]"
 
 
-def as_real(what: str, found: object) -> float:
+def as_real(name: str, found: object) -> float:
     """Return `found` as a number that float32 holds, NaN and infinities included.
 
     Raises
@@ -67,22 +67,22 @@ def as_real(what: str, found: object) -> float:
         If it is no number, or beyond float32's range.
     """
     if not isinstance(found, (int, float, np.number)) or isinstance(found, bool):
-        raise InputError(f"{what} must be a number, not {found!r}")
+        raise InputError(f"{name} must be a number, not {found!r}")
     value = float(found)
     with np.errstate(over="ignore"):
         beyond = np.isinf(np.float32(value)) and not np.isinf(value)
     if beyond:
-        raise InputError(f"{what} must be within float32's range, not {found!r}")
+        raise InputError(f"{name} must be within float32's range, not {found!r}")
     return value
 
 
-def as_list(what: str, found: object) -> list[Any]:
-    """Return `found` as a list, or raise InputError."""
+def as_list(name: str, found: object) -> list[Any]:
+    """Return a sequence or an array as a list; raise InputError for all else."""
     if isinstance(found, str) or not isinstance(found, (Sequence, np.ndarray)):
-        raise InputError(f"{what} must be a list, not {found!r}")
+        raise InputError(f"{name} must be a list, not {found!r}")
     return list(found)
 
 
-def as_reals(what: str, found: object) -> tuple[float, ...]:
-    """Return the numbers of a list, each as `as_real` does."""
-    return tuple(as_real(what, value) for value in as_list(what, found))
+def as_reals(name: str, found: object) -> tuple[float, ...]:
+    """Return the numbers of a list, each checked by `as_real`."""
+    return tuple(as_real(name, value) for value in as_list(name, found))

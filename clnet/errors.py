@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-WIDTH = 80  # columns of all text that is printed
+WIDTH = 80  # columns of printed text
 
 
 class ClnetError(Exception):
@@ -17,7 +17,7 @@ class InputError(ClnetError, ValueError):
 
 
 class FormatError(ClnetError, ValueError):
-    """A file is unreadable, truncated, foreign, or holds what is not supported."""
+    """A file is unreadable, truncated, foreign, or holds something unsupported."""
 
 
 class DeviceError(ClnetError, RuntimeError):
@@ -25,7 +25,7 @@ class DeviceError(ClnetError, RuntimeError):
 
 
 class OutOfMemoryError(DeviceError):
-    """A device has not enough memory."""
+    """A device does not have enough memory."""
 
 
 class BuildError(DeviceError):
@@ -34,9 +34,9 @@ class BuildError(DeviceError):
     Attributes
     ----------
     log : str
-        What the device's compiler printed.
+        Output of the device's compiler.
     source : str
-        The full source text that was given to it.
+        The full source text.
     """
 
     def __init__(self, message: str, log: str, source: str) -> None:
@@ -45,17 +45,21 @@ class BuildError(DeviceError):
         self.source = source
 
 
+class ClnetWarning(UserWarning):
+    """A problem that changes no result."""
+
+
 def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
-    """Return the error for a name that does not exist, with the nearest known one.
+    """Return the error for an unknown name; it suggests the nearest known one.
 
     Parameters
     ----------
     kind : str
-        What the name should have been, as in ``"activation"``.
+        Kind of the name, as in ``"activation"``.
     name : object
-        What was given.
+        The unknown name.
     known : iterable of str
-        The names that exist.
+        The known names.
     """
     names = sorted(known)
     near = nearest(str(name), names)
@@ -66,16 +70,12 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that one was probably meant to be; "": none is near."""
+    """Return the known name nearest to a name, case aside; "": none is near."""
     names = {one.lower(): one for one in sorted(known)}
     near = difflib.get_close_matches(name.lower(), names, n=1)
     return names[near[0]] if near else ""
 
 
-def counted(n: int, what: str) -> str:
-    """Return so many of something, as "1 output" or "2 outputs"."""
-    return f"{n} {what}{'s' * (n != 1)}"
-
-
-class ClnetWarning(UserWarning):
-    """Something did not work out that does not change any result."""
+def counted(n: int, noun: str) -> str:
+    """Return a count with its noun, as "1 output" or "2 outputs"."""
+    return f"{n} {noun}{'s' * (n != 1)}"

@@ -2,9 +2,9 @@
 
 A dot product of n terms, summed in any order, differs from the exact one by at most
 ``n u sum |a_i| |b_i|`` to first order (Higham, "Accuracy and Stability of Numerical
-Algorithms", 2nd ed., section 3.1), u being half the type's spacing at 1. Roundings of
-independent terms cancel, and so n may be replaced by ``LAMBDA sqrt(n)``, which fails
-with a probability of at most ``2 exp(-LAMBDA^2 / 2)`` a sum (Higham and Mary, "A new
+Algorithms", 2nd ed., section 3.1), u being half the type's spacing at 1. Rounding errors
+of independent terms cancel: n may be replaced by ``LAMBDA sqrt(n)``, which fails with a
+probability of at most ``2 exp(-LAMBDA^2 / 2)`` per sum (Higham and Mary, "A new
 approach to probabilistic rounding error analysis", 2019, theorem 2.4). That bound is
 tight enough to notice one weight left out.
 """
@@ -24,10 +24,10 @@ from clnet.ir.ops import Apply, BiasAct, Nonlinearity, Op, Softmax, Span
 from clnet.ir.training_ops import ApplyT, BiasGrad, Outer, Tally, Update
 from clnet.nn.activations import ACTIVATIONS
 
-LAMBDA = 6.0  # 3e-8 a sum
+LAMBDA = 6.0  # probability 3e-8 per sum
 
-# What computing f(v) adds to f's exact value y, as (absolute, relative) in units u. It
-# holds for builtins as inexact as OpenCL allows (section 7.4 of its specification: exp
+# Errors of computing f(v), as (absolute, relative to f's exact value y) in units u. They
+# hold for builtins as inexact as OpenCL allows (section 7.4 of its specification: exp
 # 3 ulp, tanh 5, erf 16, division 2.5 …) and for the forms made of operators.
 ACTIVATION_ERRORS = {
     "identity": (0, 0),
@@ -55,7 +55,7 @@ ACTIVATION_ERRORS = {
     "silu": (0, 14),
     "softplus": (0, 12),
 }
-# Where f jumps, and how far.
+# Points where f jumps, and the height of the jump.
 JUMPS = {
     "threshold": ((0.0,), 1.0),
     "threshold_symmetric": ((0.0,), 2.0),
@@ -70,11 +70,11 @@ def unit(dtype: str) -> float:
 
 
 def sum_error(n: float, dtype: str) -> float:
-    """Return the bound of a sum of n products' error, over the sum of their sizes."""
+    """Return the error bound of a sum of n products, relative to the sum of their sizes."""
     return min(n, LAMBDA * np.sqrt(n)) * unit(dtype)
 
 
-CURVATURE = 4.0  # no activation's second derivative is larger, kinks aside
+CURVATURE = 4.0  # bound of all activations' second derivatives, kinks aside
 
 
 @cache
@@ -101,27 +101,27 @@ def slope(name: str, v: NDArray[Any], error: NDArray[Any]) -> NDArray[Any]:
 def activation_bound(
     name: str, v: NDArray[Any], v_error: NDArray[Any] | float, dtype: str
 ) -> NDArray[Any]:
-    """Return the bound of the error of f(v), where v is known up to `v_error`."""
+    """Return the error bound of f(v) for v known up to `v_error`."""
     v = np.asarray(v, np.float64)
     with np.errstate(all="ignore"):
         y = np.abs(ACTIVATIONS[name].value(v))
     absolute, relative = ACTIVATION_ERRORS[name]
     tiny = float(np.finfo(dtype).tiny)  # below it, devices may flush to zero
-    # Squaring v, and scaling it, as if v were wrong by one rounding more.
+    # Squaring and scaling v act as one more rounding of v.
     v_error = v_error + unit(dtype) * np.abs(v) * (relative > 0)
     error = slope(name, v, v_error) * v_error
     error += unit(dtype) * (absolute + relative * y) + tiny
     points, height = JUMPS.get(name, ((), 0.0))
     for point in points:
         error += height * (np.abs(v - point) <= v_error + unit(dtype) * abs(point))
-    # NaN that f maps to a number leaves nothing to be unsure of.
+    # Where f maps NaN to a number, that number is exact.
     return np.where(np.isnan(error) & ~np.isnan(y), tiny, error)
 
 
 def _nonlinearity_bound(
     function: Nonlinearity, sums: NDArray[Any], error: NDArray[Any], dtype: str
 ) -> NDArray[Any]:
-    """Return the bound of f(clip(steepness * sums)), the sums known up to `error`."""
+    """Return the error bound of f(clip(steepness * sums)), sums known up to `error`."""
     width = sums.shape[1]
     steepness = np.resize(np.asarray(function.steepness), width)
     limits = np.resize(np.asarray(function.limits or (np.inf,)), width)
@@ -140,7 +140,7 @@ def span_bound(
 ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
     """Return the exact values of a span in float64, and bounds of a kernel's errors.
 
-    Errors that enter an op are carried through it with its largest slope.
+    Errors that enter an op propagate with its largest slope.
     """
     exact = {name: np.asarray(x, np.float64) for name, x in inputs.items()}
     weights = np.asarray(parameters, np.float64)
@@ -185,31 +185,31 @@ class Arithmetic:
     Attributes
     ----------
     factor : float
-        Relative error of what is a factor of a product, at most.
+        Relative error of a product's factors, at most.
     product : float
-        That of a product by the parts that are left out.
-    sums : float
-        That of an addition.
+        Relative error of a product by its omitted splits.
+    addition : float
+        Relative error of an addition.
     dtype : str
-        Of values that are no factors.
+        Type of values other than factors.
     """
 
     factor: float
     product: float
-    sums: float
+    addition: float
     dtype: str = "float32"
 
 
-# Values as float32, or as one or two halves of 11 bits (fp16_split.h): of two
-# halves' four products the smallest is left out. Matrix units cut sums off, which is up
+# Factors as float32, or as one or two fp16 splits of 11 bits (fp16_split.h): of the four
+# products of two splits the smallest is omitted. Tensor Cores truncate sums, which is up
 # to twice a rounding.
 FLOAT32 = Arithmetic(0.0, 0.0, unit("float32"))
 FLOAT64 = Arithmetic(0.0, 0.0, unit("float64"), "float64")
-ONE_HALF = Arithmetic(2.0**-11, 0.0, 2.0**-23)
+ONE_SPLIT = Arithmetic(2.0**-11, 0.0, 2.0**-23)
 HALVES = {  # as promised or better: TF32's 11 bits for high, bfloat16's 8 for medium
     "highest": Arithmetic(2.0**-22, 2.0**-22, 2.0**-23),
-    "high": ONE_HALF,
-    "medium": ONE_HALF,
+    "high": ONE_SPLIT,
+    "medium": ONE_SPLIT,
 }
 DRAWS = 16
 
@@ -218,31 +218,31 @@ def deviations(
     ops: Sequence[Op], inputs: Mapping[str, Any], parameters: NDArray[Any],
     arithmetic: Arithmetic, passes: Sequence[Mapping[str, Any]] = ({},),
 ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
-    """Return the exact values of ops in float64, and how far roundings move them.
+    """Return the exact values of ops in float64, and their deviations by rounding.
 
-    Through many layers and back, bounds of the largest errors are far above what ever
-    happens, as errors cancel. So whatever an op writes, and the weights, are moved by
-    the largest error that rounding may have there, up or down at random, several times:
-    a value's deviation is the root of its mean square. Errors of a kernel are no larger
-    and as independent, so that its values keep within `LAMBDA` deviations.
+    Through many layers and back, bounds of the largest errors are far above the actual
+    errors, which cancel. So all values that an op writes, and the weights, are perturbed
+    by the largest rounding error possible there, up or down at random, several times: a
+    value's deviation is the root mean square. A kernel's errors are no larger and as
+    independent, so that its values stay within `LAMBDA` deviations.
 
     Each of the passes runs all ops, with some values set before.
     """
     rng = np.random.default_rng(0)
-    given = {
+    initial = {
         name: np.array(x, np.float64) if np.ndim(x) == 2 else np.array(x)
         for name, x in inputs.items()
     }
     start = np.asarray(parameters, np.float64)
 
-    def moved(values: NDArray[Any], by: NDArray[Any] | float) -> NDArray[Any]:
+    def perturbed(values: NDArray[Any], by: NDArray[Any] | float) -> NDArray[Any]:
         return values + rng.choice((-1.0, 1.0), values.shape) * by
 
     def run(rounded: Arithmetic | None) -> dict[str, NDArray[Any]]:
-        found = {name: x.copy() for name, x in given.items()}
+        found = {name: x.copy() for name, x in initial.items()}
         weights = start.copy()
         if rounded is not None:
-            weights = moved(weights, rounded.factor * np.abs(weights))
+            weights = perturbed(weights, rounded.factor * np.abs(weights))
         for values in passes:
             found.update({name: np.asarray(x) for name, x in values.items()})
             for op in ops:
@@ -264,8 +264,8 @@ def deviations(
             by = rounded.factor + 10 * unit(rounded.dtype)
             by = by * np.abs(found[value.name])
             if terms:
-                by = by + (rounded.product + terms * rounded.sums) * sizes[value.name]
-            found[value.name] = moved(found[value.name], by)
+                by = by + (rounded.product + terms * rounded.addition) * sizes[value.name]
+            found[value.name] = perturbed(found[value.name], by)
         if isinstance(op, Update):
             weights[...] = found[op.parameters.name][0]
 
@@ -281,7 +281,7 @@ def deviations(
 
 
 def _terms(op: Op, samples: int) -> int:
-    """Return of how many products or values an op forms sums; 0: of none."""
+    """Return the number of terms in an op's sums; 0: it forms none."""
     if isinstance(op, Apply):
         return op.storage.n_in
     if isinstance(op, ApplyT):
@@ -290,7 +290,7 @@ def _terms(op: Op, samples: int) -> int:
 
 
 def assert_right(network, x, y):
-    """Check outputs y [batch, n_out] of inputs x [batch, n_in]."""
+    """Assert that outputs y [batch, n_out] of inputs x are within their bounds."""
     program = network.program
     span = program.span(0, len(program.ops), len(x))
     exact, bound = span_bound(span, {program.input.name: x}, network.parameters)

@@ -1,4 +1,4 @@
-"""The bounds of the tests notice a kernel that leaves out one product, and no less."""
+"""The bounds of the tests detect a kernel that omits one product."""
 
 from __future__ import annotations
 
@@ -57,27 +57,27 @@ def test_sums_in_float32_stay_within_their_bound(n):
 @pytest.mark.parametrize(
     "sizes", [(7, 5), (129, 30), (1000, 20), (4000, 8), (50, 60, 7), (30, 200, 31, 4)]
 )
-def test_a_weight_left_out_is_noticed(activation, sizes):
-    """Nine of ten weights, left out alone, move a result past its bound."""
+def test_an_omitted_weight_is_detected(activation, sizes):
+    """Of ten weights, each omitted alone, nine move a result beyond its bound."""
     network = Network.mlp(sizes, activation, seed=1)
     span = network.program.span(0, len(network.program.ops), 3)
     rng = np.random.default_rng(2)
     x = rng.standard_normal((3, sizes[0]))
     exact, bounds = span_bound(span, {"x": x}, network.parameters)
     output = network.program.output.name
-    noticed = []
+    detected = []
     live = live_elements(network.layout, network.storages)
     live = np.flatnonzero(live[: network.layout.weights[0].size])
     for slot in rng.choice(live, 40):
         parameters = network.parameters.astype(np.float64)
         parameters[slot] = 0
         wrong = reference.run(network.program, x, parameters)
-        noticed.append((np.abs(wrong - exact[output]) > bounds[output]).any())
-    assert np.mean(noticed) >= 0.9
+        detected.append((np.abs(wrong - exact[output]) > bounds[output]).any())
+    assert np.mean(detected) >= 0.9
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_bias_left_out_is_noticed(dtype):
+def test_an_omitted_bias_is_detected(dtype):
     network = Network.mlp([300, 20], "tanh", seed=1, dtype=dtype)
     parameters = np.array(network.parameters)
     slot = network.layout.biases[0]
@@ -92,7 +92,7 @@ def test_a_bias_left_out_is_noticed(dtype):
 
 
 @pytest.mark.parametrize(("precision", "share"), [("highest", 0.9), ("medium", 0.5)])
-def test_a_sample_left_out_of_a_gradient_is_noticed(precision, share):
+def test_a_sample_omitted_from_a_gradient_is_detected(precision, share):
     network = Network.mlp([20, 30, 10], "tanh", seed=1)
     ops = lower_training(network, loss_function("mse"), None).ops
     rng = np.random.default_rng(2)
@@ -103,10 +103,10 @@ def test_a_sample_left_out_of_a_gradient_is_noticed(precision, share):
         )
         for samples in (64, 63)
     ]
-    (all_of_them, deviation), (without, _) = found
+    (full, deviation), (without, _) = found
     for op in ops:
         if hasattr(op, "gradient"):
             name = op.gradient.name
-            live = all_of_them[name] != 0
-            off = np.abs(all_of_them[name] - without[name])[live]
+            live = full[name] != 0
+            off = np.abs(full[name] - without[name])[live]
             assert (off > LAMBDA * deviation[name][live]).mean() >= share

@@ -1,6 +1,6 @@
-"""How a network becomes its programs, and its parameters a flat buffer.
+"""Lowering: the translation of a network into its programs.
 
-A program of inference (`lower`) and one of a training step (`lower_training`).
+`lower` makes the program of inference, `lower_training` that of a training step.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from clnet.nn.storage.layout import Slot, round_up
 
 
 def lower(network: Model) -> Program:
-    """Return the program of a network: two ops a layer, three with softmax.
+    """Return the program of a network: two ops per layer, three with softmax.
 
-    A layer of several storages or sources has an `Apply` for each.
+    A layer of several storages or sources has one `Apply` for each.
 
     Parameters
     ----------
@@ -87,25 +87,25 @@ def lower_training(
     network : Model
         The description; its parameters are not read.
     loss : LossFunction
-        What is to become small.
+        The loss to minimise.
     optimiser : Optimiser or None
         The rule of the last op; None: the gradients are the program's outputs.
     samples : int or None
-        Rows of the data set that a batch is gathered from; None: the batch is all of
-        it, and is read where it lies.
+        Rows of the data set that a batch is gathered from; None: the batch is the whole
+        data set, read in place.
     shuffled : bool
-        Whether the batch is gathered in the epoch's random order.
+        Whether batches follow the epoch's random order.
     weighted : bool
         Whether samples have weights: a third input.
     regularisation : Regularisation
-        What is done to gradients before the rule.
+        Penalties and clipping, which precede the rule.
     dropout : bool
-        Whether layers drop outputs; False: to measure, not to train.
+        Whether layers drop outputs; False: for evaluation.
 
     Returns
     -------
     Program
-        Inputs: x, targets, weights if there are some; outputs: the totals, and the
+        Inputs: x, targets, sample weights if any; outputs: the totals, and the
         parameters or gradients.
 
     Raises
@@ -143,7 +143,7 @@ def lower_training(
             ops.append(Dropout(act.y, ys[-1], number, fraction))
     y = ys[-1]
     dy = _value(f"dy{layers[-1]}", y.width)
-    derivatives = {y: dy}  # of the loss, by each output that has one so far
+    derivatives = {y: dy}  # of the loss, by each output
     record = Value("record", len(RECORD), len(RECORD))
     totals = Value("totals", 2 * len(RECORD), 2 * len(RECORD), rows=1)
     limit = BIT_FAIL_LIMIT if network.fann is None else network.fann.bit_fail_limit
@@ -180,10 +180,10 @@ def lower_training(
             ops.append(BiasGrad(ds, gradients[-1], act.bias))
         for apply in applies:
             if apply.x != x:
-                more = apply.x in derivatives  # the output has several readers
+                again = apply.x in derivatives  # the output has several readers
                 dx = _value(f"d{apply.x.name}", apply.x.width)
                 derivatives[apply.x] = dx
-                ops.append(ApplyT(ds, dx, apply.storage, apply.weights, more))
+                ops.append(ApplyT(ds, dx, apply.storage, apply.weights, again))
     outputs = tuple(gradients)
     if optimiser is not None:
         where = network.layout
@@ -212,7 +212,7 @@ def _value(name: str, width: int, inner: bool = True) -> Value:
 def _forward(
     network: Model, number: int, ys: Sequence[Value]
 ) -> tuple[list[Apply], BiasAct]:
-    """Return the ops of a layer, counted from 1, softmax left out.
+    """Return the ops of a layer, counted from 1, without softmax.
 
     ys: the input, and the outputs of the layers before.
     """
@@ -230,7 +230,7 @@ def _forward(
 
 
 def _fused(network: Model, act: BiasAct, loss: LossFunction) -> BiasAct:
-    """Return the last layer's op without the activation that the loss contains."""
+    """Return the last layer's op without the activation that the loss includes."""
     names = network.layers[-1].activation
     found = set(act.nonlinearity.names) if names != SOFTMAX else {SOFTMAX}
     if loss.fused is None and found == {SOFTMAX}:
@@ -251,7 +251,7 @@ def _fused(network: Model, act: BiasAct, loss: LossFunction) -> BiasAct:
 
 
 def symmetric_outputs(network: Model) -> tuple[bool, ...]:
-    """Return whether FANN halves errors of the outputs: one for all, or one each."""
+    """Return whether FANN halves the outputs' errors: one for all, or one each."""
     names = network.layers[-1].activation
     many = (names,) if isinstance(names, str) else names
     return tuple(name != SOFTMAX and activation(name).symmetric for name in many)
@@ -265,9 +265,9 @@ def output_middles(network: Model) -> tuple[float | None, ...]:
 
 
 def _act_grad(act: BiasAct, sums: Value, dy: Value, ds: Value) -> ActGrad:
-    read = {activation(name).reads for name in act.nonlinearity.names}
+    reads = {activation(name).reads for name in act.nonlinearity.names}
     return ActGrad(
-        dy, ds, act.y if "output" in read else None, sums if "sum" in read else None,
+        dy, ds, act.y if "output" in reads else None, sums if "sum" in reads else None,
         act.bias, act.nonlinearity,
     )
 
@@ -277,17 +277,16 @@ def nonlinearity(
     steepness: float | tuple[float, ...],
     fann_compatible: bool,
 ) -> Nonlinearity:
-    """Return what a layer's activation and steepness mean.
+    """Return the nonlinearity of a layer's activation and steepness.
 
     Parameters
     ----------
     names : str or tuple of str
-        One activation (`softmax` allowed: it acts as the identity here), or one a
-        neuron.
+        One activation, or one per neuron; `softmax` is the identity here.
     steepness : float or tuple of float
         Likewise.
     fann_compatible : bool
-        Whether sums are clipped as FANN does (reference: FANN's `fann_run`).
+        Whether pre-activations are clipped as in FANN's `fann_run`.
     """
     many = (names,) if isinstance(names, str) else names
     rows = [activation("identity" if name == SOFTMAX else name) for name in many]

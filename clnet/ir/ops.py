@@ -1,9 +1,9 @@
 """The program of a network: a flat sequence of ops.
 
-Data flows one way: description (`network.Network`) → program of ops (here; made by
-`lowering`) → plan (`planner`) → launches (`variants`) → results (`runtime`). An op says
-*what* is computed; its meaning is given by NumPy in `reference`. Values are arrays
-``[batch, width]``.
+Data flows one way: description (`nn`) → program of ops (here; made by `lowering`) →
+plan (`planning`) → launches (`variants`) → results (`runtime`). An op is one array
+operation; `reference` gives its meaning in NumPy. Values are arrays ``[batch,
+width]``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from clnet.nn.storage.layout import Layout, Slot
 
 VALUE_ALIGNMENT = 4  # values; rows of inner values can be read as float4
 PRECISIONS = ("highest", "high", "medium")
-"""How exact float32 products must be: as float32's own sums, as with factors of TF32's
-11 bits, as with bfloat16's 8. The most exact is the default."""
+"""Precision of float32 products: factors of float32's 24 bits, of TF32's 11, of
+bfloat16's 8. The first is the default."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Value:
     name : str
         Unique within a program.
     width : int
-        Numbers a sample.
+        Elements per sample.
     stride : int
         Elements from one sample to the next. The input and the output of a program are
-        contiguous; inner values have padded rows. The padding is zero from the start:
-        a kernel may read it and must never write anything else there.
+        contiguous; inner values have padded rows. Padding is zero: kernels may read it
+        and must not write anything else there.
     rows : int or None
-        Of an array that does not grow with the batch; None: one row a sample.
+        Rows of an array whose size does not depend on the batch; None: one per sample.
     """
 
     name: str
@@ -46,13 +46,13 @@ class Value:
     rows: int | None = None
 
     def height(self, batch: int) -> int:
-        """Return the rows of the array, for a batch of so many samples."""
+        """Return the rows of the array for a batch of `batch` samples."""
         return batch if self.rows is None else self.rows
 
 
 @dataclass(frozen=True)
 class Nonlinearity:
-    """``y = f(v)`` with ``v = steepness * sum``, clipped to ±limit where one is given.
+    """``y = f(v)``, ``v = steepness * (A x + b)``, clipped to ±limit if there is one.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Nonlinearity:
     steepness : tuple of float
         Likewise.
     limits : tuple of float or None
-        FANN's clip of v, likewise; None: v is not clipped.
+        FANN's limits of v, likewise; None: v is not clipped.
     """
 
     names: tuple[str, ...]
@@ -75,12 +75,12 @@ class Nonlinearity:
 
     @property
     def fann_compatible(self) -> bool:
-        """Whether sums are clipped, and derivatives taken, as FANN does."""
+        """Whether v is clipped, and derivatives are taken, as FANN does."""
         return self.limits is not None
 
     @property
     def plain(self) -> bool:
-        """Whether y is the sum itself."""
+        """Whether y is ``A x + b`` itself."""
         return self == Nonlinearity(("identity",))
 
     @property
@@ -97,8 +97,7 @@ class Op:
     Attributes
     ----------
     READS, WRITES : tuple of str
-        The attributes that hold those values: one, several, or None where there is
-        none.
+        Names of the attributes that hold those values: one Value, a tuple, or None.
     """
 
     READS: ClassVar[tuple[str, ...]] = ()
@@ -106,12 +105,12 @@ class Op:
 
     @cached_property
     def reads(self) -> tuple[Value, ...]:
-        """Values that must exist before the op runs."""
+        """Values that the op reads."""
         return self._values(self.READS)
 
     @cached_property
     def writes(self) -> tuple[Value, ...]:
-        """Values that the op makes."""
+        """Values that the op writes."""
         return self._values(self.WRITES)
 
     @property
@@ -144,7 +143,7 @@ class Apply(Op):
 
     @cached_property
     def reads(self) -> tuple[Value, ...]:
-        """The input, and the sums so far if it accumulates."""
+        """The input, and the previous sums if it accumulates."""
         return (self.x, self.sums) if self.accumulate else (self.x,)
 
     @property
@@ -222,7 +221,7 @@ class LayerOps:
 
 @dataclass(frozen=True)
 class Span:
-    """A contiguous part of a program, for a batch: what a variant implements.
+    """A contiguous part of a program for one batch size: the unit of a variant.
 
     Attributes
     ----------
@@ -233,10 +232,10 @@ class Span:
     dtype : str
         ``"float32"`` or ``"float64"``.
     outputs : tuple of Value
-        The written values that are needed outside the span: a variant writes those or
+        Written values that are read outside the span: a variant writes these or
         refuses. All others need not exist.
     precision : str
-        One of `PRECISIONS`: how exact its products must be.
+        Precision of its products, one of `PRECISIONS`.
     """
 
     ops: tuple[Op, ...]
@@ -247,7 +246,7 @@ class Span:
 
     @cached_property
     def inputs(self) -> tuple[Value, ...]:
-        """The values read before any op of the span writes them."""
+        """Values that are read before any op of the span writes them."""
         written: set[Value] = set()
         found: dict[Value, None] = {}
         for op in self.ops:
@@ -257,7 +256,7 @@ class Span:
 
     @cached_property
     def layers(self) -> tuple[LayerOps, ...] | None:
-        """The chain, or None if more than its last output is needed outside."""
+        """The chain, or None if more than its last output is read outside."""
         chain = self.chain
         alone = chain is not None and self.outputs == (chain[-1].act.y,)
         return chain if alone else None
@@ -301,8 +300,8 @@ class Span:
             if i == len(parts) or parts[i] != parts[start]:
                 text.append(parts[start] + (f"*{i - start}" if i - start > 1 else ""))
                 start = i
-        lax = "" if self.precision == PRECISIONS[0] else f" {self.precision}"
-        return f"{self.dtype}{lax} batch {self.batch}: " + " ".join(text)
+        suffix = "" if self.precision == PRECISIONS[0] else f" {self.precision}"
+        return f"{self.dtype}{suffix} batch {self.batch}: " + " ".join(text)
 
 
 @dataclass(frozen=True)
@@ -314,7 +313,7 @@ class Program:
     ops : tuple of Op
         Every op reads only values written before it, or an input.
     inputs, outputs : tuple of Value
-        What goes in and what comes out.
+        Values that the caller gives and receives.
     layout : Layout
         The flat parameter buffer's.
     dtype : str
@@ -336,7 +335,7 @@ class Program:
         Raises
         ------
         InputError
-            If there is no such precision, or float64 is to be less exact.
+            If there is no such precision, or the network is float64.
         """
         if precision not in PRECISIONS:
             raise unknown("precision", precision, PRECISIONS)

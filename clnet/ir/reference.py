@@ -1,8 +1,8 @@
 """The NumPy meaning of every op: the oracle of the tests, and the host's arithmetic.
 
 Values are held in a dict from name to array [batch, width] in the span's dtype (the
-tests pass float64 arrays for the oracle). What is set from step to step of a training
-(`training_ops.SCALARS`, and the optimiser's ``state`` [slots, size]) stands in the same
+tests pass float64 arrays for the oracle). The scalars of a training step
+(`training_ops.SCALARS`) and the optimiser's ``state`` [slots, size] are in the same
 dict.
 """
 
@@ -49,7 +49,7 @@ def run(program: Program, x: Array, parameters: Array) -> Array:
     Parameters
     ----------
     program : Program
-        What to compute.
+        The ops to run.
     x : ndarray, shape [batch, n_in]
         Inputs; computed in their dtype.
     parameters : ndarray, shape [layout.size]
@@ -61,7 +61,7 @@ def run(program: Program, x: Array, parameters: Array) -> Array:
 
 
 def run_ops(ops: Iterable[Op], values: Values, parameters: Array) -> None:
-    """Run ops in order on `values`, which holds their inputs and receives the rest."""
+    """Run ops in order on `values`: it holds their inputs and gets their outputs."""
     for op in ops:
         run_op(op, values, parameters)
 
@@ -84,17 +84,17 @@ def _apply(op: Apply, values: Values, parameters: Array) -> None:
 def _product(x: Array, storage: Storage, weights: Array, transposed: bool) -> Array:
     """Return ``A x`` sample by sample, or ``Aᵀ x``: x [batch, n_in], or [batch, n_out].
 
-    Storages of whole rows multiply all of them, so that 0 · ∞ is NaN where a masked one
-    has no connection. The others multiply their live entries alone: BLAS, which knows
-    only whole matrices, serves where x is finite, the zeros between do not matter, and
-    there are fewer of them than multiplications at live entries.
+    Storages of whole rows multiply all entries, so that 0 · ∞ is NaN where a masked one
+    has no connection. The others multiply their live entries alone. BLAS on the whole
+    matrix gives the same where x is finite; it serves there unless a sparse storage has
+    fewer multiplications at live entries than the matrix has entries.
     """
     if isinstance(storage, LocalStorage):
         return _windows(x, storage, weights, transposed)
-    rows_alone = isinstance(storage, SparseStorage) and (
+    few = isinstance(storage, SparseStorage) and (
         len(x) * len(storage.pattern) < storage.n_out * storage.n_in
     )
-    if isinstance(storage, RowStorage) or (not rows_alone and np.isfinite(x).all()):
+    if isinstance(storage, RowStorage) or (not few and np.isfinite(x).all()):
         matrix = storage.matrix(weights)
         product: Array = x @ (matrix if transposed else matrix.T)
         return product
@@ -153,8 +153,8 @@ def _gather(op: Gather, values: Values, parameters: Array) -> None:
 def _dropout(op: Dropout, values: Values, parameters: Array) -> None:
     x = values[op.x.name]
     words = hashes(int(values["seed"]) ^ op.stream, int(values["count"]), x.size)
-    kept = words.reshape(x.shape) >= op.threshold
-    values[op.y.name] = np.where(kept, x * x.dtype.type(op.factor), x.dtype.type(0))
+    mask = words.reshape(x.shape) >= op.threshold
+    values[op.y.name] = np.where(mask, x * x.dtype.type(op.factor), x.dtype.type(0))
 
 
 @run_op.register
@@ -228,37 +228,37 @@ def _apply_t(op: ApplyT, values: Values, parameters: Array) -> None:
 @run_op.register
 def _outer(op: Outer, values: Values, parameters: Array) -> None:
     ds, x = values[op.ds.name], values[op.x.name]
-    found = np.zeros((1, op.weights.size), ds.dtype)
-    values[op.gradient.name] = found
+    gradient = np.zeros((1, op.weights.size), ds.dtype)
+    values[op.gradient.name] = gradient
     if isinstance(op.storage, LocalStorage):
-        for r, band in enumerate(op.storage.bands(found[0])):
+        for r, band in enumerate(op.storage.bands(gradient[0])):
             band[...] = (ds * x[:, r : r + op.storage.n_out]).sum(axis=0)
         return
     entries = op.storage.entries()
     live = entries.live
     full = ds.T @ x
-    found[0, live] = full[entries.rows[live], entries.columns[live]]
+    gradient[0, live] = full[entries.rows[live], entries.columns[live]]
 
 
 @run_op.register
 def _bias_grad(op: BiasGrad, values: Values, parameters: Array) -> None:
-    every = None if op.shared else 0
-    values[op.gradient.name] = values[op.ds.name].sum(axis=every).reshape(1, -1)
+    axis = None if op.shared else 0
+    values[op.gradient.name] = values[op.ds.name].sum(axis=axis).reshape(1, -1)
 
 
 @run_op.register
 def _gradient_norm(op: GradientNorm, values: Values, parameters: Array) -> None:
     live = live_elements(op.layout, op.storages)
     samples = int(values["samples"])
-    whole = _penalised(op, values, parameters)
-    norm = np.linalg.norm(whole[live] / whole.dtype.type(samples))
-    values[op.norm.name] = np.reshape(norm, (1, 1)).astype(whole.dtype)
+    flat = _penalised(op, values, parameters)
+    norm = np.linalg.norm(flat[live] / flat.dtype.type(samples))
+    values[op.norm.name] = np.reshape(norm, (1, 1)).astype(flat.dtype)
 
 
 def _penalised(
     op: GradientNorm | Update, values: Values, parameters: Array
 ) -> Array:
-    """Return the flat gradient with the penalties' own."""
+    """Return the flat gradient, those of the penalties included."""
     flat = np.zeros(op.layout.size, parameters.dtype)
     for value, slot in zip(op.gradients, op.slots, strict=True):
         _array(slot, flat)[...] = values[value.name][0]

@@ -1,8 +1,8 @@
 """The ops of a training step beyond the forward ones: loss, backward, update.
 
 Gradients are those of the sum over samples of the samples' losses. They live in one
-flat buffer of the parameters' layout; each slot's is a value of its own, so that a span
-knows which are needed outside it.
+flat buffer of the parameters' layout; the gradient of each slot is a value of its own,
+so that a span knows those that are read outside it.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from clnet.nn.storage.base import Storage, about
 from clnet.nn.storage.layout import Layout, Slot
 
 RECORD = ("loss", "squared error", "bit fails")
-"""What is counted of each sample, and added up over an epoch."""
+"""The metrics of each sample, which are summed over an epoch."""
 
 SCALARS = (
     "first", "samples", "seen", "fresh", "rate", "count", "seed", "key", "steps",
     "record_offset", "record_stride",
 )
-"""What is set from step to step: the number of the batch's first sample in the epoch's
-order, its samples, those of the epoch so far with it, whether the totals start anew,
-the learning rate, the steps taken before, the seed of the optimiser's random numbers,
-the key of the epoch's order. A launch that takes ``steps`` does so many steps in a
-row, with ``samples`` in all, from the one on that the others describe. One that takes
-``apart`` does as many epochs of those samples as there are steps for: the first one's
-totals begin with value ``place``, the next ones' lie ``apart`` behind each other."""
+"""Scalars that are set before a step: ``first``, the index of the batch's first sample
+in the epoch's order; ``samples`` of the batch; ``seen`` in the epoch, this batch
+included; ``fresh``, whether the totals start at zero; the learning ``rate``; the
+``count`` of steps before; the ``seed`` of the optimiser's random numbers; the ``key``
+of the epoch's order. A launch that takes ``steps`` computes that many steps in a row,
+with ``samples`` in all; the other scalars describe the first. A launch that takes
+``apart`` computes as many epochs of those samples as there are steps for: the totals
+of the first begin at value ``place``, those of the next are ``apart`` values on."""
 
 
 def gradient(name: str, slot: Slot) -> Value:
-    """Return the value that is the gradient of a slot of the parameters."""
+    """Return the value for the gradient of a slot of the parameters."""
     return Value(name, slot.size, slot.size, rows=1)
 
 
@@ -43,16 +44,16 @@ def gradient(name: str, slot: Slot) -> Value:
 class Gather(Op):
     """Row i of a batch is row ``order(first + i)`` of the data set.
 
-    ``first`` is set from step to step. Past the data set's end the order starts again:
-    the loss takes those rows for no samples.
+    ``first`` is set before each step. Beyond the data set's end the order wraps around;
+    the loss ignores those rows.
 
     Attributes
     ----------
     data, batch : tuple of Value
         The data set's arrays, of equally many rows, and the batch's.
     shuffled : bool
-        Whether the order is `shuffling.permuted` by a key set from epoch to epoch;
-        else it is the data set's own.
+        Whether the order is `nn.random.permuted` by the epoch's key; else it is the
+        data set's own.
     """
 
     READS: ClassVar = ("data",)
@@ -76,21 +77,21 @@ class Gather(Op):
 
 @dataclass(frozen=True)
 class Dropout(Op):
-    """``y = x * factor``, or 0 where dropped: outputs, or on the way back derivatives.
+    """``y = x * factor``, or 0 where dropped: of outputs, or backward of derivatives.
 
     Srivastava et al., "Dropout: a simple way to prevent neural networks from
-    overfitting", 2014; scaled in training, so that inference needs no change. Which
-    are dropped is a hash of the seed, the step's count, the layer, the sample's number
-    in the batch, and the neuron.
+    overfitting", 2014; scaled in training, so that inference needs no change. The mask
+    is a hash of the seed, the step's count, the layer, the sample's index in the batch,
+    and the neuron.
 
     Attributes
     ----------
     x, y : Value
         Read, and written.
     layer : int
-        Which layer's, counted from 1.
+        Number of the layer, counted from 1.
     fraction : float
-        How many are dropped, at least 0 and below 1.
+        Share that is dropped, at least 0 and below 1.
     """
 
     READS: ClassVar = ("x",)
@@ -103,17 +104,17 @@ class Dropout(Op):
 
     @property
     def threshold(self) -> int:
-        """Hashes below it drop."""
+        """Neurons with a hash below it are dropped."""
         return round(self.fraction * (1 << HASH_BITS))
 
     @property
     def factor(self) -> float:
-        """What keeps the mean."""
+        """The scale that preserves the mean."""
         return 1 / (1 - self.fraction)
 
     @property
     def stream(self) -> int:
-        """What is XORed to the seed for the layer's own hashes."""
+        """The word that is XORed to the seed for the layer's own hashes."""
         return stream(self.layer)
 
     @property
@@ -126,13 +127,12 @@ class Dropout(Op):
 class Loss(Op):
     """The samples' losses, their derivatives, and the record of each sample.
 
-    Samples from the number ``samples`` on, which is set from step to step, count for
-    nothing.
+    Rows of the batch from ``samples`` on, which is set before each step, are ignored.
 
     Attributes
     ----------
     y : Value
-        The outputs; before sigmoid or softmax, if the loss is fused with it.
+        The outputs, or the logits if the loss is fused with sigmoid or softmax.
     t : Value
         Targets.
     weight : Value or None
@@ -140,8 +140,7 @@ class Loss(Op):
     dy : Value
         Derivative of the loss by `y`.
     record : Value
-        Written, [batch, 3]: `RECORD`, the loss with the sample's weight, the others
-        without.
+        Written, [batch, 3]: `RECORD`; the sample's weight scales the loss alone.
     loss : str
         A name of `losses`.
     halved : tuple of bool
@@ -176,10 +175,11 @@ class Tally(Op):
     Attributes
     ----------
     record : Value
-        One row a sample.
+        One row per sample.
     totals : Value
-        [1, 6]: the sums of `RECORD`, then what rounding took from each so far, which
-        keeps long epochs exact. Starts anew where ``fresh``, set from step to step.
+        [1, 6]: the sums of `RECORD`, then the rounding error of each so far
+        (compensated summation), which keeps long epochs exact. They start at zero where
+        ``fresh`` is set.
     """
 
     READS: ClassVar = ("record",)
@@ -190,7 +190,7 @@ class Tally(Op):
 
     @property
     def signature(self) -> str:
-        """The name: it depends on the batch alone."""
+        """The name: its cost depends on the batch alone."""
         return "tally"
 
 
@@ -201,9 +201,9 @@ class ActGrad(Op):
     Attributes
     ----------
     dy, ds : Value
-        Derivatives of the loss by the layer's output, and by its sums.
+        Derivatives of the loss by the layer's output, and by its pre-activation.
     y, sums : Value or None
-        What the derivatives of the layer's functions read; None: none reads it.
+        Arguments of the functions' derivatives; None: no derivative reads it.
     bias : Slot or None
         The layer's biases.
     nonlinearity : Nonlinearity
@@ -233,9 +233,9 @@ class ActGrad(Op):
 
 @dataclass(frozen=True)
 class ApplyT(Op):
-    """``dx = ds A``: derivatives carried back through a layer's matrix.
+    """``dx = ds A``: derivatives propagated back through a layer's matrix.
 
-    Or ``dx += ds A`` if `accumulate`: a layer may have several readers.
+    Or ``dx += ds A`` if `accumulate`: an output may have several readers.
     """
 
     WRITES: ClassVar = ("dx",)
@@ -248,7 +248,7 @@ class ApplyT(Op):
 
     @cached_property
     def reads(self) -> tuple[Value, ...]:
-        """The derivatives by the sums, and those so far if it accumulates."""
+        """The input ds, and the previous dx if it accumulates."""
         return (self.ds, self.dx) if self.accumulate else (self.ds,)
 
     @property
@@ -261,8 +261,8 @@ class ApplyT(Op):
 class Outer(Op):
     """The weights' gradient: at live entry (i, j), ``ds[:, i] · x[:, j]``.
 
-    What padding of the gradient holds nobody reads: `GradientNorm` and `Update` know
-    the live elements.
+    Padding of the gradient is unspecified: `GradientNorm` and `Update` read the live
+    elements alone.
     """
 
     READS: ClassVar = ("ds", "x")
@@ -284,7 +284,7 @@ class Outer(Op):
 class BiasGrad(Op):
     """The biases' gradient: ``ds`` summed over the batch.
 
-    Over the neurons too, where they share one bias.
+    Summed over the neurons too, where they share one bias.
     """
 
     READS: ClassVar = ("ds",)
@@ -312,17 +312,17 @@ class GradientNorm(Op):
     Attributes
     ----------
     gradients : tuple of Value
-        Those of all slots.
+        Gradients of all slots.
     slots : tuple of Slot
-        Where each is.
+        Their slots.
     norm : Value
         Written, [1, 1].
     regularisation : Regularisation
         The penalties.
     layout : Layout
-        The flat buffer's.
+        Layout of the flat buffer.
     storages : tuple of Storage
-        One a layer: they know which elements are live.
+        Storages of all layers, which know the live elements.
     """
 
     READS: ClassVar = ("gradients",)
@@ -348,25 +348,25 @@ class Update(Op):
     Attributes
     ----------
     gradients : tuple of Value
-        Those of all slots.
+        Gradients of all slots.
     slots : tuple of Slot
-        Where each is.
+        Their slots.
     totals : Value
-        The epoch's so far, for optimisers that read its error.
+        Totals of the epoch so far, for optimisers that read its error.
     parameters : Value
         Written: the flat buffer itself, [1, size].
     optimiser : Optimiser
-        Its rule, and its constants.
+        The rule, and its constants.
     layout : Layout
-        The flat buffer's.
+        Layout of the flat buffer.
     storages : tuple of Storage
-        One a layer: they know which elements are live.
+        Storages of all layers, which know the live elements.
     outputs : int
-        Outputs a sample: the epoch's error is averaged over them.
+        Outputs per sample: the epoch's error is averaged over them.
     regularisation : Regularisation
-        What is done to the gradients before.
+        Penalties and clipping, which precede the rule.
     norm : Value or None
-        The gradient's, where it is clipped by its norm.
+        Norm of the gradient, where it is clipped by it.
     """
 
     READS: ClassVar = ("gradients", "totals", "norm")

@@ -1,11 +1,11 @@
 """Activation functions, one row each.
 
-A row holds the NumPy pair (value and derivative), says what the derivative reads, and
-gives the function's number in FANN's files. The OpenCL pair of row ``name`` is
+A row holds the NumPy pair (value and derivative), the argument that the derivative
+reads, and the function's number in FANN's files. The OpenCL pair of row ``name`` is
 ``act_name`` in ``include/activations.h`` and ``grad_name`` in ``include/gradients.h``;
 a row with `fann_gradient` has ``fann_grad_name`` there too.
 
-Every function is applied to ``v = steepness * sum``; ``value(v)`` and
+Every function is applied to ``v = steepness * (A x + b)``; ``value(v)`` and
 ``gradient(v, y)`` are elementwise, and the gradient is ``dy/dv``.
 """
 
@@ -40,23 +40,23 @@ class Activation:
     value : callable
         ``y = value(v)``.
     gradient : callable
-        ``dy/dv = gradient(v, y)``; reads only the argument that `reads` names.
+        ``dy/dv = gradient(v, y)``; it reads only the argument that `reads` names.
     reads : {"sum", "output"}
-        Whether the gradient is computed from ``v`` or from ``y``; a constant one
-        stands under ``"output"``, which is kept anyway.
+        Argument of the gradient: ``v`` or ``y``. A constant gradient counts as one of
+        the output, which is stored anyway.
     fann : int or None
-        FANN's number of the function.
+        The function's number in FANN; None: FANN lacks it.
     fann_factor : float
         ``steepness = fann_factor * FANN's steepness``.
     symmetric : bool
-        Whether FANN counts the output range as two wide and halves its errors.
+        Whether FANN takes the output range as [-1, 1] and halves its errors.
     bounded : bool
-        Whether no value is beyond 1.
+        Whether ``|f(v)| <= 1`` for all v.
     fann_gradient : callable or None
-        What FANN takes for the gradient, ``fann_gradient(at, steepness)`` with v or y
-        as `reads` says; None: the right one.
+        FANN's own gradient where it is inexact, ``fann_gradient(at, steepness)`` with v
+        or y as `reads` says; None: the exact one.
     aliases : tuple of str
-        Other names by which the row is found.
+        Other names of the row.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Activation:
 
     @property
     def middle(self) -> float | None:
-        """Middle of the range, of [-1, 1] or [0, 1]; None: the range has no end."""
+        """Middle of the range, [-1, 1] or [0, 1]; None: the range is unbounded."""
         if not self.bounded:
             return None
         return 0.0 if self.symmetric else 0.5
@@ -114,7 +114,7 @@ def _softplus(v: Array) -> Array:
 
 
 def _steps(abscissae: tuple[float, ...], heights: tuple[float, ...]) -> Any:
-    """FANN's piecewise linear functions: straight lines, a small jump at both ends."""
+    """Return FANN's piecewise linear function, with a small jump at both ends."""
     low, high = round(heights[0]), round(heights[-1])
 
     def value(v: Array) -> Array:
@@ -176,8 +176,8 @@ def _threshold(v: Array) -> Array:
     return np.asarray(~(v < 0), dtype=v.dtype)  # NaN gives 1, as in FANN
 
 
-# FANN's own derivatives: they never vanish where a sigmoid or a straight line ends;
-# steepness enters once more than it should in gaussians, sines and cosines.
+# FANN's own derivatives: those of sigmoids and linear pieces do not vanish at the ends;
+# those of gaussians, sines and cosines contain steepness once too often.
 def _fann_sigmoid(y: Array, _: Array) -> Array:
     y = np.clip(y, *(y.dtype.type(limit) for limit in FANN_SIGMOID_ENDS))
     return np.asarray(y * (1 - y))
@@ -224,7 +224,7 @@ _ROWS = (
     Activation("gaussian_symmetric", lambda v: 2 * np.exp(-v * v) - 1,
                lambda v, y: -4 * v * np.exp(-v * v), "sum", 8, symmetric=True,
                fann_gradient=_fann_gaussian(2)),
-    # FANN lists this one and never implemented it: it answers 0.
+    # FANN lists this one without an implementation: it returns 0.
     Activation("gaussian_stepwise", _zero, _zero, "output", 9),
     Activation("elliot", lambda v: v / (2 * (1 + np.abs(v))) + v.dtype.type(0.5),
                lambda v, y: 1 / (2 * (1 + np.abs(v)) ** 2), "sum", 10),
@@ -263,7 +263,7 @@ ACTIVATIONS: dict[str, Activation] = {row.name: row for row in _ROWS}
 _BY_NAME = {name: row for row in _ROWS for name in (row.name, *row.aliases)}
 _BY_FANN = {row.fann: row for row in _ROWS if row.fann is not None}
 
-SOFTMAX = "softmax"  # not elementwise: the lowering makes an op of its own of it
+SOFTMAX = "softmax"  # not elementwise: it is lowered to an op of its own
 ACTIVATION_NAMES = (*_BY_NAME, SOFTMAX)
 
 

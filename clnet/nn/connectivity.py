@@ -1,6 +1,6 @@
-"""Where the connections of a partially connected layer fall at random, one row each.
+"""Random connectivity of partially connected layers, one rule a row.
 
-A row draws the pattern of a matrix [n_out, n_in] of a density from a generator.
+A rule draws the pattern of a matrix [n_out, n_in] of some density from a generator.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from collections.abc import Callable
 import numpy as np
 
 from clnet.errors import unknown
-from clnet.nn.storage.pattern import Pattern, sorted_once
+from clnet.nn.storage.pattern import Pattern, sorted_unique
 
-MARKED = 7  # a mark for every place pays from a 2^-7th of them on
+MASK_SHIFT = 7  # a mask of all entries is faster from a density of 2^-7 on
 
-Place = Callable[[np.random.Generator, int, int, float], Pattern]
+Placement = Callable[[np.random.Generator, int, int, float], Pattern]
 
 
 def _uniform(
     rng: np.random.Generator, n_out: int, n_in: int, density: float
 ) -> Pattern:
-    """Place the nearest whole number, at least one; all sets are as likely."""
+    """Draw ``round(density n_out n_in)`` entries, at least 1; all sets alike."""
     total = n_out * n_in
     count = max(1, round(density * total))
-    fewer = min(count, total - count)  # drawn: those that there are, or are not
-    if count < total >> MARKED:
+    fewer = min(count, total - count)  # draws: the entries, or their complement
+    if count < total >> MASK_SHIFT:
         flat = np.zeros(0, np.int64)
         while flat.size < count:
             more = rng.integers(total, size=count - flat.size)
-            flat = sorted_once(np.concatenate([flat, more]))
-    else:  # as many draws, and the same; marks need no sorting
+            flat = sorted_unique(np.concatenate([flat, more]))
+    else:  # the same draws; a mask needs no sorting
         drawn = np.zeros(total, bool)
         missing = fewer
         while missing:
@@ -40,7 +40,7 @@ def _uniform(
 
 
 def _rows(rng: np.random.Generator, n_out: int, n_in: int, density: float) -> Pattern:
-    """Place equally many in every row, the nearest number, at least one."""
+    """Draw ``round(density n_in)`` entries in every row, at least 1."""
     count = max(1, round(density * n_in))
     columns = [
         np.sort(rng.choice(n_in, count, replace=False, shuffle=False))
@@ -51,11 +51,12 @@ def _rows(rng: np.random.Generator, n_out: int, n_in: int, density: float) -> Pa
 
 
 def _fann(rng: np.random.Generator, n_out: int, n_in: int, density: float) -> Pattern:
-    """Place at least one for every row and column (FANN's ``create_sparse``).
+    """Draw at least one entry in every row and column (FANN's ``create_sparse``).
 
     FANN's counts: ``max(n_out, n_in, floor(0.5 + density n_out n_in))`` in all, spread
-    evenly over the rows. Each input goes to some row with room, in turn; then rows are
-    filled up. Choices are uniform; FANN's own take the ends of a range half as often.
+    evenly over the rows. Each column in turn gets an entry in some row with room; then
+    the rows are filled. Choices are uniform; FANN's take the ends of a range half as
+    often.
     """
     total = max(n_out, n_in, int(0.5 + density * n_out * n_in))
     ends = (total + n_out) * np.arange(n_out + 1) // n_out  # FANN counts the biases
@@ -72,16 +73,16 @@ def _fann(rng: np.random.Generator, n_out: int, n_in: int, density: float) -> Pa
     return Pattern.of(mask)
 
 
-PLACEMENTS: dict[str, Place] = {"uniform": _uniform, "rows": _rows, "fann": _fann}
+PLACEMENTS: dict[str, Placement] = {"uniform": _uniform, "rows": _rows, "fann": _fann}
 
 
-def placement(name: str) -> Place:
-    """Return the placement of a name.
+def placement(name: str) -> Placement:
+    """Return the rule of a name.
 
     Raises
     ------
     InputError
-        If there is none of that name.
+        If there is no rule of that name.
     """
     if not isinstance(name, str) or name not in PLACEMENTS:
         raise unknown("placement", name, PLACEMENTS)

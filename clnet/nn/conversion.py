@@ -1,4 +1,4 @@
-"""The same network with its matrices stored otherwise, or with fewer connections."""
+"""Conversions of networks: pruned, made dense, or stored in another format."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pruned(
     density: float | None,
     threshold: float | None,
     layers: Iterable[int] | None,
-    format: str,  # noqa: A002  as everywhere
+    format: str,  # noqa: A002  the public name
 ) -> M:
     """Return a network without its smallest weights; see `Network.prune`."""
     if (density is None) == (threshold is None):
@@ -35,18 +35,18 @@ def pruned(
     if threshold is not None and not as_real("threshold", threshold) >= 0:
         raise InputError(f"a threshold must be at least 0, not {threshold!r}")
     check_format(format)
-    chosen = _chosen(network, layers)
+    chosen = _numbers(network, layers)
     new = list(network.layers)
     for number in chosen:
         matrix = network.matrices[number]
-        rows, columns, places = matrix.entries()
-        sizes = np.abs(network.parameters[places])
+        rows, columns, offsets = matrix.entries()
+        sizes = np.abs(network.parameters[offsets])
         if density is None:
             kept = sizes > threshold
         else:
             count = max(1, round(density * matrix.n_out * matrix.n_in))
             kept = np.zeros(sizes.size, bool)
-            # Of equal ones the first: a stable order.
+            # A stable sort keeps the first of equal weights.
             kept[np.argsort(-sizes, kind="stable")[:count]] = True
         if not kept.any():
             raise InputError(
@@ -56,15 +56,15 @@ def pruned(
         new[number] = Sparse(
             **_neurons(new[number]), pattern=pattern, format=format
         )
-    return restored(network, new)
+    return _with_layers(network, new)
 
 
 def dense(network: M, layers: Iterable[int] | None) -> M:
     """Return a network of fully connected layers; see `Network.to_dense`."""
     new = list(network.layers)
-    for number in _chosen(network, layers):
+    for number in _numbers(network, layers):
         new[number] = Dense(**_neurons(new[number]))
-    return restored(network, new)
+    return _with_layers(network, new)
 
 
 def stored(
@@ -73,22 +73,22 @@ def stored(
     """Return a network whose sparse layers have a format; see `Network.stored_as`."""
     check_format(format)
     new = list(network.layers)
-    for number in _chosen(network, layers):
+    for number in _numbers(network, layers):
         layer = new[number]
         if isinstance(layer, Sparse):
             new[number] = dataclasses.replace(layer, format=format)
-    return restored(network, new)
+    return _with_layers(network, new)
 
 
-def restored(network: M, layers: Sequence[Layer]) -> M:
+def _with_layers(network: M, layers: Sequence[Layer]) -> M:
     """Return a network of other layers with the same weights, bit for bit, and biases.
 
     Parameters
     ----------
     network : Model
-        Where weights come from.
+        Source of the weights.
     layers : sequence of layers
-        Of the same sizes and sources. Entries that the network does not have are zero.
+        Of the same sizes and sources. Entries that the network lacks are zero.
     """
     new = type(network)(
         network.n_in, layers, seed=0, dtype=network.dtype,
@@ -97,12 +97,12 @@ def restored(network: M, layers: Sequence[Layer]) -> M:
     )
     parameters = np.zeros_like(new.parameters)
     for number, matrix in enumerate(new.matrices):
-        rows, columns, places = matrix.entries()
-        parameters[places] = _weights_at(network, number, rows, columns)
-        place = new.layout.biases[number]
-        if place is not None:
-            here = slice(place.offset, place.offset + place.size)
-            parameters[here] = network.biases(number)
+        rows, columns, offsets = matrix.entries()
+        parameters[offsets] = _weights_at(network, number, rows, columns)
+        slot = new.layout.biases[number]
+        if slot is not None:
+            end = slot.offset + slot.size
+            parameters[slot.offset : end] = network.biases(number)
     new.parameters = parameters
     return new
 
@@ -110,24 +110,25 @@ def restored(network: M, layers: Sequence[Layer]) -> M:
 def _weights_at(
     network: Model, number: int, rows: NDArray[np.int64], columns: NDArray[np.int64]
 ) -> NDArray[Any]:
-    """Return the weights of a layer at entries; 0 where it has none."""
+    """Return the weights of a layer at entries; 0 where it has no connection."""
     matrix = network.matrices[number]
     if all(isinstance(part.storage, RowStorage) for part in matrix.parts):
-        held: NDArray[Any] = network.weights(number)[rows, columns]
-        return held
-    found = matrix.entries()
-    values = network.parameters[found.places]
-    if rows.size > values.size:  # by the whole matrix: searching would take longer
+        weights: NDArray[Any] = network.weights(number)[rows, columns]
+        return weights
+    entries = matrix.entries()
+    values = network.parameters[entries.offsets]
+    if rows.size > values.size:  # a dense matrix is faster than searching
         whole = np.zeros((matrix.n_out, matrix.n_in), values.dtype)
-        whole[found.rows, found.columns] = values
+        whole[entries.rows, entries.columns] = values
         return whole[rows, columns]
-    known = found.rows * matrix.n_in + found.columns
-    wanted = rows * matrix.n_in + columns
-    at = np.minimum(np.searchsorted(known, wanted), known.size - 1)
-    return np.where(known[at] == wanted, values[at], values.dtype.type(0))
+    keys = entries.rows * matrix.n_in + entries.columns
+    queries = rows * matrix.n_in + columns
+    at = np.minimum(np.searchsorted(keys, queries), keys.size - 1)
+    return np.where(keys[at] == queries, values[at], values.dtype.type(0))
 
 
-def _chosen(network: Model, layers: Iterable[int] | None) -> list[int]:
+def _numbers(network: Model, layers: Iterable[int] | None) -> list[int]:
+    """Return the numbers of layers, checked; None: all."""
     count = len(network.layers)
     if layers is None:
         return list(range(count))
@@ -139,6 +140,6 @@ def _chosen(network: Model, layers: Iterable[int] | None) -> list[int]:
 
 
 def _neurons(layer: Layer) -> dict[str, Any]:
-    """Return what every kind of layer has, by the names of its fields."""
+    """Return the fields that all kinds of layers share."""
     found = {f.name: getattr(layer, f.name) for f in dataclasses.fields(Neurons)}
-    return {**found, "bias": bool(layer.bias)}  # a shared one becomes one a neuron
+    return {**found, "bias": bool(layer.bias)}  # a shared bias becomes one a neuron

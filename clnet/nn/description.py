@@ -18,7 +18,7 @@ DTYPES = ("float32", "float64")
 
 
 class Description:
-    """Layers in a row: what of a network never changes.
+    """The immutable part of a network: layers in a row.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Description:
 
     @property
     def fann_compatible(self) -> bool:
-        """Whether sums are clipped as FANN clips them."""
+        """Whether pre-activations are clipped as FANN clips them."""
         return self._fann_compatible
 
     @cached_property
@@ -96,13 +96,13 @@ class Description:
             Matrix(
                 layer.n_out,
                 sum(self.sizes[source] for source in _sources(self._layers, number)),
-                tuple(Part(*where, next(slots)) for where in self._stored[number]),
+                tuple(Part(*where, next(slots)) for where in self._parts[number]),
             )
             for number, layer in enumerate(self._layers)
         )
 
     @cached_property
-    def _stored(self) -> tuple[tuple[tuple[int, int, Storage], ...], ...]:
+    def _parts(self) -> tuple[tuple[tuple[int, int, Storage], ...], ...]:
         """Source, first column and storage of every part of every layer."""
         item_size = np.dtype(self._dtype).itemsize
         found = []
@@ -121,20 +121,20 @@ class Description:
     @cached_property
     def storages(self) -> tuple[Storage, ...]:
         """The storages of all layers, one for each slot of weights."""
-        return tuple(storage for parts in self._stored for *_, storage in parts)
+        return tuple(storage for parts in self._parts for *_, storage in parts)
 
     @cached_property
     def layout(self) -> Layout:
-        """Where weights and biases live in the flat buffer."""
+        """The slots of weights and biases in the flat buffer."""
         return layout(self.storages, [bias_size(layer) for layer in self._layers])
 
-    def checked(self, layer: int) -> int:
-        """Return the number of a layer, counted from 0, if there is such a one.
+    def layer_number(self, layer: int) -> int:
+        """Return the number of a layer, counted from 0, if the layer exists.
 
         Raises
         ------
         InputError
-            If there is none.
+            If it does not.
         """
         if layer not in range(len(self._layers)) or not isinstance(
             layer, (int, np.integer)
@@ -171,13 +171,13 @@ def mlp_layers(
 
 
 def _sources(layers: Sequence[Layer], number: int) -> tuple[int, ...]:
-    """Return what a layer, counted from 0, reads: 0 the input, k the k-th layer."""
+    """Return the sources of a layer, counted from 0: 0 the input, k the k-th layer."""
     sources = layers[number].sources
     return (number,) if sources is None else sources
 
 
 def _check_sources(sources: Sequence[tuple[int, ...]]) -> None:
-    """Raise InputError unless layers read earlier ones, and each is read."""
+    """Raise InputError unless each layer reads earlier ones, and is read itself."""
     for number, found in enumerate(sources):
         if max(found) > number:
             raise InputError(

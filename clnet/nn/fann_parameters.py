@@ -1,4 +1,4 @@
-"""FANN's training parameters, which its network files carry."""
+"""FANN's training parameters, a part of its network files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from clnet.nn.activations import activation
 from clnet.nn.metrics import BIT_FAIL_LIMIT
 
 Kind = str | tuple[str, ...]
-"""How a value stands in the file: ``"f"`` a real number with six decimals, ``"e"`` one
-with twenty, ``"u"`` a whole number, ``"f list"``, ``"e list"`` and ``"activations"``
-several; names: the number of one of them."""
+"""Format of a value in the file: ``"f"`` a real number with six decimals, ``"e"`` one
+with twenty, ``"u"`` a whole number; ``"f list"``, ``"e list"`` and ``"activations"``
+several of them; a tuple of names: the index of one."""
 
 TRAINING_ALGORITHMS = ("incremental", "batch", "rprop", "quickprop", "sarprop")
 ERROR_FUNCTIONS = ("linear", "tanh")
@@ -54,16 +54,16 @@ HEADER: tuple[tuple[str, Kind], ...] = (
     ("cascade_activation_functions", "activations"),
     ("cascade_activation_steepnesses", "e list"),
 )
-"""The entries before ``layer_sizes``, in the file's order; a list is preceded by its
-``_count``. Those that are no field of `FannParameters` are the network's structure."""
+"""Entries before ``layer_sizes``, in the file's order; a list is preceded by its
+``_count``. Those that are no field of `FannParameters` describe the structure."""
 
 OPTIONAL = ("cascade_min_out_epochs", "cascade_min_cand_epochs")
-"""Entries that FANN's first 2.x files lack."""
+"""Entries that files of the first FANN 2.x lack."""
 
 
 @dataclass(frozen=True)
 class FannParameters:
-    """FANN's training parameters, as a ``.net`` file holds them.
+    """FANN's training parameters, as in a ``.net`` file.
 
     Names, order and defaults are FANN's; enumerations and activations are by name.
     ``cascade_activation_steepnesses`` are FANN's steepnesses.
@@ -113,6 +113,7 @@ class FannParameters:
 
 
 def _checked(name: str, value: Any, kind: Kind) -> Any:
+    """Return the value of an entry in one form, or raise InputError."""
     if isinstance(kind, tuple):
         if value not in kind:
             raise unknown(name, value, kind)

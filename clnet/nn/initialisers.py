@@ -1,8 +1,8 @@
 """Initial weights and biases, one row each.
 
-A row says how the live weights and the biases of one layer are drawn from a generator,
-given ``fan_in`` (live inputs a neuron) and ``fan_out``: weights first, row by row, and
-all or some at a time come to the same.
+A rule draws the live weights and the biases of one layer from a generator, given
+``fan_in`` (live inputs a neuron) and ``fan_out``. Weights come first, row by row; draws
+in chunks give the same numbers.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def _he(rng: np.random.Generator, fan_in: float, fan_out: float
 
 def _lecun_uniform(rng: np.random.Generator, fan_in: float, fan_out: float
                    ) -> tuple[Sampler, Sampler]:
-    """Uniform within ±1/√fan_in, biases too: what PyTorch's Linear starts from."""
+    """Uniform within ±1/√fan_in, biases too: the default of PyTorch's Linear."""
     limit = 1 / math.sqrt(fan_in)
     return _uniform(limit, rng), _uniform(limit, rng)
 
 
 def _fann(rng: np.random.Generator, fan_in: float, fan_out: float
           ) -> tuple[Sampler, Sampler]:
-    """Uniform within ±0.1, biases too: what FANN starts from."""
+    """Uniform within ±0.1, biases too: FANN's default."""
     return _uniform(0.1, rng), _uniform(0.1, rng)
 
 
@@ -66,7 +66,7 @@ INITIALISER_NAMES = (*INITIALISERS, WIDROW_NGUYEN)
 
 
 def widrow_nguyen(x: NDArray[Any], hidden: int) -> Draw:
-    """Return Nguyen and Widrow's initialiser as FANN has it.
+    """Return Nguyen and Widrow's initialiser in FANN's form.
 
     "Improving the learning speed of 2-layer neural networks by choosing initial values
     of the adaptive weights", 1990: hidden neurons share the inputs' range. FANN's
@@ -109,7 +109,7 @@ def initialiser(name: str) -> Draw:
     Raises
     ------
     InputError
-        If there is none of that name, or it needs data.
+        If there is no initialiser of that name, or it needs data.
     """
     if name == WIDROW_NGUYEN:
         raise InputError(

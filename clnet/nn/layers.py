@@ -1,4 +1,4 @@
-"""The layers' descriptions."""
+"""Descriptions of layers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from clnet.nn.storage.local import LocalStorage
 from clnet.nn.storage.pattern import Pattern
 
 Blocks = tuple[tuple[Storage, ...], ...]
-"""For each source of a layer, the storages whose sum is its block of the matrix."""
+"""For each source of a layer, the storages that add up to its block of the matrix."""
 
 SHARED = "shared"
 BIASES = (SHARED, "neuron")
-"""What biases a locally connected layer may have: one for all, or one a neuron."""
+"""Biases of a locally connected layer: one for all neurons, or one a neuron."""
 
 
 class Layer(Protocol):
-    """What a network asks of a layer's description."""
+    """Interface of a layer's description."""
 
     @property
     def n_out(self) -> int:
@@ -42,7 +42,7 @@ class Layer(Protocol):
 
     @property
     def steepness(self) -> float | tuple[float, ...]:
-        """Factor of the sums before the activation: one, or one a neuron."""
+        """Factor of the pre-activation: one, or one a neuron."""
         ...
 
     @property
@@ -57,7 +57,7 @@ class Layer(Protocol):
 
     @property
     def sources(self) -> tuple[int, ...] | None:
-        """What the layer reads; None: its predecessor."""
+        """Values that the layer reads; None: its predecessor's output."""
         ...
 
     @property
@@ -66,12 +66,12 @@ class Layer(Protocol):
         ...
 
     def blocks(self, widths: Sequence[int], item_size: int) -> Blocks:
-        """Return where the entries of the layer's matrix are.
+        """Return the storages of the layer's matrix.
 
         Parameters
         ----------
         widths : sequence of int
-            Numbers that each of the sources has: the matrix is a row of blocks.
+            Width of each source: the matrix is a row of blocks.
         item_size : int
             Bytes of a weight.
         """
@@ -80,7 +80,7 @@ class Layer(Protocol):
 
 @dataclass(frozen=True)
 class Neurons:
-    """What all layers have: neurons, ``y = f(steepness * (A x + b))``.
+    """Base of layers: neurons, ``y = f(steepness * (A x + b))``.
 
     Parameters
     ----------
@@ -96,12 +96,12 @@ class Neurons:
     initialiser : str
         A name of `clnet.nn.initialisers`.
     sources : sequence of int or None
-        What the layer reads, side by side: 0 is the network's input, k the output of
-        the k-th layer; increasing. None: its predecessor.
+        Values that the layer reads, side by side: 0 is the network's input, k the
+        output of the k-th layer; increasing. None: its predecessor's output.
     dropout : float
         Fraction of the outputs that each step of training drops, at least 0 and below
-        1; not for the last layer. The others are scaled so that means stay; nothing
-        changes outside training.
+        1; not for the last layer. The others are scaled, which preserves means;
+        inference is unaffected.
 
     Raises
     ------
@@ -125,7 +125,7 @@ class Neurons:
 
 
 def _check_neurons(layer: Neurons | Local) -> None:
-    """Raise InputError unless a layer's fields are right; write them in one form."""
+    """Validate a layer's fields, and bring them into one form."""
     initialiser(layer.initialiser)
     names = layer.activation
     if isinstance(names, Iterable) and not isinstance(names, str):
@@ -155,12 +155,12 @@ def _check_neurons(layer: Neurons | Local) -> None:
         object.__setattr__(layer, "sources", _sources(layer.sources))
 
 
-def _check_one_each(layer: Neurons | Local, what: str, found: int) -> None:
+def _check_one_each(layer: Neurons | Local, name: str, count: int) -> None:
     if isinstance(layer, Local) and layer.n_in is None:
         return  # its neurons are not known yet
-    if found != layer.n_out:
+    if count != layer.n_out:
         raise InputError(
-            f"{what} has {found} entries for {layer.n_out} neurons: give one, or "
+            f"{name} has {count} entries for {layer.n_out} neurons: give one, or "
             "one a neuron"
         )
 
@@ -194,8 +194,7 @@ class Dense(Neurons):
 class Sparse(Neurons):
     """A partially connected layer.
 
-    Only the connections that there are have a weight, and a gradient; training never
-    makes new ones.
+    Only existing connections have a weight and a gradient; training never adds one.
 
     Parameters
     ----------
@@ -205,19 +204,19 @@ class Sparse(Neurons):
         Share of all connections, in (0, 1], that is placed at random (FANN's
         connection rate).
     pattern : Pattern, mask [n_out, n_in] of bool, or scipy.sparse matrix, or None
-        The connections themselves; of a sparse matrix the entries that it stores,
-        whatever their numbers. Either this or a density.
+        The connections; those of a sparse matrix are its stored entries, whatever their
+        values. Either this or a density.
     placement : str
-        How connections are placed: ``"uniform"``, all sets alike; ``"rows"``, equally
-        many a neuron; ``"fann"``, at least one for every neuron and every input.
+        Rule of the random connections: ``"uniform"``, all sets alike; ``"rows"``,
+        equally many a neuron; ``"fann"``, at least one for every neuron and input.
     seed : int
-        Seed of the placement: the same connections again.
+        Seed of the placement; equal seeds give equal connections.
     format : str
-        How the matrix is stored: a name of `clnet.nn.storage.FORMATS`. ``"auto"``: as
-        csr, or, where calls and steps of training are planned by measurement,
-        computed as is fastest, dense if that is.
+        Storage of the matrix: a name of `clnet.nn.storage.formats.FORMATS`.
+        ``"auto"``: csr; where plans are measured, products are computed in the fastest
+        format, dense included.
     memory_limit : int or None
-        Bytes that weights and their index arrays may take.
+        Bytes of weights and their index arrays at most.
 
     Raises
     ------
@@ -288,21 +287,21 @@ class Sparse(Neurons):
 class Local:
     """A locally connected layer: neuron i reads the inputs i … i + window - 1.
 
-    Each neuron has weights of its own. Of n_in inputs come ``n_in - window + 1``
-    outputs: how many follows from the layer before, in a network. Windows that step by
-    more than one input, or reach over the edges, are patterns of `Sparse` layers: of
+    Each neuron has weights of its own. The layer maps n_in inputs to
+    ``n_in - window + 1`` outputs; a network infers n_in from the layer before. Windows
+    with strides, or with padding at the edges, are patterns of `Sparse` layers: of
     format ``"ell"``, or ``"dia"``.
 
     Parameters
     ----------
     window : int
-        Inputs that a neuron reads, at least 1.
+        Inputs of a neuron, at least 1.
     activation, steepness, initialiser, sources, dropout
         As for `Neurons`; one source at most.
     bias : {"shared", "neuron"} or None
         One bias for all neurons, one for each, or none.
     n_in : int or None
-        Inputs; a network says.
+        Inputs; None: inferred by the network.
 
     Raises
     ------
@@ -340,8 +339,8 @@ class Local:
         """Neurons; raises InputError where the inputs are not known."""
         if self.n_in is None:
             raise InputError(
-                "how many neurons a local layer has follows from its inputs: put it "
-                "into a network"
+                "the neurons of a local layer follow from its inputs: put it into a "
+                "network"
             )
         return self.n_in - self.window + 1
 
@@ -352,7 +351,7 @@ class Local:
 
 
 def placed(n_in: int, layers: Iterable[Layer]) -> tuple[Layer, ...]:
-    """Return a network's layers, those that follow from their inputs with all sizes.
+    """Return a network's layers, the inputs of each `Local` filled in.
 
     Raises
     ------
@@ -361,17 +360,17 @@ def placed(n_in: int, layers: Iterable[Layer]) -> tuple[Layer, ...]:
     """
     sizes = [n_in]
     found: list[Layer] = []
-    run = 0  # local layers in a row
+    run = 0  # consecutive local layers
     for number, layer in enumerate(layers):
         if isinstance(layer, Local):
             source = number if layer.sources is None else layer.sources[0]
             width = sizes[min(source, number)]
             if width < layer.window:
-                begin = f"layer {number} has a window of {layer.window}, and {width}"
+                start = f"layer {number} has a window of {layer.window}, and {width}"
                 if run == 0:
-                    raise InputError(f"{begin} input{'s' * (width > 1)}")
+                    raise InputError(f"{start} input{'s' * (width > 1)}")
                 raise InputError(
-                    f"{begin} {'input is' if width == 1 else 'inputs are'} left of "
+                    f"{start} {'input is' if width == 1 else 'inputs are'} left of "
                     f"{sizes[number - run]}: such a stack can be {run} "
                     f"{'layer' if run == 1 else 'layers'} deep at most"
                 )
@@ -385,7 +384,7 @@ def placed(n_in: int, layers: Iterable[Layer]) -> tuple[Layer, ...]:
 
 
 def bias_size(layer: Layer) -> int:
-    """Return how many biases a layer has."""
+    """Return the number of a layer's biases."""
     if not layer.bias:
         return 0
     return 1 if layer.bias == SHARED else layer.n_out

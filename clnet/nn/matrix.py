@@ -1,4 +1,4 @@
-"""A layer's matrix: the storages that it is made of, in the flat parameter buffer."""
+"""A layer's matrix: a sum of storages in the flat parameter buffer."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from clnet.nn.storage.local import LocalStorage
 from clnet.nn.storage.masked import MaskedStorage
 from clnet.nn.storage.sparse import SparseStorage
 
-CHUNK = 1 << 16  # numbers drawn at a time
+CHUNK = 1 << 16  # random numbers drawn at a time
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one `ops.Apply` multiplies.
+    """The matrix of one `ops.Apply`.
 
     Attributes
     ----------
     source : int
-        What it reads: 0 the network's input, k the output of the k-th layer.
+        Value that it multiplies: 0 the network's input, k the k-th layer's output.
     column : int
-        Where in the layer's matrix its columns start.
+        Its first column in the layer's matrix.
     storage : Storage
-        Where its entries are.
+        Rows and columns of its entries.
     weights : Slot
-        Where their values are.
+        Slot of their values.
     """
 
     source: int
@@ -56,13 +56,13 @@ class MatrixEntries(NamedTuple):
 
     Attributes
     ----------
-    rows, columns, places : ndarray of int64, shape [entries]
-        Where in the matrix, and where in the flat buffer.
+    rows, columns, offsets : ndarray of int64, shape [entries]
+        Indices into the matrix, and into the flat buffer.
     """
 
     rows: NDArray[np.int64]
     columns: NDArray[np.int64]
-    places: NDArray[np.int64]
+    offsets: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Matrix:
     Attributes
     ----------
     n_out, n_in : int
-        Neurons, and numbers that they read: those of all sources, side by side.
+        Neurons, and their inputs: those of all sources, side by side.
     parts : tuple of Part
         At least one.
     """
@@ -119,7 +119,7 @@ class Matrix:
 
     @property
     def window(self) -> int | None:
-        """Entries of each row of a locally connected layer; None: it is none."""
+        """Entries of each row of a locally connected layer; None: another kind."""
         return None if self._local is None else self._local.window
 
     @property
@@ -135,7 +135,7 @@ class Matrix:
 
     @property
     def _shape(self) -> tuple[int, int] | None:
-        """Rows and numbers of each where all rows have as many; None: they differ."""
+        """Rows and live entries of each; None: the numbers of entries differ."""
         if self.full:
             return self.n_out, self.n_in
         return None if self.window is None else (self.n_out, self.window)
@@ -144,29 +144,29 @@ class Matrix:
         """Return the values of the live entries [count], row by row: a copy."""
         if self._shape is not None:
             return self.weights(parameters).flatten()
-        return parameters[self.entries().places]
+        return parameters[self.entries().offsets]
 
     def set_live(self, parameters: NDArray[Any], values: NDArray[Any]) -> None:
         """Set the values of the live entries [count], row by row."""
         if self._shape is not None:
             self._set_block(parameters, 0, 0, values.reshape(self._shape))
         else:
-            parameters[self.entries().places] = values
+            parameters[self.entries().offsets] = values
 
     def draw_live(
         self, parameters: NDArray[Any], draw: Callable[[int], NDArray[Any]]
     ) -> None:
-        """Set the values of the live entries by draws of some at a time, row by row."""
+        """Set the values of the live entries by draws in chunks, row by row."""
         if self._shape is None:
-            places = self.entries().places
-            for start in range(0, places.size, CHUNK):
-                here = places[start : start + CHUNK]
-                parameters[here] = draw(here.size)
+            offsets = self.entries().offsets
+            for start in range(0, offsets.size, CHUNK):
+                chunk = offsets[start : start + CHUNK]
+                parameters[chunk] = draw(chunk.size)
             return
         n_out, n = self._shape
         rows = max(1, CHUNK // n)
         for row in range(0, n_out, rows):
-            for column in range(0, n, CHUNK):  # more than one only of single rows
+            for column in range(0, n, CHUNK):  # several of a single row alone
                 block = min(rows, n_out - row), min(CHUNK, n - column)
                 values = draw(block[0] * block[1]).reshape(block)
                 self._set_block(parameters, row, column, values)
@@ -174,7 +174,7 @@ class Matrix:
     def _set_block(
         self, parameters: NDArray[Any], row: int, column: int, values: NDArray[Any]
     ) -> None:
-        """Set a block of the values, of the shape that `_shape` says."""
+        """Set a block of the values of a matrix that has a `_shape`."""
         rows, end = slice(row, row + values.shape[0]), column + values.shape[1]
         if self._local is not None:
             self.weights(parameters)[rows, column:end] = values
@@ -203,12 +203,12 @@ class Matrix:
             found.append((rows, columns + part.column, slots + part.weights.offset))
         if len(found) == 1 and isinstance(self.parts[0].storage, RowStorage):
             return MatrixEntries(*found[0])
-        rows, columns, places = (
+        rows, columns, offsets = (
             np.concatenate(arrays) for arrays in zip(*found, strict=True)
         )
         keys = rows * self.n_in + columns
         if (keys[1:] < keys[:-1]).any():
-            # Stable, which merges what is sorted in parts.
+            # A stable sort merges sorted runs.
             order = np.argsort(keys, kind="stable")
-            rows, columns, places = rows[order], columns[order], places[order]
-        return MatrixEntries(rows, columns, places)
+            rows, columns, offsets = rows[order], columns[order], offsets[order]
+        return MatrixEntries(rows, columns, offsets)

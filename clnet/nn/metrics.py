@@ -1,4 +1,4 @@
-"""How far a network's outputs are from targets."""
+"""Metrics of a network's outputs against targets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BIT_FAIL_LIMIT = 0.35  # FANN's default
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """How far outputs are from targets: its text leaves out what does not apply.
+    """Metrics of outputs against targets; the text omits those that do not apply.
 
     Attributes
     ----------
@@ -25,15 +25,15 @@ class Evaluation:
     bit_fail : int
         Number of errors of at least the bit-fail limit.
     accuracy : float or None
-        Of classes, the share of samples whose largest output is the largest target;
+        For classes, the share of samples whose largest output is the largest target;
         with one output, of those where both are on the same side of the middle of the
-        output function's range. None: the targets are no classes.
+        output function's range. None: the targets are not classes.
     mae : float or None
         Where there is no accuracy, the mean of the absolute errors.
     r2 : float or None
         Where there is no accuracy, the coefficient of determination, as scikit-learn's
         `r2_score`: ``1 - sum (t - y)^2 / sum (t - mean t)^2``, the mean over outputs;
-        of an output whose targets are all the same 1 without an error, else 0.
+        an output whose targets are all equal counts 1 without an error, else 0.
     """
 
     mse: float
@@ -54,7 +54,7 @@ def evaluate(
     bit_fail_limit: float = BIT_FAIL_LIMIT,
     middles: Sequence[float | None] = (None,),
 ) -> Evaluation:
-    """Return how far outputs y [batch, n_out] are from targets t [batch, n_out].
+    """Return the metrics of outputs y [batch, n_out] against targets t [batch, n_out].
 
     There is an accuracy where every output function's range has a middle, or where
     several outputs have one-hot targets; else there are MAE and R².
@@ -69,13 +69,13 @@ def evaluate(
     bit_fail_limit : float
         Errors of at least this size count as failed.
     middles : sequence of float or None, length 1 or n_out
-        Middle of the range of each output's function: 0.5 of sigmoid, 0 of tanh; None
-        of functions without an end, as linear ones.
+        Middle of the range of each output's function: 0.5 for sigmoid, 0 for tanh; None
+        for unbounded functions, as linear ones.
 
     Raises
     ------
     InputError
-        If they are no numbers, the shapes differ or there is no sample.
+        If they are not numbers, the shapes differ or there is no sample.
     """
     outputs = as_numbers("outputs", y, "float64")
     targets = as_numbers("targets", t, "float64")
@@ -111,9 +111,9 @@ def evaluate(
 
 
 def _one_hot(targets: NDArray[np.float64]) -> bool:
-    """Tell whether each sample [batch, n_out] has one output that is the largest.
+    """Return whether each sample [batch, n_out] is one-hot.
 
-    The others are all the smallest.
+    One output is the largest number of all targets, the others are the smallest.
     """
     largest = targets == targets.max()
     return bool(

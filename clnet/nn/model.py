@@ -32,7 +32,7 @@ class Model(Description):
     Attributes
     ----------
     fann : FannParameters or None
-        FANN's training parameters; `fit` by one of FANN's algorithms notes its own
+        FANN's training parameters; `fit` by one of FANN's algorithms records its own
         here, for ``.net`` files.
 
     Raises
@@ -90,13 +90,13 @@ class Model(Description):
         self._replace(new)
 
     def _replace(self, parameters: NDArray[Any]) -> None:
-        """Take over a flat buffer whose padding is zero, without a copy."""
+        """Replace the flat buffer by one whose padding is zero, without a copy."""
         self._parameters = parameters
         self._version += 1
 
     @property
     def scaling(self) -> Scaling | None:
-        """How inputs and outputs are scaled where ``scale=True``; may be replaced."""
+        """Scaling of inputs and outputs by ``scale=True``; may be replaced."""
         return self._scaling
 
     @scaling.setter
@@ -118,7 +118,7 @@ class Model(Description):
 
         Of a locally connected layer [n_out, window].
         """
-        matrix = self.matrices[self.checked(layer)].weights(self.parameters)
+        matrix = self.matrices[self.layer_number(layer)].weights(self.parameters)
         matrix.flags.writeable = False
         return matrix
 
@@ -127,7 +127,7 @@ class Model(Description):
 
         One alone [1] where all neurons share it.
         """
-        slot = self.layout.biases[self.checked(layer)]
+        slot = self.layout.biases[self.layer_number(layer)]
         if slot is None:
             return np.zeros(0, self._dtype)
         return self.parameters[slot.offset : slot.offset + slot.size]
@@ -171,33 +171,28 @@ class Model(Description):
         Raises
         ------
         InputError
-            If there is no such rule, x is missing, not wanted, has a wrong shape or no
-            range, or the network has no hidden neuron to spread.
+            If there is no such rule, x is missing, superfluous, of a wrong shape or
+            without a range, or the network has no hidden neuron to spread.
         """
         self._replace(self._initial(_draw_of(self, name, x), seed))
 
     def _initial(self, draw: Draw | None, seed: int | None) -> NDArray[Any]:
-        """Return parameters drawn by one rule; None: by each layer's own."""
-        return _initial(self, draw, seed)
-
-
-def _initial(network: Model, draw: Draw | None, seed: int | None) -> NDArray[Any]:
-    """Return parameters [size] drawn by one rule; None: by each layer's own."""
-    rng = _generator(seed)
-    parameters = np.zeros(network.layout.size, network.dtype)
-    for number, layer in enumerate(network.layers):
-        matrix, place = network.matrices[number], network.layout.biases[number]
-        n = matrix.count
-        rule = draw or initialiser(layer.initialiser)
-        weights, biases = rule(rng, n / matrix.n_out, n / matrix.n_in)
-        matrix.draw_live(parameters, weights)
-        if place is not None:
-            parameters[place.offset : place.offset + place.size] = biases(place.size)
-    return parameters
+        """Return parameters [size] drawn by one rule; None: by each layer's own."""
+        rng = _generator(seed)
+        parameters = np.zeros(self.layout.size, self.dtype)
+        for number, layer in enumerate(self.layers):
+            matrix, slot = self.matrices[number], self.layout.biases[number]
+            n = matrix.count
+            rule = draw or initialiser(layer.initialiser)
+            weights, biases = rule(rng, n / matrix.n_out, n / matrix.n_in)
+            matrix.draw_live(parameters, weights)
+            if slot is not None:
+                parameters[slot.offset : slot.offset + slot.size] = biases(slot.size)
+        return parameters
 
 
 def _draw_of(network: Model, name: str | None, x: ArrayLike | None) -> Draw | None:
-    """Return the rule of a name, for inputs x; see `Network.initialise`."""
+    """Return the rule of a name, for inputs x; see `Model.initialise`."""
     if name == WIDROW_NGUYEN and x is None:
         raise InputError(f"{name} reads the inputs' range: give x")
     if name != WIDROW_NGUYEN and x is not None:
@@ -215,8 +210,8 @@ def _draw_of(network: Model, name: str | None, x: ArrayLike | None) -> Draw | No
 def _with_layer(
     network: Model, layer: int, weights: ArrayLike, biases: ArrayLike | None
 ) -> NDArray[Any]:
-    """Return the parameters [size] with one layer's new; see `Network.set_layer`."""
-    matrix = network.matrices[network.checked(layer)]
+    """Return the parameters [size] with one layer replaced; see `Model.set_layer`."""
+    matrix = network.matrices[network.layer_number(layer)]
     values = as_numbers("weights", weights)
     live = not matrix.full and values.shape == (matrix.count,)
     if matrix.window is not None and values.shape == (matrix.n_out, matrix.window):
@@ -241,16 +236,16 @@ def _with_layer(
             "connection, expected 0"
         )
     if biases is not None:
-        place = network.layout.biases[layer]
+        slot = network.layout.biases[layer]
         vector = as_numbers("biases", biases)
-        expected = 0 if place is None else place.size
+        expected = 0 if slot is None else slot.size
         if vector.shape != (expected,):
             raise InputError(
                 f"biases of layer {layer} have shape {list(vector.shape)}, "
                 f"expected [{expected}]"
             )
-        if place is not None:
-            new[place.offset : place.offset + place.size] = vector
+        if slot is not None:
+            new[slot.offset : slot.offset + slot.size] = vector
     return new
 
 

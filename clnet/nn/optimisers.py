@@ -2,8 +2,7 @@
 
 An optimiser is one elementwise rule over the flat buffer (``include/optimisers.h``,
 under the row's name in capitals); `step` is its meaning in NumPy. Gradients are those
-of the *sum* over samples; where a rule wants the mean it divides by the samples of the
-step.
+of the *sum* over samples; rules for the mean divide by the samples of the step.
 """
 
 from __future__ import annotations
@@ -18,19 +17,20 @@ from numpy.typing import NDArray
 
 from clnet.errors import InputError, unknown
 from clnet.nn.fann_parameters import FannParameters
+from clnet.nn.random import uniform
 
 Array = NDArray[Any]
 
 FANN_CLAMP = 1500.0  # FANN's largest weight in RPROP and quickprop
-RPROP_LEAST_STEP = 1e-4  # what RPROP takes for a smaller step
-QUICKPROP_LEAST_STEP = 1e-3  # quickprop takes a smaller one for none
+RPROP_LEAST_STEP = 1e-4  # RPROP raises smaller steps to it
+QUICKPROP_LEAST_STEP = 1e-3  # quickprop takes smaller steps as 0
 SARPROP_LEAST_STEP = 1e-6
-SHARES = ("beta1", "beta2", "alpha")  # constants that say what is kept of a mean
+DECAYS = ("beta1", "beta2", "alpha")  # of moving averages, in [0, 1)
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What a step knows beside gradients and state.
+    """Arguments of a step other than gradients and state.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Moment:
     mse : float
         The epoch's mean squared error so far.
     seed : int
-        Of random numbers, for rules that draw some.
+        Seed of random numbers, for rules that draw some.
     """
 
     rate: float
@@ -62,20 +62,20 @@ class Optimiser:
     name : str
         Its name, also its kernel's.
     slots : int
-        Values of state that it keeps for each parameter.
+        State values of each parameter.
     batch : int or None
-        The batch size that it needs; None: any.
+        The only batch size that it accepts; None: any.
     reads_error : bool
         Whether its step depends on `Moment.mse`.
     by_place : bool
-        Whether its step of an element depends on the element's place in the flat
-        buffer: in another layout it would be another one.
+        Whether the step of an element depends on its offset in the flat buffer:
+        another layout gives other results.
 
     Raises
     ------
     InputError
-        If a constant is no finite number, a learning rate is below 0, or one of
-        `SHARES` is not in [0, 1).
+        If a constant is not a finite number, a learning rate is below 0, or one of
+        `DECAYS` is not in [0, 1).
     """
 
     name: ClassVar[str]
@@ -104,7 +104,7 @@ class Optimiser:
                 raise InputError(
                     f"learning_rate of {self.name} must be at least 0, not {value!r}"
                 )
-            if field.name in SHARES and not 0 <= value < 1:
+            if field.name in DECAYS and not 0 <= value < 1:
                 raise InputError(
                     f"{field.name} of {self.name} must be at least 0 and below 1, not "
                     f"{value!r}"
@@ -118,12 +118,12 @@ class Optimiser:
 
     @property
     def initial(self) -> tuple[float, ...]:
-        """What each slot of the state holds at first."""
+        """The initial value of each slot of the state."""
         return (0.0,) * self.slots
 
     @property
     def constants(self) -> dict[str, float]:
-        """The kernel's macros, numbers or truths; `learning_rate` is an argument."""
+        """The kernel's macros, numbers or bools; `learning_rate` is an argument."""
         return {
             field.name.upper(): getattr(self, field.name)
             for field in dataclasses.fields(self) if field.name != "learning_rate"
@@ -136,7 +136,7 @@ class Optimiser:
 
 @dataclass(frozen=True)
 class Incremental(Optimiser):
-    """FANN's incremental training: a step a sample, with momentum."""
+    """FANN's incremental training: a step per sample, with momentum."""
 
     name = "incremental"
     slots = 1
@@ -167,9 +167,9 @@ class Batch(Optimiser):
 class Rprop(Optimiser):
     """FANN's iRPROP−: Igel and Hüsken, "Improving the Rprop learning algorithm", 2000.
 
-    With `moves_at_zero` a weight whose slope is zero, or has just turned, moves up by
-    its step, as in FANN: without slopes, behind inputs that are always 0 or once all is
-    learnt, weights then run away.
+    With `moves_at_zero` a weight whose slope is zero, or has just changed sign, moves
+    up by its step, as in FANN. Weights without slopes, behind inputs that are always 0
+    or after convergence, then run away.
     """
 
     name = "rprop"
@@ -187,7 +187,7 @@ class Rprop(Optimiser):
         return (self.delta_zero, 0.0)
 
     def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
-        """Let steps grow while the slope keeps its sign, and shrink when it turns."""
+        """Grow steps while the slope keeps its sign; shrink them when it changes."""
         slope = -g
         before = np.maximum(state[0], _as(w, RPROP_LEAST_STEP))
         same = state[1] * slope >= 0
@@ -209,8 +209,8 @@ class Rprop(Optimiser):
 class Quickprop(Optimiser):
     """FANN's quickprop: Fahlman, "An empirical study of learning speed", 1988.
 
-    Where slope and previous slope are equal there is no parabola; FANN then divides by
-    zero, here the step is kept at 0.
+    Where slope and previous slope are equal there is no parabola: FANN divides by zero,
+    and here the jump is 0.
     """
 
     name = "quickprop"
@@ -221,7 +221,7 @@ class Quickprop(Optimiser):
 
     @property
     def constants(self) -> dict[str, float]:
-        """With the share of the previous slope below which a parabola is trusted."""
+        """With the share of the previous slope below which the parabola is used."""
         return {**super().constants, "SHRINK": self._shrink}
 
     @property
@@ -252,8 +252,8 @@ class Quickprop(Optimiser):
 class Sarprop(Optimiser):
     """FANN's SARPROP: Treadgold and Gedeon, "The SARPROP algorithm", 1996.
 
-    Its random numbers are a hash of seed, step and element, and a weight whose slopes'
-    product is zero forgets its step, as in FANN's parallel version.
+    Its random numbers are hashes of seed, step and element. A weight whose slopes'
+    product is zero resets its step, as in FANN's parallel version.
     """
 
     name = "sarprop"
@@ -270,8 +270,6 @@ class Sarprop(Optimiser):
 
     def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
         """As RPROP, with weight decay and noise that cool from step to step."""
-        from clnet.nn.random import uniform
-
         heat = -self.temperature * now.count
         slope = g - w * _as(w, 2 ** (heat + self.weight_decay_shift))
         previous = state[1]
@@ -392,7 +390,7 @@ class RMSprop(Optimiser):
 
 
 def _as(w: Array, number: float) -> Any:
-    """Return a number in the parameters' type, as the kernels have it."""
+    """Return a number in the parameters' type, as in the kernels."""
     return w.dtype.type(number)
 
 
@@ -403,17 +401,17 @@ OPTIMISERS: dict[str, type[Optimiser]] = {
     )
 }
 
-FANN = "fann"  # the one that a network's training parameters of FANN tell
+FANN = "fann"  # the optimiser that a network's `FannParameters` describe
 OPTIMISER_NAMES = (*OPTIMISERS, FANN)
 
 
 def optimiser(chosen: str | Optimiser) -> Optimiser:
-    """Return an optimiser by its name, with default constants, or as it is given.
+    """Return an optimiser by its name, with default constants, or as it is.
 
     Raises
     ------
     InputError
-        If there is none of that name.
+        If there is no optimiser of that name.
     """
     if isinstance(chosen, Optimiser):
         return chosen
@@ -441,7 +439,7 @@ def fann_optimiser(parameters: FannParameters) -> Optimiser:
 
 
 def as_fann_parameters(rule: Optimiser) -> dict[str, Any]:
-    """Return the fields of FannParameters that tell of a rule; empty: FANN lacks it."""
+    """Return the fields of FannParameters that describe a rule; empty: not FANN's."""
     fields = {
         "incremental": {"learning_rate": "learning_rate",
                         "momentum": "learning_momentum"},
@@ -458,5 +456,5 @@ def as_fann_parameters(rule: Optimiser) -> dict[str, Any]:
         return {}
     return {
         "training_algorithm": rule.name,
-        **{theirs: getattr(rule, ours) for ours, theirs in fields.items()},
+        **{fann: getattr(rule, name) for name, fann in fields.items()},
     }

@@ -1,10 +1,11 @@
-"""The order of samples, computed where it is needed: a bijection of 0 … n-1 by a key.
+"""Counter-based random numbers: keyed permutations of 0 … n-1, and hashes.
 
-A Feistel network (Luby and Rackoff, "How to construct pseudorandom permutations from
-pseudorandom functions", 1988) permutes the numbers of an even count of bits that holds
-n; a result beyond n is permuted again until it is below ("cycle walking": Black and
-Rogaway, "Ciphers with arbitrary finite domains", 2002). So no permutation is stored or
-uploaded. The same functions are in ``kernels/include/random.h``.
+The order of an epoch's samples is such a permutation, computed element by element. A
+Feistel network (Luby and Rackoff, "How to construct pseudorandom permutations from
+pseudorandom functions", 1988) permutes the numbers of an even count of bits that
+holds n; a result beyond n is permuted again until it is below ("cycle walking": Black
+and Rogaway, "Ciphers with arbitrary finite domains", 2002). So no permutation is stored
+or uploaded. The same functions are in ``kernels/include/random.h``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 HASH_BITS = 24  # a float32 holds them
-ROUNDS = 8  # of the network, a word of the key each; fewer favour orders of few numbers
+ROUNDS = 8  # of the network, a word of the key each; fewer bias small permutations
 
 
 def half_bits(n: int) -> int:
@@ -45,12 +46,12 @@ def mixed(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
 def permuted(
     i: NDArray[Any], n: int, words: NDArray[np.uint32]
 ) -> NDArray[np.uint32]:
-    """Return where numbers i of 0 … n-1 go by a key.
+    """Return the images of numbers i in the permutation of 0 … n-1 by a key.
 
     Parameters
     ----------
     i : ndarray of whole numbers
-        Larger ones are taken as n - 1: the walk comes back to a start below n alone.
+        Larger ones are taken as n - 1: a walk is sure to end only from below n.
     n : int
         Below 2**31.
     words : ndarray of uint32, shape [ROUNDS]
@@ -83,5 +84,5 @@ def uniform(seed: int, count: int, n: int) -> NDArray[np.float64]:
 
 
 def stream(number: int) -> int:
-    """Return what is XORed to the seed for a sequence of hashes of its own."""
+    """Return the word that is XORed to the seed for another sequence of hashes."""
     return int(mixed(np.asarray([number], np.uint32))[0])

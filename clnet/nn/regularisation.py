@@ -1,4 +1,4 @@
-"""What is done to gradients before an optimiser sees them: penalties, and clipping."""
+"""Weight penalties and gradient clipping, which precede the optimiser."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Regularisation:
-    """Penalties of large weights, then a bound of the gradient.
+    """L1 and L2 penalties of weights, then gradient clipping.
 
-    To the mean loss are added ``l1 * sum |w| + l2 * sum w^2`` over all weights, biases
-    left out, as Keras' kernel regularisers do. (An optimiser's ``weight_decay`` acts on
-    biases too, as PyTorch's, and after clipping.) The mean gradient is then clipped.
+    The mean loss gets ``l1 * sum |w| + l2 * sum w^2`` over all weights, without biases,
+    as Keras' kernel regularisers do. (An optimiser's ``weight_decay`` acts on biases
+    too, as PyTorch's, and after clipping.) The mean gradient is then clipped.
 
     Attributes
     ----------
     l1, l2 : float
         At least 0.
     clip_norm : float or None
-        The largest Euclidean norm of the whole gradient: a longer one is shortened
+        The largest Euclidean norm of the whole gradient: a longer one is scaled down
         (Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural
         networks", 2013).
     clip_value : float or None
@@ -65,14 +65,14 @@ class Regularisation:
         return self.l1 > 0 or self.l2 > 0
 
     def penalised(self, w: Array, g: Array, samples: int, weights: int) -> Array:
-        """Return gradients g [n] of the sum over samples with the penalties' own.
+        """Return gradients g [n] of the sum over samples plus those of the penalties.
 
         Parameters
         ----------
         w, g : ndarray, shape [n]
             Parameters, of which the first are weights, and gradients.
         samples : int
-            Whose gradients were summed.
+            Samples whose gradients were summed.
         weights : int
             Elements before the first bias.
         """
@@ -85,25 +85,25 @@ class Regularisation:
         return found
 
     def clipped(self, g: Array, samples: int, norm: float) -> Array:
-        """Return gradients g [n] of the sum over samples, shortened.
+        """Return gradients g [n] of the sum over samples, clipped.
 
         Parameters
         ----------
         g : ndarray, shape [n]
-            Gradients, with the penalties' own.
+            Gradients, those of the penalties included.
         samples : int
-            Whose gradients were summed.
+            Samples whose gradients were summed.
         norm : float
-            Of the mean gradient; read where `clip_norm` is given.
+            Norm of the mean gradient; read where `clip_norm` is given.
         """
         real = g.dtype.type
         if self.clip_value is not None:
-            most = real(self.clip_value * samples)
-            return np.clip(g, -most, most)
+            limit = real(self.clip_value * samples)
+            return np.clip(g, -limit, limit)
         if self.clip_norm is not None and norm > self.clip_norm:
             return np.asarray(g * real(self.clip_norm / norm))
         return g
 
 
 PLAIN = Regularisation()
-"""Nothing is done."""
+"""Neither penalties nor clipping."""

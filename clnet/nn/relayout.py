@@ -15,16 +15,16 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Relayout:
-    """Where the live elements of a flat buffer are in the buffer of another layout.
+    """The offsets of live elements in the flat buffers of two layouts.
 
-    An optimiser's state is laid out as parameters are, so it goes the same way.
+    It serves an optimiser's state too, which is laid out as parameters are.
 
     Attributes
     ----------
     there, here : ndarray of int64, shape [live]
-        The places of each live element in the one buffer, and in the other.
+        Offset of each live element in the one buffer, and in the other.
     size : int
-        Elements of the buffer here.
+        Elements of the second buffer.
     """
 
     there: NDArray[np.int64]
@@ -33,8 +33,8 @@ class Relayout:
 
     @classmethod
     def between(cls, there: Model, here: Model) -> Relayout:
-        """Return where two networks of the same connections hold the same numbers."""
-        return cls(_places(there), _places(here), here.layout.size)
+        """Return the relayout between two networks of the same connections."""
+        return cls(_offsets(there), _offsets(here), here.layout.size)
 
     def moved(self, values: Array) -> Array:
         """Return values [..., size there] as [..., size]: padding is zero."""
@@ -48,18 +48,18 @@ class Relayout:
         Parameters
         ----------
         values : ndarray, shape [..., size]
-            Here.
+            Values of the second layout.
         padding : ndarray, shape [..., size there]
-            Where padding is taken from.
+            Source of the padding.
         """
         found = padding.copy()
         found[..., self.there] = values[..., self.here]
         return found
 
 
-def _places(network: Model) -> NDArray[np.int64]:
-    """Return where each layer's weights are, row by row, then all biases."""
-    weights = [matrix.entries().places for matrix in network.matrices]
+def _offsets(network: Model) -> NDArray[np.int64]:
+    """Return the offsets of all live weights, row by row, then of all biases."""
+    weights = [matrix.entries().offsets for matrix in network.matrices]
     biases = [
         np.arange(slot.offset, slot.offset + slot.size)
         for slot in network.layout.biases if slot is not None

@@ -1,4 +1,4 @@
-"""FANN's scaling of inputs and outputs, which a network may carry."""
+"""FANN's scaling of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Scaling:
     """FANN's per-column scaling of inputs and outputs.
 
     ``scaled = ((x - mean) / deviation + 1) * factor + new_min``, and the inverse.
-    Columns whose deviation is 0 are left alone.
+    Columns whose deviation is 0 stay as they are.
 
     Attributes
     ----------
@@ -67,8 +67,8 @@ class Scaling:
     ) -> Scaling:
         """Return the scaling for data, as FANN's `fann_set_scaling_params`.
 
-        What lies one standard deviation below and above a column's mean goes to the
-        ends of the new range: values beyond are not clipped.
+        One standard deviation below and above a column's mean map to the ends of the
+        new range; values beyond are not clipped.
 
         Parameters
         ----------
@@ -149,9 +149,9 @@ class Scaling:
 
     def _columns(self, x: ArrayLike, side: str) -> tuple[NDArray[Any], ...]:
         """Return x as floats, and the four rows of constants in float64."""
-        given = np.asarray(x)
-        dtype = "float32" if given.dtype == np.float32 else "float64"
-        values = as_numbers(f"{side}puts", given, dtype)
+        array = np.asarray(x)
+        dtype = "float32" if array.dtype == np.float32 else "float64"
+        values = as_numbers(f"{side}puts", array, dtype)
         constants = [
             np.asarray(getattr(self, f"{name}_{side}"))
             for name in _CONSTANTS
@@ -168,17 +168,17 @@ SCALES = tuple(field.name for field in dataclasses.fields(Scaling))
 
 
 def scaling_to_apply(scaling: Scaling | None, scale: bool | None) -> Scaling | None:
-    """Return a network's scaling if `scale` asks for it, as `Network.predict` says.
+    """Return a network's scaling if `scale` asks for it; see `Network.predict`.
 
     Raises
     ------
     InputError
-        If it asks for one where there is none, or is no bool or None.
+        If it asks for one where there is none, or is neither bool nor None.
 
     Warns
     -----
     ClnetWarning
-        If there is one, and `scale` leaves it open.
+        If there is one, and `scale` is None.
     """
     if scale not in (True, False, None):
         raise InputError(f"scale must be True, False or None, not {scale!r}")

@@ -1,7 +1,7 @@
 """Learning-rate schedules: the factor of an optimiser's rate, epoch by epoch.
 
-A schedule is a callable of the epoch's number, counted from 0; these are frozen rows,
-of the field's usual three.
+A schedule is a callable of the epoch's number, counted from 0. Three usual ones are
+here, as frozen rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Schedule = Callable[[int], float]
 
 @dataclass(frozen=True)
 class Step:
-    """``factor ** (epoch // every)``: the rate falls by steps.
+    """``factor ** (epoch // every)``: step decay.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Exponential:
-    """``factor ** epoch``.
+    """``factor ** epoch``: exponential decay.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Cosine:
-    """Half a cosine from 1 down to `final`, which it keeps.
+    """Half a cosine from 1 down to `final`, then constant.
 
     Loshchilov and Hutter, "SGDR: stochastic gradient descent with warm restarts", 2017,
     without restarts.
@@ -72,7 +72,7 @@ class Cosine:
     Attributes
     ----------
     epochs : int
-        How many it takes.
+        Epochs of the descent.
     final : float
         From 0 to 1.
     """
@@ -87,8 +87,8 @@ class Cosine:
 
     def __call__(self, epoch: int) -> float:
         """Return the factor of an epoch, counted from 0."""
-        done = min(epoch / self.epochs, 1.0)
-        return self.final + (1 - self.final) * (1 + math.cos(math.pi * done)) / 2
+        progress = min(epoch / self.epochs, 1.0)
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2
 
 
 def _check_factor(factor: object) -> None:
@@ -101,13 +101,13 @@ SCHEDULES: dict[str, Callable[[int], Schedule]] = {
     "exponential": lambda _: Exponential(),
     "cosine": Cosine,
 }
-"""By name, for a training that ends after so many epochs."""
+"""Schedules by name, for a training of so many epochs."""
 
 
 def schedule(chosen: str | Schedule | None, last: int) -> Schedule:
-    """Return a schedule by its name, or as it is given; None: the rate stays.
+    """Return a schedule by its name, or as it is; None: a constant rate.
 
-    Its factors are checked as they come.
+    Its factors are checked at each call.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def schedule(chosen: str | Schedule | None, last: int) -> Schedule:
     Raises
     ------
     InputError
-        If there is none of that name, it cannot be called, or, when it is, returns no
+        If there is none of that name, it is not callable, or a call does not return a
         finite number of at least 0.
     """
     if chosen is None:
@@ -150,6 +150,6 @@ def schedule(chosen: str | Schedule | None, last: int) -> Schedule:
 def foreseen(chosen: str | Schedule | None) -> bool:
     """Return whether a schedule's factors depend on the epoch's number alone.
 
-    A function of the caller's may read what a callback changes.
+    A function of the caller's may read state that a callback changes.
     """
     return chosen is None or isinstance(chosen, (str, Step, Exponential, Cosine))

@@ -30,12 +30,12 @@ def test_round_up(n, multiple):
 # Lowering ---------------------------------------------------------------------------
 
 
-def test_two_ops_a_layer_and_three_with_softmax():
+def test_two_ops_per_layer_and_three_with_softmax():
     kinds = [type(op) for op in NETWORK.program.ops]
     assert kinds == [Apply, BiasAct, Apply, BiasAct, Softmax, Apply, BiasAct]
 
 
-def test_every_op_reads_what_was_written_before():
+def test_every_op_reads_values_written_before():
     program = NETWORK.program
     written = {program.input}
     names = [program.input.name]
@@ -57,7 +57,7 @@ def test_only_the_ends_are_contiguous():
                 assert value.stride == round_up(value.width, VALUE_ALIGNMENT)
 
 
-def test_what_the_ops_are_told():
+def test_attributes_of_the_ops():
     apply1, act1, apply2, act2, softmax, _, act3 = NETWORK.program.ops
     assert apply1.storage == DenseStorage(7, 5)
     assert apply1.weights == NETWORK.layout.weights[0]
@@ -71,13 +71,13 @@ def test_what_the_ops_are_told():
     assert NETWORK.program.dtype == "float32"
 
 
-def test_the_description_stays_what_it_is():
+def test_a_program_is_immutable():
     with pytest.raises(dataclasses.FrozenInstanceError):
         NETWORK.program.ops[0].accumulate = True
     assert NETWORK.program is NETWORK.program
 
 
-def test_the_base_of_ops_has_no_meaning():
+def test_the_base_of_ops_is_abstract():
     assert Op().reads == Op().writes == ()
     with pytest.raises(NotImplementedError):
         Op().signature  # noqa: B018  a property
@@ -185,7 +185,7 @@ def test_spans_that_are_no_layers(start, stop):
     assert NETWORK.program.span(start, stop, 1).layers is None
 
 
-def test_chains_that_are_broken():
+def test_broken_chains():
     program = Network.mlp([3, 4, 4, 4]).program
     span = program.span(0, 6, 1)
     a1, b1, a2, b2, a3, b3 = span.ops
@@ -193,10 +193,10 @@ def test_chains_that_are_broken():
     # The third layer reads the first one's output.
     skips = (a1, b1, a2, b2, dataclasses.replace(a3, x=b1.y), b3)
     assert dataclasses.replace(span, ops=skips).layers is None
-    # It adds to sums that are there already.
+    # It accumulates.
     adds = (a1, b1, dataclasses.replace(a2, accumulate=True), b2, a3, b3)
     assert dataclasses.replace(span, ops=adds).layers is None
-    # A hidden value is needed outside.
+    # A hidden value is read outside.
     more = dataclasses.replace(span, outputs=(b1.y, b3.y))
     assert more.layers is None
 

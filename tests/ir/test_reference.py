@@ -1,4 +1,4 @@
-"""The oracle, on cases small enough to work out by hand."""
+"""The oracle, on cases worked out by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(op, parameters, **values):
     return values
 
 
-# A = [1 2 3; 4 5 6] in rows of four, after two values of something else.
+# A = [1 2 3; 4 5 6] in rows of four, after two other values.
 PARAMETERS = [9, 9, 1, 2, 3, 0, 4, 5, 6, 0, 0.5, -1]
 APPLY = Apply(value("x", 3), value("sums", 2), DenseStorage(2, 3), Slot(2, 8))
 
@@ -84,7 +84,7 @@ def test_softmax_of_one_sample_with_nan():
     np.testing.assert_array_equal(found, [[0.5, 0.5], [np.nan, np.nan]])
 
 
-def test_an_op_without_meaning():
+def test_an_unknown_op():
     with pytest.raises(NotImplementedError, match="Op"):
         reference.run_op(Op(), {}, np.zeros(1))
 
@@ -117,7 +117,7 @@ def test_a_network_by_loops(sizes, batch, seed, bias, steepness):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_type_is_kept(dtype):
+def test_the_dtype_is_kept(dtype):
     network = Network(
         3, [Dense(4, "gelu", 0.3), Dense(5, "softmax")], seed=1, dtype=dtype,
         fann_compatible=True,

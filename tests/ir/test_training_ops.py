@@ -24,8 +24,8 @@ from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.losses import LOSSES, loss_function
 from clnet.nn.optimisers import optimiser
 
-# Where the derivative is no derivative: FANN trains through steps and jumps.
-UNTRUE = ("threshold", "threshold_symmetric", "sigmoid_stepwise", "tanh_stepwise")
+# Their gradients are not derivatives: FANN trains through steps and jumps.
+INEXACT = ("threshold", "threshold_symmetric", "sigmoid_stepwise", "tanh_stepwise")
 
 
 def gradient_of(network, loss, x, t, weight=None):
@@ -46,7 +46,7 @@ def gradient_of(network, loss, x, t, weight=None):
 
 
 def differences(network, loss, x, t, weight=None, step=1e-6):
-    """Return the gradient by central differences, a live element at a time."""
+    """Return the gradient by central differences, element by element."""
     before = network.parameters.copy()
     found = np.zeros_like(before)
     for i in np.flatnonzero(before):
@@ -62,7 +62,7 @@ def differences(network, loss, x, t, weight=None, step=1e-6):
 
 
 def problem(activation, loss, seed=1, **options):
-    """Return a small network whose loss has no kink near, and its data."""
+    """Return a small network whose loss has no kink nearby, and its data."""
     rng = np.random.default_rng(seed)
     output = LOSSES[loss].fused or activation
     layers = [
@@ -78,7 +78,7 @@ def problem(activation, loss, seed=1, **options):
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("activation", [a for a in ACTIVATIONS if a not in UNTRUE])
+@pytest.mark.parametrize("activation", [a for a in ACTIVATIONS if a not in INEXACT])
 def test_gradients_by_finite_differences(activation, loss):
     network, x, t = problem(activation, loss)
     total, found = gradient_of(network, loss, x, t)
@@ -164,13 +164,13 @@ def test_the_ops_of_a_step():
     for op in program.ops:
         assert set(op.reads) <= written
         written |= set(op.writes)
-    # tanh's derivative reads its output: the sums need not exist.
+    # tanh's derivative reads its output: the pre-activations need not exist.
     forward = program.span(1, 3, 5)
     assert [v.name for v in forward.outputs] == ["y1"]
     assert forward.layers is not None
 
 
-def test_sums_are_kept_where_the_derivative_reads_them():
+def test_pre_activations_are_written_if_the_derivative_reads_them():
     network = Network(3, [Dense(4, "gelu"), Dense(2)])
     program = lower_training(network, loss_function("mse"), None)
     assert {v.name for v in program.span(0, 2, 5).outputs} == {"sums1", "y1"}
@@ -191,7 +191,7 @@ def test_losses_that_do_not_fit(last, loss, sentence):
         lower_training(network, loss_function(loss), None)
 
 
-def test_softmax_inside_is_refused():
+def test_softmax_in_a_hidden_layer_is_refused():
     network = Network(3, [Dense(2, "softmax"), Dense(2)])
     with pytest.raises(InputError, match="layer 1 is softmax"):
         lower_training(network, loss_function("mse"), None)
@@ -212,7 +212,7 @@ def test_the_record_counts_as_fann_does():
     np.testing.assert_allclose(values["totals"][0, :3], np.sum(expected, axis=0))
 
 
-def test_samples_beyond_the_end_count_for_nothing():
+def test_rows_beyond_the_last_sample_are_ignored():
     network, x, t = problem("tanh", "mse")
     program = lower_training(network, loss_function("mse"), None)
     values = {"x": x, "t": t, "samples": 2}

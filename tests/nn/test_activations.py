@@ -80,9 +80,9 @@ def test_types_and_shapes_are_kept(row, dtype):
 
 
 @rows()
-def test_bounded_rows_give_nothing_beyond_1(row):
-    most = np.abs(row.value(np.linspace(-50, 50, 2001))).max()
-    assert (most <= 1) == row.bounded
+def test_bounded_rows_are_at_most_1(row):
+    largest = np.abs(row.value(np.linspace(-50, 50, 2001))).max()
+    assert (largest <= 1) == row.bounded
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_stepwise_gradients_are_the_smooth_functions(name, smooth):
 
 
 @rows()
-def test_gradients_read_what_they_say(row):
-    """The other argument may be anything, so that it need not be kept."""
+def test_gradients_read_one_argument(row):
+    """The other may be anything, so that it need not be stored."""
     v = np.linspace(-4, 4, 41)
     y = row.value(v)
     other = np.full_like(v, np.nan)
@@ -132,7 +132,7 @@ def test_every_number_of_fann_has_its_row():
 
 
 @pytest.mark.parametrize("number", [-1, 20, 3.5, "tanh", None])
-def test_a_number_that_fann_has_not(number):
+def test_a_number_that_fann_lacks(number):
     with pytest.raises(InputError, match="FANN activation number"):
         fann_activation(number)
 
@@ -154,7 +154,7 @@ def test_unknown_names(name):
         activation(name)
 
 
-def test_the_nearest_name_is_offered():
+def test_the_nearest_name_is_suggested():
     with pytest.raises(InputError, match="did you mean 'sigmoid'"):
         activation("sigmod")
 
@@ -186,19 +186,18 @@ def grid(dtype):
 
 
 def on_device(real, width, operators, v):
-    """Every function of activations.h for v, by one kernel: [rows, values]."""
+    """Return every function of activations.h for v, by one kernel: [rows, values]."""
     where = session(device())
-    place = where.device
     defines = {"REAL": real, "WIDTH": width, "OPERATOR_MATH": operators}
     calls = "\n".join(
         f"    y[{number} * n + i] = act_{name}(v[i]);"
         for number, name in enumerate(ACTIVATIONS)
     )
-    text = source_text("include/activations.h", defines, place) + (
+    text = source_text("include/activations.h", defines, where.device) + (
         "\n__kernel void functions(__global const VAL *v, __global VAL *y, int n)\n"
         "{\n    const int i = get_global_id(0);\n" + calls + "\n}\n"
     )
-    program = build(where.context, place, text, "include/activations.h")
+    program = build(where.context, where.device, text, "include/activations.h")
     kernel = cl.Kernel(program, "functions")
     y = np.empty((len(ACTIVATIONS), v.size), v.dtype)
     flags = cl.mem_flags
@@ -212,8 +211,7 @@ def on_device(real, width, operators, v):
 
 @pytest.mark.parametrize(("real", "width", "operators"), BUILDS)
 def test_functions_agree_with_numpy(real, width, operators):
-    """Within the bounds of `bounds.ACTIVATION_ERRORS`; NaN and infinities where NumPy
-    has them."""
+    """Within `bounds.ACTIVATION_ERRORS`; NaN and infinities as in NumPy."""
     if real == "double" and not device().fp64:
         pytest.skip("the device has no float64")
     dtype = np.float64 if real == "double" else np.float32
@@ -225,11 +223,11 @@ def test_functions_agree_with_numpy(real, width, operators):
             exact = ACTIVATIONS[name].value(wide)
             bound = activation_bound(name, wide, 0.0, dtype.__name__)
             error = np.abs(y - exact)
-        # The largest numbers may become infinite, where the next operation is larger.
+        # Intermediate results of the largest numbers may overflow.
         normal = np.isfinite(exact) & (np.abs(v) < np.finfo(dtype).max / 8)
         wrong = normal & ~(error <= bound)
         wrong |= np.isnan(exact) != np.isnan(y)
-        if name == "silu":  # NumPy has -inf * 0; the limit, 0, is as good
+        if name == "silu":  # -inf * 0 in NumPy; the limit, 0, is as good
             wrong &= ~(np.isneginf(v) & (np.abs(y) < 1e-30))
         wrong |= np.isinf(v) & ~np.isnan(exact) & (y != exact) & ~(error <= bound)
         if wrong.any():
@@ -249,7 +247,7 @@ def test_every_row_has_its_function_and_every_function_its_row():
 
 @pytest.mark.parametrize("fann", [False, True])
 def test_every_row_has_its_gradients_and_every_gradient_its_row(fann):
-    """Where FANN takes another gradient, its own stands beside the right one."""
+    """Where FANN's gradient is inexact, there is one function for each."""
     text = kernel_text("include/gradients.h")
     functions = re.findall(
         r"^inline VAL ((?:fann_)?grad_\w+)\(VAL ([vy]), VAL s\)", text, re.MULTILINE

@@ -1,4 +1,4 @@
-"""Networks with fewer connections, or stored otherwise: the same weights still."""
+"""Pruned networks, and networks in other formats, keep their weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_pruning_keeps_the_largest_weights():
         np.testing.assert_array_equal(pruned.biases(number), network.biases(number))
     again = pruned.prune(density=0.05, layers=[0])
     assert [m.count for m in again.matrices] == [30, 12]
-    more = pruned.prune(density=0.9)  # there are no more than there are
+    more = pruned.prune(density=0.9)  # above the present density
     assert [m.count for m in more.matrices] == [60, 12]
 
 
@@ -38,7 +38,7 @@ def test_pruning_by_threshold():
         network.prune(threshold=2)
 
 
-def test_pruned_networks_train_on():
+def test_pruned_networks_train():
     network = Network.mlp([6, 20, 1], "tanh", seed=1)
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (60, 6)).astype("float32")
@@ -97,7 +97,7 @@ def test_conversions_of_chosen_layers():
         network.stored_as("csx")
 
 
-def test_shortcut_networks_are_pruned_too():
+def test_pruning_of_shortcut_networks():
     network = Network(4, SHORTCUT, seed=1)
     pruned = network.prune(density=0.5)
     x = np.random.default_rng(0).standard_normal((7, 4)).astype("float32")

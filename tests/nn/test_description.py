@@ -12,7 +12,7 @@ from clnet import Dense, Network
 from clnet.errors import InputError
 
 
-def test_what_a_network_says_of_itself():
+def test_attributes_of_a_network():
     network = Network(3, [Dense(5, "relu"), Dense(2, "softmax", bias=False)], seed=0)
     assert (network.n_in, network.n_out, network.sizes) == (3, 2, (3, 5, 2))
     assert (network.dtype, network.fann_compatible, network.fann) == (
@@ -35,7 +35,7 @@ def test_mlp():
     assert [layer.activation for layer in Network.mlp([4, 3]).layers] == ["sigmoid"]
 
 
-def test_a_layer_takes_one_value_or_one_a_neuron():
+def test_a_layer_takes_one_value_or_one_per_neuron():
     layer = Dense(2, ["tanh", "relu"], np.array([0.5, 2]))
     assert layer.activation == ("tanh", "relu")
     assert layer.steepness == (0.5, 2.0)
@@ -82,7 +82,7 @@ BAD_DENSE = [
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), BAD_DENSE)
-def test_layers_that_cannot_be(arguments, sentence):
+def test_bad_layers(arguments, sentence):
     with pytest.raises(InputError, match=sentence) as caught:
         Dense(**arguments)
     assert "\n" not in str(caught.value)
@@ -110,7 +110,7 @@ BAD_NETWORK = [
 
 
 @pytest.mark.parametrize(("arguments", "options", "sentence"), BAD_NETWORK)
-def test_networks_that_cannot_be(arguments, options, sentence):
+def test_bad_networks(arguments, options, sentence):
     with pytest.raises(InputError, match=sentence) as caught:
         Network(*arguments, **options)
     assert "\n" not in str(caught.value)
@@ -131,7 +131,7 @@ def test_networks_that_cannot_be(arguments, options, sentence):
         ([3, 4], "nothing", "unknown activation"),
     ],
 )
-def test_mlps_that_cannot_be(sizes, activation, sentence):
+def test_bad_mlps(sizes, activation, sentence):
     with pytest.raises(InputError, match=sentence):
         Network.mlp(sizes, activation)
 

@@ -53,7 +53,7 @@ def test_every_initialiser_has_its_statistics():
         initialiser("")
 
 
-def test_widrow_nguyen_as_fann_has_it():
+def test_widrow_nguyen_is_fanns():
     """f = (0.7 H)^(1/I) / (high - low): biases within ±f, weights from 0 to f."""
     network = Network.mlp([3, 40, 30, 2], "tanh", seed=1)
     x = np.array([[-1.0, 0, 0], [0, 3, 1]])
@@ -73,7 +73,7 @@ def test_widrow_nguyen_as_fann_has_it():
     assert not np.array_equal(network.parameters, first)
 
 
-def test_initialising_anew():
+def test_initialising_again():
     network = Network.mlp([3, 4, 2], "tanh", seed=1)
     version = network.version
     network.initialise(seed=7)

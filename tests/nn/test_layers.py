@@ -37,7 +37,7 @@ def sparse_net(form="auto", seed=1, **options):
 
 
 def by_hand(network, x):
-    """The outputs by whole matrices and biases, in float64."""
+    """Return the outputs by whole matrices and biases, in float64."""
     ys = [x.astype(np.float64)]
     for number, layer in enumerate(network.layers):
         sources = layer.sources or (number,)
@@ -86,13 +86,13 @@ def test_other_seeds_are_other_connections():
     [((2, 3, 4, 5), 0.5, 31), ((2, 2, 2), 0.01, 8), ((2, 3, 4, 5), 1.0, 50)],
 )
 def test_fanns_counts(sizes, rate, total):
-    """The numbers of connections that FANN makes, biases included."""
+    """FANN's numbers of connections, biases included."""
     layers = [Sparse(n, density=rate, placement="fann") for n in sizes[1:]]
     network = Network(sizes[0], layers)
     assert sum(m.count + m.n_out for m in network.matrices) == total
 
 
-def test_uniform_placement_favours_no_place():
+def test_uniform_placement_is_uniform():
     counts = sum(
         Sparse(4, density=0.25, seed=seed).connections(4).mask().astype(int)
         for seed in range(400)
@@ -211,8 +211,8 @@ def test_patterns_on_the_device(form, case):
     np.testing.assert_allclose(plan(x), by_hand(network, x), rtol=1e-5, atol=1e-5)
 
 
-def test_connections_that_do_not_exist_read_nothing():
-    """Not even what is infinite: but for the masked format, which multiplies zeros."""
+def test_missing_connections_read_nothing():
+    """Not even infinities, except in the masked format, which multiplies zeros."""
     x = np.full((1, 11), np.inf, "float32")
     x[0, MASK[0]] = 1
     for form in FORMATS:
@@ -247,7 +247,7 @@ def test_several_sources():
 
 def test_sparse_layers_of_several_sources():
     mask = np.random.default_rng(1).random((3, 10)) < 0.4
-    mask[:, 4:] = False  # of the second source nothing
+    mask[:, 4:] = False  # nothing of the second source
     layers = [Dense(6, "tanh"), Dense(2, "tanh"),
               Sparse(3, pattern=np.hstack([mask, np.ones((3, 2), bool)]),
                      sources=(0, 1, 2), format="hyb")]
@@ -285,7 +285,7 @@ def test_scipy_inputs():
 
 @pytest.mark.unoptimised
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_training_never_makes_connections(name):
+def test_training_never_adds_connections(name):
     layers = [Sparse(9, "tanh", pattern=MASK, format="hyb"),
               Sparse(7, density=0.4, format="dense"),
               Sparse(2, "sigmoid", density=0.4)]
@@ -293,7 +293,7 @@ def test_training_never_makes_connections(name):
     before = network.parameters.copy()
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (20, 11)).astype("float32")
-    x[:, 0] = 0  # slopes that are exactly 0, which FANN's rules move along
+    x[:, 0] = 0  # slopes of exactly 0, which FANN's rules move along
     t = rng.uniform(0, 1, (20, 2)).astype("float32")
     batch_size = 1 if name == "incremental" else None
     history = network.fit(x, t, optimiser=name, epochs=4, batch_size=batch_size)
@@ -309,7 +309,7 @@ def test_training_never_makes_connections(name):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_every_format_learns_the_same(form):
+def test_every_format_trains_alike(form):
     first, other = sparse_net("csr"), sparse_net(form)
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (20, 11)).astype("float32")
@@ -329,7 +329,7 @@ def test_every_format_learns_the_same(form):
      Dense(3, "sigmoid", sources=(1, 2))),
 ], ids=["shortcut", "sparse"])
 def test_gradients_are_finite_differences(layers):
-    """Of networks whose outputs have several readers; one step of SGD shows them."""
+    """For networks whose outputs have several readers, by one step of SGD."""
     network = Network(4, layers, seed=1, dtype="float64")
     rng = np.random.default_rng(0)
     x, t = rng.uniform(-1, 1, (8, 4)), rng.uniform(0, 1, (8, 3))
@@ -352,10 +352,10 @@ def test_gradients_are_finite_differences(layers):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-8)
 
 
-# What is said of them ----------------------------------------------------------------
+# Summaries and files -----------------------------------------------------------------
 
 
-def test_summaries_tell_density_format_and_bytes():
+def test_summaries_have_density_format_and_bytes():
     network = sparse_net("csr")
     text = network_text(network)
     assert max(map(len, text.splitlines())) <= WIDTH

@@ -1,4 +1,4 @@
-"""How far outputs are from targets, on hand-sized data and against plain NumPy."""
+"""Metrics, on hand-sized data and against plain NumPy."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def test_by_hand():
     assert found.accuracy == 3 / 4
 
 
-def test_what_is_right_is_right():
+def test_exact_outputs():
     t = np.eye(3)
     assert evaluate(t, t) == Evaluation(0.0, 0, 1.0)
 
 
-def test_one_output_is_right_on_the_targets_side_of_its_functions_middle():
+def test_one_output_is_right_on_the_targets_side_of_the_middle():
     t = [[-1.0], [1.0], [1.0], [-1.0]]
     y = [[-0.2], [0.1], [-0.1], [0.3]]
     assert evaluate(y, t, middles=[0.0]).accuracy == 0.5
@@ -42,7 +42,7 @@ def test_one_output_is_right_on_the_targets_side_of_its_functions_middle():
 
 
 @pytest.mark.parametrize("target", [0.0, 1.0])
-def test_targets_of_one_class_are_not_right_whatever_the_outputs(target):
+def test_targets_of_one_class_need_right_outputs(target):
     y, t = [[0.4], [0.6], [0.9], [1.0]], np.full((4, 1), target)
     assert evaluate(y, t, middles=[0.5]).accuracy == (0.75 if target else 0.25)
 
@@ -61,7 +61,7 @@ def test_regression_has_no_accuracy():
     )
 
 
-def test_what_is_printed_is_what_applies():
+def test_printed_rows_are_those_that_apply():
     y, t = [[1.0], [2.0], [4.0]], [[1.0], [3.0], [5.0]]
     assert evaluation_rows(evaluate(y, t), 3) == [
         ("MSE", "0.6667"), ("bit fail", "2 of 3"), ("MAE", "0.6667"),
@@ -118,7 +118,7 @@ def test_one_sample_may_come_without_its_batch():
         )
     )
 )
-def test_as_numpy_says_it(arrays):
+def test_metrics_agree_with_numpy(arrays):
     y, t = arrays
     found = evaluate(y, t, middles=[0.5])
     assert found.mse == pytest.approx(((y - t) ** 2).mean())
@@ -127,10 +127,10 @@ def test_as_numpy_says_it(arrays):
     assert 0 <= found.bit_fail <= y.size
 
 
-def test_what_is_no_number_is_seen():
+def test_nan_shows_in_the_error():
     found = evaluate([[np.nan, 0.0]], [[1.0, 0.0]])
     assert np.isnan(found.mse)
-    assert found.accuracy == 1.0  # NumPy counts NaN as the largest
+    assert found.accuracy == 1.0  # argmax takes NaN as the largest
 
 
 def test_an_evaluation_holds_plain_numbers_and_does_not_change():
@@ -161,7 +161,7 @@ def test_an_evaluation_holds_plain_numbers_and_does_not_change():
         ([[1j]], [[1.0]], "numbers"),
     ],
 )
-def test_bad_input_is_told(y, t, sentence):
+def test_bad_input(y, t, sentence):
     with pytest.raises(InputError, match=sentence):
         evaluate(y, t)
 
@@ -171,7 +171,7 @@ def test_halved_is_one_or_one_an_output():
         evaluate(np.zeros((4, 3)), np.zeros((4, 3)), [True, False])
 
 
-# A network's own ------------------------------------------------------------------
+# Metrics of networks -----------------------------------------------------------------
 
 
 def test_a_fann_networks_symmetric_outputs_are_halved():
@@ -210,7 +210,7 @@ def test_every_bounded_functions_middle():
             assert row.middle is None
 
 
-def test_the_middle_is_in_the_datas_units():
+def test_the_middle_is_in_the_units_of_the_data():
     t = np.array([[10.0], [20.0], [30.0], [12.0]])
     scaling = Scaling.of(np.zeros((4, 3)) + np.arange(4)[:, None], t)
     network = Network(3, [Dense(1, "tanh")], scaling=scaling)

@@ -15,12 +15,12 @@ from clnet.nn.initialisers import INITIALISERS, initialiser
 from clnet.nn.matrix import CHUNK
 
 SIZES = [1001, 800, 10]
-CONSTANT = 8 * (4 * CHUNK)  # bytes: some draws in float64, and what else is small
+CONSTANT = 8 * (4 * CHUNK)  # bytes: some draws in float64, and small objects
 LAYERS = [Dense(n, initialiser="uniform") for n in SIZES[1:]]
 
 
 def peak(work):
-    """Return the bytes that a call allocates at one time, beside older ones."""
+    """Return the peak of bytes that a call allocates."""
     tracemalloc.start()
     try:
         work()
@@ -35,15 +35,15 @@ def peak(work):
     lambda: Network(SIZES[0], LAYERS),
     lambda: Network.mlp([CHUNK + 3, 10]),
 ], ids=["mlp", "he", "network", "long rows"])
-def test_constructing_costs_a_networks_own_bytes(make):
+def test_constructing_allocates_the_networks_bytes(make):
     nbytes = make().parameters.nbytes
     assert nbytes > 2.5e6
     assert peak(make) <= nbytes + CONSTANT
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_replacing_costs_the_bytes_of_old_and_new(dtype):
-    """The old ones are there before the call, and may be held by others."""
+def test_replacing_allocates_the_new_bytes(dtype):
+    """The old ones exist before the call, and may be referenced elsewhere."""
     network = Network.mlp(SIZES, seed=1)
     flat = network.parameters.astype(dtype)
     weights = network.weights(0).astype(dtype)
@@ -64,8 +64,7 @@ def test_replacing_costs_the_bytes_of_old_and_new(dtype):
 
 @pytest.mark.parametrize("name", sorted(INITIALISERS))
 @pytest.mark.parametrize("sizes", [(700, 300), (2 * CHUNK + 5, 3), (1, 2)])
-def test_numbers_are_those_of_one_draw(name, sizes):
-    """However many are drawn at a time."""
+def test_draws_in_chunks_are_those_of_one_draw(name, sizes):
     network = Network.mlp(sizes, initialiser=name, seed=3)
     n_in, n_out = sizes
     draws = initialiser(name)(np.random.default_rng(3), n_in, n_out)
@@ -78,7 +77,7 @@ def test_numbers_are_those_of_one_draw(name, sizes):
     Local(window=5), Sparse(400, density=0.5, format="dense"),
     Sparse(400, density=0.5, format="ell"),
 ])
-def test_numbers_of_other_layers_are_those_of_one_draw(layer):
+def test_draws_of_other_layers_are_those_of_one_draw(layer):
     network = Network(700, [layer], seed=3)
     matrix = network.matrices[0]
     weights, _ = initialiser("glorot")(
@@ -124,10 +123,10 @@ def test_padding_is_zero_from_the_start_and_stays_zero(sizes, bias, dtype):
     assert np.isnan(network.parameters).sum() == live
 
 
-def test_parameters_are_replaced_not_changed():
+def test_parameters_are_replaced_not_mutated():
     network = Network.mlp([3, 2], seed=1)
     before = network.parameters
-    kept = np.array(before)
+    copy = np.array(before)
     assert network.version == 0
     with pytest.raises(ValueError, match="read-only"):
         before[0] = 1
@@ -135,7 +134,7 @@ def test_parameters_are_replaced_not_changed():
     network.parameters = mine
     mine[:] = 2  # the network has its own copy
     assert network.version == 1
-    np.testing.assert_array_equal(before, kept)
+    np.testing.assert_array_equal(before, copy)
     np.testing.assert_array_equal(network.weights(0), np.ones((2, 3)))
     np.testing.assert_array_equal(network.biases(0), [1, 1])
 
@@ -156,10 +155,10 @@ def test_parameters_are_replaced_not_changed():
 )
 def test_parameters_that_do_not_fit(values, sentence):
     network = Network.mlp([3, 2], seed=1)
-    kept = np.array(network.parameters)
+    before = np.array(network.parameters)
     with pytest.raises(InputError, match=sentence):
         network.parameters = values
-    np.testing.assert_array_equal(network.parameters, kept)
+    np.testing.assert_array_equal(network.parameters, before)
     assert network.version == 0
 
 
@@ -215,7 +214,7 @@ def test_numbers_of_other_types_are_converted():
         np.testing.assert_array_equal(network.weights(0), np.ones((2, 3)))
 
 
-def test_given_parameters_are_taken():
+def test_parameters_of_the_constructor_are_copied():
     one = Network.mlp([3, 2], seed=1)
     other = Network(3, one.layers, parameters=one.parameters)
     np.testing.assert_array_equal(one.parameters, other.parameters)

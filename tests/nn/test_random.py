@@ -1,4 +1,4 @@
-"""The order of samples: a bijection, another one for each key."""
+"""Keyed permutations and hashes, in NumPy and on the device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clnet.opencl.session import session
 
 @settings(max_examples=60, deadline=None)
 @given(n=st.integers(1, 3000), seed=st.integers(0, 2**63), epoch=st.integers(0, 10**6))
-def test_it_is_a_bijection(n, seed, epoch):
+def test_permuted_is_a_bijection(n, seed, epoch):
     found = permuted(np.arange(n), n, key(seed, epoch))
     assert found.dtype == np.uint32
     np.testing.assert_array_equal(np.sort(found), np.arange(n))
@@ -31,7 +31,7 @@ def test_keys_differ_by_seed_and_epoch():
 
 
 @pytest.mark.parametrize("n", [3, 10, 13])
-def test_every_place_is_equally_likely(n):
+def test_every_image_is_equally_likely(n):
     epochs = 3000
     counts = np.zeros((n, n))
     for epoch in range(epochs):
@@ -67,7 +67,7 @@ def test_uniform_numbers():
 
 @pytest.mark.parametrize("n", [1, 3, 5, 17, 300])
 def test_numbers_beyond_n_are_taken_as_the_last(n):
-    """Else their walks could go round for ever where no number is below n."""
+    """Otherwise a walk might never end: its cycle may have no number below n."""
     beyond = np.array([n, n + 1, 2 * n + 7, 2**31], np.uint32)
     words = key(2, 1)
     last = permuted(np.array([n - 1]), n, words)
@@ -76,12 +76,12 @@ def test_numbers_beyond_n_are_taken_as_the_last(n):
     np.testing.assert_array_equal(on_device(i, n, words), permuted(i, n, words))
 
 
-def test_a_walk_over_no_numbers_ends():
+def test_a_walk_ends_for_n_of_0():
     on_device(np.arange(3, dtype=np.uint32), 0, key(2, 1))
 
 
 def on_device(i, n, words):
-    """Return what the function of random.h returns."""
+    """Return the results of `permuted` in random.h."""
     where = session(device())
     text = source_text("include/random.h", {}, where.device) + """
         __kernel void walk(__global uint *i, const uint n, const uint bits, uint8 key)

@@ -1,4 +1,4 @@
-"""Penalties of weights and clipped gradients: their meaning, by finite differences."""
+"""Penalties of weights and gradient clipping, by finite differences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def problem():
 
 
 def minimised(network, x, t, l1=0.0, l2=0.0):
-    """Return the mean loss with its penalties, of which biases have none."""
+    """Return the mean loss with the penalties, which exclude biases."""
     program = lower_training(network, loss_function("mse"), None)
     values = {"x": x, "t": t}
     reference.run_ops(program.ops, values, network.parameters)
@@ -52,7 +52,7 @@ def differences(network, x, t, **options):
 
 
 def moved(network, x, t, **options):
-    """Return by what one step of gradient descent at rate 1 changes parameters."""
+    """Return the change of parameters by a step of gradient descent at rate 1."""
     program = lower_training(
         network, loss_function("mse"), SGD(1.0),
         regularisation=Regularisation(**options),
@@ -86,9 +86,9 @@ def test_clipping_by_the_norm():
 def test_clipping_by_value():
     network, x, t = problem()
     whole = differences(network, x, t, l1=0.05)
-    most = np.abs(whole).max() / 2
-    found = moved(network, x, t, l1=0.05, clip_value=most)
-    np.testing.assert_allclose(found, np.clip(whole, -most, most), atol=1e-9)
+    limit = np.abs(whole).max() / 2
+    found = moved(network, x, t, l1=0.05, clip_value=limit)
+    np.testing.assert_allclose(found, np.clip(whole, -limit, limit), atol=1e-9)
 
 
 @pytest.mark.parametrize(("options", "sentence"), [

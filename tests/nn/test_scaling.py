@@ -1,4 +1,4 @@
-"""FANN's scaling: its formula, whose it is, and where it is applied."""
+"""FANN's scaling: its formula, its constants, and networks that carry one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXAMPLE = Scaling([1.5, 2], [0.5, 0], [-1, -1], [1, 1], [1000], [0.25], [0], [0.
 
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch):
-    """Plans from the cost model: these tests are not about times."""
+    """Take plans of the cost model: these tests are not about times."""
     monkeypatch.setattr(
         Network, "plan_for",
         lambda self, devices, batch, precision: self.compile(
@@ -23,7 +23,7 @@ def unmeasured(monkeypatch):
 
 
 def data(n=60, seed=0):
-    """Two inputs of different size, and a target far from 0."""
+    """Return two inputs of different size, and a target far from 0."""
     rng = np.random.default_rng(seed)
     x = rng.normal([1000, 0.01], [50, 0.003], (n, 2))
     t = 500 + 0.3 * x[:, :1] + 2000 * x[:, 1:]
@@ -48,13 +48,13 @@ def test_constants_of_data():
     assert scaling == Scaling(
         [2, 5], [1, 0], [-2, -2], [2, 2], [20], [10], [0], [0.5]
     )
-    # One deviation from the mean goes to an end; what does not vary stays.
+    # One deviation from the mean maps to an end; constant columns stay.
     assert scaling.scale_input(x).tolist() == [[-2, 5], [2, 5]]
     assert scaling.scale_output(t).tolist() == [[0], [1]]
 
 
 def test_constants_of_fann_itself(fann_datasets):
-    """Six decimals of what FANN added up in float32."""
+    """FANN sums in float32 and writes six decimals."""
     network = clnet.load(fann_datasets / "nets" / "scaled.net")
     x, t = clnet.load_data(fann_datasets / "scaling.data", dtype="float64")
     theirs = network.scaling
@@ -72,7 +72,7 @@ def test_constants_of_fann_itself(fann_datasets):
         )
 
 
-def test_columns_that_stay():
+def test_unscaled_columns():
     x, t = data()
     scaling = Scaling.of(x, t, outputs=None)
     np.testing.assert_allclose(scaling.scale_output(t), t, rtol=1e-12)
@@ -112,7 +112,7 @@ def test_wrong_arrays():
 # Networks that carry one ------------------------------------------------------------
 
 
-def test_whose_it_is():
+def test_a_scaling_fits_its_network():
     network = Network.mlp([2, 1], "identity", scaling=EXAMPLE)
     assert network.scaling == EXAMPLE
     network.scaling = None
@@ -125,7 +125,7 @@ def test_whose_it_is():
 
 @pytest.mark.parametrize("suffix", [".net", ".safetensors"])
 def test_trained_scaled_and_saved(tmp_path, suffix):
-    """A fit to raw data needs the scaling; the file keeps it."""
+    """A fit to raw data needs the scaling, which the file contains."""
     x, t = data()
     network = Network.mlp([2, 8, 1], ["tanh", "identity"], seed=1)
     network.scaling = Scaling.of(x, t)
@@ -156,7 +156,7 @@ def test_scaling_happens_before_numbers_lose_digits():
     assert y.dtype == np.float32
 
 
-def test_what_is_not_asked_for():
+def test_scale_is_checked_and_a_missing_one_warns():
     x, t = data()
     network = Network.mlp([2, 1], "identity", seed=0)
     for call in (network.predict, lambda x, scale: network.evaluate(x, t, scale=scale),

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: their factors, and what `fit` does with them."""
+"""Learning-rate schedules: their factors, and their effect in `fit`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_bad_schedules(chosen, sentence):
     assert np.array_equal(network.parameters, before)
 
 
-def test_a_rule_without_a_rate():
+def test_an_optimiser_without_a_rate():
     with pytest.raises(InputError, match="rprop has no learning rate"):
         Network.mlp([2, 1], "identity").fit(X, T, schedule="step")
 

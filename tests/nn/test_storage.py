@@ -1,4 +1,4 @@
-"""Storages: every format holds every pattern, exactly, and tells its bytes."""
+"""Storages: every format holds every pattern exactly, and counts its bytes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def values_of(storages, matrix):
 
 
 def check_storages(storages, mask):
-    """What holds for every sum of storages of a mask."""
+    """Assert the properties of a sum of storages of a mask."""
     matrix = np.where(mask, np.random.default_rng(1).uniform(1, 2, mask.shape), 0)
     held = np.zeros(mask.shape, int)
     total = np.zeros(mask.shape)
@@ -127,10 +127,10 @@ def test_conversions_round_trip(mask, first, second):
     matrix = np.random.default_rng(2).standard_normal(mask.shape).astype("float32")
     matrix[0, 0] = -0.0
     values = values_of(source, matrix)
-    there = converted(values, source, target)
-    for found, expected in zip(there, values_of(target, matrix), strict=True):
+    result = converted(values, source, target)
+    for found, expected in zip(result, values_of(target, matrix), strict=True):
         assert found.tobytes() == expected.tobytes()
-    for found, expected in zip(converted(there, target, source), values, strict=True):
+    for found, expected in zip(converted(result, target, source), values, strict=True):
         assert found.tobytes() == expected.tobytes()
 
 
@@ -167,7 +167,7 @@ def test_patterns_of_scipy_matrices():
     expected = Pattern.of(mask)
     for kind in (sparse.coo_matrix, sparse.csr_array, sparse.csc_matrix):
         assert Pattern.of(kind(mask)) == expected
-    # Whatever the order, and with zeros that are stored.
+    # In any order, and with stored zeros.
     rows, columns = np.nonzero(mask)
     shuffled = sparse.coo_matrix((np.zeros(rows.size), (rows[::-1], columns[::-1])),
                                  mask.shape)
@@ -182,7 +182,7 @@ def test_the_example_as_ell_and_coo():
     ell = EllStorage(pattern)
     (values,) = values_of((ell,), EXAMPLE)
     assert ell.width == 3
-    np.testing.assert_array_equal(  # [rows, K], as it is drawn; stored transposed
+    np.testing.assert_array_equal(  # [rows, K], as in the paper; stored transposed
         values.reshape(3, 4).T, [[1, 7, 0], [2, 8, 0], [5, 3, 9], [6, 4, 0]]
     )
     np.testing.assert_array_equal(
@@ -242,7 +242,7 @@ def test_the_histogram_rule(lengths, share, width):
     check_storages(hyb(pattern, share), mask)
 
 
-def test_hyb_has_one_part_where_one_suffices():
+def test_hyb_has_one_part_if_one_suffices():
     assert [s.name for s in hyb(Pattern.of(MASKS["dense"]))] == ["ell"]
     assert [s.name for s in hyb(Pattern.of(MASKS["single entry"]))] == ["coo"]
     with pytest.raises(InputError, match=r"share of the rows must be in \(0, 1\], not"):
@@ -283,7 +283,7 @@ def test_indices_take_16_bits_where_they_fit():
 
 @pytest.mark.parametrize("n", [50, 1000])
 def test_hyb_is_smaller_than_dense_below_some_density(n):
-    """By the studies' own counting, which has no 16-bit indices."""
+    """By the studies' formulas, without 16-bit indices."""
     smaller = {}
     for percent in range(1, 101, 1 if n == 50 else 7):
         pattern = Pattern.of(random_mask(n, n, percent / 100, seed=percent))
@@ -329,7 +329,7 @@ def test_bad_patterns(n_out, n_in, rows, columns, sentence):
         (np.zeros((2, 0), bool), "n_in must be"),
     ],
 )
-def test_what_is_no_pattern(found, sentence):
+def test_bad_masks(found, sentence):
     with pytest.raises(InputError, match=sentence):
         Pattern.of(found)
 

@@ -1,4 +1,4 @@
-"""What every storage format offers."""
+"""The interface of storage formats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Entries:
-    """For every value slot of a storage: its row, its column, whether it is live.
+    """Row, column and liveness of every value slot of a storage.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class Entries:
 
 
 class Storage(Protocol):
-    """What every storage format offers."""
+    """Interface of storage formats."""
 
     @property
     def name(self) -> str:
@@ -59,7 +59,7 @@ class Storage(Protocol):
         ...
 
     def live(self) -> NDArray[np.bool_]:
-        """Return which value slots [size] are no padding: as in `entries`."""
+        """Return which value slots [size] hold entries, as in `entries`."""
         ...
 
     def matrix(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -72,9 +72,10 @@ class Storage(Protocol):
 
 
 def about(n: int) -> int:
-    """Return n rounded to five binary digits: sizes so near cost the same.
+    """Return n rounded to five binary digits: sizes that near cost the same.
 
-    Stacks of local layers have as many sizes as layers; measuring some is enough.
+    Stacks of local layers have as many sizes as layers; measuring some of them is
+    enough.
     """
     shift = max(0, n.bit_length() - 5)
     return round(n / (1 << shift)) << shift

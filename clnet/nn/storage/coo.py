@@ -17,15 +17,15 @@ from clnet.nn.storage.sparse import SparseStorage, index_array
 class CooStorage(SparseStorage):
     """Coordinates: values, rows and columns of the entries, row by row.
 
-    Being sorted, they are also what CSR has: kernels read them with a table of rows'
-    starts, so that sums by row need no atomic additions.
+    Entries are sorted as in CSR: with a table of row starts, kernels reduce rows
+    without atomic additions.
     """
 
     name: ClassVar[str] = "coo"
 
     @property
     def size(self) -> int:
-        """Value slots: one an entry."""
+        """Value slots: one per entry."""
         return len(self.pattern)
 
     @property
@@ -43,5 +43,5 @@ class CooStorage(SparseStorage):
 
     @property
     def study_words(self) -> int:
-        """Three words an entry."""
+        """Three words per entry."""
         return 3 * self.size

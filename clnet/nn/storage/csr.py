@@ -21,7 +21,7 @@ class CsrStorage(SparseStorage):
 
     @property
     def size(self) -> int:
-        """Value slots: one an entry."""
+        """Value slots: one per entry."""
         return len(self.pattern)
 
     @property
@@ -39,5 +39,5 @@ class CsrStorage(SparseStorage):
 
     @property
     def study_words(self) -> int:
-        """Two words an entry, one a row, and one."""
+        """Two words per entry, one per row, and one."""
         return 2 * self.size + self.n_out + 1

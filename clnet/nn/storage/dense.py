@@ -17,7 +17,7 @@ ROW_ALIGNMENT = 4  # values; rows can be read as float4
 class RowStorage:
     """A [n_out, n_in] in rows, each padded with zeros to a whole number of float4.
 
-    Kernels that only read A take it for dense, whatever is live.
+    Kernels that only read A treat it as dense, whatever is live.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class RowStorage:
         return Entries(rows, columns, columns < self.n_in)
 
     def live(self) -> NDArray[np.bool_]:
-        """Return whether each value slot is no padding [size]."""
+        """Return which value slots [size] hold entries."""
         return np.tile(np.arange(self.stride) < self.n_in, self.n_out)
 
     def matrix(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -63,7 +63,7 @@ class RowStorage:
 
     @property
     def study_words(self) -> int:
-        """Words of 32 bits by the usual formula: one an entry of A."""
+        """Words of 32 bits by the usual formula: one per entry of A."""
         return self.n_out * self.n_in
 
 

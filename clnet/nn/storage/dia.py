@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.nn.storage.pattern import sorted_once
+from clnet.nn.storage.pattern import sorted_unique
 from clnet.nn.storage.sparse import SparseStorage
 
 
 @dataclass(frozen=True)
 class DiaStorage(SparseStorage):
-    """Diagonals: slot ``d * n_out + r`` is row r of number d.
+    """Diagonals: slot ``d * n_out + r`` is row r of diagonal d.
 
     Its column is ``r + offsets[d]``. Every diagonal that has an entry is stored whole;
     slots without one are padding.
@@ -26,8 +26,8 @@ class DiaStorage(SparseStorage):
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
-        """The diagonals [diagonals] that have entries, from the lowest."""
-        return sorted_once(self.pattern.columns - self.pattern.rows)
+        """Column minus row [diagonals] of the diagonals with entries, ascending."""
+        return sorted_unique(self.pattern.columns - self.pattern.rows)
 
     @property
     def size(self) -> int:
@@ -38,8 +38,8 @@ class DiaStorage(SparseStorage):
     def slots(self) -> NDArray[np.int64]:
         """The value slot of each entry of the pattern [entries]."""
         rows = self.pattern.rows
-        number = np.searchsorted(self.offsets, self.pattern.columns - rows)
-        return number * self.n_out + rows
+        diagonal = np.searchsorted(self.offsets, self.pattern.columns - rows)
+        return diagonal * self.n_out + rows
 
     @cached_property
     def indices(self) -> Mapping[str, NDArray[Any]]:
@@ -48,5 +48,5 @@ class DiaStorage(SparseStorage):
 
     @property
     def study_words(self) -> int:
-        """One word a slot, and one a diagonal."""
+        """One word per slot, and one per diagonal."""
         return self.size + self.offsets.size

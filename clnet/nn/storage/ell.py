@@ -1,4 +1,4 @@
-"""ELL: rows of one width, padded; neighbours are of neighbouring rows."""
+"""ELL: rows padded to one width, stored transposed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from clnet.nn.storage.sparse import SparseStorage, index_array
 
 @dataclass(frozen=True)
 class EllStorage(SparseStorage):
-    """ELLPACK: K slots a row; slot k of row r is number ``k * n_out + r``.
+    """ELLPACK: K slots per row; slot k of row r is number ``k * n_out + r``.
 
-    So work-items of neighbouring rows read neighbouring values. Rows' lengths stand
-    beside, so that padding need not be read (ELLPACK-R; Vázquez, Fernández and Garzón,
-    "A new approach for sparse matrix vector product on NVIDIA GPUs", 2011).
+    Work-items of neighbouring rows read neighbouring values. The lengths of rows are
+    stored too, so that padding need not be read (ELLPACK-R; Vázquez, Fernández and
+    Garzón, "A new approach for sparse matrix vector product on NVIDIA GPUs", 2011).
     """
 
     name: ClassVar[str] = "ell"
 
     @property
     def width(self) -> int:
-        """K: slots a row, as many as the longest row has entries."""
+        """K: slots per row, the entries of the longest row."""
         return self.pattern.longest
 
     @property
@@ -51,5 +51,5 @@ class EllStorage(SparseStorage):
 
     @property
     def study_words(self) -> int:
-        """Two words a slot."""
+        """Two words per slot."""
         return 2 * self.size

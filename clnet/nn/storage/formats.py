@@ -1,4 +1,4 @@
-"""The formats by name: which storages hold a pattern, at what cost in memory."""
+"""The formats by name, and their memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from clnet.nn.storage.sparse import SparseStorage, index_array
 
 Part = MaskedStorage | SparseStorage
 Parts = tuple[Part, ...]
-"""Storages whose sum is a matrix."""
+"""Storages that add up to a matrix."""
 
 FORMATS: dict[str, Callable[[Pattern], Parts]] = {
     "dense": lambda pattern: (MaskedStorage.of(pattern),),
@@ -34,16 +34,16 @@ FORMATS: dict[str, Callable[[Pattern], Parts]] = {
     "dia": lambda pattern: (DiaStorage(pattern),),
     "sell": lambda pattern: (SellStorage(pattern),),
 }
-"""For each format the storages of a pattern."""
+"""Constructors of a pattern's storages, by the format's name."""
 
 AUTO = "auto"
 USUAL = "csr"
-"""What ``"auto"`` takes where nothing was measured and the memory allows it; else the
+"""The format of ``"auto"`` where nothing was measured. Above the memory limit it is the
 format of the fewest bytes."""
 
 
 def check_format(name: object) -> None:
-    """Raise InputError unless there is a format of that name, or it is ``"auto"``."""
+    """Raise InputError unless a name is one of `FORMATS` or ``"auto"``."""
     if not isinstance(name, str) or name not in (*FORMATS, AUTO):
         raise unknown("format", name, (*FORMATS, AUTO))
 
@@ -54,15 +54,15 @@ def parts(
     item_size: int,
     memory_limit: int | None = None,
 ) -> tuple[Parts, ...]:
-    """Return for each block of a matrix the storages whose sum it is, in one format.
+    """Return the storages of each block of a matrix, in one format.
 
     Parameters
     ----------
     blocks : sequence of Pattern or None
-        The entries of each; None: it has none.
+        The entries of each; None: a block without entries.
     name : str
-        One of `FORMATS`, or ``"auto"``: `USUAL`, or where the limit does not allow it
-        the format of the fewest bytes.
+        One of `FORMATS`, or ``"auto"``: `USUAL`, or, above the limit, the format of the
+        fewest bytes.
     item_size : int
         Bytes of a value.
     memory_limit : int or None
@@ -75,7 +75,7 @@ def parts(
     """
     check_format(name)
 
-    def held(form: str) -> tuple[Parts, ...]:
+    def in_format(form: str) -> tuple[Parts, ...]:
         make = FORMATS[form]
         return tuple(() if block is None else make(block) for block in blocks)
 
@@ -83,17 +83,17 @@ def parts(
         return sum(nbytes(storages, item_size) for storages in found)
 
     chosen = USUAL if name == AUTO else name
-    if memory_limit is None or size(held(chosen)) <= memory_limit:
-        return held(chosen)
+    if memory_limit is None or size(in_format(chosen)) <= memory_limit:
+        return in_format(chosen)
     if name == AUTO:
-        chosen = min(FORMATS, key=lambda form: size(held(form)))
-    needed = size(held(chosen))
+        chosen = min(FORMATS, key=lambda form: size(in_format(form)))
+    needed = size(in_format(chosen))
     if needed > memory_limit:
         raise InputError(
             f"the {sum(len(b) for b in blocks if b is not None)} connections of a "
             f"layer need {needed} bytes as {chosen}, the memory limit is {memory_limit}"
         )
-    return held(chosen)
+    return in_format(chosen)
 
 
 def nbytes(storages: Iterable[Storage], item_size: int) -> int:
@@ -119,8 +119,8 @@ def foreseen(pattern: Pattern, name: str, item_size: int) -> int:
         lengths = index_array(np.zeros(0, np.int64), pattern.longest + 1).itemsize
         return n_out * (pattern.longest * index + lengths)
     if name == "dia":
-        places = np.bincount(pattern.columns - pattern.rows + n_out - 1)
-        return int(np.count_nonzero(places)) * (n_out * item_size + 4)
+        counts = np.bincount(pattern.columns - pattern.rows + n_out - 1)
+        return int(np.count_nonzero(counts)) * (n_out * item_size + 4)
     if name == "sell":
         storage = SellStorage(pattern)
         rows = index_array(np.zeros(0, np.int64), n_out).itemsize
@@ -133,42 +133,42 @@ def foreseen(pattern: Pattern, name: str, item_size: int) -> int:
 def converted(
     values: Sequence[NDArray[Any]], source: Sequence[Part], target: Sequence[Part]
 ) -> list[NDArray[Any]]:
-    """Return the values of one format in the slots of another, bit for bit.
+    """Return values of one format in the slots of another, bit for bit.
 
     Parameters
     ----------
     values : sequence of ndarray, shape [size] each
-        Of the source's storages.
+        Values of the source's storages.
     source, target : sequence of storages
-        Two ways to hold the same pattern.
+        Storages of the same pattern.
 
     Returns
     -------
     list of ndarray, shape [size] each
-        Of the target's storages; padding is zero.
+        Values of the target's storages; padding is zero.
 
     Raises
     ------
     InputError
-        If they do not hold the same pattern.
+        If the patterns differ.
     """
-    places, order = _places(source), _places(target)
-    if not np.array_equal(places.keys, order.keys):
+    before, after = _sorted_slots(source), _sorted_slots(target)
+    if not np.array_equal(before.keys, after.keys):
         raise InputError("values are converted between storages of one pattern only")
     found = np.zeros(sum(part.size for part in target), values[0].dtype)
-    found[order.slots] = np.concatenate(list(values))[places.slots]
+    found[after.slots] = np.concatenate(list(values))[before.slots]
     return np.split(found, np.cumsum([part.size for part in target])[:-1])
 
 
 @dataclass(frozen=True)
-class _Places:
-    """The entries of a sum of storages, row by row: where in A, and their slots."""
+class _SortedSlots:
+    """Shape and entries of a sum of storages as keys, row by row, and their slots."""
 
     keys: NDArray[np.int64]
     slots: NDArray[np.int64]
 
 
-def _places(storages: Sequence[Part]) -> _Places:
+def _sorted_slots(storages: Sequence[Part]) -> _SortedSlots:
     firsts = np.cumsum([0, *(part.size for part in storages)])
     patterns = [part.pattern for part in storages]
     keys = np.concatenate([p.rows * p.n_in + p.columns for p in patterns])
@@ -177,21 +177,21 @@ def _places(storages: Sequence[Part]) -> _Places:
     )
     order = np.argsort(keys, kind="stable")
     shape = np.array([patterns[0].n_out, patterns[0].n_in])
-    return _Places(np.concatenate([shape, keys[order]]), slots[order])
+    return _SortedSlots(np.concatenate([shape, keys[order]]), slots[order])
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What a pattern needs in a format.
+    """Memory of a pattern in a format.
 
     Attributes
     ----------
     format : str
         A name of `FORMATS`.
     nbytes : int
-        Of values and index arrays, as they are stored.
+        Bytes of values and index arrays, as stored.
     study_bytes : int
-        By the formulas of the studies: a word of 4 bytes for every value and index,
+        Bytes by the studies' formulas: a word of 4 bytes for every value and index,
         2 · rows · K words for ELL, 3 · k for COO's k entries.
     """
 
@@ -201,7 +201,7 @@ class Memory:
 
 
 def memory_table(pattern: Pattern, item_size: int = 4) -> tuple[Memory, ...]:
-    """Return what a pattern needs in every format, with values of item_size bytes."""
+    """Return the memory of a pattern in every format, for values of item_size bytes."""
     rows = []
     for name, make in FORMATS.items():
         found = make(pattern)

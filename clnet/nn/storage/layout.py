@@ -1,4 +1,4 @@
-"""The flat parameter buffer: where the weights and biases of every layer lie."""
+"""The flat parameter buffer: slots of every layer's weights and biases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def round_up(n: int, multiple: int) -> int:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where an array lives in the flat parameter buffer: [offset, offset + size)."""
+    """The range of an array in the flat parameter buffer: [offset, offset + size)."""
 
     offset: int
     size: int
@@ -30,14 +30,14 @@ class Slot:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where every layer's weights and biases live in the flat parameter buffer.
+    """The slots of every layer's weights and biases in the flat parameter buffer.
 
     Attributes
     ----------
     weights : tuple of Slot
-        One a layer.
+        One per storage.
     biases : tuple of Slot or None
-        One a layer; None: the layer has no bias.
+        One per layer; None: the layer has no bias.
     size : int
         Elements of the buffer.
     """
@@ -54,22 +54,22 @@ class Layout:
 
 
 def layout(storages: Iterable[Storage], bias_sizes: Iterable[int]) -> Layout:
-    """Lay out weights of every layer, then biases, each on an aligned offset.
+    """Lay out the weights of every layer, then the biases, at aligned offsets.
 
     Parameters
     ----------
     storages : iterable of Storage
-        One a layer.
+        Storages of all layers.
     bias_sizes : iterable of int
-        Bias values a layer; 0: none.
+        Bias values of each layer; 0: none.
     """
     end = 0
 
     def slot(size: int) -> Slot:
         nonlocal end
-        here = Slot(end, size)
+        found = Slot(end, size)
         end = round_up(end + size, PARAMETER_ALIGNMENT)
-        return here
+        return found
 
     weights = tuple(slot(storage.size) for storage in storages)
     biases = tuple(slot(size) if size else None for size in bias_sizes)
@@ -79,13 +79,13 @@ def layout(storages: Iterable[Storage], bias_sizes: Iterable[int]) -> Layout:
 def live_elements(
     where: Layout, storages: Iterable[Storage]
 ) -> NDArray[np.bool_]:
-    """Return which elements [size] of the flat buffer are no padding."""
+    """Return which elements [size] of the flat buffer are live."""
     live = np.zeros(where.size, bool)
     for storage, slot in zip(storages, where.weights, strict=True):
         live[slot.offset : slot.offset + slot.size] = storage.live()
-    for place in where.biases:
-        if place is not None:
-            live[place.offset : place.offset + place.size] = True
+    for bias in where.biases:
+        if bias is not None:
+            live[bias.offset : bias.offset + bias.size] = True
     return live
 
 
@@ -93,15 +93,15 @@ def copy_live(
     where: Layout, storages: Iterable[Storage], source: NDArray[Any],
     target: NDArray[Any],
 ) -> None:
-    """Copy the elements of a flat buffer [size] that are no padding to another."""
+    """Copy the live elements of a flat buffer [size] to another."""
     for storage, slot in zip(storages, where.weights, strict=True):
-        here = slice(slot.offset, slot.offset + slot.size)
-        if isinstance(storage, DenseStorage):  # without a mask of its size
-            storage.matrix(target[here])[...] = storage.matrix(source[here])
+        part = slice(slot.offset, slot.offset + slot.size)
+        if isinstance(storage, DenseStorage):  # needs no mask of its size
+            storage.matrix(target[part])[...] = storage.matrix(source[part])
         else:
             live = storage.live()
-            np.copyto(target[here], source[here], where=live, casting="unsafe")
-    for place in where.biases:
-        if place is not None:
-            here = slice(place.offset, place.offset + place.size)
-            target[here] = source[here]
+            np.copyto(target[part], source[part], where=live, casting="unsafe")
+    for bias in where.biases:
+        if bias is not None:
+            part = slice(bias.offset, bias.offset + bias.size)
+            target[part] = source[part]

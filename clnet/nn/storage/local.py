@@ -1,4 +1,4 @@
-"""Local storage: every row reads a window of its own, the next row one further on."""
+"""Local storage: bands of a matrix whose rows are windows that slide by one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class LocalStorage:
     neighbouring rows are read as vectors. Slot ``r * pitch + i`` is ``A[i, i + r]``;
     the slots from n_out to the pitch are padding.
 
-    There is no stride and no padding of the edges. With a stride, neighbouring rows no
-    longer read neighbouring inputs; with padding, the first and last rows read fewer
-    than the others. Either ends what every kernel here lives on: a vector of inputs
-    that slides on by one, a stack's halo that grows by ``window - 1`` a layer, bands
-    without dead slots. They would be other kernels under this name, and could gain no
-    more than the indices over the sparse formats, which hold such matrices.
+    There is no stride and no padding of the edges. With a stride, neighbouring rows do
+    not read neighbouring inputs; with padding, the first and last rows read fewer than
+    the others. Either breaks an assumption of every kernel: a vector of inputs that
+    slides by one, a stack's halo that grows by ``window - 1`` per layer, bands without
+    dead slots. The sparse formats hold such matrices; kernels of their own could save
+    no more than the indices.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class LocalStorage:
         return Entries(rows, rows + bands, rows < self.n_out)
 
     def live(self) -> NDArray[np.bool_]:
-        """Return whether each value slot is no padding [size]."""
+        """Return which value slots [size] hold entries."""
         return np.tile(np.arange(self.pitch) < self.n_out, self.window)
 
     def bands(self, values: NDArray[Any]) -> NDArray[Any]:

@@ -14,10 +14,10 @@ from clnet.nn.storage.pattern import Pattern
 
 @dataclass(frozen=True)
 class MaskedStorage(RowStorage):
-    """A partially connected layer in whole rows; where it has no entry is padding.
+    """A partially connected layer in whole rows; slots without an entry are padding.
 
-    Kernels multiply the zeros as well: where there is no connection 0 · ∞ is NaN, and
-    in the other formats nothing.
+    Kernels multiply the zeros too: without a connection 0 · ∞ is NaN here, and nothing
+    in the other formats.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class MaskedStorage(RowStorage):
         return Entries(entries.rows, entries.columns, self.live())
 
     def live(self) -> NDArray[np.bool_]:
-        """Return whether each value slot is no padding [size]."""
+        """Return which value slots [size] hold entries."""
         live = np.zeros(self.size, bool)
         live[self.slots] = True
         return live

@@ -1,4 +1,4 @@
-"""Which connections a partially connected layer has."""
+"""Sparsity patterns: the connections of partially connected layers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Pattern:
     n_out, n_in : int
         Rows and columns of A.
     rows, columns : array_like of int, shape [entries]
-        Where the entries are: sorted by row, then by column, none twice.
+        Indices of the entries, sorted by row, then by column, each once.
 
     Raises
     ------
@@ -68,9 +68,9 @@ class Pattern:
         wrong = np.flatnonzero(steps <= 0)
         if wrong.size:
             at = wrong[0]
-            what = "duplicate" if steps[at] == 0 else "unsorted"
+            fault = "duplicate" if steps[at] == 0 else "unsorted"
             raise InputError(
-                f"{what} entries in a pattern: ({self.rows[at + 1]}, "
+                f"{fault} entries in a pattern: ({self.rows[at + 1]}, "
                 f"{self.columns[at + 1]}) follows ({self.rows[at]}, "
                 f"{self.columns[at]}), expected them row by row, each once"
             )
@@ -82,8 +82,8 @@ class Pattern:
         Parameters
         ----------
         matrix : array_like of bool, or scipy.sparse matrix, shape [n_out, n_in]
-            True where there is a connection; of a sparse matrix what it stores, zeros
-            too. Its numbers do not matter.
+            True where there is a connection; the connections of a sparse matrix are its
+            stored entries, zeros included.
 
         Raises
         ------
@@ -94,7 +94,7 @@ class Pattern:
             return matrix
         if hasattr(matrix, "tocoo"):
             entries = matrix.tocoo()
-            flat = sorted_once(
+            flat = sorted_unique(
                 entries.row.astype(np.int64) * entries.shape[1] + entries.col
             )
             n_out, n_in = entries.shape
@@ -127,7 +127,7 @@ class Pattern:
 
     @property
     def density(self) -> float:
-        """Share of all n_out * n_in connections that there are."""
+        """Entries over n_out * n_in."""
         return len(self) / (self.n_out * self.n_in)
 
     @cached_property
@@ -137,12 +137,12 @@ class Pattern:
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """Where each row starts among the entries, and where the last ends."""
+        """Index of each row's first entry [n_out + 1], and the number of entries."""
         return np.concatenate(([0], np.cumsum(self.lengths)))
 
     @cached_property
     def ranks(self) -> NDArray[np.int64]:
-        """Place of each entry within its row, from 0."""
+        """Index [entries] of each entry within its row."""
         return np.arange(len(self)) - self.starts[self.rows]
 
     @property
@@ -157,11 +157,11 @@ class Pattern:
         return mask
 
     def where(self, kept: NDArray[np.bool_]) -> Pattern:
-        """Return the pattern of those entries for which kept [entries] is True."""
+        """Return the pattern of the entries for which kept [entries] is True."""
         return Pattern(self.n_out, self.n_in, self.rows[kept], self.columns[kept])
 
     def blocks(self, widths: Sequence[int]) -> tuple[Pattern | None, ...]:
-        """Return the pattern cut into blocks of columns; None: a block has no entry.
+        """Return the pattern cut into blocks of columns; None: a block without entries.
 
         Parameters
         ----------
@@ -173,18 +173,18 @@ class Pattern:
         found: list[Pattern | None] = []
         start = 0
         for width in widths:
-            here = (self.columns >= start) & (self.columns < start + width)
+            inside = (self.columns >= start) & (self.columns < start + width)
             block = None
-            if here.any():
-                columns = self.columns[here] - start
-                block = Pattern(self.n_out, width, self.rows[here], columns)
+            if inside.any():
+                columns = self.columns[inside] - start
+                block = Pattern(self.n_out, width, self.rows[inside], columns)
             found.append(block)
             start += width
         return tuple(found)
 
 
-def sorted_once(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return numbers sorted, each once; faster than NumPy's hashing of millions."""
+def sorted_unique(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the sorted unique numbers; for millions faster than np.unique."""
     found = np.sort(numbers)
     return found[np.diff(found, prepend=found[:1] - 1) > 0]
 

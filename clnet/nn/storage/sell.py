@@ -1,4 +1,4 @@
-"""SELL-C-σ: slices of rows of like length, each as wide as its longest row."""
+"""SELL-C-σ: slices of rows of similar length, each as wide as its longest row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from clnet.nn.storage.sparse import SparseStorage, index_array
 
-SLICE = 32  # rows a slice: a warp, or four vectors of eight
+SLICE = 32  # rows per slice: a warp, or four vectors of eight
 WINDOW = 16  # slices within which rows are sorted by length
 
 
@@ -28,9 +28,9 @@ class SellStorage(SparseStorage):
     Attributes
     ----------
     height : int
-        C: rows a slice; lanes past the last row are padding.
+        C: rows per slice; lanes past the last row are padding.
     window : int
-        σ: rows that are sorted together, from 1 (their own order) on.
+        σ: rows that are sorted together; 1 keeps their order.
     """
 
     height: int = SLICE
@@ -88,5 +88,5 @@ class SellStorage(SparseStorage):
 
     @property
     def study_words(self) -> int:
-        """Two words a slot, one a slice, one a row, and one."""
+        """Two words per slot, one per slice, one per row, and one."""
         return 2 * self.size + self.slices + self.n_out + 1

@@ -1,4 +1,4 @@
-"""What the formats of partially connected layers have in common."""
+"""Base of the formats of partially connected layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clnet.nn.storage.pattern import Pattern
 
 @dataclass(frozen=True)
 class SparseStorage(ABC):
-    """Base of the formats: a pattern, and where in the values each entry's is.
+    """A pattern, and the value slot of each of its entries.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class SparseStorage(ABC):
     @property
     @abstractmethod
     def indices(self) -> Mapping[str, NDArray[Any]]:
-        """The index arrays that kernels read, by name: to be uploaded once."""
+        """The index arrays that kernels read, by name; uploaded once."""
 
     @property
     @abstractmethod
@@ -73,7 +73,7 @@ class SparseStorage(ABC):
         return Entries(rows, columns, self.live())
 
     def live(self) -> NDArray[np.bool_]:
-        """Return whether each value slot is no padding [size]."""
+        """Return which value slots [size] hold entries."""
         live = np.zeros(self.size, bool)
         live[self.slots] = True
         return live
