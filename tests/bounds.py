@@ -2,9 +2,9 @@
 
 A dot product of n terms, summed in any order, differs from the exact one by at most
 ``n u sum |a_i| |b_i|`` to first order (Higham, "Accuracy and Stability of Numerical
-Algorithms", 2nd ed., section 3.1), u being half the type's spacing at 1. Rounding errors
-of independent terms cancel: n may be replaced by ``LAMBDA sqrt(n)``, which fails with a
-probability of at most ``2 exp(-LAMBDA^2 / 2)`` per sum (Higham and Mary, "A new
+Algorithms", 2nd ed., section 3.1), u being half the type's spacing at 1. Rounding
+errors of independent terms cancel: n may be replaced by ``LAMBDA sqrt(n)``, which fails
+with a probability of at most ``2 exp(-LAMBDA^2 / 2)`` per sum (Higham and Mary, "A new
 approach to probabilistic rounding error analysis", 2019, theorem 2.4). That bound is
 tight enough to notice one weight left out.
 """
@@ -26,7 +26,7 @@ from clnet.nn.activations import ACTIVATIONS
 
 LAMBDA = 6.0  # probability 3e-8 per sum
 
-# Errors of computing f(v), as (absolute, relative to f's exact value y) in units u. They
+# Errors of computing f(v), as (absolute, relative to the exact value) in units u. They
 # hold for builtins as inexact as OpenCL allows (section 7.4 of its specification: exp
 # 3 ulp, tanh 5, erf 16, division 2.5 …) and for the forms made of operators.
 ACTIVATION_ERRORS = {
@@ -70,7 +70,7 @@ def unit(dtype: str) -> float:
 
 
 def sum_error(n: float, dtype: str) -> float:
-    """Return the error bound of a sum of n products, relative to the sum of their sizes."""
+    """Return the error bound of a sum of n products over the sum of their sizes."""
     return min(n, LAMBDA * np.sqrt(n)) * unit(dtype)
 
 
@@ -200,9 +200,9 @@ class Arithmetic:
     dtype: str = "float32"
 
 
-# Factors as float32, or as one or two fp16 splits of 11 bits (fp16_split.h): of the four
-# products of two splits the smallest is omitted. Tensor Cores truncate sums, which is up
-# to twice a rounding.
+# Factors as float32, or as one or two fp16 splits of 11 bits (fp16_split.h): of the
+# four products of two splits the smallest is omitted. Tensor Cores truncate sums, which
+# is up to twice a rounding.
 FLOAT32 = Arithmetic(0.0, 0.0, unit("float32"))
 FLOAT64 = Arithmetic(0.0, 0.0, unit("float64"), "float64")
 ONE_SPLIT = Arithmetic(2.0**-11, 0.0, 2.0**-23)
@@ -221,10 +221,10 @@ def deviations(
     """Return the exact values of ops in float64, and their deviations by rounding.
 
     Through many layers and back, bounds of the largest errors are far above the actual
-    errors, which cancel. So all values that an op writes, and the weights, are perturbed
-    by the largest rounding error possible there, up or down at random, several times: a
-    value's deviation is the root mean square. A kernel's errors are no larger and as
-    independent, so that its values stay within `LAMBDA` deviations.
+    errors, which cancel. So the values that an op writes, and the weights, are
+    perturbed by the largest rounding error possible there, up or down at random,
+    several times: a value's deviation is the root mean square. A kernel's errors are no
+    larger and as independent, so that its values stay within `LAMBDA` deviations.
 
     Each of the passes runs all ops, with some values set before.
     """
@@ -264,7 +264,8 @@ def deviations(
             by = rounded.factor + 10 * unit(rounded.dtype)
             by = by * np.abs(found[value.name])
             if terms:
-                by = by + (rounded.product + terms * rounded.addition) * sizes[value.name]
+                sums = rounded.product + terms * rounded.addition
+                by = by + sums * sizes[value.name]
             found[value.name] = perturbed(found[value.name], by)
         if isinstance(op, Update):
             weights[...] = found[op.parameters.name][0]

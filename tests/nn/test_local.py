@@ -1,4 +1,4 @@
-"""Locally connected layers: description, storage, oracle, generic kernels, files."""
+"""Locally connected layers: description, storage, meaning, generic kernels, files."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ WINDOWS = (1, 2, 3, 4, 5, 7, 16, 33)
 RNG = np.random.default_rng(5)
 
 
-def by_definition(network, x):
-    """The layers' output by definition, in float64."""
+def spelled_out(network, x):
+    """Return the outputs by the layers' definition, in float64."""
     y = x.astype(np.float64)
     for number, layer in enumerate(network.layers):
         w = network.weights(number).astype(np.float64)
@@ -95,7 +95,7 @@ def test_parameters():
     assert "shared" in shown and "neuron" in shown and "local" in shown
 
 
-def test_initial_weights_scale_with_the_window():
+def test_weights_start_by_the_window():
     network = Network(2000, [Local(3, initialiser="uniform")], seed=1)
     assert 0.99 / np.sqrt(3) < np.abs(network.weights(0)).max() <= 1 / np.sqrt(3)
     assert network.biases(0)[0] != 0
@@ -107,9 +107,9 @@ def test_set_layer_in_each_shape():
     whole = np.zeros((6, 9), "float32")
     for i in range(6):
         whole[i, i : i + 4] = windows[i]
-    for given_ in (windows, windows.ravel(), whole):
+    for weights in (windows, windows.ravel(), whole):
         network.set_layer(0, np.zeros((6, 4)), [0])
-        network.set_layer(0, given_, [0.5])
+        network.set_layer(0, weights, [0.5])
         np.testing.assert_array_equal(network.weights(0), windows)
         assert network.biases(0) == 0.5
     whole[0, 8] = 1
@@ -120,7 +120,7 @@ def test_set_layer_in_each_shape():
             network.set_layer(0, np.zeros(weights), np.zeros(biases))
 
 
-# Storage and oracle -----------------------------------------------------------------
+# The storage and its meaning --------------------------------------------------------
 
 
 @given(st.integers(1, 40), st.sampled_from(WINDOWS))
@@ -138,7 +138,7 @@ def test_storage(n_out, window):
 
 @given(st.data())
 @settings(max_examples=30, deadline=None)
-def test_the_oracle(data):
+def test_reference(data):
     window = data.draw(st.sampled_from(WINDOWS))
     depth = data.draw(st.integers(1, 4))
     n = data.draw(st.integers(1, 70)) + depth * (window - 1)
@@ -149,13 +149,13 @@ def test_the_oracle(data):
     )
     x = RNG.standard_normal((data.draw(st.integers(1, 4)), n))
     np.testing.assert_allclose(
-        reference.run(network.program, x, network.parameters),
-        by_definition(network, x), atol=1e-12,
+        reference.run(network.program, x, network.parameters), spelled_out(network, x),
+        atol=1e-12,
     )
 
 
 def gradients(network, x, t):
-    """The oracle's gradient and loss, in float64."""
+    """Return the oracle's gradient and loss, in float64."""
     program = lower_training(network, loss_function("mse"), None)
     values = {"x": x, "t": t, "batch": np.array(len(x))}
     reference.run_ops(program.ops, values, network.parameters)
@@ -163,14 +163,14 @@ def gradients(network, x, t):
     for op in program.ops:
         for name in ("weights", "bias"):
             if hasattr(op, "gradient") and hasattr(op, name):
-                where = getattr(op, name)
-                end = where.offset + where.size
-                flat[where.offset : end] = values[op.gradient.name][0]
+                slot = getattr(op, name)
+                part = slice(slot.offset, slot.offset + slot.size)
+                flat[part] = values[op.gradient.name][0]
     return flat, values["totals"][0, 0]
 
 
 @pytest.mark.parametrize("window", [1, 3, 4])
-def test_gradients_are_difference_quotients(window):
+def test_gradients_by_finite_differences(window):
     network = Network(
         12, [
             Local(window, "tanh"), Local(2, "gelu", bias="neuron"), Dense(11, "tanh"),
@@ -182,18 +182,18 @@ def test_gradients_are_difference_quotients(window):
     live = np.flatnonzero(live_elements(network.layout, network.storages))
     assert not np.delete(flat, live).any()
     start = network.parameters.copy()
-    for slot in RNG.choice(live, 40, replace=False).tolist() + live[-3:].tolist():
-        losses = []
+    for element in RNG.choice(live, 40, replace=False).tolist() + live[-3:].tolist():
+        sides = []
         for step in (1e-5, -1e-5):
             moved = start.copy()
-            moved[slot] += step
+            moved[element] += step
             network.parameters = moved
-            losses.append(gradients(network, x, t)[1])
+            sides.append(gradients(network, x, t)[1])
         network.parameters = start
-        assert flat[slot] == pytest.approx((losses[0] - losses[1]) / 2e-5, abs=1e-7)
+        assert flat[element] == pytest.approx((sides[0] - sides[1]) / 2e-5, abs=1e-7)
 
 
-# Kernels ----------------------------------------------------------------------------
+# Devices ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("window", WINDOWS)
@@ -204,7 +204,7 @@ def test_generic_kernels(window):
         )
         x = RNG.standard_normal((batch, n)).astype("float32")
         plan = network.compile(batch=batch, tune=False, variants=["generic"])
-        np.testing.assert_allclose(plan(x), by_definition(network, x), atol=2e-6)
+        np.testing.assert_allclose(plan(x), spelled_out(network, x), atol=2e-6)
 
 
 def test_training_a_mixture():
@@ -238,11 +238,11 @@ def test_files(tmp_path):
         network.save(tmp_path / "net.net")
 
 
-def test_conversions():
+def test_as_other_layers():
     network = Network(15, [Local(3, "tanh"), Local(2, "tanh")], seed=1)
     network.set_layer(0, network.weights(0), [0.25])
     x = RNG.standard_normal((4, 15))
-    exact = by_definition(network, x)
+    exact = spelled_out(network, x)
     for other in (network.to_dense(), network.to_dense([0]), network.prune(density=1)):
-        result = reference.run(other.program, x, other.parameters.astype("float64"))
-        np.testing.assert_allclose(result, exact, atol=1e-12)
+        found = reference.run(other.program, x, other.parameters.astype("float64"))
+        np.testing.assert_allclose(found, exact, atol=1e-12)
