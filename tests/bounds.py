@@ -130,8 +130,8 @@ def _nonlinearity_bound(
     names = np.resize(np.asarray(function.names), width)
     bound = np.empty_like(v)
     for name in sorted(set(function.names)):
-        here = names == name
-        bound[:, here] = activation_bound(name, v[:, here], v_error[:, here], dtype)
+        part = names == name
+        bound[:, part] = activation_bound(name, v[:, part], v_error[:, part], dtype)
     return bound
 
 
@@ -201,7 +201,7 @@ class Arithmetic:
 
 
 # Factors as float32, or as one or two fp16 splits of 11 bits (fp16_split.h): of the
-# four products of two splits the smallest is omitted. Tensor Cores truncate sums, which
+# four products of two splits the smallest is omitted. Matrix units truncate sums, which
 # is up to twice a rounding.
 FLOAT32 = Arithmetic(0.0, 0.0, unit("float32"))
 FLOAT64 = Arithmetic(0.0, 0.0, unit("float64"), "float64")

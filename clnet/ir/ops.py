@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from clnet.errors import InputError, unknown
-from clnet.nn.storage.base import Storage, about
+from clnet.nn.storage.base import Storage, rounded_size
 from clnet.nn.storage.layout import Layout, Slot
 
 VALUE_ALIGNMENT = 4  # values; rows of inner values can be read as float4
@@ -176,7 +176,7 @@ class BiasAct(Op):
     def signature(self) -> str:
         """The function's, with the width."""
         bias = "" if self.bias is None else "shared-" * self.shared + "bias-"
-        return f"{bias}{self.nonlinearity.signature}[{about(self.y.width)}]"
+        return f"{bias}{self.nonlinearity.signature}[{rounded_size(self.y.width)}]"
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ class Span:
             parts = [f"{x.apply.signature}-{x.act.signature}" for x in layers]
         else:
             parts = [op.signature for op in self.ops]
-            widths = (str(about(value.width)) for value in self.outputs)
+            widths = (str(rounded_size(value.width)) for value in self.outputs)
             parts.append("->" + ",".join(widths))
         text: list[str] = []
         start = 0

@@ -205,14 +205,14 @@ def _act_grad(op: ActGrad, values: Values, parameters: Array) -> None:
     slope = np.empty_like(dy)
     names = np.resize(np.asarray(function.names), width)
     for name in set(function.names):
-        row, here = activation(name), names == name
-        kept = v if row.reads == "sum" else y
-        assert kept is not None
-        at = kept[:, here]
+        row, columns = activation(name), names == name
+        argument = v if row.reads == "sum" else y
+        assert argument is not None
+        at = argument[:, columns]
         if function.fann_compatible and row.fann_gradient is not None:
-            slope[:, here] = row.fann_gradient(at, steepness[here])
+            slope[:, columns] = row.fann_gradient(at, steepness[columns])
         else:
-            slope[:, here] = row.gradient(at, at)
+            slope[:, columns] = row.gradient(at, at)
     values[op.ds.name] = dy * (slope * steepness)
 
 

@@ -15,7 +15,7 @@ from clnet.ir.ops import Nonlinearity, Op, Value
 from clnet.nn.optimisers import Optimiser
 from clnet.nn.random import HASH_BITS, stream
 from clnet.nn.regularisation import PLAIN, Regularisation
-from clnet.nn.storage.base import Storage, about
+from clnet.nn.storage.base import Storage, rounded_size
 from clnet.nn.storage.layout import Layout, Slot
 
 RECORD = ("loss", "squared error", "bit fails")
@@ -228,7 +228,7 @@ class ActGrad(Op):
     @property
     def signature(self) -> str:
         """The function's, with the width."""
-        return f"d{self.nonlinearity.signature}[{about(self.ds.width)}]"
+        return f"d{self.nonlinearity.signature}[{rounded_size(self.ds.width)}]"
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ class BiasGrad(Op):
     @property
     def signature(self) -> str:
         """The name, with the width, and whether there is one bias for all."""
-        return f"d{'shared-' * self.shared}bias[{about(self.ds.width)}]"
+        return f"d{'shared-' * self.shared}bias[{rounded_size(self.ds.width)}]"
 
     @property
     def shared(self) -> bool:

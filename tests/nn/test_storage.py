@@ -15,7 +15,7 @@ from clnet.nn.storage.coo import CooStorage
 from clnet.nn.storage.csr import CsrStorage
 from clnet.nn.storage.dia import DiaStorage
 from clnet.nn.storage.ell import EllStorage
-from clnet.nn.storage.formats import FORMATS, converted, memory_table, nbytes, parts
+from clnet.nn.storage.formats import FORMATS, memory_table, nbytes, parts
 from clnet.nn.storage.hyb import hyb, hyb_width
 from clnet.nn.storage.masked import MaskedStorage
 from clnet.nn.storage.pattern import Pattern
@@ -117,27 +117,6 @@ def test_sell_of_other_slices(mask):
 masks = st.tuples(
     st.integers(1, 12), st.integers(1, 12), st.floats(0, 1), st.integers(0, 99)
 ).map(lambda drawn: random_mask(*drawn))
-
-
-@settings(max_examples=40, deadline=None)
-@given(masks, st.sampled_from(list(FORMATS)), st.sampled_from(list(FORMATS)))
-def test_conversions_round_trip(mask, first, second):
-    pattern = Pattern.of(mask)
-    source, target = FORMATS[first](pattern), FORMATS[second](pattern)
-    matrix = np.random.default_rng(2).standard_normal(mask.shape).astype("float32")
-    matrix[0, 0] = -0.0
-    values = values_of(source, matrix)
-    result = converted(values, source, target)
-    for found, expected in zip(result, values_of(target, matrix), strict=True):
-        assert found.tobytes() == expected.tobytes()
-    for found, expected in zip(converted(result, target, source), values, strict=True):
-        assert found.tobytes() == expected.tobytes()
-
-
-def test_conversions_need_one_pattern():
-    one, other = (CsrStorage(Pattern.of(MASKS[name])) for name in ("wide", "tall"))
-    with pytest.raises(InputError, match="one pattern only"):
-        converted([np.zeros(one.size)], (one,), (other,))
 
 
 @settings(max_examples=40, deadline=None)

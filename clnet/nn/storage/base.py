@@ -71,7 +71,7 @@ class Storage(Protocol):
         ...
 
 
-def about(n: int) -> int:
+def rounded_size(n: int) -> int:
     """Return n rounded to five binary digits: sizes that near cost the same.
 
     Stacks of local layers have as many sizes as layers; measuring some of them is

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clnet.errors import InputError, unknown
 from clnet.nn.storage.base import Storage
@@ -128,56 +126,6 @@ def foreseen(pattern: Pattern, name: str, item_size: int) -> int:
         starts = 4 * (storage.slices + 1)
         return storage.size * index + starts + n_out * (rows + lengths)
     return nbytes(FORMATS[name](pattern), item_size)
-
-
-def converted(
-    values: Sequence[NDArray[Any]], source: Sequence[Part], target: Sequence[Part]
-) -> list[NDArray[Any]]:
-    """Return values of one format in the slots of another, bit for bit.
-
-    Parameters
-    ----------
-    values : sequence of ndarray, shape [size] each
-        Values of the source's storages.
-    source, target : sequence of storages
-        Storages of the same pattern.
-
-    Returns
-    -------
-    list of ndarray, shape [size] each
-        Values of the target's storages; padding is zero.
-
-    Raises
-    ------
-    InputError
-        If the patterns differ.
-    """
-    before, after = _sorted_slots(source), _sorted_slots(target)
-    if not np.array_equal(before.keys, after.keys):
-        raise InputError("values are converted between storages of one pattern only")
-    found = np.zeros(sum(part.size for part in target), values[0].dtype)
-    found[after.slots] = np.concatenate(list(values))[before.slots]
-    return np.split(found, np.cumsum([part.size for part in target])[:-1])
-
-
-@dataclass(frozen=True)
-class _SortedSlots:
-    """Shape and entries of a sum of storages as keys, row by row, and their slots."""
-
-    keys: NDArray[np.int64]
-    slots: NDArray[np.int64]
-
-
-def _sorted_slots(storages: Sequence[Part]) -> _SortedSlots:
-    firsts = np.cumsum([0, *(part.size for part in storages)])
-    patterns = [part.pattern for part in storages]
-    keys = np.concatenate([p.rows * p.n_in + p.columns for p in patterns])
-    slots = np.concatenate(
-        [first + part.slots for first, part in zip(firsts, storages, strict=False)]
-    )
-    order = np.argsort(keys, kind="stable")
-    shape = np.array([patterns[0].n_out, patterns[0].n_in])
-    return _SortedSlots(np.concatenate([shape, keys[order]]), slots[order])
 
 
 @dataclass(frozen=True)

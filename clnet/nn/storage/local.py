@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.nn.storage.base import Entries, about
+from clnet.nn.storage.base import Entries, rounded_size
 
 BAND_ALIGNMENT = 16  # values; every band starts on a cache line
 
@@ -54,7 +54,7 @@ class LocalStorage:
     @property
     def signature(self) -> str:
         """Text that is equal for storages that cost the same to compute with."""
-        return f"{self.name}[{about(self.n_out)},{self.window}]"
+        return f"{self.name}[{rounded_size(self.n_out)},{self.window}]"
 
     def entries(self) -> Entries:
         """Return row, column and liveness of every value slot."""
