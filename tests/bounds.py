@@ -206,7 +206,7 @@ class Arithmetic:
 FLOAT32 = Arithmetic(0.0, 0.0, unit("float32"))
 FLOAT64 = Arithmetic(0.0, 0.0, unit("float64"), "float64")
 ONE_SPLIT = Arithmetic(2.0**-11, 0.0, 2.0**-23)
-HALVES = {  # as promised or better: 11 bits (TF32) for high, 8 (bfloat16) for medium
+HALVES = {  # as promised or better: TF32's 11 bits for high, 8 for medium
     "highest": Arithmetic(2.0**-22, 2.0**-22, 2.0**-23),
     "high": ONE_SPLIT,
     "medium": ONE_SPLIT,

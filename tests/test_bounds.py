@@ -99,7 +99,8 @@ def test_a_sample_omitted_from_a_gradient_is_detected(precision, share):
     inputs = {"x": rng.uniform(-1, 1, (64, 20)), "t": rng.uniform(0, 1, (64, 10))}
     found = [
         deviations(
-            ops, inputs, network.parameters, HALVES[precision], [{"samples": samples}]
+            ops, inputs, network.parameters, HALVES[precision],
+            [{"samples": samples}],
         )
         for samples in (64, 63)
     ]

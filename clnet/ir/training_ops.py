@@ -31,8 +31,9 @@ included; ``fresh``, whether the totals start at zero; the learning ``rate``; th
 ``count`` of steps before; the ``seed`` of the optimiser's random numbers; the ``key``
 of the epoch's order. A launch that takes ``steps`` computes that many steps in a row,
 with ``samples`` in all; the other scalars describe the first. A launch that takes
-``apart`` computes as many epochs of those samples as there are steps for: the totals
-of the first begin at value ``place``, those of the next are ``apart`` values on."""
+``apart`` computes as many epochs of those samples as there are steps for: the first
+epoch's totals begin at value ``place``,
+those of the next are ``apart`` values on."""
 
 
 def gradient(name: str, slot: Slot) -> Value:
