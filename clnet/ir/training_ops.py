@@ -31,8 +31,8 @@ included; ``fresh``, whether the totals start at zero; the learning ``rate``; th
 ``count`` of steps before; the ``seed`` of the optimiser's random numbers; the ``key``
 of the epoch's order. A launch that takes ``steps`` computes that many steps in a row,
 with ``samples`` in all; the other scalars describe the first. A launch that takes
-``apart`` computes as many epochs of those samples as there are steps for: the first
-epoch's totals begin at value ``place``,
+``apart`` computes as many epochs of those samples as there are steps for. The
+totals of the first epoch begin at value ``place``,
 those of the next are ``apart`` values on."""
 
 
