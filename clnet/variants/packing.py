@@ -1,4 +1,4 @@
-"""Matrices as halves in the order that matrix units want (``fp16_split.h``)."""
+"""Matrices packed as halves, in the order of matrix units (``fp16_split.h``)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from clnet.opencl.program import GROUP_UNITS, WARP_UNITS
 TILES = "tensor_core/pack_tiles.cl"
 WARP = 32  # work-items
 BLOCK = 16  # rows, and terms, of a block
-BLOCK_BYTES = 2 * BLOCK * BLOCK  # of a plane
-ROWS = 128  # most packed matrices end on multiples of it
-TERMS: Mapping[int, int] = MappingProxyType({WARP_UNITS: 32, GROUP_UNITS: 64})
-"""Likewise, for each kind of units."""
-WORDS = 16  # bytes of what kernels count the places of packed values in
+BLOCK_BYTES = 2 * BLOCK * BLOCK  # of one split
+ROW_MULTIPLE = 128  # rows of most packed matrices are padded to it
+TERM_MULTIPLE: Mapping[int, int] = MappingProxyType({WARP_UNITS: 32, GROUP_UNITS: 64})
+"""Terms are padded to it, for each kind of units."""
+VECTOR_BYTES = 16  # the unit of offsets in packed buffers: 4 words
 PACKERS = 1024  # work-items that pack a block of rows, at most
-UNIT, HELD = 8, 4  # rows of a group and terms of a part in pack_tiles.cl; parts held
+CORE, HELD = 8, 4  # rows and terms of a core matrix; its rows that a work-item holds
 SPLITS: Mapping[str, int] = MappingProxyType({"highest": 2, "high": 1, "medium": 1})
-"""Halves that keep a value, for each precision."""
+"""Halves of a value, for each precision."""
 
 
 @dataclass(frozen=True)
@@ -32,42 +32,42 @@ class Packing:
     ----------
     rows, terms : int
         Its sizes.
-    planes : int
+    splits : int
         Halves a value.
-    rows_to, terms_to : int
-        Of what number rows and terms are filled up to a multiple, with zeros.
-    piece : int
-        Rows of a piece that a warp group's units read from local memory; 0: in blocks
-        that pass through registers.
+    row_multiple, term_multiple : int
+        Rows and terms are padded with zeros to multiples of these.
+    panel : int
+        Rows of a panel, in the layout of warp group units, which read local memory; 0:
+        the layout of warp units, blocks that pass through registers.
     """
 
     rows: int
     terms: int
-    planes: int
-    rows_to: int = ROWS
-    terms_to: int = TERMS[WARP_UNITS]
-    piece: int = 0
+    splits: int
+    row_multiple: int = ROW_MULTIPLE
+    term_multiple: int = TERM_MULTIPLE[WARP_UNITS]
+    panel: int = 0
 
     @property
-    def form(self) -> str:
-        """Its order, in words that tell it from others."""
-        order = f"pieces of {self.piece} rows" if self.piece else "blocks"
-        return f"{self.planes} halves, {order}"
+    def layout_name(self) -> str:
+        """The name of its memory layout, part of buffers' keys."""
+        order = f"panels of {self.panel} rows" if self.panel else "blocks"
+        return f"{self.splits} splits, {order}"
 
     @property
     def blocks(self) -> int:
         """Blocks of terms."""
-        return round_up(self.terms, self.terms_to) // BLOCK
+        return round_up(self.terms, self.term_multiple) // BLOCK
 
     @property
     def row_blocks(self) -> int:
         """Blocks of rows."""
-        return round_up(self.rows, self.rows_to) // BLOCK
+        return round_up(self.rows, self.row_multiple) // BLOCK
 
     @property
     def size(self) -> int:
         """Bytes of the blocks."""
-        return self.row_blocks * self.blocks * self.planes * BLOCK_BYTES
+        return self.row_blocks * self.blocks * self.splits * BLOCK_BYTES
 
     @property
     def scales_size(self) -> int:
@@ -92,36 +92,36 @@ class Packing:
         to, scales : Argument
             Buffers of `size` and `scales_size` bytes.
         second : bool
-            As the second operand of a product; pieces always are.
+            Operand b of a product, not a; panels are laid out alike for both.
         transposed : bool
-            Its rows are the source's columns: stride is from one term to the next.
+            Its rows are the source's columns: the stride is that of terms.
         source_padded : int
             1: the source's rows start on a vector and end in zeros.
         totals : (Argument, int) or None
-            Where the rows' sums are written too: a buffer, and the values before.
+            A buffer, and an offset in values, to store the rows' sums in.
         when : {"call", "parameters", "inputs"}
             As for `Launch`.
         before : (int, int)
-            Bytes that others take before it in the two buffers.
+            Its byte offsets in the two buffers.
         """
         defines: dict[str, int | str] = {
-            "SPLITS": self.planes, "TRANSPOSED": int(transposed),
+            "SPLITS": self.splits, "TRANSPOSED": int(transposed),
             "SOURCE_PADDED": source_padded, "TOTALS": int(totals is not None),
         }
-        if not self.piece:
+        if not self.panel:
             text, groups, packers = "tensor_core/pack.cl", self.row_blocks, PACKERS
             defines["SECOND"] = int(second)
         else:
-            text, groups = TILES, self.row_blocks * BLOCK // UNIT
-            defines.update(PIECE_ROWS=self.piece, HELD=HELD, PAIR=0)
-            held = -(-self.blocks * BLOCK // UNIT // HELD)  # parts of a row at once
-            packers = min(PACKERS, max(2 * WARP, UNIT << (held - 1).bit_length()))
+            text, groups = TILES, self.row_blocks * BLOCK // CORE
+            defines.update(PANEL_ROWS=self.panel, HELD=HELD, PAIR=0)
+            held = -(-self.blocks * BLOCK // CORE // HELD)  # work-items of a row
+            packers = min(PACKERS, max(2 * WARP, CORE << (held - 1).bit_length()))
         return Launch(
             text, "pack", {**defines, "PACKERS": packers},
             (groups * packers,), (packers,),
             (
                 source, offset, stride, self.rows, self.terms,
-                to, before[0] // WORDS, scales, before[1] // 4, self.blocks,
+                to, before[0] // VECTOR_BYTES, scales, before[1] // 4, self.blocks,
                 *(totals or (scales, 0)),
             ),
             when=when,
@@ -129,20 +129,20 @@ class Packing:
 
 
 def together(launches: Iterable[Launch]) -> list[Launch]:
-    """Return a training step's launches, two packings that follow each other as one.
+    """Return a training step's launches, with consecutive packings merged in pairs.
 
-    Where both are of pieces, of as many terms, and of the second no totals are wanted.
+    Both are of panels, in groups of one size, and the second stores no totals.
     """
-    found: list[Launch] = []
+    merged: list[Launch] = []
     for launch in launches:
-        if found and _go_together(found[-1], launch):
-            found[-1] = _pair(found[-1], launch)
+        if merged and _can_pair(merged[-1], launch):
+            merged[-1] = _paired(merged[-1], launch)
         else:
-            found.append(launch)
-    return found
+            merged.append(launch)
+    return merged
 
 
-def _go_together(first: Launch, second: Launch) -> bool:
+def _can_pair(first: Launch, second: Launch) -> bool:
     shapes = [launch.defines.get("PACKERS") for launch in (first, second)]
     return (
         first.source == second.source == TILES and shapes[0] == shapes[1]
@@ -151,12 +151,12 @@ def _go_together(first: Launch, second: Launch) -> bool:
     )
 
 
-def _pair(first: Launch, second: Launch) -> Launch:
-    own = ("PIECE_ROWS", "TRANSPOSED", "SOURCE_PADDED")
-    of_second = {f"{name}_2": second.defines[name] for name in own}
+def _paired(first: Launch, second: Launch) -> Launch:
+    macros = ("PANEL_ROWS", "TRANSPOSED", "SOURCE_PADDED")
+    second_defines = {f"{name}_2": second.defines[name] for name in macros}
     (size,), (group,) = first.global_size, first.local_size
     return Launch(
-        first.source, first.kernel, {**first.defines, **of_second, "PAIR": 1},
+        first.source, first.kernel, {**first.defines, **second_defines, "PAIR": 1},
         (size + second.global_size[0],), (group,),
         (*first.arguments, size // group, *second.arguments[:-2]), when=second.when,
     )

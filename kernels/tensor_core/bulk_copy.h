@@ -1,9 +1,8 @@
-// Bulk copies: whole pieces of memory on their way to local memory, without a work-item
-// that waits for them or a register that they pass through (NVIDIA, from compute
-// capability 9.0 on).
+// Bulk asynchronous copies to local memory, completed by mbarriers (NVIDIA, from compute
+// capability 9.0 on). No work-item waits for a copy, and it passes through no register.
 //
-// A flag is a word in local memory whose phase, 0 or 1, ends when as many work-items
-// have arrived as it was made for, and all bytes that it was told to expect have come.
+// An mbarrier is a word in local memory. Its phase, 0 or 1, ends when its arrival count
+// is reached and all bytes of its expected transactions have come.
 //
 // PTX  as given by the device: at least 90
 #if !defined(PTX) || PTX < 90
@@ -11,16 +10,16 @@
 #endif
 typedef ulong Mbarrier;
 
-// How the hardware calls a place in local memory.
-inline uint shared(const __local void *place)
+// An address of PTX's .shared window.
+inline uint shared_address(const __local void *pointer)
 {
-    return (uint)(size_t)place;
+    return (uint)(size_t)pointer;
 }
 
-inline void mbarrier_init(__local Mbarrier *flag, const int arrivals)
+inline void mbarrier_init(__local Mbarrier *mbarrier, const int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
-                 :: "r"(shared(flag)), "r"(arrivals) : "memory");
+                 :: "r"(shared_address(mbarrier)), "r"(arrivals) : "memory");
 }
 
 // After the last mbarrier_init, before a barrier.
@@ -30,27 +29,26 @@ inline void fence_mbarrier_init(void)
                  ::: "memory");
 }
 
-inline void mbarrier_arrive(__local Mbarrier *flag)
+inline void mbarrier_arrive(__local Mbarrier *mbarrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
-                 :: "r"(shared(flag)) : "memory");
+                 :: "r"(shared_address(mbarrier)) : "memory");
 }
 
-// Wait until the phase is over. It needs no bound of its own: what it waits for are
-// copies, which end, and work-items of its own group, whose waits for others are bounded.
-inline void mbarrier_wait(__local Mbarrier *flag, const uint phase)
+// Wait until the phase ends. The wait needs no bound: copies complete, and work-items of
+// the same group bound their own waits for other groups.
+inline void mbarrier_wait(__local Mbarrier *mbarrier, const uint phase)
 {
-    uint over;
+    uint done;
     do {
         asm volatile("{.reg .pred over;"
                      "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;"
                      "selp.u32 %0, 1, 0, over;}"
-                     : "=r"(over) : "r"(shared(flag)), "r"(phase) : "memory");
-    } while (!over);
+                     : "=r"(done) : "r"(shared_address(mbarrier)), "r"(phase) : "memory");
+    } while (!done);
 }
 
-// How lines of memory that pass by the last cache are treated: `percent` of them are to
-// stay there, the others are the first to go.
+// An L2 cache policy: `percent` of the lines are evicted last, the others first.
 inline ulong create_l2_policy(const int percent)
 {
     ulong policy;
@@ -59,14 +57,14 @@ inline ulong create_l2_policy(const int percent)
     return policy;
 }
 
-// Start to copy whole vectors; the flag arrives once, and waits for them.
+// Start a copy of whole vectors: one arrival, which expects their bytes.
 inline void cp_async_bulk(__local float4 *to, __global const float *from, const int vectors,
-                      __local Mbarrier *flag, const ulong policy)
+                      __local Mbarrier *mbarrier, const ulong policy)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :: "r"(shared(flag)), "r"(16 * vectors) : "memory");
+                 :: "r"(shared_address(mbarrier)), "r"(16 * vectors) : "memory");
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".L2::cache_hint [%0], [%1], %2, [%3], %4;"
-                 :: "r"(shared(to)), "l"(from), "r"(16 * vectors), "r"(shared(flag)),
-                 "l"(policy) : "memory");
+                 :: "r"(shared_address(to)), "l"(from), "r"(16 * vectors),
+                 "r"(shared_address(mbarrier)), "l"(policy) : "memory");
 }

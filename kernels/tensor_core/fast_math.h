@@ -1,5 +1,5 @@
-// The units' own functions, which will do to the precision of halves: after activations.h
-// and fp16_split.h.
+// Activations by the hardware's approximations, precise enough for halves. Comes after
+// activations.h and fp16_split.h.
 #if PTX >= 80 && SPLITS == 1
 inline float fast_tanh(const float v)
 {

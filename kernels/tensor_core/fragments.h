@@ -1,10 +1,10 @@
-// Products of blocks of halves (fp16_split.h) on a warp's matrix units, and copies of
-// blocks to local memory beside them.
+// Fragments of packed blocks (fp16_split.h): their products by mma, and asynchronous
+// copies of blocks to local memory.
 //
 // SPLITS, PTX  as in fp16_split.h
 #include "tensor_core/fp16_split.h"
 
-// A lane's part of a block. In plain C it is the whole block, still in local memory.
+// A lane's fragment of a block. In plain C it is the whole block, in local memory.
 #if PTX >= 80
 typedef uint4 Fragment;
 #define FRAGMENT(block, lane) (block)[lane]
@@ -13,8 +13,8 @@ typedef __local const half *Fragment;
 #define FRAGMENT(block, lane) ((__local const half *)(block))
 #endif
 
-// sums [4] += products of a block's 16 rows with 8 of another's, those from 8 * side
-// on: sums 0 and 1 are c(g, 2t) and c(g, 2t + 1), sums 2 and 3 those of g + 8
+// mma.m16n8k16: sums [4] += products of 16 rows of a with 8 rows of b, from 8 * side on.
+// Accumulators 0 and 1 are c(g, 2t) and c(g, 2t + 1), 2 and 3 those of row g + 8.
 inline void multiply_add(float *sums, const Fragment a, const Fragment b,
                          const int side)
 {
@@ -27,19 +27,19 @@ inline void multiply_add(float *sums, const Fragment a, const Fragment b,
 #else
     const int lane = get_local_id(0) % WARP, g = lane / 4, t = lane % 4;
     for (int k = 0; k < BLOCK; ++k) {
-        const int of_k = 8 * (k % 8 / 2) + k % 2;
+        const int k_offset = 8 * (k % 8 / 2) + k % 2;
         for (int i = 0; i < 4; ++i) {
             const int column = 2 * t + i % 2;
-            sums[i] += vload_half(32 * g + 2 * (i / 2) + 4 * (k / 8) + of_k, a)
-                       * vload_half(32 * column + 4 * side + 2 * (k / 8) + of_k, b);
+            sums[i] += vload_half(32 * g + 2 * (i / 2) + 4 * (k / 8) + k_offset, a)
+                       * vload_half(32 * column + 4 * side + 2 * (k / 8) + k_offset, b);
         }
     }
 #endif
 }
 
-// Copy 4 words to local memory; what was copied is there after CP_ASYNC_WAIT and a barrier.
-// Through the first cache (.ca): groups of one unit share rows. Past it, the second
-// cache's bandwidth would be the bound.
+// Start a copy of 4 words to local memory; CP_ASYNC_WAIT and a barrier complete it. It is
+// cached in L1 (.ca), since groups of a compute unit share rows; past L1, L2's bandwidth
+// would be the bound.
 inline void cp_async(__local uint4 *to, __global const uint4 *from)
 {
 #if PTX >= 80
@@ -50,7 +50,7 @@ inline void cp_async(__local uint4 *to, __global const uint4 *from)
 #endif
 }
 
-// End a group of copies; wait until no more than `left` of them are under way.
+// Commit a group of copies; wait until at most `left` groups are in flight.
 #if PTX >= 80
 #define CP_ASYNC_COMMIT() asm volatile("cp.async.commit_group;" ::: "memory")
 #define CP_ASYNC_WAIT(left) asm volatile("cp.async.wait_group %0;" :: "n"(left) : "memory")
@@ -59,8 +59,8 @@ inline void cp_async(__local uint4 *to, __global const uint4 *from)
 #define CP_ASYNC_WAIT(left)
 #endif
 
-// Words i and i + 2 of a block = 4 values of a lane.
-inline void put_words(uint (*words)[4], const int i, const float4 v)
+// Pack a lane's 4 values into words i and i + 2 of a fragment, for each split.
+inline void pack_words(uint (*words)[4], const int i, const float4 v)
 {
     words[0][i] = pack_half2(v.s0, v.s1);
     words[0][2 + i] = pack_half2(v.s2, v.s3);
@@ -72,14 +72,14 @@ inline void put_words(uint (*words)[4], const int i, const float4 v)
 #endif
 }
 
-// The same of max(v, 0), which costs nothing there.
-inline void put_words_relu(uint (*words)[4], const int i, const float4 v)
+// The same of max(v, 0), in the same instructions where SPLITS is 1.
+inline void pack_words_relu(uint (*words)[4], const int i, const float4 v)
 {
 #if PTX >= 80 && SPLITS == 1
     uint *word = words[0] + i;
     asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word[0]) : "f"(v.s1), "f"(v.s0));
     asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word[2]) : "f"(v.s3), "f"(v.s2));
 #else
-    put_words(words, i, select(v, (float4)(0), v < 0));
+    pack_words(words, i, select(v, (float4)(0), v < 0));
 #endif
 }

@@ -1,32 +1,32 @@
-// pack: a matrix of rows of terms, as halves in the order that matrix units want
+// pack: a matrix of rows of terms, split into halves in the order of mma's operands
 // (fp16_split.h).
 //
 // PACKERS        work-items that pack 16 rows: a multiple of 32, usually 1024
-// TRANSPOSED         1: rows of the matrix are columns of the source; 0: they are its rows
+// TRANSPOSED     1: rows of the matrix are columns of the source; 0: rows
 // SOURCE_PADDED  1: rows of the source start on a vector of 4 and end in zeros; 0: not
-// SECOND         1: as the second operand, b; 0: as the first
-// TOTALS         1: rows are added up too; 0: not
+// SECOND         1: operand b; 0: operand a
+// TOTALS         1: also sum the rows; 0: not
 // SPLITS, PTX    as in fp16_split.h
 #include "tensor_core/fp16_split.h"
 #if !defined(PACKERS) || !defined(TRANSPOSED) || !defined(SOURCE_PADDED) \
     || !defined(SECOND) || !defined(TOTALS)
 #error "pack.cl needs PACKERS, TRANSPOSED, SOURCE_PADDED, SECOND and TOTALS"
 #endif
-#define HELD 4  // blocks that a warp keeps from finding their largest
+#define HELD 4  // blocks that a warp holds in registers between its two passes
 #define PACKING_WARPS (PACKERS / WARP)
 
 // A pair of neighbouring terms of a row.
 #if TRANSPOSED
-#define PAIR(row, k) pair_below(source + (row), k, ld, terms)
-inline float2 pair_below(__global const float *column, const int k, const int ld,
+#define PAIR(row, k) column_pair(source + (row), k, ld, terms)
+inline float2 column_pair(__global const float *column, const int k, const int ld,
                          const int terms)
 {
     const float first = k < terms ? column[(size_t)k * ld] : 0;
     return (float2)(first, k + 1 < terms ? column[(size_t)(k + 1) * ld] : 0);
 }
 #else
-#define PAIR(row, k) pair_of(source + (size_t)(row) * ld, k, terms)
-inline float2 pair_of(__global const float *row, const int k, const int terms)
+#define PAIR(row, k) row_pair(source + (size_t)(row) * ld, k, terms)
+inline float2 row_pair(__global const float *row, const int k, const int terms)
 {
     if (k >= terms) return (float2)(0);
 #if SOURCE_PADDED
@@ -41,14 +41,14 @@ inline float2 pair_of(__global const float *row, const int k, const int terms)
 #define LOAD(pairs, block)                                                             \
     UNROLLED                                                                           \
     for (int i = 0; i < 4; ++i) {                                                      \
-        const int row = first + g + 8 * BELOW(i);                                      \
+        const int row = first + g + 8 * IS_LOWER(i);                                   \
         const int k = (block) * BLOCK + 2 * t + 8 * (SECOND ? i % 2 : i / 2);          \
         pairs[i] = row < rows ? PAIR(row, k) : (float2)(0);                            \
     }
-#define BELOW(i) (SECOND ? (i) / 2 : (i) % 2)  // whether a word is of row g + 8
+#define IS_LOWER(i) (SECOND ? (i) / 2 : (i) % 2)  // whether a word is of row g + 8
 
-// The largest of two pairs of a row, or what it was; and their sum.
-inline uint regard(const uint most, const float2 a, const float2 b)
+// The largest magnitude so far, with two pairs of a row; and the pairs' sum.
+inline uint max_magnitude(const uint most, const float2 a, const float2 b)
 {
     return max(most, max(max(magnitude(a.s0), magnitude(a.s1)),
                          max(magnitude(b.s0), magnitude(b.s1))));
@@ -57,21 +57,21 @@ inline float sum_of(const float2 a, const float2 b)
 {
     return (a.s0 + a.s1) + (b.s0 + b.s1);
 }
-// The same for rows g and g + 8 of a lane's pairs; no arrays, which PoCL 3.0 shares
-// among work-items where they start alike.
-#define REGARD(pairs)                                                                  \
-    most = (uint2)(regard(most.s0, pairs[0], pairs[SECOND ? 1 : 2]),                   \
-                   regard(most.s1, pairs[SECOND ? 2 : 1], pairs[3]));                  \
+// The same for rows g and g + 8 of a lane's pairs. No arrays: PoCL 3.0 shares those
+// that start alike among work-items.
+#define REDUCE(pairs)                                                                  \
+    most = (uint2)(max_magnitude(most.s0, pairs[0], pairs[SECOND ? 1 : 2]),            \
+                   max_magnitude(most.s1, pairs[SECOND ? 2 : 1], pairs[3]));           \
     total += (float2)(sum_of(pairs[0], pairs[SECOND ? 1 : 2]),                         \
                       sum_of(pairs[SECOND ? 2 : 1], pairs[3]));
 
-// Write a lane's pairs of a block, scaled.
-inline void put_block(__global uint4 *to, const float2 *pairs, const float2 scales)
+// Store a lane's fragment of a block, scaled.
+inline void store_block(__global uint4 *to, const float2 *pairs, const float2 scales)
 {
     uint high[4], low[4];
 UNROLLED
     for (int i = 0; i < 4; ++i) {
-        float2 v = pairs[i] * (BELOW(i) ? scales.s1 : scales.s0);
+        float2 v = pairs[i] * (IS_LOWER(i) ? scales.s1 : scales.s0);
         high[i] = pack_half2(v.s0, v.s1);
         v = (v - unpack_half2(high[i])) * LOW_SCALE;
         low[i] = pack_half2(v.s0, v.s1);
@@ -80,14 +80,11 @@ UNROLLED
     if (SPLITS == 2) to[WARP] = (uint4)(low[0], low[1], low[2], low[3]);
 }
 
-// packed [row blocks, blocks, SPLITS, WARP] from `at` on: the rows of the source, of
-// which
-//         there are `rows` of `terms` values
-// inverse [16 * row blocks] from `inverse_at` on: what was divided out of them
-// totals  [rows] from `totals_at` on, with TOTALS: their sums
-// source  TRANSPOSED 0: row r has its term k at offset + r * ld + k; 1: at
-//         offset + k * ld + r
-// index map: work-group: a block of rows; a warp takes every PACKING_WARPS-th block
+// packed  [row blocks, blocks, SPLITS, WARP] from `at` on: `rows` rows of `terms` values
+// inverse [16 * row blocks] from `inverse_at` on: the inverse scales of the rows
+// totals  [rows] from `totals_at` on, with TOTALS: the rows' sums
+// source  term k of row r at offset + r * ld + k; if TRANSPOSED at offset + k * ld + r
+// index map: work-group: a block of rows; a warp: every PACKING_WARPS-th block of terms
 __kernel __attribute__((reqd_work_group_size(PACKERS, 1, 1)))
 void pack(__global const float *source, const int offset, const int ld, const int rows,
           const int terms, __global uint4 *packed, const int at,
@@ -110,11 +107,11 @@ UNROLLED
     }
 UNROLLED
     for (int n = 0; n < HELD; ++n) {
-        REGARD(held[n])
+        REDUCE(held[n])
     }
     for (int b = warp + HELD * PACKING_WARPS; b < blocks; b += PACKING_WARPS) {
         LOAD(pairs, b)
-        REGARD(pairs)
+        REDUCE(pairs)
     }
     atomic_max(largest + g, most.s0);
     atomic_max(largest + g + 8, most.s1);
@@ -133,11 +130,11 @@ UNROLLED
 UNROLLED
     for (int n = 0; n < HELD; ++n) {
         const int b = warp + n * PACKING_WARPS;
-        if (b < blocks) put_block(packed + b * SPLITS * WARP, held[n], scales);
+        if (b < blocks) store_block(packed + b * SPLITS * WARP, held[n], scales);
     }
     for (int b = warp + HELD * PACKING_WARPS; b < blocks; b += PACKING_WARPS) {
         LOAD(pairs, b)
-        put_block(packed + b * SPLITS * WARP, pairs, scales);
+        store_block(packed + b * SPLITS * WARP, pairs, scales);
     }
     if (TOTALS && id < BLOCK && first + id < rows) {
         float sum = 0;

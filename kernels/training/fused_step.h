@@ -1,30 +1,31 @@
-// What fused_step.cl and the kernels beside it share, beside what narrow_layers.h says.
+// Sizes and layouts of fused_step.cl and the kernels beside it, beside narrow_layers.h.
 //
-// Weights are packed as narrow_layers.h says: each layer's forward, then from the last layer to
-// the second each one's transposed, in the order of their use.
+// Weights are packed in the order of their use: each layer's forward, then transposed
+// from the last layer to the second.
 //
-// N_OUT, STRIDE, WEIGHTS, BIAS  {n, …} of each layer: neurons, from one row of A to the
-//              next, where A and the biases start in the parameters; -1: none
-// STEEPNESS_OF {s, …} what each layer's sums are multiplied by
+// N_OUT, STRIDE, WEIGHTS_OF, BIAS_OF  {n, …} of each layer: neurons, the stride of rows
+//              of A, the offsets of A and of the biases in the parameters; -1: none
+// STEEPNESS_OF {s, …} each layer's steepness
 // FIRST, HIDDEN, LAST, CHUNK, LAYERS, N_IN, …  as in narrow_layers.h
 #include "tensor_core/narrow_layers.h"
 #if !defined(N_OUT) || !defined(STRIDE) || !defined(WEIGHTS_OF) || !defined(BIAS_OF) \
     || !defined(STEEPNESS_OF)
 #error "fused_step.h needs N_OUT, STRIDE, WEIGHTS_OF, BIAS_OF and STEEPNESS_OF"
 #endif
-// Blocks before a layer's transposed ones, from the second layer on.
-#define START_TRANSPOSED(layer)                                                              \
+// Blocks before a layer's transposed weights, from the second layer on.
+#define TRANSPOSED_START(layer)                                                          \
     (FORWARD_BLOCKS                                                                      \
-     + ((layer) == LAYERS - 1 ? 0 : FILLED(HIDDEN * LAST)                                \
-            + (LAYERS - 2 - (layer)) * FILLED(HIDDEN * HIDDEN)))
+     + ((layer) == LAYERS - 1 ? 0 : WHOLE_CHUNKS(HIDDEN * LAST)                          \
+            + (LAYERS - 2 - (layer)) * WHOLE_CHUNKS(HIDDEN * HIDDEN)))
 #define ALL                                                                              \
-    (LAYERS == 1 ? FORWARD_BLOCKS : START_TRANSPOSED(1) + FILLED(HIDDEN * NEURONS_OF(1)))
+    (LAYERS == 1 ? FORWARD_BLOCKS                                                        \
+                 : TRANSPOSED_START(1) + WHOLE_CHUNKS(HIDDEN * NEURONS_OF(1)))
 #define HELD (FIRST > HIDDEN ? (FIRST > LAST ? FIRST : LAST)                             \
                              : (HIDDEN > LAST ? HIDDEN : LAST))
-#define QUAD 4               // blocks of a square that a warp multiplies over samples
-#define NOTHING -127         // exponent of what is zero
-#define MOST_SCALE 60        // of exponents
-#define LEAST_SCALE -90
+#define SQUARE 4             // side, in blocks, of a warp's tile of a weight gradient
+#define ZERO_EXPONENT -127   // of zero
+#define MAX_SCALE 60         // exponents of scales
+#define MIN_SCALE -90
 __constant int n_out_of[LAYERS] = N_OUT;
 __constant int stride_of[LAYERS] = STRIDE;
 __constant int weights_of[LAYERS] = WEIGHTS_OF;
@@ -33,15 +34,15 @@ __constant float steepness_of[LAYERS] = STEEPNESS_OF;
 
 inline int terms_of(const int layer) { return layer == 0 ? N_IN : n_out_of[layer - 1]; }
 
-// Lane g, t's two halves of row g, columns 2t and 2t + 1, become those of rows 2t and
-// 2t + 1, column g.
-inline uint transposed(const uint word, __local uint *exchange)
+// movmatrix: lane g, t's halves of row g, columns 2t and 2t + 1, become those of rows 2t
+// and 2t + 1, column g.
+inline uint transpose_half2(const uint word, __local uint *exchange)
 {
 #if PTX >= 80
-    uint found;
+    uint transposed;
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;"
-                 : "=r"(found) : "r"(word));
-    return found;
+                 : "=r"(transposed) : "r"(word));
+    return transposed;
 #else
     const int lane = get_local_id(0) % WARP, g = lane / 4, t = lane % 4;
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -66,14 +67,15 @@ inline uint positive(const uint word)
 #endif
 }
 
-// Blocks of what a step keeps of each layer, one after the other.
-#define BLOCKS_BEFORE(layer) ((layer) == 0 ? 0 : FIRST + ((layer) - 1) * HIDDEN)
-#define DERIVATIVES_BEFORE(layer) ((layer) * HIDDEN)
+// Blocks of stored values and deltas, layer by layer.
+#define VALUE_BLOCKS_BEFORE(layer) ((layer) == 0 ? 0 : FIRST + ((layer) - 1) * HIDDEN)
+#define DELTA_BLOCKS_BEFORE(layer) ((layer) * HIDDEN)
 #define VALUE_BLOCKS (FIRST + (LAYERS - 1) * HIDDEN)
 
-// Write a block of a layer's slopes, of sums times 2^power; zeros in the rows' padding.
-inline void write_slopes(__global float *to, const int layer, const int m, const int n,
-                         float (*sides)[4], const int power)
+// Store a block of a layer's weight gradients, from sums scaled by 2^power; zeros in the
+// rows' padding.
+inline void store_weight_gradients(__global float *to, const int layer, const int m,
+                                   const int n, float (*sides)[4], const int power)
 {
     const int lane = get_local_id(0) % WARP, column = BLOCK * n + lane % 4 * 4;
     const float inverse = power_of_two(-(power / 2)) * power_of_two(-(power - power / 2));
@@ -81,9 +83,9 @@ inline void write_slopes(__global float *to, const int layer, const int m, const
 UNROLLED
     for (int h = 0; h < 2; ++h) {
         const int row = BLOCK * m + lane / 8 * 4 + h * 2 + lane / 4 % 2;
-        const int4 there = column + (int4)(0, 1, 2, 3) < terms_of(layer);
+        const int4 live = column + (int4)(0, 1, 2, 3) < terms_of(layer);
         if (row < n_out_of[layer] && column < stride)
             *(__global float4 *)(to + weights_of[layer] + row * stride + column) =
-                select((float4)(0), four_of(sides, h) * inverse, there);
+                select((float4)(0), accumulator_row(sides, h) * inverse, live);
     }
 }

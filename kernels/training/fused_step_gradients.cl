@@ -1,68 +1,69 @@
-// fused_slopes: the weights' gradients of what fused_step.cl has written: products over
-// samples. A warp takes QUAD x QUAD blocks of a layer's and a part of the samples.
+// weight_gradients: products over samples of the deltas and values that fused_step.cl
+// stored. A warp computes SQUARE x SQUARE blocks of a layer's, of a split of the samples.
 //
-// SLOPE_WARPS  warps of a group
-// PARTS     of the samples: a multiple of SLOPE_WARPS
+// GRADIENT_WARPS  warps of a group
+// SPLIT_K   splits of the samples: a multiple of GRADIENT_WARPS
 // BIASES    elements of the flat buffer before the first bias
 // others    as in fused_step.h
 #include "training/fused_step.h"
-#if !defined(SLOPE_WARPS) || !defined(PARTS) || !defined(BIASES)
-#error "fused_step_gradients.cl needs SLOPE_WARPS, PARTS and BIASES"
+#if !defined(GRADIENT_WARPS) || !defined(SPLIT_K) || !defined(BIASES)
+#error "fused_step_gradients.cl needs GRADIENT_WARPS, SPLIT_K and BIASES"
 #endif
 #define ROUND_UP(a, b) (((a) + (b) - 1) / (b))
-#define DEPTH (SPLITS == 1 ? 2 : 1)  // blocks of samples under way, as registers allow
+#define DEPTH (SPLITS == 1 ? 2 : 1)  // blocks of samples in flight, as registers allow
 
-// Squares of QUAD x QUAD blocks of a layer.
-#define ACROSS(layer) ROUND_UP(TERMS_OF(layer), QUAD)
-#define SQUARES(layer) (ROUND_UP(NEURONS_OF(layer), QUAD) * ACROSS(layer))
+// Squares of SQUARE x SQUARE blocks of a layer.
+#define ACROSS(layer) ROUND_UP(TERMS_OF(layer), SQUARE)
+#define SQUARES(layer) (ROUND_UP(NEURONS_OF(layer), SQUARE) * ACROSS(layer))
 
-// parts [PARTS, BIASES]: the weights' gradients, of parts of the samples
-// index map: a warp: a square of a part of a layer
-__kernel __attribute__((reqd_work_group_size(SLOPE_WARPS * WARP, 1, 1)))
-void slopes(__global const uint4 *values, __global const uint4 *derivatives,
-            __global const int *powers, const int sample_blocks, __global float *parts,
-            const int samples)
+// partial_gradients [SPLIT_K, BIASES]: the weights' gradients of each split of the samples
+// index map: a warp: a square of a layer, of a split
+__kernel __attribute__((reqd_work_group_size(GRADIENT_WARPS * WARP, 1, 1)))
+void weight_gradients(__global const uint4 *values, __global const uint4 *deltas,
+                      __global const int *powers, const int sample_blocks,
+                      __global float *partial_gradients, const int samples)
 {
     const int lane = get_local_id(0) % WARP;
 #if PTX < 80
-    __local uint4 exchanges[SLOPE_WARPS][2][QUAD][PART];
-    __local uint fews[SLOPE_WARPS][WARP];
-    __local uint *few = fews[get_local_id(0) / WARP];
+    __local uint4 exchanges[GRADIENT_WARPS][2][SQUARE][BLOCK_VECTORS];
+    __local uint shuffle_spaces[GRADIENT_WARPS][WARP];
+    __local uint *shuffle_space = shuffle_spaces[get_local_id(0) / WARP];
 #else
-    __local uint *few = 0;
+    __local uint *shuffle_space = 0;
 #endif
-    // A group's warps have one layer; those of one part and several squares read the
-    // same.
-    int number = get_group_id(0) * SLOPE_WARPS, layer = 0;
-    for (; number >= PARTS * SQUARES(layer); ++layer) number -= PARTS * SQUARES(layer);
+    // A group's warps have one layer; those of one split and several squares read the
+    // same samples.
+    int number = get_group_id(0) * GRADIENT_WARPS, layer = 0;
+    for (; number >= SPLIT_K * SQUARES(layer); ++layer) number -= SPLIT_K * SQUARES(layer);
     number += get_local_id(0) / WARP;
-    const int part = number / SQUARES(layer), square = number % SQUARES(layer);
+    const int split = number / SQUARES(layer), square = number % SQUARES(layer);
     const int down = NEURONS_OF(layer), across = TERMS_OF(layer);
-    const int m0 = square / ACROSS(layer) * QUAD, n0 = square % ACROSS(layer) * QUAD;
-    const int count = ROUND_UP(samples, BLOCK), each = ROUND_UP(count, PARTS);
-    const int from = min(part * each, count), to = min(from + each, count);
+    const int m0 = square / ACROSS(layer) * SQUARE, n0 = square % ACROSS(layer) * SQUARE;
+    const int count = ROUND_UP(samples, BLOCK), split_blocks = ROUND_UP(count, SPLIT_K);
+    const int from = min(split * split_blocks, count);
+    const int to = min(from + split_blocks, count);
     powers += layer * sample_blocks;
-    int power = 2 * MOST_SCALE + 15;
+    int power = 2 * MAX_SCALE + 15;
     for (int i = from + lane; i < to; i += WARP) power = min(power, powers[i]);
 UNROLLED
     for (int mask = 1; mask < WARP; mask *= 2)
-        power = min(power, (int)swapped(power, mask, few));
-    const size_t a_row = down * PART, b_row = across * PART;
-    derivatives += (size_t)DERIVATIVES_BEFORE(layer) * sample_blocks * PART + lane;
-    values += (size_t)BLOCKS_BEFORE(layer) * sample_blocks * PART + lane;
-    float sums[QUAD][2 * QUAD][4];
+        power = min(power, (int)shuffle_xor_word(power, mask, shuffle_space));
+    const size_t a_row = down * BLOCK_VECTORS, b_row = across * BLOCK_VECTORS;
+    deltas += (size_t)DELTA_BLOCKS_BEFORE(layer) * sample_blocks * BLOCK_VECTORS + lane;
+    values += (size_t)VALUE_BLOCKS_BEFORE(layer) * sample_blocks * BLOCK_VECTORS + lane;
+    float sums[SQUARE][2 * SQUARE][4];
 UNROLLED
-    for (int i = 0; i < QUAD * 2 * QUAD * 4; ++i)
-        sums[i / (8 * QUAD)][i / 4 % (2 * QUAD)][i % 4] = 0;
-    uint4 a[DEPTH][QUAD][SPLITS], b[DEPTH][QUAD][SPLITS];
-    int own_power[DEPTH];
+    for (int i = 0; i < SQUARE * 2 * SQUARE * 4; ++i)
+        sums[i / (8 * SQUARE)][i / 4 % (2 * SQUARE)][i % 4] = 0;
+    uint4 a[DEPTH][SQUARE][SPLITS], b[DEPTH][SQUARE][SPLITS];
+    int block_power[DEPTH];
 #define FETCH(d, k)                                                                      \
-    own_power[d] = powers[k];                                                            \
+    block_power[d] = powers[k];                                                          \
 UNROLLED                                                                                 \
-    for (int i = 0; i < QUAD * SPLITS; ++i) {                                            \
+    for (int i = 0; i < SQUARE * SPLITS; ++i) {                                          \
         const int block = i / SPLITS, p = i % SPLITS;                                    \
         a[d][block][p] =                                                                 \
-            derivatives[(k) * a_row + (min(m0 + block, down - 1) * SPLITS + p) * WARP];  \
+            deltas[(k) * a_row + (min(m0 + block, down - 1) * SPLITS + p) * WARP];       \
         b[d][block][p] =                                                                 \
             values[(k) * b_row + (min(n0 + block, across - 1) * SPLITS + p) * WARP];     \
     }
@@ -70,26 +71,26 @@ UNROLLED
     for (int d = 0; d < DEPTH; ++d) {
         if (from + d < to) { FETCH(d, from + d) }
     }
-    // In plain C all work-items meet as often.
-    for (int start = from; start < (PTX >= 80 ? to : from + each); start += DEPTH)
+    // In plain C all work-items pass the same number of barriers.
+    for (int start = from; start < (PTX >= 80 ? to : from + split_blocks); start += DEPTH)
 UNROLLED
     for (int d = 0; d < DEPTH; ++d) {
-        const int k = start + d, less = k < to ? power - own_power[d] : 0;
-        uint4 rows[QUAD][SPLITS], columns[QUAD][SPLITS];
+        const int k = start + d, less = k < to ? power - block_power[d] : 0;
+        uint4 rows[SQUARE][SPLITS], columns[SQUARE][SPLITS];
         if (PTX >= 80 && k >= to) break;
 UNROLLED
-        for (int i = 0; i < QUAD * SPLITS; ++i) {
+        for (int i = 0; i < SQUARE * SPLITS; ++i) {
             rows[i / SPLITS][i % SPLITS] = a[d][i / SPLITS][i % SPLITS];
             columns[i / SPLITS][i % SPLITS] = b[d][i / SPLITS][i % SPLITS];
         }
         if (less != 0) {
-            const uint times = as_halves(less);
+            const uint factor = power_half2(less);
 UNROLLED
-            for (int i = 0; i < QUAD * SPLITS; ++i) {
+            for (int i = 0; i < SQUARE * SPLITS; ++i) {
                 const uint4 w = rows[i / SPLITS][i % SPLITS];
                 rows[i / SPLITS][i % SPLITS] =
-                    (uint4)(times_halves(w.s0, times), times_halves(w.s1, times),
-                            times_halves(w.s2, times), times_halves(w.s3, times));
+                    (uint4)(mul_half2(w.s0, factor), mul_half2(w.s1, factor),
+                            mul_half2(w.s2, factor), mul_half2(w.s3, factor));
             }
         }
         if (k + DEPTH < to) { FETCH(d, k + DEPTH) }
@@ -97,41 +98,42 @@ UNROLLED
 #define A(i, p) rows[i][p]
 #define B(j, p) columns[j][p]
 #else
-        __local uint4 (*own)[QUAD][PART] = exchanges[get_local_id(0) / WARP];
+        __local uint4 (*staged)[SQUARE][BLOCK_VECTORS] = exchanges[get_local_id(0) / WARP];
         barrier(CLK_LOCAL_MEM_FENCE);
-        for (int i = 0; i < QUAD * SPLITS; ++i) {
+        for (int i = 0; i < SQUARE * SPLITS; ++i) {
             const uint4 zero = (uint4)(0);
-            own[0][i / SPLITS][i % SPLITS * WARP + lane] =
+            staged[0][i / SPLITS][i % SPLITS * WARP + lane] =
                 k < to ? rows[i / SPLITS][i % SPLITS] : zero;
-            own[1][i / SPLITS][i % SPLITS * WARP + lane] =
+            staged[1][i / SPLITS][i % SPLITS * WARP + lane] =
                 k < to ? columns[i / SPLITS][i % SPLITS] : zero;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
-#define A(i, p) FRAGMENT(own[0][i] + (p) * WARP, lane)
-#define B(j, p) FRAGMENT(own[1][j] + (p) * WARP, lane)
+#define A(i, p) FRAGMENT(staged[0][i] + (p) * WARP, lane)
+#define B(j, p) FRAGMENT(staged[1][j] + (p) * WARP, lane)
 #endif
 UNROLLED
-        for (int i = 0; i < QUAD; ++i)
+        for (int i = 0; i < SQUARE; ++i)
 UNROLLED
-            for (int j = 0; j < 2 * QUAD; ++j) {
+            for (int j = 0; j < 2 * SQUARE; ++j) {
 #if SPLITS == 1
                 multiply_add(sums[i][j], A(i, 0), B(j / 2, 0), j % 2);
 #else
-                float main[4] = {0, 0, 0, 0}, rest[4] = {0, 0, 0, 0};
-                multiply_add(main, A(i, 0), B(j / 2, 0), j % 2);
-                multiply_add(rest, A(i, 0), B(j / 2, 1), j % 2);
-                multiply_add(rest, A(i, 1), B(j / 2, 0), j % 2);
+                float high[4] = {0, 0, 0, 0}, low[4] = {0, 0, 0, 0};
+                multiply_add(high, A(i, 0), B(j / 2, 0), j % 2);
+                multiply_add(low, A(i, 0), B(j / 2, 1), j % 2);
+                multiply_add(low, A(i, 1), B(j / 2, 0), j % 2);
 UNROLLED
                 for (int e = 0; e < 4; ++e)
-                    sums[i][j][e] += fma(rest[e], 1 / LOW_SCALE, main[e]);
+                    sums[i][j][e] += fma(low[e], 1 / LOW_SCALE, high[e]);
 #endif
             }
     }
-    parts += (size_t)part * BIASES;
+    partial_gradients += (size_t)split * BIASES;
 UNROLLED
-    for (int i = 0; i < QUAD * QUAD; ++i) {
-        const int m = m0 + i / QUAD, n = n0 + i % QUAD;
+    for (int i = 0; i < SQUARE * SQUARE; ++i) {
+        const int m = m0 + i / SQUARE, n = n0 + i % SQUARE;
         if (m < down && n < across)
-            write_slopes(parts, layer, m, n, sums[i / QUAD] + i % QUAD * 2, power);
+            store_weight_gradients(partial_gradients, layer, m, n,
+                                   sums[i / SQUARE] + i % SQUARE * 2, power);
     }
 }

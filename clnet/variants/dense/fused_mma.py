@@ -22,16 +22,23 @@ from clnet.variants.base import (
     span_flops,
 )
 from clnet.variants.dense.chain import chain, chain_defines, functions_defines, table
-from clnet.variants.dense.mma import RATES, refuse_without_units
-from clnet.variants.packing import BLOCK, BLOCK_BYTES, PACKERS, SPLITS, WARP, WORDS
+from clnet.variants.dense.mma import RATES, refuse_without_matrix_units
+from clnet.variants.packing import (
+    BLOCK,
+    BLOCK_BYTES,
+    PACKERS,
+    SPLITS,
+    VECTOR_BYTES,
+    WARP,
+)
 
-REGISTERS = 16  # blocks of terms, of all rows and planes, that a lane can hold
-CHUNK_BYTES = 8 << 10  # of weights, where not all stay in local memory
-LEAST_STAGES = 3  # chunks there
-MOST_FUNCTIONS = 4  # that a kernel is built with
+REGISTERS = 16  # blocks of terms, of all rows and splits, in a lane's registers
+CHUNK_BYTES = 8 << 10  # of weights, a pipeline stage, if not all fit local memory
+MIN_STAGES = 3  # of that pipeline
+MAX_FUNCTIONS = 4  # in one kernel
 STEP_BYTES = 8  # of a layer: its gain, and the limit of scales
-# Warps of a group, blocks of 16 samples of a warp, groups for a compute unit, layers by
-# which samples are asked for ahead; from the first to the last on an H200.
+# Warps of a group, blocks of 16 samples of a warp, groups for a compute unit, layers
+# before the end at which samples are prefetched; from the fastest on an H200.
 LARGE = ((4, 2, 2, 1), (4, 2, 2, 2), (4, 2, 4, 0), (8, 1, 1, 1), (4, 1, 2, 1))
 SMALL = ((4, 1, 2, 1), (2, 2, 2, 1), (8, 1, 1, 1), (2, 1, 4, 1))
 SMALL_BATCH = 128  # samples a compute unit
@@ -42,41 +49,41 @@ KEYS = ("warps", "rows", "groups", "ahead")
 class FusedMma:
     """Layers whose outputs stay in registers (``fused_mma.cl``).
 
-    Config: ``warps`` of a group; ``rows``, blocks of 16 samples of a warp; ``groups``
-    for each compute unit, which take tiles of samples in turn; ``ahead``: so many
-    layers before their turn samples are asked for.
+    Config: ``warps`` of a group; ``rows``, blocks of 16 samples of a warp; ``groups``,
+    persistent, for each compute unit; ``ahead``, layers before the end at which the
+    next samples are prefetched.
     """
 
     name: str = "fused_mma"
     reach: Reach = "run"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse devices without such matrix units, and wide layers."""
+        """Refuse devices without matrix units, and wide layers."""
         refusal = refuse_unless_dense_layers(span, device)
-        refusal = refusal or refuse_without_units(span, device)
+        refusal = refusal or refuse_without_matrix_units(span, device)
         if refusal is not None:
             return refusal
         shape, functions = _shape(span, device), len(set(_functions_of(span)))
-        if functions > MOST_FUNCTIONS:
-            return f"it is built with {MOST_FUNCTIONS} functions, not with {functions}"
-        widest, most = max(shape.first, shape.inner), REGISTERS // shape.planes
-        if 0 < shape.stages < LEAST_STAGES:
+        if functions > MAX_FUNCTIONS:
+            return f"it applies at most {MAX_FUNCTIONS} activations, not {functions}"
+        widest, most = max(shape.first, shape.hidden), REGISTERS // shape.splits
+        if 0 < shape.stages < MIN_STAGES:
             return (
-                f"it keeps biases and {LEAST_STAGES * CHUNK_BYTES} bytes of weights in "
-                f"{shape.local} bytes of local memory, and the biases have "
-                f"{shape.local - shape.room}"
+                f"it needs {MIN_STAGES * CHUNK_BYTES} bytes of local memory for "
+                f"weights beside {shape.local_bytes - shape.free_bytes} for biases, "
+                f"and there are {shape.local_bytes}"
             )
         if widest > most:
             return (
-                f"it keeps at most {most * BLOCK} inputs or hidden neurons in "
-                f"registers, and here are {widest * BLOCK}"
+                f"its registers hold at most {most * BLOCK} inputs or hidden neurons, "
+                f"and here are {widest * BLOCK}"
             )
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Many samples a group where there are many, else many groups."""
+        """Large tiles for large batches, else many groups."""
         shape = _shape(span, device)
-        held = max(shape.first, shape.inner) * shape.planes
+        held = max(shape.first, shape.hidden) * shape.splits
         small = span.batch <= SMALL_BATCH * device.compute_units
         configs = SMALL if small else LARGE
         return tuple(
@@ -93,7 +100,7 @@ class FusedMma:
             launches=1,
             scratch=sum(packed.size for packed in _packed(span, device)),
             compute_units=min(device.compute_units, _tiles(span, config)),
-            efficiency=RATES[shape.planes],
+            efficiency=RATES[shape.splits],
         )
 
     def launches(
@@ -120,7 +127,7 @@ class FusedMma:
                 "dense/fused_mma.cl", "fused_mma",
                 {
                     **shared, **_functions(span), "WARPS": config["warps"],
-                    "ROWS_M": config["rows"], "AHEAD": config["ahead"],
+                    "ROWS_M": config["rows"], "PREFETCH_LAYERS": config["ahead"],
                     "STAGES": shape.stages, "N_LAST": y.width,
                     "X_PADDED": padded(x), "Y_PADDED": padded(y),
                 },
@@ -137,72 +144,73 @@ class _Shape:
     Attributes
     ----------
     first, last : int
-        Of the first layer's terms, of the last layer's neurons.
-    inner : int
-        Of the widest layer between; 0 where there is one layer only.
+        Blocks of the first layer's terms, of the last layer's neurons.
+    hidden : int
+        Blocks of the widest hidden layer; 0 of one layer.
     layers : int
-        How many.
-    planes : int
+        Number of layers.
+    splits : int
         Halves a value.
-    local : int
+    local_bytes : int
         Bytes of local memory.
     """
 
     first: int
-    inner: int
+    hidden: int
     last: int
     layers: int
-    planes: int
-    local: int
+    splits: int
+    local_bytes: int
 
     @property
     def sizes(self) -> list[int]:
         """Blocks of each layer's weights."""
-        widths = [self.first, *[self.inner] * (self.layers - 1), self.last]
+        widths = [self.first, *[self.hidden] * (self.layers - 1), self.last]
         return [a * b for a, b in pairwise(widths)]
 
     @property
-    def room(self) -> int:
-        """Bytes of local memory that biases, factors and steps of scales leave."""
-        each = 4 * self.wide + STEP_BYTES
-        return self.local - self.layers * each - 4 * BLOCK * self.last - WORDS
+    def free_bytes(self) -> int:
+        """Bytes of local memory beside biases, factors and steps of scales."""
+        each = 4 * self.biases + STEP_BYTES
+        factors = 4 * BLOCK * self.last
+        return self.local_bytes - self.layers * each - factors - VECTOR_BYTES
 
     @property
     def stages(self) -> int:
-        """Chunks in local memory, where not all weights fit there; else 0."""
-        fits = sum(self.sizes) * self.planes * BLOCK_BYTES <= self.room
-        return 0 if fits else max(1, self.room // CHUNK_BYTES)
+        """Pipeline stages in local memory; 0 if all weights fit."""
+        fits = sum(self.sizes) * self.splits * BLOCK_BYTES <= self.free_bytes
+        return 0 if fits else max(1, self.free_bytes // CHUNK_BYTES)
 
     @property
     def chunk(self) -> int:
         """Blocks of a chunk."""
-        return CHUNK_BYTES // BLOCK_BYTES // self.planes if self.stages else 1
+        return CHUNK_BYTES // BLOCK_BYTES // self.splits if self.stages else 1
 
     @property
     def size(self) -> int:
         """Bytes of all packed weights."""
         blocks = sum(round_up(size, self.chunk) for size in self.sizes)
-        return blocks * self.planes * BLOCK_BYTES
+        return blocks * self.splits * BLOCK_BYTES
 
     @property
-    def wide(self) -> int:
+    def biases(self) -> int:
         """Biases of each layer."""
-        return BLOCK * max(self.inner, self.last)
+        return BLOCK * max(self.hidden, self.last)
 
     @property
     def defines(self) -> dict[str, int | str]:
-        """Return the macros of ``fused_mma.h``, but for those of the chain."""
+        """The macros of ``fused_mma.h``, except those of the chain."""
         return {
-            "FIRST": self.first, "HIDDEN": self.inner, "LAST": self.last,
-            "CHUNK": self.chunk, "SPLITS": self.planes,
+            "FIRST": self.first, "HIDDEN": self.hidden, "LAST": self.last,
+            "CHUNK": self.chunk, "SPLITS": self.splits,
         }
 
 
 def _shape(span: Span, device: Device) -> _Shape:
     layers = chain(span)
-    inner = max((layer.n_out for layer in layers[:-1]), default=0)
+    hidden = max((layer.n_out for layer in layers[:-1]), default=0)
     return _Shape(
-        -(-layers[0].n_in // BLOCK), -(-inner // BLOCK), -(-layers[-1].n_out // BLOCK),
+        -(-layers[0].n_in // BLOCK), -(-hidden // BLOCK), -(-layers[-1].n_out // BLOCK),
         len(layers), SPLITS[span.precision], device.declared_local_memory,
     )
 
@@ -211,10 +219,10 @@ def _packed(span: Span, device: Device) -> tuple[Packed, Packed, Packed, Packed]
     """Return weights, biases, factors of the last layer's rows, and steps of scales."""
     layers, shape = chain(span), _shape(span, device)
     key = f"fused_mma {[layer.apply.weights.offset for layer in layers]} in "
-    key += f"{shape.planes} halves"
+    key += f"{shape.splits} splits"
     return (
         Packed(key, shape.size),
-        Packed(f"{key}, biases", 4 * len(layers) * shape.wide),
+        Packed(f"{key}, biases", 4 * len(layers) * shape.biases),
         Packed(f"{key}, factors", 4 * BLOCK * shape.last),
         Packed(f"{key}, steps", STEP_BYTES * len(layers)),
     )
@@ -225,16 +233,16 @@ def _tiles(span: Span, config: Config) -> int:
 
 
 def _functions_of(span: Span) -> list[Nonlinearity]:
-    """Return what each layer applies to sums; steepness is in the packed weights."""
+    """Return the layers' activations; steepness is in the packed weights."""
     return [replace(layer.act.nonlinearity, steepness=(1.0,)) for layer in chain(span)]
 
 
 def _functions(span: Span) -> dict[str, int | str]:
-    """Return the macros of ``fused_mma.cl`` that say what is applied to sums."""
+    """Return the activation macros of ``fused_mma.cl``."""
     each = _functions_of(span)
     functions = tuple(dict.fromkeys(each))
     codes = [functions.index(function) for function in each]
-    inner = set(codes[:-1])
+    hidden_codes = set(codes[:-1])
 
     def code(name: str) -> int:
         plain = Nonlinearity((name,))
@@ -243,7 +251,7 @@ def _functions(span: Span) -> dict[str, int | str]:
     return {
         **functions_defines(span, functions),
         "FUNCTION": table(codes),
-        "INNER": codes[0] if len(inner) == 1 else "function_of[layer]",
+        "INNER": codes[0] if len(hidden_codes) == 1 else "function_of[layer]",
         "OUTER": codes[-1],
         "RELU": code("relu"),
         "IDENTITY": code("identity"),

@@ -1,4 +1,4 @@
-"""mma: layers of a batch on matrix units, from packed halves."""
+"""mma: layers of a batch on matrix units, of operands packed as halves."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from clnet.variants.base import (
 from clnet.variants.packing import (
     BLOCK,
     BLOCK_BYTES,
-    ROWS,
+    ROW_MULTIPLE,
     SPLITS,
-    TERMS,
+    TERM_MULTIPLE,
     WARP,
     Packing,
 )
 
 SOURCE = "dense/mma.cl"
-RESERVED_BYTES = 1 << 10  # of local memory, for each group that a unit holds
-GROUP_ROWS = 64  # of a warp group
-PANEL = 16  # tiles of samples whose groups are neighbours
-RATES = {2: 3.0, 1: 8.0}  # times what float32 arithmetic does, by planes
+RESERVED_BYTES = 1 << 10  # of local memory, by the system, for each resident group
+WARP_GROUP_ROWS = 64
+SWIZZLE = 16  # tiles of samples whose groups are neighbours
+RATES = {2: 3.0, 1: 8.0}  # relative to float32 arithmetic, by splits
 KEYS = (
     "units", "tile_m", "tile_n", "warps_m", "warps_n", "step", "stages", "slice",
     "producer",
 )
-PRODUCER_WARPS = (0, 1, 4)  # warps that copy, by what `producer` says
-SHAPES = {  # by planes; from large to small: large tiles read less
+PRODUCER_WARPS = (0, 1, 4)  # by `producer`
+SHAPES = {  # by splits; from large to small: large tiles read less
     2: (
         (80, 128, 128, 2, 2, 1, 2, 1, 0),
         (80, 128, 64, 4, 2, 1, 3, 1, 0),
@@ -81,102 +81,102 @@ SHAPES = {  # by planes; from large to small: large tiles read less
         (90, 64, 32, 4, 1, 4, 4, 4, 1),
     ),
 }
-PARTS = (1, 2, 4, 8)
-ADDERS = 128  # work-items of a group that adds parts
-LEAST_PART = 16  # blocks of terms
-MOST_CONFIGS = 6  # that are worth measuring
+SPLIT_K = (1, 2, 4, 8)
+REDUCTION_GROUP = 128  # work-items
+MIN_SPLIT_BLOCKS = 16  # blocks of terms of a split
+MAX_CONFIGS = 6  # that are worth measuring
 
-# The model by which they are ranked, in clocks of a compute unit.
-BLOCK_CLOCKS = {2: 11, 1: 4}  # of a warp's units, by planes, for a product of 16^3
-FILL = 16  # as many blocks' time passes before a group's units are busy
-GROUP_RATE = {2: 36, 1: 120}  # values of a tile that a warp group's add to in a clock
-ROWS_AGAIN = 8  # columns that units could add to while they read a tile's rows
+# The model that ranks configs, in clocks of a compute unit.
+BLOCK_CLOCKS = {2: 11, 1: 4}  # of warp units, by splits, for a product of 16^3
+PIPELINE_FILL = 16  # products of blocks in the time until the pipeline is full
+GROUP_RATE = {2: 36, 1: 120}  # accumulators that warp group units add to in a clock
+A_READ_COLUMNS = 8  # columns of products in the time that units read a tile's rows
 REGISTERS = 1 << 16  # of a compute unit, 4 bytes each
-MOST_REGISTERS, OTHERS = 255, 32  # of a work-item; beside its sums
-LATENCY = 1500  # from asking for a step to having it in local memory
-BANDWIDTH = 58  # bytes a clock to local memory
-WRITING = 2.6  # outputs a clock
-SUMMING = 8000  # for the launch that adds parts
-MEMORY = 13  # bytes a clock, of their sums
+MAX_REGISTERS, OTHER_REGISTERS = 255, 32  # of a work-item; beside its accumulators
+LATENCY = 1500  # of a step's copy to local memory
+LOCAL_BANDWIDTH = 58  # bytes a clock to local memory
+EPILOGUE_RATE = 2.6  # outputs a clock
+REDUCTION_CLOCKS = 8000  # of the launch that adds partial sums
+MEMORY_BANDWIDTH = 13  # bytes a clock, of partial sums
 
 
 @dataclass(frozen=True)
 class Product:
-    """c [m, n], of sums of k terms, as ``mma.h`` computes it.
+    """The product c [m, n] of inner dimension k (``mma.h``).
 
     Attributes
     ----------
     m, n, k : int
-        Its sizes.
-    planes : int
+        Sizes.
+    splits : int
         Halves a value.
     """
 
     m: int
     n: int
     k: int
-    planes: int
+    splits: int
 
     def a(self, config: Config) -> Packing:
         """Return the first operand."""
-        return self._packing(self.m, config, config["tile_m"], GROUP_ROWS)
+        return self._packing(self.m, config, config["tile_m"], WARP_GROUP_ROWS)
 
     def b(self, config: Config) -> Packing:
         """Return the second operand."""
         return self._packing(self.n, config, config["tile_n"], config["tile_n"])
 
-    def _packing(self, rows: int, config: Config, tile: int, piece: int) -> Packing:
-        terms = TERMS[config["units"]]
+    def _packing(self, rows: int, config: Config, tile: int, panel: int) -> Packing:
+        terms = TERM_MULTIPLE[config["units"]]
         if config["units"] == WARP_UNITS:
-            return Packing(rows, self.k, self.planes, ROWS, terms)
-        return Packing(rows, self.k, self.planes, tile, terms, piece)
+            return Packing(rows, self.k, self.splits, ROW_MULTIPLE, terms)
+        return Packing(rows, self.k, self.splits, tile, terms, panel)
 
     def tiles(self, config: Config) -> int:
-        """Return how many tiles cover c."""
+        """Return the number of tiles of c."""
         return -(-self.m // config["tile_m"]) * -(-self.n // config["tile_n"])
 
     def clocks(self, config: Config, device: Device) -> float:
-        """Return the clocks that the model gives.
+        """Return the modelled clocks.
 
-        A warp group's units wait for copies: they are as fast as what is under way is
-        large.
+        Warp group units are bound by latency: their speed is limited by the bytes in
+        flight.
         """
         m, n, parts = config["tile_m"], config["tile_n"], config["parts"]
         groups = -(-self.tiles(config) * parts // device.compute_units)
         blocks = self.k / parts / BLOCK
         if config["units"] == WARP_UNITS:
             each = m * n / BLOCK**2 + 2 * (m + n) / BLOCK  # products and copies
-            busy = groups * (blocks + FILL) * each * BLOCK_CLOCKS[self.planes]
+            busy = groups * (blocks + PIPELINE_FILL) * each * BLOCK_CLOCKS[self.splits]
         else:
-            copied = (m + n) // BLOCK * self.planes * BLOCK_BYTES  # of a block of terms
-            together = min(groups, self.resident(config, device))
-            under_way = together * config["stages"] * config["step"] * copied
+            copied = (m + n) // BLOCK * self.splits * BLOCK_BYTES  # of a block of terms
+            resident = min(groups, self.occupancy(config, device))
+            in_flight = resident * config["stages"] * config["step"] * copied
             each = max(
-                m * (n + ROWS_AGAIN) / GROUP_RATE[self.planes],
-                copied / min(BANDWIDTH, under_way / LATENCY),
+                m * (n + A_READ_COLUMNS) / GROUP_RATE[self.splits],
+                copied / min(LOCAL_BANDWIDTH, in_flight / LATENCY),
             )
-            busy = groups * blocks * each + -(-groups // together) * LATENCY
-        busy += groups * m * n / WRITING + LATENCY
+            busy = groups * blocks * each + -(-groups // resident) * LATENCY
+        busy += groups * m * n / EPILOGUE_RATE + LATENCY
         if parts == 1:
             return busy
-        return busy + SUMMING + 2 * self.partial_size(config) / (
-            MEMORY * device.compute_units
+        return busy + REDUCTION_CLOCKS + 2 * self.partial_size(config) / (
+            MEMORY_BANDWIDTH * device.compute_units
         )
 
-    def resident(self, config: Config, device: Device) -> int:
-        """Return how many groups with a warp group's units a compute unit holds."""
-        sums = config["tile_n"] // 2 * (2 * self.planes - 1)  # two, and what is added
+    def occupancy(self, config: Config, device: Device) -> int:
+        """Return the resident groups of a compute unit, with warp group units."""
+        sums = config["tile_n"] // 2 * (2 * self.splits - 1)  # high, low and partial
         warps = config["warps_m"] + config["producer"]
-        registers = WARP * warps * min(sums + OTHERS, MOST_REGISTERS)
-        local = local_bytes(config, self.planes) + RESERVED_BYTES
+        registers = WARP * warps * min(sums + OTHER_REGISTERS, MAX_REGISTERS)
+        local = local_bytes(config, self.splits) + RESERVED_BYTES
         return max(1, min(REGISTERS // registers, device.unit_local_memory // local))
 
     def pitch(self) -> int:
-        """Return the values from one row of a part's sums to the next."""
+        """Return the stride, in values, of rows of partial sums."""
         return round_up(self.n, VALUE_ALIGNMENT)
 
     def partial_size(self, config: Config) -> int:
-        """Return the bytes of the sums of parts."""
+        """Return the bytes of the partial sums of split-k."""
         parts = config["parts"]
         return 4 * parts * self.m * self.pitch() if parts > 1 else 0
 
@@ -184,61 +184,61 @@ class Product:
         """Return the bytes of both operands packed."""
         return sum(x.size + x.scales_size for x in (self.a(config), self.b(config)))
 
-    def read(self, config: Config) -> int:
+    def read_bytes(self, config: Config) -> int:
         """Return the bytes of operands that all tiles read."""
-        read = self.a(config).size * -(-self.n // config["tile_n"])
-        return read + self.b(config).size * -(-self.m // config["tile_m"])
+        read_bytes = self.a(config).size * -(-self.n // config["tile_n"])
+        return read_bytes + self.b(config).size * -(-self.m // config["tile_m"])
 
     def defines(self, config: Config) -> dict[str, int | str]:
         """Return the macros of ``mma.h``."""
         return {
-            **{key.upper(): config[key] for key in KEYS}, "PANEL": PANEL,
-            "SPLITS": self.planes,
+            **{key.upper(): config[key] for key in KEYS}, "SWIZZLE": SWIZZLE,
+            "SPLITS": self.splits,
         }
 
 
-def local_bytes(config: Config, planes: int) -> int:
-    """Return the bytes of local memory that a group of a config has."""
+def local_bytes(config: Config, splits: int) -> int:
+    """Return the bytes of local memory of a group."""
     stages, columns = config["stages"], config["tile_n"]
-    copied = (config["tile_m"] + columns) * config["step"] * 2 * BLOCK * planes
+    copied = (config["tile_m"] + columns) * config["step"] * 2 * BLOCK * splits
     return stages * (copied + 16 * (config["units"] == GROUP_UNITS))
 
 
 def tile_room(units: int, device: Device) -> int:
-    """Return the bytes of local memory that a group has for a kind of units.
+    """Return the bytes of local memory available to a group, by kind of units.
 
-    Those of a warp group take what a compute unit has: their groups are few.
+    With warp group units a group may take all of a compute unit's.
     """
     if units == GROUP_UNITS:
         return device.unit_local_memory - RESERVED_BYTES
     return device.declared_local_memory
 
 
-def shapes_of(planes: int, device: Device) -> tuple[Config, ...]:
-    """Return the shapes whose units and local memory the device has."""
-    found = (dict(zip(KEYS, shape, strict=True)) for shape in SHAPES[planes])
+def shapes_of(splits: int, device: Device) -> tuple[Config, ...]:
+    """Return the shapes that the device's units and local memory allow."""
+    configs = (dict(zip(KEYS, shape, strict=True)) for shape in SHAPES[splits])
     return tuple(
-        shape for shape in found
+        shape for shape in configs
         if shape["units"] in matrix_units(device)
-        and local_bytes(shape, planes) <= tile_room(shape["units"], device)
+        and local_bytes(shape, splits) <= tile_room(shape["units"], device)
     )
 
 
 def configs_of(
     products: Sequence[Product], device: Device, parts: tuple[int, ...] = (1,)
 ) -> tuple[Config, ...]:
-    """Return the configs of products to measure, the best by a model first.
+    """Return the configs of products to measure, the best by the model first.
 
-    One at least is for units of another kind than the others, if there are any: a
-    driver may refuse to build for the newest.
+    At least one is for another kind of units, if the device has two: a driver may
+    refuse to build for the newest.
     """
-    found = [
+    configs = [
         {**shape, "parts": p}
-        for shape in shapes_of(products[0].planes, device) for p in parts
-        if p == 1 or min(x.k for x in products) >= p * LEAST_PART * BLOCK
+        for shape in shapes_of(products[0].splits, device) for p in parts
+        if p == 1 or min(x.k for x in products) >= p * MIN_SPLIT_BLOCKS * BLOCK
     ]
-    found.sort(key=lambda config: sum(x.clocks(config, device) for x in products))
-    best, rest = found[:MOST_CONFIGS], found[MOST_CONFIGS:]
+    configs.sort(key=lambda config: sum(x.clocks(config, device) for x in products))
+    best, rest = configs[:MAX_CONFIGS], configs[MAX_CONFIGS:]
     if {config["units"] for config in best} == {best[0]["units"]}:
         best[-1:] = [c for c in rest if c["units"] != best[0]["units"]][:1] or best[-1:]
     return tuple(best)
@@ -248,12 +248,12 @@ def cost_of(
     products: Sequence[Product], span: Span, config: Config, device: Device,
     launches: int,
 ) -> Cost:
-    """Count operands packed, and again for every tile that reads them."""
+    """Count operands once packed, and again for every tile that reads them."""
     partial = sum(x.partial_size(config) for x in products)
     scratch = sum(x.scratch(config) for x in products)
     return Cost(
         flops=span_flops(span),
-        bytes=span_bytes(span) + scratch + sum(x.read(config) for x in products)
+        bytes=span_bytes(span) + scratch + sum(x.read_bytes(config) for x in products)
         + 2 * partial,
         launches=launches,
         scratch=scratch + partial,
@@ -261,12 +261,12 @@ def cost_of(
             device.compute_units,
             max(x.tiles(config) for x in products) * config["parts"],
         ),
-        efficiency=RATES[products[0].planes],
+        efficiency=RATES[products[0].splits],
     )
 
 
-def refuse_without_units(span: Span, device: Device) -> str | None:
-    """Return why matrix units are not there or not wanted, or None."""
+def refuse_without_matrix_units(span: Span, device: Device) -> str | None:
+    """Return why the device or the span cannot use matrix units, or None."""
     if not matrix_units(device):
         return "it needs matrix units of compute capability 8.0 or more"
     if span.dtype != "float32":
@@ -275,15 +275,15 @@ def refuse_without_units(span: Span, device: Device) -> str | None:
 
 
 def refuse_unless_tiles_fit(span: Span, device: Device) -> str | None:
-    """Return why matrix units are not there, or no room for their tiles, or None."""
-    refusal = refuse_without_units(span, device)
+    """Return why matrix units are missing or tiles exceed local memory, or None."""
+    refusal = refuse_without_matrix_units(span, device)
     if refusal or shapes_of(SPLITS[span.precision], device):
         return refusal
     return no_room_for_tiles(device)
 
 
 def no_room_for_tiles(device: Device) -> str:
-    """Return that no shape of tiles fits."""
+    """Return the refusal of a device whose local memory holds no tile."""
     return (
         "its tiles take more local memory than the "
         f"{device.declared_local_memory} bytes that {device.name} has"
@@ -291,11 +291,11 @@ def no_room_for_tiles(device: Device) -> str:
 
 
 def refuse_unless_units_meet(span: Span, device: Device) -> str | None:
-    """Return why no launch of groups that wait computes dense layers, or None."""
+    """Return why no persistent launch computes dense layers, or None."""
     return (
         refuse_unless_dense_layers(span, device)
         or refuse_unless_forward_progress(device)
-        or refuse_without_units(span, device)
+        or refuse_without_matrix_units(span, device)
     )
 
 
@@ -307,42 +307,41 @@ def group_of(config: Config) -> int:
 
 @dataclass(frozen=True)
 class Mma:
-    """A dense layer of a batch, or a row of them (``mma.cl``).
+    """A dense layer of a batch, or a run of layers (``mma.cl``).
 
-    Between layers of a row outputs stay packed. That takes a scale that is known before
-    they are, so their activations are bounded.
+    Outputs between layers stay packed. Their scale must be known in advance, so the
+    activations are bounded.
 
     Config: ``units``, the generation of matrix units; ``tile_m``, ``tile_n``, samples
-    and neurons of a group; ``warps_m``, ``warps_n``, its warps; ``step``, blocks of 16
-    inputs copied at once; ``stages``, steps in local memory; ``slice``, blocks that the
-    units add up; ``producer``, whether a warp of its own copies; ``parts``, of the
-    inputs,
-    whose sums a launch adds.
+    and neurons of a group's tile; ``warps_m``, ``warps_n``, its warps; ``step``, blocks
+    of 16 inputs of a pipeline stage; ``stages``, pipeline stages in local memory;
+    ``slice``, blocks that the units accumulate; ``producer``, 1 or 2 with a producer
+    warp; ``parts``, splits of the inputs (split-k), whose partial sums a launch adds.
     """
 
     name: str = "mma"
     reach: Reach = "run"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse devices without such matrix units, and all but float32.
+        """Refuse devices without matrix units, and all but float32.
 
-        Of several layers also those between which more than 1 may be passed on.
+        In runs of layers, refuse activations that are not bounded by 1.
         """
         refusal = refuse_unless_dense_layers(span, device, keeps_sums=True)
         refusal = refusal or refuse_unless_tiles_fit(span, device)
         if refusal or len(span.chain or ()) == 1:
             return refusal
         if span.layers is None:
-            return "it keeps no outputs but a last layer's, and more is read later"
+            return "it stores the last layer's outputs only, and more is read later"
         for layer in span.layers[:-1]:
             if not activation(layer.act.nonlinearity.names[0]).bounded:
                 name = layer.act.nonlinearity.names[0]
-                return f"it passes on what is not beyond 1, and {name} may be"
+                return f"it packs outputs bounded by 1, and {name} is unbounded"
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Tiles and parts, the best by a model first."""
-        return configs_of(_products(span), device, PARTS)
+        """Tiles and split-k, the best by the model first."""
+        return configs_of(_products(span), device, SPLIT_K)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count x packed and read again, and packed A for every tile of samples."""
@@ -353,7 +352,7 @@ class Mma:
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the packing of all A and of x, then each product, its parts added."""
+        """Return the packing of all A and of x, then products and their reductions."""
         layers, products = _layers(span), _products(span)
         x = layers[0].apply.x
         packed = _scratch(0, products[0].a(config))
@@ -367,43 +366,44 @@ class Mma:
             y, sums, storage = layer.act.y, layer.apply.sums, layer.apply.storage
             assert isinstance(storage, RowStorage)
             operand, bias = product.b(config), layer.act.bias
-            key = f"mma {layer.apply.weights.offset} in {operand.form}"
+            key = f"mma {layer.apply.weights.offset} in {operand.layout_name}"
             a = Packed(key, operand.size), Packed(f"{key}, scales", operand.scales_size)
             packs.append(operand.launch(
                 Parameters(), layer.apply.weights.offset, storage.stride, *a,
                 second=True, when="parameters",
             ))
-            keeps, parts = sums in span.outputs, config["parts"]
-            given = packed  # of a last layer nothing is packed
-            to: tuple[Argument, ...] = (y, y.stride)
+            stores_sums, parts = sums in span.outputs, config["parts"]
+            operands = *packed, *a
+            output: tuple[Argument, ...] = (y, y.stride)
             if layer is not layers[-1]:
-                following = products[number + 1].a(config)
-                packed = _scratch(number + 1, following)
-                to = packed[0], following.blocks
+                next_x = products[number + 1].a(config)
+                packed = _scratch(number + 1, next_x)
+                output = packed[0], next_x.blocks
             defines = {
                 **layer_defines(span, layer), **product.defines(config),
-                "PARTS": parts, "PACKS": int(layer is not layers[-1]),
-                "Y_PADDED": padded(y), "KEEPS_SUMS": int(keeps),
+                "SPLIT_K": parts, "PACKS": int(layer is not layers[-1]),
+                "Y_PADDED": padded(y), "KEEPS_SUMS": int(stores_sums),
             }
             biases: tuple[Argument, ...] = (
                 Parameters(), 0 if bias is None else bias.offset,
             )
-            kept = sums if keeps else y
+            pre_activations = sums if stores_sums else y
             last: tuple[Argument, ...] = (
-                packed[1], kept, kept.stride, layer.n_out, span.batch,
+                packed[1], pre_activations, pre_activations.stride, layer.n_out,
+                span.batch,
             )
-            group, sums_of_parts = group_of(config), (partial, product.pitch())
+            group, partial_sums = group_of(config), (partial, product.pitch())
             launches.append(Launch(
                 SOURCE, "mma", defines,
                 (product.tiles(config) * group, parts), (group, 1),
-                (*given, *a, product.a(config).blocks, *biases,
-                 *(to if parts == 1 else sums_of_parts), *last),
+                (*operands, product.a(config).blocks, *biases,
+                 *(output if parts == 1 else partial_sums), *last),
             ))
             if parts > 1:
-                pairs = round_up(-(-layer.n_out // 2), ADDERS)
+                pairs = round_up(-(-layer.n_out // 2), REDUCTION_GROUP)
                 launches.append(Launch(
-                    SOURCE, "add_parts", defines, (span.batch, pairs), (1, ADDERS),
-                    (*sums_of_parts, *biases, *to, *last),
+                    SOURCE, "reduce_split_k", defines, (span.batch, pairs),
+                    (1, REDUCTION_GROUP), (*partial_sums, *biases, *output, *last),
                 ))
         return (*packs, *launches)
 
@@ -414,12 +414,12 @@ def _layers(span: Span) -> tuple[LayerOps, ...]:
 
 
 def _products(span: Span) -> list[Product]:
-    planes = SPLITS[span.precision]
-    return [Product(span.batch, x.n_out, x.n_in, planes) for x in _layers(span)]
+    splits = SPLITS[span.precision]
+    return [Product(span.batch, x.n_out, x.n_in, splits) for x in _layers(span)]
 
 
 def _scratch(number: int, packing: Packing) -> tuple[Scratch, Scratch]:
-    """Return the buffers of a layer's x, packed, and of its scales."""
+    """Return the buffers of a layer's packed x and of its scales."""
     return (
         Scratch(f"x of {number}", packing.size),
         Scratch(f"scales of {number}", packing.scales_size),

@@ -25,10 +25,10 @@ from clnet.variants.base import (
 )
 from clnet.variants.dense.chain import chain, functions_defines, strides, table
 from clnet.variants.dense.mma import (
-    GROUP_ROWS,
-    MOST_CONFIGS,
-    PANEL,
+    MAX_CONFIGS,
     RATES,
+    SWIZZLE,
+    WARP_GROUP_ROWS,
     Product,
     group_of,
     local_bytes,
@@ -36,11 +36,11 @@ from clnet.variants.dense.mma import (
     refuse_unless_units_meet,
     tile_room,
 )
-from clnet.variants.packing import BLOCK, BLOCK_BYTES, SPLITS, WORDS, Packing
+from clnet.variants.packing import BLOCK, BLOCK_BYTES, SPLITS, VECTOR_BYTES, Packing
 
-MAX_POLLS = 1 << 22  # looks: some seconds
+MAX_POLLS = 1 << 22  # some seconds
 KEYS = ("tile_m", "tile_n", "narrow", "step", "stages")
-# By planes; stages are as many as a unit has room for: it has one group.
+# By splits; one group, of as many stages as fit, takes a compute unit's local memory.
 SHAPES = {
     2: (
         (128, 128, 64, 4, 3),
@@ -61,59 +61,59 @@ SHAPES = {
         (64, 32, 32, 4, 8),
     ),
 }
-# Activations whose values are no larger than what they are given.
-NOT_BEYOND_SUMS = frozenset(
+# Activations with |f(v)| <= |v|.
+BOUNDED_BY_INPUT = frozenset(
     {"identity", "relu", "leaky_relu", "elu", "gelu", "silu"}
 )
-# The model by which they are ranked, in clocks of a compute unit, measured on an H200.
-RATE = {2: 38, 1: 127}  # values of a tile that its units add to in a clock
+# The model that ranks shapes, in clocks of a compute unit, measured on an H200.
+RATE = {2: 38, 1: 127}  # accumulators that matrix units add to in a clock
 BANDWIDTH = 58  # bytes a clock to local memory
-ARRIVAL = 900  # from asking for a tile's first step to having it
-FINISHING = 9  # for each column of a tile
-MEETING = 4500  # from a tile's end to where others begin
+FIRST_STEP = 900  # latency of a tile's first step
+EPILOGUE = 9  # for each column of a tile
+DEPENDENCY = 4500  # from the end of a layer's tile to the start of the next layer's
 
 
 @dataclass(frozen=True)
 class MmaChain:
-    """Groups stay for the tiles of all layers (``mma_chain.cl``).
+    """Persistent groups compute the tiles of all layers (``mma_chain.cl``).
 
     Config: ``tile_m``, ``tile_n``, samples and neurons of a tile; ``narrow``, neurons
-    of tiles in layers where wider ones would leave units idle; ``step``, blocks of 16
-    inputs copied at once; ``stages``, steps in local memory.
+    of tiles in layers where wider ones would leave compute units idle; ``step``, blocks
+    of 16 inputs of a pipeline stage; ``stages``, pipeline stages in local memory.
     """
 
     name: str = "mma_chain"
     reach: Reach = "run"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse few samples, other devices, and values without any bound."""
+        """Refuse few samples, other devices, and unbounded activations."""
         refusal = refuse_unless_units_meet(span, device)
         if refusal is not None:
             return refusal
         if GROUP_UNITS not in matrix_units(device):
             return "it needs matrix units of compute capability 9.0"
-        if span.batch < GROUP_ROWS:
-            return f"it computes {GROUP_ROWS} samples or more at a time"
+        if span.batch < WARP_GROUP_ROWS:
+            return f"it computes {WARP_GROUP_ROWS} samples or more"
         layers = chain(span)
         if len(layers) == 1:
             return "it computes two layers or more"
         for layer in layers[:-1]:
             name = layer.act.nonlinearity.names[0]
-            if not (activation(name).bounded or name in NOT_BEYOND_SUMS):
-                return f"it passes on nothing beyond 1 and its sum, and {name} may be"
+            if not (activation(name).bounded or name in BOUNDED_BY_INPUT):
+                return f"its hidden layers need |f(v)| <= 1 or |v|, unlike {name}"
         return None if self._configs(span, device) else no_room_for_tiles(device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Tiles, the best by a model first."""
+        """Tiles, the best by the model first."""
         units = device.compute_units
-        found = sorted(
+        configs = sorted(
             self._configs(span, device),
             key=lambda config: Tiling(span, config, units).clocks,
         )
-        return tuple(found[:MOST_CONFIGS])
+        return tuple(configs[:MAX_CONFIGS])
 
     def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
-        """Return those that local memory holds."""
+        """Return the configs that fit local memory."""
         configs = (
             dict(zip(KEYS, shape, strict=True))
             for shape in SHAPES[SPLITS[span.precision]]
@@ -129,7 +129,7 @@ class MmaChain:
         tiling = Tiling(span, config, device.compute_units)
         return Cost(
             flops=span_flops(span),
-            bytes=span_bytes(span) + tiling.read,
+            bytes=span_bytes(span) + tiling.read_bytes,
             launches=1,
             scratch=tiling.values[-1] + 3 * tiling.scales_size
             + sum(tiling.weights[-1])
@@ -148,8 +148,8 @@ class MmaChain:
         x, y = layers[0].apply.x, layers[-1].act.y
         first, last = (layers[i].apply.weights.offset for i in (0, -1))
         weights, rows = tiling.weights, tiling.rows
-        planes = SPLITS[span.precision]
-        key = f"mma_chain {first} to {last} in {planes} halves by {tiling.widths}"
+        splits = SPLITS[span.precision]
+        key = f"mma_chain {first} to {last} in {splits} splits by {tiling.widths}"
         size, scales_size = weights[-1]
         packed = Packed(key, size), Packed(f"{key}, scales", scales_size)
         values = Scratch("values", tiling.values[-1])
@@ -174,10 +174,10 @@ class MmaChain:
             "WIDTHS": table(tiling.widths),
             "TILES": table(tiling.tiles),
             "SCALED": table([1, *map(int, unbounded), 0]),
-            "REACH": "{" + ", ".join(number(s, span) for s in steepness) + "}",
+            "STEEPNESS_OF": "{" + ", ".join(number(s, span) for s in steepness) + "}",
             "UNBOUNDED": int(any(unbounded)),
-            "VALUES": table(before // WORDS for before in tiling.values[:-1]),
-            "WEIGHTS": table(before // WORDS for before, _ in weights[:-1]),
+            "VALUES": table(before // VECTOR_BYTES for before in tiling.values[:-1]),
+            "WEIGHTS": table(before // VECTOR_BYTES for before, _ in weights[:-1]),
             "INVERSE": table(before // 4 for _, before in weights[:-1]),
             "BIAS": table(-1 if bias is None else bias.offset for bias in biases),
             "FUNCTION": table(functions.index(function) for function in hidden),
@@ -213,7 +213,7 @@ class MmaChain:
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a chain is cut into tiles for so many units, and where its operands are."""
+    """The tiles of a chain for `units` compute units, and the offsets of operands."""
 
     span: Span
     config: Config
@@ -221,10 +221,10 @@ class Tiling:
 
     @cached_property
     def products(self) -> tuple[Product, ...]:
-        """Each layer's."""
-        planes = SPLITS[self.span.precision]
+        """Each layer's product."""
+        splits = SPLITS[self.span.precision]
         return tuple(
-            Product(self.span.batch, layer.n_out, layer.n_in, planes)
+            Product(self.span.batch, layer.n_out, layer.n_in, splits)
             for layer in chain(self.span)
         )
 
@@ -246,38 +246,39 @@ class Tiling:
         )
 
     def _clocks(self, product: Product, width: int) -> float:
-        rows, ahead = self.config["tile_m"], self.config["stages"] * self.config["step"]
+        rows = self.config["tile_m"]
+        prefetched = self.config["stages"] * self.config["step"]  # blocks of weights
         tiles = product.tiles(self.shape_of(width))
         blocks = product.a(self.shape_of(width)).blocks
-        of_row = product.planes * BLOCK_BYTES // BLOCK  # bytes of a block
-        # The weights of as many steps as there are stages come while rows are awaited.
-        copied = blocks * (rows + width) - min(blocks, ahead) * width
+        row_bytes = product.splits * BLOCK_BYTES // BLOCK  # of a block
+        # The weights of a whole pipeline arrive while the producer waits for rows.
+        copied = blocks * (rows + width) - min(blocks, prefetched) * width
         products = max(
-            blocks * rows * width / RATE[product.planes], copied * of_row / BANDWIDTH
+            blocks * rows * width / RATE[product.splits], copied * row_bytes / BANDWIDTH
         )
-        tile = ARRIVAL + products + FINISHING * width
+        tile = FIRST_STEP + products + EPILOGUE * width
         rounds = max(1, tiles / self.units)
-        if product.m <= PANEL * rows:  # else tiles of two layers share a round
+        if product.m <= SWIZZLE * rows:  # else tiles of two layers share a round
             rounds = math.ceil(rounds)
-        return rounds * tile + MEETING
+        return rounds * tile + DEPENDENCY
 
     def shape_of(self, width: int) -> Config:
-        """Return the config as `Product` has it, of tiles with so many columns."""
+        """Return the config of `Product`, of tiles of `width` columns."""
         return {
             **self.config, "tile_n": width, "units": GROUP_UNITS, "parts": 1,
             "slice": 4, "warps_m": self.config["tile_m"] // BLOCK, "warps_n": 1,
-            "producer": self.config["tile_m"] // GROUP_ROWS,
+            "producer": self.config["tile_m"] // WARP_GROUP_ROWS,
         }
 
     @cached_property
     def shapes(self) -> tuple[Config, ...]:
-        """Each layer's config as `Product` has it."""
+        """Each layer's config of `Product`."""
         return tuple(self.shape_of(width) for width in self.widths)
 
     @property
-    def read(self) -> int:
+    def read_bytes(self) -> int:
         """Bytes of operands that all tiles read."""
-        return sum(map(Product.read, self.products, self.shapes))
+        return sum(map(Product.read_bytes, self.products, self.shapes))
 
     @cached_property
     def rows(self) -> tuple[Packing, ...]:
@@ -291,10 +292,11 @@ class Tiling:
 
     @property
     def local_bytes(self) -> int:
-        """Bytes of local memory that a group has."""
-        teams, columns = self.config["tile_m"] // GROUP_ROWS, self.config["tile_n"]
+        """Bytes of local memory of a group."""
+        warp_groups = self.config["tile_m"] // WARP_GROUP_ROWS
+        columns = self.config["tile_n"]
         shape = self.shape_of(columns)
-        return local_bytes(shape, self.products[0].planes) + 8 * teams * columns
+        return local_bytes(shape, self.products[0].splits) + 8 * warp_groups * columns
 
     @property
     def tiles_of_rows(self) -> int:
@@ -303,7 +305,7 @@ class Tiling:
 
     @property
     def scales_size(self) -> int:
-        """Bytes of a number for each row of each layer's inputs, in whole tiles."""
+        """Bytes of one number a row of each layer's inputs, in whole tiles."""
         rows = self.tiles_of_rows * self.config["tile_m"]
         return 4 * len(self.products) * rows
 

@@ -1,4 +1,4 @@
-"""fused_step: whole steps of training of narrow layers on matrix units."""
+"""fused_step: whole training steps of narrow layers on matrix units."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from clnet.opencl.launch import (
 )
 from clnet.variants.base import Config, Cost, Reach, number, padded, real, span_flops
 from clnet.variants.dense.chain import table
-from clnet.variants.dense.mma import refuse_without_units
+from clnet.variants.dense.mma import refuse_without_matrix_units
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, PACKERS, SPLITS, WARP
 from clnet.variants.training.optimisers import live_table, rule_defines
 from clnet.variants.training.whole_step import (
@@ -41,21 +41,20 @@ from clnet.variants.training.whole_step import (
     whole_step,
 )
 
-REGISTERS = 16  # blocks of a layer, of all rows and planes, that a lane can hold
-LEAST_STAGES = 2  # chunks in local memory
-MOST_STAGES = 4
-SQUARE = 4  # blocks beside and below one another that a warp multiplies over samples
-SLOPE_WARPS = 4  # of a group that does
-SLOPE_GROUPS = 2  # of them, for each compute unit
-ADDERS = 256  # work-items of a group that adds parts
+REGISTERS = 16  # blocks of a layer, of all rows and splits, in a lane's registers
+MIN_STAGES, MAX_STAGES = 2, 4  # of the pipeline of weights
+SQUARE = 4  # side, in blocks, of a warp's tile of a weight gradient
+GRADIENT_WARPS = 4  # of a group of the weights' gradients
+GRADIENT_GROUPS = 2  # of these, for each compute unit
+ADDERS = 256  # work-items of a group of the reduction
 SHARED_BY = 8  # of them that share an element
 LARGEST_TILE = 256  # samples
-RATES = {2: 1.15, 1: 3.0}  # times what float32 arithmetic does, by planes, on an H200
-WAITS = 3_200_000  # floating-point operations of a unit in the time that a layer's
-# latencies take there, however few samples there are
-MOST_DERIVATIVE = 2.0  # above any function's derivative by what it is applied to
-SPARE = 1280  # bytes of local memory for small things, and the system's
-CONFIGS: tuple[Config, ...] = tuple(  # from the first to the last on an H200
+RATES = {2: 1.15, 1: 3.0}  # relative to float32 arithmetic, by splits, on an H200
+# Floating-point operations of a compute unit in the time of a layer's latencies there.
+LATENCY_FLOPS = 3_200_000
+MAX_DERIVATIVE = 2.0  # a bound on any activation's derivative, without steepness
+RESERVED_BYTES = 1280  # of local memory, for small arrays and the system
+CONFIGS: tuple[Config, ...] = tuple(  # from the fastest on an H200
     dict(zip(("warps", "rows", "groups", "inside", "chunk"), config, strict=True))
     for config in (
         (8, 1, 1, 1, 8), (16, 1, 1, 0, 32), (8, 1, 2, 0, 32), (4, 1, 4, 0, 8),
@@ -66,12 +65,12 @@ CONFIGS: tuple[Config, ...] = tuple(  # from the first to the last on an H200
 
 @dataclass(frozen=True)
 class FusedStep:
-    """Steps whose samples stay in registers, both ways (``fused_step.cl``).
+    """Training steps whose samples stay in registers, both ways (``fused_step.cl``).
 
-    Config: ``warps`` of a group; ``rows``, blocks of 16 samples of a warp; ``groups``
-    for each compute unit, which take tiles of samples in turn; ``inside``, 1 where
-    those also add up the weights' gradients, in registers; ``chunk``, KB of weights
-    that are copied to local memory at once, where they do not stay there.
+    Config: ``warps`` of a group; ``rows``, blocks of 16 samples of a warp; ``groups``,
+    persistent, for each compute unit; ``inside``, 1 if these also accumulate the
+    weights' gradients, in registers; ``chunk``, KB of weights of a pipeline stage,
+    unless all fit local memory.
     """
 
     name: str = "fused_step"
@@ -82,7 +81,7 @@ class FusedStep:
         if span.dtype != "float32":
             return "it computes in float32 only"
         refusal = refuse_unless_whole_step(span, device)
-        refusal = refusal or refuse_without_units(span, device)
+        refusal = refusal or refuse_without_matrix_units(span, device)
         if refusal is not None:
             return refusal
         step = _step(span)
@@ -103,87 +102,88 @@ class FusedStep:
         if len(set(step.loss.halved)) > 1:
             return "it halves all outputs' errors or none, and here they differ"
         shape = _shape(span)
-        if shape.widest * shape.planes > REGISTERS:
-            most = REGISTERS // shape.planes * BLOCK
+        if shape.widest * shape.splits > REGISTERS:
+            most = REGISTERS // shape.splits * BLOCK
             return (
-                f"it keeps at most {most} values of a layer in registers, and here are "
+                f"its registers hold at most {most} values of a layer, and here are "
                 f"{shape.widest * BLOCK}"
             )
         if not list(self.space(span, device)):
-            return "neither local memory nor a buffer has room for what it keeps"
+            return "its values and deltas exceed local memory and the largest buffer"
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Return what registers and local memory hold."""
+        """Return the configs that fit registers and local memory."""
         shape = _shape(span)
-        most = round_up(span.batch, LARGEST_TILE) // BLOCK * shape.kept
-        large = most * shape.planes * BLOCK_BYTES > device.largest_buffer
+        most = round_up(span.batch, LARGEST_TILE) // BLOCK * shape.value_blocks
+        large = most * shape.splits * BLOCK_BYTES > device.largest_buffer
         return tuple(
             config for config in CONFIGS
             if shape.fits(config, device) and (config["inside"] or not large)
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count data once, what the gradients are products of twice, and latencies."""
+        """Count data once, values and deltas twice, and latencies."""
         step, shape, units = _step(span), _shape(span), device.compute_units
         data = 4 * sum(value.width for value in step.data)
-        kept = 2 * BLOCK * shape.planes * (shape.kept + shape.derived)
-        sums = 4 * _parts(span, device) * step.size
-        rate, flops = RATES[shape.planes], span_flops(span)
+        stored = 2 * BLOCK * shape.splits * (shape.value_blocks + shape.delta_blocks)
+        sums = 4 * _split_k(span, device) * step.size
+        rate, flops = RATES[shape.splits], span_flops(span)
         return Cost(
-            flops, span.batch * (data + 2 * kept) + 2 * sums, 4 - config["inside"],
-            span.batch * kept + sums, units,
-            rate * flops / (flops + rate * units * shape.layers * WAITS),
+            flops, span.batch * (data + 2 * stored) + 2 * sums, 4 - config["inside"],
+            span.batch * stored + sums, units,
+            rate * flops / (flops + rate * units * shape.layers * LATENCY_FLOPS),
         )
 
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the packing, both ways, the gradients' products, and the update."""
+        """Return the packing, the passes, the gradients' products, and the update."""
         step, shape = _step(span), _shape(span)
         warps, inside = config["warps"], config["inside"]
         tile = BLOCK * warps * config["rows"]
         blocks = round_up(span.batch, tile) // BLOCK
         groups = min(-(-span.batch // tile), config["groups"] * device.compute_units)
-        parts = groups if inside else _parts(span, device)
+        split_k = groups if inside else _split_k(span, device)
         x, t, *weight = step.data
         n = span.batch if step.gather is None else step.gather.samples
         chunk = shape.chunk(config)
         shared = {**_shared_defines(step, span), "CHUNK": chunk}
         whole = {"REAL": real(span), **step_defines(step, span)}
-        places: dict[str, int | str] = {"SIZE": step.size, "BIASES": _before(step)}
+        first_bias = _first_bias(step)
+        buffer_defines: dict[str, int | str] = {"SIZE": step.size, "BIASES": first_bias}
         rule: dict[str, int | str] = {}
         live: Argument = Gradients()
         if step.update is not None:
             rule, live = rule_defines(step.update, span), live_table(step.update)
-        plane = BLOCK_BYTES * shape.planes
-        key = f"fused_step in {shape.planes} halves by {chunk}"
+        block_bytes = BLOCK_BYTES * shape.splits
+        key = f"fused_step in {shape.splits} splits by {chunk}"
         packed = (
             Packed(key, shape.size(chunk)),
-            Packed(f"{key}, biases", 4 * shape.layers * shape.wide),
-            Packed(f"{key}, about", 16 * shape.layers),
+            Packed(f"{key}, biases", 4 * shape.layers * shape.biases),
+            Packed(f"{key}, exponents", 16 * shape.layers),
         )
-        kept = (
-            Scratch("values", blocks * shape.kept * plane),
-            Scratch("derivatives", blocks * shape.derived * plane),
+        operands = (
+            Scratch("values", blocks * shape.value_blocks * block_bytes),
+            Scratch("deltas", blocks * shape.delta_blocks * block_bytes),
             Scratch("powers", 4 * blocks * shape.layers), blocks,
         )
-        slopes = Scratch("slopes", groups * shape.slopes(config))
-        sums = Scratch("parts", 4 * max(1, _before(step)) * parts)
-        rest = Scratch(
-            "biases and records", 4 * groups * (step.size - _before(step) + APART)
+        derivatives = Scratch("derivatives", groups * shape.derivatives(config))
+        partial = Scratch("partial gradients", 4 * max(1, first_bias) * split_k)
+        group_sums = Scratch(
+            "biases and records", 4 * groups * (step.size - first_bias + APART)
         )
         samples = Scalar("samples")
         products = Launch(
-            "training/fused_step_gradients.cl", "slopes",
+            "training/fused_step_gradients.cl", "weight_gradients",
             {
-                **shared, "SLOPE_WARPS": SLOPE_WARPS, "PARTS": parts,
-                "BIASES": _before(step),
+                **shared, "GRADIENT_WARPS": GRADIENT_WARPS, "SPLIT_K": split_k,
+                "BIASES": first_bias,
             },
-            (shape.squares * parts * WARP,), (SLOPE_WARPS * WARP,),
-            (*kept, sums, samples),
+            (shape.squares * split_k * WARP,), (GRADIENT_WARPS * WARP,),
+            (*operands, partial, samples),
         )
-        adding = -(-(step.size + len(RECORD)) // (ADDERS // SHARED_BY))
+        reduction_groups = -(-(step.size + len(RECORD)) // (ADDERS // SHARED_BY))
         return (
             Launch(
                 "training/fused_step_pack.cl", "pack", {**shared, "PACKERS": PACKERS},
@@ -193,29 +193,30 @@ class FusedStep:
             Launch(
                 "training/fused_step.cl", "train",
                 {
-                    **whole, **rule, **shared, **places,
+                    **whole, **rule, **shared, **buffer_defines,
                     **_functions_defines(step, span),
-                    "WARPS": warps, "ROWS_M": config["rows"], "INSIDE": inside,
+                    "WARPS": warps, "ROWS_M": config["rows"], "FUSE_GRADIENTS": inside,
                     "STAGES": shape.stages(config, device),
                     "X_PADDED": padded(x), "T_PADDED": padded(t),
                 },
                 (groups * warps * WARP,), (warps * WARP,),
                 (
                     x, x.stride, t, t.stride, weight[0] if weight else t, *packed,
-                    *((sums,) if inside else kept), slopes, rest, n, half_bits(n),
-                    float(step.loss.bit_fail_limit), Scalar("first"), samples, *KEY,
+                    *((partial,) if inside else operands), derivatives, group_sums, n,
+                    half_bits(n), float(step.loss.bit_fail_limit), Scalar("first"),
+                    samples, *KEY,
                 ),
             ),
             *(() if inside else (products,)),
             Launch(
-                "training/fused_step_reduce.cl", "combine",
+                "training/fused_step_reduce.cl", "reduce",
                 {
-                    **whole, **rule, **places, "PARTS": parts, "ADDERS": ADDERS,
-                    "SHARED_BY": SHARED_BY,
+                    **whole, **rule, **buffer_defines, "SPLIT_K": split_k,
+                    "ADDERS": ADDERS, "SHARED_BY": SHARED_BY,
                 },
-                (adding * ADDERS,), (ADDERS,),
+                (reduction_groups * ADDERS,), (ADDERS,),
                 (
-                    sums, rest, groups, Parameters(), State(), Gradients(),
+                    partial, group_sums, groups, Parameters(), State(), Gradients(),
                     step.tally.totals, live, t.width, samples, Scalar("seen"),
                     Scalar("fresh"), Scalar("rate", "real"), Scalar("count"),
                     Scalar("seed", "uint"),
@@ -229,8 +230,8 @@ def _shared_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
     shape, biases = _shape(span), [layer.act.bias for layer in step.layers]
     steepness = [layer.act.nonlinearity.steepness[0] for layer in step.layers]
     return {
-        "FIRST": shape.first, "HIDDEN": shape.inner, "LAST": shape.last,
-        "SPLITS": shape.planes, "LAYERS": shape.layers,
+        "FIRST": shape.first, "HIDDEN": shape.hidden, "LAST": shape.last,
+        "SPLITS": shape.splits, "LAYERS": shape.layers,
         "N_IN": step.layers[0].n_in,
         "N_OUT": table(layer.n_out for layer in step.layers),
         "STRIDE": table(shape.strides),
@@ -241,11 +242,11 @@ def _shared_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
 
 
 def _functions_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
-    """Return the macros of ``fused_step.cl`` that say what is applied to sums."""
+    """Return the activation macros of ``fused_step.cl``."""
     codes, hidden = functions_of(step), step.layers[0].act.nonlinearity
     last = step.layers[-1].act.nonlinearity
     steepness = abs(hidden.steepness[0])
-    most = MOST_DERIVATIVE * steepness
+    most = MAX_DERIVATIVE * steepness
     return {
         "HIDDEN_CODE": _code(codes, hidden), "LAST_CODE": _code(codes, last),
         "INNER_RELU": int(
@@ -253,13 +254,13 @@ def _functions_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
         ),
         "HIDDEN_BOUNDED": int(activation(hidden.names[0]).bounded),
         "HIDDEN_LIMIT": _limit(hidden, span), "LAST_LIMIT": _limit(last, span),
-        "SLOPE_EXPONENT": ceil(log2(most)) if most else 0,
+        "DERIVATIVE_EXPONENT": ceil(log2(most)) if most else 0,
         "SHARE": "0.5f" if step.loss.halved[0] else "1.0f",
     }
 
 
-def _before(step: WholeStep) -> int:
-    """Return the elements of the flat buffer before the first bias."""
+def _first_bias(step: WholeStep) -> int:
+    """Return the offset of the first bias in the flat buffer."""
     biases = [layer.act.bias for layer in step.layers]
     return min((bias.offset for bias in biases if bias is not None), default=step.size)
 
@@ -270,94 +271,94 @@ class _Shape:
 
     Attributes
     ----------
-    first, inner, last : int
-        Of the first layer's terms; of the widest layer between, 0 where there is one
-        layer only; of the last layer's neurons.
+    first, hidden, last : int
+        Blocks of the first layer's terms; of the widest hidden layer, 0 of one layer;
+        of the last layer's neurons.
     strides : tuple of int
         Of the rows of each layer's A.
-    planes : int
+    splits : int
         Halves a value.
     """
 
     first: int
-    inner: int
+    hidden: int
     last: int
     strides: tuple[int, ...]
-    planes: int
+    splits: int
 
     @property
     def layers(self) -> int:
-        """How many."""
+        """Number of layers."""
         return len(self.strides)
 
     @property
     def widest(self) -> int:
-        """Blocks of the widest."""
-        return max(self.first, self.inner, self.last)
+        """Blocks of the widest layer."""
+        return max(self.first, self.hidden, self.last)
 
     @property
-    def wide(self) -> int:
+    def biases(self) -> int:
         """Biases of each layer."""
-        return BLOCK * max(self.inner, self.last)
+        return BLOCK * max(self.hidden, self.last)
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
         """Blocks of each layer's terms and neurons."""
-        widths = [self.first, *[self.inner] * (self.layers - 1), self.last]
+        widths = [self.first, *[self.hidden] * (self.layers - 1), self.last]
         return list(pairwise(widths))
 
     @property
-    def kept(self) -> int:
+    def value_blocks(self) -> int:
         """Blocks of all layers' terms."""
         return sum(terms for terms, _ in self.sizes)
 
     @property
-    def derived(self) -> int:
+    def delta_blocks(self) -> int:
         """Blocks of all layers' neurons."""
         return sum(neurons for _, neurons in self.sizes)
 
     @property
     def squares(self) -> int:
-        """What warps multiply over samples, at least one of each layer."""
+        """Warps' tiles of the weights' gradients, at least one of each layer."""
         return sum(-(-a // SQUARE) * -(-b // SQUARE) for a, b in self.sizes)
 
     def chunk(self, config: Config) -> int:
-        """Return the blocks of a chunk, which never has two layers'."""
-        most = (config["chunk"] << 10) // BLOCK_BYTES // self.planes
+        """Return the blocks of a chunk, all of one layer."""
+        most = (config["chunk"] << 10) // BLOCK_BYTES // self.splits
         return min(most, max(a * b for a, b in self.sizes))
 
     def size(self, chunk: int) -> int:
-        """Return the bytes of all packed weights, forward and turned."""
+        """Return the bytes of all packed weights, forward and transposed."""
         filled = [round_up(a * b, chunk) for a, b in self.sizes]
-        return (sum(filled) + sum(filled[1:])) * self.planes * BLOCK_BYTES
+        return (sum(filled) + sum(filled[1:])) * self.splits * BLOCK_BYTES
 
-    def slopes(self, config: Config) -> int:
-        """Return the bytes of derivatives that a group keeps until the way back."""
-        each = self.inner * config["rows"] * 2 * WARP * 8 * self.planes
+    def derivatives(self, config: Config) -> int:
+        """Return the bytes of a group's stored activation derivatives."""
+        each = self.hidden * config["rows"] * 2 * WARP * 8 * self.splits
         return max(16, config["warps"] * (self.layers - 1) * each)
 
     def stages(self, config: Config, device: Device) -> int:
-        """Return how many chunks local memory holds; 0: all weights."""
+        """Return the pipeline stages in local memory; 0 if all weights fit."""
         warps, tile = config["warps"], config["warps"] * config["rows"]
-        each = 4 * (self.wide + (self.wide + BLOCK) * warps) + 16 + 4 * tile * BLOCK
+        each = 4 * (self.biases + (self.biases + BLOCK) * warps) + 16 + 4 * tile * BLOCK
         room = max(
             device.declared_local_memory, device.unit_local_memory // config["groups"]
         )
-        room -= self.layers * each + 4 * len(RECORD) * warps * WARP + SPARE
+        room -= self.layers * each + 4 * len(RECORD) * warps * WARP + RESERVED_BYTES
         if config["inside"]:
-            kept = self.kept + 2 * self.wide // BLOCK
-            room -= kept * tile * self.planes * BLOCK_BYTES
+            stored = self.value_blocks + 2 * self.biases // BLOCK
+            room -= stored * tile * self.splits * BLOCK_BYTES
         chunk = self.chunk(config)
         if self.size(chunk) <= room:
             return 0
-        return max(1, min(MOST_STAGES, room // (chunk * self.planes * BLOCK_BYTES)))
+        return max(1, min(MAX_STAGES, room // (chunk * self.splits * BLOCK_BYTES)))
 
     def fits(self, config: Config, device: Device) -> bool:
-        """Return whether registers and local memory hold what they must."""
-        held = self.widest * self.planes * config["rows"]
+        """Return whether registers and local memory suffice."""
+        held = self.widest * self.splits * config["rows"]
         if held > REGISTERS or (config["inside"] and self.widest > SQUARE):
             return False
-        return self.stages(config, device) not in range(1, LEAST_STAGES)
+        return self.stages(config, device) not in range(1, MIN_STAGES)
 
 
 def _step(span: Span) -> WholeStep:
@@ -371,18 +372,18 @@ def _shape(span: Span) -> _Shape:
     for layer in layers:
         assert isinstance(layer.apply.storage, DenseStorage)
         strides.append(layer.apply.storage.stride)
-    inner = max((layer.n_out for layer in layers[:-1]), default=0)
+    hidden = max((layer.n_out for layer in layers[:-1]), default=0)
     return _Shape(
-        -(-layers[0].n_in // BLOCK), -(-inner // BLOCK), -(-layers[-1].n_out // BLOCK),
+        -(-layers[0].n_in // BLOCK), -(-hidden // BLOCK), -(-layers[-1].n_out // BLOCK),
         tuple(strides), SPLITS[span.precision],
     )
 
 
-def _parts(span: Span, device: Device) -> int:
-    """Return of how many parts of the samples gradients are added up."""
-    groups = SLOPE_GROUPS * device.compute_units // _shape(span).squares
-    most = span.batch // (SLOPE_WARPS * SQUARE * BLOCK)
-    return SLOPE_WARPS * max(1, min(most, groups))
+def _split_k(span: Span, device: Device) -> int:
+    """Return the splits of the samples of the weights' gradients."""
+    groups = GRADIENT_GROUPS * device.compute_units // _shape(span).squares
+    most = span.batch // (GRADIENT_WARPS * SQUARE * BLOCK)
+    return GRADIENT_WARPS * max(1, min(most, groups))
 
 
 def _code(codes: list[tuple[str, str, str]], function: Nonlinearity) -> int:

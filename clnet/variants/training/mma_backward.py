@@ -1,4 +1,4 @@
-"""mma_backward: a dense layer's gradients on matrix units, from packed halves."""
+"""mma_backward: a dense layer's gradients on matrix units, of packed halves."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class MmaBackward:
     reach: Reach = "pair"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse what `GemmBackward` does, and devices without such matrix units."""
+        """Refuse what `GemmBackward` refuses, and devices without matrix units."""
         refusal = GemmBackward().refuse(span, device)
         return refusal or refuse_unless_tiles_fit(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Tiles, the best by a model first."""
+        """Tiles, the best by the model first."""
         return configs_of([_product(span)], device)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count both operands packed, and again for every tile that reads them."""
+        """Count both operands once packed, and again for every tile that reads them."""
         return cost_of([_product(span)], span, config, device, launches=3)
 
     def launches(
@@ -59,12 +59,12 @@ class MmaBackward:
 
 
 def _product(span: Span) -> Product:
-    op, planes = span.ops[0], SPLITS[span.precision]
+    op, splits = span.ops[0], SPLITS[span.precision]
     assert isinstance(op, (ApplyT, Outer))
     storage = op.storage
     if isinstance(op, ApplyT):
-        return Product(span.batch, storage.n_in, storage.n_out, planes)
-    return Product(storage.n_out, storage.n_in, span.batch, planes)
+        return Product(span.batch, storage.n_in, storage.n_out, splits)
+    return Product(storage.n_out, storage.n_in, span.batch, splits)
 
 
 def _scratch(name: str, packing: Packing) -> tuple[Scratch, Scratch]:
@@ -74,7 +74,7 @@ def _scratch(name: str, packing: Packing) -> tuple[Scratch, Scratch]:
     )
 
 
-def _multiplied(
+def _product_launch(
     kernel: str, span: Span, config: Config, operands: tuple[Argument, ...],
     defines: dict[str, int | str], rest: tuple[Argument, ...],
 ) -> Launch:
@@ -101,7 +101,7 @@ def _apply_t(span: Span, config: Config) -> tuple[Launch, ...]:
             Parameters(), op.weights.offset, storage.stride, *a, second=True,
             transposed=True,
         ),
-        _multiplied(
+        _product_launch(
             "apply_t", span, config, (*ds, *a), {"OUTER": 0, **to.defines},
             (
                 to.out, to.out.stride, to.kept, to.kept.stride, Parameters(),
@@ -127,7 +127,7 @@ def _outer(span: Span, config: Config) -> tuple[Launch, ...]:
             op.ds, 0, op.ds.stride, *ds, second=False, transposed=True, totals=totals
         ),
         second.launch(op.x, 0, op.x.stride, *x, second=True, transposed=True),
-        _multiplied(
+        _product_launch(
             "outer", span, config, (*ds, *x), {"OUTER": 1, "HAS_BIAS": 0},
             (
                 Gradients(), op.weights.offset, storage.stride, storage.n_in,

@@ -1,4 +1,4 @@
-"""mma, mma_backward: their products at the edges of tiles, by the plain-C path."""
+"""mma, mma_backward, fused_mma at the edges of tiles, by the plain-C path."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def checked(network, span, config, variant=None):
     )
 
 
-@pytest.mark.parametrize(("precision", "place"), [
+@pytest.mark.parametrize(("precision", "index"), [
     pytest.param(name, i, marks=() if i in (0, 3, last) else pytest.mark.sweep)
     for name in PRECISIONS[:2] for last in [len(SHAPES[SPLITS[name]]) - 1]
     for i in range(last + 1)
 ])
-def test_edges(precision, place):
-    """Outputs, and the sums that the derivative of silu reads."""
-    shape = SHAPES[SPLITS[precision]][place]
-    function = "silu" if place % 2 else "tanh"
-    network = Network(37 + place, [Dense(shape[2] + 5, function), Dense(2)], seed=1)
+def test_edges(precision, index):
+    """Outputs, and the pre-activations that the derivative of silu reads."""
+    shape = SHAPES[SPLITS[precision]][index]
+    function = "silu" if index % 2 else "tanh"
+    network = Network(37 + index, [Dense(shape[2] + 5, function), Dense(2)], seed=1)
     span = forward(network, shape[1] + 1, precision)
     assert len(span.outputs) == 1 + (function == "silu")
-    checked(network, span, config_of(shape, parts=1 + place % 3))
+    checked(network, span, config_of(shape, parts=1 + index % 3))
 
 
 @pytest.mark.unoptimised
@@ -70,8 +70,8 @@ def test_small(sizes):
 
 @pytest.mark.parametrize("units", [0, -1])
 @pytest.mark.parametrize("precision", PRECISIONS[:2])
-def test_row_of_layers(units, precision):
-    """Outputs that are bounded stay packed between layers; others are refused."""
+def test_run_of_layers(units, precision):
+    """Bounded outputs stay packed between layers; others are refused."""
     layers = [Dense(45, "tanh"), Dense(70, "sigmoid"), Dense(3, "relu")]
     network = Network(37, layers, seed=1)
     program = network.program.at(precision)
@@ -82,7 +82,7 @@ def test_row_of_layers(units, precision):
     span = forward(Network(3, layers), 4)
     assert Mma().refuse(span, H200) is None
     program = Network(3, layers).program
-    assert "relu may be" in Mma().refuse(program.span(0, 4, 4), H200)
+    assert "relu is unbounded" in Mma().refuse(program.span(0, 4, 4), H200)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-6, 1e4, 1e20])
@@ -100,7 +100,7 @@ SIZES = [(37, 41, 50), (1, 1, 1), (64, 33, 16), (5, 70, 131)]
 @pytest.mark.parametrize("pair", [False, True])
 @pytest.mark.parametrize("sizes", SIZES)
 def test_apply_t(sizes, pair):
-    """Gradients of a layer's input, alone or with the derivative below."""
+    """Gradients of a layer's input, alone or times the derivative below."""
     n_in, n_out, batch = sizes
     function = "silu" if n_in == 37 else "tanh"
     network = Network(3, [Dense(n_in, function), Dense(n_out)], seed=1)
@@ -111,7 +111,7 @@ def test_apply_t(sizes, pair):
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("sizes", SIZES)
 def test_outer(sizes, biased):
-    """The gradient of a layer's weights, and with it that of its biases."""
+    """The gradient of a layer's weights, alone or with that of its biases."""
     n_in, n_out, batch = sizes
     network = Network(n_in, [Dense(n_out, bias=biased)], seed=1)
     span = span_at(program_of(network), Outer, 1 + biased, batch)
@@ -137,7 +137,7 @@ def fused(network, batch, shape, precision):
     ],
 )
 def test_fused(sizes, batch, shape, precision):
-    """Layers of any widths, their weights kept or fetched in turn."""
+    """Layers of any widths, their weights resident or through the pipeline."""
     names = ("tanh", "relu", "silu")
     layers = [Dense(n, names[i % 3], bias=i != 1) for i, n in enumerate(sizes[1:])]
     fused(Network(sizes[0], layers, seed=1), batch, shape, precision)
@@ -155,15 +155,15 @@ def test_fused_at_any_scale(scale):
     fused(network, 20, (1, 1, 1, 1), "high")
 
 
-def test_planes_and_sizes():
-    packing = Packing(rows=129, terms=33, planes=2)
+def test_packing_sizes():
+    packing = Packing(rows=129, terms=33, splits=2)
     assert (packing.row_blocks, packing.blocks) == (16, 4)
     assert packing.size == 256 * 64 * 2 * 2
     assert packing.scales_size == 256 * 4
 
 
-def test_shapes_keep_to_what_the_kernel_says():
-    for planes, shapes in SHAPES.items():
+def test_shapes_meet_the_kernels_conditions():
+    for splits, shapes in SHAPES.items():
         assert len(set(shapes)) == len(shapes)
         for shape in shapes:
             units, m, n, warps_m, warps_n, step, _, part, _ = shape
@@ -174,21 +174,21 @@ def test_shapes_keep_to_what_the_kernel_says():
                 assert 4 % part == part % step == 0
             else:
                 assert 128 % m == 128 % n == 2 % step == step % part == 0
-                assert warps_m * warps_n >= step * planes
-            assert local_bytes(config_of(shape), planes) <= tile_room(units, H200)
+                assert warps_m * warps_n >= step * splits
+            assert local_bytes(config_of(shape), splits) <= tile_room(units, H200)
 
 
-@pytest.mark.parametrize("planes", SHAPES)
-def test_shapes_keep_to_what_the_device_has(planes):
+@pytest.mark.parametrize("splits", SHAPES)
+def test_shapes_fit_the_device(splits):
     def eligible(**edits):
-        place = dataclasses.replace(H200, **edits)
-        return [tuple(c.values()) for c in shapes_of(planes, place)]
+        device = dataclasses.replace(H200, **edits)
+        return [tuple(c.values()) for c in shapes_of(splits, device)]
 
-    assert eligible() == list(SHAPES[planes])
-    told = eligible(unit_local_memory=H200.declared_local_memory)
-    warps = [shape for shape in SHAPES[planes] if shape[0] == WARP_UNITS]
-    assert told[: len(warps)] == warps
-    assert all(local_bytes(config_of(s), planes) <= 48 << 10 for s in told)
+    assert eligible() == list(SHAPES[splits])
+    declared = eligible(unit_local_memory=H200.declared_local_memory)
+    warps = [shape for shape in SHAPES[splits] if shape[0] == WARP_UNITS]
+    assert declared[: len(warps)] == warps
+    assert all(local_bytes(config_of(s), splits) <= 48 << 10 for s in declared)
     assert not eligible(unit_local_memory=2048, declared_local_memory=1024)
     small = dataclasses.replace(
         H200, unit_local_memory=2048, declared_local_memory=1024
@@ -216,7 +216,7 @@ def test_the_model_fills_the_device():
     assert first(1024, 1024, 10)["tile_n"] <= 32
 
 
-def test_what_is_refused():
+def test_refusals():
     network = Network(3, [Dense(4, "tanh")])
     span = forward(network, 4)
     old = dataclasses.replace(H200, compute_capability=(7, 5))

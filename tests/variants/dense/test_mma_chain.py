@@ -1,4 +1,4 @@
-"""mma_chain by its plain-C path; one group has nobody to wait for."""
+"""mma_chain by the plain-C path, of one group, which never waits for another."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
 from clnet.variants.dense import mma_chain
 from clnet.variants.dense.mma_chain import (
+    BOUNDED_BY_INPUT,
     KEYS,
-    NOT_BEYOND_SUMS,
     SHAPES,
     MmaChain,
     Tiling,
 )
 from clnet.variants.packing import SPLITS
 
-DECLARED_BYTES = 205 << 10  # that a group of such a device may declare
+DECLARED_BYTES = 205 << 10  # of local memory that a group may declare there
 
 
 def config_of(*shape):
@@ -47,7 +47,7 @@ def check(network, batch, config, precision="highest", device=ONE_GROUP):
     rng = np.random.default_rng(batch)
     last = span.chain[-1].apply.sums.name
     tiny = float(np.finfo(np.float32).tiny)  # below it, devices may flush to zero
-    for _ in range(3):  # what groups have counted grows from launch to launch
+    for _ in range(3):  # counters grow from launch to launch
         x = rng.uniform(-1, 1, (batch, network.n_in)).astype(np.float32)
         one.x[span.inputs[0].name][...] = x
         one.run()
@@ -58,12 +58,12 @@ def check(network, batch, config, precision="highest", device=ONE_GROUP):
         found = one.result(y.name)
         assert not one.result_timed_out(found)
         off = np.abs(found - exact[y.name])
-        flushed = tiny * (1 + np.abs(exact[last]))  # a factor of the sum, as silu has
+        flushed = tiny * (1 + np.abs(exact[last]))  # silu has the sum as a factor
         assert (off <= LAMBDA * deviation[y.name] + flushed).all()
 
 
 def mixed(*sizes):
-    """Several activations, the last of which has no bound, with bias and without."""
+    """Several activations, the last unbounded, with bias and without."""
     names = ("tanh", "sigmoid", "gaussian")
     layers = [Dense(n, names[i % 3], bias=i != 1) for i, n in enumerate(sizes[1:-1])]
     return Network(sizes[0], [*layers, Dense(sizes[-1], "silu")], seed=1)
@@ -71,7 +71,7 @@ def mixed(*sizes):
 
 @pytest.mark.parametrize("scale", [1e-8, 1, 1e6])
 def test_scales_of_rows(scale):
-    """Values without a bound have scales that are known before they are."""
+    """Unbounded values are scaled by bounds known in advance."""
     names = ("relu", "tanh", "gelu", "identity", "silu")
     layers = [Dense(n, name) for n, name in zip((40, 9, 33, 20, 5), names, strict=True)]
     network = Network(30, layers, seed=1)
@@ -79,8 +79,8 @@ def test_scales_of_rows(scale):
     check(network, 65, config_of(64, 32, 32, 4, 2))
 
 
-@pytest.mark.parametrize("name", sorted(NOT_BEYOND_SUMS))
-def test_what_is_not_beyond_its_sum(name):
+@pytest.mark.parametrize("name", sorted(BOUNDED_BY_INPUT))
+def test_bounded_by_input(name):
     v = np.linspace(-100, 100, 20001)
     assert (np.abs(activation(name).value(v)) <= np.abs(v)).all()
 
@@ -101,21 +101,21 @@ def test_sizes(sizes, batch, shape, precision):
     not DEVICE.forward_progress or MmaChain().refuse(
         whole(mixed(3, 4, 2), 64), DEVICE
     ) is not None,
-    reason=f"{DEVICE.name} has no groups with matrix units that run at one time",
+    reason=f"{DEVICE.name} runs no concurrent groups with matrix units",
 )
 @pytest.mark.parametrize("precision", PRECISIONS[:2])
 @pytest.mark.parametrize("batch", [200, 2500])
 def test_all_units_at_once(batch, precision):
-    """Layers of less tiles than groups and of more."""
+    """Layers of fewer tiles than groups, and of more."""
     sizes = 203, 1500, 700, 2100, 33
     networks = mixed(*sizes), Network.mlp(sizes, "relu", seed=1)
     for number, shape in enumerate(SHAPES[SPLITS[precision]][batch > 200 :: 2]):
         check(networks[number % 2], batch, config_of(*shape), precision, device=DEVICE)
 
 
-def test_shapes_keep_to_what_the_kernel_says():
-    for precision, planes in SPLITS.items():
-        span, shapes = whole(mixed(3, 4, 2), 2, precision), SHAPES[planes]
+def test_shapes_fit_local_memory():
+    for precision, splits in SPLITS.items():
+        span, shapes = whole(mixed(3, 4, 2), 2, precision), SHAPES[splits]
         assert len(set(shapes)) == len(shapes)
         for shape in shapes:
             tiling = Tiling(span, config_of(*shape), H200.compute_units)
@@ -128,7 +128,7 @@ def test_shapes_keep_to_what_the_kernel_says():
     (1024, (200, 400, *[500] * 7, 400, 100), (64, 64), 32),
     (8192, (200, 1000, *[2000] * 7, 1000, 100), (128, 256), 64),
 ])
-def test_the_first_shape_is_the_one_measured_to_be_fastest(batch, sizes, tile, narrow):
+def test_the_model_prefers_the_shape_measured_fastest(batch, sizes, tile, narrow):
     span = whole(Network.mlp(sizes, "sigmoid"), batch, "medium")
     first = next(iter(MmaChain().space(span, H200)))
     assert (first["tile_m"], first["tile_n"]) == tile
@@ -161,11 +161,11 @@ def test_refusals():
     assert "dense layers" in refuse(whole(local, 64), H200)
     assert "two layers" in refuse(whole(mixed(3, 2), 64), H200)
     unbounded = Network(3, [Dense(4, "softplus"), Dense(4)])
-    assert "softplus may be" in refuse(whole(unbounded, 64), H200)
+    assert "unlike softplus" in refuse(whole(unbounded, 64), H200)
 
 
 @CPU_ONLY
-def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
+def test_a_timeout_is_reported_and_computed_again(monkeypatch):
     monkeypatch.setattr(mma_chain, "MAX_POLLS", 100)
     network = mixed(30, 400, 2)
     device = replace(ONE_GROUP, compute_units=5 * DEVICE.compute_units)

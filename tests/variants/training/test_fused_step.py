@@ -1,4 +1,4 @@
-"""fused_step: training on matrix units, by the plain-C path, beside the oracle."""
+"""fused_step: training on matrix units, by the plain-C path, against the oracle."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from clnet.variants.training import fused_step
 from clnet.variants.training.fused_step import FusedStep
 from clnet.variants.training.group_step import GroupStep
 
-BY_PARTS = {"warps": 2, "rows": 2, "groups": 1, "inside": 0, "chunk": 8}
-# Chunks come and go as on the device that it is for.
-PLACE = dataclasses.replace(
+SPLIT = {"warps": 2, "rows": 2, "groups": 1, "inside": 0, "chunk": 8}
+# Local memory of the device it is for, so that chunks pass through the pipeline.
+H200_MEMORY = dataclasses.replace(
     DEVICE, declared_local_memory=H200.declared_local_memory,
     unit_local_memory=H200.unit_local_memory,
 )
-INSIDE = {"warps": 8, "rows": 1, "groups": 1, "inside": 1, "chunk": 8}
+FUSED = {"warps": 8, "rows": 1, "groups": 1, "inside": 1, "chunk": 8}
 
 
 def program_of(layers, loss, rule, precision, n_in=21, **options):
@@ -36,76 +36,80 @@ def program_of(layers, loss, rule, precision, n_in=21, **options):
     return network, program.at(precision)
 
 
-def judge(network, program, data, batch, precision):
-    """Return a check of what an epoch leaves, by rounding's deviations."""
+def checker(network, program, data, batch, precision):
+    """Return a check of an epoch's results, by bounds on rounding."""
     exact, deviation = deviations(
         program.ops, given(network, program, batch, data), network.parameters,
         HALVES[precision], passes(len(data[0]), batch, 1),
     )
 
-    def right(value, found):
+    def check(value, found):
         off = np.abs(found - exact[value.name])
         assert (off <= LAMBDA * deviation[value.name]).all(), value.name
 
-    return right
+    return check
 
 
 def whole(totals):
-    """Return totals [1, 6] with what sums leave over added to them, as the oracle's."""
+    """Return totals [1, 6] with Kahan's compensation added, as the oracle's."""
     both = totals[:, :3] + totals[:, 3:]
     return np.hstack([both, np.zeros_like(both)])
 
 
 @pytest.fixture(autouse=True)
-def units_anywhere(monkeypatch):
-    monkeypatch.setattr(fused_step, "refuse_without_units", lambda span, device: None)
+def matrix_units_anywhere(monkeypatch):
+    monkeypatch.setattr(
+        fused_step, "refuse_without_matrix_units", lambda span, device: None
+    )
 
 
 @pytest.mark.unoptimised
 @pytest.mark.parametrize(("config", "precision", "hidden", "scale"), [
-    (BY_PARTS, "highest", "relu", 1.0),
-    (INSIDE, "medium", "silu", 1e-6),
-    pytest.param(BY_PARTS, "medium", "silu", 1e-6, marks=pytest.mark.sweep),
-    pytest.param(INSIDE, "highest", "tanh", 1.0, marks=pytest.mark.sweep),
+    (SPLIT, "highest", "relu", 1.0),
+    (FUSED, "medium", "silu", 1e-6),
+    pytest.param(SPLIT, "medium", "silu", 1e-6, marks=pytest.mark.sweep),
+    pytest.param(FUSED, "highest", "tanh", 1.0, marks=pytest.mark.sweep),
 ])
 def test_gradients(config, precision, hidden, scale):
-    """Tiles of samples of very different size, and one that is not full."""
+    """Samples of very different magnitude, and a partial tile."""
     layers = [Dense(24, hidden), Dense(17, hidden, bias=False), Dense(5, "tanh")]
     network, program = program_of(layers, "mse", None, precision)
     batch = 150
     data = data_of(network, "mse", batch)
     data[0][40:100] *= scale
     bound, _ = trained(
-        network, program, batch, data, FusedStep(), config, PLACE, 1, session(PLACE)
+        network, program, batch, data, FusedStep(), config, H200_MEMORY, 1,
+        session(H200_MEMORY),
     )
-    right = judge(network, program, data, batch, precision)
-    right(program.output, whole(bound.read(program.output)))
+    check = checker(network, program, data, batch, precision)
+    check(program.output, whole(bound.read(program.output)))
     flat = bound.read_gradients()
     assert not flat[~live_elements(network.layout, network.storages)].any()
     for op in program.ops:
         if hasattr(op, "gradient"):
             slot = op.weights if hasattr(op, "weights") else op.bias
-            right(op.gradient, flat[np.newaxis, slot.offset : slot.offset + slot.size])
+            check(op.gradient, flat[np.newaxis, slot.offset : slot.offset + slot.size])
 
 
 @pytest.mark.unoptimised
-def test_steps_of_parts_of_a_data_set():
+def test_mini_batches():
     layers = [Dense(20, "sigmoid"), Dense(4, "softmax")]
     loss, n, batch = "categorical_cross_entropy", 130, 70
-    rule = SGD(momentum=0.5)  # Adam's constants in float32 are off by more than sums
+    rule = SGD(momentum=0.5)  # Adam's float32 constants err by more than sums
     network, program = program_of(
         layers, loss, rule, "highest", samples=n, shuffled=True, weighted=True
     )
     data = data_of(network, loss, n)
     bound, train_state = trained(
-        network, program, batch, data, FusedStep(), BY_PARTS, PLACE, 1, session(PLACE)
+        network, program, batch, data, FusedStep(), SPLIT, H200_MEMORY, 1,
+        session(H200_MEMORY),
     )
-    right = judge(network, program, data, batch, "highest")
-    right(program.output, whole(bound.read(program.output)))
-    right(program.ops[-1].parameters, train_state.values()[0][np.newaxis])
+    check = checker(network, program, data, batch, "highest")
+    check(program.output, whole(bound.read(program.output)))
+    check(program.ops[-1].parameters, train_state.values()[0][np.newaxis])
 
 
-def test_what_is_refused():
+def test_refusals():
     def sentence(layers, rule=None, n_in=21):
         _, program = program_of(layers, "mse", rule or SGD(), "highest", n_in)
         return FusedStep().refuse(program.span(0, len(program.ops), 64), H200)
@@ -120,7 +124,7 @@ def test_what_is_refused():
 
 
 def test_configs_fit():
-    """Sums in registers where layers are narrow and local memory is large."""
+    """Gradients are fused where layers are narrow and local memory is large."""
     def configs(width, precision):
         layers = [Dense(width, "relu") for _ in range(5)]
         _, program = program_of(layers, "mse", SGD(), precision, width)
@@ -138,17 +142,17 @@ def test_configs_fit():
     assert set(configs(128, "highest")) == {0}
 
 
-def test_an_h200_is_needed(monkeypatch):
+def test_matrix_units_are_needed(monkeypatch):
     monkeypatch.undo()
     _, program = program_of([Dense(3, "tanh")], "mse", SGD(), "highest")
     span = program.span(0, len(program.ops), 64)
     older = dataclasses.replace(H200, compute_capability=(7, 0))
     assert "matrix units" in FusedStep().refuse(span, older)
-    assert np.isfinite(FusedStep().cost(span, INSIDE, H200).bytes)
+    assert np.isfinite(FusedStep().cost(span, FUSED, H200).bytes)
 
 
-def test_the_model_prefers_it_for_large_batches_alone():
-    """As measured on an H200: small steps are left to group_step."""
+def test_the_model_prefers_it_for_large_batches_only():
+    """As measured on an H200, where group_step wins small steps."""
     def seconds(variant, sizes, batch):
         layers = [Dense(n, "relu") for n in sizes[1:]]
         _, program = program_of(layers, "mse", SGD(), "highest", sizes[0])
