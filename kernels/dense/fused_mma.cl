@@ -81,7 +81,7 @@ UNROLLED
 // rows = v times 2^scales: a sample's largest value just below 2^LEVEL, as far as scales
 //        up to `limit` allow
 inline void pack_inputs(Fragments *rows, int (*scales)[2], Values (*v)[2], const int limit,
-                       __local uint4 *exchange)
+                        __local uint4 *exchange)
 {
 UNROLLED
     for (int i = 0; i < 2 * ROWS_M; ++i) {
@@ -109,7 +109,7 @@ UNROLLED
 
 // Rescale rows by their largest values.
 inline void rescale(Fragments *rows, int (*scales)[2], const int limit,
-                       __local uint4 *exchange)
+                    __local uint4 *exchange)
 {
 UNROLLED
     for (int i = 0; i < 2 * ROWS_M; ++i) {

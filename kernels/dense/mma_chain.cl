@@ -33,7 +33,7 @@
 // SCALED    {n, …} 1: rows of its inputs have scales of their own; last, 0 for y
 // STEEPNESS_OF  {f, …} the activation's |steepness|, a factor of its bound
 // VALUES    {n, …} offset of its packed inputs, in 4-word vectors
-// WEIGHTS   {n, …} offset of its packed A, likewise; INVERSE: of its rows' inverse scales
+// WEIGHTS   {n, …} offset of its packed A, likewise; INVERSE: of its inverse scales
 // BIAS      {n, …} offset of its biases in the parameters; -1: none
 // FUNCTION  {n, …} code of its activation, except the last layer's; FUNCTIONS: as in
 //           functions.h
@@ -44,8 +44,8 @@
 // UNBOUNDED 1: SCALED is 1 of another layer than the first; 0: not
 // MAX_POLLS polls before the timeout
 // REAL      (float) as in activations.h
-// TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, PRODUCER (not 0), SWIZZLE, SPLITS,
-//           PTX  as in wgmma.h
+// TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, PRODUCER (not 0), SWIZZLE,
+//           SPLITS, PTX  as in wgmma.h
 #define WIDTH 1
 #include "include/activations.h"
 #include "tensor_core/wgmma.h"
@@ -147,7 +147,7 @@ inline void produce(Pipeline *pipeline, WorkTile tile, __global const uint4 *wei
                     __global uint *counters, const uint launch, __global int *timeout)
 {
     const int groups = get_num_groups(0);
-    PipelineState state = {0, 1};  // waiting for the phase before the first returns at once
+    PipelineState state = {0, 1};  // waits for the phase before the first return at once
     int polls_left = MAX_POLLS;
     while (next_tile(&tile, groups, batch)) {
         const int layer = tile.layer, blocks = blocks_of[layer], steps = blocks / STEP;

@@ -58,8 +58,9 @@ inline ulong create_l2_policy(const int percent)
 }
 
 // Start a copy of whole vectors: one arrival, which expects their bytes.
-inline void cp_async_bulk(__local float4 *to, __global const float *from, const int vectors,
-                      __local Mbarrier *mbarrier, const ulong policy)
+inline void cp_async_bulk(__local float4 *to, __global const float *from,
+                          const int vectors, __local Mbarrier *mbarrier,
+                          const ulong policy)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  :: "r"(shared_address(mbarrier)), "r"(16 * vectors) : "memory");

@@ -4,7 +4,7 @@
 
 // 8 terms of a row from k on, `stride` apart.
 inline float8 load_terms(__global const float *row, const int k, const int stride,
-                   const int terms, const int padded)
+                         const int terms, const int padded)
 {
     if (padded) {
         const float4 none = (float4)(0);

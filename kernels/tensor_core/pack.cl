@@ -19,7 +19,7 @@
 #if TRANSPOSED
 #define PAIR(row, k) column_pair(source + (row), k, ld, terms)
 inline float2 column_pair(__global const float *column, const int k, const int ld,
-                         const int terms)
+                          const int terms)
 {
     const float first = k < terms ? column[(size_t)k * ld] : 0;
     return (float2)(first, k + 1 < terms ? column[(size_t)(k + 1) * ld] : 0);

@@ -98,8 +98,9 @@ void pack(__global const float *source, const int offset, const int ld, const in
 #if PAIR
     if (group >= groups) {
         pack_rows(largest, sums, group - groups, TRANSPOSED_2,
-                  !TRANSPOSED_2 && SOURCE_PADDED_2, PANEL_ROWS_2, 0, source_2 + offset_2, ld_2, rows_2, terms_2,
-                  packed_2 + at_2, inverse_2 + inverse_at_2, blocks_2, totals);
+                  !TRANSPOSED_2 && SOURCE_PADDED_2, PANEL_ROWS_2, 0,
+                  source_2 + offset_2, ld_2, rows_2, terms_2, packed_2 + at_2,
+                  inverse_2 + inverse_at_2, blocks_2, totals);
         return;
     }
 #endif

@@ -27,7 +27,8 @@ inline int2 tile_of(const int group, const int rows, const int columns)
 }
 
 // Store two neighbouring outputs, or the first alone where it is a row's last.
-inline void store_pair(__global float *to, const float2 v, const int left, const int padded)
+inline void store_pair(__global float *to, const float2 v, const int left,
+                       const int padded)
 {
     if (padded && left > 1) {
         *(__global float2 *)to = v;

@@ -56,8 +56,8 @@
 #define ROW_OF(i) (get_local_id(0) / WARP * BLOCK + 8 * (i) + LANE / 4)
 #define COLUMN_OF(j) (8 * (j) + 2 * (LANE % 4))
 
-// The offset, in 4-word vectors, of 8 terms of a row, a row of a core matrix, in an operand
-// of panels of `panel` rows.
+// The offset, in 4-word vectors, of 8 terms of a row, in an operand of panels of `panel`
+// rows: a row of a core matrix.
 inline size_t core_row_offset(const int row, const int k, const int blocks,
                               const int panel)
 {
@@ -136,8 +136,8 @@ inline size_t pair_offset(const int m, const int k, const int blocks)
 #define WGMMA_FENCE_OPERAND_WIDTH(width, sums) WGMMA_FENCE_OPERAND(TILE_N, sums)
 #endif
 
-// The matrix descriptor of a split at address `at`: core matrices are 128 bytes apart along
-// terms, 256 along rows; all in units of 16 bytes.
+// The matrix descriptor of a split at address `at`: core matrices are 128 bytes apart
+// along terms, 256 along rows; all in units of 16 bytes.
 inline ulong matrix_descriptor(const uint at)
 {
     return (at & 0x3ffff) >> 4 | (ulong)(128 >> 4) << 16 | (ulong)(256 >> 4) << 32;

@@ -10,8 +10,9 @@
 //   reduce   adds the partial sums and updates the parameters (fused_step_reduce.cl)
 //
 // Deltas are the loss gradients by pre-activations. A layer's outputs are, in registers,
-// the fragments that the next one multiplies, both ways (narrow_layers.h). The idea is that of tiny-cuda-nn's fused networks: Mueller et al.,
-// "Real-time neural radiance caching for path tracing", 2021.
+// the fragments that the next one multiplies, both ways (narrow_layers.h). The idea is
+// that of tiny-cuda-nn's fused networks: Mueller et al., "Real-time neural radiance
+// caching for path tracing", 2021.
 //
 // Scales.  Halves end at 2^16. A sample's values or deltas of a layer are scaled by
 // 2^scale, from a bound on them. The deltas of 16 samples at a time carry both scales of

@@ -12,7 +12,7 @@
 // biases  [LAYERS, MAX_NEURONS], times steepness
 // exponents [LAYERS] = (gain of the weights, exponent above the largest weight, exponent
 //         above the largest bias)
-// index map: work-group: a layer, forward or transposed; a work-item: every PACKERS-th word
+// index map: work-group: a layer, forward or transposed; work-item: every PACKERS-th word
 __kernel __attribute__((reqd_work_group_size(PACKERS, 1, 1)))
 void pack(__global const float *parameters, __global uint4 *packed,
           __global float *biases, __global int4 *exponents)
