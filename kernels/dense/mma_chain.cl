@@ -313,8 +313,8 @@ inline void compute_tile(const int width, const WorkTile tile, const Buffers *bu
 {
     const int layer = tile.layer, n_out = n_out_of[layer], bias = bias_of[layer];
     const int lane = get_local_id(0) % WARP_GROUP, rounds = blocks_of[layer] / ROUND;
-    const int all_rows = rows_of(buffers->batch);
-    const int first_row = layer * all_rows + tile.origin.s0 + ROW_OF(0);
+    const int tile_row = tile.origin.s0 + ROW_OF(0);
+    const int first_row = layer * rows_of(buffers->batch) + tile_row;
     float2 loaded[COLUMNS_PER_LANE];
     float sums[2 * BLOCKS_N][4], row_scales[2], scales[2];
     uint most[2] = {0, 0};
@@ -352,7 +352,7 @@ UNROLLED
     // Scales of rows were written in this launch, before the rows were copied.
 UNROLLED
     for (int i = 0; i < 2; ++i) {
-        const int row = first_row + 8 * i;
+        const int row = first_row + 8 * i, next_row = row + rows_of(buffers->batch);
         row_scales[i] = is_scaled[layer] && is_consumer ? buffers->row_inverse[row]
                                                         : UNIT_SCALES.s1;
         scales[i] = UNIT_SCALES.s0;
@@ -361,7 +361,7 @@ UNROLLED
             const float largest = is_scaled[layer] ? as_float(buffers->largest[row]) : 1;
             const float2 both = scales_of(bound_of(layer, largest, buffers));
             scales[i] = both.s0;
-            buffers->row_inverse[row + all_rows] = both.s1;
+            buffers->row_inverse[next_row] = both.s1;
         }
 #endif
     }
@@ -376,7 +376,8 @@ UNROLLED
         for (int i = 0; i < 2; ++i) {
             const uint largest = quad_max(most[i]);
             if (LANE % 4 == 0 || PTX != 90)
-                atomic_max(buffers->largest + first_row + all_rows + 8 * i, largest);
+                atomic_max(buffers->largest + first_row + rows_of(buffers->batch) + 8 * i,
+                           largest);
         }
 #endif
     // A timeout is set by the group itself, or by the writers of this tile's inputs.
