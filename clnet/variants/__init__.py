@@ -1,4 +1,4 @@
-"""Variants: one module a kernel family, of the same stem as its ``.cl`` file."""
+"""Variants: one module per kernel family, of the same stem as its ``.cl`` file."""
 
 from clnet.variants.base import Variant
 from clnet.variants.dense.cpu import Cpu
@@ -47,8 +47,8 @@ STUDY_VARIANTS: tuple[Variant, ...] = (
     Fused(),
     StencilReduction(),
 )
-"""The rungs of the studies, one idea each. The planner searches them only where they
-are named: others compute the same spans, and nearly always faster."""
+"""The rungs of the studies, one idea each. The planner searches them only by name:
+others compute the same spans, nearly always faster."""
 
 VARIANTS: tuple[Variant, ...] = (
     Split(),
@@ -72,13 +72,13 @@ VARIANTS: tuple[Variant, ...] = (
     Generic(),
     Host(),
 )
-"""Those among which the planner searches."""
+"""The variants that the planner searches."""
 
 ALL_VARIANTS = (*STUDY_VARIANTS, *VARIANTS)
-"""Every variant that computes networks, in the order in which `explain` lists them."""
+"""Every inference variant, in the order of `explain`."""
 
 TRAINING_VARIANTS: tuple[Variant, ...] = (
-    # A training neither leaves the device nor begins a step again.
+    # Training stays on the device and cannot repeat a step after a timeout.
     *(
         variant for variant in VARIANTS
         if variant.name not in (
@@ -101,7 +101,7 @@ TRAINING_VARIANTS: tuple[Variant, ...] = (
     GroupStep(),
     FusedStep(),
 )
-"""Those that may compute a training step: it stays on the device."""
+"""The variants that may compute a training step."""
 
 __all__ = [
     "ALL_VARIANTS", "STUDY_VARIANTS", "TRAINING_VARIANTS", "VARIANTS", "Variant",

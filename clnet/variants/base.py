@@ -1,7 +1,8 @@
-"""What a variant is: a frozen, stateless description of how to compute a span.
+"""The protocol of variants, and helpers that several variants share.
 
-One `Launch` record serves the runtime, the tuner, the tests and the benchmarks, so that
-launch geometry is written once, in the variant.
+A variant is a frozen, stateless description of one way to compute a span. Its `Launch`
+records serve the runtime, the tuner, the tests and the benchmarks, so that launch
+geometry is written once.
 """
 
 from __future__ import annotations
@@ -28,34 +29,39 @@ from clnet.opencl.launch import Argument, Launch, Parameters
 
 OneOp = TypeVar("OneOp", bound=Op)
 
-VECTOR_BYTES = 32  # of CPUs: without AVX-512 PoCL computes wrong sums in longer vectors
+# Refusals that several families share.
+NO_WHOLE_LAYERS = "it computes whole layers, and these ops are not whole layers"
+MORE_OUTPUTS = "it stores only the last layer's output, and more is read later"
+MIXED_ACTIVATIONS = "it applies one activation per layer, and here neurons differ"
+
+VECTOR_BYTES = 32  # on CPUs: without AVX-512 PoCL miscomputes sums in longer vectors
 
 Config = Mapping[str, int]
 """One point of a variant's tuning space: named whole numbers."""
 
 Reach = Literal["op", "pair", "triple", "layer", "run", "program"]
-"""How long a span may be: one op, one or two, up to three, one layer (`Apply` +
-`BiasAct`), several layers, or all ops of a program."""
+"""Length of a span: one op, one or two, up to three, one layer (`Apply` + `BiasAct`),
+several layers, or all ops of a program."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a span costs in a variant; read by models and by the benchmarks' floors.
+    """Cost of a span in a variant; read by models and by the benchmarks' rooflines.
 
     Attributes
     ----------
     flops : int
         Floating-point operations, a multiply-add being two.
     bytes : int
-        Bytes moved through global memory, each array once where the variant does so.
+        Bytes of global-memory traffic; an array that is read again counts again.
     launches : int
-        Kernel launches a call.
+        Kernel launches per call.
     scratch : int
         Bytes of scratch and packed buffers.
     compute_units : int
-        Compute units that the launches keep busy at most.
+        Compute units kept busy, at most.
     efficiency : float
-        Share of such a unit's rate that the kernel's shape can hope for; an estimate.
+        Attainable share of a compute unit's peak rate; an estimate.
     """
 
     flops: int
@@ -71,18 +77,18 @@ class Variant(Protocol):
 
     @property
     def name(self) -> str:
-        """Stable name: tuning key, test id, benchmark row."""
+        """Stable name: tuning key, test id and benchmark row."""
         ...
 
     @property
     def reach(self) -> Reach:
-        """How long its spans are."""
+        """Length of its spans."""
         ...
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Return None if it can compute the span on the device, else why not.
+        """Return why it cannot compute the span on the device, or None.
 
-        One sentence, for the user. Reads structure and capabilities, never values.
+        One sentence for the user, from structure and capabilities, never from values.
         """
         ...
 
@@ -91,18 +97,18 @@ class Variant(Protocol):
         ...
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Return what the span costs."""
+        """Return the cost of the span."""
         ...
 
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the launches, in order. The host variant returns none."""
+        """Return the launches in order; none for the host variant."""
         ...
 
 
 def span_flops(span: Span) -> int:
-    """Return the floating-point operations of a span, whatever computes it."""
+    """Return the floating-point operations of a span, in any variant."""
     flops = 0
     for op in span.ops:
         if isinstance(op, (Apply, ApplyT, Outer)):
@@ -113,10 +119,10 @@ def span_flops(span: Span) -> int:
 
 
 def gpu_shape(device: Device) -> float:
-    """Return the efficiency that a kernel written for a GPU can hope for.
+    """Return the attainable efficiency of a kernel written for GPUs.
 
-    Measured on PoCL: one work-item an output runs 15 to 50 times slower than kernels
-    with explicit vectors and no barriers.
+    Measured on PoCL: one work-item per output is 15 to 50 times slower than explicit
+    vectors without barriers.
     """
     return 0.05 if device.type == "cpu" else 1.0
 
@@ -127,7 +133,7 @@ def item_size(span: Span) -> int:
 
 
 def span_bytes(span: Span) -> int:
-    """Return the bytes that a span must move: parameters, inputs and outputs once."""
+    """Return the least traffic of a span: parameters, inputs and outputs once."""
     numbers = 0
     for op in span.ops:
         if isinstance(op, Apply):
@@ -142,7 +148,7 @@ def span_bytes(span: Span) -> int:
 
 
 def real(span: Span) -> str:
-    """Return OpenCL's name of the span's type."""
+    """Return the OpenCL type of the span's dtype."""
     return "double" if span.dtype == "float64" else "float"
 
 
@@ -159,7 +165,7 @@ def number(value: float, span: Span) -> str:
 
 
 def padded(value: Value) -> int:
-    """Return 1 where rows of a value can be read as whole vectors of 4, else 0."""
+    """Return 1 if rows of a value can be read as whole vectors of 4, else 0."""
     return int(value.stride % VALUE_ALIGNMENT == 0)
 
 
@@ -171,16 +177,16 @@ def unsupported_dtype(span: Span, device: Device) -> str | None:
 
 
 def refuse_unless_cpu(span: Span, device: Device) -> str | None:
-    """Return why the device is no CPU, or the span of a type that CPU kernels lack."""
+    """Return why a CPU kernel in float32 cannot compute the span, or None."""
     if device.type != "cpu":
-        return f"it is shaped for CPU cores, and {device.name} is none"
+        return f"it is a CPU-only kernel, and {device.name} is a {device.type}"
     if span.dtype != "float32":
         return "it computes in float32 only"
     return None
 
 
 def only_op(span: Span, kind: type[OneOp]) -> OneOp:
-    """Return the one op of a span that was not refused."""
+    """Return the only op of a span, which was not refused."""
     (op,) = span.ops
     assert isinstance(op, kind)
     return op
@@ -189,38 +195,41 @@ def only_op(span: Span, kind: type[OneOp]) -> OneOp:
 def refuse_unless_dense_layers(
     span: Span, device: Device, *, keeps_sums: bool = False
 ) -> str | None:
-    """Return why the span is no chain of dense layers with one activation each."""
+    """Return why the span is not a chain of dense layers with uniform activations.
+
+    With `keeps_sums`, the pre-activations of its layers may be read later.
+    """
     if span.chain is None:
-        return "it computes whole layers, and these ops are none"
+        return NO_WHOLE_LAYERS
     if span.layers is None and not keeps_sums:
-        return "it keeps a last layer's output alone, and more is read later"
+        return MORE_OUTPUTS
     for layer in span.chain:
         if not isinstance(layer.apply.storage, RowStorage):
-            return f"it reads dense layers, not {layer.apply.storage.name}"
+            return f"it computes dense layers only, not {layer.apply.storage.name}"
         if not layer.act.nonlinearity.uniform:
-            return "it applies one activation a layer, and here neurons differ"
+            return MIXED_ACTIVATIONS
     return unsupported_dtype(span, device)
 
 
 def refuse_unless_forward_progress(device: Device) -> str | None:
-    """Return why groups of a launch must not wait for each other, or None."""
+    """Return why work-groups of a launch must not wait for each other, or None."""
     if device.forward_progress:
         return None
     return (
-        "its groups wait for each other, and those of a launch on "
-        f"{device.name} may run one after the other"
+        f"it needs forward progress between work-groups, which {device.name} does not "
+        "guarantee"
     )
 
 
 def dense_layer(span: Span) -> LayerOps:
-    """Return the one layer of a span that was not refused."""
+    """Return the only layer of a span, which was not refused."""
     assert span.chain is not None
     (layer,) = span.chain
     return layer
 
 
 def layer_defines(span: Span, layer: LayerOps) -> dict[str, int | str]:
-    """Return the macros of a kernel that computes one layer (activations.h)."""
+    """Return the macros of one layer (activations.h)."""
     return {
         **function_defines(span, layer.act.nonlinearity),
         "HAS_BIAS": int(layer.act.bias is not None),
@@ -228,7 +237,7 @@ def layer_defines(span: Span, layer: LayerOps) -> dict[str, int | str]:
 
 
 def function_defines(span: Span, function: Nonlinearity) -> dict[str, int | str]:
-    """Return the macros of a kernel that applies one function (activations.h)."""
+    """Return the macros of one activation (activations.h)."""
     defines: dict[str, int | str] = {
         "REAL": real(span),
         "ACTIVATION": kernel_function(function.names[0]),

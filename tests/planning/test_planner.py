@@ -571,7 +571,7 @@ def test_no_cover_is_an_error_with_the_failures(lab):
     sentence = str(caught.value)
     assert sentence.startswith("no cover of this network on gpu by naive, cpu, host: ")
     for part in (
-        "cpu: it is shaped for CPU cores, and gpu is none",
+        "cpu: it is a CPU-only kernel, and gpu is a gpu",
         "naive: failed: naive is broken", "host: failed: host is broken",
     ):
         assert part in sentence

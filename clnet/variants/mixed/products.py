@@ -1,4 +1,4 @@
-"""Layers whose sums are those of one or several products, of any storage."""
+"""Layers whose pre-activation is a sum of products, of any storage."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.ops import Apply, BiasAct, Span
+from clnet.nn.storage import LocalStorage, RowStorage, SparseStorage
 from clnet.nn.storage.base import Storage
-from clnet.nn.storage.dense import RowStorage
-from clnet.nn.storage.local import LocalStorage
-from clnet.nn.storage.sparse import SparseStorage
+from clnet.variants.base import MIXED_ACTIVATIONS, MORE_OUTPUTS, NO_WHOLE_LAYERS
 
 
 class Layer(NamedTuple):
-    """The ops of a layer: its sums are those of all its products."""
+    """The ops of a layer; its pre-activation is the sum of all its products."""
 
     applies: tuple[Apply, ...]
     act: BiasAct
 
 
 def whole_layers(span: Span) -> tuple[Layer, ...] | None:
-    """Return the layers of a span, or None if there are other ops, or a part of one."""
+    """Return the layers of a span, or None if it is not a sequence of whole layers."""
     found: list[Layer] = []
     applies: list[Apply] = []
     for op in span.ops:
@@ -41,28 +40,28 @@ def whole_layers(span: Span) -> tuple[Layer, ...] | None:
 
 
 def layers_of(span: Span) -> tuple[Layer, ...]:
-    """Return the layers of a span that was not refused."""
+    """Return the layers of a span, which was not refused."""
     layers = whole_layers(span)
     assert layers is not None
     return layers
 
 
 def refuse_unless_several_layers(span: Span) -> str | None:
-    """Return why the span is no several layers with one activation each, or None."""
+    """Return why the span is not several layers with uniform activations, or None."""
     for op in span.ops:
         if isinstance(op, Apply) and not isinstance(
             op.storage, (RowStorage, SparseStorage, LocalStorage)
         ):
-            return f"it reads sparse, dense and local layers, not {op.storage.name}"
+            return f"it computes sparse, dense and local layers, not {op.storage.name}"
     layers = whole_layers(span)
     if layers is None:
-        return "it computes whole layers, and these ops are none"
+        return NO_WHOLE_LAYERS
     if len(layers) < 2:
-        return "it computes several layers a launch, and this is one"
+        return "it computes several layers per launch, and this is one"
     if span.outputs != (layers[-1].act.y,):
-        return "it keeps a last layer's output alone, and more is read later"
+        return MORE_OUTPUTS
     if not all(layer.act.nonlinearity.uniform for layer in layers):
-        return "it applies one activation a layer, and here neurons differ"
+        return MIXED_ACTIVATIONS
     return None
 
 
@@ -76,7 +75,7 @@ def live_entries(storage: Storage) -> tuple[NDArray[np.int64], ...]:
 
 
 def live_count(storage: Storage) -> int:
-    """Return how many live entries a storage has that is not dense."""
+    """Return the number of live entries of a sparse or local storage."""
     if isinstance(storage, SparseStorage):
         return len(storage.pattern)
     assert isinstance(storage, LocalStorage)

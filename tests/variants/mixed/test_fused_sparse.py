@@ -122,7 +122,7 @@ def test_refusals():
     program = network_of("shortcuts").program
     n = len(program.ops)
     assert "this is one" in FUSED.refuse(program.span(0, 2, 1), GPU)
-    assert "these ops are none" in FUSED.refuse(program.span(0, 3, 1), GPU)
+    assert "not whole layers" in FUSED.refuse(program.span(0, 3, 1), GPU)
     assert "more is read later" in FUSED.refuse(program.span(0, 5, 1), GPU)
     assert "read several" in FUSED.refuse(program.span(2, n, 1), GPU)
     tiny = dataclasses.replace(GPU, local_memory=300)

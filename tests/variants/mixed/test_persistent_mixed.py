@@ -158,7 +158,7 @@ def test_refusals():
     refuse, device = MIXED.refuse, posing(1)
     program = network_of("all kinds").program
     n = len(program.ops)
-    assert "one after the other" in refuse(
+    assert "forward progress" in refuse(
         program.span(0, n, 1), replace(DEVICE, forward_progress=False)
     )
     assert "one sample" in refuse(program.span(0, n, 2), device)
