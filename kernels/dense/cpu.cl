@@ -1,33 +1,33 @@
-// cpu: a chain of dense layers in one launch, in the shape that CPU cores like.
+// cpu: a chain of dense layers in one launch, for CPU cores.
 //
-// A work-group is one work-item, and one worker: a thread that stays with the network
-// from the first layer to the last. Every layer is cut into tasks, a block of samples
-// times a group of panels; workers claim tasks from a counter, so that a worker that
-// arrives late, or never, only makes the others do more.
+// A work-group is one work-item and one worker: a thread that stays resident from the
+// first layer to the last. Every layer is divided into tasks, a block of samples times a
+// group of panels. Workers claim tasks from a counter, so that a worker that starts
+// late, or never, only leaves more tasks to the others.
 //
 //            panel 0     panel 1           group of GROUP panels = one task
 //           +--16--+    +--16--+
-//   bias    |......|    |......|           W is packed as [panel][1 + n_in][16] and
+//   bias    |......|    |......|           A is packed as [panel][1 + n_in][16] and
 //   input 0 |......|    |......|           read as one stream, the bias first.
 //   input 1 |......|    |......|           ROWS samples x PANELS panels are held in
-//      :    |  :   |    |  :   |           registers for the whole of n_in.
+//      :    |  :   |    |  :   |           registers for all of n_in.
 //
 // A layer must be complete before the next one starts. A worker that finds no task left
-// waits for the tasks that others hold; if one takes too long (its thread was put
-// aside), the waiting worker computes that task again: both write the same values, to
-// memory that no later layer reuses, so that no wait is without a bound and none fails.
-// Nothing here needs two work-groups to run at the same time.
+// waits for tasks that others hold. If one takes too long (its thread was preempted),
+// the waiting worker computes that task again: both write the same values, to memory
+// that no later layer reuses. So every wait is bounded and none fails, and no forward
+// progress between work-groups is needed.
 //
 // Register rule (AVX2, 16 registers): ROWS * 2 * PANELS sums, 2 weights, 1 input.
 //
-// Sizes are arguments, so that one program serves every network of a kind.
+// Sizes are arguments, so that one program serves all networks.
 //
 // FUNCTIONS(X)  the activations, X(code, act_NAME) …
-// PANEL         outputs a panel: 16, two float8, one cache line
+// PANEL         outputs per panel: 16, two float8, one cache line
 // STATE         words of `state` before its counters: at least 4
-// MANY          1: batches above one sample; 0: leaves out the taller tiles
-// MAX_POLLS      looks at a task that another worker holds before it is done again
-// SPIN_POLLS        looks for another call before a helper leaves
+// MANY          1: batches above one sample; 0: without the taller tiles
+// MAX_POLLS     polls of a task that another worker holds before it is computed again
+// SPIN_POLLS    polls for another call before a helper returns
 #define REAL float
 #define WIDTH 8
 #include "include/activations.h"
@@ -43,20 +43,20 @@
 // A row of the table of layers (LAYER of clnet/variants/dense/cpu.py).
 typedef struct {
     int n_in, n_out;
-    int packed;    // where the layer's panels start, in float
-    int out;       // where its values start in `inner`; unused for the last layer
-    int ldo;       // from one sample to the next
+    int packed;    // offset of the layer's panels, in float
+    int out;       // offset of its values in `inner`; unused for the last layer
+    int ldo;       // stride between samples
     int function;  // code of its activation
     float steepness, limit;
 } Layer;
 
-// How a call is cut: `blocks` of at most `block` samples times groups of `group`
+// Division of a call: `blocks` of at most `block` samples times groups of `group`
 // panels.
 typedef struct {
     int batch, block, blocks, group;
 } Cut;
 
-// Not inlined: the tiles below would each get a copy of all functions.
+// Not inlined: each tile below would contain a copy of all functions.
 __attribute__((noinline)) float8 apply_function(__global const Layer *layer,
                                                 const float8 sum)
 {
@@ -75,7 +75,7 @@ __attribute__((noinline)) float8 apply_function(__global const Layer *layer,
 
 typedef float8 __attribute__((aligned(4))) float8_unaligned;
 
-// Store 8 outputs of one sample, of which only `live` exist.
+// Store 8 outputs of one sample, of which `live` exist.
 inline void store(__global float *y, const float8 v, const int live)
 {
     if (live >= 8) {
@@ -87,11 +87,11 @@ inline void store(__global float *y, const float8 v, const int live)
     }
 }
 
-// Register tiles: NAME(...) computes ROWS samples x PANELS panels, all sums in named
-// registers for the whole of n_in (arrays of sums would be spilled to the stack).
+// Register tiles: NAME(...) computes ROWS samples x PANELS panels, all accumulators in
+// named registers for all of n_in (arrays would be spilled to the stack).
 //
-// w     the first panel's bias row; the next panel starts `panel_size` floats on
-// x     the first sample, the next `ldx` on; likewise y and ldy
+// w     the first panel's bias row; panels are `panel_size` floats apart
+// x     the first sample; samples are `ldx` apart; likewise y and ldy
 // live  outputs that exist from the first panel on
 //
 //                 w0 w1 (panel 0)   w0 w1 (panel 1)
@@ -109,22 +109,22 @@ inline void store(__global float *y, const float8 v, const int live)
 #define READ_INPUT(r) const float8 v##r = (float8)x##r[i];
 #define MULTIPLY_ADD(r, p) low##r##p += a##p * v##r; high##r##p += b##p * v##r;
 #define FINISH(r, p)                                                               \
-    store(y + r * ldy + p * PANEL, apply_function(layer, low##r##p),            \
+    store(y + r * ldy + p * PANEL, apply_function(layer, low##r##p),               \
           live - p * PANEL);                                                       \
-    store(y + r * ldy + p * PANEL + 8, apply_function(layer, high##r##p),       \
+    store(y + r * ldy + p * PANEL + 8, apply_function(layer, high##r##p),          \
           live - p * PANEL - 8);
-// A tall tile reads one stream of weights so slowly that the hardware does not fetch it
-// far enough ahead: rows of a panel are asked for AHEAD rows early. (With four streams,
-// in the tiles of one row, this costs more than it brings.)
-#define AHEAD 64
+// A tall tile reads one stream of weights so slowly that the hardware does not prefetch
+// far enough: rows of a panel are prefetched PREFETCH_DISTANCE rows ahead. (In the tiles
+// of one row, with four streams, this costs more than it gains.)
+#define PREFETCH_DISTANCE 64
 #ifdef __clang__
-#define FETCH_AHEAD(p)                                                             \
-    __builtin_prefetch((const void *)(size_t)(w##p + 2 * (i + 1 + AHEAD)));
+#define PREFETCH(p)                                                                \
+    __builtin_prefetch((const void *)(size_t)(w##p + 2 * (i + 1 + PREFETCH_DISTANCE)));
 #else
-#define FETCH_AHEAD(p)
+#define PREFETCH(p)
 #endif
-#define DO_NOT_FETCH(p)
-#define DEFINE_TILE(NAME, ROWS, PANELS, PAIRS, FETCH)                              \
+#define NO_PREFETCH(p)
+#define DEFINE_TILE(NAME, ROWS, PANELS, PAIRS, LOAD)                               \
     inline void NAME(TILE_ARGUMENTS)                                               \
     {                                                                              \
         PANELS(PANEL_POINTER)                                                      \
@@ -132,7 +132,7 @@ inline void store(__global float *y, const float8 v, const int live)
         PAIRS(START)                                                               \
         for (int i = 0; i < n_in; ++i) {                                           \
             PANELS(READ_WEIGHTS)                                                   \
-            PANELS(FETCH)                                                          \
+            PANELS(LOAD)                                                           \
             ROWS(READ_INPUT)                                                       \
             PAIRS(MULTIPLY_ADD)                                                    \
         }                                                                          \
@@ -154,19 +154,19 @@ inline void store(__global float *y, const float8 v, const int live)
 #define BY_5_1(X) BY_4_1(X) X(4, 0)
 #define BY_6_1(X) BY_5_1(X) X(5, 0)
 
-DEFINE_TILE(tile_1_1, TO_1, TO_1, BY_1_1, DO_NOT_FETCH)
-DEFINE_TILE(tile_1_2, TO_1, TO_2, BY_1_2, DO_NOT_FETCH)
-DEFINE_TILE(tile_1_4, TO_1, TO_4, BY_1_4, DO_NOT_FETCH)
+DEFINE_TILE(tile_1_1, TO_1, TO_1, BY_1_1, NO_PREFETCH)
+DEFINE_TILE(tile_1_2, TO_1, TO_2, BY_1_2, NO_PREFETCH)
+DEFINE_TILE(tile_1_4, TO_1, TO_4, BY_1_4, NO_PREFETCH)
 #if MANY
-DEFINE_TILE(tile_2_1, TO_2, TO_1, BY_2_1, DO_NOT_FETCH)
-DEFINE_TILE(tile_2_2, TO_2, TO_2, BY_2_2, DO_NOT_FETCH)
-DEFINE_TILE(tile_3_1, TO_3, TO_1, BY_3_1, FETCH_AHEAD)
-DEFINE_TILE(tile_4_1, TO_4, TO_1, BY_4_1, FETCH_AHEAD)
-DEFINE_TILE(tile_5_1, TO_5, TO_1, BY_5_1, FETCH_AHEAD)
-DEFINE_TILE(tile_6_1, TO_6, TO_1, BY_6_1, FETCH_AHEAD)
+DEFINE_TILE(tile_2_1, TO_2, TO_1, BY_2_1, NO_PREFETCH)
+DEFINE_TILE(tile_2_2, TO_2, TO_2, BY_2_2, NO_PREFETCH)
+DEFINE_TILE(tile_3_1, TO_3, TO_1, BY_3_1, PREFETCH)
+DEFINE_TILE(tile_4_1, TO_4, TO_1, BY_4_1, PREFETCH)
+DEFINE_TILE(tile_5_1, TO_5, TO_1, BY_5_1, PREFETCH)
+DEFINE_TILE(tile_6_1, TO_6, TO_1, BY_6_1, PREFETCH)
 #endif
 
-// One task: samples [0, rows) times panels [0, panels).
+// A task: samples [0, rows) times panels [0, panels).
 inline void task(__global const float *w, const int n_in, const int panels,
                  __global const float *x, const int ldx, const int rows,
                  __global float *y, const int ldy, __global const Layer *layer,
@@ -220,16 +220,16 @@ inline void layer_task(__global const Layer *layer, const int number, const Cut 
 #define SHARED                                                                     \
     layers, count, packed, x, ldx, inner, y, tasks, batch, block, group, many_workers
 
-// Work on one call until every task of every layer is done.
+// Compute tasks of one call until every task of every layer is done.
 //
 // layers  [count]         table of layers
 // packed  [..]            panels of every layer, biases first
-// x       [BATCH, ldx]    y: the output of the last layer
+// x       [batch, ldx]    y: the output of the last layer
 // inner   [..]            values between the layers
 // tasks                   tasks of a layer at most
 // many_workers            0: there is one worker, which neither claims nor waits
-// claimed [count]         tasks of each layer that workers have taken
-// done    [count, tasks]  the call that has done a task of a layer
+// claimed [count]         number of claimed tasks of each layer
+// done    [count, tasks]  number of the last call that computed each task
 inline void work(SHARED_ARGUMENTS, volatile __global int *claimed,
                  volatile __global int *done, const int this_call)
 {
@@ -240,22 +240,22 @@ inline void work(SHARED_ARGUMENTS, volatile __global int *claimed,
         __global const Layer *layer = layers + l;
         __global float *out = l == count - 1 ? y : inner + layer->out;
         const int panels = (layer->n_out + PANEL - 1) / PANEL;
-        const int here = (panels + group - 1) / group * cut.blocks;
+        const int total = (panels + group - 1) / group * cut.blocks;
         if (!many_workers) {
-            for (int t = 0; t < here; ++t)
+            for (int t = 0; t < total; ++t)
                 layer_task(layer, t, cut, packed, values, ldv, out);
             values = out;
             ldv = layer->ldo;
             continue;
         }
-        for (int t = atomic_inc(claimed + l); t < here; t = atomic_inc(claimed + l)) {
+        for (int t = atomic_inc(claimed + l); t < total; t = atomic_inc(claimed + l)) {
             layer_task(layer, t, cut, packed, values, ldv, out);
             store_release(done + l * tasks + t, this_call);
         }
-        for (int t = 0; t < here; ++t) {
+        for (int t = 0; t < total; ++t) {
             volatile __global int *task_done = done + l * tasks + t;
-            int looks = 0;
-            while (load_acquire(task_done) != this_call && looks < MAX_POLLS) ++looks;
+            int polls = 0;
+            while (load_acquire(task_done) != this_call && polls < MAX_POLLS) ++polls;
             if (load_acquire(task_done) != this_call)
                 layer_task(layer, t, cut, packed, values, ldv, out);
         }
@@ -266,8 +266,8 @@ inline void work(SHARED_ARGUMENTS, volatile __global int *claimed,
 
 // The workers of one call, all in one launch.
 //
-// state  zero at first: [0] the call before, [1] workers that have left, [2 …] unused,
-//        [STATE …] claimed, done
+// state  initially 0: [0] the previous call, [1] workers that have finished, [2 …]
+//        unused, [STATE …] claimed, done
 // index map: work-group = worker
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 workers(SHARED_ARGUMENTS, volatile __global int *state)
@@ -276,24 +276,24 @@ workers(SHARED_ARGUMENTS, volatile __global int *state)
     const int this_call = state[0] + 1;
     work(SHARED, claimed, claimed + count, this_call);
     if (many_workers && add_seq_cst(state + 1, 1) == (int)get_global_size(0) - 1) {
-        for (int l = 0; l < count; ++l) claimed[l] = 0;  // the last one out resets
+        for (int l = 0; l < count; ++l) claimed[l] = 0;  // the last worker resets
         state[1] = 0;
         state[0] = this_call;
     }
 }
 
-// The calling thread as the first worker, while `helpers` stand by on other threads.
+// The calling thread as the first worker, with `helpers` on standby on other threads.
 //
-//   lead     open call n ---- work ---- close, wait until none is inside
-//   helper      ...see n, enter ---- work ---- leave, stay for the next call...
+//   lead     open call n ---- work ---- close, wait until no helper is inside
+//   helper      ...see n, enter ---- work ---- leave, poll for the next call...
 //
-// A helper enters before it looks again whether the call is still open, and the lead
-// closes before it looks whether a helper is inside: so none is left inside unseen.
-// While the call is closed nobody but the lead touches anything. Of these two stores and
-// loads one must come first: they are sequentially consistent.
+// A helper enters, then polls whether the call is still open; the lead closes, then
+// polls whether a helper is inside: so no helper inside is missed. While the call is
+// closed, only the lead accesses the buffers. These stores and loads need a total order:
+// they are sequentially consistent.
 //
-// state  as for `workers`, but [2] the open call or 0, [3] helpers inside
-// timeout  [1]  set when a helper did not leave in time: the host then waits for it
+// state    as for `workers`, but [2] the open call or 0, [3] helpers inside
+// timeout  [1]  set if a helper does not leave in time: the host then waits for it
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 lead(SHARED_ARGUMENTS, volatile __global int *state, volatile __global int *timeout)
 {
@@ -304,18 +304,18 @@ lead(SHARED_ARGUMENTS, volatile __global int *state, volatile __global int *time
     store_seq_cst(state + 2, this_call);
     work(SHARED, claimed, claimed + count, this_call);
     store_seq_cst(state + 2, 0);
-    int looks = 0;
-    while (load_seq_cst(state + 3) && looks < MAX_POLLS) ++looks;
-    if (looks == MAX_POLLS) *timeout = 1;
+    int polls = 0;
+    while (load_seq_cst(state + 3) && polls < MAX_POLLS) ++polls;
+    if (polls == MAX_POLLS) *timeout = 1;
 }
 
-// Workers that join the open call, and stay for SPIN_POLLS looks after it for the next.
+// Workers that join the open call, then poll SPIN_POLLS times for the next one.
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 helpers(SHARED_ARGUMENTS, volatile __global int *state)
 {
     volatile __global int *claimed = state + STATE;
     int last = 0;
-    for (int looks = 0; looks < SPIN_POLLS; ++looks) {
+    for (int polls = 0; polls < SPIN_POLLS; ++polls) {
         const int call = load_acquire(state + 2);
         if (call == 0 || call == last) continue;
         add_seq_cst(state + 3, 1);
@@ -324,11 +324,11 @@ helpers(SHARED_ARGUMENTS, volatile __global int *state)
             last = call;
         }
         add_seq_cst(state + 3, -1);
-        looks = 0;
+        polls = 0;
     }
 }
 
-// packed = A of one dense layer in panels, its bias first; rows past n_out are zero.
+// packed = A of one dense layer in panels, the bias first; neurons past n_out are zero.
 //
 // parameters  A [n_out, stride] at `weights`, bias [n_out] at `bias` (-1: none)
 // packed      [panels][1 + n_in][16] at `start`

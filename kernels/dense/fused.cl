@@ -1,14 +1,14 @@
 // fused: a chain of layers in one launch of one work-group, values in global memory.
 //
-// The first study's optimisation 3: a launch a layer costs more than a small layer
-// does, and inside a group a barrier is all that must stand between two layers. One
-// group keeps one compute unit busy, so this wins only where networks are small.
-// Neurons are computed by teams of work-items (team.h), samples one after the other.
+// The first study's optimisation 3: launching a small layer costs more than computing
+// it, and within a group a barrier separates two layers. One group uses one compute
+// unit, so this pays only for small networks. Teams of work-items (team.h) compute
+// neurons; samples follow one another.
 //
 //   x -> | values 0 | -> layer 0 -> | values 1 | -> layer 1 -> | values 0 | -> … -> y
 //                           barrier                    barrier
 //
-// WIDEST  values in each half of `values`: the widest layer input, padded to whole
+// WIDEST  values in each buffer of `values`: the widest layer input, padded to whole
 //         vectors
 // ITEMS, GROUP, UNROLL  as in team.h; TILE is 1
 // LAYERS, N_OUT, STRIDE, WEIGHTS, BIAS, FUNCTION, FUNCTIONS  as in chain.h
@@ -29,8 +29,9 @@
 // parameters [..]               the flat buffer
 // x          [batch, ldx]       n_in values a row
 // y          [batch, ldy]
-// values     [2, WIDEST]        scratch: each layer reads one half and writes the other
-// index map: one work-group; its teams take neurons in turn
+// values     [2, WIDEST]        scratch, double-buffered: each layer reads one buffer and
+//                               writes the other
+// index map: one work-group; neurons are distributed cyclically over its teams
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void fused(__global const REAL *parameters, __global const REAL *x, const int ldx,
            const int n_in, __global REAL *y, const int ldy, const int batch,

@@ -1,8 +1,8 @@
-// gemm: layers of a batch, by tiles in local memory and tiles in registers (gemm.h):
+// gemm: layers of a batch, by tiles in local memory and in registers (gemm.h):
 // a is x [samples, inputs], b is A [neurons, inputs].
 //
 // HAS_BIAS    1 or 0
-// KEEPS_SUMS  1: the sums are written too, before the bias is added; 0: not
+// KEEPS_SUMS  1: the pre-activations A x are stored too, without the bias; 0: not
 // X_PADDED    as in vectors.h
 // Y_PADDED    the same of y
 // REAL, ACTIVATION, STEEPNESS, LIMIT  as in activations.h
@@ -19,16 +19,16 @@
 #define B_PADDED 1
 #include "dense/gemm.h"
 
-// y[m, n] = f(sums[m, n] + bias[n]),  sums[m, n] = sum over k of x[m, k] A[n, k]
+// y[m, n] = f(pre[m, n] + bias[n]),  pre[m, n] = sum over k of x[m, k] A[n, k]
 //
 // parameters [..]      A [n_out, stride] at `weights`, bias [n_out] at `bias`
 // x    [batch, ldx]    y [batch, ldy]
-// kept [batch, ldk]    the sums; anything without KEEPS_SUMS
+// pre [batch, ldk]     the pre-activations; unused without KEEPS_SUMS
 // index map: work-group (tile of samples, tile of neurons)
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void gemm(__global const REAL *parameters, const int weights, const int stride,
           const int bias, __global const REAL *x, const int ldx, __global REAL *y,
-          const int ldy, __global REAL *kept, const int ldk, const int n_in,
+          const int ldy, __global REAL *pre, const int ldk, const int n_in,
           const int n_out, const int batch)
 {
     __local REAL shared[SHARED] VEC_ALIGNED;
@@ -50,7 +50,7 @@ UNROLLED
         for (int i = 0; i < ITEM_M; ++i) {
             const size_t m = sample + ROW_OF(id, i);
             if (m >= batch) continue;
-            if (KEEPS_SUMS) put_four(kept + m * ldk + n, sums[i][c], n_out - n, 1);
+            if (KEEPS_SUMS) put_four(pre + m * ldk + n, sums[i][c], n_out - n, 1);
             VEC v = sums[i][c] + start;
             v.s0 = activate(v.s0);
             v.s1 = activate(v.s1);

@@ -1,13 +1,13 @@
-// local: one work-item a neuron; the group stages its input in local memory.
+// local: one work-item per neuron; the group stages its input in local memory.
 //
 // The first study's optimisation 1. All neurons of a group read the same input, so the
-// group fetches it from global memory once, STAGE values at a time, and every work-item
-// then reads it from local memory, where equal addresses are served together.
+// group loads it from global memory once, STAGE values at a time. Every work-item then
+// reads it from local memory, where equal addresses are a broadcast.
 //
 //   x     | STAGE values | STAGE values | rest 0 |      one stage after the other
-//               |  all GROUP work-items copy
+//               |  copied by all GROUP work-items
 //               v
-//   local | STAGE values |  <- every work-item j multiplies it with its row of A
+//   local | STAGE values |  <- work-item j multiplies it by its row of A
 //
 // GROUP     work-items, and neurons, of a group; usually 64 to 256
 // STAGE     values staged at once: a multiple of 4, within local memory; usually 256
@@ -43,7 +43,7 @@ void staged(__global const REAL *parameters, const int weights, const int stride
     x += sample * ldx;
     REAL sum = HAS_BIAS && live ? parameters[bias + j] : (REAL)0;
     for (int start = 0; start < n_in; start += STAGE) {
-        barrier(CLK_LOCAL_MEM_FENCE);  // the stage before has been read
+        barrier(CLK_LOCAL_MEM_FENCE);  // the previous stage has been read
         for (int i = item; i < STAGE; i += GROUP)
             stage[i] = start + i < n_in ? x[start + i] : (REAL)0;
         barrier(CLK_LOCAL_MEM_FENCE);

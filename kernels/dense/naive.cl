@@ -1,8 +1,7 @@
-// naive: one work-item a neuron, everything from global memory.
+// naive: one work-item per neuron, all operands from global memory.
 //
 // The first study's starting point. Neighbouring work-items read neighbouring rows of
-// A, so that their loads fall `stride` floats apart: a GPU fetches a whole segment for
-// each.
+// A, so that their loads are `stride` values apart and not coalesced.
 //
 // REAL                          float or double
 // ACTIVATION, STEEPNESS, LIMIT  the layer's function (activations.h)
@@ -17,7 +16,7 @@
 //
 // parameters [..]           A [n_out, stride] at `weights`, bias [n_out] at `bias`
 // x          [batch, ldx]   y [batch, ldy]
-// index map: work-item b * across + j, in one dimension: others may end at 65535
+// index map: work-item b * across + j, in one dimension: others may be limited to 65535
 __kernel void naive(__global const REAL *parameters, const int weights,
                     const int stride, const int bias, __global const REAL *x,
                     const int ldx, __global REAL *y, const int ldy, const int n_in,

@@ -1,64 +1,66 @@
 // persistent_mma: a chain of dense layers in one launch over all compute units, for a
 // small batch, on matrix units.
 //
-// A small batch is bound as one sample is: by reading weights, and by waiting between
-// layers. So groups stay from the first layer to the last (persistent.cl), weights are
-// read once for all samples, and are on their way, into registers, while a group waits
-// for values. What is new is that all groups together read the values of a layer many
-// times over. Hence a group's task in a layer is a tile: some rows of blocks, some
-// columns of samples, and, where rows and columns are too few for all groups, a slice
-// of the inputs:
+// A small batch is bound as one sample is, by loading weights and by the latency between
+// layers. So groups stay resident from the first layer to the last (persistent.cl), and
+// weights are loaded once for all samples, and prefetched to registers while a group
+// waits for values. Unlike there, the values of a layer are read many times by all
+// groups together. Hence a group's task in a layer is a tile, some rows of blocks and
+// some columns of samples, and, if rows and columns are too few for all groups, a split-k
+// slice of the inputs:
 //
 //              inputs: blocks of 16                   samples: columns of 8
 //   neurons:   slice 0 | slice 1 | …
-//   row 0      warp 0 1 2 3 | 0 1 2 3 |     x     16 inputs x 8 samples: a piece
+//   row 0      warp 0 1 2 3 | 0 1 2 3 |     x     16 inputs x 8 samples: a fragment
 //   row 1      warp 0 1 2 3 | 0 1 2 3 |
 //
-// The warps of a group divide its slice, so that each block and each piece is wanted by
-// one warp alone and comes straight into its registers. Then warps add their sums in
-// local memory, and groups that share a tile exchange theirs: each adds up those pieces
-// of sums that it `keeps`, always in the same order. A piece is finished by four warps,
-// a value a lane, since all other groups wait for it.
+// The warps of a group divide its slice (slice-k), so that each block and each fragment
+// is loaded by one warp only, straight to its registers. Warps then add their partial
+// sums in local memory, and groups that share a tile exchange theirs: each adds up the
+// fragments that it `reduces`, always in the same order. Four warps finish a fragment, a
+// value per lane, since all other groups wait for it.
 //
-// All that groups hand over, pieces, scales (ll_fragments.h) and sums, are words transposed over,
-// so that 0 means "not there yet" (ll_protocol.h), and what is not there in the end is NaN;
-// launches use two sets of words in turn, and each empties the other one. The first
-// layer's values nobody hands over: each warp makes its pieces of x.
+// Groups publish fragments, scales (ll_fragments.h) and partial sums as complemented
+// words in two alternating sets (ll_protocol.h). The first layer's inputs are not
+// published: each warp packs its fragments of x.
 //
-// All groups must run at the same time; waits are bounded as in ll_protocol.h.
+// All groups must run concurrently; waits are bounded as in ll_protocol.h.
 //
 // WARPS, ROWS, CHUNK, TASKS  as in persistent_mma_tasks.h
-// COLUMNS   tiles of 8 samples of a task; TILES of the batch are a multiple of it
-// TOGETHER  of a task's sums, pieces that warps add at a time
-// SLICES    that share a tile, at most
-// PIECES    words' pieces of a set, and PARTS pieces of sums after them
-// MAX_POLLS  looks at a word before the timeout
-// FUNCTIONS as in functions.h; REAL (float) as in activations.h
+// COLUMNS    tiles of 8 samples of a task; TILES of the batch are a multiple of it
+// REDUCED    fragments of a task's partial sums that warps add at a time
+// SLICES     slices of a tile, at most
+// FRAGMENTS  fragments of values in a set of words, followed by EXCHANGED_FRAGMENTS
+//            fragments of partial sums
+// MAX_POLLS  polls of a word before the timeout
+// FUNCTIONS  as in functions.h; REAL (float) as in activations.h
 // SPLITS (2), PTX  as in fp16_split.h
 #define WIDTH 1
 #include "include/activations.h"
 #include "include/functions.h"
 #include "tensor_core/fragments.h"
-#define BACKOFF_NS 20  // leaves the way to a unit to those of its warps that tell values
+#define BACKOFF_NS 20  // leaves bandwidth to warps of the compute unit that publish
 #include "sync/ll_protocol.h"
 #include "sync/ll_fragments.h"
 #include "dense/persistent_mma_tasks.h"
-#if !defined(COLUMNS) || !defined(TILES) || !defined(TOGETHER) || !defined(SLICES) \
-    || !defined(PIECES) || !defined(PARTS) || !defined(MAX_POLLS)
-#error "persistent_mma.cl needs COLUMNS, TILES, TOGETHER, SLICES, PIECES, PARTS and \
-MAX_POLLS"
+#if !defined(COLUMNS) || !defined(TILES) || !defined(REDUCED) || !defined(SLICES) \
+    || !defined(FRAGMENTS) || !defined(EXCHANGED_FRAGMENTS) || !defined(MAX_POLLS)
+#error "persistent_mma.cl needs COLUMNS, TILES, REDUCED, SLICES, FRAGMENTS, \
+EXCHANGED_FRAGMENTS and MAX_POLLS"
 #endif
 #define GROUP (WARPS * WARP)
-#define SCALES ((PIECES + PARTS) * PIECE)       // where a set's scales start
-#define SET (SCALES + PIECES * PIECE_SAMPLES)   // words of a set
-#define SUMS (ROWS * COLUMNS)                   // a task's pieces of sums, at most
-#define RUNS ((4 * SUMS + WARPS - 1) / WARPS)   // quarters that a warp finishes
-#define FEW (SUMS <= 4)                         // registers have room for more
-#define APART FEW                               // low products' sums apart
-#define SPARE (PTX < 80)  // PoCL 3.0 shares arrays of one row among work-items
+// Of a set of words: the offset of its scales, and its size.
+#define SCALES ((FRAGMENTS + EXCHANGED_FRAGMENTS) * FRAGMENT)
+#define SET (SCALES + FRAGMENTS * FRAGMENT_SAMPLES)
+// Of a task, at most: fragments of outputs, and quarters that a warp finishes.
+#define TASK_FRAGMENTS (ROWS * COLUMNS)
+#define WARP_QUARTERS ((4 * TASK_FRAGMENTS + WARPS - 1) / WARPS)
+#define SMALL_TASK (TASK_FRAGMENTS <= 4)        // leaves registers free
+#define LOW_ACCUMULATORS SMALL_TASK             // separate ones for the low products
+#define POCL_PAD (PTX < 80)  // PoCL 3.0 shares arrays of one row among work-items
 
-// A warp finishes quarters of a task's pieces, a value a lane: of this neuron of the
-// layer, and this sample of the batch.
+// A warp finishes quarters of a task's fragments, a value per lane: its neuron of the
+// layer and its sample of the batch.
 inline int neuron_of(__local const Task *task, const int quarter)
 {
     return task->neuron + quarter / 4 / COLUMNS * BLOCK
@@ -66,34 +68,36 @@ inline int neuron_of(__local const Task *task, const int quarter)
 }
 inline int sample_of(__local const Task *task, const int quarter)
 {
-    return (task->column + quarter / 4 % COLUMNS) * PIECE_SAMPLES
+    return (task->column + quarter / 4 % COLUMNS) * FRAGMENT_SAMPLES
            + sample_in(quarter % 4, get_local_id(0) % WARP);
 }
 
-// What it takes.
+// A lane's output in a quarter.
 typedef struct {
-    int out;                    // the piece of the outputs
-    bool has, keeps, tells;     // the task has it; the group finishes it; hands it over
+    int out;                    // its fragment among the layer's outputs
+    bool exists, reduces;       // the task has it; this group reduces it
+    bool publishes;             // and publishes it
     float factor, bias;
-} Own;
-inline Own own_of(__local const Task *task, const int quarter,
-                  __global const float *inverse, __global const float *parameters)
+} Output;
+inline Output output_of(__local const Task *task, const int quarter,
+                        __global const float *inverse,
+                        __global const float *parameters)
 {
-    const int piece = quarter / 4, row = piece / COLUMNS;
+    const int fragment = quarter / 4, row = fragment / COLUMNS;
     const int neuron = neuron_of(task, quarter);
-    Own own;
-    own.out = task->out + row * TILES + piece % COLUMNS;
-    own.has = piece < task->rows * COLUMNS;
-    own.keeps = own.has && (task->keeps >> piece & 1);
-    own.tells = own.keeps && task->neuron / BLOCK + row < task->next;
-    const bool live = own.keeps && neuron < task->n_out;
-    own.factor = live ? inverse[task->inverse + neuron] : 0.0f;
-    own.bias = live && task->bias >= 0 ? parameters[task->bias + neuron] : 0.0f;
-    return own;
+    Output found;
+    found.out = task->out + row * TILES + fragment % COLUMNS;
+    found.exists = fragment < task->rows * COLUMNS;
+    found.reduces = found.exists && (task->reduces >> fragment & 1);
+    found.publishes = found.reduces && task->neuron / BLOCK + row < task->next;
+    const bool live = found.reduces && neuron < task->n_out;
+    found.factor = live ? inverse[task->inverse + neuron] : 0.0f;
+    found.bias = live && task->bias >= 0 ? parameters[task->bias + neuron] : 0.0f;
+    return found;
 }
 
-// Values k, k + 1, k + 8 and k + 9 of a sample of x, of the first n_in, or zeros.
-inline float4 four_of(__global const float *x, const int ldx, const int sample,
+// Values k, k + 1, k + 8 and k + 9 of a sample of x; zeros beyond the batch and n_in.
+inline float4 load_inputs(__global const float *x, const int ldx, const int sample,
                       const int batch, const int k, const int n_in)
 {
     __global const float *from = x + (size_t)sample * ldx + k;
@@ -106,10 +110,10 @@ inline float4 four_of(__global const float *x, const int ldx, const int sample,
 //
 // weights    packed layers (fp16_split.h): row blocks, blocks of terms; inverse: scales
 // parameters the biases
-// words      [2][SET], 0 at first
-// launches   [groups] the number of each group's launches so far, 0 at first
-// schedule   [groups][TASKS] tasks in the order of their layers; no blocks: none
-// timeout      set where a wait hit its bound
+// words      [2][SET], double-buffered; initially 0
+// launches   [groups] number of each group's launches so far; initially 0
+// schedule   [groups][TASKS] tasks in the order of their layers; no blocks: no task
+// timeout    set when a wait reaches its bound
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void persistent_mma(__global const uint4 *weights, __global const float *inverse,
                     __global const float *parameters, __global const float *x,
@@ -123,38 +127,38 @@ void persistent_mma(__global const uint4 *weights, __global const float *inverse
 #else
     __local float exchange[GROUP];
 #endif
-    __local float4 shared[2 * WARPS * TOGETHER * WARP];
+    __local float4 shared[2 * WARPS * REDUCED * WARP];
     const int id = get_local_id(0), warp = id / WARP, lane = id % WARP;
     const int group = get_group_id(0), groups = get_num_groups(0);
     for (int i = id; i < TASKS * TASK_INTS; i += GROUP)
         ((__local int *)tasks)[i] = schedule[group * TASKS * TASK_INTS + i];
     barrier(CLK_LOCAL_MEM_FENCE);
     const uint launch = launches[group];
-    // Words of this launch, and those of the next one, which are to be empty then.
+    // The words of this launch, and those of the next one, which this one clears.
     __global uint *now = words + (launch & 1) * SET;
     __global uint *then = words + (~launch & 1) * SET;
-    int patience = MAX_POLLS, turn = 0;
+    int polls_left = MAX_POLLS, buffer = 0;
 #if PTX >= 80
-    uint4 held[CHUNK][ROWS][SPLITS];
+    uint4 loaded[CHUNK][ROWS][SPLITS];
     Stream stream = {weights, 0, 0, 0, 0};
-    enter(&stream, tasks, weights);
-    FETCH(held, stream, tasks, weights)
+    next_task(&stream, tasks, weights);
+    LOAD_BLOCKS(loaded, stream, tasks, weights)
 #endif
     for (int n = 0; n < TASKS && tasks[n].blocks > 0; ++n) {
         __local const Task *task = tasks + n;
-        const int2 part = part_of(task, warp) + task->first;
+        const int2 share = share_of(task, warp) + task->first;
         const int slices = task->slices, slice = task->slice;
         const int next = task->next, function = task->function;
         const bool out_scaled = task->out_scaled;
         const int values = task->values;
-        const bool scaled = task->scaled, given = values < 0;
-        // Bounded values were all scaled alike. (Used where nobody waits for factors.)
+        const bool scaled = task->scaled, from_x = values < 0;
+        // Bounded values share one scale. (Applied off the critical path.)
         const float unscaled = scaled ? 1.0f : scales_of(BOUND).s1;
-        __global const uint4 *pieces = (__global const uint4 *)now + values * WARP;
-        volatile __global const uint *scales = now + SCALES + values * PIECE_SAMPLES;
-        float sums[ROWS][COLUMNS + SPARE][4];
-#if APART
-        float low_sums[ROWS][COLUMNS + SPARE][4];
+        __global const uint4 *fragments = (__global const uint4 *)now + values * WARP;
+        volatile __global const uint *scales = now + SCALES + values * FRAGMENT_SAMPLES;
+        float sums[ROWS][COLUMNS + POCL_PAD][4];
+#if LOW_ACCUMULATORS
+        float low_sums[ROWS][COLUMNS + POCL_PAD][4];
 #endif
 UNROLLED
         for (int i = 0; i < ROWS; ++i)
@@ -163,91 +167,94 @@ UNROLLED
 UNROLLED
                 for (int e = 0; e < 4; ++e) {
                     sums[i][j][e] = 0;
-#if APART
+#if LOW_ACCUMULATORS
                     low_sums[i][j][e] = 0;
 #endif
                 }
-        Own own[RUNS + SPARE];  // of each run
+        Output outputs[WARP_QUARTERS + POCL_PAD];
 #define QUARTER(r) (warp + (r) * WARPS)
-#define FIND_OWN()                                                                     \
-    UNROLLED                                                                           \
-    for (int r = 0; r < RUNS; ++r)                                                     \
-        own[r] = own_of(task, QUARTER(r), inverse, parameters);
+#define FIND_OUTPUTS()                                                                \
+    UNROLLED                                                                          \
+    for (int r = 0; r < WARP_QUARTERS; ++r)                                           \
+        outputs[r] = output_of(task, QUARTER(r), inverse, parameters);
 #if PTX >= 80
-        // A step: CHUNK blocks of inputs from k on, and their pieces of all columns.
-#define PLACE(k, d, j) ((((k) + (d)) * TILES + (j)) * WARP + lane)
-#define EACH_PIECE(statement)                                                          \
-    UNROLLED                                                                           \
-    for (int d = 0; d < CHUNK; ++d)                                                    \
-        UNROLLED                                                                       \
-        for (int j = 0; j < COLUMNS; ++j) {                                            \
-            statement;                                                                 \
+        // A step: CHUNK blocks of inputs from k on, and their fragments of all columns.
+#define FRAGMENT_VECTOR(k, d, j) ((((k) + (d)) * TILES + (j)) * WARP + lane)
+#define EACH_FRAGMENT(statement)                                                      \
+    UNROLLED                                                                          \
+    for (int d = 0; d < CHUNK; ++d)                                                   \
+        UNROLLED                                                                      \
+        for (int j = 0; j < COLUMNS; ++j) {                                           \
+            statement;                                                                \
         }
-        // Ask for a step's pieces, each of them if it is there, or for x's values.
-#define ASK(k)                                                                         \
-    if (given) {                                                                       \
-        EACH_PIECE(found[d][j] = as_uint4(four_of(                                     \
-            x, ldx, (task->column + j) * 8 + lane / 4, batch,                          \
-            ((k) + d) * BLOCK + lane % 4 * 2, (k) + d < part.s1 ? n_in : 0)))          \
-    } else {                                                                           \
-        EACH_PIECE(found[d][j] = (uint4)(~0u); if ((k) + d < part.s1)                  \
-            found[d][j] = poll(pieces + PLACE(k, d, j)))                               \
+        // Issue the first poll of a step's fragments, or load x.
+#define LOAD_FRAGMENTS(k)                                                             \
+    if (from_x) {                                                                     \
+        EACH_FRAGMENT(found[d][j] = as_uint4(load_inputs(                             \
+            x, ldx, (task->column + j) * 8 + lane / 4, batch,                         \
+            ((k) + d) * BLOCK + lane % 4 * 2, (k) + d < share.s1 ? n_in : 0)))        \
+    } else {                                                                          \
+        EACH_FRAGMENT(found[d][j] = (uint4)(~0u); if ((k) + d < share.s1)             \
+            found[d][j] = poll(fragments + FRAGMENT_VECTOR(k, d, j)))                 \
     }
         uint4 found[CHUNK][COLUMNS];
-        ASK(part.s0)
-#if FEW
-        FIND_OWN()
+        LOAD_FRAGMENTS(share.s0)
+#if SMALL_TASK
+        FIND_OUTPUTS()
 #endif
-        for (int k = part.s0; k < part.s1; k += CHUNK) {
+        for (int k = share.s0; k < share.s1; k += CHUNK) {
             float scale[CHUNK][COLUMNS];    // of this lane's sample g
-            EACH_PIECE(scale[d][j] = 1)
-            if (given) {
-                EACH_PIECE(found[d][j] = words_of(as_float4(found[d][j]), &scale[d][j]))
+            EACH_FRAGMENT(scale[d][j] = 1)
+            if (from_x) {
+                EACH_FRAGMENT(
+                    found[d][j] = pack_fragment(as_float4(found[d][j]), &scale[d][j]))
             } else for (;;) {
-                bool there = true;
+                bool valid = true;
 UNROLLED
                 for (int d = 0; d < CHUNK; ++d)
 UNROLLED
                     for (int j = 0; j < COLUMNS; ++j) {
-                        there = there && all_valid(found[d][j]);
-                        if (scaled && k + d < part.s1) {
+                        valid = valid && all_valid(found[d][j]);
+                        if (scaled && k + d < share.s1) {
                             const uint word = scales[((k + d) * TILES + j) * 8
                                                      + lane / 4];
-                            there = there && word;
+                            valid = valid && word;
                             scale[d][j] = as_float(~word);
                         }
                     }
-                if (vote_all(there)) break;
-                if (--patience < 0) {
+                if (vote_all(valid)) break;
+                if (--polls_left < 0) {
                     *timeout = 1;
                     break;
                 }
                 backoff();
-                EACH_PIECE(
-                    found[d][j] = poll_again(pieces + PLACE(k, d, j), found[d][j]))
+                EACH_FRAGMENT(
+                    found[d][j] =
+                        poll_again(fragments + FRAGMENT_VECTOR(k, d, j), found[d][j]))
             }
-            // The units cut off what they add up; so they only add a block of products
-            // of high halves, and float32 adds those. The others lose 2^11 times less.
-#define ADD_PRODUCTS(SCALED)                                                           \
-    EACH_PIECE(                                                                        \
-        const uint4 piece = ~found[d][j];                                              \
-        const float2 by = SCALED ? of_samples(scale[d][j]) : (float2)(1.0f);           \
-        UNROLLED                                                                       \
-        for (int i = 0; i < ROWS; ++i) {                                               \
-            float high[4] = {0};                                                       \
-            float low[4] = {0};                                                        \
-            float *lows = SCALED || !APART ? low : LOW_SUMS(i, j);                     \
-            multiply_add(high, held[d][i][0], piece, 0);                               \
-            multiply_add(lows, held[d][i][0], piece, 1);                               \
-            multiply_add(lows, held[d][i][1], piece, 0);                               \
-            UNROLLED                                                                   \
-            for (int e = 0; e < 4; ++e) {                                              \
-                const float both = fma(low[e], 1 / LOW_SCALE, high[e]);                      \
-                if (SCALED) sums[i][j][e] += (e % 2 ? by.s1 : by.s0) * both;           \
-                else sums[i][j][e] += APART ? high[e] : both;                          \
-            }                                                                          \
+            // Matrix units truncate their sums. So they add the products of one block of
+            // high splits only, and float32 adds those; the errors of products with low
+            // splits are 2^11 times smaller.
+#define ADD_PRODUCTS(SCALED)                                                          \
+    EACH_FRAGMENT(                                                                    \
+        const uint4 fragment = ~found[d][j];                                          \
+        const float2 by = SCALED ? shuffle_samples(scale[d][j]) : (float2)(1.0f);     \
+        UNROLLED                                                                      \
+        for (int i = 0; i < ROWS; ++i) {                                              \
+            float high[4] = {0};                                                      \
+            float low[4] = {0};                                                       \
+            float *lows = SCALED || !LOW_ACCUMULATORS ? low : LOW_SUMS(i, j);         \
+            multiply_add(high, loaded[d][i][0], fragment, 0);                         \
+            multiply_add(lows, loaded[d][i][0], fragment, 1);                         \
+            multiply_add(lows, loaded[d][i][1], fragment, 0);                         \
+            UNROLLED                                                                  \
+            for (int e = 0; e < 4; ++e) {                                             \
+                const float both = fma(low[e], 1 / LOW_SCALE, high[e]);               \
+                if (SCALED) sums[i][j][e] += (e % 2 ? by.s1 : by.s0) * both;          \
+                else sums[i][j][e] += LOW_ACCUMULATORS ? high[e] : both;              \
+            }                                                                         \
         })
-#if APART
+#if LOW_ACCUMULATORS
 #define LOW_SUMS(i, j) low_sums[i][j]
 #else
 #define LOW_SUMS(i, j) low
@@ -257,49 +264,51 @@ UNROLLED
             } else {
                 ADD_PRODUCTS(false)
             }
-            if (k + CHUNK < part.s1) {
-                ASK(k + CHUNK)
-                FETCH(held, stream, tasks, weights)
+            if (k + CHUNK < share.s1) {
+                LOAD_FRAGMENTS(k + CHUNK)
+                LOAD_BLOCKS(loaded, stream, tasks, weights)
             }
         }
-#if APART
+#if LOW_ACCUMULATORS
 UNROLLED
         for (int i = 0; i < ROWS; ++i)
 UNROLLED
             for (int j = 0; j < COLUMNS; ++j)
 UNROLLED
                 for (int e = 0; e < 4; ++e)
-                    sums[i][j][e] = fma(low_sums[i][j][e], 1 / LOW_SCALE, sums[i][j][e]);
+                    sums[i][j][e] =
+                        fma(low_sums[i][j][e], 1 / LOW_SCALE, sums[i][j][e]);
 #endif
 #else
-        FIND_OWN()
-        for (int k = part.s0; k < part.s1; ++k)
+        FIND_OUTPUTS()
+        for (int k = share.s0; k < share.s1; ++k)
             for (int j = 0; j < COLUMNS; ++j) {
-                __global const uint4 *piece = pieces + (k * TILES + j) * WARP;
+                __global const uint4 *fragment = fragments + (k * TILES + j) * WARP;
                 volatile __global const uint *both = scales + (k * TILES + j) * 8
                                                      + lane % 4 * 2;
-                bool there = given;
-                while (!there) {
-                    there = !scaled || (both[0] && both[1]);
+                bool valid = from_x;
+                while (!valid) {
+                    valid = !scaled || (both[0] && both[1]);
                     for (int i = 0; i < WARP; ++i)
-                        there = there && all_valid(poll(piece + i));
-                    if (!there && --patience < 0) {
+                        valid = valid && all_valid(poll(fragment + i));
+                    if (!valid && --polls_left < 0) {
                         *timeout = 1;
                         break;
                     }
                 }
                 for (int i = 0; i < task->rows; ++i) {
                     __global const uint4 *block =
-                        weights + ((size_t)task->weights + i * task->pitch + k
-                                   - task->first) * BOTH;
+                        weights + ((size_t)task->weights + i * task->stride + k
+                                   - task->first) * BLOCK_VECTORS;
                     for (int e = 0; e < 4; ++e)
                         for (int f = 0; f < BLOCK; ++f) {
                             const int neuron = lane / 4 + e / 2 * 8;
                             const int one = lane % 4 * 2 + e % 2, at = k * BLOCK + f;
-                            const int sample = (task->column + j) * PIECE_SAMPLES + one;
+                            const int sample =
+                                (task->column + j) * FRAGMENT_SAMPLES + one;
                             float v = 0;
-                            if (!given)
-                                v = value_at((__global const uint *)piece, one, f)
+                            if (!from_x)
+                                v = value_at((__global const uint *)fragment, one, f)
                                     * (scaled ? as_float(~both[e % 2]) : 1.0f);
                             else if (sample < batch && at < n_in)
                                 v = x[(size_t)sample * ldx + at];
@@ -308,73 +317,74 @@ UNROLLED
                 }
             }
 #endif
-#if PTX >= 80 && !FEW
-        FIND_OWN()
+#if PTX >= 80 && !SMALL_TASK
+        FIND_OUTPUTS()
 #endif
-        // Add up the warps' sums, as many pieces at a time as local memory holds twice.
-        float sum[RUNS + SPARE];
+        // Add up the warps' partial sums, REDUCED fragments at a time, double-buffered.
+        float sum[WARP_QUARTERS + POCL_PAD];
 UNROLLED
-        for (int r = 0; r < RUNS; ++r) sum[r] = 0;
+        for (int r = 0; r < WARP_QUARTERS; ++r) sum[r] = 0;
 UNROLLED
-        for (int p = 0; p < SUMS; p += TOGETHER) {
+        for (int p = 0; p < TASK_FRAGMENTS; p += REDUCED) {
 #if PTX >= 80
             if (p >= task->rows * COLUMNS) continue;
 #endif
-            __local float4 *all = shared + turn * WARPS * TOGETHER * WARP;
-            turn ^= 1;
+            __local float4 *all = shared + buffer * WARPS * REDUCED * WARP;
+            buffer ^= 1;
 UNROLLED
-            for (int f = 0; f < TOGETHER; ++f)
-                if (p + f < SUMS) {
+            for (int f = 0; f < REDUCED; ++f)
+                if (p + f < TASK_FRAGMENTS) {
                     const float *four = sums[(p + f) / COLUMNS][(p + f) % COLUMNS];
-                    all[(warp * TOGETHER + f) * WARP + place_of_sums(lane)] =
+                    all[(warp * REDUCED + f) * WARP + accumulator_slot(lane)] =
                         (float4)(four[0], four[1], four[2], four[3]);
                 }
             barrier(CLK_LOCAL_MEM_FENCE);
 UNROLLED
-            for (int r = 0; r < RUNS; ++r) {
+            for (int r = 0; r < WARP_QUARTERS; ++r) {
                 const int quarter = QUARTER(r) - 4 * p;
-                if (own[r].has && 0 <= quarter && quarter < 4 * TOGETHER)
+                if (outputs[r].exists && 0 <= quarter && quarter < 4 * REDUCED)
 UNROLLED
                     for (int w = 0; w < WARPS; ++w)
-                        sum[r] += ((__local float *)all)[w * TOGETHER * PIECE
+                        sum[r] += ((__local float *)all)[w * REDUCED * FRAGMENT
                                                          + quarter * WARP + lane];
             }
         }
         if (slices > 1) {
-            // Where the sums of a quarter are exchanged.
-#define EXCHANGED(r, q)                                                                \
-    ((task->sums + QUARTER(r) / 4 * slices + (q)) * PIECE + QUARTER(r) % 4 * WARP      \
+            // Word of slice q's partial sum of quarter r.
+#define EXCHANGED(r, q)                                                               \
+    ((task->sums + QUARTER(r) / 4 * slices + (q)) * FRAGMENT + QUARTER(r) % 4 * WARP  \
      + lane)
 UNROLLED
-            for (int r = 0; r < RUNS; ++r)
-                if (own[r].has && !own[r].keeps)
-                    publish(now + EXCHANGED(r, slice), then + EXCHANGED(r, slice), sum[r]);
-            uint word[RUNS][SLICES + SPARE];
+            for (int r = 0; r < WARP_QUARTERS; ++r)
+                if (outputs[r].exists && !outputs[r].reduces)
+                    publish(now + EXCHANGED(r, slice), then + EXCHANGED(r, slice),
+                            sum[r]);
+            uint word[WARP_QUARTERS][SLICES + POCL_PAD];
 UNROLLED
-            for (int r = 0; r < RUNS; ++r)
+            for (int r = 0; r < WARP_QUARTERS; ++r)
 UNROLLED
                 for (int q = 0; q < SLICES; ++q)
-                    word[r][q] = own[r].keeps && q < slices && q != slice
+                    word[r][q] = outputs[r].reduces && q < slices && q != slice
                                      ? 0 : max(~as_uint(sum[r]), 1u);
             for (;;) {
 UNROLLED
-                for (int r = 0; r < RUNS; ++r)
+                for (int r = 0; r < WARP_QUARTERS; ++r)
 UNROLLED
                     for (int q = 0; q < SLICES; ++q)
                         word[r][q] = poll_word(now + EXCHANGED(r, q), word[r][q]);
-                bool there = true;
+                bool valid = true;
 UNROLLED
-                for (int r = 0; r < RUNS; ++r)
+                for (int r = 0; r < WARP_QUARTERS; ++r)
 UNROLLED
-                    for (int q = 0; q < SLICES; ++q) there = there && word[r][q];
-                if (there) break;
-                if (--patience < 0) {
+                    for (int q = 0; q < SLICES; ++q) valid = valid && word[r][q];
+                if (valid) break;
+                if (--polls_left < 0) {
                     *timeout = 1;
                     break;
                 }
             }
 UNROLLED
-            for (int r = 0; r < RUNS; ++r) {
+            for (int r = 0; r < WARP_QUARTERS; ++r) {
                 sum[r] = 0;
 UNROLLED
                 for (int q = 0; q < SLICES; ++q)
@@ -382,16 +392,16 @@ UNROLLED
             }
         }
 UNROLLED
-        for (int r = 0; r < RUNS; ++r) {
+        for (int r = 0; r < WARP_QUARTERS; ++r) {
 #if PTX >= 80
-            if (!own[r].keeps) continue;
+            if (!outputs[r].reduces) continue;
 #endif
             const float v = activate_as(
-                function, sum[r] * (own[r].factor * unscaled) + own[r].bias);
+                function, sum[r] * (outputs[r].factor * unscaled) + outputs[r].bias);
             if (next) {
-                publish_fragment(v, own[r].out, QUARTER(r) % 4, out_scaled, own[r].tells, SCALES,
-                        now, then, exchange);
-            } else if (own[r].keeps) {
+                publish_fragment(v, outputs[r].out, QUARTER(r) % 4, out_scaled,
+                                 outputs[r].publishes, SCALES, now, then, exchange);
+            } else if (outputs[r].reduces) {
                 const int neuron = neuron_of(task, QUARTER(r));
                 const int sample = sample_of(task, QUARTER(r));
                 if (sample < batch && neuron < task->n_out)
@@ -399,8 +409,8 @@ UNROLLED
             }
         }
 #if PTX >= 80
-        // Others wait for the sums: so the next weights are asked for after them.
-        if (part.s0 < part.s1) FETCH(held, stream, tasks, weights)
+        // Prefetch the next weights after publishing: other groups wait for the values.
+        if (share.s0 < share.s1) LOAD_BLOCKS(loaded, stream, tasks, weights)
 #endif
     }
     if (id == 0) launches[group] = launch + 1;

@@ -1,48 +1,49 @@
 // persistent_ring: a chain of dense layers in one launch over all compute units, one
 // sample, weights by bulk copies.
 //
-// As in persistent.cl, groups stay from the first layer to the last, and values pass
-// from group to group as words. What is new is how weights come. A group's rows of a
-// layer follow each other in memory; one work-item, of a warp of its own, copies them
-// through all layers, PIECE rows at a time, into a ring of SLOTS in local memory (bulk_copy.h):
+// As in persistent.cl, groups stay resident from the first layer to the last and publish
+// values as words. The weights take another way: a group's rows of a layer are
+// contiguous, and a producer, one work-item of a warp of its own, copies them through
+// all layers, COPY_ROWS rows at a time, to a ring of SLOTS in local memory
+// (bulk_copy.h):
 //
-//   ring:       | arrived | arrived | on its way | on its way | free |
+//   ring:       | full | full | in flight | in flight | empty |
 //                    v
 //   registers:  ROWS rows; work-item i of GROUP holds vectors i, i + GROUP … of each
 //
-// so that memory is not idle while values are waited for: the ring fills up, and ROWS
-// rows of the next layer lie in registers already. But no more than FLIGHT slots are on
-// their way at once: memory serves in turn, and a look at words behind more weights
-// than keep it busy would come late.
+// So memory is not idle while groups wait for values: the ring fills up, and ROWS rows
+// of the next layer are in registers already. At most IN_FLIGHT slots are in flight:
+// memory serves requests in order, and a poll behind more weights would come late.
 //
-// A work-item looks for its own vectors of the layer's values, and keeps them in
-// registers for all rows. Its sums of ROWS rows are first added to those of neighbours,
-// HALVINGS times by halves of the rows,
+// A work-item polls its vectors of the layer's inputs and holds them in registers for
+// all rows. Partial sums of ROWS rows are first reduced within a warp by HALVINGS steps
+// of recursive halving,
 //
 //   rows        work-items    0         1         2         3
-//   0 1 2 3     own sums      a a a a   b b b b   c c c c   d d d d
+//   0 1 2 3     partial sums  a a a a   b b b b   c c c c   d d d d
 //   half        with i ^ 1    ab ab     ab ab     cd cd     cd cd       rows 0 1 | 2 3
 //   a quarter   with i ^ 2    abcd      abcd      abcd      abcd        row 0|2|1|3
 //
-// then, through local memory, by HOLDERS work-items a row.
+// then, through local memory, by REDUCERS work-items per row.
 //
-// A layer's rows are dealt in GROUPS shares of as many, more or less one; a group takes
-// another share in each layer, so that it gets as many rows as others in the end.
+// A layer's rows are divided into GROUPS shares of equal size, give or take one; a group
+// has another share in each layer, which balances the rows of all groups.
 //
-// GROUP   work-items that compute; GROUPS of them, all running at the same time
-// SLOTS   of the ring, of SLOT vectors: PIECE rows of the widest layer
-// FLIGHT  slots on their way at once
-// ROWS    rows in registers: a power of two, whole pieces
-// VECTORS of a row that a work-item holds, at most
-// MOST    rows of a share at most, in whole ROWS
-// HALVINGS  of the rows: 0 up to the logarithm of ROWS
-// HOLDERS   work-items that add up a row's sums: a power of two, at most 8
-// KEEP    percent of the weights that are to stay in the last cache between launches
-// WORDS   {n, …} where the words of each layer's inputs start; the first has none
-// IN_ALL  words of a set
+// GROUP      consumer work-items; GROUPS groups, all running concurrently
+// SLOTS      slots of the ring, of SLOT vectors each: COPY_ROWS rows of the widest layer
+// COPY_ROWS  rows of a bulk copy
+// IN_FLIGHT  slots in flight at once
+// ROWS       rows in registers: a power of two, a multiple of COPY_ROWS
+// VECTORS    vectors of a row that a work-item holds, at most
+// MAX_SHARE  rows of a share at most, in whole ROWS
+// HALVINGS   0 up to the logarithm of ROWS
+// REDUCERS   work-items that reduce a row's partial sums: a power of two, at most 8
+// L2_PERCENT percent of the weights to keep in the L2 cache between launches
+// WORDS      {n, …} offsets of the words of each layer's inputs; the first layer has none
+// IN_ALL     words of a set
 // LAYERS, N_OUT, STRIDE, WEIGHTS, BIAS, FUNCTION, FUNCTIONS  as in chain.h
 // MAX_POLLS, BACKOFF_NS, PTX  as in ll_protocol.h and bulk_copy.h
-// REAL    float
+// REAL       float
 #define WIDTH 1
 #include "include/activations.h"
 #include "dense/chain.h"
@@ -52,87 +53,88 @@
 #include "tensor_core/bulk_copy.h"
 #include "include/warp.h"
 #if !defined(GROUP) || !defined(GROUPS) || !defined(SLOTS) || !defined(SLOT) \
-    || !defined(PIECE) || !defined(FLIGHT) || !defined(ROWS) || !defined(VECTORS) \
-    || !defined(MOST) || !defined(HALVINGS) || !defined(HOLDERS) \
-    || !defined(KEEP) || !defined(WORDS) || !defined(IN_ALL)
-#error "persistent_ring.cl needs GROUP, GROUPS, SLOTS, SLOT, PIECE, FLIGHT, ROWS, \
-VECTORS, MOST, HALVINGS, HOLDERS, KEEP, WORDS and IN_ALL"
+    || !defined(COPY_ROWS) || !defined(IN_FLIGHT) || !defined(ROWS) || !defined(VECTORS) \
+    || !defined(MAX_SHARE) || !defined(HALVINGS) || !defined(REDUCERS) \
+    || !defined(L2_PERCENT) || !defined(WORDS) || !defined(IN_ALL)
+#error "persistent_ring.cl needs GROUP, GROUPS, SLOTS, SLOT, COPY_ROWS, IN_FLIGHT, ROWS, \
+VECTORS, MAX_SHARE, HALVINGS, REDUCERS, L2_PERCENT, WORDS and IN_ALL"
 #endif
 #define WARPS (GROUP / WARP)
-#define SUMS (GROUP >> HALVINGS)  // of a row, in local memory
+#define ROW_PARTIALS (GROUP >> HALVINGS)  // partial sums of a row in local memory
 
 __constant int words_of[LAYERS] = WORDS;
 
-// Of those that compute.
+// A barrier of the consumers.
 inline void group_barrier(void)
 {
     asm volatile("bar.sync 1, %0;" :: "n"(GROUP) : "memory");
 }
 
-// Rows of a layer.
+// A group's rows of a layer.
 typedef struct {
     int first, past;
 } Share;
 
 inline Share share_of(const int group, const int layer)
 {
-    const int turn = (group + layer) % GROUPS, n = n_out_of[layer];
-    const Share share = {turn * n / GROUPS, (turn + 1) * n / GROUPS};
+    const int index = (group + layer) % GROUPS, n = n_out_of[layer];
+    const Share share = {index * n / GROUPS, (index + 1) * n / GROUPS};
     return share;
 }
 
-// A slot of the ring, and the phase of its flags that ends with its being used.
+// A slot of the ring and the phase of its mbarriers to wait for.
 typedef struct {
     int slot;
     uint phase;
-} Place;
+} RingSlot;
 
-inline Place after(const Place place)
+inline RingSlot next_slot(const RingSlot at)
 {
-    const Place next = {place.slot + 1, place.phase}, first = {0, place.phase ^ 1};
+    const RingSlot next = {at.slot + 1, at.phase}, first = {0, at.phase ^ 1};
     return next.slot < SLOTS ? next : first;
 }
 
-// Copy a group's weights into the ring, through all layers.
-inline void copy_weights(__local float4 *slots, __local Mbarrier *full, __local Mbarrier *empty,
-                         __global const float *parameters, const int group)
+// The producer: copy a group's weights of all layers to the ring.
+inline void copy_weights(__local float4 *slots, __local Mbarrier *full,
+                         __local Mbarrier *empty, __global const float *parameters,
+                         const int group)
 {
-    const ulong policy = create_l2_policy(KEEP);
-    Place to = {0, 1};  // no flag is in the phase before the first: all slots are free
-    Place due = {0, 0};
+    const ulong policy = create_l2_policy(L2_PERCENT);
+    RingSlot to = {0, 1};  // the phase before the first has ended: all slots are empty
+    RingSlot oldest = {0, 0};
     int copies = 0;
     for (int layer = 0; layer < LAYERS; ++layer) {
         const Share share = share_of(group, layer);
         const int stride = stride_of[layer];
-        for (int row = share.first; row < share.past; row += PIECE) {
+        for (int row = share.first; row < share.past; row += COPY_ROWS) {
             mbarrier_wait(empty + to.slot, to.phase);
-            if (copies++ >= FLIGHT) {
-                mbarrier_wait(full + due.slot, due.phase);
-                due = after(due);
+            if (copies++ >= IN_FLIGHT) {
+                mbarrier_wait(full + oldest.slot, oldest.phase);
+                oldest = next_slot(oldest);
             }
             cp_async_bulk(slots + to.slot * SLOT,
-                      parameters + weights_of[layer] + (size_t)row * stride,
-                      min(PIECE, share.past - row) * (stride / 4), full + to.slot,
-                      policy);
-            to = after(to);
+                          parameters + weights_of[layer] + (size_t)row * stride,
+                          min(COPY_ROWS, share.past - row) * (stride / 4), full + to.slot,
+                          policy);
+            to = next_slot(to);
         }
     }
 }
 
-// Look for a work-item's vectors of the values that a layer reads; whether all came.
-inline bool poll_word(float4 *in, __global const uint *words, const int vectors,
-                     const bool patient)
+// Poll a work-item's vectors of a layer's inputs; whether all were published in time.
+inline bool poll_inputs(float4 *in, __global const uint *words, const int vectors,
+                        const bool waits)
 {
     const int id = get_local_id(0);
     __global const uint4 *from = (__global const uint4 *)words + id;
     uint4 found[VECTORS];
-    int left = patient ? MAX_POLLS : 0;
+    int left = waits ? MAX_POLLS : 0;
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
         found[v] = v * GROUP + id < vectors ? (uint4)0 : (uint4)~0u;
     bool all;
     for (;;) {
-        // All looks first, then all waits.
+        // Issue all loads before the first is used.
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
             if (!all_valid(found[v])) found[v] = poll(from + v * GROUP);
@@ -147,36 +149,36 @@ inline bool poll_word(float4 *in, __global const uint *words, const int vectors,
     return all;
 }
 
-// Add up ROWS sums of each work-item with its neighbours', by halves of the rows, into
-// the first of them; the first row that it ends up with.
-inline int halve(float *sums, const int lane)
+// Reduce ROWS partial sums with neighbours by recursive halving, into the first sums;
+// the first row that the work-item ends up with.
+inline int reduce_halving(float *sums, const int lane)
 {
     int first = 0;
 #pragma unroll
     for (int i = 0; i < HALVINGS; ++i) {
-        const int kept = ROWS >> (i + 1);
+        const int half = ROWS >> (i + 1);
         const bool upper = lane >> i & 1;
 #pragma unroll
-        for (int r = 0; r < kept; ++r) {
-            const float own = upper ? sums[r + kept] : sums[r];
-            const float given = upper ? sums[r] : sums[r + kept];
-            sums[r] = own + shuffle_xor(given, 1 << i);
+        for (int r = 0; r < half; ++r) {
+            const float mine = upper ? sums[r + half] : sums[r];
+            const float sent = upper ? sums[r] : sums[r + half];
+            sums[r] = mine + shuffle_xor(sent, 1 << i);
         }
-        first += upper ? kept : 0;
+        first += upper ? half : 0;
     }
     return first;
 }
 
-// Add up what local memory holds of a row; all its HOLDERS have the sum.
-inline float row_sum(const __local float *sums, const int holder)
+// Reduce a row's partial sums in local memory; all its REDUCERS have the sum.
+inline float row_sum(const __local float *sums, const int reducer)
 {
-    const __local float4 *from = (const __local float4 *)sums + holder;
+    const __local float4 *from = (const __local float4 *)sums + reducer;
     float4 all = from[0];
 #pragma unroll
-    for (int i = 1; i < SUMS / 4 / HOLDERS; ++i) all += from[i * HOLDERS];
+    for (int i = 1; i < ROW_PARTIALS / 4 / REDUCERS; ++i) all += from[i * REDUCERS];
     float sum = (all.x + all.y) + (all.z + all.w);
 #pragma unroll
-    for (int distance = HOLDERS / 2; distance > 0; distance /= 2)
+    for (int distance = REDUCERS / 2; distance > 0; distance /= 2)
         sum += shuffle_xor(sum, distance);
     return sum;
 }
@@ -185,9 +187,9 @@ inline float row_sum(const __local float *sums, const int holder)
 //
 // parameters [..]      the flat buffer
 // x [n_in]  y [n_out]  one sample
-// words [2][IN_ALL]    of all values between layers, 0 at first
-// launches [groups]    the number of each group's launches so far, 0 at first
-// timeout                set where a wait hit its bound
+// words [2][IN_ALL]    all values between layers, double-buffered; initially 0
+// launches [groups]    number of each group's launches so far; initially 0
+// timeout              set when a wait reaches its bound
 __kernel __attribute__((reqd_work_group_size(GROUP + WARP, 1, 1)))
 void persistent_ring(__global const float *parameters, __global const float *x,
                      const int n_in, __global float *y, __global uint *words,
@@ -195,10 +197,10 @@ void persistent_ring(__global const float *parameters, __global const float *x,
                      BY_VALUE_PARAMETER)
 {
     __local float4 slots[SLOTS * SLOT] __attribute__((aligned(128)));
-    __local float partial[2][MOST * SUMS] __attribute__((aligned(16)));
+    __local float partial[2][MAX_SHARE * ROW_PARTIALS] __attribute__((aligned(16)));
     __local Mbarrier full[SLOTS], empty[SLOTS];
     const int id = get_local_id(0), lane = id % WARP, group = get_group_id(0);
-    const int own = id / HOLDERS, holder = id % HOLDERS;
+    const int own_row = id / REDUCERS, reducer = id % REDUCERS;  // the row it reduces
     const uint launch = launches[group];
     if (id >= GROUP) {
         if (lane < SLOTS) {
@@ -212,7 +214,7 @@ void persistent_ring(__global const float *parameters, __global const float *x,
         if (id == GROUP) copy_weights(slots, full, empty, parameters, group);
         return;
     }
-    // Words of this launch, and those of the next one, which are to be empty then.
+    // The words of this launch, and those of the next one, which this one clears.
     __global uint *now = words + (launch & 1) * IN_ALL;
     __global uint *then = words + (~launch & 1) * IN_ALL;
     float4 weights[ROWS][VECTORS], in[VECTORS];
@@ -224,42 +226,43 @@ void persistent_ring(__global const float *parameters, __global const float *x,
                          i + 3 < n_in ? INPUT(i + 3) : 0);
     }
     for (int i = group * GROUP + id; i < IN_ALL; i += GROUPS * GROUP) then[i] = 0;
-    Place here = {0, 0};
-    bool patient = true;
+    RingSlot current = {0, 0};
+    bool waits = true;
     for (int layer = 0; layer < LAYERS; ++layer) {
         const Share share = share_of(group, layer);
         const int rows = share.past - share.first, vectors = stride_of[layer] / 4;
         if (rows == 0) continue;
         const bool last = layer == LAYERS - 1;
-        const int place = (last ? 0 : words_of[layer + 1]) + share.first + own;
-        const float bias = bias_of[layer] >= 0 && own < rows
-                               ? parameters[bias_of[layer] + share.first + own] : 0.0f;
-        // The last share's group fills up the last vector.
-        const int told = share.past == n_out_of[layer] ? written_by(layer) - share.first
-                                                       : rows;
+        const int output = (last ? 0 : words_of[layer + 1]) + share.first + own_row;
+        const float bias =
+            bias_of[layer] >= 0 && own_row < rows
+                ? parameters[bias_of[layer] + share.first + own_row] : 0.0f;
+        // The last share's group pads the last vector with zeros.
+        const int published =
+            share.past == n_out_of[layer] ? written_by(layer) - share.first : rows;
         const int function = function_of[layer];
         __local float *row_sums = partial[layer & 1];
         for (int row = 0; row < rows; row += ROWS) {
 #pragma unroll
-            for (int r = 0; r < ROWS; r += PIECE)
+            for (int r = 0; r < ROWS; r += COPY_ROWS)
                 if (row + r < rows) {
-                    mbarrier_wait(full + here.slot, here.phase);
-                    const __local float4 *piece = slots + here.slot * SLOT;
+                    mbarrier_wait(full + current.slot, current.phase);
+                    const __local float4 *copied = slots + current.slot * SLOT;
 #pragma unroll
                     for (int v = 0; v < VECTORS; ++v) {
                         const int at = min(v * GROUP + id, vectors - 1);
 #pragma unroll
-                        for (int i = 0; i < PIECE; ++i)
-                            weights[r + i][v] = piece[i * vectors + at];
+                        for (int i = 0; i < COPY_ROWS; ++i)
+                            weights[r + i][v] = copied[i * vectors + at];
                     }
                     warp_barrier();
-                    if (lane == 0) mbarrier_arrive(empty + here.slot);
-                    here = after(here);
+                    if (lane == 0) mbarrier_arrive(empty + current.slot);
+                    current = next_slot(current);
                 }
             if (row == 0 && layer > 0) {
-                if (!poll_word(in, now + words_of[layer], vectors, patient)) {
+                if (!poll_inputs(in, now + words_of[layer], vectors, waits)) {
                     *timeout = 1;
-                    patient = false;
+                    waits = false;
                 }
                 warp_barrier();
             }
@@ -269,31 +272,32 @@ void persistent_ring(__global const float *parameters, __global const float *x,
                 float sum = 0;
 #pragma unroll
                 for (int v = 0; v < VECTORS; ++v) {
-                    // Past the last vector, which is read again, `in` is 0. (So an
-                    // infinite weight there gives NaN, where others saturate.)
+                    // Past the last vector, which is read again, `in` is 0. (An
+                    // infinite weight there gives NaN; other kernels saturate.)
                     const float4 w = weights[r][v], a = in[v];
                     sum = fma(w.z, a.z, fma(w.w, a.w, sum));
                     sum = fma(w.x, a.x, fma(w.y, a.y, sum));
                 }
                 sums[r] = sum;
             }
-            const int first = row + halve(sums, lane);
+            const int first = row + reduce_halving(sums, lane);
 #pragma unroll
             for (int r = 0; r < ROWS >> HALVINGS; ++r)
-                row_sums[(first + r) * SUMS + (id >> HALVINGS)] = sums[r];
+                row_sums[(first + r) * ROW_PARTIALS + (id >> HALVINGS)] = sums[r];
         }
         group_barrier();
-        // Whole warps go on: their work-items give each other what they have.
-        if (id / WARP * WARP >= told * HOLDERS) continue;
-        const float sum = row_sum(row_sums + min(own, MOST - 1) * SUMS, holder);
+        // Whole warps continue: their work-items shuffle.
+        if (id / WARP * WARP >= published * REDUCERS) continue;
+        const float sum =
+            row_sum(row_sums + min(own_row, MAX_SHARE - 1) * ROW_PARTIALS, reducer);
         float v = activate_as(function, sum + bias);
-        v = own < rows ? v : 0;
-        if (own < told && holder == 0) {
+        v = own_row < rows ? v : 0;
+        if (own_row < published && reducer == 0) {
             if (last) {
-                y[place] = v;
-                ZERO_COPY_STORE(place, v);
+                y[output] = v;
+                ZERO_COPY_STORE(output, v);
             } else {
-                store_word(now + place, v);
+                store_word(now + output, v);
             }
         }
     }

@@ -1,8 +1,8 @@
-// split: several work-items a neuron.
+// split: several work-items per neuron.
 //
-// The first study's optimisation 2. One work-item a neuron leaves a GPU idle where a
-// layer is narrow, and its neighbours' loads fall a row apart; a team of work-items
-// (team.h) reads a row side by side, and there are ITEMS times as many of them.
+// The first study's optimisation 2. One work-item per neuron leaves a GPU idle on narrow
+// layers, and loads of neighbours are a row apart. A team of ITEMS work-items (team.h)
+// reads a row with coalesced loads, and there are ITEMS times as many work-items.
 //
 //   group of GROUP work-items:   | team of neuron j | team of neuron j + 1 | …
 //

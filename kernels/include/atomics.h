@@ -1,12 +1,12 @@
-// Atomic accesses that order the memory accesses around them, for work-items of several
-// groups. OpenCL C's older atomics are relaxed: they order nothing else.
+// Atomic accesses with memory ordering between work-groups. The atomics of OpenCL C 1.2
+// are relaxed: they order no other access.
 //
-// load_acquire   later accesses stay behind it      ) on x86
-// store_release  earlier ones stay before it        ) plain moves
-// load_seq_cst, store_seq_cst, add_seq_cst   both, and all of these have one order
+// load_acquire   later accesses stay after it         ) plain moves
+// store_release  earlier accesses stay before it      ) on x86
+// load_seq_cst, store_seq_cst, add_seq_cst   both, and all of these have a total order
 //
-// Where Clang's atomics of an int are instructions, it has GCC's built-ins. Other
-// compilers have fences: OpenCL C 1.2 promises theirs for a work-group alone.
+// Clang has GCC's built-ins; they are used where atomics of an int are lock-free. Other
+// compilers use fences, which OpenCL C 1.2 guarantees within a work-group only.
 #if defined(__CLANG_ATOMIC_INT_LOCK_FREE) && __CLANG_ATOMIC_INT_LOCK_FREE == 2
 inline int load_acquire(volatile __global int *p)
 {

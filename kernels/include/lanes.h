@@ -1,15 +1,15 @@
-// Whole vectors of numbers, as CPU cores like them.
+// SIMD vectors of CPU cores.
 //
 // LANES    numbers of a vector: 8 of float or 4 of double
-// VECTORS  vectors that are taken together: 1, 2 or 4
-// REAL     float or double; activations.h comes first
+// VECTORS  vectors processed together: 1, 2 or 4
+// REAL     float or double; activations.h is included before
 #if !defined(LANES) || !defined(VECTORS)
 #error "lanes.h needs LANES and VECTORS"
 #endif
 #define VEC JOIN(REAL, LANES)
 typedef VEC __attribute__((aligned(sizeof(REAL)))) VecUnaligned;
 
-// X of each vector's number.
+// X(index) for each vector.
 #if VECTORS == 1
 #define EACH(X) X(0)
 #elif VECTORS == 2

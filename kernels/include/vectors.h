@@ -1,10 +1,10 @@
-// Four values at a time. Rows of dense weights start on a vector and are padded with
-// zeros to whole vectors, so a row is read as vectors to its end.
+// Vectors of four values. Rows of dense weights are aligned to vectors and padded with
+// zeros to whole vectors, so that a row is read as vectors to its end.
 //
-// REAL      float or double (activations.h comes first)
-// X_SPACE   __global or __local: where the other factors are
-// X_PADDED  1: rows of x, too, start on a vector and are padded with zeros
-//           0: not so (a caller's contiguous rows of odd width); values are read singly
+// REAL      float or double (activations.h is included before)
+// X_SPACE   __global or __local: the address space of x
+// X_PADDED  1: rows of x are aligned and padded likewise
+//           0: they are not (a caller's contiguous rows of odd width); scalar loads
 #if !defined(X_SPACE) || !defined(X_PADDED)
 #error "vectors.h needs X_SPACE and X_PADDED"
 #endif

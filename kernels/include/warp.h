@@ -1,16 +1,16 @@
-// What the work-items of a warp give each other without local memory.
+// Warp shuffles and barriers.
 //
 // PTX  as given by the device: from 70 on
 #define WARP 32
 
 #if PTX >= 70
-// They come together; what they have written is seen by the others.
+// A barrier of the warp; orders its memory accesses.
 inline void warp_barrier(void)
 {
     asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
 }
 
-// What the work-item ^ distance has.
+// The value v of work-item ^ distance.
 inline float shuffle_xor(const float v, const int distance)
 {
     float other;

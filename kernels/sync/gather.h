@@ -1,6 +1,6 @@
-// What a group that stays for all layers reads: weights, before they are needed, and
-// the values that other groups tell (ll_protocol.h, which comes first). And how the
-// work-items that read a row together add up what they have.
+// Shared by kernels whose groups stay resident through all layers: prefetched weights,
+// published values (ll_protocol.h, included before) gathered into local memory, and
+// reductions within a team.
 //
 // GROUP  work-items of a group
 // PTX    as given by the device
@@ -9,23 +9,23 @@
 #endif
 #include "include/warp.h"
 
-// A vector of weights, 0 unless it is `there`.
-inline float4 weights_at(__global const float4 *from, const bool there)
+// A vector of weights; zeros unless `valid`.
+inline float4 weights_at(__global const float4 *from, const bool valid)
 {
 #if PTX >= 70
     float4 w = (float4)0;
     // Predicated: a branch would keep loads from being issued together.
-    asm volatile("{.reg .pred there; setp.ne.s32 there, %5, 0;"
-                 "@there ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];}"
+    asm volatile("{.reg .pred valid; setp.ne.s32 valid, %5, 0;"
+                 "@valid ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];}"
                  : "+f"(w.x), "+f"(w.y), "+f"(w.z), "+f"(w.w)
-                 : "l"(from), "r"((int)there));
+                 : "l"(from), "r"((int)valid));
     return w;
 #else
-    return there ? *from : (float4)0;
+    return valid ? *from : (float4)0;
 #endif
 }
 
-// Gather vectors of words, and zeros up to whole steps.
+// Gather published vectors into local memory, with zeros up to whole steps.
 inline void gather(__local float4 *source, __global const uint *words,
                    const int vectors, const int padded, __local int *timed_out,
                    __global int *timeout)
@@ -37,18 +37,18 @@ inline void gather(__local float4 *source, __global const uint *words,
             continue;
         }
         uint4 found = poll(from + v);
-        int left = *timed_out ? 0 : MAX_POLLS;
-        while (!all_valid(found) && --left >= 0) {
+        int polls_left = *timed_out ? 0 : MAX_POLLS;
+        while (!all_valid(found) && --polls_left >= 0) {
             backoff();
             found = poll(from + v);
         }
-        if (left < 0) *timed_out = *timeout = 1;
+        if (polls_left < 0) *timed_out = *timeout = 1;
         source[v] = values_of(found);
     }
 }
 
-// The sum of the values of as many work-items, 1 to 32, for each of them. In plain C it
-// is one.
+// Butterfly reduction over teams of 1 to 32 work-items; all of them have the sum. In
+// plain C a team is one work-item.
 inline float team_sum(float v, const int items)
 {
 #if PTX >= 70

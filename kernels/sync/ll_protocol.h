@@ -1,23 +1,22 @@
-// Values that groups of one launch pass to each other, each as one word in memory that
-// all see.
+// Values that work-groups of one launch publish to each other, one word of global memory
+// each (NCCL's low-latency protocol, which stores a flag beside each value).
 //
-// A word is a value's bits, transposed over, so that 0 means that it is not there yet. A
-// reader looks at the word itself, so that neither a barrier nor a fence stands between
-// two layers (after the low-latency protocol of NVIDIA's NCCL, which sends a flag
-// beside each value). Launches use two sets of words in turn, and each empties the set
-// of the next.
+// A word is the bitwise complement of a value; 0 means "not yet published". A reader
+// polls the word itself, so that neither a barrier nor a fence stands between two layers.
+// Words are double-buffered: launches alternate between two sets, and each launch clears
+// the set of the next one.
 //
-// All groups must run at the same time. Every wait is bounded: after MAX_POLLS looks a
-// group sets the timeout, waits no more, and takes what is not there for NaN.
+// All groups must run concurrently. Every wait is bounded: after MAX_POLLS polls a group
+// sets the timeout flag, waits no more, and reads missing words as NaN.
 //
-// MAX_POLLS  looks at a word before the timeout
-// BACKOFF_NS       nanoseconds between two looks, about
-// PTX       as given by the device
+// MAX_POLLS   polls of a word before the timeout
+// BACKOFF_NS  nanoseconds between two polls, about
+// PTX         as given by the device
 #if !defined(MAX_POLLS) || !defined(BACKOFF_NS) || !defined(PTX)
 #error "ll_protocol.h needs MAX_POLLS, BACKOFF_NS and PTX"
 #endif
 
-// Four words, seen as other compute units wrote them last.
+// Four words, as last written by any compute unit.
 inline uint4 poll(__global const uint4 *words)
 {
 #if PTX >= 70
@@ -32,7 +31,7 @@ inline uint4 poll(__global const uint4 *words)
 #endif
 }
 
-// Whether all four are there.
+// Whether all four words are published.
 inline bool all_valid(const uint4 words)
 {
     return words.x && words.y && words.z && words.w;
@@ -44,7 +43,7 @@ inline float4 values_of(const uint4 words)
     return as_float4(~words);
 }
 
-// Leave the memory to those that write.
+// Leave memory bandwidth to the groups that publish.
 inline void backoff(void)
 {
 #if PTX >= 70 && BACKOFF_NS > 0
@@ -52,20 +51,20 @@ inline void backoff(void)
 #endif
 }
 
-// Tell a value.
+// Store a value as a word.
 inline void store_word(__global uint *word, const float value)
 {
-    // No word is 0: the one NaN that would be becomes another.
-    const uint text = as_uint(value) == ~0u ? ~as_uint(NAN) : ~as_uint(value);
+    // No word is 0: the one NaN that would become 0 is replaced by another.
+    const uint bits = as_uint(value) == ~0u ? ~as_uint(NAN) : ~as_uint(value);
 #if PTX >= 70
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(word), "r"(text)
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(word), "r"(bits)
                  : "memory");
 #else
-    *(volatile __global uint *)word = text;
+    *(volatile __global uint *)word = bits;
 #endif
 }
 
-// Tell a value in this launch's set, and empty its word in the other one.
+// Publish a value in this launch's set, and clear its word in the next launch's set.
 inline void publish(__global uint *word, __global uint *other, const float value)
 {
     store_word(word, value);

@@ -1,7 +1,8 @@
-// What a kernel gives to the host itself: no copy from the device comes after it.
+// Zero-copy output: the kernel stores to pinned host memory, so that no copy from the
+// device follows the launch.
 //
-// host_output  where the host's array is, in memory that the device writes at the host's own
-//         address; 0: none is wanted
+// host_output  address of the host's array, which is also its address on the device;
+//              0: no zero-copy output
 #define ZERO_COPY_PARAMETER , const ulong host_output
 #define ZERO_COPY_STORE(i, v) \
     if (host_output) ((__global volatile float *)host_output)[i] = v

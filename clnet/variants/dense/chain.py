@@ -1,4 +1,4 @@
-"""What the variants share that compute a chain of layers at once (``chain.h``)."""
+"""Shared by variants that compute a chain of layers at once (``chain.h``)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from clnet.variants.base import kernel_function, number, real
 
 
 def chain(span: Span) -> tuple[LayerOps, ...]:
-    """Return the layers of a span that was not refused."""
+    """Return the layers of a span, which was not refused."""
     assert span.layers is not None
     return span.layers
 
 
 def strides(span: Span) -> tuple[int, ...]:
-    """Return the row stride of each layer's A: its inputs in whole vectors."""
+    """Return the row stride of each layer's A: the inputs, in whole vectors."""
     found = []
     for layer in chain(span):
         assert isinstance(layer.apply.storage, RowStorage)
@@ -25,7 +25,7 @@ def strides(span: Span) -> tuple[int, ...]:
 
 
 def parameter_count(span: Span) -> int:
-    """Return the values of all weights and biases of the chain."""
+    """Return the number of weights and biases of the chain."""
     biases = [layer.act.bias for layer in chain(span)]
     return sum(layer.apply.weights.size for layer in chain(span)) + sum(
         bias.size for bias in biases if bias is not None
@@ -33,14 +33,14 @@ def parameter_count(span: Span) -> int:
 
 
 def table(numbers: Iterable[int]) -> str:
-    """Return whole numbers as the initialiser of a constant array."""
+    """Return the OpenCL initialiser of a constant array."""
     return "{" + ", ".join(str(n) for n in numbers) + "}"
 
 
 def functions_defines(
     span: Span, functions: Iterable[Nonlinearity]
 ) -> dict[str, int | str]:
-    """Return the macros of ``functions.h``: each function's code is its number."""
+    """Return the macros of ``functions.h``: a function's code is its index."""
     listed = []
     for code, function in enumerate(functions):
         limit = (function.limits or (float("inf"),))[0]

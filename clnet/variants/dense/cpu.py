@@ -1,4 +1,4 @@
-"""cpu: a chain of dense layers in one launch, in the shape that CPU cores like."""
+"""cpu: a chain of dense layers in one launch, for CPU cores."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from clnet.variants.base import (
     span_flops,
 )
 
-PANEL = 16  # outputs a panel
-BLOCK = 96  # samples a task at most
-LONG = 2e8  # flops; from about a millisecond on the caller's own start gains nothing
-GROUPS = (4, 2, 1, 8)  # panels a task, the usually best first
-MAX_POLLS = 1 << 16  # looks at another worker's task; some hundred microseconds
-SPIN_POLLS = 1 << 18  # looks for another call; likewise
+PANEL = 16  # outputs per panel
+BLOCK = 96  # samples of a task, at most
+LONG = 2e8  # flops, about a millisecond: the calling thread's early start gains nothing
+GROUPS = (4, 2, 1, 8)  # panels of a task, the usually best first
+MAX_POLLS = 1 << 16  # of another worker's task: some hundred microseconds
+SPIN_POLLS = 1 << 18  # for another call: likewise
 LAYER = np.dtype(  # a row of cpu.cl's table of layers
     [(name, np.int32) for name in ("n_in", "n_out", "packed", "out", "ldo", "function")]
     + [(name, np.float32) for name in ("steepness", "limit")]
@@ -47,27 +47,27 @@ STATE = 8  # words of the state before its counters
 
 @dataclass(frozen=True)
 class Cpu:
-    """Workers that stay from the first layer to the last (``cpu.cl``).
+    """Workers stay resident from the first layer to the last (``cpu.cl``).
 
-    Config: ``workers``, the threads that share the work; ``group``, panels of 16
-    neurons a task; ``caller``, 1 where one of the workers is the calling thread
-    itself, through the device's serial companion: it starts at once, the others join
-    when they have woken, and stay awake for a moment for the next call.
+    Config: ``workers``, threads; ``group``, panels of 16 neurons of a task; ``caller``,
+    1 if the calling thread is one of the workers, through the device's serial
+    companion: it starts at once, the others join when they are awake, and then poll
+    for the next call.
     """
 
     name: str = "cpu"
     reach: Reach = "run"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse other devices, other types, and what no chain of dense layers is."""
+        """Refuse other devices and dtypes, and all but chains of dense layers."""
         return (
             refuse_unless_cpu(span, device) or refuse_unless_dense_layers(span, device)
         )
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Tasks small enough to share, large enough to be worth a claim.
+        """Return group sizes, first the largest with two tasks per worker.
 
-        First the largest group that leaves every worker two tasks of the widest layer.
+        The tasks are those of the widest layer.
         """
         workers = 1 if device.serial else device.compute_units
         caller = int(workers > 1 and serial_companion(device) is not None)
@@ -78,24 +78,24 @@ class Cpu:
             return workers > 1 and -(-panels // group) * blocks < 2 * workers
 
         return tuple(
-            {"workers": workers, "group": group, "caller": here}
-            for here in sorted({caller, 0}, reverse=span_flops(span) < LONG)
+            {"workers": workers, "group": group, "caller": leads}
+            for leads in sorted({caller, 0}, reverse=span_flops(span) < LONG)
             for group in sorted(GROUPS, key=too_few)
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """One pass over the weights a block of samples, values in cache."""
+        """Count the weights once per block of samples; values stay in cache."""
         layers = _layers(span)
         again = -(-span.batch // BLOCK) - 1
         weights = sum(4 * _packed_size(layer) for layer in layers)
         moved = span_bytes(span) + again * weights
-        scratch = weights + 4 * _inner_size(span)
+        scratch = weights + 4 * _hidden_size(span)
         return Cost(span_flops(span), moved, 1, scratch, config["workers"])
 
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the repackings of the layers, and the one launch."""
+        """Return the packing of each layer, and the launches of a call."""
         layers = _layers(span)
         workers, group = config["workers"], config["group"]
         block = min(BLOCK, span.batch)
@@ -119,7 +119,7 @@ class Cpu:
         shared = (
             Table.of(_table(span, layers, starts)),
             len(layers), packed, x, x.stride,
-            Scratch("inner", 4 * _inner_size(span)), y, tasks, span.batch, block,
+            Scratch("inner", 4 * _hidden_size(span)), y, tasks, span.batch, block,
             group, int(workers > 1),
             Scratch("state", 4 * (STATE + len(layers) * (1 + tasks))),
         )
@@ -153,8 +153,8 @@ class Cpu:
 
 
 def serial_companion(device: Device) -> Device | None:
-    """Return the companion that runs kernels in the calling thread, if there is one."""
-    return next((place for place in device.companions if place.serial), None)
+    """Return the companion that runs kernels in the calling thread, or None."""
+    return next((other for other in device.companions if other.serial), None)
 
 
 def _layers(span: Span) -> tuple[LayerOps, ...]:
@@ -163,12 +163,12 @@ def _layers(span: Span) -> tuple[LayerOps, ...]:
 
 
 def _packed_size(layer: LayerOps) -> int:
-    """Floats of a layer's panels."""
+    """Return the floats of a layer's panels."""
     return round_up(layer.n_out, PANEL) * (layer.n_in + 1)
 
 
-def _inner_size(span: Span) -> int:
-    """Floats of all values between the layers, rows padded to whole panels."""
+def _hidden_size(span: Span) -> int:
+    """Return the floats of all values between layers, rows padded to whole panels."""
     return span.batch * sum(
         round_up(layer.n_out, PANEL) for layer in _layers(span)[:-1]
     )

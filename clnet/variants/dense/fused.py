@@ -21,14 +21,14 @@ from clnet.variants.base import (
 from clnet.variants.dense.chain import chain, chain_defines, parameter_count, strides
 from clnet.variants.team import team_defines, team_group, team_local_bytes, team_sizes
 
-GROUPS = (1024, 512)  # work-items; a single group must keep enough loads under way
+GROUPS = (1024, 512)  # work-items; the only group must keep enough loads in flight
 
 
 @dataclass(frozen=True)
 class Fused:
-    """Layers divided by barriers instead of launches (``fused.cl``).
+    """Layers separated by barriers instead of launches (``fused.cl``).
 
-    Config: ``items``, work-items a neuron; ``group``, work-items of the one group.
+    Config: ``items``, work-items per neuron; ``group``, work-items of the only group.
     """
 
     name: str = "fused"
@@ -39,7 +39,7 @@ class Fused:
         return refuse_unless_dense_layers(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """All team sizes; the likely ones with a smaller group too."""
+        """Return all team sizes; the likely ones with a smaller group too."""
         groups = list(dict.fromkeys(team_group(group, device) for group in GROUPS))
         sizes = team_sizes(device, groups[0])
         found = [{"items": n, "group": groups[0]} for n in sizes]
@@ -52,9 +52,9 @@ class Fused:
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count the parameters anew for every sample, on one compute unit."""
+        """Count the parameters once per sample, on one compute unit."""
         layers = chain(span)
-        # Hidden values are written once and read by every team's neuron.
+        # Hidden values count as one write and one read.
         hidden = span.batch * sum(layer.n_out for layer in layers[:-1])
         again = parameter_count(span) * (span.batch - 1) + 2 * hidden
         return Cost(
@@ -88,5 +88,5 @@ class Fused:
 
 
 def _scratch(span: Span) -> int:
-    """Return the bytes of the values between the layers, in two halves."""
+    """Return the bytes of the values between layers, double-buffered."""
     return 2 * max(strides(span)) * item_size(span)

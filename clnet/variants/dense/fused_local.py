@@ -28,17 +28,17 @@ from clnet.variants.dense.chain import (
 )
 from clnet.variants.team import team_defines, team_group, team_local_bytes, team_sizes
 
-GROUPS = (1024, 512)  # work-items where there is one sample, and one group
-TILE_GROUP = 256  # work-items where there are many
+GROUPS = (1024, 512)  # work-items, for one sample
+TILE_GROUP = 256  # work-items, for a batch
 TILES = (16, 8, 4, 2, 1)  # samples
 
 
 @dataclass(frozen=True)
 class FusedLocal:
-    """A work-group takes a tile of samples through all layers (``fused_local.cl``).
+    """A work-group computes all layers of a tile of samples (``fused_local.cl``).
 
-    Config: ``items``, work-items a neuron; ``group``, work-items of a group; ``tile``,
-    samples of a group.
+    Config: ``items``, work-items per neuron; ``group``, work-items of a group;
+    ``tile``, samples of a group.
     """
 
     name: str = "fused_local"
@@ -51,12 +51,12 @@ class FusedLocal:
             needed = _widest(span) * item_size(span)
             refusal = (
                 f"it keeps two neighbouring layers' values in local memory, {needed} "
-                f"bytes and room to add in, and {device.name} has {device.local_memory}"
+                f"bytes and partial sums, and {device.name} has {device.local_memory}"
             )
         return refusal
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Team sizes, and for batches tiles, that local memory has room for."""
+        """Return team sizes, and tiles of a batch, that fit local memory."""
         return self._configs(span, device)
 
     def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
@@ -78,7 +78,7 @@ class FusedLocal:
             if device.simd_width == 1:
                 some = some[:1]
             tiles = [tile for tile in TILES if tile < 2 * span.batch]
-            # The largest tile that still gives every compute unit one comes first.
+            # First the largest tile of which every compute unit still gets one.
             units = device.compute_units
             tiles.sort(key=lambda tile: max(0, units - -(-span.batch // tile)))
             found += [
@@ -89,7 +89,7 @@ class FusedLocal:
         return tuple(config for config in found if _local_bytes(config, span) <= room)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count the parameters anew for every tile of samples."""
+        """Count the parameters once per tile of samples."""
         tiles = -(-span.batch // config["tile"])
         again = parameter_count(span) * (tiles - 1)
         return Cost(
@@ -104,12 +104,12 @@ class FusedLocal:
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the one launch of a group for each tile."""
+        """Return the one launch, of a group per tile."""
         layers = chain(span)
         x, y = layers[0].apply.x, layers[-1].act.y
         group, tile = config["group"], config["tile"]
         values = tile * _widest(span)
-        at = [
+        offsets = [
             0 if number % 2 == 0 else values - tile * stride
             for number, stride in enumerate(strides(span))
         ]
@@ -117,7 +117,7 @@ class FusedLocal:
             **chain_defines(span),
             **team_defines(config, span, max(strides(span))),
             "VALUES": values,
-            "AT": table(at),
+            "OFFSETS": table(offsets),
         }
         return (
             Launch(
@@ -129,12 +129,12 @@ class FusedLocal:
 
 
 def _widest(span: Span) -> int:
-    """Return the values of a sample that local memory holds: two layers' inputs."""
+    """Return a sample's values in local memory: the inputs of two layers, at most."""
     widths = (*strides(span), 0)  # the last output goes to global memory
     return max(a + b for a, b in pairwise(widths))
 
 
 def _local_bytes(config: Config, span: Span) -> int:
-    """Return the bytes of local memory that a config needs."""
+    """Return the local memory of a config in bytes."""
     values = config["tile"] * _widest(span) * item_size(span)
     return values + team_local_bytes(config, span)

@@ -1,4 +1,4 @@
-"""gemm: layers of a batch, by tiles in local memory and tiles in registers."""
+"""gemm: layers of a batch, by tiles in local memory and in registers."""
 
 from __future__ import annotations
 
@@ -50,24 +50,24 @@ SHAPES = (
     (8, 64, 16, 4, 4, 1, 8, 2),
 )
 CONFIGS = tuple(dict(zip(KEYS, shape, strict=True)) for shape in SHAPES)
-MOST_CONFIGS = 6  # that are worth measuring
+MOST_CONFIGS = 6  # to measure
 
-# The model by which they are ranked, in clocks of a compute unit.
-MULTIPLY_ADDS = 128  # a clock, at best
+# The model that ranks them, in clocks of a compute unit.
+MULTIPLY_ADDS = 128  # per clock, at best
 SHARES = {128: 1.0, 64: 1.0, 32: 0.8, 16: 0.7}  # of that, by a work-item's sums
-STEP_CLOCKS = 800  # from asking for a step's values to having them in local memory
-CLOCKS = 1.7e9  # a second
-BANDWIDTH = 1.5e12  # bytes a second at which sums of parts are written and read again
+STEP_CLOCKS = 800  # latency of copying a step's tiles to local memory
+CLOCKS = 1.7e9  # per second
+BANDWIDTH = 1.5e12  # bytes per second, of writing and reading partial sums
 
 
 @dataclass(frozen=True)
 class Product:
-    """c [m, n], of sums of k terms, as ``gemm.h`` computes it.
+    """The product c [m, n] of k terms, as ``gemm.h`` computes it.
 
     Attributes
     ----------
     m, n, k : int
-        Its sizes.
+        Rows and columns of c, and terms of a sum.
     item : int
         Bytes of a number.
     """
@@ -78,24 +78,24 @@ class Product:
     item: int
 
     def groups(self, config: Config) -> int:
-        """Return how many tiles cover c."""
+        """Return the number of tiles of c."""
         return -(-self.m // config["tile_m"]) * -(-self.n // config["tile_n"])
 
     def local_bytes(self, config: Config) -> int:
-        """Return the bytes of two sides of both tiles, or of what teams exchange."""
+        """Return the bytes of local memory: two buffers, or the exchange of slices."""
         width = config["tile_m"] + config["tile_n"] + 8
         exchanged = items(config) * config["item_n"]
         return max(2 * config["tile_k"] * width, exchanged) * self.item
 
     def fits(self, config: Config, device: Device) -> bool:
-        """Return whether a device can run groups of a config."""
+        """Return whether groups of a config fit a device."""
         return (
             self.local_bytes(config) <= device.local_memory
             and items(config) <= device.largest_group
         )
 
     def refuse(self, device: Device) -> str | None:
-        """Return why not even the smallest tile fits a device, or None."""
+        """Return why even the smallest tile does not fit a device, or None."""
         if any(self.fits(config, device) for config in CONFIGS):
             return None
         least = min(CONFIGS, key=self.local_bytes)
@@ -106,7 +106,7 @@ class Product:
         )
 
     def clocks(self, config: Config, device: Device) -> float:
-        """Return the clocks that the model gives, launches left out."""
+        """Return the clocks by the model, without the cost of launches."""
         parts = config.get("parts", 1)
         waves = -(-self.groups(config) * parts // device.compute_units)
         steps = -(-self.k // (parts * config["tile_k"]))
@@ -123,18 +123,18 @@ class Product:
         Parameters
         ----------
         device : Device
-            Where.
+            The device.
         parts : tuple of int or None
-            Into how many parts k may be cut; None: configs do not say.
+            Numbers of split-k slices to try; None: no split-k.
         """
         found: list[Config] = [c for c in CONFIGS if self.fits(c, device)]
         if parts is not None:
             found = [{**c, "parts": p} for c in found for p in parts]
 
         def seconds(config: Config) -> float:  # of equals, the larger tile stays first
-            busy, cut = self.clocks(config, device) / CLOCKS, config.get("parts", 1)
-            moved = 2 * cut * self.m * self.n * self.item / BANDWIDTH
-            return busy + (device.launch_cost + moved if cut > 1 else 0)
+            busy, slices = self.clocks(config, device) / CLOCKS, config.get("parts", 1)
+            moved = 2 * slices * self.m * self.n * self.item / BANDWIDTH
+            return busy + (device.launch_cost + moved if slices > 1 else 0)
 
         found.sort(key=seconds)
         return tuple(found[: MOST_CONFIGS if device.simd_width > 1 else 1])
@@ -143,7 +143,7 @@ class Product:
         self, span: Span, config: Config, device: Device, *, launches: int = 1,
         scratch: int = 0,
     ) -> Cost:
-        """Count operands for every tile that reads them, and scratch twice."""
+        """Count operands once per tile that reads them, and scratch twice."""
         again = self.k * self.m * (-(-self.n // config["tile_n"]) - 1)
         again += self.k * self.n * (-(-self.m // config["tile_m"]) - 1)
         groups = self.groups(config) * config.get("parts", 1)
@@ -157,7 +157,7 @@ class Product:
         )
 
     def grid(self, config: Config) -> tuple[int, int]:
-        """Return the work-items down and the groups across."""
+        """Return the global size: work-items along m, groups along n."""
         down = -(-self.m // config["tile_m"])
         return down * items(config), -(-self.n // config["tile_n"])
 
@@ -169,7 +169,7 @@ def items(config: Config) -> int:
 
 
 def tile_defines(config: Config, device: Device) -> dict[str, int | str]:
-    """Return the macros of ``gemm.h`` that a config and a device give."""
+    """Return the macros of ``gemm.h`` of a config and a device."""
     unroll = int(device.simd_width > 1)
     return {"UNROLL": unroll, **{key.upper(): config[key] for key in KEYS}}
 
@@ -180,24 +180,24 @@ class Gemm:
 
     Config: ``tile_m``, ``tile_n``, samples and neurons of a group; ``tile_k``, inputs
     of a step; ``item_m``, ``item_n``, samples and neurons of a work-item; ``teams``,
-    work-items that share a sum; ``lanes``, ``depth``, neighbours side by side and below
-    one another.
+    slices of k; ``lanes``, ``depth``, width and height of blocks of neighbouring
+    work-items.
     """
 
     name: str = "gemm"
     reach: Reach = "layer"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse also devices on which not even the smallest tile fits."""
+        """Refuse also devices that do not fit even the smallest tile."""
         refusal = refuse_unless_dense_layers(span, device, keeps_sums=True)
         return refusal or _product(span).refuse(device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Tiles that fit the device, the best by a model first."""
+        """Return tiles that fit the device, the best by a model first."""
         return _product(span).space(device)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count A for every tile of samples, and x for every tile of neurons."""
+        """Count A once per tile of samples, and x once per tile of neurons."""
         return _product(span).cost(span, config, device)
 
     def launches(
@@ -207,7 +207,7 @@ class Gemm:
         layer = dense_layer(span)
         x, y, sums = layer.apply.x, layer.act.y, layer.apply.sums
         keeps = sums in span.outputs
-        kept = sums if keeps else y
+        pre_activations = sums if keeps else y
         down, across = _product(span).grid(config)
         return (
             Launch(
@@ -218,8 +218,8 @@ class Gemm:
                     "KEEPS_SUMS": int(keeps),
                 },
                 (down, across), (items(config), 1),
-                (*weights_and_bias(layer), x, x.stride, y, y.stride, kept, kept.stride,
-                 layer.n_in, layer.n_out, span.batch),
+                (*weights_and_bias(layer), x, x.stride, y, y.stride, pre_activations,
+                 pre_activations.stride, layer.n_in, layer.n_out, span.batch),
             ),
         )
 

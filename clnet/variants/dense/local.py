@@ -1,4 +1,4 @@
-"""local: one work-item a neuron, the input staged in local memory."""
+"""local: one work-item per neuron, the input staged in local memory."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ class Local:
         return refuse_unless_dense_layers(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Stages, from the least that holds the whole input down."""
+        """Return stages, from the smallest that holds the whole input down."""
         layer = dense_layer(span)
         most = device.local_memory // item_size(span) // 4 * 4
         stages = list(dict.fromkeys(min(stage, most) for stage in STAGES))
         shorter = [stage for stage in stages if stage < layer.n_in]
         stages = [*stages[len(shorter) :][:1], *reversed(shorter)]
         groups = list(dict.fromkeys(min(g, device.largest_group) for g in GROUPS))
-        if device.simd_width == 1:  # nothing is gained by any of them there
+        if device.simd_width == 1:  # all perform alike there
             stages, groups = stages[:1], groups[:1]
         return tuple({"group": g, "stage": s} for s in stages for g in groups)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count A anew for every sample, and x for every group."""
+        """Count A once per sample, and x once per group."""
         layer = dense_layer(span)
         blocks = -(-layer.n_out // config["group"])
         again = layer.apply.weights.size * (span.batch - 1)

@@ -1,4 +1,4 @@
-"""naive: one work-item a neuron."""
+"""naive: one work-item per neuron."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GROUP = 64  # work-items
 
 @dataclass(frozen=True)
 class Naive:
-    """One dense layer; every work-item walks a row of A alone (``naive.cl``)."""
+    """One dense layer; every work-item reads a row of A (``naive.cl``)."""
 
     name: str = "naive"
     reach: Reach = "layer"
@@ -38,11 +38,11 @@ class Naive:
         return refuse_unless_dense_layers(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """There is nothing to tune."""
+        """Return the only config: there is nothing to tune."""
         return ({},)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Rows are read anew for every sample."""
+        """Count rows once per sample."""
         layer = dense_layer(span)
         again = item_size(span) * layer.n_in * layer.n_out * (span.batch - 1)
         groups = -(-layer.n_out // GROUP) * span.batch

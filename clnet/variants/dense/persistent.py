@@ -31,48 +31,47 @@ from clnet.variants.dense.chain import chain, chain_defines, strides, table
 from clnet.variants.dense.mma import REGISTERS
 from clnet.variants.packing import WARP
 
-BULK = 90  # the generation of PTX that copies in bulk
-# What is tried, the usually best first. Without bulk copies: work-items of a group,
-# vectors on their way.
+BULK = 90  # the first PTX generation with bulk copies
+# Shapes to try, the usually best first. Without bulk copies: work-items of a group,
+# vectors in flight.
 DEPTHS = ((256, 8), (128, 4), (192, 8), (256, 16), (512, 16))
-# With them: groups a compute unit, work-items that compute, rows in registers, pieces
-# on their way (behind more, what is looked for would come late); where the weights stay
-# in the last cache between launches, and where they do not.
-CACHED = ((1, 128, 4, 4), (1, 128, 8, 4), (1, 256, 4, 4))
-STREAMED = ((1, 256, 8, 6), (1, 256, 4, 4), (2, 128, 4, 2), (2, 256, 4, 2))
-CACHE = 28 << 20  # bytes of weights that are asked to stay there
-PIECE = 12 << 10  # bytes of a piece of more than one row, at most, if from memory
-SLOTS = 32  # at most: each is readied by a work-item
-# Bytes of local memory that the only group of a unit declares where weights come from
-# memory, if a unit has as much.
-DEEP_RING = 160 << 10
-HOLDERS = (8, 4, 2, 1)  # work-items that add up a row's sums
-OWN = 176  # of a work-item at most
-BACKOFF_NS = 40  # ns between looks, where they share a path with weights
-MAX_POLLS = 1 << 22  # looks at a word: some seconds
-BY_VALUE = 224  # inputs: OpenCL promises 1 KiB for all arguments of a kernel
-WORD = 4  # bytes of a value, of its word, and of a launch's number
+# With bulk copies: groups per compute unit, consumer work-items, rows in registers,
+# copies in flight (more would delay polls); for weights that stay in the L2 cache
+# between launches, and for others.
+CACHED_SHAPES = ((1, 128, 4, 4), (1, 128, 8, 4), (1, 256, 4, 4))
+STREAMED_SHAPES = ((1, 256, 8, 6), (1, 256, 4, 4), (2, 128, 4, 2), (2, 256, 4, 2))
+L2_BYTES = 28 << 20  # of weights to keep in the L2 cache
+COPY_BYTES = 12 << 10  # of a copy of several rows, at most, if not from the L2 cache
+MOST_SLOTS = 32  # one work-item initialises the mbarriers of each
+# Local memory of the only group of a compute unit, if the unit has as much, for weights
+# that are not in the L2 cache.
+DEEP_RING_BYTES = 160 << 10
+REDUCERS = (8, 4, 2, 1)  # work-items that reduce a row's partial sums
+MAX_REGISTERS = 176  # of a work-item
+BACKOFF_NS = 40  # between polls, where they share a path with weights
+MAX_POLLS = 1 << 22  # of a word: some seconds
+BY_VALUE = 224  # inputs: OpenCL guarantees 1 KiB for all arguments of a kernel
+WORD = 4  # bytes of a value, of its word, and of a launch count
 VECTOR = 16  # bytes
-FLAGS = 16  # bytes of a slot's two
-LINE = 32  # words; layers' words share no line of a cache
+MBARRIER_BYTES = 16  # of a slot's two mbarriers
+LINE_WORDS = 32  # of a cache line: words of different layers share none
 
 
 @dataclass(frozen=True)
 class Persistent:
-    """Groups that stay for all layers of one sample.
+    """Groups stay resident through all layers of one sample.
 
-    Config: ``group``, work-items of a group that compute. Where they load weights
-    (``persistent.cl``): ``depth``, vectors of weights that each keeps on their way.
-    Where weights are copied in bulk (``persistent_ring.cl``): ``per_unit``, groups a
-    compute unit; ``rows`` in registers at once; rows of a ``piece`` copied at once;
-    pieces in ``flight`` at once.
+    Config: ``group``, work-items of a group that compute. If they load weights
+    themselves (``persistent.cl``): ``depth``, vectors of weights that each keeps in
+    flight. With bulk copies (``persistent_ring.cl``): ``per_unit``, groups per compute
+    unit; ``rows`` in registers; ``piece``, rows of a copy; copies in ``flight``.
     """
 
     name: str = "persistent"
     reach: Reach = "run"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse batches, and devices whose groups may run one after the other."""
+        """Refuse batches, and devices without forward progress between groups."""
         refusal = refuse_unless_dense_layers(span, device)
         refusal = refusal or refuse_unless_forward_progress(device)
         if refusal is not None:
@@ -83,20 +82,20 @@ class Persistent:
             return "it computes in float32 only"
         if not self._configs(span, device):
             return (
-                "it keeps two layers' inputs in local memory, of "
-                f"{max(strides(span))} values at most, and {device.name} has room for "
+                "it keeps two layers' inputs in local memory, of up to "
+                f"{max(strides(span))} values, and {device.name} has "
                 f"{device.local_memory} bytes"
             )
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Shapes that have the room that they need."""
+        """Return the shapes that fit the device."""
         return self._configs(span, device)
 
     def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
-        rings = _rings(span, device) if inline_ptx(device) >= BULK else ()
+        rings = _ring_configs(span, device) if inline_ptx(device) >= BULK else ()
         fitting = [config for config in rings if _ring_fits(span, config, device)]
-        # The fewer times a share's rows are summed, the better.
+        # The fewer passes over a share's rows, the better.
         fitting.sort(key=lambda c: -(-_share(span, c, device) // c["rows"]))
         return tuple(fitting) or tuple(
             {"group": group, "depth": depth}
@@ -106,7 +105,7 @@ class Persistent:
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count what the span must move."""
+        """Count the least traffic of the span."""
         return Cost(
             flops=span_flops(span),
             bytes=span_bytes(span),
@@ -118,7 +117,7 @@ class Persistent:
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the one launch, of all groups that run at the same time."""
+        """Return the one launch, of all groups that can run concurrently."""
         layers = chain(span)
         group, groups, words = config["group"], _groups(config, device), _words(span)
         defines = {
@@ -130,7 +129,7 @@ class Persistent:
         }
         if "piece" in config:
             kernel, size = "persistent_ring", group + WARP
-            defines |= _ring(span, config, device)
+            defines |= _ring_defines(span, config, device)
         else:
             kernel, size = "persistent", group
             defines |= {
@@ -140,8 +139,8 @@ class Persistent:
                 "ROOM": _room(span, config["depth"], device),
             }
         x, y = layers[0].apply.x, layers[-1].act.y
-        given = (ByValueInput(x),) if x.width <= BY_VALUE else ()
-        defines["BY_VALUE"] = len(given) * x.width
+        by_value = (ByValueInput(x),) if x.width <= BY_VALUE else ()
+        defines["BY_VALUE"] = len(by_value) * x.width
         return (
             Launch(
                 f"dense/{kernel}.cl", kernel, defines, (groups * size,), (size,),
@@ -149,7 +148,7 @@ class Persistent:
                     Parameters(), x, x.width, y,
                     Scratch("words", 2 * WORD * sum(words)),
                     Scratch("launches", WORD * groups), TimeoutFlag(),
-                    ZeroCopyOutput(y), *given,
+                    ZeroCopyOutput(y), *by_value,
                 ),
             ),
         )
@@ -164,13 +163,13 @@ def _team(device: Device) -> int:
 
 
 def _room(span: Span, depth: int, device: Device) -> int:
-    """Return the values of the widest input, in whole steps of a team."""
+    """Return the values of the widest input, rounded up to a team's steps."""
     return round_up(max(strides(span)), 4 * depth * _team(device))
 
 
 def _words(span: Span) -> list[int]:
-    """Return the words of each layer's inputs; those of the first layer are none."""
-    return [0, *(round_up(layer.n_out, LINE) for layer in chain(span)[:-1])]
+    """Return the words of each layer's inputs; the first layer has none."""
+    return [0, *(round_up(layer.n_out, LINE_WORDS) for layer in chain(span)[:-1])]
 
 
 def _share(span: Span, config: Config, device: Device) -> int:
@@ -184,14 +183,15 @@ def _row(span: Span) -> int:
 
 
 def _streamed(span: Span) -> bool:
-    """Tell whether the weights are too many to stay in the last cache."""
-    return span_bytes(span) > CACHE
+    """Return whether the weights exceed the L2 cache."""
+    return span_bytes(span) > L2_BYTES
 
 
-def _rings(span: Span, device: Device) -> tuple[Config, ...]:
-    """Return the configs of ``persistent_ring.cl`` that are tried."""
+def _ring_configs(span: Span, device: Device) -> tuple[Config, ...]:
+    """Return the configs of ``persistent_ring.cl`` to try."""
     streamed = _streamed(span)
-    most = PIECE if streamed else device.declared_local_memory // 3
+    shapes = STREAMED_SHAPES if streamed else CACHED_SHAPES
+    most = COPY_BYTES if streamed else device.declared_local_memory // 3
     fitting = max(most // (_row(span) * VECTOR), 1)
     whole = 1 << (fitting.bit_length() - 1)
     return tuple(
@@ -199,54 +199,54 @@ def _rings(span: Span, device: Device) -> tuple[Config, ...]:
             "group": group, "per_unit": count, "rows": rows,
             "piece": min(whole, rows if streamed else rows // 2), "flight": flight,
         }
-        for count, group, rows, flight in (STREAMED if streamed else CACHED)
+        for count, group, rows, flight in shapes
     )
 
 
-def _ring(span: Span, config: Config, device: Device) -> dict[str, int]:
-    """Return the macros of ``persistent_ring.cl`` that a config decides on."""
+def _ring_defines(span: Span, config: Config, device: Device) -> dict[str, int]:
+    """Return the macros of ``persistent_ring.cl`` that depend on the config."""
     group, rows, piece = config["group"], config["rows"], config["piece"]
     streamed, share, row = _streamed(span), _share(span, config, device), _row(span)
     most = round_up(share, rows)
     halvings = rows.bit_length() - 1 if streamed else 0
     sums = group >> halvings
-    # All rows are added up at once, and the last vector filled up.
+    # All rows are reduced at once, and the last vector is padded.
     least = max(share + VECTOR // WORD - 1, group * VECTOR // WORD // sums)
-    holders = next((n for n in HOLDERS if n * least <= group), HOLDERS[-1])
+    reducers = next((n for n in REDUCERS if n * least <= group), REDUCERS[-1])
     room = device.declared_local_memory
     if streamed and config["per_unit"] == 1:
-        room = max(room, min(DEEP_RING, device.unit_local_memory))
+        room = max(room, min(DEEP_RING_BYTES, device.unit_local_memory))
     left = room - 2 * most * sums * WORD
-    slots = min(left // (piece * row * VECTOR + FLAGS), SLOTS)
+    slots = min(left // (piece * row * VECTOR + MBARRIER_BYTES), MOST_SLOTS)
     return {
         "GROUPS": _groups(config, device),
         "SLOTS": slots,
         "SLOT": piece * row,
-        "PIECE": piece,
-        "FLIGHT": min(config["flight"], slots),
+        "COPY_ROWS": piece,
+        "IN_FLIGHT": min(config["flight"], slots),
         "ROWS": rows,
         "VECTORS": -(-row // group),
-        "MOST": most,
+        "MAX_SHARE": most,
         "HALVINGS": halvings,
-        "HOLDERS": holders,
-        "KEEP": min(100 * CACHE // span_bytes(span), 100),
+        "REDUCERS": reducers,
+        "L2_PERCENT": min(100 * L2_BYTES // span_bytes(span), 100),
         "BACKOFF_NS": 0,
     }
 
 
 def _ring_fits(span: Span, config: Config, device: Device) -> bool:
-    """Tell whether a config's groups have room, all at the same time."""
+    """Return whether a config's groups fit the device, all concurrently."""
     group, rows = config["group"], config["rows"]
     size = group + WARP
-    ring = _ring(span, config, device)
+    ring = _ring_defines(span, config, device)
     vectors = ring["VECTORS"]
-    # What a work-item holds: weights, values and sums, and what else it takes.
+    # Of a work-item: weights, values, sums, and an estimate of the rest.
     registers = round_up(4 * vectors * rows + 9 * vectors + 24, 8)
     return (
         ring["SLOTS"] >= 2
         and size <= device.largest_group
-        and registers <= OWN
+        and registers <= MAX_REGISTERS
         and registers * size * config["per_unit"] <= REGISTERS
-        # One work-item adds up a row, or fills up the last vector.
+        # One work-item reduces a row, or pads the last vector.
         and _share(span, config, device) + VECTOR // WORD <= group
     )

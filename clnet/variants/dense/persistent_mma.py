@@ -20,14 +20,14 @@ from clnet.variants.dense.mma import RATES, refuse_unless_units_meet
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, WARP, Packing
 
 LARGEST_BATCH = 128
-LOCAL_BYTES = 47 << 10  # that a group uses
+LOCAL_BYTES = 47 << 10  # of local memory of a group
 TILE = 8  # samples
-HALVES = 2  # that keep a value
-BOTH_BYTES = HALVES * BLOCK_BYTES  # of a block
-PIECE_BYTES, SCALES_BYTES, TASK_BYTES = 512, 32, 80
-MAX_POLLS = 1 << 22  # looks: some seconds
+SPLITS = 2  # fp16 splits of a value
+SPLIT_BLOCK_BYTES = SPLITS * BLOCK_BYTES  # of a block
+FRAGMENT_BYTES, SCALES_BYTES, TASK_BYTES = 512, 32, 80
+MAX_POLLS = 1 << 22  # of a word: some seconds
 KEYS = ("warps", "rows", "columns", "chunk")
-# Sixteen warps: four on each part of a unit hide what matrix units keep a warp waiting.
+# Sixteen warps: four on each sub-partition of a unit hide the latency of matrix units.
 SHAPES = (
     (16, 1, 1, 2),
     (16, 1, 1, 3),
@@ -39,11 +39,12 @@ SHAPES = (
     (16, 4, 2, 1),
     (16, 3, 4, 1),
 )
-# Clocks of a group: a task; each time that its warps hold other blocks; a product of a
-# block and a piece; a piece's arrival; slices' exchange, and each piece of it; a task
-# whose blocks, pieces and sums take more than REGISTERS. Bytes of weights a clock for
-# all groups. Fitted to times of an H200.
-TASK, HELD, PRODUCT, ARRIVAL, EXCHANGE, PIECE_EXCHANGE = 1800, 500, 12, 8, 1500, 170
+# Clocks of a group: a task; loading a chunk of blocks; a product of a block and a
+# fragment; loading a fragment; the exchange of slices, and each fragment of it; a task
+# whose blocks, fragments and sums exceed REGISTERS. Bytes of weights per clock for all
+# groups. Fitted to times of an H200.
+TASK, CHUNK, PRODUCT, ARRIVAL = 1800, 500, 12, 8
+EXCHANGE, FRAGMENT_EXCHANGE = 1500, 170
 SPILLS, REGISTERS = 3000, 80
 MEMORY = 3000
 MOST_SLICES = 8
@@ -52,7 +53,7 @@ MOST_ROWS = max(shape[KEYS.index("rows")] for shape in SHAPES)
 
 @dataclass(frozen=True)
 class PersistentMma:
-    """Groups stay for all layers of a batch, each with tasks (``persistent_mma.cl``).
+    """Groups stay resident through all layers of a batch (``persistent_mma.cl``).
 
     Config: ``warps`` of a group; ``rows``, blocks of 16 neurons, and ``columns``, tiles
     of 8 samples, of a task; ``chunk``, blocks of inputs that a warp holds at once.
@@ -62,7 +63,7 @@ class PersistentMma:
     reach: Reach = "run"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse large batches, and devices whose groups may not run at one time."""
+        """Refuse large batches, and devices without forward progress between groups."""
         refusal = refuse_unless_units_meet(span, device)
         if refusal is not None:
             return refusal
@@ -76,7 +77,7 @@ class PersistentMma:
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Shapes that the batch fills and local memory holds, by a model's clocks."""
+        """Return shapes that fit batch and local memory, the best by a model first."""
         return sorted(
             self._configs(span, device),
             key=lambda config: Schedule(span, config, device).clocks,
@@ -93,7 +94,7 @@ class PersistentMma:
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count what the span must move."""
+        """Count the least traffic of the span."""
         schedule = Schedule(span, config, device)
         return Cost(
             flops=span_flops(span),
@@ -101,7 +102,7 @@ class PersistentMma:
             launches=1,
             scratch=2 * schedule.set_bytes + sum(schedule.packed_bytes),
             compute_units=device.compute_units,
-            efficiency=RATES[HALVES],
+            efficiency=RATES[SPLITS],
         )
 
     def launches(
@@ -117,16 +118,16 @@ class PersistentMma:
         groups, group = schedule.groups, WARP * config["warps"]
         defines = {
             "REAL": real(span),
-            "SPLITS": HALVES,
+            "SPLITS": SPLITS,
             **functions_defines(span, schedule.functions),
             **{name.upper(): config[name] for name in ("warps", "rows", "columns")},
             "CHUNK": config["chunk"],
             "TILES": schedule.tiles,
-            "TOGETHER": schedule.together,
+            "REDUCED": schedule.reduced,
             "SLICES": max(cut.slices for cut in schedule.cuts),
             "TASKS": schedule.most_tasks,
-            "PIECES": schedule.pieces[-1],
-            "PARTS": schedule.sums[-1],
+            "FRAGMENTS": schedule.fragments[-1],
+            "EXCHANGED_FRAGMENTS": schedule.exchanged[-1],
             "MAX_POLLS": MAX_POLLS,
         }
         shape = ", ".join(f"{name} {value}" for name, value in config.items())
@@ -160,21 +161,21 @@ class PersistentMma:
 
 @dataclass(frozen=True)
 class Cut:
-    """How a layer is cut into tasks: rows of blocks of each, slices of its inputs."""
+    """Division of a layer into tasks: rows of blocks of each, split-k slices."""
 
     rows: int
     slices: int
     tasks: int
 
 
-def kept(cut: Cut, slice_: int, columns: int) -> range:
-    """Return the pieces of a tile whose sums a slice's group adds up and finishes."""
+def reduced_by(cut: Cut, slice_: int, columns: int) -> range:
+    """Return the fragments of a tile that the group of a slice reduces and finishes."""
     return range(slice_, cut.rows * columns, cut.slices)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which group does what, in which order, and where its values are."""
+    """The tasks of all groups, in order, and the offsets of their values."""
 
     span: Span
     config: Config
@@ -182,43 +183,43 @@ class Schedule:
 
     @property
     def groups(self) -> int:
-        """Groups of the launch: one a compute unit."""
+        """Groups of the launch: one per compute unit."""
         return self.device.compute_units
 
     @property
     def tiles(self) -> int:
-        """Tiles of samples, filled up to whole columns of tasks."""
+        """Tiles of samples, rounded up to whole columns of tasks."""
         columns = self.config["columns"]
         return -(-self.span.batch // (TILE * columns)) * columns
 
     @property
-    def together(self) -> int:
-        """Pieces of sums that warps add at a time: what local memory holds twice."""
-        pieces = self.config["rows"] * self.config["columns"]
+    def reduced(self) -> int:
+        """Fragments of sums that warps add at a time, double-buffered."""
+        fragments = self.config["rows"] * self.config["columns"]
         left = min(LOCAL_BYTES, self.device.local_memory) - TASK_BYTES * self.most_tasks
-        return min(pieces, left // (2 * self.config["warps"] * PIECE_BYTES))
+        return min(fragments, left // (2 * self.config["warps"] * FRAGMENT_BYTES))
 
     @property
     def fits(self) -> bool:
-        """Whether local memory holds what a group needs."""
-        return self.together > 0
+        """Whether a group fits local memory."""
+        return self.reduced > 0
 
     @property
     def most_tasks(self) -> int:
-        """Tasks of the first group, which no other has more of."""
+        """Tasks of the first group; no other has more."""
         return sum(-(-cut.tasks // self.groups) for cut in self.cuts)
 
     @cached_property
     def packings(self) -> tuple[Packing, ...]:
-        """Each layer's weights: no more rows or terms than it must have."""
+        """The packing of each layer's weights, without extra rows or terms."""
         return tuple(
-            Packing(layer.n_out, layer.n_in, HALVES, BLOCK, BLOCK)
+            Packing(layer.n_out, layer.n_in, SPLITS, BLOCK, BLOCK)
             for layer in chain(self.span)
         )
 
     @property
     def packed_before(self) -> list[tuple[int, int]]:
-        """Bytes of the weights and scales of the layers before each, and of all."""
+        """Bytes of weights and scales before each layer, and in total."""
         return list(
             accumulate(
                 ((p.size, p.scales_size) for p in self.packings),
@@ -228,15 +229,15 @@ class Schedule:
 
     @property
     def packed_bytes(self) -> tuple[int, int]:
-        """Bytes of all packed weights and scales; tasks' last rows read past them."""
+        """Bytes of all packed weights and scales; last tasks read rows past them."""
         size, scales_size = self.packed_before[-1]
-        # Whatever the config: the buffers serve all of them.
+        # For any config: all of them share the buffers.
         widest = max(packing.blocks for packing in self.packings)
-        return size + MOST_ROWS * widest * BOTH_BYTES, scales_size
+        return size + MOST_ROWS * widest * SPLIT_BLOCK_BYTES, scales_size
 
     @cached_property
     def cuts(self) -> tuple[Cut, ...]:
-        """Each layer's, the fastest by a model."""
+        """The cut of each layer, the fastest by a model."""
         return tuple(
             min(self._cuts(p), key=lambda c: self._clocks(p, c)) for p in self.packings
         )
@@ -255,7 +256,7 @@ class Schedule:
             tiles = -(-packing.row_blocks // rows) * columns
             for slices in range(1, min(MOST_SLICES, packing.blocks) + 1):
                 share = -(-packing.blocks // slices)
-                # None empty; all that add up a sum at one time.
+                # No slice is empty; all slices of a tile run concurrently.
                 if -(-packing.blocks // share) == slices and (
                     slices == 1 or tiles * slices <= self.groups
                 ):
@@ -264,25 +265,25 @@ class Schedule:
     def _clocks(self, packing: Packing, cut: Cut) -> float:
         warps, rows, columns, chunk = (self.config[name] for name in KEYS)
         blocks = -(-packing.blocks // (cut.slices * warps))  # of a warp
-        # Rows that a task has not are multiplied as well.
+        # Rows that a task lacks are multiplied as well.
         each = PRODUCT * rows * columns + ARRIVAL * columns
-        exchange = EXCHANGE + PIECE_EXCHANGE * cut.rows * columns
-        registers = 4 * (rows * (HALVES * chunk + columns) + chunk * columns)
+        exchange = EXCHANGE + FRAGMENT_EXCHANGE * cut.rows * columns
+        registers = 4 * (rows * (SPLITS * chunk + columns) + chunk * columns)
         return -(-cut.tasks // self.groups) * (
-            TASK + HELD * -(-blocks // chunk) + blocks * warps * each
+            TASK + CHUNK * -(-blocks // chunk) + blocks * warps * each
             + exchange * (cut.slices > 1) + SPILLS * (registers > REGISTERS)
         )
 
     @cached_property
-    def pieces(self) -> list[int]:
-        """Where the pieces of each layer's outputs start, and how many there are."""
+    def fragments(self) -> list[int]:
+        """Offsets of the fragments of each layer's outputs, and their number."""
         return list(
             accumulate((p.blocks * self.tiles for p in self.packings[1:]), initial=0)
         )
 
     @cached_property
-    def sums(self) -> list[int]:
-        """Where the pieces of each layer's exchange start, and how many there are."""
+    def exchanged(self) -> list[int]:
+        """Offsets of the fragments of each layer's exchange, and their number."""
         return list(
             accumulate(
                 (
@@ -296,12 +297,13 @@ class Schedule:
     @property
     def set_bytes(self) -> int:
         """Bytes of a set of words."""
-        pieces = max(self.pieces[-1], 1)  # memory of no bytes is none
-        return PIECE_BYTES * (pieces + self.sums[-1]) + SCALES_BYTES * pieces
+        fragments = max(self.fragments[-1], 1)  # no buffer is empty
+        words = FRAGMENT_BYTES * (fragments + self.exchanged[-1])
+        return words + SCALES_BYTES * fragments
 
     @cached_property
     def functions(self) -> tuple[Nonlinearity, ...]:
-        """The activations that occur, by their codes."""
+        """The activations of the chain; the index is the code."""
         return tuple(
             dict.fromkeys(layer.act.nonlinearity for layer in chain(self.span))
         )
@@ -330,16 +332,16 @@ class Schedule:
         function, bias = layer.act.nonlinearity, layer.act.bias
         inputs = chain(self.span)[number - 1].act.nonlinearity
         return (
-            before // BOTH_BYTES + row * packing.blocks + slice_ * share,
+            before // SPLIT_BLOCK_BYTES + row * packing.blocks + slice_ * share,
             packing.blocks,
             slice_ * share, min(share, packing.blocks - slice_ * share),
-            cut.rows, sum(1 << piece for piece in kept(cut, slice_, columns)),
+            cut.rows, sum(1 << f for f in reduced_by(cut, slice_, columns)),
             slice_, cut.slices,
-            self.pieces[number - 1] + column if number else -1,
+            self.fragments[number - 1] + column if number else -1,
             int(number == 0 or not bounded(inputs)),
-            self.pieces[-1] + self.sums[number]
+            self.fragments[-1] + self.exchanged[number]
             + tile * cut.rows * columns * cut.slices,
-            self.pieces[number] + row * self.tiles + column,
+            self.fragments[number] + row * self.tiles + column,
             int(not bounded(function)),
             0 if last else self.packings[number + 1].blocks,
             row * BLOCK, layer.n_out,
@@ -349,5 +351,5 @@ class Schedule:
 
 
 def bounded(function: Nonlinearity) -> bool:
-    """Return whether no neuron's value is beyond 1."""
+    """Return whether the absolute value of every output is at most 1."""
     return all(activation(name).bounded for name in function.names)

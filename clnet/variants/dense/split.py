@@ -1,4 +1,4 @@
-"""split: several work-items a neuron, their sums added in local memory."""
+"""split: several work-items per neuron, partial sums added in local memory."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ TILES = (8, 4, 2, 1)  # samples
 class Split:
     """One dense layer; a team of work-items reads a row of A (``split.cl``).
 
-    Config: ``items``, work-items a neuron; ``group``, work-items of a group; ``tile``,
-    samples that a weight read serves.
+    Config: ``items``, work-items per neuron; ``group``, work-items of a group;
+    ``tile``, samples for which a weight is loaded once.
     """
 
     name: str = "split"
@@ -45,10 +45,10 @@ class Split:
         return refuse_unless_dense_layers(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """All team sizes; for the default one other groups, and for batches tiles."""
+        """Return all team sizes; likely ones with other groups, or tiles of a batch."""
         group = team_group(GROUP, device)
         sizes = team_sizes(device, group)
-        # No tile but the smallest has more places than there are samples to fill.
+        # At least half of a tile is filled.
         tiles = [tile for tile in TILES if tile < 2 * span.batch]
         found = [{"items": n, "group": group, "tile": tiles[0]} for n in sizes]
         if device.simd_width > 1:
@@ -69,7 +69,7 @@ class Split:
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count A for every tile of samples, and x for every group."""
+        """Count A once per tile of samples, and x once per group."""
         layer = dense_layer(span)
         tiles, blocks = _groups(span, config)
         again = layer.apply.weights.size * (tiles - 1)

@@ -47,11 +47,11 @@ from clnet.variants.sparse.sparse import (
 GROUPS = (1024, 256, 512)  # work-items for one sample, the usually best first
 TILE_GROUP = 256  # work-items for many
 TILES = (16, 8, 4, 1)  # samples
-PARTS = (1, 2, 4, 8, 16, 32)  # work-items of a row, for one sample or four
+SLICES = (1, 2, 4, 8, 16, 32)  # slices of a row
 VECTORS = (2, 4, 1)  # of samples, on CPUs
-ENTRIES = 4  # of a work-item, about: what hides the wait for the first
-ROWS = 256  # whose sums are added up together, at most
-PART = np.dtype(  # a row of the kernel's table
+ENTRIES = 4  # of a work-item, about: enough loads to hide the latency of the first
+ROWS = 256  # whose partial sums are added together, at most
+PRODUCT = np.dtype(  # a row of the kernel's table
     [(name, np.int32) for name in (
         "n_in", "n_out", "stride", "weights", "starts", "source", "target", "adds",
         "function", "bias", "bias_step",
@@ -61,17 +61,17 @@ PART = np.dtype(  # a row of the kernel's table
 
 @dataclass(frozen=True)
 class FusedSparse:
-    """A tile of samples goes through all layers (``fused_sparse.cl``).
+    """A tile of samples passes through all layers (``fused_sparse.cl``).
 
     Config for GPUs: ``tile``, samples; ``group``, work-items of a group; ``parts``,
-    into which a row is cut. For CPUs: ``tile``; ``workers``.
+    slices of a row (slice-k). For CPUs: ``tile``; ``workers``.
     """
 
     name: str = "fused_sparse"
     reach: Reach = "run"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse all but several layers, one of them sparse, that memory holds."""
+        """Refuse all but several layers, one of them sparse, that fit local memory."""
         sentence = refuse_unless_several_layers(span)
         if sentence is not None:
             return sentence
@@ -79,32 +79,32 @@ class FusedSparse:
             isinstance(op, Apply) and isinstance(op.storage, SparseStorage)
             for op in span.ops
         ):
-            return "it is for networks with sparse layers, and here are none"
+            return "it is for networks with sparse layers, and there is none here"
         if len(span.inputs) > 1:
-            return "it reads one value, and these layers read several"
+            return "it computes layers with one input, and these have several"
         sentence = unsupported_dtype(span, device)
         if sentence is None and not self._configs(span, device):
-            needed = _places(span).total * item_size(span)
+            needed = _offsets(span).total * item_size(span)
             sentence = (
                 f"it keeps values that later layers read in local memory, {needed} "
-                f"bytes and room to add in, and {device.name} has {device.local_memory}"
+                f"bytes and partial sums, and {device.name} has {device.local_memory}"
             )
         return sentence
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Parts that leave a work-item some entries; tiles that local memory holds."""
+        """Slices that leave a work-item some entries; tiles that fit local memory."""
         return self._configs(span, device)[:MOST]
 
     def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
         if device.type == "cpu":
             return _cpu_configs(span, device)
-        wanted = max(_rows_lengths(span)) / ENTRIES
-        sizes = sorted(PARTS, key=lambda n: max(n / wanted, wanted / n))
+        best = max(_mean_row_lengths(span)) / ENTRIES
+        sizes = sorted(SLICES, key=lambda n: max(n / best, best / n))
         groups = [largest_group(n, device) for n in GROUPS]
         found: list[Config] = []
         tiles = [t for t in TILES if t < 2 * span.batch or t == 1]
         units = device.compute_units
-        # The largest tile that still gives every compute unit one comes first.
+        # First the largest tile of which every compute unit still gets one.
         tiles.sort(key=lambda tile: max(0, units - -(-span.batch // tile)))
         for tile in tiles[:3]:
             many = [largest_group(TILE_GROUP, device)]
@@ -117,18 +117,18 @@ class FusedSparse:
         return tuple(c for c in found if _local_bytes(span, c) <= room)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count the entries, and dense rows, anew for every tile of samples."""
+        """Count the entries and dense rows once per tile of samples."""
         tiles = -(-span.batch // config["tile"])
-        size, places = item_size(span), _places(span).total
+        size, values = item_size(span), _offsets(span).total
         lists = sum(_list_bytes(layer) for layer in layers_of(span))
         weights = sum(
             apply.weights.size for layer in layers_of(span) for apply in layer.applies
         )
         moved = span_bytes(span) + lists * tiles + size * weights * (tiles - 1)
         if device.type == "cpu":
-            # One sample's values come one at a time: a quarter of what vectors do.
+            # A sample's values are gathered singly: a quarter of the rate of vectors.
             efficiency = 0.25 if config["tile"] == 1 else 1.0
-            scratch = config["workers"] * places * config["tile"] * size
+            scratch = config["workers"] * values * config["tile"] * size
             units = min(config["workers"], tiles, device.compute_units)
             return Cost(span_flops(span), moved, 1, scratch, units, efficiency)
         return Cost(
@@ -140,37 +140,37 @@ class FusedSparse:
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return the one launch."""
-        layers, places = layers_of(span), _places(span)
+        layers, offsets = layers_of(span), _offsets(span)
         tile, slots = config["tile"], not all(_direct(layer) for layer in layers)
         x, y = span.inputs[0], span.outputs[0]
         functions = tuple(dict.fromkeys(layer.act.nonlinearity for layer in layers))
         defines: dict[str, int | str] = {
             "REAL": real(span), "TILE": tile, "SLOTS": int(slots),
-            "COLUMN": index_type(places.total), "PLACES": places.total,
+            "COLUMN": index_type(offsets.total), "VALUES": offsets.total,
             **functions_defines(span, functions),
         }
-        offsets = [a.weights.offset for layer in layers for a in layer.applies]
+        weights = [a.weights.offset for layer in layers for a in layer.applies]
         made: list[Tables] = []
 
         def make(name: str) -> NDArray[Any]:
-            if not made:  # once for all
-                made.append(_tables(layers, places, functions, slots))
+            if not made:
+                made.append(_tables(layers, offsets, functions, slots))
             found: NDArray[Any] = getattr(made[0], name)
             return found
 
         def table(name: str) -> Table:
-            return Table(f"fused_sparse {offsets} {name}", partial(make, name))
+            return Table(f"fused_sparse {weights} {name}", partial(make, name))
 
-        parts, starts = table("parts"), table("starts")
+        products, starts = table("products"), table("starts")
         arguments = (
-            Parameters(), parts, sum(len(_pieces(layer)) for layer in layers), starts,
-            table("slots") if slots else starts, table("columns"),
+            Parameters(), products, sum(len(_products(layer)) for layer in layers),
+            starts, table("slots") if slots else starts, table("columns"),
             x, x.stride, x.width, y, y.stride, span.batch,
         )
         if device.type == "cpu":
             lanes, workers = vector_lanes(span), config["workers"]
             vectors = max(VECTORS) if tile == 1 else tile // lanes
-            scratch = workers * places.total * tile * item_size(span)
+            scratch = workers * offsets.total * tile * item_size(span)
             return (
                 Launch(
                     "mixed/fused_sparse.cl", "fused_rows",
@@ -183,25 +183,25 @@ class FusedSparse:
             Launch(
                 "mixed/fused_sparse.cl", "fused_sparse",
                 {
-                    **defines, "GROUP": group, "PARTS": config["parts"],
-                    "ROWS": _sums(span, config) // _pitch(config),
+                    **defines, "GROUP": group, "SLICES": config["parts"],
+                    "ROWS": _partial_sums(span, config) // _pitch(config),
                 },
                 (-(-span.batch // tile) * group,), (group,), arguments,
             ),
         )
 
 
-# Places -----------------------------------------------------------------------------
+# Offsets ----------------------------------------------------------------------------
 
 
-class Places(NamedTuple):
-    """Where values begin in the kernel's array, and how many places that has."""
+class Offsets(NamedTuple):
+    """Offsets of values in the kernel's array, and its size."""
 
     of: dict[Value, int]
     total: int
 
 
-def _places(span: Span) -> Places:
+def _offsets(span: Span) -> Offsets:
     layers, x = layers_of(span), span.inputs[0]
     until = {x: 0}  # the last layer that reads a value
     for number, layer in enumerate(layers):
@@ -211,35 +211,35 @@ def _places(span: Span) -> Places:
     total = x.width
     for number, layer in enumerate(layers):
         y = layer.act.y
-        if number + 1 == len(layers) and len(_pieces(layer)) == 1:
-            break  # written to where it is wanted
-        # The first gap between those that this layer or a later one reads.
+        if number + 1 == len(layers) and len(_products(layer)) == 1:
+            break  # the kernel writes it to the network's output
+        # The first gap between values that this layer or a later one reads.
         start = 0
-        for place, value in sorted(
-            ((place, v) for v, place in found.items() if until[v] >= number),
+        for used, value in sorted(
+            ((used, v) for v, used in found.items() if until[v] >= number),
             key=lambda pair: pair[0],
         ):
-            if start + y.width <= place:
+            if start + y.width <= used:
                 break
-            start = place + value.width
+            start = used + value.width
         found[y] = start
         until.setdefault(y, number)
         total = max(total, start + y.width)
-    return Places(found, total)
+    return Offsets(found, total)
 
 
 # Lists ------------------------------------------------------------------------------
 
 
-def _pieces(layer: Layer) -> list[tuple[Apply, ...]]:
-    """Return what is computed in turn: each dense product, and the others as one."""
+def _products(layer: Layer) -> list[tuple[Apply, ...]]:
+    """Return the products of a layer: each dense one, and all others as one."""
     dense = [(a,) for a in layer.applies if isinstance(a.storage, RowStorage)]
     listed = tuple(a for a in layer.applies if not isinstance(a.storage, RowStorage))
     return [*dense, listed] if listed else list(dense)
 
 
 def _direct(layer: Layer) -> bool:
-    """Whether the values of its entries, if any, lie as these do."""
+    """Return whether weights have the order of the list's entries, if any."""
     listed = [a for a in layer.applies if not isinstance(a.storage, RowStorage)]
     return not listed or (
         len(listed) == 1 and isinstance(listed[0].storage, (CooStorage, CsrStorage))
@@ -247,7 +247,7 @@ def _direct(layer: Layer) -> bool:
 
 
 def _list_bytes(layer: Layer) -> int:
-    """Return the bytes of a layer's lists, about."""
+    """Return the approximate bytes of a layer's lists."""
     each = 2 if _direct(layer) else 6
     return sum(
         4 * apply.storage.n_out + each * live_count(apply.storage)
@@ -255,8 +255,8 @@ def _list_bytes(layer: Layer) -> int:
     )
 
 
-def _rows_lengths(span: Span) -> list[float]:
-    """Return the mean entries of a row of each product."""
+def _mean_row_lengths(span: Span) -> list[float]:
+    """Return the mean number of entries per row of each product."""
     return [
         apply.storage.n_in if isinstance(apply.storage, RowStorage)
         else max(1.0, live_count(apply.storage) / apply.storage.n_out)
@@ -267,38 +267,38 @@ def _rows_lengths(span: Span) -> list[float]:
 class Tables(NamedTuple):
     """The tables of ``fused_sparse.cl``."""
 
-    parts: NDArray[Any]
+    products: NDArray[Any]
     starts: NDArray[np.int32]
     slots: NDArray[np.int32]
     columns: NDArray[Any]
 
 
 def _tables(
-    layers: Sequence[Layer], places: Places, functions: Sequence[Nonlinearity],
+    layers: Sequence[Layer], offsets: Offsets, functions: Sequence[Nonlinearity],
     with_slots: bool,
 ) -> Tables:
-    parts: list[tuple[int, ...]] = []
+    table: list[tuple[int, ...]] = []
     starts: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     slots, columns = list(starts), list(starts)
     entries = rows_listed = 0
     for layer in layers:
-        pieces, act = _pieces(layer), layer.act
-        for number, piece in enumerate(pieces):
-            first = piece[0]
+        products, act = _products(layer), layer.act
+        for number, applies in enumerate(products):
+            first = applies[0]
             stride, weights, source, start = 0, 0, 0, rows_listed
             if isinstance(first.storage, RowStorage):
                 stride, weights = first.storage.stride, first.weights.offset
-                source = places.of[first.x]
+                source = offsets.of[first.x]
             else:
-                found = [live_entries(apply.storage) for apply in piece]
+                found = [live_entries(apply.storage) for apply in applies]
                 rows = np.concatenate([r for r, _, _ in found])
                 column = np.concatenate([
-                    c + places.of[apply.x]
-                    for (_, c, _), apply in zip(found, piece, strict=True)
+                    c + offsets.of[apply.x]
+                    for (_, c, _), apply in zip(found, applies, strict=True)
                 ])
                 slot = np.concatenate([
                     s + apply.weights.offset
-                    for (_, _, s), apply in zip(found, piece, strict=True)
+                    for (_, _, s), apply in zip(found, applies, strict=True)
                 ])
                 order = np.argsort(rows, kind="stable")
                 columns.append(column[order])
@@ -308,17 +308,17 @@ def _tables(
                 weights = first.weights.offset - entries
                 entries += len(rows)
                 rows_listed += act.y.width + 1
-            last = number + 1 == len(pieces)
-            parts.append((
+            last = number + 1 == len(products)
+            table.append((
                 first.storage.n_in, act.y.width, stride, weights, start, source,
-                places.of.get(act.y, 0), int(number > 0),
+                offsets.of.get(act.y, 0), int(number > 0),
                 functions.index(act.nonlinearity) if last else -1,
                 -1 if act.bias is None else act.bias.offset, int(not act.shared),
             ))
     return Tables(
-        np.array(parts, PART), np.concatenate(starts).astype(np.int32),
+        np.array(table, PRODUCT), np.concatenate(starts).astype(np.int32),
         np.concatenate(slots).astype(np.int32) if with_slots else np.zeros(1, np.int32),
-        index_array(np.concatenate(columns), places.total),
+        index_array(np.concatenate(columns), offsets.total),
     )
 
 
@@ -341,18 +341,18 @@ def _lanes(tile: int) -> int:
 
 
 def _pitch(config: Config) -> int:
-    """Return the partial sums of a row."""
-    tile, parts = config["tile"], config["parts"]
-    return parts + 1 if tile == 1 else parts * tile + 4
+    """Return the values between rows of partial sums."""
+    tile, slices = config["tile"], config["parts"]
+    return slices + 1 if tile == 1 else slices * tile + 4
 
 
-def _sums(span: Span, config: Config) -> int:
-    """Return the partial sums in local memory: of all rows, if these are not many."""
+def _partial_sums(span: Span, config: Config) -> int:
+    """Return the number of partial sums in local memory: of all rows, if these fit."""
     most = max(layer.act.y.width for layer in layers_of(span))
     return _pitch(config) * min(most, ROWS, max(1, 4096 // _pitch(config)))
 
 
 def _local_bytes(span: Span, config: Config) -> int:
     """Return the bytes of values and of partial sums."""
-    values = config["tile"] * _places(span).total
-    return (values + _sums(span, config) + SPARE) * item_size(span)
+    values = config["tile"] * _offsets(span).total
+    return (values + _partial_sums(span, config) + SPARE) * item_size(span)

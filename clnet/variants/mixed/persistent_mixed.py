@@ -39,7 +39,13 @@ from clnet.variants.base import (
     span_flops,
 )
 from clnet.variants.dense.chain import functions_defines
-from clnet.variants.dense.persistent import BACKOFF_NS, BY_VALUE, LINE, MAX_POLLS, WORD
+from clnet.variants.dense.persistent import (
+    BACKOFF_NS,
+    BY_VALUE,
+    LINE_WORDS,
+    MAX_POLLS,
+    WORD,
+)
 from clnet.variants.mixed.products import (
     Layer,
     layers_of,
@@ -49,39 +55,40 @@ from clnet.variants.mixed.products import (
 )
 from clnet.variants.packing import WARP
 
-# Work-items of a group, vectors on their way.
+# Work-items of a group, vectors in flight.
 SHAPES = ((256, 2), (256, 4), (256, 8), (256, 16), (512, 2), (512, 4), (512, 8))
-TOGETHER = 8  # work-items of a row at least, if it is long: they read a line of a cache
-FEWER = 2  # times fewer groups than compute units, at least, if fewer
-EXCHANGE = 36 << 10  # bytes that a unit could read while groups exchange a layer
-TAKERS = 256  # work-items of a group that puts values in order
+LEAST_TEAM = 8  # work-items of a long row: together they read a cache line
+LEAST_UNITS = 2  # compute units per group, at least, if some stay idle
+EXCHANGE_BYTES = 36 << 10  # that a unit could read while groups exchange a layer
+GATHER_GROUP = 256  # work-items of a group of the kernel gather_lists
 VECTOR = 4  # values
-AHEAD = 3  # empty tasks at a list's end
+LOOK_AHEAD = 3  # empty tasks at the end of a group's tasks
 TASK = np.dtype(  # a task of the kernel's
     [(name, np.int32) for name in (
-        "words", "held", "padded", "listed", "shift", "rows", "vectors", "weights",
-        "told", "pads", "inner", "bias", "bias_step", "function", "spare0", "spare1",
+        "words", "inputs", "padded", "is_list", "shift", "rows", "vectors", "weights",
+        "outputs", "pads", "position", "bias", "bias_step", "function", "spare0",
+        "spare1",
     )]
 )
-STEP = 1 << 10  # vectors of a group that take as long as what else a step takes
-PLACES = 1 << 16  # at most: they are counted in 16 bits
-INDEX = 2  # bytes of a place
-SPARE = 64  # bytes of local memory for what is no value
+STEP_VECTORS = 1 << 10  # the overhead of a step, in vectors of a group
+MOST_COLUMNS = 1 << 16  # columns are of 16 bits
+COLUMN_BYTES = 2  # of a column
+SPARE_BYTES = 64  # of local memory besides values
 
 
 @dataclass(frozen=True)
 class PersistentMixed:
-    """Groups that stay for all layers of any kind (``persistent_mixed.cl``).
+    """Groups stay resident through layers of any kind (``persistent_mixed.cl``).
 
     Config: ``groups``; ``group``, work-items of each; ``depth``, vectors of weights
-    that each of those keeps on their way.
+    that each work-item keeps in flight.
     """
 
     name: str = "persistent_mixed"
     reach: Reach = "run"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse batches, and devices whose groups may run one after the other."""
+        """Refuse batches, and devices without forward progress between groups."""
         refusal = _refuse_layers(span) or refuse_unless_forward_progress(device)
         if refusal is not None:
             return refusal
@@ -91,13 +98,13 @@ class PersistentMixed:
             return "it computes in float32 only"
         if next(self._configs(span, device), None) is None:
             return (
-                "it keeps what a group reads of two layers' inputs in local memory, "
-                f"and {device.name} has room for {device.local_memory} bytes"
+                "it keeps a group's ranges of two layers' inputs in local memory, and "
+                f"{device.name} has {device.local_memory} bytes"
             )
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Shapes that have the room that they need, the least work first."""
+        """Return the shapes that fit the device, the least work first."""
         return sorted(
             self._configs(span, device), key=lambda c: _work(span, c, device)
         )
@@ -106,27 +113,28 @@ class PersistentMixed:
         units = device.compute_units
         widest = max(map(_n_out, layers_of(span)))
         for group, depth in SHAPES:
-            # Of few rows: no more groups than have one for each team.
+            # With few rows: no more groups than give each team a row.
             enough = max(1, widest * _team(device) // group)
             for groups in dict.fromkeys((units, min(units, enough))):
                 config = {"groups": groups, "group": group, "depth": depth}
                 room = _room(span, config, device)
                 if (
-                    (groups == units or FEWER * groups <= units)
+                    (groups == units or LEAST_UNITS * groups <= units)
                     and group <= device.largest_group
-                    and 2 * WORD * (room + VECTOR) + SPARE <= device.local_memory
-                    and room + VECTOR <= PLACES
+                    and 2 * WORD * (room + VECTOR) + SPARE_BYTES <= device.local_memory
+                    and room + VECTOR <= MOST_COLUMNS
                 ):
                     yield config
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count what the span must move, and the lists' columns."""
+        """Count the least traffic of the span, and the lists' columns."""
         entries = sum(
             live_count(apply.storage)
-            for layer in layers_of(span) if not _dense(layer) for apply in layer.applies
+            for layer in layers_of(span) if not _is_dense(layer)
+            for apply in layer.applies
         )
-        groups, moved = config["groups"], span_bytes(span) + INDEX * entries
-        waits = EXCHANGE * len(layers_of(span))
+        groups, moved = config["groups"], span_bytes(span) + COLUMN_BYTES * entries
+        waits = EXCHANGE_BYTES * len(layers_of(span))
         return Cost(
             flops=span_flops(span),
             bytes=moved,
@@ -139,25 +147,26 @@ class PersistentMixed:
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return what puts lists in order, and the one launch."""
+        """Return the gathering of lists, and the one launch."""
         groups, group = config["groups"], config["group"]
         lists, tasks = Lists(span, groups), Tasks(span, config, device)
         x, y = span.inputs[0], span.outputs[0]
-        given = (ByValueInput(x),) if x.width <= BY_VALUE else ()
+        by_value = (ByValueInput(x),) if x.width <= BY_VALUE else ()
         words = sum(_words(span))
         defines: dict[str, int | str] = {
             "REAL": real(span), "GROUP": group, "DEPTH": config["depth"],
             "ROOM": _room(span, config, device), "TASKS": tasks.most,
             "IN_ALL": words, "MAX_POLLS": MAX_POLLS, "BACKOFF_NS": BACKOFF_NS,
-            "BY_VALUE": len(given) * x.width,
+            "BY_VALUE": len(by_value) * x.width,
             **functions_defines(span, _functions(span)),
         }
-        size, takers = VECTOR * lists.vectors, min(TAKERS, device.largest_group)
+        size = VECTOR * lists.vectors
+        gather_group = min(GATHER_GROUP, device.largest_group)
         packed = Packed(f"{lists.key} values", WORD * size)
         return (
             Launch(
-                "mixed/persistent_mixed.cl", "take", defines,
-                (round_up(size, takers),), (takers,),
+                "mixed/persistent_mixed.cl", "gather_lists", defines,
+                (round_up(size, gather_group),), (gather_group,),
                 (Parameters(), lists.table("sources"), packed, size),
                 when="parameters",
             ),
@@ -169,39 +178,39 @@ class PersistentMixed:
                     lists.table("columns"), tasks.table(), x, x.width, y,
                     Scratch("words", 2 * WORD * words),
                     Scratch("launches", WORD * groups), TimeoutFlag(),
-                    ZeroCopyOutput(y), *given,
+                    ZeroCopyOutput(y), *by_value,
                 ),
             ),
         )
 
 
 def _refuse_layers(span: Span) -> str | None:
-    """Return why the span is no chain of layers, one of them not dense."""
+    """Return why the span is not a chain of layers with a sparse or local one."""
     refusal = refuse_unless_several_layers(span)
     if refusal is not None:
         return refusal
     layers = layers_of(span)
-    if all(_dense(layer) for layer in layers):
-        return "it is for networks with sparse or local layers, and here are none"
+    if all(_is_dense(layer) for layer in layers):
+        return "it is for networks with sparse or local layers, and there is none here"
     x = layers[0].applies[0].x
     for layer in layers:
         if any(apply.x != x for apply in layer.applies):
-            return "its layers read the one before alone, and here one reads others"
+            return "its layers read only the previous layer, and here one reads others"
         if len(layer.applies) > 1 and any(
             isinstance(apply.storage, RowStorage) for apply in layer.applies
         ):
-            return "it adds up sparse products, and here one is dense"
+            return "it adds up products of sparse layers only, and here one is dense"
         x = layer.act.y
     return None
 
 
 def _functions(span: Span) -> tuple[Nonlinearity, ...]:
-    """Return the activations that occur, by their codes."""
+    """Return the activations of the layers; the index is the code."""
     return tuple(dict.fromkeys(layer.act.nonlinearity for layer in layers_of(span)))
 
 
-def _dense(layer: Layer) -> bool:
-    """Whether a layer's rows are read as they lie."""
+def _is_dense(layer: Layer) -> bool:
+    """Return whether a layer's rows are read in place."""
     return len(layer.applies) == 1 and isinstance(layer.applies[0].storage, RowStorage)
 
 
@@ -210,7 +219,7 @@ def _n_out(layer: Layer) -> int:
 
 
 def _padded(layer: Layer) -> int:
-    """Return the inputs of a layer in whole vectors; of a dense one, as rows have."""
+    """Return the inputs of a layer in whole vectors; of a dense one, its stride."""
     storage = layer.applies[0].storage
     if isinstance(storage, RowStorage):
         return storage.stride
@@ -218,12 +227,12 @@ def _padded(layer: Layer) -> int:
 
 
 def _words(span: Span) -> list[int]:
-    """Return the words of each layer's inputs; those of the first layer are none."""
-    return [0, *(round_up(_padded(layer), LINE) for layer in layers_of(span)[1:])]
+    """Return the words of each layer's inputs; the first layer has none."""
+    return [0, *(round_up(_padded(layer), LINE_WORDS) for layer in layers_of(span)[1:])]
 
 
 def _longest(layer: Layer) -> int:
-    """Return the vectors of a layer's longest row, or a few more."""
+    """Return the vectors of a layer's longest row, or an upper bound."""
 
     def entries(storage: Storage) -> int:
         if isinstance(storage, SparseStorage):
@@ -231,7 +240,7 @@ def _longest(layer: Layer) -> int:
         assert isinstance(storage, LocalStorage)
         return storage.window
 
-    if _dense(layer):
+    if _is_dense(layer):
         return _padded(layer) // VECTOR
     return -(-sum(entries(apply.storage) for apply in layer.applies) // VECTOR)
 
@@ -247,36 +256,36 @@ def _team(device: Device) -> int:
 
 
 def _shift(layer: Layer, config: Config, device: Device) -> int:
-    """Return n of the 2^n work-items that read a row of a layer."""
-    idle = max(TOGETHER, config["group"] // _share(layer, config["groups"]))
+    """Return the logarithm of the number of work-items that read a row."""
+    idle = max(LEAST_TEAM, config["group"] // _share(layer, config["groups"]))
     most = min(_team(device), idle).bit_length() - 1
     return min(most, (_longest(layer) - 1).bit_length())
 
 
 def _work(span: Span, config: Config, device: Device) -> int:
-    """Return about how long a group's steps take, in vectors."""
+    """Return an estimate of the time of a group's steps, in vectors."""
     group, depth, steps = config["group"], config["depth"], 0
     for layer in layers_of(span):
         shift = _shift(layer, config, device)
         rounds = -(-_share(layer, config["groups"]) // (group >> shift))
         steps += rounds * -(-_longest(layer) // (depth << shift))
-    return steps * (STEP + depth * group)
+    return steps * (STEP_VECTORS + depth * group)
 
 
 def _room(span: Span, config: Config, device: Device) -> int:
     """Return the values of the widest range that a group may read."""
     most = 0
     for layer in layers_of(span):
-        held = _padded(layer)
+        room = _padded(layer)
         storage = layer.applies[0].storage
-        if _dense(layer):
+        if _is_dense(layer):
             step = config["depth"] << _shift(layer, config, device)
-            held = round_up(held, VECTOR * step)
+            room = round_up(room, VECTOR * step)
         elif isinstance(storage, LocalStorage):
             rows = _share(layer, config["groups"])
             # A range starts and ends on whole vectors.
-            held = min(held, round_up(rows + storage.window - 1 + VECTOR, VECTOR))
-        most = max(most, held)
+            room = min(room, round_up(rows + storage.window - 1 + VECTOR, VECTOR))
+        most = max(most, room)
     return most
 
 
@@ -284,7 +293,7 @@ def _room(span: Span, config: Config, device: Device) -> int:
 
 
 class Tables(NamedTuple):
-    """The lists of ``persistent_mixed.cl``, and which parameters are their values."""
+    """The lists of ``persistent_mixed.cl``; `sources` are offsets in the parameters."""
 
     sources: NDArray[np.int32]
     starts: NDArray[np.int32]
@@ -293,19 +302,19 @@ class Tables(NamedTuple):
 
 @dataclass(frozen=True)
 class Lists:
-    """The lists of the layers of a span that are not dense, for so many groups."""
+    """The lists of the sparse and local layers of a span, for a number of groups."""
 
     span: Span
     groups: int
 
     @property
     def layers(self) -> list[Layer]:
-        """The layers that have some."""
-        return [layer for layer in layers_of(self.span) if not _dense(layer)]
+        """The layers that have lists."""
+        return [layer for layer in layers_of(self.span) if not _is_dense(layer)]
 
     @property
     def key(self) -> str:
-        """What tells them from those of other layers of a network."""
+        """A key that is unique among the layers of a network."""
         offsets = [a.weights.offset for layer in self.layers for a in layer.applies]
         return f"persistent_mixed {offsets}"
 
@@ -316,12 +325,12 @@ class Lists:
 
     def table(self, name: str) -> Table:
         """Return one of `Tables` as an argument."""
-        place = f" for {self.groups} groups" * (name == "columns")
-        return Table(f"{self.key}, {name}{place}", lambda: getattr(self.tables, name))
+        suffix = f" for {self.groups} groups" * (name == "columns")
+        return Table(f"{self.key}, {name}{suffix}", lambda: getattr(self.tables, name))
 
     @cached_property
     def tables(self) -> Tables:
-        """Return all tables, made once."""
+        """All tables, made once."""
         made: list[Tables] = []
         vectors = 0
         for layer in self.layers:
@@ -343,7 +352,7 @@ def _row_vectors(layer: Layer) -> NDArray[np.int64]:
 
 
 def _tables(layer: Layer, groups: int, before: int) -> Tables:
-    """Return the tables of one layer, with so many vectors of others before it."""
+    """Return the tables of one layer; `before` vectors of other layers precede it."""
     found = [live_entries(apply.storage) for apply in layer.applies]
     rows = np.concatenate([r for r, _, _ in found])
     order = np.argsort(rows, kind="stable")
@@ -360,19 +369,19 @@ def _tables(layer: Layer, groups: int, before: int) -> Tables:
     # The first vector of local memory is zero.
     columns += VECTOR * (1 - np.repeat(ranges_of(layer, groups)[:, 0], counts))
     size = VECTOR * int(starts[-1])
-    sources, places = np.full(size, -1, np.int32), np.zeros(size, np.uint16)
-    sources[at], places[at] = slots, columns
-    return Tables(sources, (before + starts).astype(np.int32), places)
+    sources, padded = np.full(size, -1, np.int32), np.zeros(size, np.uint16)
+    sources[at], padded[at] = slots, columns
+    return Tables(sources, (before + starts).astype(np.int32), padded)
 
 
 def _shares(layer: Layer, groups: int) -> NDArray[np.int64]:
-    """Return where each group's rows of a layer start, and where the last end."""
+    """Return the first row of each group's share, and the end of the last."""
     each, more = divmod(_n_out(layer), groups)
     return np.cumsum([0, *(each + (group < more) for group in range(groups))])
 
 
 def ranges_of(layer: Layer, groups: int) -> NDArray[np.int64]:
-    """Return from which vector of its inputs to which each group reads [groups, 2]."""
+    """Return the first and past vector of each group's inputs [groups, 2]."""
     shares = _shares(layer, groups)
     first, past = np.full(groups, layer.applies[0].storage.n_in), np.zeros(groups, int)
     for apply in layer.applies:
@@ -388,13 +397,13 @@ def ranges_of(layer: Layer, groups: int) -> NDArray[np.int64]:
             past = np.maximum(past, shares[1:] + storage.window - 1)
         else:
             first[:], past[:] = 0, storage.n_in
-    first = np.minimum(first, past)  # of no entries
+    first = np.minimum(first, past)  # of groups without entries
     return np.stack([first // VECTOR, -(-past // VECTOR)], axis=1)
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """What each group does in each layer."""
+    """The tasks of each group."""
 
     span: Span
     config: Config
@@ -403,7 +412,7 @@ class Tasks:
     @property
     def most(self) -> int:
         """Tasks of a group: the kernel reads ahead."""
-        return len(layers_of(self.span)) + AHEAD
+        return len(layers_of(self.span)) + LOOK_AHEAD
 
     def table(self) -> Table:
         """Return the kernel's table [groups, most] as an argument."""
@@ -423,23 +432,23 @@ class Tasks:
             shares, act = _shares(layer, groups), layer.act
             rows, last = np.diff(shares), number + 1 == len(layers)
             shift, longest = _shift(layer, self.config, self.device), _longest(layer)
-            held = ranges_of(layer, groups)
+            ranges = ranges_of(layer, groups)
             weights = layer.applies[0].weights.offset // VECTOR + shares[:-1] * longest
-            if not _dense(layer):
+            if not _is_dense(layer):
                 weights = starts + shares[:-1]
                 starts += _n_out(layer) + 1
             tasks = np.zeros(groups, TASK)
-            tasks["words"] = words[number] + VECTOR * held[:, 0]
-            tasks["held"] = tasks["padded"] = held[:, 1] - held[:, 0]
-            if _dense(layer):
+            tasks["words"] = words[number] + VECTOR * ranges[:, 0]
+            tasks["inputs"] = tasks["padded"] = ranges[:, 1] - ranges[:, 0]
+            if _is_dense(layer):
                 step = self.config["depth"] << shift
-                tasks["held"] = _padded(layer) // VECTOR
+                tasks["inputs"] = _padded(layer) // VECTOR
                 tasks["padded"] = round_up(_padded(layer) // VECTOR, step)
-            tasks["listed"], tasks["shift"] = not _dense(layer), shift
+            tasks["is_list"], tasks["shift"] = not _is_dense(layer), shift
             tasks["rows"], tasks["vectors"] = rows, longest
             tasks["weights"] = weights
-            tasks["told"] = shares[:-1] + (0 if last else words[number + 1])
-            tasks["inner"] = 0 if number == 0 else 2 if last else 1
+            tasks["outputs"] = shares[:-1] + (0 if last else words[number + 1])
+            tasks["position"] = 0 if number == 0 else 2 if last else 1
             if not last:
                 tasks["pads"][shares[1:] == _n_out(layer)] = (
                     _padded(layers[number + 1]) - _n_out(layer)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from bounds import HALVES, LAMBDA, deviations
 from devices import CPU_ONLY, DEVICE, H200, ONE_GROUP
-from waits import assert_computed_again
+from waits import assert_timeout_is_recovered
 
 from clnet import Dense, Local, Network
 from clnet.ir.ops import PRECISIONS
@@ -170,6 +170,6 @@ def test_a_timeout_is_reported_and_computed_again(monkeypatch):
     network = mixed(30, 400, 2)
     device = replace(ONE_GROUP, compute_units=5 * DEVICE.compute_units)
     config = config_of(64, 64, 32, 4, 2)
-    assert_computed_again(
+    assert_timeout_is_recovered(
         network, Step(whole(network, 3), MmaChain(), config, device), 3
     )

@@ -1,7 +1,7 @@
-"""The persistent variant against the oracle, where it says no, and waits in vain.
+"""The persistent variant against the oracle, its refusals and its timeouts.
 
-One group has nobody to wait for, so that its arithmetic can be tested where groups may
-run one after the other; there, more groups wait in vain, as they shall be able to.
+One group waits for no other, so that its arithmetic is tested without forward progress
+between groups; several groups then time out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from bounds import span_bound
 from devices import CPU_ONLY, DEVICE, H200, posing
-from waits import assert_computed_again
+from waits import assert_timeout_is_recovered
 
 import clnet
 from clnet import Dense, Network
@@ -42,7 +42,7 @@ def check(network, config, device=None):
     (step,) = steps_of(network, device, config)
     (y,) = step.span.outputs
     one = Executable(session(device), network, [step], step.span.inputs, (y,))
-    for _ in range(3):  # sets of words are used in turn
+    for _ in range(3):  # words are double-buffered
         x = RNG.uniform(-1, 1, (1, network.n_in)).astype(np.float32)
         one.x["x"][...] = x
         one.run()
@@ -60,7 +60,7 @@ def test_sizes(sizes, group, depth):
 
 
 @pytest.mark.parametrize("sizes", [(20, 5, 10), (4000, 2200, 10)])
-def test_its_default(sizes):
+def test_the_default_config(sizes):
     network = Network.mlp(sizes, "tanh", seed=2)
     span = network.program.span(0, len(network.program.ops), 1)
     check(network, next(iter(Persistent().space(span, posing(1)))))
@@ -80,7 +80,7 @@ def test_bulk_copies(sizes):
         check(network, config)
 
 
-def test_shapes_of_rings():
+def test_ring_shapes():
     for sizes in (
         (1, 1), (4000, 7), (200, *[500] * 9), (2000, *[2000] * 4, 10),
         (1000, *[4000] * 3, 10),
@@ -93,20 +93,20 @@ def test_shapes_of_rings():
             (launch,) = Persistent().launches(span, config, H200)
             d = {k: v for k, v in launch.defines.items() if isinstance(v, int)}
             ring, sums = d["SLOTS"] * (16 * d["SLOT"] + 16), d["GROUP"] >> d["HALVINGS"]
-            room = 160 if config["per_unit"] == 1 and d["KEEP"] < 100 else 48
-            assert ring + 8 * d["MOST"] * sums <= room << 10
-            assert d["SLOTS"] >= max(2, d["FLIGHT"])
+            room = 160 if config["per_unit"] == 1 and d["L2_PERCENT"] < 100 else 48
+            assert ring + 8 * d["MAX_SHARE"] * sums <= room << 10
+            assert d["SLOTS"] >= max(2, d["IN_FLIGHT"])
             assert d["ROWS"] >> d["HALVINGS"] >= 1
-            assert sums % (4 * d["HOLDERS"]) == 0
-            assert (max(sizes[1:]) // d["GROUPS"] + 1) * d["HOLDERS"] <= d["GROUP"]
-            assert d["ROWS"] % d["PIECE"] == 0
+            assert sums % (4 * d["REDUCERS"]) == 0
+            assert (max(sizes[1:]) // d["GROUPS"] + 1) * d["REDUCERS"] <= d["GROUP"]
+            assert d["ROWS"] % d["COPY_ROWS"] == 0
             assert 4 * d["VECTORS"] * config["group"] >= max(sizes[:-1])
-            assert d["MOST"] * d["GROUPS"] >= max(sizes[1:])
+            assert d["MAX_SHARE"] * d["GROUPS"] >= max(sizes[1:])
     wide = Network.mlp([20, 80000], seed=1).program.span(0, 2, 1)
     assert all("depth" in config for config in Persistent().space(wide, H200))
 
 
-def test_inputs_that_are_on_the_device():
+def test_device_inputs():
     network, device = Network.mlp([20, 9, 4], "tanh", seed=2), posing(1)
     (step,) = steps_of(network, device, SMALL)
     (x,), (y,) = step.span.inputs, step.span.outputs
@@ -129,28 +129,28 @@ def test_functions_and_biases():
     check(Network(20, layers, seed=4), SMALL)
 
 
-def test_values_that_are_not_numbers_arrive():
+def test_nan_of_any_bits_is_published():
     network = Network.mlp([3, 4, 2], "identity", seed=1)
     device = posing(1)
     (step,) = steps_of(network, device, SMALL)
     one = Executable(
         session(device), network, [step], step.span.inputs, step.span.outputs
     )
-    one.x["x"][...] = np.frombuffer(b"\xff" * 12, np.float32)  # the bits of no word
+    one.x["x"][...] = np.frombuffer(b"\xff" * 12, np.float32)  # its word would be 0
     one.run()
     y = one.result(step.span.outputs[0].name)
     assert np.isnan(y).all()
     assert not one.result_timed_out(y)
 
 
-def test_answers_at_the_hosts_own_address(monkeypatch):
-    """Without a copy; those that do not arrive are waited for."""
+def test_zero_copy_outputs(monkeypatch):
+    """Nothing is copied, and after MAX_POLLS polls the host waits for the kernel."""
     monkeypatch.setattr(executable, "copy_out", None)
     device = replace(posing(1), fine_svm=False, companions=(), mapped_host_memory=None)
     device = clnet.device(device)
     assert device.mapped_host_memory
-    for looks in (2000, 1):
-        monkeypatch.setattr(executable, "MAX_POLLS", looks)
+    for polls in (2000, 1):
+        monkeypatch.setattr(executable, "MAX_POLLS", polls)
         check(Network.mlp([20, 9, 4], "tanh", seed=2), SMALL, device)
 
 
@@ -169,16 +169,16 @@ def test_refusals():
 
 
 @CPU_ONLY
-def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
+def test_a_timeout_is_reported_and_recovered(monkeypatch):
     monkeypatch.setattr(persistent, "MAX_POLLS", 1000)
     network = Network.mlp([30, 40, 20], "sigmoid", seed=1)
     device = posing(5 * DEVICE.compute_units)
     (waiting,) = steps_of(network, device, {"group": 1, "depth": 1})
-    assert_computed_again(network, waiting, 1)
+    assert_timeout_is_recovered(network, waiting, 1)
 
 
 @CPU_ONLY
-def test_a_planner_finds_out_by_measuring(monkeypatch):
+def test_the_planner_leaves_out_what_times_out(monkeypatch):
     monkeypatch.setattr(persistent, "MAX_POLLS", 1000)
     device = posing(5 * DEVICE.compute_units)
     network = Network.mlp([30, 40, 20], "sigmoid", seed=1)

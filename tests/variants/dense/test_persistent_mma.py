@@ -1,7 +1,7 @@
 """persistent_mma against the oracle by its plain-C path, and its schedule.
 
-One group has nobody to wait for: so its arithmetic is tested where groups may run one
-after the other. Slices then exchange their sums in the order of the group's tasks.
+One group waits for no other, so that its arithmetic is tested without forward progress
+between groups. Slices then exchange partial sums in the order of the group's tasks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from bounds import span_bound
 from devices import CPU_ONLY, DEVICE, H200, ONE_GROUP
-from waits import assert_computed_again
+from waits import assert_timeout_is_recovered
 
 from clnet import Dense, Local, Network
 from clnet.opencl.session import session
@@ -26,7 +26,7 @@ from clnet.variants.dense.persistent_mma import (
     Cut,
     PersistentMma,
     Schedule,
-    kept,
+    reduced_by,
 )
 
 
@@ -47,7 +47,7 @@ def check(network, batch, config, scale=1.0, seed=0, device=ONE_GROUP):
     (y,) = span.outputs
     one = Executable(session(device), network, [step], span.inputs, (y,))
     rng = np.random.default_rng(seed)
-    for _ in range(3):  # sets of words are used in turn
+    for _ in range(3):  # words are double-buffered
         x = (scale * rng.uniform(-1, 1, (batch, network.n_in))).astype(np.float32)
         one.x[span.inputs[0].name][...] = x
         one.run()
@@ -65,7 +65,7 @@ def test_sizes(sizes, batch, shape):
 
 
 def mixed():
-    """Bounded and other activations, with bias and without."""
+    """Return a network of bounded and other activations, with and without bias."""
     layers = [
         Dense(35, "tanh"), Dense(33, "relu", bias=False), Dense(20, "silu", 0.5),
         Dense(18, "identity"),
@@ -82,23 +82,23 @@ def test_functions_and_scales(scale):
     not DEVICE.forward_progress or PersistentMma().refuse(
         whole(Network.mlp([3, 4, 2], seed=1), 2), DEVICE
     ) is not None,
-    reason=f"{DEVICE.name} has no groups with matrix units that run at one time",
+    reason=f"{DEVICE.name} has no concurrent groups with matrix units",
 )
 @pytest.mark.parametrize(
     ("batch", "hidden"), [(2, "sigmoid"), (16, "relu"), (64, "sigmoid"), (128, "relu")]
 )
-def test_all_units_at_once(batch, hidden):
-    """Layers of one task a group, of several and of slices, in every shape."""
+def test_on_all_compute_units(batch, hidden):
+    """Layers of one task per group, of several tasks, and of slices, in every shape."""
     network = Network.mlp([200, 1500, 700, 2100, 33], hidden, seed=1)
     span = whole(network, batch)
     for config in PersistentMma().space(span, DEVICE):
         check(network, batch, config, device=DEVICE)
 
 
-def test_slices_add_up(monkeypatch):
-    """The sums of slices, added by the last of them, which one group comes to last."""
+def test_split_k(monkeypatch):
+    """The last slice, which the only group computes last, adds the partial sums."""
     monkeypatch.setattr(
-        persistent_mma, "kept",
+        persistent_mma, "reduced_by",
         lambda cut, slice_, columns: range(
             cut.rows * columns * (slice_ == cut.slices - 1)
         ),
@@ -113,13 +113,13 @@ def test_slices_add_up(monkeypatch):
     check(Network.mlp([80, 50, 33], "relu", seed=3), 11, SMALL)
 
 
-def test_what_is_not_a_number_stays_so():
+def test_nan_stays_in_its_sample():
     network = mixed()
     span = whole(network, 9)
     step = Step(span, PersistentMma(), SMALL, ONE_GROUP)
     one = Executable(session(ONE_GROUP), network, [step], span.inputs, span.outputs)
     x = np.ones((9, 40), np.float32)
-    x[4, 7:10] = np.frombuffer(b"\xff" * 12, np.float32)  # the bits of no word
+    x[4, 7:10] = np.frombuffer(b"\xff" * 12, np.float32)  # its word would be 0
     one.x[span.inputs[0].name][...] = x
     one.run()
     y = one.result(span.outputs[0].name)
@@ -150,11 +150,13 @@ def test_schedules_cover_each_block_once(sizes, batch):
         for cut in schedule.cuts:
             assert cut.slices == 1 or cut.tasks <= schedule.groups
             columns = config["columns"]
-            finished = [c for q in range(cut.slices) for c in kept(cut, q, columns)]
+            finished = [
+                c for q in range(cut.slices) for c in reduced_by(cut, q, columns)
+            ]
             assert sorted(finished) == list(range(cut.rows * columns))
 
 
-def test_shapes_keep_to_what_the_kernel_says():
+def test_shapes_meet_the_kernels_limits():
     assert len(set(SHAPES)) == len(SHAPES)
     for shape in SHAPES:
         config = config_of(*shape)
@@ -180,11 +182,11 @@ def test_refusals():
 
 
 @CPU_ONLY
-def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
+def test_a_timeout_is_reported_and_recovered(monkeypatch):
     monkeypatch.setattr(persistent_mma, "MAX_POLLS", 100)
     network = Network.mlp([30, 40, 20], "sigmoid", seed=1)
     device = replace(ONE_GROUP, compute_units=5 * DEVICE.compute_units)
     config = config_of(1, 1, 1, 1)
-    assert_computed_again(
+    assert_timeout_is_recovered(
         network, Step(whole(network, 3), PersistentMma(), config, device), 3
     )

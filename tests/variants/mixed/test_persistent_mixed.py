@@ -1,7 +1,7 @@
 """Sparse, local and dense layers in one launch, against the oracle.
 
-Where groups may run one after the other, several can be tested if each waits for those
-before it alone, and so they are in the order in which PoCL begins them.
+Without forward progress between groups, several groups can be tested if each waits for
+earlier groups only: PoCL starts them in order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from bounds import assert_right, span_bound
 from devices import CPU_ONLY, DEVICE, H200, posing
-from waits import assert_computed_again
+from waits import assert_timeout_is_recovered
 
 from clnet import Dense, Local, Network, Sparse
 from clnet.nn.storage.pattern import Pattern
@@ -63,7 +63,7 @@ def check(network, config, device):
     step = step_of(network, config, device)
     (x,), (y,) = step.span.inputs, step.span.outputs
     one = Executable(session(device), network, [step], [x], [y])
-    for i in range(4):  # sets of words are used in turn
+    for i in range(4):  # words are double-buffered
         rows = RNG.uniform(-1, 1, (1, network.n_in)).astype(np.float32)
         one.x[x.name][...] = np.nan if i == 1 else rows
         one.run()
@@ -93,8 +93,8 @@ def test_networks(name, group, depth):
 
 
 @pytest.mark.parametrize("units", [2, 5])
-def test_groups_pass_values_on(units):
-    """Rows read no vector that a later group computes: none waits in vain."""
+def test_groups_publish_values(units):
+    """Rows read no vector of a later group: no wait times out."""
     layers = [Dense(40, "tanh")]
     for n, reach in ((40, 40), (40, 3), (40, 12), (4, 9)):
         row, column = np.indices((n, 40))
@@ -106,7 +106,7 @@ def test_groups_pass_values_on(units):
     check(Network(7, layers, seed=3), config, device)
 
 
-def test_lists_outlive_those_who_made_them():
+def test_lists_outlive_their_first_executable():
     network, device = network_of("sparse"), posing(1)
     step = step_of(network, {"groups": 1, "group": 32, "depth": 1}, device)
     ends = step.span.inputs, step.span.outputs
@@ -121,7 +121,7 @@ def test_lists_outlive_those_who_made_them():
     assert_right(network, two.x["x"], two.result(step.span.outputs[0].name))
 
 
-def test_ranges_are_of_neighbours():
+def test_ranges():
     network = Network(70, [
         Local(7, "tanh"), sparse(61, "tanh", 0.01, "hyb"), Local(4, "tanh"),
     ], seed=1)
@@ -129,8 +129,8 @@ def test_ranges_are_of_neighbours():
     one, two, three = layers_of(program.span(0, len(program.ops), 1))
     first = np.array([0, 13, 26, 39, 52])  # 64 rows: shares of 13, and 12 at last
     past = np.array([13, 26, 39, 52, 64]) + 6
-    wanted = np.stack([first // 4, -(-past // 4)], axis=1)
-    assert (ranges_of(one, 5) == wanted).all()
+    expected = np.stack([first // 4, -(-past // 4)], axis=1)
+    assert (ranges_of(one, 5) == expected).all()
     assert (np.diff(ranges_of(three, 5)) <= 5).all()  # 12 rows and 3 values more
     patterns = [apply.storage.pattern for apply in two.applies]
     for group, (low, high) in enumerate(ranges_of(two, 61)):
@@ -142,7 +142,7 @@ def test_ranges_are_of_neighbours():
         )
 
 
-def test_shapes_have_room():
+def test_shapes_fit_local_memory():
     for n, layers in (*NETWORKS.values(), (100_000, [Local(3, "tanh")] * 9)):
         network = Network(n, layers, seed=1)
         span = network.program.span(0, len(network.program.ops), 1)
@@ -170,7 +170,7 @@ def test_refusals():
         replace(program.span(0, n, 1), outputs=program.ops[1].writes), device
     )
     dense = Network.mlp([3, 4, 2]).program
-    assert "here are none" in refuse(dense.span(0, 4, 1), device)
+    assert "there is none here" in refuse(dense.span(0, 4, 1), device)
     several = Network(9, [
         sparse(4, "tanh", 0.5), sparse(5, "tanh", 0.5, sources=(0, 1)),
     ]).program
@@ -180,8 +180,8 @@ def test_refusals():
 
 
 @CPU_ONLY
-def test_a_wait_in_vain_is_told_and_computed_again(monkeypatch):
+def test_a_timeout_is_reported_and_recovered(monkeypatch):
     monkeypatch.setattr(persistent_mixed, "MAX_POLLS", 1000)
     network, device = network_of("windows"), posing(5 * DEVICE.compute_units)
     waiting = step_of(network, {"groups": 4, "group": 1, "depth": 1}, device)
-    assert_computed_again(network, waiting, 1)
+    assert_timeout_is_recovered(network, waiting, 1)
