@@ -80,7 +80,7 @@ NAMES = tuple(ACTIVATIONS)
 
 
 def spans(case, variant):
-    """The network of a case, and its spans of the length that the variant takes."""
+    """Return the network of a case, and its spans of the variant's reach."""
     network = case.network()
     program = network.program
     n = len(program.ops)
@@ -88,21 +88,21 @@ def spans(case, variant):
         "op": [(n - 2, n - 1), (n - 1, n)],
         "layer": [(n - 2, n)],
         "pair": [(n - 2, n)],
-        # From an inner value to an inner value, too.
+        # Also from an inner value to an inner value.
         "run": [(0, n)] + ([(2, n - 2)] if n in (6, 8) else []),
     }[variant.reach]
     return network, [program.span(a, b, case.batch) for a, b in bounds]
 
 
-def configs(variant, span, place):
-    """A variant's tuning space on a place, and the GPU's, to be run there as well."""
+def configs(variant, span, where):
+    """Return a variant's tuning space on a device, and its space on a GPU."""
     as_gpu = dataclasses.replace(
-        place, type="gpu", simd_width=32, compute_units=H200.compute_units,
-        local_memory=min(place.local_memory, H200.local_memory),
-        largest_group=min(place.largest_group, H200.largest_group),
+        where, type="gpu", simd_width=32, compute_units=H200.compute_units,
+        local_memory=min(where.local_memory, H200.local_memory),
+        largest_group=min(where.largest_group, H200.largest_group),
     )
     found = []
-    for record in (place,) if place.type == "gpu" else (place, as_gpu):
+    for record in (where,) if where.type == "gpu" else (where, as_gpu):
         if variant.refuse(span, record) is None:
             found += [c for c in variant.space(span, record) if c not in found]
     return found
@@ -112,15 +112,15 @@ def configs(variant, span, place):
 
 
 class Bound:
-    """A span bound to buffers of the tests' own, or to the host's arrays."""
+    """A span bound to buffers of the test, or to host arrays."""
 
-    def __init__(self, network, span, variant, config, place):
+    def __init__(self, network, span, variant, config, where):
         self.span = span
         self.session = session(device())
         self.on_host = variant.name == "host"
         self.executable = Executable(
             self.session, network,
-            [Step(span, variant, config, None if self.on_host else place)],
+            [Step(span, variant, config, None if self.on_host else where)],
             span.inputs, span.outputs, on_device=not self.on_host,
         )
         self.buffers = {}
@@ -133,7 +133,7 @@ class Bound:
                 self.executable.bind(value.name, self.buffers[value])
 
     def __call__(self, inputs):
-        """The outputs for inputs by name; outputs hold NaN before they are written."""
+        """Return the outputs for inputs by name; outputs hold NaN before the run."""
         if self.on_host:
             for name, x in inputs.items():
                 self.executable.x[name][:] = x
@@ -178,7 +178,7 @@ def assert_within_bounds(span, inputs, parameters, results):
         )
 
 
-def check(network, span, variant, config, place, seed, missing=np.nan):
+def check(network, span, variant, config, where, seed, missing=np.nan):
     """Compare with the oracle, the same executable over several calls."""
     rng = np.random.default_rng(seed)
 
@@ -188,15 +188,15 @@ def check(network, span, variant, config, place, seed, missing=np.nan):
             for x in span.inputs
         }
 
-    run = Bound(network, span, variant, config, place)
-    # Whatever a call leaves in scratch memory, the next one is right.
+    run = Bound(network, span, variant, config, where)
+    # A call is right whatever the previous one left in scratch memory.
     run({value.name: np.nan for value in span.inputs} if not run.on_host else draw())
     inputs = draw()
     results = run(inputs)
     assert_within_bounds(span, inputs, network.parameters, results)
     for name, again in run(inputs).items():
         np.testing.assert_array_equal(again, results[name])
-    # New parameters, and NaN in one sample, which stays there.
+    # New parameters, and NaN in one sample, which affects no other.
     network.parameters = rng.uniform(-0.5, 0.5, network.parameters.shape) / np.sqrt(
         max(network.sizes)
     )

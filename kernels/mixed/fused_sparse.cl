@@ -44,7 +44,7 @@
 typedef struct {
     int n_in, n_out;
     int stride;     // dense: row stride of A; 0: rows of entries
-    int weights;    // offset of A in the parameters; or what maps an entry to its slot
+    int weights;    // offset of A in the parameters; sparse: of the weight of entry 0
     int starts;     // offset of its rows in `starts`
     int source;     // offset of its inputs (dense)
     int target;     // offset of its outputs, unless they are the network's

@@ -1,5 +1,5 @@
-"""Tables and repacked parameters under one key have one content, whichever variant,
-configuration, span and batch asked first: buffers are shared by key."""
+"""Equal keys of tables and packed parameters mean equal content, in every variant,
+configuration, span and batch: buffers are shared by key."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ MOST_CONFIGS = 8  # of a span's space
 BATCHES = (1, 70)
 # Records of one session.
 SESSIONS = {
-    "here": (DEVICE, *DEVICE.companions),
-    "groups that meet": (posing(3),),
+    "this device": (DEVICE, *DEVICE.companions),
+    "forward progress": (posing(3),),
     "matrix units": (H200,),
 }
 
@@ -75,7 +75,7 @@ NETWORKS = {
 
 
 def programs(network):
-    """Return programs of a network that plans of one session may compute."""
+    """Return programs of a network, inference and training, for one session."""
     forward = network.program
     found = [forward]
     if network.dtype == "float32":
@@ -103,7 +103,7 @@ def spans_of(program, variant, batch):
 
 
 def described(network, places):
-    """Yield the launches of every variant and configuration, and who has them."""
+    """Yield the launches of every variant and configuration, with a label."""
     for program, batch, variant in product(programs(network), BATCHES, ALL):
         trains = len(program.ops) > len(network.program.ops)
         if variant not in (TRAINING_VARIANTS if trains else VARIANTS):
@@ -116,7 +116,7 @@ def described(network, places):
 
 
 def bytes_of(network, packed, launches):
-    """Return what launches write into a buffer of repacked parameters."""
+    """Return the contents of a buffer of packed parameters after launches."""
     where = session(DEVICE)
     memories = {}
     for launch in launches:
@@ -148,36 +148,38 @@ def bytes_of(network, packed, launches):
 def test_equal_keys_mean_equal_content(name, which):
     network = NETWORKS[name]()
     tables, packings = {}, {}
-    for launches, who in described(network, SESSIONS[which]):
+    for launches, label in described(network, SESSIONS[which]):
         fills, sizes = {}, {}
         for launch in launches:
             for argument in launch.arguments:
                 if isinstance(argument, Table):
                     values = argument.make()
                     found = values.dtype, values.tobytes()
-                    first, other = tables.setdefault(argument.key, (found, who))
-                    assert found == first, (argument.key, other, who)
+                    first, other = tables.setdefault(argument.key, (found, label))
+                    assert found == first, (argument.key, other, label)
                 if isinstance(argument, Scratch):
                     size = sizes.setdefault(argument.name, argument.size)
-                    assert argument.size == size, (argument.name, who)
+                    assert argument.size == size, (argument.name, label)
                 if isinstance(argument, Packed) and launch.when == "parameters":
                     fills.setdefault(argument, []).append(launch)
-        for packed, own in fills.items():
-            ways = packings.setdefault(packed.key, {})
-            ways.setdefault((packed.size, repr(own)), (packed, own, who))
-    assert not tables.keys() & packings.keys()  # a replay keeps them side by side
-    for ways in packings.values():
-        whose = [who for _, _, who in ways.values()]
-        assert len({size for size, _ in ways}) == 1, whose
-        if len(ways) > 1:
-            found = {bytes_of(network, packed, own) for packed, own, _ in ways.values()}
-            assert len(found) == 1, whose
+        for packed, fill in fills.items():
+            contents = packings.setdefault(packed.key, {})
+            contents.setdefault((packed.size, repr(fill)), (packed, fill, label))
+    assert not tables.keys() & packings.keys()  # a replay stores both in one dict
+    for contents in packings.values():
+        labels = [label for _, _, label in contents.values()]
+        assert len({size for size, _ in contents}) == 1, labels
+        if len(contents) > 1:
+            found = {
+                bytes_of(network, packed, fill) for packed, fill, _ in contents.values()
+            }
+            assert len(found) == 1, labels
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("form", ["ell", "sell", "hyb"])
 @pytest.mark.parametrize("order", [("csr", "sell"), ("sell", "sparse_team")])
-def test_plans_of_one_network_share_no_wrong_tables(order, form, dtype):
+def test_plans_of_one_network_share_correct_tables(order, form, dtype):
     if dtype == "float64" and not DEVICE.fp64:
         pytest.skip("the device has no float64")
     network = Network(
@@ -185,7 +187,7 @@ def test_plans_of_one_network_share_no_wrong_tables(order, form, dtype):
         dtype=dtype, seed=1,
     )
     x = np.random.default_rng(1).uniform(-1, 1, (20, 300)).astype(dtype)
-    kept = []  # plans share what others hold
+    kept = []  # plans share buffers of plans that are alive
     for batch, name in product((1, 20), order):
         kept.append(network.compile(
             DEVICE, batch, tune=False, variants=[name, "generic"]

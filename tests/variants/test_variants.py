@@ -1,7 +1,7 @@
 """Every variant over one list of cases, against the float64 oracle.
 
-Another device: ``CLNET_DEVICE=… pytest tests/test_variants.py``. Every point of every
-tuning space: ``-m sweep``.
+On another device: ``CLNET_DEVICE=… pytest tests/variants/test_variants.py``. Every
+point of every tuning space: ``-m sweep``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ N_IN = (1, 2, 3, 4, 5, 7, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 
 N_OUT = (1, 7, 8, 9, 2, 15, 16, 17, 3, 31, 32, 33, 61, 63, 64, 65, 127, 128, 129, 5,
          255, 256, 257)
 EDGES = tuple(
-    # Every other one has an inner value as its input, with padded rows.
+    # The input of every other one is an inner value, with padded rows.
     Case((n_in, n_out) if i % 2 else (9, n_in, n_out), BATCHES[i % 6])
     for i, (n_in, n_out) in enumerate(zip(N_IN, N_OUT, strict=True))
 ) + tuple(Case((37, 70), batch) for batch in BATCHES)
@@ -108,16 +108,16 @@ def test_edges(variant, case, place):
 
 
 def half(found):
-    """Leave every other case of a variant, and every other variant of a case, out."""
+    """Skip every other case of a variant, and every other variant of a case."""
     return [
-        case if (place + ALL_VARIANTS.index(case.values[0])) % 2
+        case if (number + ALL_VARIANTS.index(case.values[0])) % 2
         else pytest.param(*case.values, id=case.id, marks=pytest.mark.sweep)
-        for place, case in enumerate(found)
+        for number, case in enumerate(found)
     ]
 
 
 def check_in_turn(variant, case, place):
-    """Check one config: the cases take all in turn."""
+    """Check one config; together, the cases check all."""
     number = CASES.index(case)
     check_case(
         variant, case, place,
@@ -148,7 +148,7 @@ def test_all_configs(variant, case, place):
     check_case(variant, case, place, lambda listed: listed)
 
 
-# What variants say of themselves ----------------------------------------------------
+# Descriptions -----------------------------------------------------------------------
 
 # Variants that read sparse layers, and a format of each.
 STENCILS = ("stencil", "stencil_cpu", "stencil_reduction", "trapezoid")
@@ -156,22 +156,22 @@ SPARSE = {
     "csr": "csr", "sparse_team": "csr", "sell": "sell", "dia": "dia",
     "fused_sparse": "csr", "persistent_mixed": "csr",
 }
-# Variants that write the sums too.
+# Variants that can store pre-activations too.
 KEEPS_SUMS = ("gemm", "mma", "csr", "sparse_team", "sell", "dia")
 
 
-def described():
+def every_variant():
     return pytest.mark.parametrize("variant", ALL_VARIANTS, ids=lambda v: v.name)
 
 
-SAID = (
+DESCRIBED = (
     Case((1, 1), 1), Case((200, 400, 500, 100), 1), Case((37, 70, 4), 129),
     Case((2000, 1000), 1024), Case((300, 4), 2, dtype="float64"), Case((20_000, 3), 1),
 )
 
 
 @cache
-def said_spans(case, variant):
+def described_spans(case, variant):
     return spans(case, variant)[1]
 
 
@@ -181,11 +181,11 @@ def test_names_are_unique():
     assert names[-2:] == ["generic", "host"]
 
 
-@described()
-@pytest.mark.parametrize("case", SAID, ids=str)
+@every_variant()
+@pytest.mark.parametrize("case", DESCRIBED, ids=str)
 @pytest.mark.parametrize("where", [H200, LAPTOP, SMALL, LEAST], ids=lambda d: d.name)
-def test_space_cost_and_launches_are_sane(variant, case, where):
-    for span in said_spans(case, variant):
+def test_space_cost_and_launches(variant, case, where):
+    for span in described_spans(case, variant):
         refusal = variant.refuse(span, where)
         if refusal is not None:
             assert_is_a_sentence(refusal)
@@ -210,7 +210,7 @@ def test_space_cost_and_launches_are_sane(variant, case, where):
                     for g, n in zip(launch.global_size, launch.local_size, strict=True)
                 )
                 assert np.prod(launch.local_size) <= where.largest_group
-                # The y and z counts of groups are 16 bits wide on some devices.
+                # Some devices count groups in y and z in 16 bits.
                 groups = np.floor_divide(launch.global_size, launch.local_size)
                 assert all(n <= 65535 for n in groups[1:])
 
@@ -222,8 +222,8 @@ def assert_is_a_sentence(text):
     assert ". " not in text
 
 
-@described()
-def test_what_is_refused_and_what_is_not(variant):
+@every_variant()
+def test_refusals(variant):
     network = Network.mlp([8, 9, 10], "tanh", dtype="float64")
     if variant.name in SPARSE:
         network = network.prune(density=0.5).stored_as(SPARSE[variant.name])
@@ -256,19 +256,19 @@ def test_what_is_refused_and_what_is_not(variant):
             assert_is_a_sentence(refusal)
 
 
-def test_fused_local_tells_what_it_needs_and_what_is_there():
+def test_fused_local_reports_its_local_memory():
     (variant,) = [v for v in ALL_VARIANTS if v.name == "fused_local"]
     small = dataclasses.replace(H200, local_memory=9000)
     span = Network.mlp([10, 1500, 800, 5]).program.span(0, 6, 1)
     assert f"{4 * 2300} bytes" in variant.refuse(span, small)
     assert f"{small.local_memory}" in variant.refuse(span, small)
-    # The last layer's output is not kept there, nor are layers that are no neighbours.
+    # Local memory holds neither the last layer's output nor more than two layers.
     span = Network.mlp([600, 500, 600, 1500]).program.span(0, 6, 1)
     assert variant.refuse(span, small) is None
 
 
 def test_local_memory_is_not_more_than_the_device_has(place):
-    """What kernels ask for, as the compiler counts it, for configs of a GPU."""
+    """The local memory of kernels by the compiler's count, for configs of a GPU."""
     where = session(device())
     network = Network.mlp([300, 700, 40], seed=1)
     asked = []
@@ -286,7 +286,7 @@ def test_local_memory_is_not_more_than_the_device_has(place):
                         cl.kernel_work_group_info.LOCAL_MEM_SIZE, place.handle
                     )
                     room = H200.local_memory
-                    # PTX may have more than OpenCL tells of.
+                    # PTX may use more than OpenCL reports.
                     if variant.name in ("mma", "mma_chain"):
                         room = tile_room(config.get("units", GROUP_UNITS), H200)
                     assert size <= room, (variant.name, config)
@@ -294,8 +294,8 @@ def test_local_memory_is_not_more_than_the_device_has(place):
     assert max(asked) > 30_000
 
 
-def test_a_value_whose_rows_are_not_vectors_is_read_singly():
-    """A contiguous input of odd width: reading on would read the next sample."""
+def test_rows_of_odd_width_use_scalar_loads():
+    """Vector loads of a contiguous input of odd width would read the next sample."""
     for stride, expected in ((5, 0), (8, 1), (6, 0)):
         x, y = Value("x", 5, stride), Value("y", 3, 3)
         network = Network.mlp([5, 3])
@@ -312,7 +312,7 @@ def test_a_value_whose_rows_are_not_vectors_is_read_singly():
 
 
 def test_constants_of_a_kernel_are_exact():
-    """A steepness and a limit arrive as written, whatever their size."""
+    """A steepness and a limit reach the kernel exactly, of any size."""
     from clnet.variants.base import number
 
     network = Network.mlp([2, 2])

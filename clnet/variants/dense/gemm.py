@@ -107,9 +107,9 @@ class Product:
 
     def clocks(self, config: Config, device: Device) -> float:
         """Return the clocks by the model, without the cost of launches."""
-        parts = config.get("parts", 1)
-        waves = -(-self.groups(config) * parts // device.compute_units)
-        steps = -(-self.k // (parts * config["tile_k"]))
+        slices = config.get("parts", 1)
+        waves = -(-self.groups(config) * slices // device.compute_units)
+        steps = -(-self.k // (slices * config["tile_k"]))
         each = config["tile_m"] * config["tile_n"] * config["tile_k"] / MULTIPLY_ADDS
         share = SHARES[config["item_m"] * config["item_n"]]
         added = items(config) * config["item_m"] if config["teams"] > 1 else 0

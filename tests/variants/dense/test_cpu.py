@@ -1,4 +1,4 @@
-"""The cpu variant's workers: whoever does what how often, the bits are the same."""
+"""The cpu variant: results are the same to the bit, however workers share tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from clnet.variants.dense import cpu
 from clnet.variants.dense.cpu import STATE, Cpu
 
 CPU = clnet.device("cpu")
-CALLER = any(place.serial for place in CPU.companions)
+CALLER = any(device.serial for device in CPU.companions)
 MODES = {
     "one": ({"workers": 1, "caller": 0}, CPU),
     "here": ({"workers": 1, "caller": 0}, CPU.places[-1]),
@@ -31,14 +31,14 @@ MODES = {
     **({"lead": ({"workers": 2, "caller": 1}, CPU),
         "lead of five": ({"workers": 5, "caller": 1}, CPU)} if CALLER else {}),
 }
-TOGETHER = [name for name, (config, _) in MODES.items() if config["workers"] > 1]
+SEVERAL = [name for name, (config, _) in MODES.items() if config["workers"] > 1]
 GROUPS = (1, 2, 3, 4, 8)
 
 
 def executable(network, batch, mode, group):
-    config, place = MODES[mode]
+    config, device = MODES[mode]
     span = network.program.span(0, len(network.program.ops), batch)
-    step = Step(span, Cpu(), {**config, "group": group}, place)
+    step = Step(span, Cpu(), {**config, "group": group}, device)
     return Executable(session(CPU), network, [step], span.inputs, span.outputs)
 
 
@@ -49,13 +49,13 @@ def run(one, x):
     return one.result(program.output.name)
 
 
-def state(one):
-    """The words that the workers share, as they are between calls."""
+def state_words(one):
+    """Return the words that the workers share, as they are between calls."""
     return one._scratch[0, "state"].array.view(np.int32)
 
 
 def assert_at_rest(one, mode, calls):
-    words = state(one)
+    words = state_words(one)
     assert words[0] == calls
     assert not words[1:STATE].any()
     if MODES[mode][0]["caller"] == 0:
@@ -88,7 +88,7 @@ BATCHES = (*range(1, 14), 95, 96, 97, 193)
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("net", [EDGES, WIDE], ids=["edges", "wide"])
-def test_every_way_of_sharing_gives_the_same_bits(net, batch):
+def test_every_mode_gives_the_same_bits(net, batch):
     x = inputs(net, batch)
     first = run(executable(net, batch, "one", 4), x)
     assert_right(net, x, first)
@@ -100,20 +100,20 @@ def test_every_way_of_sharing_gives_the_same_bits(net, batch):
 @pytest.mark.parametrize(
     "width", [1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129]
 )
-def test_every_width_is_cut_well(width):
+def test_every_width(width):
     net = network(7, width, width, 5)
     for batch in (1, 2, 7):
         x = inputs(net, batch)
         expected = run(executable(net, batch, "one", 4), x)
         assert_right(net, x, expected)
-        for mode in TOGETHER:
+        for mode in SEVERAL:
             for group in (1, 4):
                 y = run(executable(net, batch, mode, group), x)
                 np.testing.assert_array_equal(y, expected)
 
 
 def test_a_sample_does_not_depend_on_its_neighbours():
-    """Whatever tile computes it, a sum is added up in one order."""
+    """Every tile adds up a sum in the same order."""
     x = inputs(WIDE, 97)
     together = run(executable(WIDE, 97, "one", 4), x)
     alone = executable(WIDE, 1, "one", 4)
@@ -129,7 +129,7 @@ def test_a_sample_does_not_depend_on_its_neighbours():
 
 
 def many_calls(net, batch, mode, group, calls, pause=None):
-    """Call with inputs in turn; every result is that of one worker alone."""
+    """Call with several inputs in turn; every result is that of one worker."""
     xs = [inputs(net, batch, seed) for seed in range(5)]
     alone = executable(net, batch, "one", group)
     expected = [run(alone, x) for x in xs]
@@ -143,56 +143,56 @@ def many_calls(net, batch, mode, group, calls, pause=None):
 
 
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("mode", TOGETHER)
+@pytest.mark.parametrize("mode", SEVERAL)
 @pytest.mark.parametrize("batch", [1, 2])
 def test_many_calls(mode, group, batch):
     many_calls(EDGES, batch, mode, group, 200)
 
 
-@pytest.mark.parametrize("mode", TOGETHER)
+@pytest.mark.parametrize("mode", SEVERAL)
 def test_many_calls_of_blocks(mode):
     many_calls(EDGES, 97, mode, 1, 40)
     many_calls(WIDE, 193, mode, 2, 10)
 
 
-@pytest.mark.parametrize("mode", TOGETHER)
-def test_helpers_may_go_and_come_between_calls(mode):
-    """Pauses around the time that a helper stays for the next call."""
+@pytest.mark.parametrize("mode", SEVERAL)
+def test_helpers_may_return_between_calls(mode):
+    """Pauses around the time for which a helper polls for the next call."""
     many_calls(EDGES, 1, mode, 1, 60, lambda call: 1e-4 * (call % 20))
 
 
 @pytest.fixture
-def impatient(monkeypatch):
-    """No worker waits for another: tasks that are held are done again."""
+def one_poll(monkeypatch):
+    """Workers poll once for another's task, then compute it again."""
     monkeypatch.setattr(cpu, "MAX_POLLS", 1)
     monkeypatch.setattr(cpu, "SPIN_POLLS", 200)
 
 
 @pytest.mark.parametrize("group", [1, 4])
-@pytest.mark.parametrize("mode", TOGETHER)
+@pytest.mark.parametrize("mode", SEVERAL)
 @pytest.mark.parametrize("batch", [1, 5])
-def test_tasks_that_are_done_twice_do_no_harm(impatient, mode, group, batch):
+def test_tasks_may_be_computed_twice(one_poll, mode, group, batch):
     many_calls(EDGES, batch, mode, group, 150)
     many_calls(WIDE, batch, mode, group, 100)
 
 
-@pytest.mark.parametrize("mode", TOGETHER)
-def test_tasks_of_blocks_that_are_done_twice_do_no_harm(impatient, mode):
+@pytest.mark.parametrize("mode", SEVERAL)
+def test_tasks_of_blocks_may_be_computed_twice(one_poll, mode):
     many_calls(WIDE, 193, mode, 1, 15)
 
 
 @pytest.mark.parametrize("source", ["dense/cpu.cl", "training/epoch.cl"])
-def test_workers_tell_each_other_by_atomics_that_order(source):
-    """The order that x86 keeps anyway, and ARM does not: no test here would miss it."""
+def test_atomics_between_workers_are_ordered(source):
+    """x86 keeps this order in any case, ARM does not: only the text can be tested."""
     text = (program.kernel_directory() / source).read_text()
     relaxed = set(re.findall(r"\batomic_\w+", text))
-    assert relaxed == {"atomic_inc"}  # which claims a task
+    assert relaxed == {"atomic_inc"}  # claims a task
     assert not re.search(r"while \(\*", text)
 
 
 @pytest.mark.parametrize("group", [1, 4])
-@pytest.mark.parametrize("mode", TOGETHER)
-def test_a_compiler_without_atomics_that_order(monkeypatch, mode, group):
+@pytest.mark.parametrize("mode", SEVERAL)
+def test_a_compiler_without_ordered_atomics(monkeypatch, mode, group):
     def without(*parts):
         return program.source_text(*parts).replace("__CLANG_ATOMIC", "NONE_HERE")
 
@@ -200,22 +200,22 @@ def test_a_compiler_without_atomics_that_order(monkeypatch, mode, group):
     many_calls(EDGES, 2, mode, group, 100)
 
 
-@pytest.mark.parametrize("mode", TOGETHER)
-def test_the_count_of_calls_may_pass_the_largest_number(mode):
+@pytest.mark.parametrize("mode", SEVERAL)
+def test_the_call_count_may_overflow(mode):
     one = executable(EDGES, 1, mode, 1)
     x = inputs(EDGES, 1)
     expected = run(one, x)
-    time.sleep(0.01)  # helpers have gone
-    state(one)[0] = np.iinfo(np.int32).max - 2
+    time.sleep(0.01)  # until helpers have returned
+    state_words(one)[0] = np.iinfo(np.int32).max - 2
     for _ in range(8):
         other = inputs(EDGES, 1, seed=1)
         run(one, other)
         np.testing.assert_array_equal(run(one, x), expected)
-    assert state(one)[0] < 0
+    assert state_words(one)[0] < 0
 
 
-@pytest.mark.parametrize("mode", TOGETHER)
-def test_replaced_parameters_are_packed_anew(mode):
+@pytest.mark.parametrize("mode", SEVERAL)
+def test_replaced_parameters_are_repacked(mode):
     net = Network.mlp([9, 40, 40, 7], "tanh", seed=1)
     one = executable(net, 3, mode, 1)
     x = inputs(net, 3)
@@ -225,9 +225,9 @@ def test_replaced_parameters_are_packed_anew(mode):
         net.parameters = rng.uniform(-0.5, 0.5, net.parameters.shape)
 
 
-@pytest.mark.parametrize("mode", TOGETHER)
+@pytest.mark.parametrize("mode", SEVERAL)
 def test_executables_side_by_side(mode):
-    """Each has its own state; one's helpers take cores from the other's."""
+    """Each has its own state; their helpers compete for cores."""
     ones = [executable(net, 2, mode, 1) for net in (EDGES, WIDE, EDGES)]
     xs = [inputs(one.network, 2) for one in ones]
     expected = [run(one, x) for one, x in zip(ones, xs, strict=True)]
@@ -236,7 +236,7 @@ def test_executables_side_by_side(mode):
             np.testing.assert_array_equal(run(one, x), y)
 
 
-@pytest.mark.parametrize("mode", TOGETHER)
+@pytest.mark.parametrize("mode", SEVERAL)
 def test_threads_with_an_executable_each(mode):
     wrong = []
 
@@ -258,8 +258,8 @@ def test_threads_with_an_executable_each(mode):
     assert wrong == []
 
 
-def test_an_executable_may_go_while_its_helpers_stay():
-    for mode in TOGETHER:
+def test_an_executable_may_be_deleted_before_its_helpers_return():
+    for mode in SEVERAL:
         for _ in range(20):
             one = executable(EDGES, 1, mode, 1)
             run(one, inputs(EDGES, 1))

@@ -1,4 +1,4 @@
-"""gemm and gemm_backward at the edges of every shape of tile, by one kernel each."""
+"""gemm and gemm_backward at the edges of every tile shape, by one kernel each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def config_id(config):
 
 @pytest.mark.parametrize("config", CONFIGS[2::3], ids=config_id)
 def test_forward(config):
-    """The output, and the sums that the derivative of silu reads."""
+    """The output, and the pre-activations that the derivative of silu reads."""
     m, n, k = (config[key] for key in ("tile_m", "tile_n", "tile_k"))
     function = "silu" if n > 32 else "tanh"
     network = Network(k + 3, [Dense(n + 5, function), Dense(2)], seed=n)
@@ -41,7 +41,7 @@ def test_forward(config):
 
 @pytest.mark.parametrize("config", CONFIGS[::3], ids=config_id)
 def test_outer(config):
-    """Both gradients of a layer whose input is not padded, or that of its weights."""
+    """Gradients of weights and biases, or of weights; the input is not padded."""
     m, n, k = (config[key] for key in ("tile_m", "tile_n", "tile_k"))
     parts = 1 + n % 3
     network = Network(n + 1 + parts, [Dense(m + 3, bias=parts != 2)], seed=n)
@@ -51,7 +51,7 @@ def test_outer(config):
 
 @pytest.mark.parametrize("config", CONFIGS[1::3], ids=config_id)
 def test_apply_t(config):
-    """Gradients of a layer's input, alone or with the derivative below."""
+    """The gradient of a layer's input, alone or times the derivative below."""
     m, n, k = (config[key] for key in ("tile_m", "tile_n", "tile_k"))
     pair = k != 16
     network = Network(3, [Dense(n + 1, "tanh"), Dense(k + 2)], seed=n)
@@ -100,7 +100,7 @@ def test_small(sizes):
         check(network, span_at(program, ApplyT, 1, batch), GemmBackward(), config)
 
 
-def test_shapes_keep_to_what_the_kernels_say():
+def test_shapes_meet_the_kernels_limits():
     for config in CONFIGS:
         assert config["tile_m"] % config["item_m"] == 0
         assert config["tile_n"] % config["item_n"] == 0
@@ -112,7 +112,7 @@ def test_shapes_keep_to_what_the_kernels_say():
 
 
 def test_the_model_fills_the_device():
-    """Tiles are small where the product is, and long sums are shared."""
+    """Small products have small tiles, and long sums are divided (slice-k)."""
     large = Product(1024, 1024, 1024, 4).space(H200)
     assert (large[0]["tile_m"], large[0]["tile_n"]) == (128, 64)
     thin = Product(1024, 10, 1024, 4).space(H200)
@@ -124,7 +124,7 @@ def test_the_model_fills_the_device():
         assert all(product.fits(config, H200) for config in found)
 
 
-def test_what_is_refused():
+def test_refusals():
     names = ("tanh",) * 8 + ("sigmoid",)
     network = Network(3, [Dense(9, names), Dense(4, "tanh"), Dense(2)], seed=1)
     program = program_of(network)
@@ -153,7 +153,7 @@ def test_what_is_refused():
 
 @pytest.mark.parametrize("activation", ["tanh", "silu"])
 def test_planned_for_a_gpu(activation):
-    """All three products of every hidden layer are taken, with what follows them."""
+    """All three products of every hidden layer are chosen, fused with the next op."""
     layers = [Dense(1024, activation), Dense(1024, activation), Dense(10)]
     network = Network(784, layers)
     steps = plan_training(

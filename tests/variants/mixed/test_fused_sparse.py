@@ -38,13 +38,13 @@ NETWORKS = {
         sparse(37, "sigmoid", 0.4, "coo", sources=(0, 1, 2)),
         sparse(5, "tanh", 0.9, "dense", sources=(2, 3)),
     ],
-    "wide places": [sparse(9, "tanh", 0.0001, "csr"), sparse(3, "tanh", 1.0, "ell")],
+    "wide offsets": [sparse(9, "tanh", 0.0001, "csr"), sparse(3, "tanh", 1.0, "ell")],
 }
 
 
 def network_of(name, dtype="float32"):
     network = Network(
-        70_000 if name == "wide places" else 29, NETWORKS[name], seed=1, dtype=dtype
+        70_000 if name == "wide offsets" else 29, NETWORKS[name], seed=1, dtype=dtype
     )
     network.parameters = np.random.default_rng(1).uniform(
         -1, 1, network.parameters.shape
@@ -52,16 +52,16 @@ def network_of(name, dtype="float32"):
     return network
 
 
-def run(network, span, config, place):
-    """Compare a second call's output with the oracle; NaN went through the first."""
+def run(network, span, config, device):
+    """Compare a second call with the oracle; the first call's inputs are NaN."""
     train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
-    step = Step(span, Posed(FUSED, place), config, PLACE)
+    step = Step(span, Posed(FUSED, device), config, PLACE)
     replay = Replay(SESSION, [step], network.layout, train_state)
     (x,), (y,) = span.inputs, span.outputs
     rows = np.random.default_rng(span.batch).uniform(-1, 1, (span.batch, x.width))
     rows = rows.astype(network.dtype)
-    for given in (np.full_like(rows, np.nan), rows):
-        replay.write(x, given)
+    for inputs in (np.full_like(rows, np.nan), rows):
+        replay.write(x, inputs)
         replay.write(y, np.full((span.batch, y.width), np.nan))
         replay.run()
     values = {"batch": np.array(span.batch), x.name: rows.astype(np.float64)}
@@ -69,28 +69,28 @@ def run(network, span, config, place):
     close(replay.read(y), values[y.name], 40.0, 100)
 
 
-@pytest.mark.parametrize("place", [CPU, GPU], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("device", [CPU, GPU], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("name", [
     pytest.param(name, marks=[pytest.mark.unoptimised] * (i % 2))
     for i, name in enumerate(NETWORKS)
 ])
-def test_networks(name, place):
+def test_networks(name, device):
     number = list(NETWORKS).index(name)
-    if name == "wide places":  # the only indices of 32 bits
-        place = dataclasses.replace(place, local_memory=1 << 20)
-        if PLACE.local_memory < 1 << 20 and place.type == "gpu":
+    if name == "wide offsets":  # the only offsets of 32 bits
+        device = dataclasses.replace(device, local_memory=1 << 20)
+        if PLACE.local_memory < 1 << 20 and device.type == "gpu":
             pytest.skip("the device has not that much local memory")
-    for i, batch in enumerate((1, 9, 33) if name != "wide places" else (3,)):
+    for i, batch in enumerate((1, 9, 33) if name != "wide offsets" else (3,)):
         dtype = "float64" if PLACE.fp64 and i == number % 3 else "float32"
         network = network_of(name, dtype)
         span = network.program.span(0, len(network.program.ops), batch)
-        assert FUSED.refuse(span, place) is None
-        listed = list(FUSED.space(span, place))
-        run(network, span, listed[(number + i) % len(listed)], place)
+        assert FUSED.refuse(span, device) is None
+        listed = list(FUSED.space(span, device))
+        run(network, span, listed[(number + i) % len(listed)], device)
 
 
-def test_it_is_found_for_layers_of_several_products():
-    """The planner's runs: HYB has two products a layer, and so have shortcuts."""
+def test_layers_of_several_products():
+    """The planner's runs: layers of HYB and with shortcuts have two products."""
     for name, stop in (("hyb, ell and dense rows", 5), ("shortcuts", 10)):
         program = network_of(name).program
         listed = eligible(
@@ -100,22 +100,22 @@ def test_it_is_found_for_layers_of_several_products():
         assert len(program.ops) >= stop
 
 
-def test_spaces_and_costs_are_sane():
+def test_spaces_and_costs():
     small = dataclasses.replace(GPU, local_memory=8 << 10, largest_group=64)
     for name in ("one format", "shortcuts"):
         program = network_of(name).program
         for batch in (1, 40):
             span = program.span(0, len(program.ops), batch)
-            for place in (small, GPU, CPU):
-                space = list(FUSED.space(span, place))
+            for device in (small, GPU, CPU):
+                space = list(FUSED.space(span, device))
                 assert 1 <= len(space) <= 16
                 assert all(space.count(config) == 1 for config in space)
                 for config in space:
-                    cost = FUSED.cost(span, config, place)
-                    (launch,) = FUSED.launches(span, config, place)
-                    assert 1 <= cost.compute_units <= place.compute_units
+                    cost = FUSED.cost(span, config, device)
+                    (launch,) = FUSED.launches(span, config, device)
+                    assert 1 <= cost.compute_units <= device.compute_units
                     assert launch.global_size[0] % launch.local_size[0] == 0
-                    assert launch.local_size[0] <= place.largest_group
+                    assert launch.local_size[0] <= device.largest_group
 
 
 def test_refusals():
