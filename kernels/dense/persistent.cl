@@ -150,8 +150,8 @@ void persistent(__global const float *parameters, __global const float *x,
                         y[current.row] = v;
                         ZERO_COPY_STORE(current.row, v);
                     } else {
-                        const int word = outputs + current.row;
-                        publish(now + word, then + word, v);
+                        publish(now + outputs + current.row,
+                                then + outputs + current.row, v);
                         // The last row's team pads the last vector with zeros.
                         if (current.row == n_out - 1)
                             for (int i = n_out; i < written_by(layer); ++i)

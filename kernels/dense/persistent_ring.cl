@@ -156,15 +156,15 @@ inline int reduce_halving(float *sums, const int lane)
     int first = 0;
 #pragma unroll
     for (int i = 0; i < HALVINGS; ++i) {
-        const int half = ROWS >> (i + 1);
+        const int remaining = ROWS >> (i + 1);
         const bool upper = lane >> i & 1;
 #pragma unroll
-        for (int r = 0; r < half; ++r) {
-            const float mine = upper ? sums[r + half] : sums[r];
-            const float sent = upper ? sums[r] : sums[r + half];
+        for (int r = 0; r < remaining; ++r) {
+            const float mine = upper ? sums[r + remaining] : sums[r];
+            const float sent = upper ? sums[r] : sums[r + remaining];
             sums[r] = mine + shuffle_xor(sent, 1 << i);
         }
-        first += upper ? half : 0;
+        first += upper ? remaining : 0;
     }
     return first;
 }
