@@ -588,7 +588,7 @@ def test_a_restriction_that_cannot_cover_is_an_error_with_its_reasons(lab):
     with pytest.raises(DeviceError, match="generic: gpu has no float64"):
         lab.plan(double, single, variants=["generic"])
     mixed = Network(4, [Dense(2, ["tanh", "relu"])], seed=0)
-    with pytest.raises(DeviceError, match="naive: it applies one activation a layer"):
+    with pytest.raises(DeviceError, match="naive: it applies one activation per layer"):
         lab.plan(mixed, GPU, variants=["naive"])
 
 
