@@ -162,7 +162,7 @@ def _loss(op: Loss, values: Values, parameters: Array) -> None:
     y, t = values[op.y.name], values[op.t.name]
     row = loss_function(op.loss)
     half = np.where(op.halved, 0.5, 1.0).astype(y.dtype)
-    each, slope = row.value(y, t, half), row.slope(y, t, half)
+    each, slope = row.value(y, t, half), row.gradient(y, t, half)
     if row.mean:
         slope = slope / y.dtype.type(op.y.width)
     total = each.mean(axis=1) if row.mean else each.sum(axis=1)

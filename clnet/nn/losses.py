@@ -1,8 +1,8 @@
 """Losses, one row each.
 
-A sample's loss is the sum of its outputs' losses, or their mean; a gradient is that of
-the sum over samples. The OpenCL functions of row ``name`` are ``loss_name`` and
-``slope_name`` in ``kernels/include/losses.h``.
+A sample's loss is what its outputs add up to, or their mean; a gradient is that of the
+sum over samples. The OpenCL functions of row ``name`` are ``loss_name`` and
+``loss_gradient_name`` in ``kernels/include/losses.h``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from clnet.errors import unknown
 Array = NDArray[Any]
 Rule = Callable[[Array, Array, Array], Array]
 
-HUBER_DELTA = 1.0  # error from which the loss is linear, as in PyTorch
+HUBER_DELTA = 1.0  # where the square turns into a straight line, as in PyTorch
 FANN_TANH_LIMIT = 0.9999999  # beyond it FANN's error is constant
 FANN_TANH_ERROR = 17.0
 
@@ -33,23 +33,23 @@ class LossFunction:
     name : str
         The loss's name, also the stem of its OpenCL functions.
     value : callable
-        Each output's loss, ``value(y, t, half)`` [batch, n_out]; ``half`` [n_out] is
-        0.5 where FANN halves the error, else 1.
-    slope : callable
+        What each output adds to the loss, ``value(y, t, half)`` [batch, n_out];
+        ``half`` [n_out] is 0.5 where FANN halves the error, else 1.
+    gradient : callable
         ``d value / d y``, of the same arguments; ``d loss / d y`` where fused with
         softmax.
     mean : bool
         Whether a sample's loss is the mean over its outputs, not their sum.
     fused : {None, "sigmoid", "softmax"}
-        Activation that the loss includes: ``y`` is then its argument, the logits, so
-        that neither overflows.
+        The activation that it contains: ``y`` is then what goes into that, so that
+        neither overflows.
     fann : bool
         Whether it is FANN's, which halves the errors of symmetric outputs.
     """
 
     name: str
     value: Rule
-    slope: Rule
+    gradient: Rule
     mean: bool = True
     fused: Literal["sigmoid", "softmax"] | None = None
     fann: bool = False
@@ -73,7 +73,7 @@ def _huber(y: Array, t: Array, _: Array) -> Array:
     return np.asarray(np.where(d <= delta, d * d / 2, delta * (d - delta / 2)))
 
 
-def _huber_slope(y: Array, t: Array, _: Array) -> Array:
+def _huber_gradient(y: Array, t: Array, _: Array) -> Array:
     delta = y.dtype.type(HUBER_DELTA)
     return np.asarray(np.clip(y - t, -delta, delta))
 
@@ -87,7 +87,7 @@ def _categorical(z: Array, t: Array, _: Array) -> Array:
     return np.asarray(t * (np.log(np.exp(below).sum(axis=1, keepdims=True)) - below))
 
 
-def _categorical_slope(z: Array, t: Array, _: Array) -> Array:
+def _categorical_gradient(z: Array, t: Array, _: Array) -> Array:
     return np.asarray(softmax(z) * t.sum(axis=1, keepdims=True) - t)
 
 
@@ -103,7 +103,7 @@ def _fann_tanh(y: Array, t: Array, half: Array) -> Array:
     return np.asarray((value + d.dtype.type(FANN_TANH_ERROR) * (d - inside)) / half)
 
 
-def _fann_tanh_slope(y: Array, t: Array, half: Array) -> Array:
+def _fann_tanh_gradient(y: Array, t: Array, half: Array) -> Array:
     d = (t - y) * half
     limit = d.dtype.type(FANN_TANH_LIMIT)
     inside = np.clip(d, -limit, limit)
@@ -115,16 +115,16 @@ def _fann_tanh_slope(y: Array, t: Array, half: Array) -> Array:
 _ROWS = (
     LossFunction("mse", lambda y, t, _: (y - t) ** 2, lambda y, t, _: 2 * (y - t)),
     LossFunction("mae", lambda y, t, _: np.abs(y - t), lambda y, t, _: np.sign(y - t)),
-    LossFunction("huber", _huber, _huber_slope),
+    LossFunction("huber", _huber, _huber_gradient),
     LossFunction("binary_cross_entropy", _binary, lambda z, t, _: sigmoid(z) - t,
                  fused="sigmoid"),
-    LossFunction("categorical_cross_entropy", _categorical, _categorical_slope,
+    LossFunction("categorical_cross_entropy", _categorical, _categorical_gradient,
                  mean=False, fused="softmax"),
     # FANN's two error functions (fann_update_MSE and its tanh error function): their
     # slopes are FANN's error signals; the values are what these descend.
     LossFunction("fann_linear", _fann_linear, lambda y, t, half: -half * (t - y),
                  mean=False, fann=True),
-    LossFunction("fann_tanh", _fann_tanh, _fann_tanh_slope, mean=False, fann=True),
+    LossFunction("fann_tanh", _fann_tanh, _fann_tanh_gradient, mean=False, fann=True),
 )
 
 LOSSES: dict[str, LossFunction] = {row.name: row for row in _ROWS}
@@ -136,7 +136,7 @@ def loss_function(name: str) -> LossFunction:
     Raises
     ------
     InputError
-        If there is no loss of that name.
+        If there is none of that name.
     """
     if not isinstance(name, str) or name not in LOSSES:
         raise unknown("loss", name, LOSSES)

@@ -1,14 +1,14 @@
-// The derivative of a layer's function, one value at a time.
+// The derivative of a layer's activation, for single values.
 //
-// GRADIENT    as grad_tanh in gradients.h
-// READS_SUMS  1 where it is by the sums, 0 where it is by the outputs
-// STEEPNESS, LIMIT  as in activations.h, which comes first
+// GRADIENT    a function of gradients.h, such as grad_tanh
+// READS_SUMS  1: its argument is the pre-activation; 0: the output
+// STEEPNESS, LIMIT  as in activations.h, which is included first
 #if !defined(GRADIENT) || !defined(READS_SUMS)
 #error "activation_gradient.h needs GRADIENT and READS_SUMS"
 #endif
 #include "include/gradients.h"
 
-// f'(v) * STEEPNESS of a layer, by its output, or by its sum with the bias
+// f'(v) * STEEPNESS, at the output or at the pre-activation with its bias
 inline REAL slope(REAL at)
 {
 #if READS_SUMS

@@ -1,13 +1,13 @@
-// Activation functions: act_NAME(v) for every row NAME of clnet/nn/activations.py, with
-// v = steepness * sum, clipped.
+// Activation functions: act_NAME(v) for every row NAME of clnet/nn/activations.py. v is
+// the scaled pre-activation, steepness * (A x + b), clipped.
 //
-// Written over the type VAL so that the same text serves one work-item a value (GPUs)
-// and explicit vectors (CPUs). Each function passes NaN on where NumPy does.
+// The type VAL is a scalar on GPUs and a vector on CPUs: one text serves both. Each
+// function propagates NaN where NumPy does.
 //
 // REAL           float or double: the network's type
 // WIDTH          1, 4 or 8: values in a VAL; set before including this
 // OPERATOR_MATH  1 where the builtins are out-of-line calls that stop vectorisation:
-//                exp, tanh and erf are then made of operators only (float32)
+//                exp, tanh and erf then use operators only (float32)
 // LEAK           slope of leaky_relu below zero
 #if !defined(REAL) || !defined(WIDTH) || !defined(OPERATOR_MATH) || !defined(LEAK)
 #error "activations.h needs REAL, WIDTH, OPERATOR_MATH and LEAK"
@@ -33,10 +33,9 @@
 inline VAL absolute(VAL v) { return v < CONST(0) ? -v : v; }
 
 #if OPERATOR_MATH
-// e^v to about 1e-7: v = n ln 2 + r with |r| <= ln 2 / 2, found by adding and taking
-// off a number so large that the sum rounds to whole numbers; a least-maximum
-// polynomial for e^r; n goes straight into the exponent's bits. Clamped to the normal
-// numbers.
+// e^v to about 1e-7: v = n ln 2 + r with |r| <= ln 2 / 2. n is rounded by adding and
+// subtracting 1.5 * 2^23; e^r is a minimax polynomial; 2^n is built from exponent bits.
+// v is clamped to results that are normal numbers.
 inline VAL exponential(VAL v)
 {
     v = v < CONST(-87.3f) ? CONST(-87.3f) : v;
@@ -78,7 +77,7 @@ inline VAL hyperbolic_tangent(VAL v)
     return y < CONST(-1.0f) ? CONST(-1.0f) : y;
 }
 
-// 2 artanh s for |s| <= 1/3: its series.
+// 2 artanh s for |s| <= 1/3, by its series.
 inline VAL twice_artanh(VAL s)
 {
     VAL u = s * s;
@@ -104,8 +103,8 @@ inline VAL logarithm(VAL v)
     INTS n = (AS_INTS(v) - root) >> (INTS)23;
     VAL m = AS_VAL(AS_INTS(v) - (n << (INTS)23));
     VAL count = CONVERT_VAL(n);
-    VAL low = twice_artanh((m - CONST(1.0f)) / (m + CONST(1.0f)));
-    return count * CONST(0.693359375f) + (low - count * CONST(2.12194440e-4f));
+    VAL log_m = twice_artanh((m - CONST(1.0f)) / (m + CONST(1.0f)));
+    return count * CONST(0.693359375f) + (log_m - count * CONST(2.12194440e-4f));
 }
 
 // erf v to 2e-7: Abramowitz and Stegun, formula 7.1.26.
@@ -141,8 +140,8 @@ inline VAL exponential_minus_one(VAL v)
 #define sine sin
 #define cosine cos
 #else
-// Value by value: in a vector with one argument above 1e7, PoCL 3.0's sin and cos are
-// wrong by 0.01 in all the others.
+// One lane at a time: one argument above 1e7 makes PoCL 3.0's vector sin and cos wrong
+// by 0.01 in all other lanes.
 #if WIDTH == 4
 #define BY_ONE(f, v) ((VAL)(f(v.s0), f(v.s1), f(v.s2), f(v.s3)))
 #else
@@ -199,7 +198,7 @@ inline VAL act_gelu(VAL v)
 inline VAL act_silu(VAL v)
 {
 #if OPERATOR_MATH
-    // Below, the exponential is clamped, and v over it would grow again.
+    // Below this the exponential is clamped, and |v / exponential| would grow again.
     v = v < CONST(-87.3f) ? CONST(-87.3f) : v;
 #endif
     return v / (CONST(1) + exponential(-v));
@@ -215,8 +214,8 @@ inline VAL segment(VAL v, REAL x0, REAL y0, REAL x1, REAL y1)
     return (v - CONST(x0)) * CONST((y1 - y0) / (x1 - x0)) + CONST(y0);
 }
 
-// FANN's piecewise linear functions: the last piece whose left end is not above v.
-// Below the first abscissa and from the last one on they jump to their limits.
+// FANN's piecewise linear functions: the last piece whose left end is not above v. They
+// jump to their limits below the first abscissa and from the last one on.
 inline VAL act_sigmoid_stepwise(VAL v)
 {
     const REAL x0 = -5.2933049201965332, x1 = -2.94443893432617188;
@@ -244,15 +243,15 @@ inline VAL act_tanh_stepwise(VAL v)
     return v >= CONST(x0) ? CONST(1) : y;
 }
 
-// The function of a whole layer, y = f(clip(STEEPNESS * sum)): kernels whose layers are
-// uniform are built with
-// ACTIVATION  the function, as in act_tanh (a bare tanh may be a compiler's macro)
-// STEEPNESS   factor of the sum, as a number
-// LIMIT       FANN's clip of the product; left out where there is none
+// The activation of a whole layer: y = f(clip(STEEPNESS * z)), z being a pre-activation
+// with its bias. Kernels of layers with one activation define
+// ACTIVATION  the function, such as act_tanh (a bare tanh may be a compiler's macro)
+// STEEPNESS   factor of z, a number
+// LIMIT       FANN's bound of |STEEPNESS * z|; undefined: none
 #ifdef ACTIVATION
-inline VAL activate(VAL sum)
+inline VAL activate(VAL z)
 {
-    VAL v = sum * CONST(STEEPNESS);
+    VAL v = z * CONST(STEEPNESS);
 #ifdef LIMIT
     v = v < CONST(-LIMIT) ? CONST(-LIMIT) : v;
     v = v > CONST(LIMIT) ? CONST(LIMIT) : v;

@@ -1,23 +1,23 @@
-// The activations of several layers, by code.
+// The activations of several layers, selected by code.
 //
-// FUNCTIONS(X)  those that occur: X(code, act_NAME, steepness, limit) …, the limit
-//               INFINITY where sums are not clipped
-// REAL          as in activations.h, which comes first
+// FUNCTIONS(X)  the list X(code, act_NAME, steepness, limit) …; limit is INFINITY where
+//               pre-activations are not clipped
+// REAL          as in activations.h, which is included first
 #if !defined(FUNCTIONS)
 #error "functions.h needs FUNCTIONS"
 #endif
 
-// f(clip(steepness * sum))
-inline VAL activate_as(const int code, const VAL sum)
+// f(clip(steepness * z)) of a pre-activation z, bias included
+inline VAL activate_as(const int code, const VAL z)
 {
-    VAL v = sum;
+    VAL v = z;
     switch (code) {
-#define CASE(code, function, steepness, limit)         \
-    case code:                                         \
-        v = sum * CONST(steepness);                    \
-        v = v < CONST(-(limit)) ? CONST(-(limit)) : v; \
-        v = v > CONST(limit) ? CONST(limit) : v;       \
-        v = function(v);                               \
+#define CASE(code, function, steepness, limit)                                       \
+    case code:                                                                       \
+        v = z * CONST(steepness);                                                    \
+        v = v < CONST(-(limit)) ? CONST(-(limit)) : v;                               \
+        v = v > CONST(limit) ? CONST(limit) : v;                                     \
+        v = function(v);                                                             \
         break;
         FUNCTIONS(CASE)
     }

@@ -1,11 +1,12 @@
 // Derivatives of the activation functions: grad_NAME(at, s) for every row NAME of
-// clnet/nn/activations.py, by v = steepness * sum or by y = f(v), whichever the row says;
-// fann_grad_NAME where FANN takes another. s is the steepness: only some of FANN's read
-// it. Written over VAL, as activations.h, which must be included before.
-
-// How far FANN's derivatives go to the ends of a sigmoid.
-// FANN_SIGMOID_LOW, FANN_SIGMOID_HIGH  output between which sigmoid's y is clipped
-// FANN_TANH_END                        likewise of tanh's, either side of 0
+// clnet/nn/activations.py, and fann_grad_NAME where FANN's derivative differs. `at` is
+// the scaled pre-activation v = steepness * (A x + b) or the output y = f(v): the row
+// says which. s is the steepness: only some of FANN's derivatives read it. Include
+// activations.h first, for VAL.
+//
+// FANN clips outputs before it takes a sigmoid's derivative:
+// FANN_SIGMOID_LOW, FANN_SIGMOID_HIGH  bounds of sigmoid's y
+// FANN_TANH_END                        bound of |y| of tanh
 #if !defined(FANN_SIGMOID_LOW) || !defined(FANN_SIGMOID_HIGH) || !defined(FANN_TANH_END)
 #error "gradients.h needs FANN_SIGMOID_LOW, FANN_SIGMOID_HIGH and FANN_TANH_END"
 #endif
@@ -16,7 +17,7 @@ inline VAL clipped(VAL x, VAL low, VAL high)
     return x > high ? high : x;
 }
 
-// By y.
+// Derivatives by the output y.
 inline VAL grad_identity(VAL y, VAL s) { return CONST(1); }
 inline VAL grad_threshold(VAL y, VAL s) { return CONST(0); }
 inline VAL grad_threshold_symmetric(VAL y, VAL s) { return CONST(0); }
@@ -32,7 +33,7 @@ inline VAL grad_leaky_relu(VAL y, VAL s)
 }
 inline VAL grad_elu(VAL y, VAL s) { return y < CONST(0) ? y + CONST(1) : CONST(1); }
 
-// By v.
+// Derivatives by the scaled pre-activation v.
 inline VAL grad_gaussian(VAL v, VAL s) { return CONST(-2) * v * exponential(-v * v); }
 inline VAL grad_gaussian_symmetric(VAL v, VAL s)
 {
@@ -62,9 +63,9 @@ inline VAL grad_sin(VAL v, VAL s) { return cosine(v) * CONST(0.5); }
 inline VAL grad_cos(VAL v, VAL s) { return sine(v) * CONST(-0.5); }
 inline VAL grad_gelu(VAL v, VAL s)
 {
-    VAL below = CONST(0.5)
-                * (CONST(1) + error_function(v * CONST(0.70710678118654752)));
-    return below + v * exponential(v * v * CONST(-0.5)) * CONST(0.39894228040143268);
+    VAL cdf = CONST(0.5)
+              * (CONST(1) + error_function(v * CONST(0.70710678118654752)));
+    return cdf + v * exponential(v * v * CONST(-0.5)) * CONST(0.39894228040143268);
 }
 inline VAL grad_silu(VAL v, VAL s)
 {
@@ -76,7 +77,7 @@ inline VAL grad_softplus(VAL v, VAL s)
     return CONST(1) / (CONST(1) + exponential(-v));
 }
 
-// FANN's own.
+// FANN's derivatives.
 inline VAL fann_grad_sigmoid(VAL y, VAL s)
 {
     y = clipped(y, CONST(FANN_SIGMOID_LOW), CONST(FANN_SIGMOID_HIGH));

@@ -1,28 +1,27 @@
 // One step of an optimiser: a function for every row of clnet/nn/optimisers.py, which
-// names the sources of the rules. Written over VAL, as activations.h, which must be
-// included before.
+// names the sources of the rules. Include activations.h first, for VAL.
 //
-// One of INCREMENTAL, BATCH, RPROP … is defined: the rule. Its constants are macros of
-// its fields' names, and
+// One of INCREMENTAL, BATCH, RPROP … is defined: the rule. Macros with the names of its
+// fields are its constants, and
 // SLOTS  values of state for each parameter
-// LEAST  the least step of RPROP and SARPROP, the least that counts for quickprop
+// LEAST  smallest step of RPROP and SARPROP; quickprop takes smaller steps for zero
 // CLAMP  FANN's largest weight
-// and, where gradients are penalised or clipped, those of regularisation.h
+// and, where gradients are add_penalties or clipped, those of regularisation.h
 #ifndef SLOTS
 #error "optimisers.h needs a rule, and its SLOTS"
 #endif
 #include "include/regularisation.h"
 #include "include/random.h"
 
-// What a step knows beside gradients and state, and what follows from it.
+// The scalars of a step, and constants derived from them.
 typedef struct {
     REAL rate;           // of this step
-    REAL samples;        // whose gradients were summed
+    REAL samples;        // of the gradients' sum
     REAL mse;            // of the epoch so far
-    REAL first, second;  // corrections of Adam's moments
+    REAL first, second;  // bias corrections of Adam's moments
     int count;           // steps taken before
     uint seed;           // of random numbers
-    REAL norm;           // of the mean gradient, where that is clipped
+    REAL norm;           // of the mean gradient, with CLIP_NORM
 } Moment;
 
 // error: squared errors of the epoch so far, of `seen` samples with `outputs` each
@@ -38,7 +37,7 @@ inline Moment moment_of(const REAL rate, const int samples, const REAL error,
     now.seed = seed;
     now.norm = 0;
 #if defined(ADAM) || defined(ADAMW)
-    // 1 - beta^(count + 1), exact also where beta is near 1.
+    // 1 - beta^(count + 1), accurate also for beta near 1.
     now.first = -expm1((count + (REAL)1) * (REAL)LOG_BETA1);
     now.second = sqrt(-expm1((count + (REAL)1) * (REAL)LOG_BETA2));
 #else
@@ -47,14 +46,15 @@ inline Moment moment_of(const REAL rate, const int samples, const REAL error,
     return now;
 }
 
-#define LESS(a, b) ((a) < (b) ? (a) : (b))
-#define MORE(a, b) ((a) < (b) ? (b) : (a))
-#define CLAMPED(w) MORE(CONST(-(CLAMP)), LESS(w, CONST(CLAMP)))
+#define MINIMUM(a, b) ((a) < (b) ? (a) : (b))
+#define MAXIMUM(a, b) ((a) < (b) ? (b) : (a))
+#define CLAMP_WEIGHT(w) MAXIMUM(CONST(-(CLAMP)), MINIMUM(w, CONST(CLAMP)))
 
-// A rule's new value of parameters w with gradients g; `s` is their state, `element`
-// the number of the first in the flat buffer.
+// The new value of parameters w with gradients g. s: their state; element: index of the
+// first in the flat buffer.
 #define RULE                                                                         \
-    inline VAL ruled(VAL w, const VAL g, VAL *s, const Moment now, const uint element)
+    inline VAL apply_rule(VAL w, const VAL g, VAL *s, const Moment now,              \
+                          const uint element)
 
 #ifdef INCREMENTAL
 RULE
@@ -71,17 +71,17 @@ RULE { return w - CONST(now.rate / now.samples) * g; }
 #ifdef RPROP
 RULE
 {
-    const VAL before = MORE(s[0], CONST(LEAST));
-    const INTS same = s[1] * -g >= CONST(0);
-    const VAL grown = LESS(before * CONST(INCREASE_FACTOR), CONST(DELTA_MAX));
-    const VAL shrunk = MORE(before * CONST(DECREASE_FACTOR), CONST(DELTA_MIN));
-    const VAL slope = same ? -g : CONST(0);
-    const VAL step = same ? grown : shrunk;
+    const VAL previous = MAXIMUM(s[0], CONST(LEAST));
+    const INTS same_sign = s[1] * -g >= CONST(0);
+    const VAL grown = MINIMUM(previous * CONST(INCREASE_FACTOR), CONST(DELTA_MAX));
+    const VAL shrunk = MAXIMUM(previous * CONST(DECREASE_FACTOR), CONST(DELTA_MIN));
+    const VAL slope = same_sign ? -g : CONST(0);
+    const VAL step = same_sign ? grown : shrunk;
     const VAL up = MOVES_AT_ZERO ? step : (slope > CONST(0) ? step : CONST(0));
     s[0] = step;
     s[1] = slope;
     w += slope < CONST(0) ? -step : up;
-    return CLAMPED(w);
+    return CLAMP_WEIGHT(w);
 }
 #endif
 
@@ -90,55 +90,55 @@ RULE
 {
     const VAL slope = CONST(DECAY) * w - g;
     const VAL descent = CONST(now.rate / now.samples) * slope;
-    const VAL step = s[0], before = s[1];
+    const VAL step = s[0], previous = s[1];
     const VAL side = step < CONST(0) ? CONST(-1) : CONST(1);
     const VAL jump = CONST(MU) * step;
-    // Where both slopes are equal there is no parabola.
-    const VAL bend = before == slope ? CONST(1) : before - slope;
-    const VAL vertex = before == slope ? CONST(0) : step * slope / bend;
+    // Equal slopes have no parabola.
+    const VAL difference = previous == slope ? CONST(1) : previous - slope;
+    const VAL parabola = previous == slope ? CONST(0) : step * slope / difference;
     VAL moved = side * slope > CONST(0) ? descent : CONST(0);
-    moved += side * slope > side * (CONST(SHRINK) * before) ? jump : vertex;
+    moved += side * slope > side * (CONST(SHRINK) * previous) ? jump : parabola;
     moved = absolute(step) > CONST(LEAST) ? moved : descent;
     s[0] = moved;
     s[1] = slope;
     w += moved;
-    return CLAMPED(w);
+    return CLAMP_WEIGHT(w);
 }
 #endif
 
 #ifdef SARPROP
 #if WIDTH == 1
-#define NUMBERS (uint)(0)
+#define LANE_INDICES (uint)(0)
 #else
-#define NUMBERS (uint8)(0, 1, 2, 3, 4, 5, 6, 7)
+#define LANE_INDICES (uint8)(0, 1, 2, 3, 4, 5, 6, 7)
 #endif
-DEFINE_MIXED(mixed_numbers, UINTS)
+DEFINE_HASH(hash_words, UINTS)
 
-// Numbers `element` … of those of a step, in [0, 1).
-inline VAL uniform_numbers(const Moment now, const uint element)
+// Random numbers `element` … of a step, in [0, 1).
+inline VAL random_uniform(const Moment now, const uint element)
 {
-    const uint start = mixed(mixed(now.seed) ^ now.count);
-    const UINTS words = mixed_numbers(((UINTS)(element) + NUMBERS) ^ (UINTS)(start));
+    const uint start = hash_word(hash_word(now.seed) ^ now.count);
+    const UINTS words = hash_words(((UINTS)(element) + LANE_INDICES) ^ (UINTS)(start));
     return CONVERT_VAL(words >> (UINTS)(8)) * CONST(1.0f / 16777216);
 }
 
 RULE
 {
-    const REAL heat = -(REAL)TEMPERATURE * now.count;
-    const REAL noise = sqrt(now.mse) * exp2(heat + (REAL)STEP_ERROR_SHIFT);
-    const VAL slope = g - w * CONST(exp2(heat + (REAL)WEIGHT_DECAY_SHIFT));
-    const VAL before = MORE(s[0], CONST(LEAST));
-    const VAL kept = s[1] * slope;
-    const VAL grown = LESS(before * CONST(INCREASE_FACTOR), CONST(DELTA_MAX));
-    VAL shrunk = before * CONST(DECREASE_FACTOR);
-    shrunk = before < CONST((REAL)STEP_ERROR_THRESHOLD_FACTOR * now.mse)
-                 ? shrunk + uniform_numbers(now, element) * CONST(noise)
-                 : MORE(shrunk, CONST(LEAST));
-    const VAL step = kept > CONST(0) ? grown : before;
+    const REAL exponent = -(REAL)TEMPERATURE * now.count;
+    const REAL noise = sqrt(now.mse) * exp2(exponent + (REAL)STEP_ERROR_SHIFT);
+    const VAL slope = g - w * CONST(exp2(exponent + (REAL)WEIGHT_DECAY_SHIFT));
+    const VAL previous = MAXIMUM(s[0], CONST(LEAST));
+    const VAL agreement = s[1] * slope;
+    const VAL grown = MINIMUM(previous * CONST(INCREASE_FACTOR), CONST(DELTA_MAX));
+    VAL shrunk = previous * CONST(DECREASE_FACTOR);
+    shrunk = previous < CONST((REAL)STEP_ERROR_THRESHOLD_FACTOR * now.mse)
+                 ? shrunk + random_uniform(now, element) * CONST(noise)
+                 : MAXIMUM(shrunk, CONST(LEAST));
+    const VAL step = agreement > CONST(0) ? grown : previous;
     const VAL move = slope < CONST(0) ? step : -step;
-    w += kept < CONST(0) ? CONST(0) : move;
-    s[0] = kept > CONST(0) ? grown : kept < CONST(0) ? shrunk : CONST(0);
-    s[1] = kept < CONST(0) ? CONST(0) : slope;
+    w += agreement < CONST(0) ? CONST(0) : move;
+    s[0] = agreement > CONST(0) ? grown : agreement < CONST(0) ? shrunk : CONST(0);
+    s[1] = agreement < CONST(0) ? CONST(0) : slope;
     return w;
 }
 #endif
@@ -175,17 +175,17 @@ RULE
     VAL square = s[0];
     if (CENTERED) {
         s[1] = CONST(ALPHA) * s[1] + CONST(1 - (REAL)ALPHA) * mean;
-        square = MORE(square - s[1] * s[1], CONST(0));
+        square = MAXIMUM(square - s[1] * s[1], CONST(0));
     }
     s[2] = CONST(MOMENTUM) * s[2] + mean / (sqrt(square) + CONST(EPS));
     return w - CONST(now.rate) * s[2];
 }
 #endif
 
-// The new value, with gradients penalised and clipped before.
+// The new value by the rule, after penalties and clipping.
 inline VAL stepped(const VAL w, const VAL g, VAL *s, const Moment now,
                    const uint element)
 {
-    const VAL whole = penalised(w, g, now.samples, element);
-    return ruled(w, shortened(whole, now.samples, now.norm), s, now, element);
+    const VAL total = add_penalties(w, g, now.samples, element);
+    return apply_rule(w, clip_gradient(total, now.samples, now.norm), s, now, element);
 }

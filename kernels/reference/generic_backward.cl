@@ -1,20 +1,21 @@
 // generic_backward: the ops of a training step beyond the forward ones, for every
-// storage and every activation; right everywhere, fast nowhere.
+// storage and activation, on every device. Slow.
 //
-// Sums over the batch are taken by one work-item, or one work-group, in an order that
-// depends on the sizes alone: the same device gives the same bits again. They are taken
-// in blocks of BLOCK samples, whose sums are then added: errors grow with the blocks.
+// A sum over the mini-batch is computed by one work-item or one work-group. Its order
+// depends on the sizes alone: a device repeats its results bit for bit. Blocks of BLOCK
+// samples are summed first, then added: rounding errors grow with the number of blocks.
 //
 // REAL   float or double
 // BLOCK  samples of a partial sum; usually 64
-// MIXED(X)  act_grad only: the derivatives that occur, as X(0, grad_tanh, y) X(1, …, v)
-// READS_SUMS, READS_Y  act_grad only: 1 where some derivative is by v, or by y
-// LOSS, SLOPE  loss only: the functions, as in losses.h; left out with SOFTMAX
-// SIGMOID, SOFTMAX, MEAN  loss only: 1 where the loss is fused with that activation;
-//        where it is the mean over outputs
+// DERIVATIVES(X)  act_grad only: the layer's derivatives, X(0, grad_tanh, y) X(1, …, v)
+// READS_SUMS, READS_Y  act_grad only: 1 where some derivative reads the pre-activation,
+//        or the output
+// LOSS, LOSS_GRADIENT  loss only: the functions of losses.h; undefined with SOFTMAX
+// SIGMOID, SOFTMAX  loss only: 1 where the loss is fused with that activation
+// MEAN   loss only: 1 where a sample's loss is the mean over its outputs
 // WEIGHTED  loss only: 1 where samples have weights
-// PARTS, TEAM  shared_bias_… only: partial sums; work-items that add them, a power of
-//        two
+// PARTIALS, TEAM  shared_bias_… only: partial sums; work-items that reduce them, a
+//        power of two
 // GROUP  tally… only: work-items of a group, a power of two
 // SHUFFLED, ROWS  gather only: 1 where the order is random; rows of a group
 #define WIDTH 1
@@ -23,28 +24,28 @@
 #error "generic_backward.cl needs BLOCK"
 #endif
 
-#ifdef MIXED
+#ifdef DERIVATIVES
 #include "include/gradients.h"
 // ds[b, j] = dy[b, j] * f_j'(v) * steepness[j]
 //
-// codes, steepness, limits [width]   the function of each neuron
-// bias: where the layer's biases start in `parameters`, or -1 without; bias_step from
-// one neuron's to the next, 0 where all share one
-// sums, y: dy stands for the one that is not read
-// index map: work-item b * across + j, in one dimension: others may end at 65535
+// codes, steepness, limits [width]   the activation of each neuron
+// bias: offset of the layer's biases in `parameters`, or -1 without; bias_step: 1, or 0
+// where all neurons share one bias
+// sums, outputs: pre-activations and outputs; any buffer where they are not read
+// index map: work-item b * row_items + j, in one dimension: others may end at 65535
 __kernel void act_grad(__global const REAL *parameters, const int bias,
                        const int bias_step, __global const int *codes,
                        __global const REAL *steepness, __global const REAL *limits,
                        __global const REAL *dy, const int lddy,
                        __global const REAL *sums, const int lds,
                        __global const REAL *outputs, const int ldy, __global REAL *ds,
-                       const int ldds, const int width, const int across)
+                       const int ldds, const int width, const int row_items)
 {
-    const int j = get_global_id(0) % across;
-    const size_t sample = get_global_id(0) / across;
+    const int j = get_global_id(0) % row_items;
+    const size_t sample = get_global_id(0) / row_items;
     if (j >= width) return;
     const REAL s = steepness[j];
-    REAL v = 0, y = 0, slope = 0;
+    REAL v = 0, y = 0, derivative = 0;
 #if READS_SUMS
     v = sums[sample * lds + j];
     if (bias >= 0) v += parameters[bias + bias_step * j];
@@ -54,26 +55,26 @@ __kernel void act_grad(__global const REAL *parameters, const int bias,
     y = outputs[sample * ldy + j];
 #endif
     switch (codes[j]) {
-#define CASE(code, function, at) case code: slope = function(at, s); break;
-        MIXED(CASE)
+#define CASE(code, function, at) case code: derivative = function(at, s); break;
+        DERIVATIVES(CASE)
     }
-    ds[sample * ldds + j] = dy[sample * lddy + j] * (slope * s);
+    ds[sample * ldds + j] = dy[sample * lddy + j] * (derivative * s);
 }
 #endif
 
 // dx[b, c] (+)= sum over the live entries of column c of A:  value * ds[b, row]
 //
-// starts [n_in + 1]           column c owns entries starts[c] … starts[c + 1] - 1
-// slots, rows [entries]       where an entry's value is; which sum it was part of
-// index map: work-item b * across + c
+// starts [n_in + 1]           column c has entries starts[c] … starts[c + 1] - 1
+// slots, rows [entries]       offset of an entry's value from `weights`; its row
+// index map: work-item b * row_items + c
 __kernel void apply_t(__global const REAL *parameters, const int weights,
                       __global const int *starts, __global const int *slots,
                       __global const int *rows, __global const REAL *ds, const int ldds,
                       __global REAL *dx, const int lddx, const int n_in,
-                      const int accumulate, const int across)
+                      const int accumulate, const int row_items)
 {
-    const int column = get_global_id(0) % across;
-    const size_t sample = get_global_id(0) / across;
+    const int column = get_global_id(0) % row_items;
+    const size_t sample = get_global_id(0) / row_items;
     if (column >= n_in) return;
     REAL sum = accumulate ? dx[sample * lddx + column] : (REAL)0;
     for (int e = starts[column]; e < starts[column + 1]; ++e)
@@ -84,7 +85,7 @@ __kernel void apply_t(__global const REAL *parameters, const int weights,
 // gradients[weights + slot] = sum over b: ds[b, row] * x[b, column], at each live entry
 //
 // slots, rows, columns [entries]
-// index map: work-item = entry; neighbours are of one row, in neighbouring columns
+// index map: work-item = entry; neighbours are in one row and adjacent columns
 __kernel void outer(__global REAL *gradients, const int weights,
                     __global const int *slots, __global const int *rows,
                     __global const int *columns, __global const REAL *ds,
@@ -123,23 +124,23 @@ __kernel void bias_grad(__global REAL *gradients, const int bias,
     gradients[bias + j] = sum;
 }
 
-#ifdef PARTS
-// partial[h * across + c] = sum of ds[b, j] over every row from h on, PARTS / across
-// further each time, and every column from c on, `across` further
-// index map: work-item h * across + c of PARTS
+#ifdef PARTIALS
+// partial[h * columns + c] = sum of ds[b, j] over rows h, h + PARTIALS / columns, … and
+// columns c, c + columns, …
+// index map: work-item h * columns + c of PARTIALS
 __kernel void shared_bias_parts(__global const REAL *ds, const int ldds,
                                 __global REAL *partial, const int width,
-                                const int batch, const int across)
+                                const int batch, const int columns)
 {
-    const int i = get_global_id(0), column = i % across;
+    const int i = get_global_id(0), column = i % columns;
     REAL sum = 0;
-    for (size_t b = i / across; b < batch; b += PARTS / across)
-        for (int j = column; j < width; j += across) sum += ds[b * ldds + j];
+    for (size_t b = i / columns; b < batch; b += PARTIALS / columns)
+        for (int j = column; j < width; j += columns) sum += ds[b * ldds + j];
     partial[i] = sum;
 }
 
-// gradients[bias] = sum of partial [PARTS]
-// index map: one group of TEAM work-items; a tree adds their sums
+// gradients[bias] = sum of partial [PARTIALS]
+// index map: one group of TEAM work-items: thread-private sums, then a tree
 __kernel __attribute__((reqd_work_group_size(TEAM, 1, 1)))
 void shared_bias_grad(__global REAL *gradients, const int bias,
                       __global const REAL *partial)
@@ -147,7 +148,7 @@ void shared_bias_grad(__global REAL *gradients, const int bias,
     __local REAL sums[TEAM];
     const int i = get_local_id(0);
     REAL sum = 0;
-    for (int p = i; p < PARTS; p += TEAM) sum += partial[p];
+    for (int p = i; p < PARTIALS; p += TEAM) sum += partial[p];
     sums[i] = sum;
     for (int step = TEAM / 2; step > 0; step /= 2) {
         barrier(CLK_LOCAL_MEM_FENCE);
@@ -159,7 +160,7 @@ void shared_bias_grad(__global REAL *gradients, const int bias,
 
 #ifdef MEAN
 #include "include/losses.h"
-// A sum and what rounding took from it so far (Kahan, as in `tally`): wide outputs are
+// A compensated sum and its rounding error (Kahan, as in `tally`): wide outputs have
 // millions of terms.
 #define ADD(sum, lost, term)                 \
     {                                        \
@@ -169,15 +170,15 @@ void shared_bias_grad(__global REAL *gradients, const int bias,
         sum = after;                         \
     }
 
-// dy[b, j] = d loss / d y, and record[b] = loss, squared error, bit fails
+// The loss gradient dy[b, j] = d loss / d y; record[b] = loss, squared error, bit fails
 //
-// y [batch, ldy], t [batch, ldt], weight [batch] (anything without WEIGHTED)
-// halves [width]: 0.5 where FANN halves the error, else 1
-// samples: those from this number on count for nothing
+// y [batch, ldy], t [batch, ldt], weight [batch] (not read without WEIGHTED)
+// error_scales [width]: 0.5 where FANN error_scales the error, else 1
+// samples: the valid ones; the others have zero gradients and records
 // index map: work-item b
 __kernel void loss(__global const REAL *y, const int ldy, __global const REAL *t,
                    const int ldt, __global const REAL *weight,
-                   __global const REAL *halves, __global REAL *dy, const int lddy,
+                   __global const REAL *error_scales, __global REAL *dy, const int lddy,
                    __global REAL *record, const int width, const int batch,
                    const REAL bit_fail_limit, const int samples)
 {
@@ -204,22 +205,22 @@ __kernel void loss(__global const REAL *y, const int ldy, __global const REAL *t
 #endif
     REAL sum = 0, squares = 0, fails = 0, sum_lost = 0, squares_lost = 0;
     for (int j = 0; j < width; ++j) {
-        REAL output = y[j], slope;
+        REAL output = y[j], gradient;
 #if SOFTMAX
         output = exponential(output - top) / total;
         ADD(sum, sum_lost, t[j] * (log_total - (y[j] - top)))
-        slope = output * targets - t[j];
+        gradient = output * targets - t[j];
 #else
-        ADD(sum, sum_lost, LOSS(y[j], t[j], halves[j]))
-        slope = SLOPE(y[j], t[j], halves[j]);
+        ADD(sum, sum_lost, LOSS(y[j], t[j], error_scales[j]))
+        gradient = LOSS_GRADIENT(y[j], t[j], error_scales[j]);
 #endif
 #if SIGMOID
         output = act_sigmoid(output);
 #endif
-        const REAL error = (t[j] - output) * halves[j];
+        const REAL error = (t[j] - output) * error_scales[j];
         ADD(squares, squares_lost, error * error)
         fails += fabs(error) >= bit_fail_limit ? 1 : 0;
-        dy[j] = factor * (MEAN ? slope / width : slope);
+        dy[j] = factor * (MEAN ? gradient / width : gradient);
     }
     record[0] = factor * (MEAN ? sum / width : sum);
     record[1] = squares;
@@ -228,8 +229,8 @@ __kernel void loss(__global const REAL *y, const int ldy, __global const REAL *t
 #endif
 
 #ifdef GROUP
-// sums[k][0] = of record[b, k] over the samples b of a group: work-item i of the launch
-// adds i, i + `items`, …, then a tree adds those
+// sums[k][0] = sum of record[b, k] over the samples b of a group. Work-item i of the
+// launch adds samples i, i + items, …; then a tree reduces the group.
 inline void add_records(__local REAL sums[3][GROUP], __global const REAL *record,
                         const int batch, const int items)
 {
@@ -257,10 +258,10 @@ void tally_parts(__global const REAL *record, __global REAL *partial, const int 
         for (int k = 0; k < 3; ++k) partial[get_group_id(0) * 3 + k] = sums[k][0];
 }
 
-// totals (+)= sum over b of record[b]; the last three of totals hold what rounding took
-// from the first three (Kahan, "Further remarks on reducing truncation errors", 1965)
+// totals (+)= sum over b of record[b]; the last three totals are the rounding errors of
+// the first three (Kahan, "Further remarks on reducing truncation errors", 1965)
 //
-// fresh: 1 where the totals start anew
+// fresh: 1 to reset the totals first
 // index map: one group
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void tally(__global const REAL *record, __global REAL *totals, const int batch,
@@ -281,7 +282,7 @@ void tally(__global const REAL *record, __global REAL *totals, const int batch,
 
 #ifdef ROWS
 #include "include/random.h"
-// to[i, :] = data[rows[i], :], for `count` rows, by all work-items of a group
+// to[i, :] = data[rows[i], :] for `count` rows, by all work-items of a group
 inline void copy_rows(__global const REAL *data, const int ldd, __global REAL *to,
                       const int ldt, const int width, __local const uint *rows,
                       const int count)
@@ -292,10 +293,10 @@ inline void copy_rows(__global const REAL *data, const int ldd, __global REAL *t
     }
 }
 
-// batch[b, :] = data[row, :], row being number (first + b) of the epoch's order, of x,
-// of targets and of weights; a width of 0: there are none
+// Gather a mini-batch of inputs, targets and weights: batch[b, :] = data[row, :], with
+// row the sample first + b of the epoch's order. A width of 0: no such array.
 //
-// index map: work-group = ROWS rows; each is found once
+// index map: work-group = ROWS rows
 __kernel void gather(__global const REAL *xs, const int ldxs, __global REAL *x,
                      const int ldx, const int x_width, __global const REAL *ts,
                      const int ldts, __global REAL *t, const int ldt, const int t_width,

@@ -1,17 +1,18 @@
-// dropout: outputs of a layer that training leaves out, drawn anew in every step.
+// dropout: a random mask on a layer's outputs in training, another in every step.
 //
-// Nothing is stored: who is dropped is a hash of seed, step, layer, sample and neuron,
-// computed on the way forward and again on the way back (clnet/nn/random.py).
+// The mask is not stored: counter-based random numbers, a hash of seed, step, layer,
+// sample and neuron, give the same mask in the forward and backward pass
+// (clnet/nn/random.py).
 #include "include/random.h"
 #ifndef REAL
 #error "dropout.cl needs REAL"
 #endif
 
-// y[b, j] = x[b, j] * factor, or 0 where dropped; on the way back x and y are
-// derivatives
+// y[b, j] = x[b, j] * factor, or 0 where dropped; in the backward pass x and y are
+// gradients
 //
-// threshold: of 2^24, how many hashes drop; factor: what keeps the mean
-// stream: of the layer; seed, count: of the training, and of the step
+// threshold: the hashes, of 2^24, that drop; factor: 1 / (1 - fraction), for the mean
+// stream: of the layer; seed: of the training; count: of the step
 // index map: work-item (j, b)
 __kernel void dropout(__global const REAL *x, const int ldx, __global REAL *y,
                       const int ldy, const int width, const int threshold,
@@ -21,8 +22,8 @@ __kernel void dropout(__global const REAL *x, const int ldx, __global REAL *y,
     const int j = get_global_id(0);
     const size_t b = get_global_id(1);
     if (j >= width) return;
-    const uint start = mixed(mixed(seed ^ (uint)stream) ^ (uint)count);
-    const uint word = mixed((uint)(b * width + j) ^ start);
+    const uint start = hash_word(hash_word(seed ^ (uint)stream) ^ (uint)count);
+    const uint word = hash_word((uint)(b * width + j) ^ start);
     const bool kept = (word >> 8) >= (uint)threshold;
     y[b * ldy + j] = kept ? x[b * ldx + j] * factor : (REAL)0;
 }

@@ -1,47 +1,47 @@
-// Of a task what a worker computes: its samples forward, to the loss, and back to their
-// gradients. For epoch.cl, which draws it; over steps.h and tiles.h.
+// One task of a worker of epoch.cl: the forward pass, loss and backward pass of some
+// samples. Include steps.h and tiles.h first.
 
-// What all tasks of a launch know.
+// The constants of a launch.
 typedef struct {
     __global const Layer *layers;
     __global const Neuron *neurons;
     __global float *parameters;
     __global const float *x, *t, *weight;
     int count;       // layers
-    int size;        // of the parameters
-    int n, batch;    // samples of the data set, and of a step
-    int bits;        // of half a sample's number, for the order
+    int size;        // elements of the flat parameter buffer
+    int n, batch;    // samples of the data set, and of a mini-batch
+    int bits;        // of half a sample's index, for the random order
     int tile;        // samples of a tile at most: a multiple of 8
-    int pitch;       // from a value to the next one of a sample, an odd multiple of 8:
-                     // at powers of two they would all fall on a few lines of the cache
+    int pitch;       // distance of a sample's values, an odd multiple of 8: powers of
+                     // two would map them all to few cache sets
     int tiles;       // tiles of a task at most
-    // Where things start in a worker's memory (of transposed data: the rows of a tile), and
-    // how large that is.
-    int x_place, t_place, weight_place, dx_place, gradient_place, worker_size;
+    // Offsets in a worker's memory, and its size. Of transposed data, x_offset,
+    // t_offset and weight_offset are the rows of a tile instead.
+    int x_offset, t_offset, weight_offset, dx_offset, gradient_offset, memory_size;
     float bit_fail_limit;
 } Net;
 
-// Which samples a step takes.
+// The samples of a step.
 typedef struct {
-    int first, samples;  // of the epoch's order
+    int first, samples;  // positions in the epoch's order
     uint8 key;           // of that order
 } Step;
 
 inline int round_up_8(const int n) { return (n + 7) / 8 * 8; }
 
-// One row of `samples` sums becomes outputs; `kept` takes what the derivative reads.
+// y[s] = f(clip(steepness * (y[s] + bias))); v, if not null, receives f's argument.
 inline void activate_row(const Neuron neuron, const float bias, __global float *y,
-                         __global float *kept, const int samples)
+                         __global float *v, const int samples)
 {
     const float8 limit = (float8)(neuron.limit);
 #define EACH(function)                                                               \
     for (int s = 0; s < samples; s += 8) {                                           \
-        float8 v = *(__global float8 *)(y + s) + (float8)(bias);                     \
-        v *= (float8)(neuron.steepness);                                             \
-        v = v < -limit ? -limit : v;                                                 \
-        v = v > limit ? limit : v;                                                   \
-        if (kept) *(__global float8 *)(kept + s) = v;                                \
-        *(__global float8 *)(y + s) = function(v);                                   \
+        float8 z = *(__global float8 *)(y + s) + (float8)(bias);                     \
+        z *= (float8)(neuron.steepness);                                             \
+        z = z < -limit ? -limit : z;                                                 \
+        z = z > limit ? limit : z;                                                   \
+        if (v) *(__global float8 *)(v + s) = z;                                      \
+        *(__global float8 *)(y + s) = function(z);                                   \
     }
     switch (neuron.function) {
 #define CASE(code, function, gradient, reads)                                        \
@@ -52,17 +52,17 @@ inline void activate_row(const Neuron neuron, const float bias, __global float *
     }
 }
 
-// y[s] becomes dy[s] * f' * steepness, f' at y[s] or at sum[s].
+// y[s] = dy[s] * f' * steepness, with f' at the output y[s] or at v[s].
 inline void differentiate_row(const Neuron neuron, __global const float *dy,
-                              __global float *y, __global const float *sum,
+                              __global float *y, __global const float *v,
                               const int samples)
 {
     const float8 steepness = (float8)(neuron.steepness);
 #define EACH(gradient, reads)                                                        \
     for (int s = 0; s < samples; s += 8) {                                           \
-        const float8 at = *(__global const float8 *)(reads(y, sum) + s);             \
-        const float8 slope = gradient(at, steepness) * steepness;                    \
-        *(__global float8 *)(y + s) = *(__global const float8 *)(dy + s) * slope;    \
+        const float8 at = *(__global const float8 *)(reads(y, v) + s);               \
+        const float8 d = gradient(at, steepness) * steepness;                        \
+        *(__global float8 *)(y + s) = *(__global const float8 *)(dy + s) * d;        \
     }
     switch (neuron.function) {
 #define CASE(code, function, gradient, reads)                                        \
@@ -73,9 +73,9 @@ inline void differentiate_row(const Neuron neuron, __global const float *dy,
     }
 }
 
-// to[i, s] = the samples' row s, value i, for i < width; rows[s] of the data set
-inline void transpose_rows(__global const float *data, const int width, const int *rows,
-                      __global float *to, const int pitch)
+// to[i, s] = data[rows[s], i] for i < width and 8 samples s
+inline void transpose_rows(__global const float *data, const int width,
+                           const int *rows, __global float *to, const int pitch)
 {
     __global const float *r0 = data + (size_t)rows[0] * width;
     __global const float *r1 = data + (size_t)rows[1] * width;
@@ -90,7 +90,7 @@ inline void transpose_rows(__global const float *data, const int width, const in
             (float8)(r0[i], r1[i], r2[i], r3[i], r4[i], r5[i], r6[i], r7[i]);
 }
 
-// The data set's row that is number `i` of a step; past the step's samples any row.
+// The data set's row of sample i of a step; any row past the step's samples.
 inline int row_of(const Net *net, const Step *step, const int i)
 {
     int row = i < step->samples ? step->first + i : step->first;
@@ -100,44 +100,45 @@ inline int row_of(const Net *net, const Step *step, const int i)
     return row;
 }
 
-// Bring 8 * n samples, from number `start` of a step on, into a worker's memory.
+// Gather samples start … start + samples - 1 of a step into a worker's memory.
 inline void gather(const Net *net, const Step *step, const int start, const int samples,
-                   __global float *own)
+                   __global float *memory)
 {
     for (int s = 0; s < samples; s += 8) {
         int rows[8];
         for (int k = 0; k < 8; ++k) rows[k] = row_of(net, step, start + s + k);
-        transpose_rows(net->x, net->layers[0].n_in, rows, own + net->x_place + s,
-                  net->pitch);
+        transpose_rows(net->x, net->layers[0].n_in, rows, memory + net->x_offset + s,
+                       net->pitch);
         transpose_rows(net->t, net->layers[net->count - 1].n_out, rows,
-                  own + net->t_place + s, net->pitch);
+                       memory + net->t_offset + s, net->pitch);
 #if WEIGHTED
-        transpose_rows(net->weight, 1, rows, own + net->weight_place + s, net->pitch);
+        transpose_rows(net->weight, 1, rows, memory + net->weight_offset + s,
+                       net->pitch);
 #endif
     }
 }
 
-// The outputs of a tile become the loss's derivatives by the outputs' sums. Samples
-// beyond `counted` count for nothing.
-inline void losses(const Net *net, __global float *own, __global const float *t,
-                   __global const float *weight, const int samples, const int counted,
-                   float *record)
+// Replace a tile's outputs by the loss gradient with respect to the pre-activations,
+// and add to the record. Samples from `valid_samples` on contribute nothing.
+inline void losses(const Net *net, __global float *memory, __global const float *t,
+                   __global const float *weight, const int samples,
+                   const int valid_samples, float *record)
 {
     const int pitch = net->pitch;
     __global const Layer *last = net->layers + net->count - 1;
     const int width = last->n_out;
-    __global float *y = own + last->values;
-    const float8 part = (float8)(MEAN ? 1.0f / width : 1.0f);
+    __global float *y = memory + last->values;
+    const float8 mean_factor = (float8)(MEAN ? 1.0f / width : 1.0f);
     const float8 fail_limit = (float8)(net->bit_fail_limit);
     float8 sum = (float8)(0.0f), squares = (float8)(0.0f), fails = (float8)(0.0f);
     for (int s = 0; s < samples; s += 8) {
         const int8 number = (int8)(s) + (int8)(0, 1, 2, 3, 4, 5, 6, 7);
-        const int8 counts = number < (int8)(counted);
+        const int8 valid = number < (int8)(valid_samples);
         float8 factor = (float8)(1.0f);
 #if WEIGHTED
         factor = *(__global const float8 *)(weight + s);
 #endif
-        float8 here = (float8)(0.0f), square = (float8)(0.0f), fail = (float8)(0.0f);
+        float8 loss = (float8)(0.0f), square = (float8)(0.0f), fail = (float8)(0.0f);
 #if SOFTMAX
         float8 top = *(__global const float8 *)(y + s);
         float8 total = (float8)(0.0f), targets = (float8)(0.0f);
@@ -154,74 +155,77 @@ inline void losses(const Net *net, __global float *own, __global const float *t,
         for (int j = 0; j < width; ++j) {
             const float8 z = *(__global const float8 *)(y + j * pitch + s);
             const float8 target = *(__global const float8 *)(t + j * pitch + s);
-            const float8 share = (float8)(net->neurons[last->neuron + j].share);
-            float8 output = z, slope;
+            const float8 scale = (float8)(net->neurons[last->neuron + j].error_scale);
+            float8 output = z, dy;
 #if SOFTMAX
             output = exponential(z - top) / total;
-            here += target * (log_total - (z - top));
-            slope = output * targets - target;
+            loss += target * (log_total - (z - top));
+            dy = output * targets - target;
 #else
-            here += LOSS(z, target, share);
-            slope = SLOPE(z, target, share);
+            loss += LOSS(z, target, scale);
+            dy = LOSS_GRADIENT(z, target, scale);
 #endif
 #if SIGMOID
             output = act_sigmoid(output);
 #endif
-            const float8 error = (target - output) * share;
+            const float8 error = (target - output) * scale;
             square += error * error;
             fail += absolute(error) >= fail_limit ? (float8)(1.0f) : (float8)(0.0f);
 #if BACKWARD
-            slope *= factor * part;
-            slope = counts ? slope : (float8)(0.0f);
+            dy *= factor * mean_factor;
+            dy = valid ? dy : (float8)(0.0f);
             __global const Neuron *neuron = net->neurons + last->neuron + j;
             const float8 steepness = (float8)(neuron->steepness);
-            __global const float *kept = last->sums < 0 ? y : own + last->sums;
-            const float8 v = *(__global const float8 *)(kept + j * pitch + s);
+            const int pre = last->pre_activations;
+            const float8 v = *(__global const float8 *)(
+                (pre < 0 ? y : memory + pre) + j * pitch + s);
             switch (neuron->function) {
 #define CASE(code, function, gradient, reads)                                        \
-    case code: slope *= gradient(reads(z, v), steepness) * steepness; break;
+    case code: dy *= gradient(reads(z, v), steepness) * steepness; break;
                 FUNCTIONS(CASE)
 #undef CASE
             }
-            *(__global float8 *)(y + j * pitch + s) = slope;
+            *(__global float8 *)(y + j * pitch + s) = dy;
 #endif
         }
-        sum += counts ? here * factor * part : (float8)(0.0f);
-        squares += counts ? square : (float8)(0.0f);
-        fails += counts ? fail : (float8)(0.0f);
+        sum += valid ? loss * factor * mean_factor : (float8)(0.0f);
+        squares += valid ? square : (float8)(0.0f);
+        fails += valid ? fail : (float8)(0.0f);
     }
     record[0] += lane_sum(sum);
     record[1] += lane_sum(squares);
     record[2] += lane_sum(fails);
 }
 
-// The samples of one tile, forward and back; their gradients are added to `gradient`,
-// or start it anew.
-inline void tile(const Net *net, __global float *own, __global const float *x,
+// The forward and backward pass of one tile. Its gradients are added to `gradient`, or
+// overwrite it without `add`.
+inline void tile(const Net *net, __global float *memory, __global const float *x,
                  __global const float *t, __global const float *weight,
-                 const int samples, const int counted, __global float *gradient,
+                 const int samples, const int valid_samples, __global float *gradient,
                  const int add, float *record)
 {
     const int pitch = net->pitch;
     __global const float *in = x;
     for (int l = 0; l < net->count; ++l) {
         __global const Layer *layer = net->layers + l;
-        __global float *y = own + layer->values;
+        __global float *y = memory + layer->values;
         product(net->parameters + layer->weights, layer->stride, 1, in, layer->n_in, y,
                 layer->n_out, samples, pitch);
         for (int j = 0; j < layer->n_out; ++j)
             activate_row(net->neurons[layer->neuron + j],
                          layer->bias < 0 ? 0.0f : net->parameters[layer->bias + j],
                          y + j * pitch,
-                         layer->sums < 0 ? 0 : own + layer->sums + j * pitch, samples);
+                         layer->pre_activations < 0
+                             ? 0 : memory + layer->pre_activations + j * pitch,
+                         samples);
         in = y;
     }
-    losses(net, own, t, weight, samples, counted, record);
+    losses(net, memory, t, weight, samples, valid_samples, record);
 #if BACKWARD
     for (int l = net->count - 1; l >= 0; --l) {
         __global const Layer *layer = net->layers + l;
-        __global const float *ds = own + layer->values;
-        __global const float *y = l ? own + layer[-1].values : x;
+        __global const float *ds = memory + layer->values;
+        __global const float *y = l ? memory + layer[-1].values : x;
         outer(ds, y, layer->n_out, samples, pitch, gradient + layer->weights,
               layer->stride, add);
         if (layer->bias >= 0) {
@@ -234,24 +238,25 @@ inline void tile(const Net *net, __global float *own, __global const float *x,
             }
         }
         if (l) {
-            __global float *dx = own + net->dx_place;
+            __global float *dx = memory + net->dx_offset;
             product(net->parameters + layer->weights, 1, layer->stride, ds,
                     layer->n_out, dx, layer->n_in, samples, pitch);
             __global const Layer *below = layer - 1;
-            __global const float *sums = own + (below->sums < 0 ? 0 : below->sums);
+            __global const float *v =
+                memory + (below->pre_activations < 0 ? 0 : below->pre_activations);
             for (int j = 0; j < layer->n_in; ++j)
                 differentiate_row(net->neurons[below->neuron + j], dx + j * pitch,
-                                  own + below->values + j * pitch, sums + j * pitch,
+                                  memory + below->values + j * pitch, v + j * pitch,
                                   samples);
         }
     }
 #endif
 }
 
-// One task of a step. `sum` takes its gradients as they grow, `found` what they are in
-// the end, and the record behind them: two workers that do one task write the same.
-inline void task(const Net *net, const Step *step, __global float *own,
-                 const int number, __global float *sum, __global float *found)
+// One task of a step. Gradients are accumulated in `sum` and stored to `result`, the
+// record behind them: two workers that compute one task store the same values.
+inline void task(const Net *net, const Step *step, __global float *memory,
+                 const int number, __global float *sum, __global float *result)
 {
     const int begin = number * net->tiles * net->tile;
     const int end = min(begin + net->tiles * net->tile, net->batch);
@@ -260,23 +265,23 @@ inline void task(const Net *net, const Step *step, __global float *own,
     for (int start = begin; start < end; start += net->tile) {
         const int samples = min(net->tile, round_up_8(end - start));
 #if GATHERED
-        gather(net, step, start, samples, own);
-        __global const float *x = own + net->x_place, *t = own + net->t_place;
-        __global const float *weight = own + net->weight_place;
+        gather(net, step, start, samples, memory);
+        __global const float *x = memory + net->x_offset, *t = memory + net->t_offset;
+        __global const float *weight = memory + net->weight_offset;
 #else
-        // The tiles that `transpose` has made: the places are their rows.
-        const size_t transposed = (size_t)(start / net->tile) * net->pitch;
-        __global const float *x = net->x + transposed * net->x_place;
-        __global const float *t = net->t + transposed * net->t_place;
-        __global const float *weight = net->weight + transposed * net->weight_place;
+        // Tiles of `transpose`.
+        const size_t tile_values = (size_t)(start / net->tile) * net->pitch;
+        __global const float *x = net->x + tile_values * net->x_offset;
+        __global const float *t = net->t + tile_values * net->t_offset;
+        __global const float *weight = net->weight + tile_values * net->weight_offset;
 #endif
-        tile(net, own, x, t, weight, samples, step->samples - start, sum, start > begin,
-             record);
+        tile(net, memory, x, t, weight, samples, step->samples - start, sum,
+             start > begin, record);
     }
 #if BACKWARD
-    if (sum != found)
+    if (sum != result)
         for (int i = 0; i < net->size; i += 8)
-            *(__global float8 *)(found + i) = *(__global const float8 *)(sum + i);
+            *(__global float8 *)(result + i) = *(__global const float8 *)(sum + i);
 #endif
-    for (int k = 0; k < RECORD; ++k) found[net->size + k] = record[k];
+    for (int k = 0; k < RECORD; ++k) result[net->size + k] = record[k];
 }

@@ -1,18 +1,19 @@
-// gradient_sum: the gradients of several devices, added up on each of them.
+// gradient_sum: the data-parallel reduction (all-reduce) of several devices' gradients,
+// computed on each of them.
 //
 //   device 0    gradients  others[0]  others[1]      sum: 0 + 1 + 2
 //   device 1    others[0]  gradients  others[1]      sum: 0 + 1 + 2
 //   device 2    others[0]  others[1]  gradients      sum: 0 + 1 + 2
 //
-// All add in the order of the devices, so that all get the same bits.
+// All add in the order of the devices: their results are equal bit for bit.
 //
-// REAL    the type: float or double
+// REAL    float or double
 #ifndef REAL
 #error "gradient_sum.cl needs REAL"
 #endif
 
-// gradients [size]         the device's own, where own is 1; then the sum
-// others    [count, size]  those of the others, of which `before` come first
+// gradients [size]         this device's, added if `own` is 1; then the sum
+// others    [count, size]  of the other devices, `before` of them before this one
 // index map: work-item i adds element i
 __kernel void gradient_sum(__global REAL *gradients, __global const REAL *others,
                            const int before, const int own, const int count,

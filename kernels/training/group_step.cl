@@ -1,87 +1,87 @@
-// group_step: steps of training by tiles of samples, a tile a work-group, all its
+// group_step: training steps by tiles of samples, a tile a work-group, with all its
 // values in local memory.
 //
-//   gradients, then combine   many groups: each adds up the gradients of its tiles, the
-//                             next launch adds those, in the groups' order, and updates
+//   gradients, then combine   many groups: each sums the gradients of its tiles; the
+//                             next launch adds these in the groups' order and updates
 //   steps                     any number of whole steps in one launch: by one group, or
-//                             by many that meet before and after each update
+//                             by many with a grid barrier before and after each update
 //
-// Values are kept transposed, [feature][PITCH], so that a work-item takes 4 samples at
-// once:
+// Values are transposed, [feature][PITCH]: a work-item computes 4 samples at once.
 //
 //   forward   4 samples x 1 neuron    reads 4 weights and 4 x 4 values for 16 products;
-//                                     where there are few neurons, work-items share one
-//   back      4 samples x 1 input     reads 1 weight and 4 values for 4 products
+//                                     slice-k where neurons are few
+//   backward  4 samples x 1 input     reads 1 weight and 4 values for 4 products
 //   outer     4 rows x 4 columns      reads 8 x 4 values for 64 products, or 1 x 1
 //                                     where that leaves too few work-items; columns are
 //                                     a quarter of a row apart: neighbours then read
 //                                     neighbouring rows of x, which PITCH puts in
 //                                     different banks
 //
-// Derivatives take the place of the outputs that they belong to. Sums over the batch
-// are taken in an order that depends on the sizes alone. What a tile takes is time
-// until the first value is there, more than work: so all sizes are constants, loops
-// over layers are unrolled, what is read from global memory is asked for at once, and a
-// tile that a group has already is not loaded again.
+// Derivatives overwrite the outputs that they belong to. The order of sums over the
+// mini-batch depends on the sizes alone. A tile is bound by latency more than by
+// throughput: all sizes are constants, loops over layers are unrolled, loads from
+// global memory are batched, and a tile in local memory is not loaded again.
 //
-// TILE    samples of a tile: a multiple of 4; usually 32
-// PITCH   from a value to the next one of a sample: TILE and one vector of 4
-// GROUP   work-items of a group: a power of two, at least TILE; usually 256
-// PARTS   work-items that share an element in `combine`: a power of two; usually 8
-// LOCAL   values of local memory for a tile
-// SIZE    elements of the flat buffer
-// STAGED  1 where local memory holds the parameters too: all groups read the same ones,
-//         and a few lines of the last cache would serve them one after the other
-// LAYERS  how many there are
-// CHAIN   {{n_in, …}, …} each one's Layer; its places are those in local memory
-// SAME    {{function, …}, …} its neurons, where all are the same; else their function
-//         is -1, and they are in a table
-// X_PLACE, T_PLACE, WEIGHT_PLACE, RECORD_PLACE  of a tile's inputs, targets, weights
-//         and records
-// MEET    where the groups of `steps` meet, a power of two, no less than they are;
-//         else 0
-// MAX_POLLS  looks at who has come before the timeout
+// TILE      samples of a tile: a multiple of 4; usually 32
+// PITCH     distance of a sample's values: TILE and one vector of 4
+// GROUP     work-items of a group: a power of two, at least TILE; usually 256
+// REDUCERS  work-items that reduce one element in `combine`: a power of two; usually 8
+// LOCAL_VALUES  values of local memory for a tile
+// SIZE      elements of the flat buffer
+// STAGED    1: parameters are copied to local memory. All groups read the same few L2
+//           cache lines, which would serve them one after the other.
+// LAYERS    their number
+// LAYER_TABLE    {{n_in, …}, …} the Layer of each; offsets are in local memory
+// LAYER_NEURONS  {{function, …}, …} one Neuron for each layer whose neurons are equal;
+//           a function of -1 says that they differ, and are in the table `neurons`
+// X_OFFSET, T_OFFSET, WEIGHT_OFFSET, RECORD_OFFSET  local memory of a tile's inputs,
+//           targets, weights and records
+// GRID      a power of two, at least the number of groups, where `steps` has several;
+//           else 0
+// MAX_POLLS  polls of a grid barrier before its timeout
 // and those of steps.h
 #define REAL float
 #define WIDTH 1
 #include "training/steps.h"
-#if !defined(TILE) || !defined(PITCH) || !defined(GROUP) || !defined(PARTS)          \
-    || !defined(LOCAL) || !defined(LAYERS) || !defined(CHAIN) || !defined(SAME)       \
-    || !defined(X_PLACE) || !defined(T_PLACE) || !defined(WEIGHT_PLACE)              \
-    || !defined(RECORD_PLACE) || !defined(SIZE) || !defined(STAGED)                  \
-    || !defined(MEET) || (MEET && !defined(MAX_POLLS))
-#error "group_step.cl needs TILE, PITCH, GROUP, PARTS, LOCAL, LAYERS, CHAIN, SAME, \
-X_PLACE, T_PLACE, WEIGHT_PLACE, RECORD_PLACE, SIZE, STAGED, MEET and MAX_POLLS"
+#if !defined(TILE) || !defined(PITCH) || !defined(GROUP) || !defined(REDUCERS)       \
+    || !defined(LOCAL_VALUES) || !defined(LAYERS) || !defined(LAYER_TABLE)           \
+    || !defined(LAYER_NEURONS) || !defined(X_OFFSET) || !defined(T_OFFSET)           \
+    || !defined(WEIGHT_OFFSET) || !defined(RECORD_OFFSET) || !defined(SIZE)          \
+    || !defined(STAGED) || !defined(GRID) || (GRID && !defined(MAX_POLLS))
+#error "group_step.cl needs TILE, PITCH, GROUP, REDUCERS, LOCAL_VALUES, LAYERS, \
+LAYER_TABLE, LAYER_NEURONS, X_OFFSET, T_OFFSET, WEIGHT_OFFSET, RECORD_OFFSET, SIZE, \
+STAGED, GRID and MAX_POLLS"
 #endif
 #include "training/group_step_tile.h"
 
 #if UPDATE
-// What belongs to an element.
+// An element of the flat buffer with its optimiser state.
 typedef struct {
-    float value, kept[SLOTS + 1];  // at least one: there are no empty arrays
+    float value, slots[SLOTS + 1];  // C has no empty arrays
     uchar live;
 } Element;
 
-inline Element element_of(__global const float *parameters, __global const float *state,
-                          __global const uchar *live, const int i)
+inline Element load_element(__global const float *parameters,
+                            __global const float *state, __global const uchar *live,
+                            const int i)
 {
-    Element found;
-    found.value = parameters[i];
-    found.live = live[i];
+    Element element;
+    element.value = parameters[i];
+    element.live = live[i];
 #pragma unroll
-    for (int k = 0; k < SLOTS; ++k) found.kept[k] = state[(size_t)k * SIZE + i];
-    return found;
+    for (int k = 0; k < SLOTS; ++k) element.slots[k] = state[(size_t)k * SIZE + i];
+    return element;
 }
 
-// Element i takes a step by its gradient.
-inline void step_element(Element element, __global float *parameters,
-                         __global float *state, const int i, const float g,
-                         const Moment now)
+// Update element i by its gradient g.
+inline void update_element(Element element, __global float *parameters,
+                           __global float *state, const int i, const float g,
+                           const Moment now)
 {
     if (!element.live) return;
-    parameters[i] = stepped(element.value, g, element.kept, now, i);
+    parameters[i] = stepped(element.value, g, element.slots, now, i);
 #pragma unroll
-    for (int k = 0; k < SLOTS; ++k) state[(size_t)k * SIZE + i] = element.kept[k];
+    for (int k = 0; k < SLOTS; ++k) state[(size_t)k * SIZE + i] = element.slots[k];
 }
 #else
 typedef int Moment;  // there are no updates
@@ -89,7 +89,7 @@ typedef int Moment;  // there are no updates
 
 // neurons                  the table
 // parameters [SIZE]        x, t, weight [n, width]: the data set
-// gradients [groups, SIZE + APART]  each group's, and behind them its record
+// gradients [groups, SIZE + APART]  of each group, its record behind them
 #define SHARED_ARGUMENTS                                                             \
     __global const Neuron *neurons, __global float *parameters,                      \
         __global const float *x, __global const float *t,                            \
@@ -98,31 +98,31 @@ typedef int Moment;  // there are no updates
         const int samples, const uint k0, const uint k1, const uint k2,              \
         const uint k3, const uint k4, const uint k5, const uint k6, const uint k7
 #if STAGED
-#define PLACE_PARAMETERS __local float placed[SIZE] ALIGNED;
+#define STAGE_PARAMETERS __local float staged[SIZE] ALIGNED;
 #else
-#define PLACE_PARAMETERS __global const float *placed = parameters;
+#define STAGE_PARAMETERS __global const float *staged = parameters;
 #endif
 #define SET_NET                                                                      \
-    PLACE_PARAMETERS                                                                 \
-    const Net net = {neurons, placed, x, t, weight, n, bits, bit_fail_limit};        \
+    STAGE_PARAMETERS                                                                 \
+    const Net net = {neurons, staged, x, t, weight, n, bits, bit_fail_limit};        \
     const uint8 key = (uint8)(k0, k1, k2, k3, k4, k5, k6, k7);
 
-// Copy the parameters to local memory, each group from another place on.
-inline void stage(__global const float *parameters, SPACE float *placed)
+// Copy the parameters to local memory; each group starts at another offset.
+inline void stage_parameters(__global const float *parameters, SPACE float *staged)
 {
 #if STAGED
     const int vectors = SIZE / 4, shift = get_group_id(0) * WARP % vectors;
-    for (int begin = get_local_id(0); begin < vectors; begin += BATCHED / 4 * GROUP) {
-        float4 found[BATCHED / 4];
+    for (int begin = get_local_id(0); begin < vectors; begin += LOADS / 4 * GROUP) {
+        float4 values[LOADS / 4];
 #pragma unroll
-        for (int j = 0; j < BATCHED / 4; ++j) {
+        for (int j = 0; j < LOADS / 4; ++j) {
             const int i = min(begin + j * GROUP, vectors - 1) + shift;
-            found[j] = ((__global const float4 *)parameters)[i % vectors];
+            values[j] = ((__global const float4 *)parameters)[i % vectors];
         }
 #pragma unroll
-        for (int j = 0; j < BATCHED / 4; ++j) {
+        for (int j = 0; j < LOADS / 4; ++j) {
             const int i = min(begin + j * GROUP, vectors - 1) + shift;
-            ((__local float4 *)placed)[i % vectors] = found[j];
+            ((__local float4 *)staged)[i % vectors] = values[j];
         }
     }
 #endif
@@ -132,62 +132,62 @@ inline void stage(__global const float *parameters, SPACE float *placed)
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
 gradients(SHARED_ARGUMENTS)
 {
-    __local float own[LOCAL] ALIGNED;
+    __local float memory[LOCAL_VALUES] ALIGNED;
     SET_NET
     __global float *sums = gradients + get_group_id(0) * (size_t)(SIZE + APART);
-    for (int i = get_local_id(0); i < LOCAL; i += GROUP) own[i] = 0;
-    stage(parameters, placed);
+    for (int i = get_local_id(0); i < LOCAL_VALUES; i += GROUP) memory[i] = 0;
+    stage_parameters(parameters, staged);
     int loaded = -1;
-    if (get_group_id(0) * TILE >= samples)  // its tile is of a larger batch
+    if (get_group_id(0) * TILE >= samples)  // no tile of a last, smaller mini-batch
         for (int i = get_local_id(0); i < SIZE + APART; i += GROUP) sums[i] = 0;
     for (int start = get_group_id(0) * TILE; start < samples;
          start += get_num_groups(0) * TILE)
-        tile(&net, own, first + start, min(TILE, samples - start), key, sums,
+        tile(&net, memory, first + start, min(TILE, samples - start), key, sums,
              start >= (int)get_num_groups(0) * TILE, &loaded);
 }
 
-// The sums of the gradients of some groups, and of their records: the update, or the
-// totals. A group takes GROUP / PARTS elements at once, PARTS work-items each.
+// Reduce the groups' gradients and records; update the parameters, and the totals. A
+// group reduces GROUP / REDUCERS elements at once.
 //
 // total [SIZE]  the gradients' sum, where there is no update
-inline void combined(__global const float *gradients, const int groups,
-                     __global float *parameters, __global float *state,
-                     __global float *total, __global float *totals,
-                     __global const uchar *live, const int fresh, const Moment now,
-                     __local float *sums)
+inline void combine_groups(__global const float *gradients, const int groups,
+                           __global float *parameters, __global float *state,
+                           __global float *total, __global float *totals,
+                           __global const uchar *live, const int fresh,
+                           const Moment now, __local float *sums)
 {
-    const int id = get_local_id(0), wide = GROUP / PARTS;
-    // Records lie behind the gradients.
-    for (int begin = (BACKWARD ? 0 : SIZE) + get_group_id(0) * wide;
-         begin < SIZE + RECORD; begin += get_num_groups(0) * wide) {
-        const int element = begin + id % wide;
-        const int there = element < SIZE + RECORD ? element : 0;
+    const int id = get_local_id(0), width = GROUP / REDUCERS;
+    // Records are behind the gradients.
+    for (int begin = (BACKWARD ? 0 : SIZE) + get_group_id(0) * width;
+         begin < SIZE + RECORD; begin += get_num_groups(0) * width) {
+        const int element = begin + id % width;
+        const int source = element < SIZE + RECORD ? element : 0;
 #if UPDATE
-        const int stepping = id < wide && element < SIZE ? element : 0;
-        const Element mine = element_of(parameters, state, live, stepping);
+        const int updated = id < width && element < SIZE ? element : 0;
+        const Element current = load_element(parameters, state, live, updated);
 #endif
         float sum = 0;
-        for (int first = id / wide; first < groups; first += BATCHED * PARTS) {
-            float found[BATCHED];
+        for (int first = id / width; first < groups; first += LOADS * REDUCERS) {
+            float values[LOADS];
 #pragma unroll
-            for (int j = 0; j < BATCHED; ++j) {
-                const int g = min(first + j * PARTS, groups - 1);
-                found[j] = gradients[(size_t)g * (SIZE + APART) + there];
+            for (int j = 0; j < LOADS; ++j) {
+                const int g = min(first + j * REDUCERS, groups - 1);
+                values[j] = gradients[(size_t)g * (SIZE + APART) + source];
             }
 #pragma unroll
-            for (int j = 0; j < BATCHED; ++j)
-                sum += first + j * PARTS < groups ? found[j] : 0;
+            for (int j = 0; j < LOADS; ++j)
+                sum += first + j * REDUCERS < groups ? values[j] : 0;
         }
         sums[id] = sum;
         barrier(CLK_LOCAL_MEM_FENCE);
-        if (id < wide && element < SIZE + RECORD) {
+        if (id < width && element < SIZE + RECORD) {
 #pragma unroll
-            for (int part = 1; part < PARTS; ++part) sum += sums[part * wide + id];
+            for (int i = 1; i < REDUCERS; ++i) sum += sums[i * width + id];
             if (element >= SIZE) {
                 add_to_total(totals, element - SIZE, sum, fresh);
             } else {
 #if UPDATE
-                step_element(mine, parameters, state, element, sum, now);
+                update_element(current, parameters, state, element, sum, now);
 #elif BACKWARD
                 total[element] = sum;
 #endif
@@ -210,13 +210,14 @@ combine(__global const float *gradients, const int groups,
 #else
     const Moment now = 0;
 #endif
-    combined(gradients, groups, parameters, state, total, totals, live, fresh, now,
-             sums);
+    combine_groups(gradients, groups, parameters, state, total, totals, live, fresh,
+                   now, sums);
 }
 
-#if MEET
-// What was written before is seen by other groups, and what they wrote is seen after.
-inline void order(void)
+#if GRID
+// A device-wide fence: earlier stores become visible to other groups, and their stores
+// to later loads.
+inline void fence_device(void)
 {
 #if PTX >= 70
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
@@ -228,104 +229,110 @@ inline void order(void)
 inline uint poll(volatile __global uint *word)
 {
 #if PTX >= 70
-    uint found;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(word)
+    uint value;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word)
                  : "memory");
-    return found;
+    return value;
 #else
     return atomic_or(word, 0);
 #endif
 }
 
-// Wait until all groups have come, and then come `round` of all times; false: in vain.
-inline int meet(volatile __global uint *came, const uint round,
-                volatile __global int *distress, __local int *vain)
+// Wait until all groups have arrived, that is until `arrivals` reaches `target`. False
+// after a timeout.
+inline int grid_barrier(volatile __global uint *arrivals, const uint target,
+                        volatile __global int *timeout, __local int *timed_out)
 {
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
     if (get_local_id(0) == 0) {
-        order();
-        // Each time MEET are added, so that the count may run over.
-        atomic_add(came, get_group_id(0) ? 1u : MEET + 1u - get_num_groups(0));
+        fence_device();
+        // The groups of a barrier add GRID together: the count may wrap.
+        atomic_add(arrivals, get_group_id(0) ? 1u : GRID + 1u - get_num_groups(0));
         int left = MAX_POLLS;
-        while ((int)(poll(came) - round) < 0 && --left > 0)
-            if (left % 64 == 0 && *distress) left = 1;
-        order();
-        *vain = left <= 0;
-        if (*vain) *distress = 1;
+        while ((int)(poll(arrivals) - target) < 0 && --left > 0)
+            if (left % 64 == 0 && *timeout) left = 1;
+        fence_device();
+        *timed_out = left <= 0;
+        if (*timed_out) *timeout = 1;
     }
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-    return !*vain;
+    return !*timed_out;
 }
-#define MEETING , volatile __global uint *came, volatile __global int *distress
+#define GRID_ARGUMENTS                                                               \
+    , volatile __global uint *arrivals, volatile __global int *timeout
 #else
-#define MEETING
+#define GRID_ARGUMENTS
 #endif
 
-// steps: to do, from the one described by the others on; samples: of all of them, or of
-// one epoch of several; seen: of the epoch so far, with the first step's; place, apart:
-// of the epochs' totals
-// came: how often groups came to meet; if they did in vain, the totals are NaN
+// steps: how many, starting with the one that the others describe
+// samples: of all of them, or of one epoch of several
+// seen: samples of the epoch so far, those of the first step included
+// totals_offset, totals_stride: of the first epoch's totals, and to the next epoch's
+// arrivals: count of the groups' arrivals at barriers; after a timeout, totals are NaN
 // index map: group g takes tiles g, g + groups, … of each step
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
 steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
       __global float *totals, __global const uchar *live, const int batch,
-      const int outputs, const int steps, const int place, const int apart,
+      const int outputs, const int steps, const int totals_offset,
+      const int totals_stride,
       const int seen, const int fresh, const float rate, const int count,
-      const uint seed MEETING)
+      const uint seed GRID_ARGUMENTS)
 {
-    __local float own[LOCAL] ALIGNED;
+    __local float memory[LOCAL_VALUES] ALIGNED;
     SET_NET
-    for (int i = get_local_id(0); i < LOCAL; i += GROUP) own[i] = 0;
+    for (int i = get_local_id(0); i < LOCAL_VALUES; i += GROUP) memory[i] = 0;
     const int groups = get_num_groups(0);
     int loaded = -1;
-    __global float *mine = gradients + get_group_id(0) * (size_t)(SIZE + APART);
-#if MEET
+    __global float *group_gradients =
+        gradients + get_group_id(0) * (size_t)(SIZE + APART);
+#if GRID
     __local float sums[GROUP];
-    __local int vain;
-    // None meets before all have come: whoever came already is of this launch.
-    uint round = poll(came) / MEET * MEET;
+    __local int timed_out;
+    // Arrivals beyond a multiple of GRID are of this launch: no barrier has ended yet.
+    uint target = poll(arrivals) / GRID * GRID;
 #endif
-    const int epoch = (samples + batch - 1) / batch;  // steps
-    totals += place;
+    const int steps_per_epoch = (samples + batch - 1) / batch;
+    totals += totals_offset;
     for (int step = 0; step < steps; ++step) {
-        const int begin = step % epoch * batch, here = min(batch, samples - begin);
-        const int anew = begin == 0 && (fresh || step > 0);
-        if (begin == 0 && step > 0) totals += apart;
-        stage(parameters, placed);
-        for (int start = get_group_id(0) * TILE; start < here; start += groups * TILE)
-            tile(&net, own, first + begin + start, min(TILE, here - start), key, mine,
-                 start >= groups * TILE, &loaded);
-#if MEET
-        round += MEET;
-        if (!meet(came, round, distress, &vain)) break;
+        const int begin = step % steps_per_epoch * batch;
+        const int size = min(batch, samples - begin);
+        const int reset = begin == 0 && (fresh || step > 0);
+        if (begin == 0 && step > 0) totals += totals_stride;
+        stage_parameters(parameters, staged);
+        for (int start = get_group_id(0) * TILE; start < size; start += groups * TILE)
+            tile(&net, memory, first + begin + start, min(TILE, size - start), key,
+                 group_gradients, start >= groups * TILE, &loaded);
+#if GRID
+        target += GRID;
+        if (!grid_barrier(arrivals, target, timeout, &timed_out)) break;
         const Moment now =
-            moment_of(rate, here, 0.0f, seen, outputs, count + step, seed);
-        combined(gradients, min(groups, (here + TILE - 1) / TILE), parameters, state,
-                 total, totals, live, anew, now, sums);
-        round += MEET;
-        if (!meet(came, round, distress, &vain)) break;
+            moment_of(rate, size, 0.0f, seen, outputs, count + step, seed);
+        combine_groups(gradients, min(groups, (size + TILE - 1) / TILE), parameters,
+                       state, total, totals, live, reset, now, sums);
+        target += GRID;
+        if (!grid_barrier(arrivals, target, timeout, &timed_out)) break;
 #else
         barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
         if (get_local_id(0) == 0) {
             for (int k = 0; k < RECORD; ++k)
-                add_to_total(totals, k, gradients[SIZE + k], anew);
+                add_to_total(totals, k, gradients[SIZE + k], reset);
         }
         barrier(CLK_GLOBAL_MEM_FENCE);
 #if UPDATE
-        const Moment now = moment_of(rate, here, totals[1] + totals[4],
-                                     seen - min(batch, samples) + begin + here, outputs,
+        const Moment now = moment_of(rate, size, totals[1] + totals[4],
+                                     seen - min(batch, samples) + begin + size, outputs,
                                      count + step, seed);
         for (int i = get_local_id(0); i < SIZE; i += GROUP)
-            step_element(element_of(parameters, state, live, i), parameters, state, i,
-                         gradients[i], now);
+            update_element(load_element(parameters, state, live, i), parameters, state,
+                           i, gradients[i], now);
         barrier(CLK_GLOBAL_MEM_FENCE);
 #elif BACKWARD
         for (int i = get_local_id(0); i < SIZE; i += GROUP) total[i] = gradients[i];
 #endif
 #endif
     }
-#if MEET
-    if (vain && get_local_id(0) == 0) {
+#if GRID
+    if (timed_out && get_local_id(0) == 0) {
         for (int k = 0; k < RECORD; ++k) totals[k] = NAN;
     }
 #endif

@@ -1,16 +1,16 @@
-// Of a tile of samples what a work-group computes: from loading it, forward, to the
-// loss, and back to its gradients. For group_step.cl, which says what the macros mean.
-#define BATCHED 16  // values that a work-item asks for at once
+// The work of a group on one tile of samples: load, forward pass, loss, backward pass.
+// The macros are those of group_step.cl.
+#define LOADS 16  // loads of a work-item in flight
 #if STAGED
 #define SPACE __local
 #else
 #define SPACE __global
 #endif
 #include "include/warp.h"
-#define QUADS (TILE / 4)  // of samples, in a tile
+#define QUADS (TILE / 4)  // vectors of 4 samples in a tile
 #define ALIGNED __attribute__((aligned(16)))
 
-inline float activated(const Neuron neuron, const float v)
+inline float activate(const Neuron neuron, const float v)
 {
     switch (neuron.function) {
 #define CASE(code, function, gradient, reads)                                        \
@@ -21,7 +21,7 @@ inline float activated(const Neuron neuron, const float v)
     return v;
 }
 
-// f' * steepness at y or at v.
+// f' * steepness at the output y or at the scaled pre-activation v.
 inline float derivative(const Neuron neuron, const float y, const float v)
 {
     const float steepness = neuron.steepness;
@@ -34,25 +34,26 @@ inline float derivative(const Neuron neuron, const float y, const float v)
     return steepness;
 }
 
-__constant Layer layers[LAYERS] = CHAIN;
-__constant Neuron same[LAYERS] = SAME;
+__constant Layer layers[LAYERS] = LAYER_TABLE;
+__constant Neuron layer_neurons[LAYERS] = LAYER_NEURONS;
 
-// What a group works with.
+// The constants of a launch.
 typedef struct {
     __global const Neuron *neurons;
     SPACE const float *parameters;
     __global const float *x, *t, *weight;
     int n;     // samples of the data set
-    int bits;  // of half a sample's number, for the order
+    int bits;  // of half a sample's index, for the random order
     float bit_fail_limit;
 } Net;
 
 inline Neuron neuron_of(const Net *net, const int l, const int o)
 {
-    return same[l].function < 0 ? net->neurons[layers[l].neuron + o] : same[l];
+    return layer_neurons[l].function < 0 ? net->neurons[layers[l].neuron + o]
+                                         : layer_neurons[l];
 }
 
-// The data set's row that is number `i` of the epoch's order.
+// The data set's row of sample i of the epoch's order.
 inline int row_of(const Net *net, const int i, const uint8 key)
 {
 #if GATHERED == 2
@@ -62,112 +63,115 @@ inline int row_of(const Net *net, const int i, const uint8 key)
 #endif
 }
 
-// to[i][s] = the values of sample s's row, and zeros up to `whole`
-inline void transpose(__global const float *from, const int width, const int whole,
-                 const int there, __local float *to)
+// to[i][s] = value i of sample s's row; zeros from width to `padded`
+inline void transpose(__global const float *from, const int width, const int padded,
+                      const int valid, __local float *to)
 {
-    // As many work-items as fit share a sample's row.
+    // GROUP / TILE work-items load one row.
     const int lanes = GROUP / TILE, lane = get_local_id(0) % lanes;
-    for (int begin = lane; begin < whole; begin += BATCHED * lanes) {
-        float found[BATCHED];
+    for (int begin = lane; begin < padded; begin += LOADS * lanes) {
+        float row[LOADS];
 #pragma unroll
-        for (int j = 0; j < BATCHED; ++j) {
+        for (int j = 0; j < LOADS; ++j) {
             const int i = begin + j * lanes;
-            found[j] = from[i < width ? i : 0];
+            row[j] = from[i < width ? i : 0];
         }
 #pragma unroll
-        for (int j = 0; j < BATCHED; ++j) {
+        for (int j = 0; j < LOADS; ++j) {
             const int i = begin + j * lanes;
-            if (i < whole) to[i * PITCH] = there && i < width ? found[j] : 0;
+            if (i < padded) to[i * PITCH] = valid && i < width ? row[j] : 0;
         }
     }
 }
 
-inline void load(const Net *net, __local float *own, const int first, const int counted,
-                 const uint8 key)
+inline void load(const Net *net, __local float *memory, const int first,
+                 const int valid_samples, const uint8 key)
 {
     const int s = get_local_id(0) / (GROUP / TILE);
     if (s >= TILE) return;
-    const int there = s < counted;
-    const size_t row = there ? row_of(net, first + s, key) : 0;
+    const int valid = s < valid_samples;
+    const size_t row = valid ? row_of(net, first + s, key) : 0;
     const int n_in = layers[0].n_in, n_out = layers[LAYERS - 1].n_out;
-    transpose(net->x + row * n_in, n_in, (n_in + 3) / 4 * 4, there, own + X_PLACE + s);
-    transpose(net->t + row * n_out, n_out, n_out, there, own + T_PLACE + s);
+    transpose(net->x + row * n_in, n_in, (n_in + 3) / 4 * 4, valid,
+              memory + X_OFFSET + s);
+    transpose(net->t + row * n_out, n_out, n_out, valid, memory + T_OFFSET + s);
 #if WEIGHTED
     if (get_local_id(0) % (GROUP / TILE) == 0)
-        own[WEIGHT_PLACE + s] = there ? net->weight[row] : 0;
+        memory[WEIGHT_OFFSET + s] = valid ? net->weight[row] : 0;
 #endif
 }
 
-// How many work-items share a neuron: those that have none otherwise.
-inline int sharing(const int n_out)
+// The slices of a neuron's inner dimension (slice-k): they occupy idle work-items.
+inline int slices_of(const int n_out)
 {
-    int found = 1;
+    int count = 1;
 #if PTX >= 70
-    while (2 * found * QUADS <= WARP && 2 * found * QUADS * n_out <= GROUP)
-        found *= 2;
+    while (2 * count * QUADS <= WARP && 2 * count * QUADS * n_out <= GROUP)
+        count *= 2;
 #endif
-    return found;
+    return count;
 }
 
-// The sum of what the work-items have that share a neuron, QUADS apart.
-inline float4 shared_sum(float4 v, const int share)
+// The sum of v over a neuron's slices, whose lanes are QUADS apart.
+inline float4 sum_of_slices(float4 v, const int slices)
 {
 #if PTX >= 70
-    for (int apart = QUADS; apart < QUADS * share; apart *= 2)
-        v += (float4)(shuffle_xor(v.x, apart), shuffle_xor(v.y, apart),
-                      shuffle_xor(v.z, apart), shuffle_xor(v.w, apart));
+    for (int mask = QUADS; mask < QUADS * slices; mask *= 2)
+        v += (float4)(shuffle_xor(v.x, mask), shuffle_xor(v.y, mask),
+                      shuffle_xor(v.z, mask), shuffle_xor(v.w, mask));
 #endif
     return v;
 }
 
 inline void forward(const Net *net, const int l, __local const float *x,
-                    __local float *own)
+                    __local float *memory)
 {
     const Layer layer = layers[l];
-    const int share = sharing(layer.n_out), at_once = GROUP / QUADS / share;
+    const int slices = slices_of(layer.n_out), neurons = GROUP / QUADS / slices;
     const int quad = get_local_id(0) % QUADS * 4;
-    const int part = get_local_id(0) / QUADS % share;
+    const int slice = get_local_id(0) / QUADS % slices;
     SPACE const float *parameters = net->parameters;
-    for (int begin = 0; begin < layer.n_out; begin += at_once) {
-        const int mine = begin + get_local_id(0) / (QUADS * share);
-        const int o = mine < layer.n_out ? mine : 0;
+    for (int begin = 0; begin < layer.n_out; begin += neurons) {
+        const int neuron_index = begin + get_local_id(0) / (QUADS * slices);
+        const int o = neuron_index < layer.n_out ? neuron_index : 0;
         SPACE const float *w = parameters + layer.weights + o * layer.stride;
         const Neuron neuron = neuron_of(net, l, o);
-        float4 sum = (float4)(layer.bias < 0 || part ? 0 : parameters[layer.bias + o]);
+        float4 v = (float4)(layer.bias < 0 || slice ? 0 : parameters[layer.bias + o]);
 #pragma unroll 4
-        for (int k = 4 * part; k < layer.stride; k += 4 * share) {
+        for (int k = 4 * slice; k < layer.stride; k += 4 * slices) {
             const float4 a = *(SPACE const float4 *)(w + k);
             __local const float *from = x + k * PITCH + quad;
-            sum += a.s0 * *(__local const float4 *)from;
-            sum += a.s1 * *(__local const float4 *)(from + PITCH);
-            sum += a.s2 * *(__local const float4 *)(from + 2 * PITCH);
-            sum += a.s3 * *(__local const float4 *)(from + 3 * PITCH);
+            v += a.s0 * *(__local const float4 *)from;
+            v += a.s1 * *(__local const float4 *)(from + PITCH);
+            v += a.s2 * *(__local const float4 *)(from + 2 * PITCH);
+            v += a.s3 * *(__local const float4 *)(from + 3 * PITCH);
         }
-        sum = shared_sum(sum, share);
-        if (part || mine >= layer.n_out) continue;
-        sum = clamp(sum * neuron.steepness, -neuron.limit, neuron.limit);
-        const int place = o * PITCH + quad;
-        if (layer.sums >= 0) *(__local float4 *)(own + layer.sums + place) = sum;
-        *(__local float4 *)(own + layer.values + place) =
-            (float4)(activated(neuron, sum.s0), activated(neuron, sum.s1),
-                     activated(neuron, sum.s2), activated(neuron, sum.s3));
+        v = sum_of_slices(v, slices);
+        if (slice || neuron_index >= layer.n_out) continue;
+        v = clamp(v * neuron.steepness, -neuron.limit, neuron.limit);
+        const int offset = o * PITCH + quad;
+        if (layer.pre_activations >= 0)
+            *(__local float4 *)(memory + layer.pre_activations + offset) = v;
+        *(__local float4 *)(memory + layer.values + offset) =
+            (float4)(activate(neuron, v.s0), activate(neuron, v.s1),
+                     activate(neuron, v.s2), activate(neuron, v.s3));
     }
 }
 
-// A sample's outputs become the loss's derivatives by the outputs' sums.
-inline void loss_of(const Net *net, __local float *own, const int sample,
-                    const int counted)
+// Replace a sample's outputs by the loss gradient with respect to the pre-activations,
+// and store its record.
+inline void sample_loss(const Net *net, __local float *memory, const int sample,
+                        const int valid_samples)
 {
     const Layer last = layers[LAYERS - 1];
-    __local float *y = own + last.values + sample;
-    __local const float *t = own + T_PLACE + sample;
-    __local float *record = own + RECORD_PLACE + sample;
+    __local float *y = memory + last.values + sample;
+    __local const float *t = memory + T_OFFSET + sample;
+    __local float *record = memory + RECORD_OFFSET + sample;
     const int width = last.n_out;
     float sum = 0, squares = 0, fails = 0;
-    if (sample < counted) {
-        const float factor = WEIGHTED ? own[WEIGHT_PLACE + sample] : 1.0f;
-        const float part = MEAN ? factor / width : factor;
+    if (sample < valid_samples) {
+        const float factor = WEIGHTED ? memory[WEIGHT_OFFSET + sample] : 1.0f;
+        const float mean_factor = MEAN ? factor / width : factor;
 #if SOFTMAX
         float top = y[0], total = 0, targets = 0;
         for (int j = 1; j < width; ++j) top = y[j * PITCH] > top ? y[j * PITCH] : top;
@@ -179,26 +183,27 @@ inline void loss_of(const Net *net, __local float *own, const int sample,
 #endif
         for (int j = 0; j < width; ++j) {
             const Neuron neuron = neuron_of(net, LAYERS - 1, j);
-            const float z = y[j * PITCH], wanted = t[j * PITCH];
-            float output = z, slope;
+            const float z = y[j * PITCH], target = t[j * PITCH];
+            float output = z, gradient;
 #if SOFTMAX
             output = exponential(z - top) / total;
-            sum += wanted * (log_total - (z - top));
-            slope = output * targets - wanted;
+            sum += target * (log_total - (z - top));
+            gradient = output * targets - target;
 #else
-            sum += LOSS(z, wanted, neuron.share);
-            slope = SLOPE(z, wanted, neuron.share);
+            sum += LOSS(z, target, neuron.error_scale);
+            gradient = LOSS_GRADIENT(z, target, neuron.error_scale);
 #endif
 #if SIGMOID
             output = act_sigmoid(output);
 #endif
-            const float error = (wanted - output) * neuron.share;
+            const float error = (target - output) * neuron.error_scale;
             squares += error * error;
             fails += fabs(error) >= net->bit_fail_limit ? 1 : 0;
-            const float v = last.sums < 0 ? z : own[last.sums + j * PITCH + sample];
-            y[j * PITCH] = slope * part * derivative(neuron, z, v);
+            const int pre = last.pre_activations;
+            const float v = pre < 0 ? z : memory[pre + j * PITCH + sample];
+            y[j * PITCH] = gradient * mean_factor * derivative(neuron, z, v);
         }
-        sum *= part;
+        sum *= mean_factor;
     } else {
         for (int j = 0; j < width; ++j) y[j * PITCH] = 0;
     }
@@ -207,8 +212,8 @@ inline void loss_of(const Net *net, __local float *own, const int sample,
     record[2 * TILE] = fails;
 }
 
-// gradient[o, i] (+)= sum over s of ds[o, s] * x[i, s], of rows o … and columns i …,
-// `across` apart
+// gradient[o, i] (+)= sum over s of ds[o, s] * x[i, s], by blocks of ROWS adjacent rows
+// and COLUMNS columns `across` apart
 #define DEFINE_OUTER(NAME, ROWS, COLUMNS)                                            \
     inline void NAME(const Layer layer, __local const float *ds,                     \
                      __local const float *x, __global float *gradient,               \
@@ -218,10 +223,10 @@ inline void loss_of(const Net *net, __local float *own, const int sample,
         const int down = (layer.n_out + ROWS - 1) / ROWS;                            \
         for (int item = get_local_id(0); item < down * across; item += GROUP) {      \
             const int o = item / across * ROWS, i = item % across;                   \
-            float4 sums[ROWS][COLUMNS];                                              \
+            float4 accumulators[ROWS][COLUMNS];                                      \
             _Pragma("unroll") for (int r = 0; r < ROWS; ++r)                         \
                 _Pragma("unroll") for (int c = 0; c < COLUMNS; ++c)                  \
-                    sums[r][c] = (float4)(0);                                        \
+                    accumulators[r][c] = (float4)(0);                                \
             for (int s = 0; s < TILE; s += 4) {                                      \
                 float4 d[ROWS];                                                      \
                 _Pragma("unroll") for (int r = 0; r < ROWS; ++r)                     \
@@ -230,22 +235,22 @@ inline void loss_of(const Net *net, __local float *own, const int sample,
                     const float4 v =                                                 \
                         *(__local const float4 *)(x + (i + c * across) * PITCH + s); \
                     _Pragma("unroll") for (int r = 0; r < ROWS; ++r)                 \
-                        sums[r][c] += d[r] * v;                                      \
+                        accumulators[r][c] += d[r] * v;                              \
                 }                                                                    \
             }                                                                        \
             _Pragma("unroll") for (int r = 0; r < ROWS; ++r)                         \
                 _Pragma("unroll") for (int c = 0; c < COLUMNS; ++c) {                \
                     __global float *to = gradient + layer.weights                    \
                                          + (o + r) * layer.stride + i + c * across;  \
-                    const float sum = total_of(sums[r][c]);                          \
+                    const float sum = vector_sum(accumulators[r][c]);                \
                     if (o + r < layer.n_out) *to = add ? *to + sum : sum;            \
                 }                                                                    \
         }                                                                            \
     }
 
-inline float total_of(const float4 v) { return v.s0 + v.s1 + (v.s2 + v.s3); }
+inline float vector_sum(const float4 v) { return v.s0 + v.s1 + (v.s2 + v.s3); }
 
-DEFINE_OUTER(outer_block, 4, 4)  // rows behind the last are zeros
+DEFINE_OUTER(outer_block, 4, 4)  // rows past the last are zeros
 DEFINE_OUTER(outer_element, 1, 1)
 
 // The gradients of a layer's weights and biases.
@@ -257,24 +262,25 @@ inline void outer(const Layer layer, __local const float *ds, __local const floa
     else
         outer_element(layer, ds, x, gradient, add);
     if (layer.bias < 0) return;
-    // The last ones, who have less to do.
+    // From the last work-item on: those have less to do above.
     for (int o = GROUP - 1 - get_local_id(0); o < layer.n_out; o += GROUP) {
         float4 sum = (float4)(0);
 #pragma unroll
         for (int s = 0; s < TILE; s += 4)
             sum += *(__local const float4 *)(ds + o * PITCH + s);
         __global float *to = gradient + layer.bias + o;
-        *to = add ? *to + total_of(sum) : total_of(sum);
+        *to = add ? *to + vector_sum(sum) : vector_sum(sum);
     }
 }
 
-// The outputs of the layer below become its derivatives.
-inline void back(const Net *net, const int l, __local float *own)
+// Replace the outputs of the layer below by the loss gradient with respect to its
+// pre-activations.
+inline void back(const Net *net, const int l, __local float *memory)
 {
     const Layer layer = layers[l], below = layers[l - 1];
     const int quad = get_local_id(0) % QUADS * 4;
     SPACE const float *w = net->parameters + layer.weights;
-    __local const float *ds = own + layer.values;
+    __local const float *ds = memory + layer.values;
     for (int i = get_local_id(0) / QUADS; i < layer.n_in; i += GROUP / QUADS) {
         float4 sum = (float4)(0);
 #pragma unroll 8
@@ -282,9 +288,11 @@ inline void back(const Net *net, const int l, __local float *own)
             sum += w[o * layer.stride + i]
                    * *(__local const float4 *)(ds + o * PITCH + quad);
         const Neuron neuron = neuron_of(net, l - 1, i);
-        __local float4 *y = (__local float4 *)(own + below.values + i * PITCH + quad);
-        const float4 v = below.sums < 0
-            ? *y : *(__local const float4 *)(own + below.sums + i * PITCH + quad);
+        __local float4 *y =
+            (__local float4 *)(memory + below.values + i * PITCH + quad);
+        const int pre = below.pre_activations;
+        const float4 v = pre < 0
+            ? *y : *(__local const float4 *)(memory + pre + i * PITCH + quad);
         *y = sum * (float4)(derivative(neuron, (*y).s0, v.s0),
                             derivative(neuron, (*y).s1, v.s1),
                             derivative(neuron, (*y).s2, v.s2),
@@ -292,39 +300,41 @@ inline void back(const Net *net, const int l, __local float *own)
     }
 }
 
-// The samples first … of a step, of which `counted` exist, forward and back.
+// The forward and backward pass of a tile: `valid_samples` samples from `first` on.
 //
-// loaded: the first of those that are in local memory
-inline void tile(const Net *net, __local float *own, const int first, const int counted,
-                 const uint8 key, __global float *gradient, const int add, int *loaded)
+// resident: the first sample of the tile that is in local memory
+inline void tile(const Net *net, __local float *memory, const int first,
+                 const int valid_samples, const uint8 key, __global float *gradient,
+                 const int add, int *resident)
 {
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-    if (*loaded != first) load(net, own, first, counted, key);
-    *loaded = first;
+    if (*resident != first) load(net, memory, first, valid_samples, key);
+    *resident = first;
 #pragma unroll
     for (int l = 0; l < LAYERS; ++l) {
         barrier(CLK_LOCAL_MEM_FENCE);
-        forward(net, l, own + (l ? layers[l - 1].values : X_PLACE), own);
+        forward(net, l, memory + (l ? layers[l - 1].values : X_OFFSET), memory);
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (get_local_id(0) < TILE) loss_of(net, own, get_local_id(0), counted);
+    if (get_local_id(0) < TILE)
+        sample_loss(net, memory, get_local_id(0), valid_samples);
     barrier(CLK_LOCAL_MEM_FENCE);
     if (get_local_id(0) < RECORD) {
         float4 sum = (float4)(0);
-        __local const float *record = own + RECORD_PLACE + get_local_id(0) * TILE;
+        __local const float *record = memory + RECORD_OFFSET + get_local_id(0) * TILE;
 #pragma unroll
         for (int s = 0; s < TILE; s += 4) sum += *(__local const float4 *)(record + s);
         __global float *to = gradient + SIZE + get_local_id(0);
-        *to = add ? *to + total_of(sum) : total_of(sum);
+        *to = add ? *to + vector_sum(sum) : vector_sum(sum);
     }
 #if BACKWARD
 #pragma unroll
     for (int l = LAYERS - 1; l >= 0; --l) {
-        outer(layers[l], own + layers[l].values,
-              own + (l ? layers[l - 1].values : X_PLACE), gradient, add);
+        outer(layers[l], memory + layers[l].values,
+              memory + (l ? layers[l - 1].values : X_OFFSET), gradient, add);
         if (l == 0) break;
         barrier(CLK_LOCAL_MEM_FENCE);
-        back(net, l, own);
+        back(net, l, memory);
         barrier(CLK_LOCAL_MEM_FENCE);
     }
 #endif

@@ -1,11 +1,10 @@
-// optimisers: one step over the flat parameter buffer (optimisers.h), each work-item
-// some vectors of WIDTH elements.
+// optimisers: one step over the flat parameter buffer (optimisers.h). A work-item
+// updates PER_ITEM vectors of WIDTH elements.
 //
 //   group   | 0 1 2 … GROUP-1 | 0 1 2 … GROUP-1 | …   PER_ITEM times: neighbours read
 //                                                     neighbouring vectors
 //
-// What follows from the step's numbers alone, powers and roots, is computed once for
-// all of them.
+// A work-item computes the powers and roots that depend on the step alone once.
 //
 // WIDTH     elements of a vector: 8 on CPUs, else 1
 // GROUP     work-items of a group
@@ -25,13 +24,13 @@
 #endif
 
 // parameters [size]         changed in place
-// gradients  [size]         of the sum over the step's samples
+// gradients  [size]         sums over the step's samples
 // live       [size]         0 for padding, which stays zero
-// state      [SLOTS, size]  the optimiser's, changed in place
+// state      [SLOTS, size]  of the optimiser, changed in place
 // totals     [6]            of the epoch so far; [1] + [4] is the squared error
-// norm       [1]            of the mean gradient; anything without CLIP_NORM
-// size: a multiple of WIDTH; rate, samples: of this step; seen: samples of the epoch;
-// outputs: of a sample; count: steps taken before; seed: of random numbers
+// norm       [1]            of the mean gradient; not used without CLIP_NORM
+// size: a multiple of WIDTH; rate, samples: of this step; seen: samples of the epoch so
+// far; outputs: of a sample; count: steps taken before; seed: of random numbers
 // index map: see above
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
 update(__global VAL *parameters, __global const VAL *gradients,
@@ -48,15 +47,15 @@ update(__global VAL *parameters, __global const VAL *gradients,
         const int i = ((int)get_group_id(0) * PER_ITEM + n) * GROUP + get_local_id(0);
         if (i >= vectors) return;
         const VAL w = parameters[i];
-        VAL kept[SLOTS + 1];  // at least one: there are no empty arrays
+        VAL slots[SLOTS + 1];  // C has no empty arrays
 #pragma unroll
-        for (int k = 0; k < SLOTS; ++k) kept[k] = state[(size_t)k * vectors + i];
-        const VAL next = stepped(w, gradients[i], kept, now, i * WIDTH);
+        for (int k = 0; k < SLOTS; ++k) slots[k] = state[(size_t)k * vectors + i];
+        const VAL next = stepped(w, gradients[i], slots, now, i * WIDTH);
         parameters[i] = LIVE(i) ? next : w;
 #pragma unroll
         for (int k = 0; k < SLOTS; ++k) {
             __global VAL *at = state + (size_t)k * vectors + i;
-            *at = LIVE(i) ? kept[k] : *at;
+            *at = LIVE(i) ? slots[k] : *at;
         }
     }
 }

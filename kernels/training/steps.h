@@ -1,18 +1,17 @@
-// What the kernels share that do whole steps of training in a launch.
+// Shared by the kernels that compute whole training steps in a launch.
 //
-// FUNCTIONS(X)  the activations that occur: X(code, act_NAME, grad_NAME, READS), READS
-//               being AT_SUM or AT_OUTPUT: what the derivative is taken at
-// LOSS, SLOPE   the loss, as in losses.h; left out with SOFTMAX
-// SIGMOID, SOFTMAX, MEAN  1 where the loss is fused with that activation; where it is
-//               the mean over outputs
+// FUNCTIONS(X)  the activations of the network: X(code, act_NAME, grad_NAME, READS);
+//               READS, the argument of the derivative: AT_PRE_ACTIVATION or AT_OUTPUT
+// LOSS, LOSS_GRADIENT  the functions of losses.h; undefined with SOFTMAX
+// SIGMOID, SOFTMAX  1: the loss is fused with that activation
+// MEAN          1: a sample's loss is the mean over its outputs; 0: their sum
 // BACKWARD      1: gradients; 0: losses alone
 // UPDATE        1: with a step of the optimiser, whose macros are those of optimisers.h
-// GATHERED      0: the data set is the batch; 1: a step's samples are rows of the data
+// GATHERED      0: the data set is the mini-batch; 1: mini-batches are rows of the data
 //               set in its own order; 2: in the epoch's random order
 // WEIGHTED      1: samples have weights
-// RECORD        values that are counted of a step: loss, squared error, bit fails
-// APART         from the gradients of one share of a step to the next's, beyond their
-//               own number: room for the record, a whole vector
+// RECORD        values of a step's record: loss, squared error, bit fails
+// APART         values reserved for a record behind partial gradients: a whole vector
 #include "include/activations.h"
 #include "include/gradients.h"
 #include "include/losses.h"
@@ -24,31 +23,32 @@
 #if !defined(FUNCTIONS) || !defined(BACKWARD) || !defined(GATHERED)                  \
     || !defined(WEIGHTED) || !defined(MEAN) || !defined(SIGMOID) || !defined(SOFTMAX) \
     || !defined(RECORD) || !defined(APART)
-#error "steps.h needs the macros that its head names"
+#error "steps.h needs the macros of its head comment"
 #endif
 
 #define AT_OUTPUT(y, v) (y)
-#define AT_SUM(y, v) (v)
+#define AT_PRE_ACTIVATION(y, v) (v)
 
 // A row of the table of layers (LAYER of clnet/variants/training/whole_step.py).
 typedef struct {
     int n_in, n_out;
-    int stride;   // of the rows of A
-    int weights;  // where A starts in the parameters
-    int bias;     // where the biases start; -1: none
-    int values;   // where the layer's outputs start in a worker's memory
-    int sums;     // where what the derivative is taken at starts; -1: at the outputs
-    int neuron;   // number of its first neuron in the table of neurons
+    int stride;           // of the rows of A
+    int weights;          // offset of A in the parameters
+    int bias;             // offset of the biases; -1: none
+    int values;           // offset of the outputs in a worker's memory
+    int pre_activations;  // offset of the scaled pre-activations where the derivative
+                          // reads them; -1: it reads the outputs
+    int neuron;           // index of the first neuron in the table of neurons
 } Layer;
 
 // A row of the table of neurons.
 typedef struct {
     int function;
     float steepness, limit;
-    float share;  // of its error, for outputs: 0.5 where FANN halves it
+    float error_scale;  // of an output's error: 0.5 where FANN halves it
 } Neuron;
 
-// totals [2 * RECORD]: of the epoch so far, and what rounding took from them
+// totals [2 * RECORD]: compensated sums of the epoch so far, and their rounding errors
 // (Kahan, "Further remarks on reducing truncation errors", 1965)
 inline void add_to_total(__global float *totals, const int k, const float value,
                          const int fresh)
@@ -61,7 +61,7 @@ inline void add_to_total(__global float *totals, const int k, const float value,
 }
 
 #if WIDTH == 8
-// Vectors that may start anywhere.
+// Vectors without alignment.
 typedef float4 __attribute__((aligned(4))) float4_unaligned;
 typedef float8 __attribute__((aligned(4))) float8_unaligned;
 
@@ -72,7 +72,7 @@ inline float lane_sum(const float8 v)
     return b.lo + b.hi;
 }
 
-// The sums of the lanes of four vectors.
+// The lane pre_activations of four vectors.
 inline float4 lane_sums(const float8 a, const float8 b, const float8 c, const float8 d)
 {
     const float4 p = a.lo + a.hi, q = b.lo + b.hi, r = c.lo + c.hi, s = d.lo + d.hi;

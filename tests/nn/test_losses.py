@@ -31,7 +31,7 @@ def test_values_known_by_hand(name, y, t, half, value, slope):
     arguments = [np.array([[number]], np.float64) for number in (y, t)]
     arguments.append(np.array([half], np.float64))
     assert row.value(*arguments).item() == pytest.approx(value, rel=3e-6, abs=1e-12)
-    assert row.slope(*arguments).item() == pytest.approx(slope, rel=1e-9, abs=1e-12)
+    assert row.gradient(*arguments).item() == pytest.approx(slope, rel=1e-9, abs=1e-12)
 
 
 def test_categorical_cross_entropy():
@@ -40,7 +40,7 @@ def test_categorical_cross_entropy():
     t = np.array([[0.0, 1, 0]])
     assert row.value(z, t, np.ones(3)).sum() == pytest.approx(np.log(4), rel=1e-9)
     np.testing.assert_allclose(
-        row.slope(z, t, np.ones(3)), [[1 / 8, -6 / 8, 5 / 8]], rtol=1e-9
+        row.gradient(z, t, np.ones(3)), [[1 / 8, -6 / 8, 5 / 8]], rtol=1e-9
     )
 
 
@@ -51,8 +51,8 @@ def test_types_are_kept(row, dtype):
     y, t = rng.uniform(0, 1, (2, 4, 3)).astype(dtype)
     half = np.array([0.5, 1, 1], dtype)
     assert row.value(y, t, half).dtype == dtype
-    assert row.slope(y, t, half).dtype == dtype
-    assert row.value(y, t, half).shape == row.slope(y, t, half).shape == (4, 3)
+    assert row.gradient(y, t, half).dtype == dtype
+    assert row.value(y, t, half).shape == row.gradient(y, t, half).shape == (4, 3)
 
 
 @pytest.mark.parametrize("row", LOSSES.values(), ids=LOSSES)
@@ -68,7 +68,7 @@ def test_slopes_by_differences(row):
         moved[1][:, column] -= step
         ends = [row.value(m, t, half).sum(axis=1) for m in moved]
         expected = (ends[0] - ends[1]) / (2 * step)
-        found = row.slope(y, t, half)[:, column]
+        found = row.gradient(y, t, half)[:, column]
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
 
 

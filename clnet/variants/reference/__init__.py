@@ -1,4 +1,4 @@
-"""Every op, anywhere, slowly: generic kernels, and NumPy on the host.
+"""Every op on every device, slowly: generic kernels, and NumPy on the host.
 
 Start with `generic`.
 """

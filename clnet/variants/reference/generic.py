@@ -1,4 +1,4 @@
-"""generic: one op of any kind, any storage, any activation, on any device."""
+"""generic: one forward op of any storage and activation, on any device."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from clnet.variants.base import (
     unsupported_dtype,
 )
 
-MOST_ENTRIES = 1 << 20  # of a local layer, that are listed
-GROUP = 64  # work-items; enough for a warp or wavefront, few enough for every device
+MOST_ENTRIES = 1 << 20  # listed entries of a local layer, at most
+GROUP = 64  # work-items: two warps or a wavefront, and every device has such groups
 
 
 @dataclass(frozen=True)
 class Generic:
-    """Kernels that read `Storage.entries()`, one work-item an element of the result."""
+    """Kernels over `Storage.entries()`, one work-item an element of the result."""
 
     name: str = "generic"
     reach: Reach = "op"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse training's ops, and a type that the device lacks."""
+        """Refuse the ops of training, and a dtype that the device lacks."""
         if not isinstance(span.ops[0], (Apply, BiasAct, Softmax)):
             return "it computes the forward ops, and this is none"
         if isinstance(span.ops[0], Apply):
@@ -52,7 +52,7 @@ class Generic:
         return ({},)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Two indices are read with every value, and no load is shared."""
+        """Count two indices read with every value; no load is shared."""
         (op,) = span.ops
         reads = span_bytes(span)
         if isinstance(op, Apply):
@@ -86,13 +86,14 @@ class Generic:
             )
         if isinstance(op, BiasAct):
             width = op.y.width
-            listed = " ".join(
+            cases = " ".join(
                 f"X({code}, {kernel_function(name)})"
-                for code, name in enumerate(occurring(op.nonlinearity))
+                for code, name in enumerate(distinct_activations(op.nonlinearity))
             )
             return (
                 Launch(
-                    "reference/generic.cl", "bias_act", {**defines, "MIXED(X)": listed},
+                    "reference/generic.cl", "bias_act",
+                    {**defines, "ACTIVATIONS(X)": cases},
                     (round_up(width, group) * span.batch,), (group,),
                     (
                         Parameters(), -1 if op.bias is None else op.bias.offset,
@@ -115,10 +116,7 @@ class Generic:
 
 
 def refuse_entries(storage: Storage) -> str | None:
-    """Return why tables of a local storage's entries are not worth making, or None.
-
-    It has no indices, and kernels that need none.
-    """
+    """Refuse a large local storage: its own kernels need no tables of entries."""
     if isinstance(storage, LocalStorage) and storage.size > MOST_ENTRIES:
         return (
             f"it would list {storage.size} entries of a local layer, more than "
@@ -127,29 +125,29 @@ def refuse_entries(storage: Storage) -> str | None:
     return None
 
 
-def occurring(function: Nonlinearity) -> list[str]:
-    """Return the activations that occur in a layer; their places are their codes."""
+def distinct_activations(function: Nonlinearity) -> list[str]:
+    """Return the distinct activations of a layer; their indices are their codes."""
     return sorted(set(function.names))
 
 
 def function_tables(
     function: Nonlinearity, width: int, dtype: str
 ) -> tuple[Table, Table, Table]:
-    """Return the tables [width] of codes, steepnesses and limits of a layer."""
-    names = occurring(function)
+    """Return the tables [width] of a layer's codes, steepnesses and limits."""
+    names = distinct_activations(function)
     codes = [names.index(name) for name in function.names]
 
-    def column(what: str, values: Any, kind: str) -> Table:
+    def table(what: str, values: Any, kind: str) -> Table:
         return Table(
             f"{function!r} {width} {what}",
-            # A broadcast: `numpy.resize` takes seconds for millions of neurons.
+            # `numpy.resize` takes seconds for millions of neurons.
             lambda: np.broadcast_to(np.asarray(values, kind), width).copy(),
         )
 
     return (
-        column("codes", codes, "int32"),
-        column("steepness", function.steepness, dtype),
-        column("limits", function.limits or (np.inf,), dtype),
+        table("codes", codes, "int32"),
+        table("steepness", function.steepness, dtype),
+        table("limits", function.limits or (np.inf,), dtype),
     )
 
 

@@ -1,4 +1,4 @@
-"""generic_backward: training's ops of any kind, storage and activation, anywhere."""
+"""generic_backward: one op of training, any storage and activation, any device."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ from clnet.variants.base import (
 )
 from clnet.variants.reference.generic import (
     GROUP,
+    distinct_activations,
     function_tables,
-    occurring,
     refuse_entries,
 )
 from clnet.variants.team import team_group
@@ -60,25 +60,25 @@ from clnet.variants.training.backward import (
 
 SOURCE = "reference/generic_backward.cl"
 BLOCK = 64  # samples of a partial sum
-TALLY_GROUP = 256  # work-items that add up the records
-TALLIED = 8  # records that each of them adds at least, where there are several groups
-ARRAYS = 3  # that are gathered at most: inputs, targets, weights
-SHARE_GROUPS = 8  # groups a compute unit that sum a shared bias's gradient
-GATHER_GROUP = 256  # work-items that copy rows
-GATHER_GROUPS = 4  # such groups that a compute unit wants
-MOST_ROWS = 64  # of a group
-UNSHARED = 8  # values that a GPU fetches for each one of a row that one work-item reads
+TALLY_GROUP = 256  # work-items of a group that sums records
+RECORDS_PER_ITEM = 8  # at least, where several groups sum records
+MAX_ARRAYS = 3  # of a gather: inputs, targets, weights
+SHARED_BIAS_GROUPS = 8  # groups a compute unit that sum a shared bias's gradient
+GATHER_GROUP = 256  # work-items of a group that copies rows
+GATHER_GROUPS = 4  # such groups a compute unit
+MAX_ROWS = 64  # of such a group
+UNCOALESCED = 8  # values a GPU fetches for each value that a work-item reads of its row
 
 
 @dataclass(frozen=True)
 class GenericBackward:
-    """Kernels that read `Storage.entries()`, one work-item an element of the result."""
+    """Kernels over `Storage.entries()`, one work-item an element of the result."""
 
     name: str = "generic_backward"
     reach: Reach = "op"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse ops that are not training's, and a type that the device lacks."""
+        """Refuse all but the ops of training, and a dtype that the device lacks."""
         op = span.ops[0]
         if type(op) not in _LAUNCHES:
             return "it computes training's ops, and this is none"
@@ -96,18 +96,18 @@ class GenericBackward:
         reads = span_bytes(span)
         if isinstance(op, (ApplyT, Outer)):
             reads += op.storage.size * span.batch * 16
-        if isinstance(op, Gather):  # of the data set it reads a batch
+        if isinstance(op, Gather):  # reads a mini-batch, not the whole data set
             reads = 2 * item_size(span) * span.batch * sum(v.width for v in op.batch)
         units, launches, scratch = device.compute_units, 1, 0
         if isinstance(op, Loss) and device.type != "cpu":
-            reads *= min(UNSHARED, op.y.width)
+            reads *= min(UNCOALESCED, op.y.width)
         if isinstance(op, Tally):
             units = _tally_parts(span, device)
             launches += units > 1
             scratch = item_size(span) * len(RECORD) * units
         if isinstance(op, BiasGrad) and op.shared:
             launches = 2
-            scratch = item_size(span) * math.prod(_shared_parts(op, span, device))
+            scratch = item_size(span) * math.prod(_shared_partials(op, span, device))
         return Cost(
             span_flops(span), reads, launches, scratch, units, gpu_shape(device)
         )
@@ -115,7 +115,7 @@ class GenericBackward:
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the op's one launch; two where groups leave sums for one to add."""
+        """Return the op's one launch; two where partial sums of groups are reduced."""
         (op,) = span.ops
         return _LAUNCHES[type(op)](op, span, device)
 
@@ -137,24 +137,24 @@ def _group(device: Device) -> int:
 
 def _act_grad(op: ActGrad, span: Span, device: Device) -> tuple[Launch, ...]:
     function, width = op.nonlinearity, op.ds.width
-    listed = []
-    for code, name in enumerate(occurring(function)):
+    cases = []
+    for code, name in enumerate(distinct_activations(function)):
         gradient, by_sum = gradient_function(name, function.fann_compatible)
-        listed.append(f"X({code}, {gradient}, {'v' if by_sum else 'y'})")
+        cases.append(f"X({code}, {gradient}, {'v' if by_sum else 'y'})")
     sums, y = op.sums or op.dy, op.y or op.dy
-    across = round_up(width, _group(device))
+    row_items = round_up(width, _group(device))
     return (
         _launch(
-            "act_grad", span, device, across * span.batch,
+            "act_grad", span, device, row_items * span.batch,
             (
                 Parameters(), -1 if op.bias is None else op.bias.offset,
                 int(not op.shared),
                 *function_tables(function, width, span.dtype),
                 op.dy, op.dy.stride, sums, sums.stride, y, y.stride, op.ds,
-                op.ds.stride, width, across,
+                op.ds.stride, width, row_items,
             ),
             READS_SUMS=int(op.sums is not None), READS_Y=int(op.y is not None),
-            **gradient_defines(span), **{"MIXED(X)": " ".join(listed)},
+            **gradient_defines(span), **{"DERIVATIVES(X)": " ".join(cases)},
         ),
     )
 
@@ -162,15 +162,15 @@ def _act_grad(op: ActGrad, span: Span, device: Device) -> tuple[Launch, ...]:
 def _apply_t(op: ApplyT, span: Span, device: Device) -> tuple[Launch, ...]:
     storage = op.storage
     key = f"{storage.signature}@{op.weights.offset} by column"
-    across = round_up(storage.n_in, _group(device))
+    row_items = round_up(storage.n_in, _group(device))
     return (
         _launch(
-            "apply_t", span, device, across * span.batch,
+            "apply_t", span, device, row_items * span.batch,
             (
                 Parameters(), op.weights.offset,
                 *_tables(key, column_entries, storage, ("starts", "slots", "rows")),
                 op.ds, op.ds.stride, op.dx, op.dx.stride, storage.n_in,
-                int(op.accumulate), across,
+                int(op.accumulate), row_items,
             ),
         ),
     )
@@ -204,17 +204,18 @@ def _bias_grad(op: BiasGrad, span: Span, device: Device) -> tuple[Launch, ...]:
 
 
 def _shared_bias_grad(op: BiasGrad, span: Span, device: Device) -> tuple[Launch, ...]:
-    group, (across, rows) = _group(device), _shared_parts(op, span, device)
-    parts = across * rows
+    group = _group(device)
+    columns, rows = _shared_partials(op, span, device)
+    partials = columns * rows
     team = team_group(TALLY_GROUP, device)
     defines: dict[str, int | str] = {
-        "REAL": real(span), "BLOCK": BLOCK, "PARTS": parts, "TEAM": team,
+        "REAL": real(span), "BLOCK": BLOCK, "PARTIALS": partials, "TEAM": team,
     }
-    partial = Scratch("partial", item_size(span) * parts)
+    partial = Scratch("partial", item_size(span) * partials)
     return (
         Launch(
-            SOURCE, "shared_bias_parts", defines, (parts,), (group,),
-            (op.ds, op.ds.stride, partial, op.ds.width, span.batch, across),
+            SOURCE, "shared_bias_parts", defines, (partials,), (group,),
+            (op.ds, op.ds.stride, partial, op.ds.width, span.batch, columns),
         ),
         Launch(
             SOURCE, "shared_bias_grad", defines, (team,), (team,),
@@ -223,25 +224,25 @@ def _shared_bias_grad(op: BiasGrad, span: Span, device: Device) -> tuple[Launch,
     )
 
 
-def _shared_parts(op: BiasGrad, span: Span, device: Device) -> tuple[int, int]:
-    """Return how many sums a shared bias's gradient is made of: columns, and rows."""
+def _shared_partials(op: BiasGrad, span: Span, device: Device) -> tuple[int, int]:
+    """Return the columns and rows of partial sums of a shared bias's gradient."""
     group = _group(device)
-    most = SHARE_GROUPS * device.compute_units * group
-    across = min(round_up(op.ds.width, group), most)
-    return across, max(1, min(span.batch, most // across))
+    most = SHARED_BIAS_GROUPS * device.compute_units * group
+    columns = min(round_up(op.ds.width, group), most)
+    return columns, max(1, min(span.batch, most // columns))
 
 
 def _loss(op: Loss, span: Span, device: Device) -> tuple[Launch, ...]:
     width, dtype = op.y.width, span.dtype
-    halves = np.where(op.halved, 0.5, 1.0)
+    error_scales = np.where(op.halved, 0.5, 1.0)
     return (
         _launch(
             "loss", span, device, span.batch,
             (
                 op.y, op.y.stride, op.t, op.t.stride, op.weight or op.t,
                 Table(
-                    f"halves {op.halved} {width}",
-                    lambda: np.broadcast_to(halves.astype(dtype), width).copy(),
+                    f"error scales {op.halved} {width}",
+                    lambda: np.broadcast_to(error_scales.astype(dtype), width).copy(),
                 ),
                 op.dy, op.dy.stride, op.record, width, span.batch,
                 float(op.bit_fail_limit), Scalar("samples"),
@@ -276,19 +277,19 @@ def _tally(op: Tally, span: Span, device: Device) -> tuple[Launch, ...]:
 
 
 def _tally_parts(span: Span, device: Device) -> int:
-    """Return how many groups add up the records."""
-    each = TALLIED * team_group(TALLY_GROUP, device)
+    """Return the number of groups that sum records."""
+    each = RECORDS_PER_ITEM * team_group(TALLY_GROUP, device)
     return max(1, min(device.compute_units, span.batch // each))
 
 
 def _gather(op: Gather, span: Span, device: Device) -> tuple[Launch, ...]:
     group = min(GATHER_GROUP, device.largest_group)
     groups = GATHER_GROUPS * device.compute_units
-    rows = max(1, min(MOST_ROWS, span.batch // groups))
+    rows = max(1, min(MAX_ROWS, span.batch // groups))
     arrays: list[Argument] = []
     for data, batch in zip(op.data, op.batch, strict=True):
         arrays += [data, data.stride, batch, batch.stride, data.width]
-    for _ in range(ARRAYS - len(op.data)):
+    for _ in range(MAX_ARRAYS - len(op.data)):
         arrays += [op.data[0], 0, op.batch[0], 0, 0]
     words = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
     return (
@@ -333,7 +334,7 @@ def _tables(
 
 
 def column_entries(storage: Storage) -> Columns:
-    """Return starts [n_in + 1], slots and rows [entries], the live ones by column."""
+    """Return starts [n_in + 1], slots and rows [entries] of live entries, by column."""
     entries = storage.entries()
     slots = np.flatnonzero(entries.live)
     slots = slots[np.argsort(entries.columns[slots], kind="stable")]
@@ -343,7 +344,7 @@ def column_entries(storage: Storage) -> Columns:
 
 
 def live_entries(storage: Storage) -> Columns:
-    """Return slots, rows and columns [entries] of the live entries, in their order."""
+    """Return slots, rows and columns [entries] of live entries, in slot order."""
     entries = storage.entries()
     slots = np.flatnonzero(entries.live)
     return _int32(slots, entries.rows[slots], entries.columns[slots])

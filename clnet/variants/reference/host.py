@@ -13,7 +13,7 @@ from clnet.variants.base import Config, Cost, Reach, span_bytes, span_flops
 
 @dataclass(frozen=True)
 class Host:
-    """NumPy's meaning of the op (`clnet.ir.reference`), in the network's dtype."""
+    """The op by `clnet.ir.reference`, in the network's dtype."""
 
     name: str = "host"
     reach: Reach = "op"
@@ -27,11 +27,11 @@ class Host:
         return ({},)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """One pass over the parameters; transfers are the planner's to add."""
+        """Count one pass over the parameters; the planner adds transfers."""
         return Cost(span_flops(span), span_bytes(span), 0, 0, 1)
 
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return none: the runtime runs the ops in NumPy."""
+        """Return none: the runtime computes the op in NumPy."""
         return ()

@@ -1,4 +1,4 @@
-"""What the variants share that compute training's ops: losses and derivatives."""
+"""Shared by the variants of training ops: the macros of losses and derivatives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from clnet.variants.base import number
 
 
 def gradient_function(name: str, fann_compatible: bool) -> tuple[str, bool]:
-    """Return an activation's derivative in ``gradients.h``, and whether by its sum."""
+    """Return an activation's derivative in ``gradients.h``.
+
+    The second value: whether it reads the pre-activation, not the output.
+    """
     row = activation(name)
     fann = fann_compatible and row.fann_gradient is not None
     return f"{'fann_' * fann}grad_{name}", row.reads == "sum"
@@ -26,11 +29,13 @@ def gradient_defines(span: Span) -> dict[str, int | str]:
 
 
 def loss_defines(op: Loss, span: Span) -> dict[str, int | str]:
-    """Return the macros of ``losses.h``, and of a kernel that computes the loss."""
+    """Return the macros of ``losses.h`` and of kernels that compute the loss."""
     row = loss_function(op.loss)
     functions: dict[str, int | str] = {}
     if row.fused != "softmax":
-        functions = {"LOSS": f"loss_{row.name}", "SLOPE": f"slope_{row.name}"}
+        functions = {
+            "LOSS": f"loss_{row.name}", "LOSS_GRADIENT": f"loss_gradient_{row.name}",
+        }
     return {
         "SIGMOID": int(row.fused == "sigmoid"), "SOFTMAX": int(row.fused == "softmax"),
         "MEAN": int(row.mean), "WEIGHTED": int(op.weight is not None),

@@ -1,4 +1,4 @@
-"""dropout: a layer's outputs with some left out, one work-item an output."""
+"""dropout: a random mask on a layer's outputs, one work-item an output."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from clnet.variants.reference.generic import GROUP
 
 @dataclass(frozen=True)
 class Dropping:
-    """Whether an output is dropped is computed where it is needed (``dropout.cl``)."""
+    """A mask of counter-based random numbers, never stored (``dropout.cl``)."""
 
     name: str = "dropout"
     reach: Reach = "op"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse what drops nothing, and a type that the device lacks."""
+        """Refuse all ops but `Dropout`, and a dtype that the device lacks."""
         if not isinstance(span.ops[0], Dropout):
             return "it drops outputs, and this op does not"
         return unsupported_dtype(span, device)
@@ -42,7 +42,7 @@ class Dropping:
         return ({},)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Every value is read and written, after a hash of some ten operations."""
+        """Count a read, a write and a hash of about ten operations a value."""
         values = span.batch * only_op(span, Dropout).x.width
         return Cost(10 * values, 2 * item_size(span) * values, 1, 0,
                     device.compute_units)

@@ -26,26 +26,26 @@ from clnet.variants.reference.generic import GROUP
 from clnet.variants.training.backward import gradient_defines, gradient_function
 
 SOURCE = "training/gemm_backward.cl"
-LEAST_PART = 64  # samples of a part
-BUSY = 2  # groups that a compute unit wants
+LEAST_PART = 64  # samples of a split at least
+GROUPS_PER_UNIT = 2  # for occupancy
 
 
 @dataclass(frozen=True)
 class GemmBackward:
     """The products of a dense layer's backward pass (``gemm_backward.cl``).
 
-    Alone, or with the op that follows: `ApplyT` with the `ActGrad` of the layer below,
+    Alone, or fused with the next op: `ApplyT` with the `ActGrad` of the layer below,
     `Outer` with `BiasGrad`.
 
-    Config: as `Gemm`'s; for `Outer` also ``parts``, of the batch, whose sums are added
-    by a second launch.
+    Config: as `Gemm`'s; for `Outer` also ``parts``, the splits of the mini-batch
+    (split-k), which a second launch reduces.
     """
 
     name: str = "gemm_backward"
     reach: Reach = "pair"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse all but the two products, dense, and what may follow them."""
+        """Refuse all but the two dense products and the ops fused with them."""
         op, *more = span.ops
         if not isinstance(op, (ApplyT, Outer)):
             return "it computes gradients' products, and this op is none"
@@ -54,31 +54,31 @@ class GemmBackward:
         if isinstance(op, ApplyT) and op.accumulate:
             return "it does not add to the gradients of a layer's other readers"
         for other in more:
-            refusal = _refuse_with(op, other, span)
+            refusal = _refuse_fusion(op, other, span)
             if refusal is not None:
                 return refusal
         return unsupported_dtype(span, device) or _product(span).refuse(device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Tiles that fit the device, the best by a model first; parts for `Outer`."""
+        """Tiles that fit the device, the best by a model first; splits for `Outer`."""
         product = _product(span)
         if isinstance(span.ops[0], ApplyT):
             return product.space(device)
         most = max(1, span.batch // LEAST_PART)
-        wanted = BUSY * device.compute_units
+        preferred = GROUPS_PER_UNIT * device.compute_units
         return product.space(
             device,
-            tuple(sorted({min(most, parts) for parts in (1, 2, 4, 8, wanted)})),
+            tuple(sorted({min(most, parts) for parts in (1, 2, 4, 8, preferred)})),
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count what the tiles read again, and sums of parts."""
+        """Count operands read by several tiles, and partial sums of split-k."""
         parts = config.get("parts", 1)
         scratch = 0
         if parts > 1:
             op = span.ops[0]
             assert isinstance(op, Outer)
-            scratch = item_size(span) * parts * _pitch(op)
+            scratch = item_size(span) * parts * _partial_pitch(op)
         return _product(span).cost(
             span, config, device, launches=1 + (parts > 1), scratch=scratch
         )
@@ -86,26 +86,26 @@ class GemmBackward:
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the product's launch, and for several parts that of their sum."""
+        """Return the product's launch, and with split-k that of the reduction."""
         if isinstance(span.ops[0], ApplyT):
             return (_apply_t(span, config, device),)
         return _outer(span, config, device)
 
 
-def _refuse_with(op: ApplyT | Outer, other: object, span: Span) -> str | None:
-    """Return why an op cannot be computed with the product before it, or None."""
+def _refuse_fusion(op: ApplyT | Outer, other: object, span: Span) -> str | None:
+    """Return why an op cannot be fused with the product before it, or None."""
     if isinstance(op, Outer):
         if not (isinstance(other, BiasGrad) and other.ds == op.ds):
-            return "it sums gradients of a layer's weights and biases, not these"
+            return "it fuses gradients of one layer's weights and biases, not these"
         return None
     if not (isinstance(other, ActGrad) and other.dy == op.dx):
-        return "it carries gradients to the layer below, and this op is another's"
+        return "it fuses the derivative of the layer below, and this op is another's"
     if op.dx in span.outputs:
-        return "it does not keep the gradients of the layer's output"
+        return "it does not store the gradients of the layer's output"
     if not other.nonlinearity.uniform:
-        return "it takes one derivative a layer, and here neurons differ"
+        return "it applies one derivative a layer, and here neurons differ"
     if other.sums is not None and other.shared:
-        return "it reads a bias a neuron, and here all share one"
+        return "it needs a bias for each neuron, and here all share one"
     return None
 
 
@@ -120,18 +120,18 @@ def _product(span: Span) -> Product:
 
 @dataclass(frozen=True)
 class Carried:
-    """What gradients are carried to: a layer's input, or the sums of the layer below.
+    """The epilogue of `ApplyT`: none, or the derivative of the layer below.
 
     Attributes
     ----------
     out : Value
-        What is written.
+        Gradients with respect to the layer's input, or to the pre-activations below.
     kept : Value
-        What the derivative of the layer below reads; `out` where there is none.
+        Input of the derivative of the layer below; `out` without one.
     bias : Slot or None
         The biases that are added to it.
     defines : dict of str to int or str
-        The macros of activation_gradient.h, and whether there are such biases.
+        The macros of activation_gradient.h, and ``HAS_BIAS``.
     """
 
     out: Value
@@ -141,7 +141,7 @@ class Carried:
 
 
 def carried(span: Span) -> Carried:
-    """Return where the gradients of a span that starts with `ApplyT` go."""
+    """Return the epilogue of a span that starts with `ApplyT`."""
     op, *more = span.ops
     assert isinstance(op, ApplyT)
     if not more:
@@ -185,8 +185,8 @@ def _apply_t(span: Span, config: Config, device: Device) -> Launch:
     )
 
 
-def _pitch(op: Outer) -> int:
-    """Return the values of a part's sums: the weights' gradient, and the biases'."""
+def _partial_pitch(op: Outer) -> int:
+    """Return the values of a split: the gradients of the weights and biases."""
     return op.storage.size + round_up(op.storage.n_out, VALUE_ALIGNMENT)
 
 
@@ -199,14 +199,14 @@ def _outer(span: Span, config: Config, device: Device) -> tuple[Launch, ...]:
     for other in more:
         assert isinstance(other, BiasGrad)
         bias = other.bias.offset
-    parts, pitch = config["parts"], _pitch(op)
+    parts, pitch = config["parts"], _partial_pitch(op)
     partial = Scratch("partial", item_size(span) * pitch * parts)
     several = parts > 1
     defines: dict[str, int | str] = {
         "REAL": real(span), "OUTER": 1, "HAS_BIAS": len(more),
         "X_PADDED": padded(op.x), **tile_defines(config, device),
     }
-    sums = Launch(
+    product = Launch(
         SOURCE, "outer", defines, (*_product(span).grid(config), parts),
         (items(config), 1, 1),
         (
@@ -218,13 +218,13 @@ def _outer(span: Span, config: Config, device: Device) -> tuple[Launch, ...]:
         ),
     )
     if not several:
-        return (sums,)
-    added = pitch if more else storage.size
+        return (product,)
+    reduced = pitch if more else storage.size
     group = min(GROUP, device.largest_group)
     return (
-        sums,
+        product,
         Launch(
-            SOURCE, "add_parts", defines, (round_up(added // 4, group),), (group,),
+            SOURCE, "add_splits", defines, (round_up(reduced // 4, group),), (group,),
             (Gradients(), weights, bias, partial, storage.size, pitch, parts,
              storage.n_out if more else 0),
         ),

@@ -1,4 +1,4 @@
-"""gradient_norm: the norm of the mean gradient, by groups whose sums are then added."""
+"""gradient_norm: the norm of the mean gradient, a reduction in two launches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from clnet.variants.training.optimisers import live_table, regularisation_define
 
 SOURCE = "training/gradient_norm.cl"
 LARGEST_GROUP = 256  # work-items
-PARTS = 64  # sums that are added in the end
+GROUPS = 64  # of the first launch, and so partial sums of the second
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Norm:
     reach: Reach = "op"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse what is no norm, and a type that the device lacks."""
+        """Refuse all ops but `GradientNorm`, and a dtype that the device lacks."""
         if not isinstance(span.ops[0], GradientNorm):
-            return "it measures the gradient, and this op does not"
+            return "it computes the gradient's norm, and this op does not"
         return unsupported_dtype(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
@@ -44,26 +44,26 @@ class Norm:
         return ({},)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Parameters and gradients are read."""
+        """Count one read of parameters and gradients."""
         size = only_op(span, GradientNorm).layout.size
-        units = min(PARTS, device.compute_units)
+        units = min(GROUPS, device.compute_units)
         return Cost(4 * size, (2 * item_size(span) + 1) * size, 2, 0, units)
 
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return two: the groups' sums of squares, and the root of their sum."""
+        """Return the launches of the groups' sums of squares and of their root."""
         op = only_op(span, GradientNorm)
         group = team_group(LARGEST_GROUP, device)
-        parts = min(PARTS, group)
+        groups = min(GROUPS, group)
         defines = {
-            "REAL": real(span), "GROUP": group, "PARTS": parts,
+            "REAL": real(span), "GROUP": group, "GROUPS": groups,
             **regularisation_defines(op, span),
         }
-        squares = Scratch("squares", parts * item_size(span))
+        squares = Scratch("squares", groups * item_size(span))
         return (
             Launch(
-                SOURCE, "squares", defines, (parts * group,), (group,),
+                SOURCE, "squares", defines, (groups * group,), (group,),
                 (Parameters(), Gradients(), live_table(op), squares, op.layout.size,
                  Scalar("samples")),
             ),

@@ -1,4 +1,4 @@
-"""gradient_sum: the gradients of several devices, added up on each: one launch."""
+"""gradient_sum: the data-parallel reduction of several devices' gradients."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ GROUP = 64  # work-items
 
 
 def gradient_sum(size: int, others: int, dtype: str, device: Device) -> Launch:
-    """Return the launch that adds the others' gradients to a device's own.
+    """Return the launch that adds the other devices' gradients to a device's own.
 
     Parameters
     ----------
     size : int
         Elements of the flat gradient buffer.
     others : int
-        Devices beside this one: their gradients [others, size] are the launch's
+        Number of the other devices: their gradients [others, size] are in the launch's
         scratch.
     dtype : str
-        Type of the elements.
+        Of the elements.
     device : Device
-        Where it runs.
+        Device that runs it.
 
     Returns
     -------
     Launch
-        Its scalars are ``before``, ``own`` and ``count``, as ``gradient_sum.cl`` has
-        them.
+        With the scalars ``before``, ``own`` and ``count`` of ``gradient_sum.cl``.
     """
     group = min(GROUP, device.largest_group)
     return Launch(

@@ -1,4 +1,4 @@
-"""group_step: steps of training by tiles of samples in local memory, for GPUs."""
+"""group_step: training steps by tiles of samples in local memory, for GPUs."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ from clnet.variants.training.whole_step import (
 
 TILES = (32, 16, 8)  # samples of a tile, the usually best first
 GROUPS = (512, 256)  # work-items of a group, the usually best first
-PARTS = 8  # work-items that share an element when gradients are added
-PADDING = 4  # samples behind a tile's, which spread its rows over the banks
-FEW = 2  # tiles that one group does as fast as several
-MAX_POLLS = 1 << 20  # looks at who has come: about a second
+REDUCERS = 8  # work-items that reduce an element
+PADDING = 4  # values behind a row of a tile, against bank conflicts
+FEW_TILES = 2  # one group computes so many tiles as fast as several groups do
+MAX_POLLS = 1 << 20  # of a grid barrier: about a second
 
 
 @dataclass(frozen=True)
 class GroupStep:
     """A tile of samples a work-group (``group_step.cl``).
 
-    Config: ``tile``, samples of a tile; ``group``, work-items of a group; ``alone``, 1
-    where one group does all, and any number of steps in a launch; ``together``, 1 where
-    many groups do, which wait for each other.
+    Config: ``tile``, samples of a tile; ``group``, work-items of a group; ``alone``, 1:
+    one group computes any number of steps in a launch; ``together``, 1: many groups do,
+    with grid barriers.
     """
 
     name: str = "group_step"
     reach: Reach = "program"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse other types, other programs, and what local memory does not hold."""
+        """Refuse other dtypes and programs, and tiles too large for local memory."""
         if span.dtype != "float32":
             return "it computes in float32 only"
         refusal = refuse_unless_whole_step(span, device)
@@ -71,51 +71,55 @@ class GroupStep:
             return refusal
         step = _step(span)
         if step.update is not None and step.update.norm is not None:
-            return "it never has a whole gradient, and here one is clipped by its norm"
-        least = 4 * (_Places.of(step, TILES[-1]).size + GROUPS[0])  # and sums
-        if least > device.local_memory:
+            return "it never stores a whole gradient; here one is clipped by its norm"
+        # A tile, and the partial sums of a reduction.
+        needed = 4 * (_LocalLayout.of(step, TILES[-1]).size + GROUPS[0])
+        if needed > device.local_memory:
             return (
-                f"it keeps a tile's values in local memory: {least} bytes, and "
+                f"it needs {needed} bytes of local memory for a tile, and "
                 f"{device.name} has {device.local_memory}"
             )
-        if _group(device) < TILES[-1]:
-            return f"it needs groups of {TILES[-1]}, and {device.name} has none"
+        if _largest_group(device) < TILES[-1]:
+            return (
+                f"it needs groups of {TILES[-1]} work-items, more than those of "
+                f"{device.name}"
+            )
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Tiles that fit, and leave no more work-items idle than they must."""
+        """Tiles that fit local memory and are not mostly idle."""
         step = _step(span)
-        most = _group(device)
+        most = _largest_group(device)
         groups = [group for group in GROUPS if group <= most] or [most]
         tiles = [
             tile for tile in TILES
-            if 4 * (_Places.of(step, tile).size + GROUPS[0]) <= device.local_memory
+            if 4 * (_LocalLayout.of(step, tile).size + GROUPS[0]) <= device.local_memory
             and tile <= groups[-1] and tile < 2 * round_up(span.batch, TILES[-1])
         ]
-        # Only one group knows the epoch's error before it updates.
+        # Only a single group has the epoch's error before its update.
         alone = step.update is not None and isinstance(step.update.optimiser, Sarprop)
-        found = []
-        if not alone and step.update is not None and _hand_over(device):
-            # The smallest tiles that leave each unit one: what counts is their latency.
+        choices = []
+        if not alone and step.update is not None and _has_grid_barrier(device):
+            # The smallest tiles with one for each unit: latency counts most.
             units = device.compute_units
             fitting = [tile for tile in tiles if -(-span.batch // tile) <= units]
             tile = min(fitting, default=tiles[0])
             if span.batch > tile:
-                found = [(tile, group, 0, 1) for group in groups]
-            groups = groups[-1:]  # the others are second best
-        few = span.batch <= FEW * tiles[0]
+                choices = [(tile, group, 0, 1) for group in groups]
+            groups = groups[-1:]  # for the slower kinds
+        few = span.batch <= FEW_TILES * tiles[0]
         kinds = [1] if alone else [1, 0] if few else [0, 1]
-        found += [
+        choices += [
             (tile, group, one, 0) for one in kinds for tile in tiles for group in groups
             if one or span.batch > tile
         ]
         return tuple(
             {"tile": tile, "group": group, "alone": one, "together": several}
-            for tile, group, one, several in found
+            for tile, group, one, several in choices
         ) or ({"tile": tiles[-1], "group": groups[0], "alone": 1, "together": 0},)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count every group's gradients, written and read."""
+        """Count the gradients of every group, written and read."""
         step = _step(span)
         groups = _groups(span, config, device)
         samples = span.batch * sum(value.width for value in step.data)
@@ -128,19 +132,19 @@ class GroupStep:
     def launches(
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
-        """Return the launch of one group, or the two of many."""
+        """Return one launch of whole steps, or two: gradients, then combine."""
         step = _step(span)
         group, tile = config["group"], config["tile"]
-        places = _Places.of(step, tile)
+        layout = _LocalLayout.of(step, tile)
         defines: dict[str, int | str] = {
-            **step_defines(step, span), "TILE": tile,
-            "PITCH": tile + PADDING, "GROUP": group,
-            "PARTS": PARTS, "LOCAL": places.size, "LAYERS": len(step.layers),
-            "CHAIN": rows_text(places.layers), "SAME": rows_text(_same(step)),
-            "X_PLACE": places.x, "T_PLACE": places.t, "WEIGHT_PLACE": places.weight,
-            "RECORD_PLACE": places.record, "MEET": 0, "SIZE": step.size,
+            **step_defines(step, span), "TILE": tile, "PITCH": tile + PADDING,
+            "GROUP": group, "REDUCERS": REDUCERS, "LOCAL_VALUES": layout.size,
+            "LAYERS": len(step.layers), "LAYER_TABLE": rows_text(layout.layers),
+            "LAYER_NEURONS": rows_text(_layer_neurons(step)),
+            "X_OFFSET": layout.x, "T_OFFSET": layout.t, "WEIGHT_OFFSET": layout.weight,
+            "RECORD_OFFSET": layout.record, "GRID": 0, "SIZE": step.size,
             "STAGED": int(
-                4 * (places.size + group + step.size) <= device.local_memory
+                4 * (layout.size + group + step.size) <= device.local_memory
             ),
         }
         live: Argument = Gradients()
@@ -162,21 +166,21 @@ class GroupStep:
         )
         totals = step.tally.totals
         elements = (step.size if step.backward else 0) + len(RECORD)
-        blocks = -(-elements // (group // PARTS))
+        blocks = -(-elements // (group // REDUCERS))
         if config["alone"] or config["together"]:
             count = 1
-            meeting: tuple[Argument, ...] = ()
+            barrier: tuple[Argument, ...] = ()
             if config["together"]:
                 count = min(device.compute_units, max(groups, blocks))
-                defines |= {"MEET": 1 << count.bit_length(), "MAX_POLLS": MAX_POLLS}
-                meeting = (Scratch("came", 4), TimeoutFlag())
+                defines |= {"GRID": 1 << count.bit_length(), "MAX_POLLS": MAX_POLLS}
+                barrier = (Scratch("arrivals", 4), TimeoutFlag())
             return (
                 Launch(
                     "training/group_step.cl", "steps", defines, (count * group,),
                     (group,),
                     (*shared, State(), Gradients(), totals, live, span.batch, t.width,
-                     Scalar("steps"), Scalar("record_offset"),
-                     Scalar("record_stride"), *rule, *meeting),
+                     Scalar("steps"), Scalar("place"), Scalar("apart"), *rule,
+                     *barrier),
                 ),
             )
         return (
@@ -194,8 +198,8 @@ class GroupStep:
 
 
 @dataclass(frozen=True)
-class _Places:
-    """Where things are in local memory, in values."""
+class _LocalLayout:
+    """Offsets in local memory, in values."""
 
     layers: NDArray[Any]  # the kernel's table
     x: int
@@ -205,20 +209,20 @@ class _Places:
     size: int
 
     @classmethod
-    def of(cls, step: WholeStep, tile: int) -> _Places:
+    def of(cls, step: WholeStep, tile: int) -> _LocalLayout:
         pitch = tile + PADDING
         end = 0
 
-        def place(size: int) -> int:
+        def allocate(size: int) -> int:
             nonlocal end
-            here, end = end, end + size
-            return here
+            offset, end = end, end + size
+            return offset
 
-        layers = layer_table(step, place, pitch, 4)
-        x = place(round_up(step.layers[0].n_in, 4) * pitch)
-        t = place(round_up(step.layers[-1].n_out, 4) * pitch)
-        weight = place(tile)
-        record = place(round_up(len(RECORD) * tile, 4))
+        layers = layer_table(step, allocate, pitch, 4)
+        x = allocate(round_up(step.layers[0].n_in, 4) * pitch)
+        t = allocate(round_up(step.layers[-1].n_out, 4) * pitch)
+        weight = allocate(tile)
+        record = allocate(round_up(len(RECORD) * tile, 4))
         return cls(layers, x, t, weight, record, end)
 
 
@@ -228,19 +232,19 @@ def _step(span: Span) -> WholeStep:
     return step
 
 
-def _same(step: WholeStep) -> NDArray[Any]:
-    """Return each layer's neurons, where they are all the same, else function -1."""
+def _layer_neurons(step: WholeStep) -> NDArray[Any]:
+    """Return one neuron of each layer; function is -1 where its neurons differ."""
     neurons = neuron_table(step)
     ends = list(accumulate(layer.n_out for layer in step.layers))
-    found = neurons[[end - 1 for end in ends]]
-    for row, start, end in zip(found, [0, *ends], ends, strict=False):
+    rows = neurons[[end - 1 for end in ends]]
+    for row, start, end in zip(rows, [0, *ends], ends, strict=False):
         if (neurons[start:end] != neurons[start]).any():
             row["function"] = -1
-    return found
+    return rows
 
 
-def _group(device: Device) -> int:
-    """Return the largest group that the device and the kernel take."""
+def _largest_group(device: Device) -> int:
+    """Return the largest work-group that device and kernel allow."""
     return team_group(GROUPS[0], device)
 
 
@@ -251,10 +255,10 @@ def _groups(span: Span, config: Config, device: Device) -> int:
     return min(tiles, (1 if config["together"] else 2) * device.compute_units)
 
 
-def _hand_over(device: Device) -> bool:
-    """Return whether groups of a launch can meet, and see what others wrote before.
+def _has_grid_barrier(device: Device) -> bool:
+    """Return whether the groups of a launch can synchronise and exchange values.
 
-    Among a GPU's groups that takes fences that only PTX has here.
+    On a GPU this needs device-wide fences, which only PTX has here.
     """
     coherent = device.type == "cpu" or bool(inline_ptx(device))
     return bool(device.forward_progress) and coherent

@@ -1,4 +1,4 @@
-"""optimisers: an optimiser's step over the flat buffer, one work-item an element."""
+"""optimisers: an optimiser's step over the flat parameter buffer."""
 
 from __future__ import annotations
 
@@ -35,10 +35,8 @@ LEAST = {
     "quickprop": QUICKPROP_LEAST_STEP,
     "sarprop": SARPROP_LEAST_STEP,
 }
-
-
-VECTOR = 8  # elements; the layout's size is a multiple
-PER_ITEM = 4  # elements of a work-item elsewhere
+VECTOR = 8  # elements of a vector on CPUs; divides the layout's size
+PER_ITEM = 4  # elements of a work-item on other devices
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Optimisers:
     reach: Reach = "op"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse what is no update, and a type that the device lacks."""
+        """Refuse all ops but `Update`, and a dtype that the device lacks."""
         if not isinstance(span.ops[0], Update):
             return "it updates parameters, and this op does not"
         return unsupported_dtype(span, device)
@@ -59,7 +57,7 @@ class Optimisers:
         return ({},)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Parameters and state are read and written, gradients read."""
+        """Count parameters and state read and written, gradients read."""
         op = only_op(span, Update)
         arrays = 3 + 2 * op.optimiser.slots
         size = op.layout.size
@@ -113,7 +111,7 @@ def rule_defines(op: Update, span: Span) -> dict[str, int | str]:
 def regularisation_defines(
     op: Update | GradientNorm, span: Span
 ) -> dict[str, int | str]:
-    """Return the macros of ``regularisation.h``: none where nothing is done."""
+    """Return the macros of ``regularisation.h``: none without regularisation."""
     chosen, defines = op.regularisation, dict[str, int | str]()
     if chosen.penalises:
         defines["WEIGHTS"] = op.layout.biases_start
@@ -126,7 +124,7 @@ def regularisation_defines(
 
 
 def live_table(op: Update | GradientNorm) -> Table:
-    """Return 1 for every element of the flat buffer that is no padding, else 0."""
+    """Return the table of the flat buffer's elements: 1, or 0 for padding."""
     return Table(
         f"live elements of {op.layout.size}",
         lambda: live_elements(op.layout, op.storages).astype(np.uint8),

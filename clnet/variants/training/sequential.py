@@ -22,31 +22,31 @@ from clnet.variants.training.whole_step import (
     whole_step,
 )
 
-BLOCK = 32  # values of a block of the way back
+BLOCK = 32  # values of a block of the backward pass
 
 
 @dataclass(frozen=True)
 class Sequential:
-    """One worker, with lanes along the rows of A (``sequential.cl``)."""
+    """One work-item, with vector lanes along the rows of A (``sequential.cl``)."""
 
     name: str = "sequential"
     reach: Reach = "program"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse other devices and types, batches, and what needs a whole gradient."""
+        """Refuse other devices and dtypes, batches, and uses of the whole gradient."""
         refusal = (
             refuse_unless_cpu(span, device) or refuse_unless_whole_step(span, device)
         )
         if refusal is not None:
             return refusal
         if span.batch > 1:
-            return f"its steps are of one sample, not of {span.batch}"
+            return f"it takes steps of one sample, not of {span.batch}"
         step = whole_step(span)
         assert step is not None
         if step.backward and step.update is None:
-            return "it never has a whole gradient, and here that is asked for"
+            return "it never stores a whole gradient, which this program returns"
         if step.update is not None and step.update.norm is not None:
-            return "it never has a whole gradient, and here one is clipped by its norm"
+            return "it never stores a whole gradient; here one is clipped by its norm"
         if any(not layer.act.nonlinearity.uniform for layer in step.layers):
             return "it applies one activation a layer, and here neurons differ"
         return None
@@ -56,7 +56,7 @@ class Sequential:
         return ({},)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """All parameters and the state are read and written."""
+        """Count parameters and state, read and written."""
         step = whole_step(span)
         assert step is not None
         slots = 0 if step.update is None else step.update.optimiser.slots
@@ -73,15 +73,15 @@ class Sequential:
             defines |= rule_defines(step.update, span)
         end = 0
 
-        def place(size: int) -> int:
+        def allocate(size: int) -> int:
             nonlocal end
-            here, end = end, end + round_up(size, BLOCK)
-            return here
+            offset, end = end, end + round_up(size, BLOCK)
+            return offset
 
-        layers = layer_table(step, place, 1, LANES)
+        layers = layer_table(step, allocate, 1, LANES)
         widest = max(layer.n_in for layer in step.layers)
         x, t, *weight = step.data
-        places = (place(step.layers[0].n_in), place(max(widest, t.width)))
+        offsets = (allocate(step.layers[0].n_in), allocate(max(widest, t.width)))
         n = span.batch if step.gather is None else step.gather.samples
         return (
             Launch(
@@ -92,7 +92,7 @@ class Sequential:
                     Parameters(), x, t, weight[0] if weight else t,
                     Scratch("memory", 4 * end), State(), step.tally.totals,
                     len(step.layers), step.size, n, half_bits(n),
-                    *places, float(step.loss.bit_fail_limit),
+                    *offsets, float(step.loss.bit_fail_limit),
                     t.width, Scalar("steps"), Scalar("first"),
                     Scalar("seen"), Scalar("fresh"), Scalar("rate", "real"),
                     Scalar("count"), Scalar("seed", "uint"), *KEY,

@@ -1,4 +1,4 @@
-"""What the variants share that compute a whole step of training at once."""
+"""Shared by the variants that compute whole training steps."""
 
 from __future__ import annotations
 
@@ -34,39 +34,40 @@ from clnet.variants.training.backward import (
     loss_defines,
 )
 
-LANES = 8  # values of the vectors that CPU kernels compute in (WIDTH)
-APART = 8  # values behind a share's gradients: its record, in a whole vector
+LANES = 8  # values of a vector of CPU kernels (WIDTH)
+APART = 8  # values reserved for a record behind partial gradients: a whole vector
 KEY = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
 
 LAYER = np.dtype([  # a row of the table of layers (steps.h)
     (name, np.int32) for name in (
-        "n_in", "n_out", "stride", "weights", "bias", "values", "sums", "neuron",
+        "n_in", "n_out", "stride", "weights", "bias", "values", "pre_activations",
+        "neuron",
     )
 ])
 NEURON = np.dtype([  # a row of the table of neurons
     ("function", np.int32), ("steepness", np.float32), ("limit", np.float32),
-    ("share", np.float32),
+    ("error_scale", np.float32),
 ])
 
 
 @dataclass(frozen=True)
 class WholeStep:
-    """The ops of a step of training of a chain of layers, found in a span.
+    """The ops of a training step of a chain of layers.
 
     Attributes
     ----------
     gather : Gather or None
-        Where a batch is part of the data set.
+        Of the mini-batch; None where the data set is the mini-batch.
     layers : tuple of LayerOps
-        Forward.
+        The forward pass.
     loss : Loss
-        With its derivatives.
+        The loss and its gradient.
     tally : Tally
-        Of the losses.
+        The sum of the records.
     backward : bool
-        Whether gradients follow.
+        Whether there is a backward pass.
     update : Update or None
-        The optimiser's, if one follows.
+        The optimiser's step, if there is one.
     """
 
     gather: Gather | None
@@ -78,7 +79,7 @@ class WholeStep:
 
     @property
     def size(self) -> int:
-        """Elements of the flat buffer, as far as the step knows it."""
+        """Elements of the flat buffer, up to the step's last slot."""
         if self.update is not None:
             return self.update.layout.size
         slots = [layer.apply.weights for layer in self.layers]
@@ -88,7 +89,7 @@ class WholeStep:
 
     @property
     def data(self) -> tuple[Value, ...]:
-        """Where samples come from: x, t, and weights if there are some."""
+        """The samples: x, t, and the weights if there are any."""
         if self.gather is not None:
             return self.gather.data
         weight = () if self.loss.weight is None else (self.loss.weight,)
@@ -96,7 +97,7 @@ class WholeStep:
 
 
 def whole_step(span: Span) -> WholeStep | None:
-    """Return a span as a whole step of training of a chain of layers, or None."""
+    """Return a span as a training step of a chain of layers, or None if it is not."""
     ops = list(span.ops)
     gather = ops.pop(0) if ops and isinstance(ops[0], Gather) else None
     layers: list[LayerOps] = []
@@ -127,14 +128,14 @@ def whole_step(span: Span) -> WholeStep | None:
 
 
 def _kind(op: Op) -> tuple[type[Op], object]:
-    """Return what tells an op of the way back from the others."""
+    """Return the key that identifies an op of the backward pass."""
     if isinstance(op, (ApplyT, Outer)):
         return type(op), op.weights
     return type(op), op.bias if isinstance(op, (ActGrad, BiasGrad)) else None
 
 
 def _backward_kinds(layers: list[LayerOps]) -> list[tuple[type[Op], object]]:
-    """Return the ops of the way back through a chain, the last layer first."""
+    """Return the keys of a chain's backward pass, the last layer first."""
     found: list[tuple[type[Op], object]] = []
     for layer in reversed(layers):
         apply, act = layer.apply, layer.act
@@ -149,7 +150,7 @@ def _backward_kinds(layers: list[LayerOps]) -> list[tuple[type[Op], object]]:
 
 
 def refuse_unless_whole_step(span: Span, device: Device) -> str | None:
-    """Return why a span is no whole step of training of dense layers, or None."""
+    """Return why a span is not a training step of dense layers, or None."""
     step = whole_step(span)
     if step is None:
         return "it computes a step of training of a chain of layers, and this is none"
@@ -157,12 +158,12 @@ def refuse_unless_whole_step(span: Span, device: Device) -> str | None:
         if not isinstance(layer.apply.storage, DenseStorage):
             return f"it trains dense layers, not {layer.apply.storage.name}"
         if layer.act.bias is not None and layer.act.bias.size != layer.n_out:
-            return "it reads a bias a neuron, and here all share one"
+            return "it needs a bias for each neuron, and here all share one"
     return None
 
 
 def functions_of(step: WholeStep) -> list[tuple[str, str, str]]:
-    """Return the activations that occur: function, derivative, what that reads."""
+    """Return the distinct activations: function, derivative, the derivative's input."""
     found: dict[tuple[str, str, str], None] = {}
     for layer in step.layers:
         function = layer.act.nonlinearity
@@ -174,12 +175,12 @@ def functions_of(step: WholeStep) -> list[tuple[str, str, str]]:
 def function_of(name: str, function: Nonlinearity) -> tuple[str, str, str]:
     """Return an activation of a layer as `functions_of` lists it."""
     gradient, by_sum = gradient_function(name, function.fann_compatible)
-    reads = "AT_SUM" if by_sum else "AT_OUTPUT"
+    reads = "AT_PRE_ACTIVATION" if by_sum else "AT_OUTPUT"
     return kernel_function(name), gradient, reads
 
 
 def step_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
-    """Return the macros of ``steps.h``, but for those of the optimiser."""
+    """Return the macros of ``steps.h``, except those of the optimiser."""
     gather = step.gather
     return {
         "FUNCTIONS(X)": " ".join(
@@ -194,20 +195,20 @@ def step_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
 
 
 def layer_table(
-    step: WholeStep, place: Callable[[int], int], pitch: int, rows_of: int
+    step: WholeStep, allocate: Callable[[int], int], pitch: int, rows_of: int
 ) -> NDArray[Any]:
     """Return the kernels' table of layers.
 
     Parameters
     ----------
     step : WholeStep
-        Whose layers.
-    place : callable
-        Takes so many values of a worker's memory, and returns where they start.
+        The step of the layers.
+    allocate : callable
+        Allocates so many values of a worker's memory, and returns their offset.
     pitch : int
-        Samples of which values are kept.
+        Values of a row.
     rows_of : int
-        Values of a layer are rounded up to a multiple of this.
+        The rows of a layer are rounded up to a multiple of this.
     """
     rows = np.zeros(len(step.layers), LAYER)
     neuron = 0
@@ -220,10 +221,13 @@ def layer_table(
         row["bias"] = -1 if bias is None else bias.offset
         row["neuron"], neuron = neuron, neuron + layer.n_out
         values = round_up(layer.n_out, rows_of) * pitch
-        row["values"] = place(values)
+        row["values"] = allocate(values)
         function = layer.act.nonlinearity
-        kept = any(function_of(n, function)[2] == "AT_SUM" for n in function.names)
-        row["sums"] = place(values) if kept else -1
+        read = any(
+            function_of(name, function)[2] == "AT_PRE_ACTIVATION"
+            for name in function.names
+        )
+        row["pre_activations"] = allocate(values) if read else -1
     return rows
 
 
@@ -238,18 +242,18 @@ def neuron_table(step: WholeStep) -> NDArray[Any]:
         rows["function"] = np.resize(codes, n)
         rows["steepness"] = np.resize(function.steepness, n)
         rows["limit"] = np.resize(function.limits or (np.inf,), n)
-        rows["share"] = 1.0
+        rows["error_scale"] = 1.0
         found.append(rows)
-    found[-1]["share"] = np.resize(np.where(step.loss.halved, 0.5, 1.0), n)
+    found[-1]["error_scale"] = np.resize(np.where(step.loss.halved, 0.5, 1.0), n)
     return np.concatenate(found)
 
 
 def rows_text(rows: NDArray[Any]) -> str:
-    """Return a table's rows as the initialiser of a constant array of structs."""
+    """Return a table's rows as a C initialiser of an array of structs."""
     def text(number: float) -> str:
         if isinstance(number, int):
             return str(number)
-        # INFINITY is no constant to NVIDIA's compiler (driver 580).
+        # INFINITY is no constant expression to some compilers (GPU driver 580).
         return "1e38f * 1e38f" if np.isinf(number) else f"{number!r}f"
 
     return ", ".join(
