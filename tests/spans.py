@@ -1,4 +1,4 @@
-"""Spans of training programs, and a variant's results beside the oracle's."""
+"""Spans of training programs, and checks of variants against the oracle."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def program_of(network):
 
 
 def span_at(program, kind, length, batch, which=0):
-    """Return the span of so many ops that starts at an op of a kind."""
+    """Return a span of `length` ops that starts at op number `which` of a kind."""
     starts = [i for i, op in enumerate(program.ops) if isinstance(op, kind)]
     return program.span(starts[which], starts[which] + length, batch)
 
 
 def check(network, span, variant, config, seed=0, eps=None, capable=DEVICE):
-    """Compare what a variant writes with the float64 oracle.
+    """Compare a variant's outputs with the float64 oracle.
 
-    eps: relative rounding of one number, instead of the type's; capable: a device
-    that the variant does not refuse.
+    eps: relative rounding error of one number, by default the dtype's; capable: a
+    device that the variant does not refuse.
     """
     assert variant.refuse(span, capable) is None
     eps = np.finfo(span.dtype).eps if eps is None else eps

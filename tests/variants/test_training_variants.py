@@ -1,4 +1,4 @@
-"""Training's ops on a device against the float64 oracle, a whole step at a time."""
+"""The ops of training on a device against the float64 oracle, a step at a time."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ def state_of(rule, size, dtype="float64"):
 
 
 def run_both(network, program, batch, data, scalars, planned=False):
-    """Run steps on the device and by the oracle; return the Replay and the values."""
+    """Run steps on the device and by the oracle.
+
+    Return the Replay, its TrainState, and the oracle's values and parameters.
+    """
     rule = program.ops[-1].optimiser if isinstance(program.ops[-1], Update) else None
     size = network.layout.size
     train_state = TrainState(
@@ -164,7 +167,7 @@ def test_batches(batch):
 
 
 def test_records_of_many_samples():
-    """So many that several groups add them up."""
+    """Enough samples for several groups."""
     batch = 5001
     network = Network(3, [Dense(2)], seed=5)
     program = lower_training(network, loss_function("mse"), None)
@@ -230,7 +233,7 @@ def test_one_activation_a_neuron():
 
 @dataclasses.dataclass(frozen=True)
 class Sparse:
-    """A storage that only the generic kernels know; every third slot is padding."""
+    """A storage that only generic kernels support; every third slot is padding."""
 
     n_out: int
     n_in: int
@@ -275,7 +278,7 @@ def test_a_storage_that_is_not_dense():
 
 
 RULES = [
-    # Incremental's own rate is for one sample and diverges on twenty.
+    # Incremental's default rate is for one sample and diverges on twenty.
     *(row() for row in OPTIMISERS.values() if row is not Incremental),
     Incremental(0.01, 0.3),
     SGD(0.1, 0.9, 0.01, True), AdamW(0.01, 0.5, 0.7),
@@ -306,7 +309,7 @@ def test_every_optimiser(rule, dtype):
     live = live_elements(network.layout, network.storages)
     assert not found[~live].any()
     assert (found[live] != network.parameters[live]).any()
-    # Adam and RMSprop divide by gradients near zero: roundings show as whole steps.
+    # Adam and RMSprop divide by gradients near zero, which amplifies rounding errors.
     np.testing.assert_allclose(
         found, parameters, rtol=0, atol={"float32": 2e-4, "float64": 1e-10}[dtype]
     )
@@ -340,14 +343,14 @@ def test_penalties_and_clipping(options, dtype, planned):
     SESSION.finish()
     agree(train_state.values()[0], parameters, dtype)
     norm = next((op.norm for op in program.ops if isinstance(op, GradientNorm)), None)
-    if norm is not None and not planned:  # within one launch it need not be kept
+    if norm is not None and not planned:  # one launch need not store it
         agree(replay.read(norm), values["norm"], dtype)
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize("planned", [False, True])
-def test_batches_are_gathered(shuffled, planned):
-    """Two steps of an epoch of 23 samples in batches of 12: the last is not full."""
+def test_mini_batches_are_gathered(shuffled, planned):
+    """Two steps of an epoch of 23 samples by 12: the last is not full."""
     network = Network(5, [Dense(4, "tanh"), Dense(2)], seed=5)
     program = lower_training(
         network, loss_function("mse"), SGD(0.1), samples=23, shuffled=shuffled,
@@ -376,7 +379,7 @@ def test_batches_are_gathered(shuffled, planned):
 
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_many_rows_are_gathered(shuffled):
-    """Groups of several rows, the last not full, and past a bounded grid's end."""
+    """Groups of several rows, the last not full, beyond a grid of 65535 groups."""
     rows, batch = 70_001, 70_000
     network = Network(3, [Dense(2)], seed=5)
     program = lower_training(
@@ -399,7 +402,7 @@ def test_many_rows_are_gathered(shuffled):
         np.testing.assert_array_equal(replay.read(value), values[value.name])
 
 
-def test_the_same_bits_again():
+def test_bitwise_reproducible():
     network = Network(33, [Dense(70, "tanh"), Dense(3, "sigmoid")], seed=1)
     rng = np.random.default_rng(1)
     data = {"x": rng.uniform(-1, 1, (500, 33)), "t": rng.uniform(0, 1, (500, 3))}
@@ -416,7 +419,7 @@ def test_the_same_bits_again():
     np.testing.assert_array_equal(*found)
 
 
-def test_only_what_trains_is_refused_by_forward_variants():
+def test_forward_variants_refuse_training_ops():
     network = Network(3, [Dense(2, "tanh")])
     program = lower_training(network, loss_function("mse"), Rprop())
     for number in range(2, len(program.ops)):

@@ -1,4 +1,4 @@
-"""Variants of single ops: what no dense network of one activation has."""
+"""Variants of single ops, with mixed activations, softmax and unknown storages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def op_variants():
 @op_variants()
 @pytest.mark.parametrize("fann", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_neurons_that_differ(variant, dtype, fann, place):
+def test_mixed_activations(variant, dtype, fann, place):
     steepness = tuple(np.linspace(-2, 2, len(NAMES)).tolist())
     network = Network(
         13, [Dense(len(NAMES), NAMES, steepness, initialiser="uniform")],
@@ -56,7 +56,7 @@ def test_softmax(variant, width, batch, place):
 
 @dataclass(frozen=True)
 class Scattered:
-    """A storage that only `entries` describes, with slots that are not live."""
+    """A storage described by `entries` alone, with slots that are not live."""
 
     n_out: int
     n_in: int
@@ -98,8 +98,8 @@ class ScatteredLayer:
 
 
 @pytest.mark.parametrize("variant", ALL_VARIANTS, ids=lambda v: v.name)
-def test_a_storage_that_nobody_knows_yet(variant, place):
-    """It runs on the variants that read entries, and all others say no."""
+def test_an_unknown_storage(variant, place):
+    """Variants that read entries compute it; all others refuse."""
     network = Network(11, [ScatteredLayer(23), ScatteredLayer(4)], seed=1)
     ops = {"op": 1, "pair": 2, "layer": 2, "run": 4}[variant.reach]
     span = network.program.span(0, ops, 6)
@@ -107,7 +107,7 @@ def test_a_storage_that_nobody_knows_yet(variant, place):
     if variant.reach == "op":
         assert refusal is None
         for config in configs(variant, span, place):
-            # Where there is no entry the bounds' matrix has zeros: 0 * NaN.
+            # The bounds' matrix has zeros without entries: 0 * NaN.
             check(network, span, variant, config, place, 1, missing=1.0)
     elif place.type == "cpu":  # others name what they lack first
         assert "scattered" in refusal
@@ -115,8 +115,8 @@ def test_a_storage_that_nobody_knows_yet(variant, place):
         assert refusal is not None
 
 
-def test_sums_accumulate_on_the_device(place):
-    """The sum of two storages: the second op adds to the first one's result."""
+def test_pre_activations_accumulate(place):
+    """Two storages of one layer: the second op adds to the result of the first."""
     network = Network.mlp([9, 14], seed=1)
     first = network.program.ops[0]
     assert isinstance(first, Apply)

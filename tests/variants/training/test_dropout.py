@@ -1,4 +1,4 @@
-"""Dropout: who is dropped, that means stay, and that only training knows of it."""
+"""Dropout: the mask, means that stay, and that only training applies it."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def dropped(fraction, layer=1, seed=3, count=0, shape=(500, 40)):
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9])
-def test_how_many_and_how_large(fraction):
+def test_the_share_of_zeros_and_the_scale(fraction):
     y = dropped(fraction)
     share = (y == 0).mean()
     assert abs(share - fraction) < 4 * np.sqrt(fraction * (1 - fraction) / y.size)
     np.testing.assert_allclose(y[y != 0], 1 / (1 - fraction))
-    # No neuron and no sample is dropped more often than chance has it.
+    # The share is binomial for each neuron and each sample, too.
     for axis in (0, 1):
         shares = (y == 0).mean(axis=axis)
         deviation = np.sqrt(fraction * (1 - fraction) / y.shape[axis])
         assert np.abs(shares - fraction).max() < 5 * deviation
 
 
-def test_layers_steps_and_seeds_draw_their_own():
+def test_layers_steps_and_seeds_have_independent_masks():
     first = dropped(0.5)
     for other in ({"layer": 2}, {"count": 1}, {"seed": 4}):
         equal = (dropped(0.5, **other) == first).mean()
@@ -49,7 +49,7 @@ def test_layers_steps_and_seeds_draw_their_own():
     assert np.array_equal(dropped(0.5), first)
 
 
-def test_nothing_else_contains_it():
+def test_no_other_program_contains_dropout():
     plain = Network.mlp([2, 8, 6, 1], "tanh", seed=1)
     network = Network.mlp([2, 8, 6, 1], "tanh", dropout=0.3, seed=1)
     assert lower(network).ops == lower(plain).ops
@@ -67,7 +67,7 @@ def test_nothing_else_contains_it():
 
 
 def test_gradients_by_finite_differences():
-    """The dropped network's own gradient, at fixed hashes, shortcuts included."""
+    """The gradient with fixed masks, shortcuts included."""
     layers = [Dense(5, "tanh", initialiser="uniform", dropout=0.4),
               Dense(4, "identity", initialiser="uniform", dropout=0.2),
               Dense(2, "tanh", initialiser="uniform", sources=(0, 1, 2))]
@@ -96,7 +96,7 @@ def test_gradients_by_finite_differences():
         assert found[i] == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=1e-8)
 
 
-def test_resumed_bit_for_bit_and_by_the_oracle():
+def test_a_resumed_training_is_bitwise_equal_and_agrees_with_the_oracle():
     x, t = data()
     options = {"optimiser": SGD(0.3, 0.9), "batch_size": 16, "seed": 8}
     whole = Network.mlp([2, 20, 10, 1], ["tanh", "relu", "sigmoid"], dropout=0.25,
@@ -133,7 +133,7 @@ def test_validation_and_prediction_drop_nothing():
     assert history.validation_loss[-1] == pytest.approx(np.mean((y - t) ** 2), rel=1e-5)
 
 
-def test_files_keep_it(tmp_path):
+def test_files_store_the_fraction(tmp_path):
     network = Network.mlp([2, 4, 1], "tanh", dropout=0.5, seed=1)
     network.save(tmp_path / "a.safetensors")
     assert clnet.load(tmp_path / "a.safetensors").layers[0].dropout == 0.5

@@ -1,4 +1,4 @@
-"""Variants that do whole steps of training, against the float64 oracle."""
+"""Variants that compute whole training steps, against the float64 oracle."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ VARIANTS = [
     variant for variant in (Epoch(), GroupStep())
     if DEVICE.type == "cpu" or variant.name != "epoch"
 ]
-# group_step is built anew for every net, loss and rule, which takes a while on PoCL:
-# the kinds below are enough to see each of its parts.
+# group_step is compiled for every network, loss and rule, which is slow on PoCL: the
+# selections below cover all its code.
 RULES = ["incremental", "rprop", "adam", "sarprop"]
 KINDS = ["mse", "binary_cross_entropy", "categorical_cross_entropy"]
 BATCHES = [1, 9, 33, 61, 391]
 
 
-def thinned(values, few):
-    """Pair variants with values: all of them, and few for group_step."""
+def selected(values, few):
+    """Pair variants with values: all values, but on CPUs `few` for group_step."""
     return [
         pytest.param(variant, value, id=f"{variant.name}-{value}")
         for variant in VARIANTS for value in values
@@ -80,7 +80,7 @@ def data_of(network, loss, n, seed=4):
 def trained(
     network, program, batch, data, variant, config, place, epochs=2, where=SESSION
 ):
-    """Return the Replay and Learnt after some epochs on the device."""
+    """Return the Replay and TrainState after some epochs on the device."""
     span = program.span(0, len(program.ops), batch)
     assert variant.refuse(span, place) is None
     rule = getattr(program.ops[-1], "optimiser", None)
@@ -104,15 +104,15 @@ def trained(
 def expected(network, program, batch, data, epochs=2):
     """Return the oracle's values and parameters after the same epochs."""
     parameters = network.parameters.astype(np.float64)
-    values = given(network, program, batch, data)
-    for one in passes(len(data[0]), batch, epochs):
+    values = initial_values(network, program, batch, data)
+    for one in step_scalars(len(data[0]), batch, epochs):
         values.update(one)
         reference.run_ops(program.ops, values, parameters)
     return values, parameters
 
 
-def given(network, program, batch, data):
-    """Return what the oracle begins with."""
+def initial_values(network, program, batch, data):
+    """Return the oracle's initial values."""
     rule = getattr(program.ops[-1], "optimiser", None)
     state = np.zeros((0 if rule is None else rule.slots, network.layout.size))
     if rule is not None:
@@ -124,8 +124,8 @@ def given(network, program, batch, data):
     return values
 
 
-def passes(n, batch, epochs):
-    """Return what the oracle is told before each step."""
+def step_scalars(n, batch, epochs):
+    """Return the oracle's scalars of each step."""
     firsts = [first for _ in range(epochs) for first in range(0, n, batch)]
     return [
         {"first": first, "samples": min(batch, n - first),
@@ -134,16 +134,17 @@ def passes(n, batch, epochs):
     ]
 
 
-def near(found, wanted, tolerance=TOLERANCE):
+def assert_close(found, wanted, tolerance=TOLERANCE):
     size = max(1e-30, float(np.abs(wanted).max(initial=0)))
     np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * size)
 
 
 def check(network, loss, batch, rule, variant, *, n=None, shuffled=False,
           weighted=False, all_configs=False, tolerance=TOLERANCE, regular=None):
-    """Compare one configuration a kind, or all on all places, with the oracle.
+    """Compare one configuration a kind, or all on all devices, with the oracle.
 
-    Few steps on unsaturated nets: a slope that rounds to zero is another for RPROP.
+    Few steps on unsaturated networks: RPROP depends on the sign of the gradient, which
+    is lost where it rounds to zero.
     """
     options = {} if regular is None else {"regularisation": regular}
     program = lower_training(
@@ -154,8 +155,8 @@ def check(network, loss, batch, rule, variant, *, n=None, shuffled=False,
     epochs = 1 if rule is None else 2
     if rule is None:
         values, deviation = deviations(
-            program.ops, given(network, program, batch, data), network.parameters,
-            FLOAT32, passes(len(data[0]), batch, epochs),
+            program.ops, initial_values(network, program, batch, data),
+            network.parameters, FLOAT32, step_scalars(len(data[0]), batch, epochs),
         )
     else:
         values, parameters = expected(network, program, batch, data, epochs)
@@ -170,11 +171,11 @@ def check(network, loss, batch, rule, variant, *, n=None, shuffled=False,
                 network, program, batch, data, variant, config, place, epochs
             )
             totals = bound.read(program.output)[0]
-            near((totals[:3] + totals[3:])[:2], values["totals"][0, :2])
+            assert_close((totals[:3] + totals[3:])[:2], values["totals"][0, :2])
             assert totals[2] == values["totals"][0, 2]
             if rule is not None:
                 found = train_state.values()[0]
-                near(found, parameters, tolerance)
+                assert_close(found, parameters, tolerance)
                 assert not found[~live].any()
                 continue
             flat = bound.read_gradients()
@@ -188,7 +189,7 @@ def check(network, loss, batch, rule, variant, *, n=None, shuffled=False,
 
 
 @pytest.mark.parametrize(
-    ("variant", "batch"), thinned([1, 7, 8, 9, 31, 33, 48, 61, 200, 391], BATCHES)
+    ("variant", "batch"), selected([1, 7, 8, 9, 31, 33, 48, 61, 200, 391], BATCHES)
 )
 def test_batches(variant, batch):
     network = Network(13, [Dense(6, "tanh"), Dense(3, "sigmoid")], seed=batch)
@@ -199,7 +200,7 @@ def test_batches(variant, batch):
 
 
 @pytest.mark.unoptimised
-@pytest.mark.parametrize(("variant", "n_in"), thinned([1, 3, 4, 5, 127], [5]))
+@pytest.mark.parametrize(("variant", "n_in"), selected([1, 3, 4, 5, 127], [5]))
 @pytest.mark.parametrize("widths", [(1,), (2, 1), (7, 9, 5), (37, 4)])
 def test_widths(variant, n_in, widths):
     layers = [Dense(w, "tanh", bias=w != 9) for w in widths]
@@ -207,7 +208,7 @@ def test_widths(variant, n_in, widths):
 
 
 @pytest.mark.unoptimised
-@pytest.mark.parametrize(("variant", "loss"), thinned(LOSSES, KINDS))
+@pytest.mark.parametrize(("variant", "loss"), selected(LOSSES, KINDS))
 def test_every_loss_with_weights(variant, loss):
     last = LOSSES[loss].fused or "tanh"
     network = Network(5, [Dense(6, "sigmoid"), Dense(3, last)], seed=3)
@@ -230,8 +231,8 @@ def test_every_activation_in_one_layer(variant, fann):
 
 
 @pytest.mark.unoptimised
-@pytest.mark.parametrize(("variant", "name"), thinned(OPTIMISERS, RULES))
-def test_every_optimiser_in_steps_of_many_samples(variant, name):
+@pytest.mark.parametrize(("variant", "name"), selected(OPTIMISERS, RULES))
+def test_every_optimiser_in_mini_batches(variant, name):
     rule = OPTIMISERS[name]()
     network = Network(9, [Dense(8, "tanh"), Dense(2, "sigmoid")], seed=5)
     check(network, "mse", rule.batch or 16, rule, variant, n=67, shuffled=True,
@@ -240,7 +241,7 @@ def test_every_optimiser_in_steps_of_many_samples(variant, name):
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_steps_of_parts_of_a_data_set(variant, shuffled):
+def test_mini_batches_of_a_data_set(variant, shuffled):
     network = Network(9, [Dense(18, "gelu"), Dense(4, "softmax")], seed=5)
     check(network, "categorical_cross_entropy", 40, SGD(0.1, 0.5), variant, n=130,
           shuffled=shuffled, weighted=True, all_configs=variant.name == "epoch")
@@ -281,7 +282,7 @@ def test_losses_alone(variant):
     for config in variant.space(span, DEVICE):
         bound, _ = trained(network, program, 16, data, variant, config, DEVICE, 1)
         totals = bound.read(program.output)[0]
-        near((totals[:3] + totals[3:]), values["totals"][0, :3])
+        assert_close((totals[:3] + totals[3:]), values["totals"][0, :3])
 
 
 @on_cpu
@@ -311,7 +312,7 @@ def test_single_samples_of_every_loss(loss, n_in):
 
 
 @on_cpu
-def test_what_single_samples_are_refused_for():
+def test_refusals_of_sequential():
     network = Network(3, [Dense(2, ("tanh", "sigmoid"))], seed=1)
     loss = loss_function("mse")
     program = lower_training(network, loss, SGD(), samples=9)
@@ -325,7 +326,7 @@ def test_what_single_samples_are_refused_for():
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
-def test_what_is_no_whole_step_is_refused(variant):
+def test_other_programs_than_a_training_step_are_refused(variant):
     network = Network(3, [Dense(2, "tanh")], seed=1)
     program = lower_training(network, loss_function("mse"), SGD(), samples=9)
     for start, stop in ((2, len(program.ops)), (0, 2), (0, len(program.ops) - 2)):
@@ -347,7 +348,7 @@ def test_tiles_too_large_for_local_memory_are_refused():
 
 @pytest.mark.parametrize("together", [1, 3, 5])  # of 12 steps
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
-def test_an_epoch_in_several_runs_is_the_same(variant, together, monkeypatch):
+def test_an_epoch_in_several_launches_is_the_same(variant, together, monkeypatch):
     network = Network(9, [Dense(8, "tanh"), Dense(2, "sigmoid")], seed=5)
     program = lower_training(
         network, loss_function("mse"), Adam(), samples=90, shuffled=True
@@ -382,8 +383,8 @@ def test_a_fit_in_runs_that_do_not_divide_its_epochs_is_the_same(shuffle, monkey
 
 
 @on_cpu
-def test_the_same_bits_again_and_after_a_helper_that_was_late(monkeypatch):
-    """Whoever computes a task: its gradient, and their order, are the same."""
+def test_bitwise_reproducible_also_after_a_helper_timeout(monkeypatch):
+    """Neither a task's gradient nor the order of tasks depends on its worker."""
     network = Network(33, [Dense(20, "tanh"), Dense(3, "sigmoid")], seed=1)
     program = lower_training(network, loss_function("mse"), Rprop(), samples=900)
     data = data_of(network, "mse", 900)
@@ -404,11 +405,11 @@ def test_the_same_bits_again_and_after_a_helper_that_was_late(monkeypatch):
     assert all(bits() == first for _ in range(5))
 
 
-# Groups that meet -------------------------------------------------------------------
+# Grid barriers ----------------------------------------------------------------------
 
 
-def posing(units):
-    """The device, as if its groups ran at the same time: one has nobody to wait for."""
+def with_forward_progress(units):
+    """Return the device with forward progress; one group never waits."""
     if DEVICE.forward_progress:
         return DEVICE
     return dataclasses.replace(DEVICE, forward_progress=True, compute_units=units)
@@ -418,8 +419,8 @@ def together(span, place):
     return next(c for c in GroupStep().space(span, place) if c["together"])
 
 
-def test_groups_that_meet():
-    n, batch, place = 391, 150, posing(1)
+def test_steps_with_grid_barriers():
+    n, batch, place = 391, 150, with_forward_progress(1)
     network = Network(13, [Dense(6, "tanh"), Dense(3, "sigmoid")], seed=batch)
     program = lower_training(network, loss_function("mse"), Adam(), samples=n)
     data = data_of(network, "mse", n)
@@ -429,12 +430,12 @@ def test_groups_that_meet():
         network, program, batch, data, GroupStep(), config, place, 3, session(place)
     )
     totals = bound.read(program.output)[0]
-    near((totals[:3] + totals[3:])[:2], values["totals"][0, :2])
-    near(train_state.values()[0], parameters, 1e-3)
+    assert_close((totals[:3] + totals[3:])[:2], values["totals"][0, :2])
+    assert_close(train_state.values()[0], parameters, 1e-3)
     assert not bound.timed_out()
 
 
-def test_who_may_meet():
+def test_devices_and_rules_with_grid_barriers():
     network = Network(13, [Dense(6, "tanh"), Dense(3, "sigmoid")], seed=1)
 
     def kinds(device, rule):
@@ -443,19 +444,20 @@ def test_who_may_meet():
         return any(c["together"] for c in GroupStep().space(span, device))
 
     gpu = dataclasses.replace(
-        posing(1), type="gpu", compute_capability=(9, 0), forward_progress=True
+        with_forward_progress(1), type="gpu", compute_capability=(9, 0),
+        forward_progress=True,
     )
     assert kinds(gpu, Rprop())
     assert not kinds(dataclasses.replace(gpu, forward_progress=False), Rprop())
     assert not kinds(dataclasses.replace(gpu, compute_capability=None), Rprop())
-    assert not kinds(gpu, Sarprop())  # none of many knows the epoch's error
+    assert not kinds(gpu, Sarprop())  # needs the epoch's error before the update
     assert not kinds(gpu, None)
 
 
-@pytest.mark.skipif(bool(DEVICE.forward_progress), reason="groups meet here")
-def test_a_meeting_in_vain_is_told_and_done_again(monkeypatch):
+@pytest.mark.skipif(bool(DEVICE.forward_progress), reason="groups make progress here")
+def test_a_barrier_timeout_is_reported_and_recomputed(monkeypatch):
     monkeypatch.setattr(group_step, "MAX_POLLS", 2000)
-    place = posing(5 * DEVICE.compute_units)
+    place = with_forward_progress(5 * DEVICE.compute_units)
     network, other = (Network(4, [Dense(9, "tanh"), Dense(2)], seed=1) for _ in "ab")
     rng = np.random.default_rng(0)
     x, t = rng.uniform(-1, 1, (300, 4)), rng.uniform(0, 1, (300, 2))
