@@ -144,7 +144,7 @@ def test_refusals():
     assert "other readers" in refusal(dataclasses.replace(span, ops=(added,)))
     span = span_at(program, ApplyT, 2, 5)
     kept = dataclasses.replace(span, outputs=(*span.outputs, span.ops[0].dx))
-    assert "does not keep" in refusal(kept)
+    assert "does not store" in refusal(kept)
     network = Network(3, [Dense(9), Dense(4, bias=False), Dense(2)], seed=1)
     program = program_of(network)
     assert "not these" in refusal(span_at(program, Outer, 2, 5, which=1))
