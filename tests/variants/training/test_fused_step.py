@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from bounds import HALVES, LAMBDA, deviations
 from devices import H200
-from test_whole_steps import DEVICE, data_of, given, passes, trained
+from test_whole_steps import DEVICE, data_of, initial_values, step_scalars, trained
 
 from clnet import Dense, Network
 from clnet.ir.lowering import lower_training
@@ -39,8 +39,8 @@ def program_of(layers, loss, rule, precision, n_in=21, **options):
 def checker(network, program, data, batch, precision):
     """Return a check of an epoch's results, by bounds on rounding."""
     exact, deviation = deviations(
-        program.ops, given(network, program, batch, data), network.parameters,
-        HALVES[precision], passes(len(data[0]), batch, 1),
+        program.ops, initial_values(network, program, batch, data), network.parameters,
+        HALVES[precision], step_scalars(len(data[0]), batch, 1),
     )
 
     def check(value, found):
