@@ -17,7 +17,7 @@ from clnet.variants import Generic
 
 def assert_timeout_is_recovered(network, waiting, batch):
     """Check that a plan of one step that times out warns, and is right."""
-    program, device = network.program, waiting.place
+    program, device = network.program, waiting.device
 
     def fallback():
         return [
@@ -52,10 +52,10 @@ def assert_reported_once(network, waiting, x):
     """Check that a timeout is reported once, not by later calls."""
     span = waiting.span
     one = Executable(
-        session(waiting.place), network, [waiting], span.inputs, span.outputs
+        session(waiting.device), network, [waiting], span.inputs, span.outputs
     )
     one.x[network.program.input.name][...] = x
     one.run()
     y = one.result(network.program.output.name)
-    assert one.failed(y)
-    assert not one.failed(y)
+    assert one.result_timed_out(y)
+    assert not one.result_timed_out(y)

@@ -1,7 +1,7 @@
 """Losses, one row each.
 
-A sample's loss is what its outputs add up to, or their mean; a gradient is that of the
-sum over samples. The OpenCL functions of row ``name`` are ``loss_name`` and
+A sample's loss is the sum of its outputs' losses, or their mean; a gradient is that of
+the sum over samples. The OpenCL functions of row ``name`` are ``loss_name`` and
 ``loss_gradient_name`` in ``kernels/include/losses.h``.
 """
 
@@ -19,7 +19,7 @@ from clnet.errors import unknown
 Array = NDArray[Any]
 Rule = Callable[[Array, Array, Array], Array]
 
-HUBER_DELTA = 1.0  # where the square turns into a straight line, as in PyTorch
+HUBER_DELTA = 1.0  # error from which the loss is linear, as in PyTorch
 FANN_TANH_LIMIT = 0.9999999  # beyond it FANN's error is constant
 FANN_TANH_ERROR = 17.0
 
@@ -33,16 +33,16 @@ class LossFunction:
     name : str
         The loss's name, also the stem of its OpenCL functions.
     value : callable
-        What each output adds to the loss, ``value(y, t, half)`` [batch, n_out];
-        ``half`` [n_out] is 0.5 where FANN halves the error, else 1.
+        Each output's loss, ``value(y, t, half)`` [batch, n_out]; ``half`` [n_out] is
+        0.5 where FANN halves the error, else 1.
     gradient : callable
         ``d value / d y``, of the same arguments; ``d loss / d y`` where fused with
         softmax.
     mean : bool
         Whether a sample's loss is the mean over its outputs, not their sum.
     fused : {None, "sigmoid", "softmax"}
-        The activation that it contains: ``y`` is then what goes into that, so that
-        neither overflows.
+        Activation that the loss includes: ``y`` is then its argument, the logits, so
+        that neither overflows.
     fann : bool
         Whether it is FANN's, which halves the errors of symmetric outputs.
     """
@@ -136,7 +136,7 @@ def loss_function(name: str) -> LossFunction:
     Raises
     ------
     InputError
-        If there is none of that name.
+        If there is no loss of that name.
     """
     if not isinstance(name, str) or name not in LOSSES:
         raise unknown("loss", name, LOSSES)

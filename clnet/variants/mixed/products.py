@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.ops import Apply, BiasAct, Span
-from clnet.nn.storage import LocalStorage, RowStorage, SparseStorage
 from clnet.nn.storage.base import Storage
+from clnet.nn.storage.dense import RowStorage
+from clnet.nn.storage.local import LocalStorage
+from clnet.nn.storage.sparse import SparseStorage
 from clnet.variants.base import MIXED_ACTIVATIONS, MORE_OUTPUTS, NO_WHOLE_LAYERS
 
 

@@ -179,7 +179,8 @@ class GroupStep:
                     "training/group_step.cl", "steps", defines, (count * group,),
                     (group,),
                     (*shared, State(), Gradients(), totals, live, span.batch, t.width,
-                     Scalar("steps"), Scalar("place"), Scalar("apart"), *rule,
+                     Scalar("steps"), Scalar("record_offset"),
+                     Scalar("record_stride"), *rule,
                      *barrier),
                 ),
             )
