@@ -115,7 +115,7 @@ class Roofline:
         vector = width * np.dtype(np.float32).itemsize
         count = _whole(size / (items * vector))
         launch = Launch(
-            "probes/bandwidth.cl", "read_beside",
+            "probes/bandwidth.cl", "read_coalesced",
             {"REAL": "float", "WIDTH": width, "UNROLL": UNROLL}, (items,), (group,), (),
         )
         data = Memory(self._session, count * items * vector)

@@ -154,18 +154,18 @@ def span_bound(
             terms = np.abs(before[op.x.name]) @ size.T
             carried = error[op.x.name] @ size.T
             if op.accumulate:
-                terms += np.abs(before[op.sums.name])
-                carried += error[op.sums.name]
+                terms += np.abs(before[op.z.name])
+                carried += error[op.z.name]
             n = op.storage.n_in + 1
-            error[op.sums.name] = sum_error(n, span.dtype) * terms + carried
+            error[op.z.name] = sum_error(n, span.dtype) * terms + carried
         elif isinstance(op, BiasAct):
             bias: NDArray[Any] | float = 0.0
             if op.bias is not None:
                 bias = weights[op.bias.offset : op.bias.offset + op.bias.size]
-            sums = exact[op.sums.name] + bias
-            added = 2 * unit(span.dtype) * (np.abs(exact[op.sums.name]) + np.abs(bias))
+            sums = exact[op.z.name] + bias
+            added = 2 * unit(span.dtype) * (np.abs(exact[op.z.name]) + np.abs(bias))
             error[op.y.name] = _nonlinearity_bound(
-                op.nonlinearity, sums, error[op.sums.name] + added, span.dtype
+                op.nonlinearity, sums, error[op.z.name] + added, span.dtype
             )
         elif isinstance(op, Softmax):
             x = exact[op.x.name]
@@ -206,7 +206,7 @@ class Arithmetic:
 FLOAT32 = Arithmetic(0.0, 0.0, unit("float32"))
 FLOAT64 = Arithmetic(0.0, 0.0, unit("float64"), "float64")
 ONE_SPLIT = Arithmetic(2.0**-11, 0.0, 2.0**-23)
-HALVES = {  # as promised or better: TF32's 11 bits for high, 8 for medium
+FP16_SPLIT = {  # as promised or better: TF32's 11 bits for high, 8 for medium
     "highest": Arithmetic(2.0**-22, 2.0**-22, 2.0**-23),
     "high": ONE_SPLIT,
     "medium": ONE_SPLIT,

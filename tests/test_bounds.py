@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from bounds import (
     ACTIVATION_ERRORS,
-    HALVES,
+    FP16_SPLIT,
     JUMPS,
     LAMBDA,
     deviations,
@@ -99,7 +99,7 @@ def test_a_sample_omitted_from_a_gradient_is_detected(precision, share):
     inputs = {"x": rng.uniform(-1, 1, (64, 20)), "t": rng.uniform(0, 1, (64, 10))}
     found = [
         deviations(
-            ops, inputs, network.parameters, HALVES[precision],
+            ops, inputs, network.parameters, FP16_SPLIT[precision],
             [{"samples": samples}],
         )
         for samples in (64, 63)

@@ -87,7 +87,7 @@ def _launcher(name: str, size: int, target: Session) -> Callable[[], Any]:
     else:
         items = device.compute_units * (SHARES if cpu else ITEMS)
         count = max(1, size // (items * vector * UNROLL)) * UNROLL
-        kernel = "read_shares" if cpu else "read_beside"
+        kernel = "read_shares" if cpu else "read_coalesced"
         sizes = (items * count * vector, items * vector)
         numbers = (np.int32(count),)
     launch = Launch(

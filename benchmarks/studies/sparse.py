@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from clnet.nn.layers import Sparse
-from clnet.nn.storage.formats import AUTO, FORMATS, USUAL, memory_table
+from clnet.nn.storage.formats import AUTO, DEFAULT_FORMAT, FORMATS, memory_table
 from clnet.nn.storage.pattern import Pattern
 from clnet.opencl.device import Device
 from clnet.planning.format_planner import is_auto
@@ -72,7 +72,7 @@ class Stored(Candidate):
             plan = case.network.compile(device, case.batch)
             layer = plan.network.layers[0]
             assert isinstance(layer, Sparse)
-            chosen = USUAL if is_auto(layer) else layer.format
+            chosen = DEFAULT_FORMAT if is_auto(layer) else layer.format
         found = Planned(self.tune).prepare(replace(case, stored=chosen), device)
         if self.name == AUTO:
             found = replace(found, config=f"{chosen}: {found.config}")

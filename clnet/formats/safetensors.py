@@ -31,7 +31,7 @@ from clnet.checks import check_count
 from clnet.errors import FormatError, InputError
 from clnet.formats.files import check_readable, write
 from clnet.nn.fann_parameters import FannParameters
-from clnet.nn.layers import Dense, Layer, Local, Sparse, bias_size, placed
+from clnet.nn.layers import Dense, Layer, Local, Sparse, bias_size, infer_sizes
 from clnet.nn.model import Model
 from clnet.nn.scaling import Scaling
 from clnet.nn.storage.pattern import Pattern
@@ -185,14 +185,14 @@ def _described(
         for number, fields in enumerate(description.pop("layers")):
             make = _LAYERS[fields.pop("type")]
             if make is Sparse:
-                sizes = [n_in, *(layer.n_out for layer in placed(n_in, layers))]
+                sizes = [n_in, *(layer.n_out for layer in infer_sizes(n_in, layers))]
                 read = fields["sources"] or [number]
                 fields["pattern"] = _pattern(
                     fields["n_out"], sum(sizes[source] for source in read),
                     *(tensors.pop(name) for name in _index_names(number)),
                 )
             layers.append(make(**fields))
-        layers = list(placed(n_in, layers))
+        layers = list(infer_sizes(n_in, layers))
         options = {name: description.pop(name) for name in _OPTIONS}
         if description:
             raise KeyError(f"unknown {min(description)}")

@@ -159,31 +159,31 @@ def lower_training(
     slots: list[Slot] = []
     for number in reversed(layers):
         applies, act = forward[number]
-        ds = dy = derivatives[ys[number]]
+        dz = dy = derivatives[ys[number]]
         if ys[number] != act.y:
-            ds = dy = replace(dy, name=f"d{act.y.name}")
+            dz = dy = replace(dy, name=f"d{act.y.name}")
             fraction = network.layers[number - 1].dropout
             ops.append(Dropout(derivatives[ys[number]], dy, number, fraction))
         if not act.nonlinearity.plain:
-            ds = replace(dy, name=f"ds{number}")
-            ops.append(_act_grad(act, act.sums, dy, ds))
+            dz = replace(dy, name=f"dz{number}")
+            ops.append(_act_grad(act, act.z, dy, dz))
         for part, apply in enumerate(applies):
             name = f"dweights{number}" + (f".{part}" if part else "")
             gradients.append(gradient(name, apply.weights))
             slots.append(apply.weights)
             ops.append(
-                Outer(ds, apply.x, gradients[-1], apply.storage, apply.weights)
+                Outer(dz, apply.x, gradients[-1], apply.storage, apply.weights)
             )
         if act.bias is not None:
             gradients.append(gradient(f"dbias{number}", act.bias))
             slots.append(act.bias)
-            ops.append(BiasGrad(ds, gradients[-1], act.bias))
+            ops.append(BiasGrad(dz, gradients[-1], act.bias))
         for apply in applies:
             if apply.x != x:
                 again = apply.x in derivatives  # the output has several readers
                 dx = _value(f"d{apply.x.name}", apply.x.width)
                 derivatives[apply.x] = dx
-                ops.append(ApplyT(ds, dx, apply.storage, apply.weights, again))
+                ops.append(ApplyT(dz, dx, apply.storage, apply.weights, again))
     outputs = tuple(gradients)
     if optimiser is not None:
         where = network.layout
@@ -217,16 +217,16 @@ def _forward(
     ys: the input, and the outputs of the layers before.
     """
     layer, matrix = network.layers[number - 1], network.matrices[number - 1]
-    sums = _value(f"sums{number}", layer.n_out)
+    z = _value(f"z{number}", layer.n_out)
     softmax = layer.activation == SOFTMAX
     y = _value(f"{'logits' if softmax else 'y'}{number}", layer.n_out)
     function = nonlinearity(layer.activation, layer.steepness, network.fann_compatible)
     applies = [
-        Apply(ys[part.source], sums, part.storage, part.weights, accumulate=i > 0)
+        Apply(ys[part.source], z, part.storage, part.weights, accumulate=i > 0)
         for i, part in enumerate(matrix.parts)
     ]
     bias = network.layout.biases[number - 1]
-    return applies, BiasAct(sums, y, bias, function)
+    return applies, BiasAct(z, y, bias, function)
 
 
 def _fused(network: Model, act: BiasAct, loss: LossFunction) -> BiasAct:
@@ -264,10 +264,10 @@ def output_middles(network: Model) -> tuple[float | None, ...]:
     return tuple(0.5 if name == SOFTMAX else activation(name).middle for name in many)
 
 
-def _act_grad(act: BiasAct, sums: Value, dy: Value, ds: Value) -> ActGrad:
+def _act_grad(act: BiasAct, z: Value, dy: Value, dz: Value) -> ActGrad:
     reads = {activation(name).reads for name in act.nonlinearity.names}
     return ActGrad(
-        dy, ds, act.y if "output" in reads else None, sums if "sum" in reads else None,
+        dy, dz, act.y if "y" in reads else None, z if "v" in reads else None,
         act.bias, act.nonlinearity,
     )
 

@@ -128,23 +128,23 @@ class Op:
 
 @dataclass(frozen=True)
 class Apply(Op):
-    """``sums = A x``, or ``sums += A x`` if `accumulate`.
+    """``z = A x``, or ``z += A x`` if `accumulate`.
 
     A sum of storages (HYB) or of sources (shortcut connections) is a sequence of these.
     """
 
-    WRITES: ClassVar = ("sums",)
+    WRITES: ClassVar = ("z",)
 
     x: Value
-    sums: Value
+    z: Value
     storage: Storage
     weights: Slot
     accumulate: bool = False
 
     @cached_property
     def reads(self) -> tuple[Value, ...]:
-        """The input, and the previous sums if it accumulates."""
-        return (self.x, self.sums) if self.accumulate else (self.x,)
+        """The input, and the previous z if it accumulates."""
+        return (self.x, self.z) if self.accumulate else (self.x,)
 
     @property
     def signature(self) -> str:
@@ -154,15 +154,15 @@ class Apply(Op):
 
 @dataclass(frozen=True)
 class BiasAct(Op):
-    """``y = f(steepness * (sums + bias))``; the bias is left out where it is None.
+    """``y = f(steepness * (z + bias))``; the bias is left out where it is None.
 
     A bias of size 1 serves all neurons.
     """
 
-    READS: ClassVar = ("sums",)
+    READS: ClassVar = ("z",)
     WRITES: ClassVar = ("y",)
 
-    sums: Value
+    z: Value
     y: Value
     bias: Slot | None
     nonlinearity: Nonlinearity
@@ -275,7 +275,7 @@ class Span:
             if not (isinstance(apply, Apply) and isinstance(act, BiasAct)):
                 return None
             follows = not chain or apply.x == chain[-1].act.y
-            if apply.accumulate or act.sums != apply.sums or not follows:
+            if apply.accumulate or act.z != apply.z or not follows:
                 return None
             chain.append(LayerOps(apply, act))
         return tuple(chain)

@@ -31,7 +31,7 @@ from clnet.ir.training_ops import (
 )
 from clnet.nn.activations import activation
 from clnet.nn.losses import loss_function, sigmoid, softmax
-from clnet.nn.optimisers import Moment
+from clnet.nn.optimisers import StepInfo
 from clnet.nn.random import hashes, permuted
 from clnet.nn.storage.base import Storage
 from clnet.nn.storage.dense import RowStorage
@@ -75,10 +75,10 @@ def run_op(op: Op, values: Values, parameters: Array) -> None:
 @run_op.register
 def _apply(op: Apply, values: Values, parameters: Array) -> None:
     weights = _array(op.weights, parameters)
-    sums = _product(values[op.x.name], op.storage, weights, transposed=False)
+    z = _product(values[op.x.name], op.storage, weights, transposed=False)
     if op.accumulate:
-        sums += values[op.sums.name]
-    values[op.sums.name] = sums
+        z += values[op.z.name]
+    values[op.z.name] = z
 
 
 def _product(x: Array, storage: Storage, weights: Array, transposed: bool) -> Array:
@@ -128,10 +128,10 @@ def _windows(
 
 @run_op.register
 def _bias_act(op: BiasAct, values: Values, parameters: Array) -> None:
-    sums = values[op.sums.name]
+    z = values[op.z.name]
     if op.bias is not None:
-        sums = sums + _array(op.bias, parameters)
-    values[op.y.name] = act(op.nonlinearity, sums)
+        z = z + _array(op.bias, parameters)
+    values[op.y.name] = act(op.nonlinearity, z)
 
 
 @run_op.register
@@ -197,29 +197,29 @@ def _act_grad(op: ActGrad, values: Values, parameters: Array) -> None:
     steepness = np.resize(np.asarray(function.steepness, dy.dtype), width)
     y = None if op.y is None else values[op.y.name]
     v = None
-    if op.sums is not None:
-        sums = values[op.sums.name]
+    if op.z is not None:
+        z = values[op.z.name]
         if op.bias is not None:
-            sums = sums + _array(op.bias, parameters)
-        v = _argument(function, sums)
+            z = z + _array(op.bias, parameters)
+        v = _argument(function, z)
     slope = np.empty_like(dy)
     names = np.resize(np.asarray(function.names), width)
     for name in set(function.names):
         row, columns = activation(name), names == name
-        argument = v if row.reads == "sum" else y
+        argument = v if row.reads == "v" else y
         assert argument is not None
         at = argument[:, columns]
         if function.fann_compatible and row.fann_gradient is not None:
             slope[:, columns] = row.fann_gradient(at, steepness[columns])
         else:
             slope[:, columns] = row.gradient(at, at)
-    values[op.ds.name] = dy * (slope * steepness)
+    values[op.dz.name] = dy * (slope * steepness)
 
 
 @run_op.register
 def _apply_t(op: ApplyT, values: Values, parameters: Array) -> None:
     weights = _array(op.weights, parameters)
-    dx = _product(values[op.ds.name], op.storage, weights, transposed=True)
+    dx = _product(values[op.dz.name], op.storage, weights, transposed=True)
     if op.accumulate:
         dx += values[op.dx.name]
     values[op.dx.name] = dx
@@ -227,23 +227,23 @@ def _apply_t(op: ApplyT, values: Values, parameters: Array) -> None:
 
 @run_op.register
 def _outer(op: Outer, values: Values, parameters: Array) -> None:
-    ds, x = values[op.ds.name], values[op.x.name]
-    gradient = np.zeros((1, op.weights.size), ds.dtype)
+    dz, x = values[op.dz.name], values[op.x.name]
+    gradient = np.zeros((1, op.weights.size), dz.dtype)
     values[op.gradient.name] = gradient
     if isinstance(op.storage, LocalStorage):
         for r, band in enumerate(op.storage.bands(gradient[0])):
-            band[...] = (ds * x[:, r : r + op.storage.n_out]).sum(axis=0)
+            band[...] = (dz * x[:, r : r + op.storage.n_out]).sum(axis=0)
         return
     entries = op.storage.entries()
     live = entries.live
-    full = ds.T @ x
+    full = dz.T @ x
     gradient[0, live] = full[entries.rows[live], entries.columns[live]]
 
 
 @run_op.register
 def _bias_grad(op: BiasGrad, values: Values, parameters: Array) -> None:
     axis = None if op.shared else 0
-    values[op.gradient.name] = values[op.ds.name].sum(axis=axis).reshape(1, -1)
+    values[op.gradient.name] = values[op.dz.name].sum(axis=axis).reshape(1, -1)
 
 
 @run_op.register
@@ -276,7 +276,7 @@ def _update(op: Update, values: Values, parameters: Array) -> None:
     flat = op.regularisation.clipped(
         _penalised(op, values, parameters), int(values["samples"]), norm
     )
-    moment = Moment(
+    moment = StepInfo(
         rate=float(values["rate"]), samples=int(values["samples"]),
         count=int(values["count"]),
         mse=float(values[op.totals.name][0, 1]) / (int(values["seen"]) * op.outputs),
@@ -289,9 +289,9 @@ def _update(op: Update, values: Values, parameters: Array) -> None:
     values[op.parameters.name] = parameters[np.newaxis]
 
 
-def act(function: Nonlinearity, sums: Array) -> Array:
-    """Return ``f(steepness * sums)`` [batch, width] for a layer's nonlinearity."""
-    v = _argument(function, sums)
+def act(function: Nonlinearity, z: Array) -> Array:
+    """Return ``f(steepness * z)`` [batch, width] for a layer's nonlinearity."""
+    v = _argument(function, z)
     if len(function.names) == 1:
         return activation(function.names[0]).value(v)
     y = np.empty_like(v)
@@ -302,12 +302,12 @@ def act(function: Nonlinearity, sums: Array) -> Array:
     return y
 
 
-def _argument(function: Nonlinearity, sums: Array) -> Array:
-    """Return ``v = steepness * sums``, clipped where FANN clips it."""
-    steepness = np.asarray(function.steepness, sums.dtype)
-    v = sums if function.steepness == (1.0,) else sums * steepness
+def _argument(function: Nonlinearity, z: Array) -> Array:
+    """Return ``v = steepness * z``, clipped where FANN clips it."""
+    steepness = np.asarray(function.steepness, z.dtype)
+    v = z if function.steepness == (1.0,) else z * steepness
     if function.limits is not None:
-        limits = np.asarray(function.limits, sums.dtype)
+        limits = np.asarray(function.limits, z.dtype)
         v = np.clip(v, -limits, limits)
     return v
 

@@ -197,13 +197,13 @@ class Tally(Op):
 
 @dataclass(frozen=True)
 class ActGrad(Op):
-    """``ds = dy * f'(v) * steepness``, with ``v = steepness * (sums + bias)``.
+    """``dz = dy * f'(v) * steepness``, with ``v = steepness * (z + bias)``.
 
     Attributes
     ----------
-    dy, ds : Value
+    dy, dz : Value
         Derivatives of the loss by the layer's output, and by its pre-activation.
-    y, sums : Value or None
+    y, z : Value or None
         Arguments of the functions' derivatives; None: no derivative reads it.
     bias : Slot or None
         The layer's biases.
@@ -211,37 +211,37 @@ class ActGrad(Op):
         f; where it is FANN-compatible, so are its derivatives.
     """
 
-    READS: ClassVar = ("dy", "y", "sums")
-    WRITES: ClassVar = ("ds",)
+    READS: ClassVar = ("dy", "y", "z")
+    WRITES: ClassVar = ("dz",)
 
     dy: Value
-    ds: Value
+    dz: Value
     y: Value | None
-    sums: Value | None
+    z: Value | None
     bias: Slot | None
     nonlinearity: Nonlinearity
 
     @property
     def shared(self) -> bool:
         """Whether one bias serves all neurons."""
-        return self.bias is not None and self.bias.size < self.ds.width
+        return self.bias is not None and self.bias.size < self.dz.width
 
     @property
     def signature(self) -> str:
         """The function's, with the width."""
-        return f"d{self.nonlinearity.signature}[{rounded_size(self.ds.width)}]"
+        return f"d{self.nonlinearity.signature}[{rounded_size(self.dz.width)}]"
 
 
 @dataclass(frozen=True)
 class ApplyT(Op):
-    """``dx = ds A``: derivatives propagated back through a layer's matrix.
+    """``dx = dz A``: derivatives propagated back through a layer's matrix.
 
-    Or ``dx += ds A`` if `accumulate`: an output may have several readers.
+    Or ``dx += dz A`` if `accumulate`: an output may have several readers.
     """
 
     WRITES: ClassVar = ("dx",)
 
-    ds: Value
+    dz: Value
     dx: Value
     storage: Storage
     weights: Slot
@@ -249,8 +249,8 @@ class ApplyT(Op):
 
     @cached_property
     def reads(self) -> tuple[Value, ...]:
-        """The input ds, and the previous dx if it accumulates."""
-        return (self.ds, self.dx) if self.accumulate else (self.ds,)
+        """The input dz, and the previous dx if it accumulates."""
+        return (self.dz, self.dx) if self.accumulate else (self.dz,)
 
     @property
     def signature(self) -> str:
@@ -260,16 +260,16 @@ class ApplyT(Op):
 
 @dataclass(frozen=True)
 class Outer(Op):
-    """The weights' gradient: at live entry (i, j), ``ds[:, i] · x[:, j]``.
+    """The weights' gradient: at live entry (i, j), ``dz[:, i] · x[:, j]``.
 
     Padding of the gradient is unspecified: `GradientNorm` and `Update` read the live
     elements alone.
     """
 
-    READS: ClassVar = ("ds", "x")
+    READS: ClassVar = ("dz", "x")
     WRITES: ClassVar = ("gradient",)
 
-    ds: Value
+    dz: Value
     x: Value
     gradient: Value
     storage: Storage
@@ -283,27 +283,27 @@ class Outer(Op):
 
 @dataclass(frozen=True)
 class BiasGrad(Op):
-    """The biases' gradient: ``ds`` summed over the batch.
+    """The biases' gradient: ``dz`` summed over the batch.
 
     Summed over the neurons too, where they share one bias.
     """
 
-    READS: ClassVar = ("ds",)
+    READS: ClassVar = ("dz",)
     WRITES: ClassVar = ("gradient",)
 
-    ds: Value
+    dz: Value
     gradient: Value
     bias: Slot
 
     @property
     def signature(self) -> str:
         """The name, with the width, and whether there is one bias for all."""
-        return f"d{'shared-' * self.shared}bias[{rounded_size(self.ds.width)}]"
+        return f"d{'shared-' * self.shared}bias[{rounded_size(self.dz.width)}]"
 
     @property
     def shared(self) -> bool:
         """Whether one bias serves all neurons."""
-        return self.bias.size < self.ds.width
+        return self.bias.size < self.dz.width
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,9 @@ class Activation:
         ``y = value(v)``.
     gradient : callable
         ``dy/dv = gradient(v, y)``; it reads only the argument that `reads` names.
-    reads : {"sum", "output"}
+    reads : {"v", "y"}
         Argument of the gradient: ``v`` or ``y``. A constant gradient counts as one of
-        the output, which is stored anyway.
+        ``y``, which is stored anyway.
     fann : int or None
         The function's number in FANN; None: FANN lacks it.
     fann_factor : float
@@ -62,7 +62,7 @@ class Activation:
     name: str
     value: Callable[[Array], Array]
     gradient: Callable[[Array, Array], Array]
-    reads: Literal["sum", "output"]
+    reads: Literal["v", "y"]
     fann: int | None = None
     fann_factor: float = 1.0
     symmetric: bool = False
@@ -204,59 +204,59 @@ def _inside(low: float, high: float) -> Callable[[Array, Array], Array]:
 
 
 _ROWS = (
-    Activation("identity", lambda v: v, _one, "output", 0, aliases=("linear",),
+    Activation("identity", lambda v: v, _one, "y", 0, aliases=("linear",),
                bounded=False),
-    Activation("threshold", _threshold, _zero, "output", 1),
-    Activation("threshold_symmetric", lambda v: 2 * _threshold(v) - 1, _zero, "output",
+    Activation("threshold", _threshold, _zero, "y", 1),
+    Activation("threshold_symmetric", lambda v: 2 * _threshold(v) - 1, _zero, "y",
                2, symmetric=True),
-    Activation("sigmoid", _sigmoid, lambda v, y: y * (1 - y), "output", 3,
+    Activation("sigmoid", _sigmoid, lambda v, y: y * (1 - y), "y", 3,
                fann_factor=2.0, fann_gradient=_fann_sigmoid),
-    Activation("sigmoid_stepwise", _SIGMOID_STEPS, lambda v, y: y * (1 - y), "output",
+    Activation("sigmoid_stepwise", _SIGMOID_STEPS, lambda v, y: y * (1 - y), "y",
                4, fann_factor=2.0, fann_gradient=_fann_sigmoid),
-    Activation("tanh", np.tanh, lambda v, y: 1 - y * y, "output", 5, symmetric=True,
+    Activation("tanh", np.tanh, lambda v, y: 1 - y * y, "y", 5, symmetric=True,
                fann_gradient=_fann_tanh, aliases=("sigmoid_symmetric",)),
-    Activation("tanh_stepwise", _TANH_STEPS, lambda v, y: 1 - y * y, "output", 6,
+    Activation("tanh_stepwise", _TANH_STEPS, lambda v, y: 1 - y * y, "y", 6,
                symmetric=True, fann_gradient=_fann_tanh,
                aliases=("sigmoid_symmetric_stepwise",)),
     Activation("gaussian", lambda v: np.exp(-v * v),
-               lambda v, y: -2 * v * np.exp(-v * v), "sum", 7,
+               lambda v, y: -2 * v * np.exp(-v * v), "v", 7,
                fann_gradient=_fann_gaussian(1)),
     Activation("gaussian_symmetric", lambda v: 2 * np.exp(-v * v) - 1,
-               lambda v, y: -4 * v * np.exp(-v * v), "sum", 8, symmetric=True,
+               lambda v, y: -4 * v * np.exp(-v * v), "v", 8, symmetric=True,
                fann_gradient=_fann_gaussian(2)),
     # FANN lists this one without an implementation: it returns 0.
-    Activation("gaussian_stepwise", _zero, _zero, "output", 9),
+    Activation("gaussian_stepwise", _zero, _zero, "y", 9),
     Activation("elliot", lambda v: v / (2 * (1 + np.abs(v))) + v.dtype.type(0.5),
-               lambda v, y: 1 / (2 * (1 + np.abs(v)) ** 2), "sum", 10),
+               lambda v, y: 1 / (2 * (1 + np.abs(v)) ** 2), "v", 10),
     Activation("elliot_symmetric", lambda v: v / (1 + np.abs(v)),
-               lambda v, y: 1 / (1 + np.abs(v)) ** 2, "sum", 11, symmetric=True,
+               lambda v, y: 1 / (1 + np.abs(v)) ** 2, "v", 11, symmetric=True,
                aliases=("softsign",)),
-    Activation("linear_piece", lambda v: np.clip(v, 0, 1), _inside(0, 1), "sum", 12,
+    Activation("linear_piece", lambda v: np.clip(v, 0, 1), _inside(0, 1), "v", 12,
                fann_gradient=_one),
     Activation("linear_piece_symmetric", lambda v: np.clip(v, -1, 1), _inside(-1, 1),
-               "sum", 13, symmetric=True, fann_gradient=_one),
-    Activation("sin_symmetric", np.sin, lambda v, y: np.cos(v), "sum", 14,
+               "v", 13, symmetric=True, fann_gradient=_one),
+    Activation("sin_symmetric", np.sin, lambda v, y: np.cos(v), "v", 14,
                symmetric=True, fann_gradient=lambda v, s: np.cos(s * v)),
-    Activation("cos_symmetric", np.cos, lambda v, y: -np.sin(v), "sum", 15,
+    Activation("cos_symmetric", np.cos, lambda v, y: -np.sin(v), "v", 15,
                symmetric=True, fann_gradient=lambda v, s: -np.sin(s * v)),
     Activation("sin", lambda v: np.sin(v) / 2 + v.dtype.type(0.5),
-               lambda v, y: np.cos(v) / 2, "sum", 16,
+               lambda v, y: np.cos(v) / 2, "v", 16,
                fann_gradient=lambda v, s: np.cos(s * v) / 2),
     Activation("cos", lambda v: np.cos(v) / 2 + v.dtype.type(0.5),
-               lambda v, y: -np.sin(v) / 2, "sum", 17,
+               lambda v, y: -np.sin(v) / 2, "v", 17,
                fann_gradient=lambda v, s: -np.sin(s * v) / 2),
     Activation("relu", lambda v: np.maximum(v, 0),
-               lambda v, y: np.asarray(y > 0, dtype=y.dtype), "output", 18,
+               lambda v, y: np.asarray(y > 0, dtype=y.dtype), "y", 18,
                bounded=False, fann_gradient=_one, aliases=("linear_piece_rect",)),
     Activation("leaky_relu", lambda v: np.where(v < 0, v * v.dtype.type(LEAK), v),
                lambda v, y: np.where(y < 0, y.dtype.type(LEAK), y.dtype.type(1)),
-               "output", 19, bounded=False, aliases=("linear_piece_rect_leaky",)),
+               "y", 19, bounded=False, aliases=("linear_piece_rect_leaky",)),
     Activation("elu", _elu, lambda v, y: np.where(y < 0, y + 1, y.dtype.type(1)),
-               "output", bounded=False),
-    Activation("gelu", _gelu, _gelu_gradient, "sum", bounded=False),
-    Activation("silu", lambda v: v * _sigmoid(v), _silu_gradient, "sum",
+               "y", bounded=False),
+    Activation("gelu", _gelu, _gelu_gradient, "v", bounded=False),
+    Activation("silu", lambda v: v * _sigmoid(v), _silu_gradient, "v",
                aliases=("swish",), bounded=False),
-    Activation("softplus", _softplus, lambda v, y: _sigmoid(v), "sum", bounded=False),
+    Activation("softplus", _softplus, lambda v, y: _sigmoid(v), "v", bounded=False),
 )
 
 ACTIVATIONS: dict[str, Activation] = {row.name: row for row in _ROWS}

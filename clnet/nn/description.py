@@ -9,7 +9,7 @@ import numpy as np
 
 from clnet.checks import check_count
 from clnet.errors import InputError, unknown
-from clnet.nn.layers import Dense, Layer, bias_size, placed
+from clnet.nn.layers import Dense, Layer, bias_size, infer_sizes
 from clnet.nn.matrix import Matrix, Part
 from clnet.nn.storage.base import Storage
 from clnet.nn.storage.layout import Layout, layout
@@ -50,7 +50,7 @@ class Description:
                 "the last layer has dropout, which is for layers that others read"
             )
         _check_sources([_sources(layers, i) for i in range(len(layers))])
-        layers = placed(int(n_in), layers)
+        layers = infer_sizes(int(n_in), layers)
         if dtype not in DTYPES:
             raise unknown("dtype", dtype, DTYPES)
         self._n_in = int(n_in)

@@ -350,7 +350,7 @@ class Local:
         return ((LocalStorage(n_in - self.window + 1, n_in, self.window),),)
 
 
-def placed(n_in: int, layers: Iterable[Layer]) -> tuple[Layer, ...]:
+def infer_sizes(n_in: int, layers: Iterable[Layer]) -> tuple[Layer, ...]:
     """Return a network's layers, the inputs of each `Local` filled in.
 
     Raises

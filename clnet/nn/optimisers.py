@@ -29,7 +29,7 @@ DECAYS = ("beta1", "beta2", "alpha")  # of moving averages, in [0, 1)
 
 
 @dataclass(frozen=True)
-class Moment:
+class StepInfo:
     """Arguments of a step other than gradients and state.
 
     Attributes
@@ -66,8 +66,8 @@ class Optimiser:
     batch : int or None
         The only batch size that it accepts; None: any.
     reads_error : bool
-        Whether its step depends on `Moment.mse`.
-    by_place : bool
+        Whether its step depends on `StepInfo.mse`.
+    uses_offset : bool
         Whether the step of an element depends on its offset in the flat buffer:
         another layout gives other results.
 
@@ -82,7 +82,7 @@ class Optimiser:
     slots: ClassVar[int]
     batch: ClassVar[int | None] = None
     reads_error: ClassVar[bool] = False
-    by_place: ClassVar[bool] = False
+    uses_offset: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -129,7 +129,7 @@ class Optimiser:
             for field in dataclasses.fields(self) if field.name != "learning_rate"
         }
 
-    def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
+    def step(self, w: Array, g: Array, state: Array, now: StepInfo) -> None:
         """Change parameters w [n] and state [slots, n] in place by gradients g [n]."""
         raise NotImplementedError
 
@@ -144,7 +144,7 @@ class Incremental(Optimiser):
     learning_rate: float = 0.7
     momentum: float = 0.0
 
-    def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
+    def step(self, w: Array, g: Array, state: Array, now: StepInfo) -> None:
         """``dw = momentum dw - rate g``."""
         state[0] = _as(w, self.momentum) * state[0] - _as(w, now.rate) * g
         w += state[0]
@@ -158,7 +158,7 @@ class Batch(Optimiser):
     slots = 0
     learning_rate: float = 0.7
 
-    def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
+    def step(self, w: Array, g: Array, state: Array, now: StepInfo) -> None:
         """``w -= rate / n g``."""
         w -= _as(w, now.rate / now.samples) * g
 
@@ -186,7 +186,7 @@ class Rprop(Optimiser):
         """Steps start at `delta_zero`."""
         return (self.delta_zero, 0.0)
 
-    def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
+    def step(self, w: Array, g: Array, state: Array, now: StepInfo) -> None:
         """Grow steps while the slope keeps its sign; shrink them when it changes."""
         slope = -g
         before = np.maximum(state[0], _as(w, RPROP_LEAST_STEP))
@@ -228,7 +228,7 @@ class Quickprop(Optimiser):
     def _shrink(self) -> float:
         return self.mu / (1 + self.mu)
 
-    def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
+    def step(self, w: Array, g: Array, state: Array, now: StepInfo) -> None:
         """Jump to the vertex of the parabola through both slopes, within mu steps."""
         rate, mu = _as(w, now.rate / now.samples), _as(w, self.mu)
         shrink = _as(w, self._shrink)
@@ -259,7 +259,7 @@ class Sarprop(Optimiser):
     name = "sarprop"
     slots = 2  # step, previous slope
     reads_error = True
-    by_place = True
+    uses_offset = True
     increase_factor: float = 1.2
     decrease_factor: float = 0.5
     delta_max: float = 50.0
@@ -268,7 +268,7 @@ class Sarprop(Optimiser):
     step_error_shift: float = 1.385
     temperature: float = 0.015
 
-    def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
+    def step(self, w: Array, g: Array, state: Array, now: StepInfo) -> None:
         """As RPROP, with weight decay and noise that cool from step to step."""
         heat = -self.temperature * now.count
         slope = g - w * _as(w, 2 ** (heat + self.weight_decay_shift))
@@ -302,7 +302,7 @@ class SGD(Optimiser):
     weight_decay: float = 0.0
     nesterov: bool = False
 
-    def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
+    def step(self, w: Array, g: Array, state: Array, now: StepInfo) -> None:
         """``v = momentum v + g``; ``w -= rate v``."""
         momentum = _as(w, self.momentum)
         mean = g / _as(w, now.samples) + _as(w, self.weight_decay) * w
@@ -336,7 +336,7 @@ class Adam(Optimiser):
         }
         return {**super().constants, **logs, "DECOUPLED": self.decoupled}
 
-    def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
+    def step(self, w: Array, g: Array, state: Array, now: StepInfo) -> None:
         """``w -= rate m / (sqrt(v) + eps)`` with corrected moments m and v."""
         beta1, beta2 = _as(w, self.beta1), _as(w, self.beta2)
         decay = _as(w, self.weight_decay)
@@ -375,7 +375,7 @@ class RMSprop(Optimiser):
     momentum: float = 0.0
     centered: bool = False
 
-    def step(self, w: Array, g: Array, state: Array, now: Moment) -> None:
+    def step(self, w: Array, g: Array, state: Array, now: StepInfo) -> None:
         """``v = momentum v + g / (sqrt(mean square) + eps)``; ``w -= rate v``."""
         alpha = _as(w, self.alpha)
         mean = g / _as(w, now.samples) + _as(w, self.weight_decay) * w

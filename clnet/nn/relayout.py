@@ -21,39 +21,39 @@ class Relayout:
 
     Attributes
     ----------
-    there, here : ndarray of int64, shape [live]
+    source, target : ndarray of int64, shape [live]
         Offset of each live element in the one buffer, and in the other.
     size : int
         Elements of the second buffer.
     """
 
-    there: NDArray[np.int64]
-    here: NDArray[np.int64]
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
     size: int
 
     @classmethod
-    def between(cls, there: Model, here: Model) -> Relayout:
+    def between(cls, source: Model, target: Model) -> Relayout:
         """Return the relayout between two networks of the same connections."""
-        return cls(_offsets(there), _offsets(here), here.layout.size)
+        return cls(_offsets(source), _offsets(target), target.layout.size)
 
-    def moved(self, values: Array) -> Array:
-        """Return values [..., size there] as [..., size]: padding is zero."""
+    def forward(self, values: Array) -> Array:
+        """Return source values [..., size] as target values, with zero padding."""
         found = np.zeros((*values.shape[:-1], self.size), values.dtype)
-        found[..., self.here] = values[..., self.there]
+        found[..., self.target] = values[..., self.source]
         return found
 
-    def moved_back(self, values: Array, padding: Array) -> Array:
-        """Return values [..., size] as [..., size there].
+    def backward(self, values: Array, padding: Array) -> Array:
+        """Return values [..., size of target] as [..., size of source].
 
         Parameters
         ----------
-        values : ndarray, shape [..., size]
+        values : ndarray, shape [..., size of target]
             Values of the second layout.
-        padding : ndarray, shape [..., size there]
+        padding : ndarray, shape [..., size of source]
             Source of the padding.
         """
         found = padding.copy()
-        found[..., self.there] = values[..., self.here]
+        found[..., self.source] = values[..., self.target]
         return found
 
 

@@ -147,7 +147,7 @@ def schedule(chosen: str | Schedule | None, last: int) -> Schedule:
     return checked
 
 
-def foreseen(chosen: str | Schedule | None) -> bool:
+def predictable(chosen: str | Schedule | None) -> bool:
     """Return whether a schedule's factors depend on the epoch's number alone.
 
     A function of the caller's may read state that a callback changes.

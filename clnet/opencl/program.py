@@ -19,7 +19,7 @@ from clnet.errors import BuildError
 from clnet.nn.activations import LEAK
 from clnet.opencl.device import Device
 
-WARP_UNITS, GROUP_UNITS = 80, 90
+WARP_MMA, WARP_GROUP_MMA = 80, 90
 """Matrix units of a warp and of a warp group, by the generation of PTX of each."""
 _SM_90A = "//sm_90a "  # prefix of instructions hidden from the compiler as comments
 _INCLUDE = re.compile(r'^#include "([\w./]+)"[^\n]*$', re.MULTILINE)
@@ -91,9 +91,9 @@ def inline_ptx(device: Device) -> int:
 def matrix_units(device: Device) -> tuple[int, ...]:
     """Return the kinds of matrix units that kernels can use, the oldest first."""
     generation = inline_ptx(device)
-    if generation == GROUP_UNITS:  # no later generation has them
-        return WARP_UNITS, GROUP_UNITS
-    return (WARP_UNITS,) if generation >= WARP_UNITS else ()
+    if generation == WARP_GROUP_MMA:  # no later generation has them
+        return WARP_MMA, WARP_GROUP_MMA
+    return (WARP_MMA,) if generation >= WARP_MMA else ()
 
 
 def build(context: Any, device: Device, text: str, source: str) -> Any:
@@ -112,7 +112,7 @@ def build(context: Any, device: Device, text: str, source: str) -> Any:
             # Users need no remarks of compilers on successful builds.
             warnings.simplefilter("ignore", cl.CompilerWarning)
             program = cl.Program(context, text).build(options, devices=devices)
-            if _SM_90A in text and GROUP_UNITS in matrix_units(device):
+            if _SM_90A in text and WARP_GROUP_MMA in matrix_units(device):
                 built = dict(zip(program.devices, program.binaries, strict=True))
                 binary = retargeted(built[device.handle])
                 program = cl.Program(context, devices, [binary]).build(options)

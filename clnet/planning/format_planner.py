@@ -21,7 +21,7 @@ from clnet.nn.layers import Layer, Sparse
 from clnet.nn.matrix import Matrix
 from clnet.nn.model import Model
 from clnet.nn.relayout import Relayout
-from clnet.nn.storage.formats import AUTO, USUAL, foreseen
+from clnet.nn.storage.formats import AUTO, DEFAULT_FORMAT, predicted_nbytes
 from clnet.nn.storage.pattern import Pattern
 from clnet.nn.storage.sparse import SparseStorage
 from clnet.opencl.device import Device
@@ -91,7 +91,7 @@ class NetworkView(Model):
         """The network's parameters in the view's layout, read-only."""
         if self._copied_version != self.version:
             version = self.version
-            parameters = self.relayout.moved(self._network.parameters)
+            parameters = self.relayout.forward(self._network.parameters)
             parameters.flags.writeable = False
             self._parameters, self._copied_version = parameters, version
         return self._parameters
@@ -144,9 +144,9 @@ def best_format(
         return best  # no time is remembered, and none may be measured
     least = cover.seconds
     if least < SHORT_CALL and best.tune is not True:
-        untried += [(name, f"{USUAL} is fast enough") for name in formats]
+        untried += [(name, f"{DEFAULT_FORMAT} is fast enough") for name in formats]
         formats = []
-    times, faults = [(USUAL, least)], []
+    times, faults = [(DEFAULT_FORMAT, least)], []
     for name in formats:
         try:
             candidate = planner(NetworkView(network, name))
@@ -181,7 +181,7 @@ def _alternatives(
         for layer, matrix in zip(network.layers, network.matrices, strict=True)
         if is_auto(layer)
     ]
-    if {matrix.format for matrix in matrices} != {USUAL}:
+    if {matrix.format for matrix in matrices} != {DEFAULT_FORMAT}:
         return [], []  # no such layer, or a memory limit has decided
     item_size = np.dtype(network.dtype).itemsize
     own = sum(matrix.nbytes(item_size) for matrix in matrices)
@@ -191,7 +191,7 @@ def _alternatives(
         if isinstance(part.storage, SparseStorage)
     ]
     needed = {
-        name: sum(foreseen(pattern, name, item_size) for pattern in patterns)
+        name: sum(predicted_nbytes(pattern, name, item_size) for pattern in patterns)
         for name in ALTERNATIVES["cpu" if device.type == "cpu" else "gpu"]
     }
     smallest = min(own, *needed.values())

@@ -118,7 +118,7 @@ def plan_training(
         return _TrainingPlanner(stored, device, batch, tune, chosen, other, search)
 
     last = program.ops[-1]
-    if lowered is None or (isinstance(last, Update) and last.optimiser.by_place):
+    if lowered is None or (isinstance(last, Update) and last.optimiser.uses_offset):
         return planner(network).training_plan()
     return best_format(network, device, planner).training_plan()
 

@@ -30,7 +30,7 @@ from clnet.opencl.session import Session
 from clnet.runtime.binding import Binding, Step
 from clnet.runtime.train_state import TrainState
 from clnet.variants.base import span_flops
-from clnet.variants.packing import together
+from clnet.variants.packing import merge_packings
 
 Array = NDArray[Any]
 
@@ -91,7 +91,7 @@ class Replay(Binding):
         first: list[Launch] = []
         for number, step in enumerate(steps):
             assert step.device is not None
-            launches = together(
+            launches = merge_packings(
                 step.variant.launches(step.span, step.config, step.device)
             )
             first = first or launches

@@ -124,10 +124,10 @@ class TrainState:
 
     def _to_device_layout(self, values: Array) -> Array:
         """Return values [..., size] in the device's layout."""
-        return values if self._relayout is None else self._relayout.moved(values)
+        return values if self._relayout is None else self._relayout.forward(values)
 
     def _to_host_layout(self, values: Array, number: int) -> Array:
         """Return values in the host's layout; 0: parameters, 1: state."""
         if self._relayout is None:
             return values
-        return self._relayout.moved_back(values, self._initial[number])
+        return self._relayout.backward(values, self._initial[number])

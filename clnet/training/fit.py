@@ -94,7 +94,7 @@ class Training:
         self._segments = [_Segment(state.epoch, [])] * 2
         # Epochs since a callback last read or replaced the parameters.
         self._unobserved = 0 if setup.callbacks else MAX_EPOCHS
-        self._speculates = setup.foreseen and len(setup.devices) == 1
+        self._speculates = setup.predictable and len(setup.devices) == 1
         self._samples = n = len(data)
         self._steps = -(-n // batch)
 

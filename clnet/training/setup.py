@@ -23,7 +23,7 @@ from clnet.nn.optimisers import (
 )
 from clnet.nn.regularisation import Regularisation
 from clnet.nn.scaling import Scaling
-from clnet.nn.schedules import Schedule, foreseen
+from clnet.nn.schedules import Schedule, predictable
 from clnet.nn.schedules import schedule as find_schedule
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import Devices, device_list
@@ -56,7 +56,7 @@ class TrainingSetup:
         Penalties and clipping, applied to the gradients before the rule.
     rates : callable
         Factor of the learning rate for an epoch, counted from 0.
-    foreseen : bool
+    predictable : bool
         Whether the factor depends on the epoch's number alone.
     epochs : int
         Epochs at most.
@@ -82,7 +82,7 @@ class TrainingSetup:
     loss: LossFunction
     regularisation: Regularisation
     rates: Schedule
-    foreseen: bool
+    predictable: bool
     epochs: int
     reached: Callable[[Epoch], str | None]
     callbacks: list[Callback]
@@ -148,7 +148,7 @@ def training_setup(
         raise InputError(f"{rule.name} has no learning rate: leave out the schedule")
     return TrainingSetup(
         data, other, batch, bool(shuffle) and batch < len(data), rule, row,
-        regularisation, rates, foreseen(schedule), epochs, reached, checked, start,
+        regularisation, rates, predictable(schedule), epochs, reached, checked, start,
         chosen, precision, _fann_parameters(network, rule, row, stop),
     )
 

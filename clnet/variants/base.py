@@ -118,7 +118,7 @@ def span_flops(span: Span) -> int:
     return flops
 
 
-def gpu_shape(device: Device) -> float:
+def gpu_kernel_efficiency(device: Device) -> float:
     """Return the attainable efficiency of a kernel written for GPUs.
 
     Measured on PoCL: one work-item per output is 15 to 50 times slower than explicit
@@ -193,15 +193,15 @@ def only_op(span: Span, kind: type[OneOp]) -> OneOp:
 
 
 def refuse_unless_dense_layers(
-    span: Span, device: Device, *, keeps_sums: bool = False
+    span: Span, device: Device, *, stores_z: bool = False
 ) -> str | None:
     """Return why the span is not a chain of dense layers with uniform activations.
 
-    With `keeps_sums`, the pre-activations of its layers may be read later.
+    With `stores_z`, the pre-activations of its layers may be read later.
     """
     if span.chain is None:
         return NO_WHOLE_LAYERS
-    if span.layers is None and not keeps_sums:
+    if span.layers is None and not stores_z:
         return MORE_OUTPUTS
     for layer in span.chain:
         if not isinstance(layer.apply.storage, RowStorage):

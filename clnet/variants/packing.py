@@ -8,14 +8,14 @@ from types import MappingProxyType
 
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import Argument, Launch, When
-from clnet.opencl.program import GROUP_UNITS, WARP_UNITS
+from clnet.opencl.program import WARP_GROUP_MMA, WARP_MMA
 
 TILES = "tensor_core/pack_tiles.cl"
 WARP = 32  # work-items
 BLOCK = 16  # rows, and terms, of a block
 BLOCK_BYTES = 2 * BLOCK * BLOCK  # of one split
 ROW_MULTIPLE = 128  # rows of most packed matrices are padded to it
-TERM_MULTIPLE: Mapping[int, int] = MappingProxyType({WARP_UNITS: 32, GROUP_UNITS: 64})
+TERM_MULTIPLE: Mapping[int, int] = MappingProxyType({WARP_MMA: 32, WARP_GROUP_MMA: 64})
 """Terms are padded to it, for each kind of units."""
 VECTOR_BYTES = 16  # the unit of offsets in packed buffers: 4 words
 PACKERS = 1024  # work-items that pack a block of rows, at most
@@ -45,7 +45,7 @@ class Packing:
     terms: int
     splits: int
     row_multiple: int = ROW_MULTIPLE
-    term_multiple: int = TERM_MULTIPLE[WARP_UNITS]
+    term_multiple: int = TERM_MULTIPLE[WARP_MMA]
     panel: int = 0
 
     @property
@@ -128,7 +128,7 @@ class Packing:
         )
 
 
-def together(launches: Iterable[Launch]) -> list[Launch]:
+def merge_packings(launches: Iterable[Launch]) -> list[Launch]:
     """Return a training step's launches, with consecutive packings merged in pairs.
 
     Both are of panels, in groups of one size, and the second stores no totals.

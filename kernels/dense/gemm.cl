@@ -2,20 +2,20 @@
 // a is x [samples, inputs], b is A [neurons, inputs].
 //
 // HAS_BIAS    1 or 0
-// KEEPS_SUMS  1: the pre-activations A x are stored too, without the bias; 0: not
+// STORES_Z  1: the pre-activations A x are stored too, without the bias; 0: not
 // X_PADDED    as in vectors.h
 // Y_PADDED    the same of y
 // REAL, ACTIVATION, STEEPNESS, LIMIT  as in activations.h
 // TILE_M, TILE_N, TILE_K, ITEM_M, ITEM_N, TEAMS, LANES, DEPTH, UNROLL  as in gemm.h
 #define WIDTH 1
 #include "include/activations.h"
-#if !defined(ACTIVATION) || !defined(HAS_BIAS) || !defined(KEEPS_SUMS) \
+#if !defined(ACTIVATION) || !defined(HAS_BIAS) || !defined(STORES_Z) \
     || !defined(X_PADDED) || !defined(Y_PADDED)
-#error "gemm.cl needs ACTIVATION, HAS_BIAS, KEEPS_SUMS, X_PADDED and Y_PADDED"
+#error "gemm.cl needs ACTIVATION, HAS_BIAS, STORES_Z, X_PADDED and Y_PADDED"
 #endif
-#define A_ALONG 1
+#define A_K_MAJOR 1
 #define A_PADDED X_PADDED
-#define B_ALONG 1
+#define B_K_MAJOR 1
 #define B_PADDED 1
 #include "dense/gemm.h"
 
@@ -23,7 +23,7 @@
 //
 // parameters [..]      A [n_out, stride] at `weights`, bias [n_out] at `bias`
 // x    [batch, ldx]    y [batch, ldy]
-// pre [batch, ldk]     the pre-activations; unused without KEEPS_SUMS
+// pre [batch, ldk]     the pre-activations; unused without STORES_Z
 // index map: work-group (tile of samples, tile of neurons)
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void gemm(__global const REAL *parameters, const int weights, const int stride,
@@ -50,13 +50,13 @@ UNROLLED
         for (int i = 0; i < ITEM_M; ++i) {
             const size_t m = sample + ROW_OF(id, i);
             if (m >= batch) continue;
-            if (KEEPS_SUMS) put_four(pre + m * ldk + n, sums[i][c], n_out - n, 1);
+            if (STORES_Z) store_vector(pre + m * ldk + n, sums[i][c], n_out - n, 1);
             VEC v = sums[i][c] + start;
             v.s0 = activate(v.s0);
             v.s1 = activate(v.s1);
             v.s2 = activate(v.s2);
             v.s3 = activate(v.s3);
-            put_four(y + m * ldy + n, v, n_out - n, Y_PADDED);
+            store_vector(y + m * ldy + n, v, n_out - n, Y_PADDED);
         }
     }
 }

@@ -39,9 +39,9 @@
 //                 TILE_N / ITEM_N and TILE_M / ITEM_M; usually 2 x 8, 4 x 8 or 8 x 4
 // UNROLL          1: loops are unrolled, so that arrays are registers; 0: they are not,
 //                 on CPUs, where unrolling gains nothing and takes long to build
-// A_ALONG         1: a(m, k) is a[m * lda + k], and is transposed; 0: a[k * lda + m]
+// A_K_MAJOR         1: a(m, k) is a[m * lda + k], and is transposed; 0: a[k * lda + m]
 // A_PADDED        1: its rows are aligned to vectors of 4 and padded with zeros
-// B_ALONG, B_PADDED  the same of b
+// B_K_MAJOR, B_PADDED  the same of b
 // X_PADDED        as in vectors.h: 0 if an operand is not padded
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(TILE_K) || !defined(ITEM_M) \
     || !defined(ITEM_N) || !defined(TEAMS) || !defined(LANES) || !defined(DEPTH) \
@@ -49,8 +49,8 @@
 #error "gemm.h needs TILE_M, TILE_N, TILE_K, ITEM_M, ITEM_N, TEAMS, LANES, DEPTH and \
 UNROLL"
 #endif
-#if !defined(A_ALONG) || !defined(A_PADDED) || !defined(B_ALONG) || !defined(B_PADDED)
-#error "gemm.h needs A_ALONG, A_PADDED, B_ALONG and B_PADDED"
+#if !defined(A_K_MAJOR) || !defined(A_PADDED) || !defined(B_K_MAJOR) || !defined(B_PADDED)
+#error "gemm.h needs A_K_MAJOR, A_PADDED, B_K_MAJOR and B_PADDED"
 #endif
 #define X_SPACE __global
 #include "include/vectors.h"
@@ -193,21 +193,21 @@ UNROLLED
     for (int i = 0; i < ITEM_M; ++i)
 UNROLLED
         for (int c = 0; c < CHUNKS_N; ++c) sums[i][c] = (VEC)(0);
-    load_step(a_loaded, a, lda, rows, terms, TILE_M, A_ALONG, A_PADDED);
-    load_step(b_loaded, b, ldb, columns, terms, TILE_N, B_ALONG, B_PADDED);
+    load_step(a_loaded, a, lda, rows, terms, TILE_M, A_K_MAJOR, A_PADDED);
+    load_step(b_loaded, b, ldb, columns, terms, TILE_N, B_K_MAJOR, B_PADDED);
     int buffer = 0;
     for (int left = terms; left > 0; left -= TILE_K) {
         __local REAL *a_tile = shared + buffer;
         __local REAL *b_tile = a_tile + TILE_K * PITCH(TILE_M);
-        store_step(a_tile, a_loaded, TILE_M, A_ALONG);
-        store_step(b_tile, b_loaded, TILE_N, B_ALONG);
+        store_step(a_tile, a_loaded, TILE_M, A_K_MAJOR);
+        store_step(b_tile, b_loaded, TILE_N, B_K_MAJOR);
 UNROLLED
         for (int h = 0; h < LOADS(TILE_M); ++h) a_sum += a_loaded[h];
         barrier(CLK_LOCAL_MEM_FENCE);  // also: the other buffer is no longer read
-        a += A_ALONG ? TILE_K : TILE_K * (size_t)lda;
-        b += B_ALONG ? TILE_K : TILE_K * (size_t)ldb;
-        load_step(a_loaded, a, lda, rows, left - TILE_K, TILE_M, A_ALONG, A_PADDED);
-        load_step(b_loaded, b, ldb, columns, left - TILE_K, TILE_N, B_ALONG, B_PADDED);
+        a += A_K_MAJOR ? TILE_K : TILE_K * (size_t)lda;
+        b += B_K_MAJOR ? TILE_K : TILE_K * (size_t)ldb;
+        load_step(a_loaded, a, lda, rows, left - TILE_K, TILE_M, A_K_MAJOR, A_PADDED);
+        load_step(b_loaded, b, ldb, columns, left - TILE_K, TILE_N, B_K_MAJOR, B_PADDED);
         multiply_step(sums, a_tile, b_tile);
         buffer = BUFFER - buffer;
     }
@@ -218,7 +218,7 @@ UNROLLED
 }
 
 // to[0] … = the first min(left, 4) values of v
-inline void put_four(__global REAL *to, const VEC v, const int left, const int padded)
+inline void store_vector(__global REAL *to, const VEC v, const int left, const int padded)
 {
     if (padded && left >= 4) {
         *(__global VEC *)to = v;

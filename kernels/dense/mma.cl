@@ -7,7 +7,7 @@
 // SPLIT_K   1: `mma` finishes the layer; else it writes the partial sums of its split
 // PACKS     1: y is written packed, as the next layer's x: |y| <= 1
 // Y_PADDED  1: rows of y start on a vector of 4
-// HAS_BIAS, KEEPS_SUMS  as in gemm.cl
+// HAS_BIAS, STORES_Z  as in gemm.cl
 // REAL (float), ACTIVATION, STEEPNESS, LIMIT  as in activations.h
 // TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, PRODUCER, SWIZZLE, SPLITS, PTX
 //           as in mma.h or wgmma.h
@@ -20,8 +20,8 @@
 #endif
 #include "tensor_core/fast_math.h"
 #if !defined(UNITS) || !defined(SPLIT_K) || !defined(PACKS) || !defined(ACTIVATION) \
-    || !defined(HAS_BIAS) || !defined(KEEPS_SUMS) || !defined(Y_PADDED)
-#error "mma.cl needs UNITS, SPLIT_K, PACKS, ACTIVATION, HAS_BIAS, KEEPS_SUMS and Y_PADDED"
+    || !defined(HAS_BIAS) || !defined(STORES_Z) || !defined(Y_PADDED)
+#error "mma.cl needs UNITS, SPLIT_K, PACKS, ACTIVATION, HAS_BIAS, STORES_Z and Y_PADDED"
 #endif
 #if PTX >= 80 && SPLITS == 1 && !defined(LIMIT)
 #define ACTIVATE(v) ACTIVATION((v) * (float)(STEEPNESS))  // without a clip, fast
@@ -30,12 +30,12 @@
 #endif
 #define UNIT_SCALES scales_of(as_uint(1.0f))  // of rows bounded by 1
 
-// Store y, and the pre-activations with KEEPS_SUMS, of two neighbouring sums.
+// Store y, and the pre-activations with STORES_Z, of two neighbouring sums.
 inline void epilogue(float2 v, const size_t m, const int n, const float2 bias,
                      __global float *y, const int ldy, __global float *inverse,
                      __global float *pre_activations, const int ldk, const int n_out)
 {
-    if (KEEPS_SUMS) store_pair(pre_activations + m * ldk + n, v, n_out - n, 1);
+    if (STORES_Z) store_pair(pre_activations + m * ldk + n, v, n_out - n, 1);
     v += bias;
     v = (float2)(ACTIVATE(v.s0), ACTIVATE(v.s1));
 #if PACKS
@@ -57,7 +57,7 @@ inline void epilogue(float2 v, const size_t m, const int n, const float2 bias,
 // parameters       bias [n_out] at `bias`
 // y                [batch, ldy]; if SPLIT_K > 1 partial sums [SPLIT_K, batch, ldy]; with
 //                  PACKS packed, ldy blocks of terms, and its inverse scales at `inverse`
-// pre_activations  [batch, ldk]: the sums; unused without KEEPS_SUMS
+// pre_activations  [batch, ldk]: the sums; unused without STORES_Z
 // index map: work-group (tile, split)
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void mma(__global const uint4 *x, __global const float *x_inverse,

@@ -244,9 +244,9 @@ UNROLLED
             float high[4] = {0};                                                      \
             float low[4] = {0};                                                       \
             float *lows = SCALED || !LOW_ACCUMULATORS ? low : LOW_SUMS(i, j);         \
-            multiply_add(high, loaded[d][i][0], fragment, 0);                         \
-            multiply_add(lows, loaded[d][i][0], fragment, 1);                         \
-            multiply_add(lows, loaded[d][i][1], fragment, 0);                         \
+            mma_m16n8k16(high, loaded[d][i][0], fragment, 0);                         \
+            mma_m16n8k16(lows, loaded[d][i][0], fragment, 1);                         \
+            mma_m16n8k16(lows, loaded[d][i][1], fragment, 0);                         \
             UNROLLED                                                                  \
             for (int e = 0; e < 4; ++e) {                                             \
                 const float both = fma(low[e], 1 / LOW_SCALE, high[e]);               \

@@ -1,17 +1,17 @@
 // The derivative of a layer's activation, for single values.
 //
 // GRADIENT    a function of gradients.h, such as grad_tanh
-// READS_SUMS  1: its argument is the pre-activation; 0: the output
+// READS_Z  1: its argument is the pre-activation; 0: the output
 // STEEPNESS, LIMIT  as in activations.h, which is included first
-#if !defined(GRADIENT) || !defined(READS_SUMS)
-#error "activation_gradient.h needs GRADIENT and READS_SUMS"
+#if !defined(GRADIENT) || !defined(READS_Z)
+#error "activation_gradient.h needs GRADIENT and READS_Z"
 #endif
 #include "include/gradients.h"
 
 // f'(v) * STEEPNESS, at the output or at the pre-activation with its bias
-inline REAL slope(REAL at)
+inline REAL activation_gradient(REAL at)
 {
-#if READS_SUMS
+#if READS_Z
     at *= (REAL)STEEPNESS;
 #ifdef LIMIT
     at = clipped(at, -LIMIT, LIMIT);

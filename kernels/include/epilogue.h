@@ -1,11 +1,11 @@
 // Epilogue of CPU kernels: VECTORS vectors of accumulators at once.
 //
 // LANES, VECTORS  as in lanes.h, which comes first
-// ACCUMULATE, KEEPS_SUMS, HAS_ACT, HAS_BIAS  as in sparse.h
+// ACCUMULATE, STORES_Z, HAS_ACT, HAS_BIAS  as in sparse.h
 // ACTIVATION, STEEPNESS, LIMIT               as in activations.h, which comes first
-#if !defined(ACCUMULATE) || !defined(KEEPS_SUMS) || !defined(HAS_ACT)                \
+#if !defined(ACCUMULATE) || !defined(STORES_Z) || !defined(HAS_ACT)                \
     || !defined(HAS_BIAS)
-#error "epilogue.h needs ACCUMULATE, KEEPS_SUMS, HAS_ACT and HAS_BIAS"
+#error "epilogue.h needs ACCUMULATE, STORES_Z, HAS_ACT and HAS_BIAS"
 #endif
 
 #define COUNT (VECTORS * LANES)  // accumulators: of rows, or of samples
@@ -20,7 +20,7 @@ inline void epilogue(REAL *acc, const int live, __global REAL *sums, const int l
 #if ACCUMULATE
     for (int i = 0; i < live; ++i) acc[i] += sums[(size_t)i * lds];
 #endif
-#if KEEPS_SUMS
+#if STORES_Z
     for (int i = 0; i < live; ++i) sums[(size_t)i * lds] = acc[i];
 #endif
 #if HAS_ACT

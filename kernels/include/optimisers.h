@@ -22,14 +22,14 @@ typedef struct {
     int count;           // steps taken before
     uint seed;           // of random numbers
     REAL norm;           // of the mean gradient, with CLIP_NORM
-} Moment;
+} StepInfo;
 
 // error: squared errors of the epoch so far, of `seen` samples with `outputs` each
-inline Moment moment_of(const REAL rate, const int samples, const REAL error,
+inline StepInfo step_info(const REAL rate, const int samples, const REAL error,
                         const int seen, const int outputs, const int count,
                         const uint seed)
 {
-    Moment now;
+    StepInfo now;
     now.rate = rate;
     now.samples = samples;
     now.mse = error / ((REAL)seen * outputs);
@@ -53,7 +53,7 @@ inline Moment moment_of(const REAL rate, const int samples, const REAL error,
 // The new value of parameters w with gradients g. s: their state; element: index of the
 // first in the flat buffer.
 #define RULE                                                                         \
-    inline VAL apply_rule(VAL w, const VAL g, VAL *s, const Moment now,              \
+    inline VAL apply_rule(VAL w, const VAL g, VAL *s, const StepInfo now,              \
                           const uint element)
 
 #ifdef INCREMENTAL
@@ -115,7 +115,7 @@ RULE
 DEFINE_HASH(hash_words, UINTS)
 
 // Random numbers `element` … of a step, in [0, 1).
-inline VAL random_uniform(const Moment now, const uint element)
+inline VAL random_uniform(const StepInfo now, const uint element)
 {
     const uint start = hash_word(hash_word(now.seed) ^ now.count);
     const UINTS words = hash_words(((UINTS)(element) + LANE_INDICES) ^ (UINTS)(start));
@@ -183,7 +183,7 @@ RULE
 #endif
 
 // The new value by the rule, after penalties and clipping.
-inline VAL stepped(const VAL w, const VAL g, VAL *s, const Moment now,
+inline VAL stepped(const VAL w, const VAL g, VAL *s, const StepInfo now,
                    const uint element)
 {
     const VAL total = add_penalties(w, g, now.samples, element);

@@ -33,7 +33,7 @@ inline VEC read(__global const VEC *data, const int count, const int step,
 // data  [count * items]   items: the launch's work-items
 // sums  [items]
 // index map: work-item i reads i, i + items, …
-__kernel void read_beside(__global const VEC *data, const int count,
+__kernel void read_coalesced(__global const VEC *data, const int count,
                           __global VEC *sums)
 {
     const int i = get_global_id(0);

@@ -8,7 +8,7 @@
 // REAL   float or double
 // BLOCK  samples of a partial sum; usually 64
 // DERIVATIVES(X)  act_grad only: the layer's derivatives, X(0, grad_tanh, y) X(1, …, v)
-// READS_SUMS, READS_Y  act_grad only: 1 where some derivative reads the pre-activation,
+// READS_Z, READS_Y  act_grad only: 1 where some derivative reads the pre-activation,
 //        or the output
 // LOSS, LOSS_GRADIENT  loss only: the functions of losses.h; undefined with SOFTMAX
 // SIGMOID, SOFTMAX  loss only: 1 where the loss is fused with that activation
@@ -46,7 +46,7 @@ __kernel void act_grad(__global const REAL *parameters, const int bias,
     if (j >= width) return;
     const REAL s = steepness[j];
     REAL v = 0, y = 0, derivative = 0;
-#if READS_SUMS
+#if READS_Z
     v = sums[sample * lds + j];
     if (bias >= 0) v += parameters[bias + bias_step * j];
     v = clipped(v * s, -limits[j], limits[j]);

@@ -18,7 +18,7 @@
 //             not reach the sum
 // SAMPLES     samples of a work-item  (GROUP above 1)
 // LANES, VECTORS  as in lanes.h       (GROUP 1)
-// ACCUMULATE, KEEPS_SUMS, HAS_ACT, HAS_BIAS  as in sparse.h
+// ACCUMULATE, STORES_Z, HAS_ACT, HAS_BIAS  as in sparse.h
 // ACTIVATION, STEEPNESS, LIMIT               as in activations.h
 #if !defined(GROUP) || !defined(TRANSPOSED) || !defined(HOLES)
 #error "dia.cl needs GROUP, TRANSPOSED and HOLES"

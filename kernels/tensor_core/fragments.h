@@ -15,7 +15,7 @@ typedef __local const half *Fragment;
 
 // mma.m16n8k16: sums [4] += products of 16 rows of a with 8 rows of b, from 8 * side on.
 // Accumulators 0 and 1 are c(g, 2t) and c(g, 2t + 1), 2 and 3 those of row g + 8.
-inline void multiply_add(float *sums, const Fragment a, const Fragment b,
+inline void mma_m16n8k16(float *sums, const Fragment a, const Fragment b,
                          const int side)
 {
 #if PTX >= 80

@@ -89,14 +89,14 @@ UNROLLED
 #if SPLITS == 1
 UNROLLED
                 for (int s = 0; s < SLICE; ++s)
-                    multiply_add(sums[i][j], rows[i][s][0], columns[j / 2][s][0], j % 2);
+                    mma_m16n8k16(sums[i][j], rows[i][s][0], columns[j / 2][s][0], j % 2);
 #else
                 float high[4] = {0, 0, 0, 0}, low[4] = {0, 0, 0, 0};
 UNROLLED
                 for (int s = 0; s < SLICE; ++s) {
-                    multiply_add(high, rows[i][s][0], columns[j / 2][s][0], j % 2);
-                    multiply_add(low, rows[i][s][0], columns[j / 2][s][1], j % 2);
-                    multiply_add(low, rows[i][s][1], columns[j / 2][s][0], j % 2);
+                    mma_m16n8k16(high, rows[i][s][0], columns[j / 2][s][0], j % 2);
+                    mma_m16n8k16(low, rows[i][s][0], columns[j / 2][s][1], j % 2);
+                    mma_m16n8k16(low, rows[i][s][1], columns[j / 2][s][0], j % 2);
                 }
 UNROLLED
                 for (int e = 0; e < 4; ++e)

@@ -125,10 +125,10 @@ UNROLLED
         for (int m = 0; m < ROWS_M; ++m)
 UNROLLED
             for (int side = 0; side < 2; ++side) {
-                multiply_add(sums[m][side], ROWS(m, k, 0), columns[0], side);
+                mma_m16n8k16(sums[m][side], ROWS(m, k, 0), columns[0], side);
 #if SPLITS == 2
-                multiply_add(low[m][side], ROWS(m, k, 0), columns[1], side);
-                multiply_add(low[m][side], ROWS(m, k, 1), columns[0], side);
+                mma_m16n8k16(low[m][side], ROWS(m, k, 0), columns[1], side);
+                mma_m16n8k16(low[m][side], ROWS(m, k, 1), columns[0], side);
 #endif
             }
     }

@@ -65,8 +65,8 @@ inline void finish_step(const Net *net, const UpdateArguments *update, const int
         add_to_total(update->totals, k, sum, fresh);
     }
 #if UPDATE
-    Moment now =
-        moment_of(update->rate, samples, update->totals[1] + update->totals[4], seen,
+    StepInfo now =
+        step_info(update->rate, samples, update->totals[1] + update->totals[4], seen,
                   update->outputs, count, update->seed);
 #endif
 #if BACKWARD && (!UPDATE || defined(CLIP_NORM))

@@ -88,7 +88,7 @@ UNROLLED
         if (less == 0) {
 UNROLLED
             for (int j = 0; j < 2 * TERM_BLOCKS; ++j)
-                multiply_add(sums[j], row[0], columns[j / 2][0], j % 2);
+                mma_m16n8k16(sums[j], row[0], columns[j / 2][0], j % 2);
             continue;
         }
 #endif
@@ -96,10 +96,10 @@ UNROLLED
 UNROLLED
         for (int j = 0; j < 2 * TERM_BLOCKS; ++j) {
             float high[4] = {0, 0, 0, 0}, low[4] = {0, 0, 0, 0};
-            multiply_add(high, row[0], columns[j / 2][0], j % 2);
+            mma_m16n8k16(high, row[0], columns[j / 2][0], j % 2);
 #if SPLITS == 2
-            multiply_add(low, row[0], columns[j / 2][1], j % 2);
-            multiply_add(low, row[1], columns[j / 2][0], j % 2);
+            mma_m16n8k16(low, row[0], columns[j / 2][1], j % 2);
+            mma_m16n8k16(low, row[1], columns[j / 2][0], j % 2);
 #endif
 UNROLLED
             for (int e = 0; e < 4; ++e)

@@ -116,12 +116,12 @@ UNROLLED
 UNROLLED
             for (int j = 0; j < 2 * SQUARE; ++j) {
 #if SPLITS == 1
-                multiply_add(sums[i][j], A(i, 0), B(j / 2, 0), j % 2);
+                mma_m16n8k16(sums[i][j], A(i, 0), B(j / 2, 0), j % 2);
 #else
                 float high[4] = {0, 0, 0, 0}, low[4] = {0, 0, 0, 0};
-                multiply_add(high, A(i, 0), B(j / 2, 0), j % 2);
-                multiply_add(low, A(i, 0), B(j / 2, 1), j % 2);
-                multiply_add(low, A(i, 1), B(j / 2, 0), j % 2);
+                mma_m16n8k16(high, A(i, 0), B(j / 2, 0), j % 2);
+                mma_m16n8k16(low, A(i, 0), B(j / 2, 1), j % 2);
+                mma_m16n8k16(low, A(i, 1), B(j / 2, 0), j % 2);
 UNROLLED
                 for (int e = 0; e < 4; ++e)
                     sums[i][j][e] += fma(low[e], 1 / LOW_SCALE, high[e]);

@@ -47,7 +47,7 @@ void reduce(__global const float *partial_gradients, __global const float *group
     }
 #if UPDATE
     if (!live[element]) return;
-    const Moment moment = moment_of(rate, samples, 0.0f, seen, outputs, count, seed);
+    const StepInfo moment = step_info(rate, samples, 0.0f, seen, outputs, count, seed);
     float slots[SLOTS + 1];  // no array is empty
     for (int k = 0; k < SLOTS; ++k) slots[k] = state[(size_t)k * SIZE + element];
     parameters[element] = stepped(parameters[element], sum, slots, moment, element);

@@ -7,7 +7,7 @@
 // X_PADDED  as in vectors.h; apply_t: 1
 // GRADIENT  apply_t only: the epilogue multiplies by this derivative of the layer
 //           below, such as grad_tanh of gradients.h; undefined: no epilogue
-// READS_SUMS, STEEPNESS, LIMIT  with GRADIENT: as in activation_gradient.h
+// READS_Z, STEEPNESS, LIMIT  with GRADIENT: as in activation_gradient.h
 // REAL      float or double
 // TILE_M, TILE_N, TILE_K, ITEM_M, ITEM_N, TEAMS, LANES, DEPTH, UNROLL  as in gemm.h
 #define WIDTH 1
@@ -15,9 +15,9 @@
 #if !defined(OUTER) || !defined(HAS_BIAS) || !defined(X_PADDED)
 #error "gemm_backward.cl needs OUTER, HAS_BIAS and X_PADDED"
 #endif
-#define A_ALONG (1 - OUTER)
+#define A_K_MAJOR (1 - OUTER)
 #define A_PADDED 1
-#define B_ALONG 0
+#define B_K_MAJOR 0
 #define B_PADDED X_PADDED
 #include "dense/gemm.h"
 
@@ -54,7 +54,7 @@ void outer(__global REAL *target, const int pitch, const int weights, const int 
     if (column == 0 && id < TILE_M / 4 && r < n_out) {
         VEC total = (VEC)(0);
         for (int i = id; i < ITEMS; i += TILE_M / 4) total += bias_partials[i];
-        put_four(target + bias + r, total, n_out - r, 1);
+        store_vector(target + bias + r, total, n_out - r, 1);
     }
 #endif
     if (TEAM_OF(id) > 0) return;
@@ -66,7 +66,7 @@ UNROLLED
         for (int i = 0; i < ITEM_M; ++i) {
             const int m = row + ROW_OF(id, i);
             if (m >= n_out) continue;
-            put_four(target + weights + (size_t)m * stride + n, sums[i][c], n_in - n,
+            store_vector(target + weights + (size_t)m * stride + n, sums[i][c], n_in - n,
                      1);
         }
     }
@@ -89,7 +89,7 @@ __kernel void add_splits(__global REAL *gradients, const int weights, const int 
         sum += *(__global const VEC *)(partial + (size_t)p * pitch + i);
     const int j = i - size;
     __global REAL *to = j < 0 ? gradients + weights + i : gradients + bias + j;
-    put_four(to, sum, j < 0 ? 4 : n_out - j, 1);
+    store_vector(to, sum, j < 0 ? 4 : n_out - j, 1);
 }
 
 #else
@@ -98,7 +98,7 @@ __kernel void add_splits(__global REAL *gradients, const int weights, const int 
 #endif
 
 // dx[b, i] = sum over o of ds[b, o] A[o, i]; with GRADIENT times
-// slope(saved[b, i] + bias[i])
+// activation_gradient(saved[b, i] + bias[i])
 //
 // parameters [..]          A [n_out, stride] at `weights`
 // ds [batch, ldds]         dx [batch, lddx], rows padded to whole vectors of 4
@@ -130,9 +130,9 @@ UNROLLED
 #ifdef GRADIENT
             VEC at = *(__global const VEC *)(saved + m * ld_saved + n);
             if (HAS_BIAS) at += *(__global const VEC *)(parameters + bias + n);
-            v *= (VEC)(slope(at.s0), slope(at.s1), slope(at.s2), slope(at.s3));
+            v *= (VEC)(activation_gradient(at.s0), activation_gradient(at.s1), activation_gradient(at.s2), activation_gradient(at.s3));
 #endif
-            put_four(dx + m * lddx + n, v, n_in - n, 1);
+            store_vector(dx + m * lddx + n, v, n_in - n, 1);
         }
     }
 }

@@ -76,7 +76,7 @@ inline Element load_element(__global const float *parameters,
 // Update element i by its gradient g.
 inline void update_element(Element element, __global float *parameters,
                            __global float *state, const int i, const float g,
-                           const Moment now)
+                           const StepInfo now)
 {
     if (!element.live) return;
     parameters[i] = stepped(element.value, g, element.slots, now, i);
@@ -84,7 +84,7 @@ inline void update_element(Element element, __global float *parameters,
     for (int k = 0; k < SLOTS; ++k) state[(size_t)k * SIZE + i] = element.slots[k];
 }
 #else
-typedef int Moment;  // there are no updates
+typedef int StepInfo;  // there are no updates
 #endif
 
 // neurons                  the table
@@ -154,7 +154,7 @@ inline void combine_groups(__global const float *gradients, const int groups,
                            __global float *parameters, __global float *state,
                            __global float *total, __global float *totals,
                            __global const uchar *live, const int fresh,
-                           const Moment now, __local float *sums)
+                           const StepInfo now, __local float *sums)
 {
     const int id = get_local_id(0), width = GROUP / REDUCERS;
     // Records are behind the gradients.
@@ -206,9 +206,9 @@ combine(__global const float *gradients, const int groups,
 {
     __local float sums[GROUP];
 #if UPDATE
-    const Moment now = moment_of(rate, samples, 0.0f, seen, outputs, count, seed);
+    const StepInfo now = step_info(rate, samples, 0.0f, seen, outputs, count, seed);
 #else
-    const Moment now = 0;
+    const StepInfo now = 0;
 #endif
     combine_groups(gradients, groups, parameters, state, total, totals, live, fresh,
                    now, sums);
@@ -305,8 +305,8 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
 #if GRID
         target += GRID;
         if (!grid_barrier(arrivals, target, timeout, &timed_out)) break;
-        const Moment now =
-            moment_of(rate, size, 0.0f, seen, outputs, count + step, seed);
+        const StepInfo now =
+            step_info(rate, size, 0.0f, seen, outputs, count + step, seed);
         combine_groups(gradients, min(groups, (size + TILE - 1) / TILE), parameters,
                        state, total, totals, live, reset, now, sums);
         target += GRID;
@@ -319,7 +319,7 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
         }
         barrier(CLK_GLOBAL_MEM_FENCE);
 #if UPDATE
-        const Moment now = moment_of(rate, size, totals[1] + totals[4],
+        const StepInfo now = step_info(rate, size, totals[1] + totals[4],
                                      seen - min(batch, samples) + begin + size, outputs,
                                      count + step, seed);
         for (int i = get_local_id(0); i < SIZE; i += GROUP)

@@ -5,7 +5,7 @@
 // OUTER     1: the kernel outer; 0: the kernel apply_t
 // HAS_BIAS  apply_t: 1 if the layer below has biases and its pre-activations are read
 // GRADIENT  apply_t: the activation derivative of the layer below, if the epilogue
-//           multiplies by it; READS_SUMS, STEEPNESS, LIMIT with it, as in
+//           multiplies by it; READS_Z, STEEPNESS, LIMIT with it, as in
 //           activation_gradient.h
 // REAL      float
 // TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, PRODUCER, SWIZZLE, SPLITS, PTX
@@ -74,7 +74,7 @@ UNROLLED
 #define COLUMNS_IN_FLIGHT (BLOCKS_N % 2 ? 2 : 4)  // of saved values
 
 // dx[b, i] = sum over o of ds[b, o] A[o, i]; with GRADIENT multiplied by
-// slope(saved[b, i] + bias[i])
+// activation_gradient(saved[b, i] + bias[i])
 //
 // a, b       ds packed, A transposed and packed; a_inverse, b_inverse: inverse scales
 // dx         [batch, lddx], rows padded to whole vectors of 4
@@ -122,7 +122,7 @@ UNROLLED
                 if (m >= batch) continue;
                 float2 v = PAIR(i, first + j);
 #ifdef GRADIENT
-                v *= (float2)(slope(saved_pairs[j][i].s0), slope(saved_pairs[j][i].s1));
+                v *= (float2)(activation_gradient(saved_pairs[j][i].s0), activation_gradient(saved_pairs[j][i].s1));
 #endif
                 store_pair(dx + (size_t)m * lddx + n, v, n_in - n, 1);
             }

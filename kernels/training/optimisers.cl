@@ -38,7 +38,7 @@ update(__global VAL *parameters, __global const VAL *gradients,
        __global const REAL *norm, const int size, const int outputs, const REAL rate,
        const int samples, const int seen, const int count, const uint seed)
 {
-    Moment now = moment_of(rate, samples, totals[1] + totals[4], seen, outputs, count,
+    StepInfo now = step_info(rate, samples, totals[1] + totals[4], seen, outputs, count,
                            seed);
     now.norm = norm[0];
     const int vectors = size / WIDTH;

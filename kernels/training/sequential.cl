@@ -201,7 +201,7 @@ inline void loss(const int width, __global const float *y, __global const float 
 inline void update_row(__global float *parameters, __global float *state,
                        const int size, const int element, const float d,
                        __global const float *x, const int n, const int stride,
-                       const Moment now)
+                       const StepInfo now)
 {
     __global float *w = parameters + element, *s = state + element;
     float8 slots[SLOTS + 1];  // C has no empty arrays
@@ -277,7 +277,7 @@ sequential(__global const Layer *layers, __global const Neuron *neurons,
         for (int k = 0; k < RECORD; ++k)
             add_to_total(totals, k, record[k], fresh && number == 0);
 #if UPDATE
-        const Moment now = moment_of(rate, 1, totals[1] + totals[4], seen + number,
+        const StepInfo now = step_info(rate, 1, totals[1] + totals[4], seen + number,
                                      outputs, count + number, seed);
         for (int l = count_of_layers - 1; l >= 0; --l) {
             __global const Layer *layer = layers + l;

@@ -13,13 +13,13 @@
 // VECTORS    of a work-item; neighbours have neighbouring vectors
 // WINDOW     inputs of a row, at least 1
 // BLOCK      samples of a partial sum; usually 64
-// GRADIENT, READS_SUMS, STEEPNESS, LIMIT, HAS_BIAS, BIAS_STEP  as in wide.cl
+// GRADIENT, READS_Z, STEEPNESS, LIMIT, HAS_BIAS, BIAS_STEP  as in wide.cl
 // STORES_DS  1: ds is stored, for other ops
 // SUMS_BIAS  1: the bias gradient too
 // ALIGNED    1: every sample of every array is aligned to vectors
 #include "include/activations.h"
 #if !defined(TEAM) || !defined(VECTORS) || !defined(WINDOW) || !defined(BLOCK)   \
-    || !defined(GRADIENT) || !defined(READS_SUMS) || !defined(HAS_BIAS)          \
+    || !defined(GRADIENT) || !defined(READS_Z) || !defined(HAS_BIAS)          \
     || !defined(BIAS_STEP) || !defined(STORES_DS) || !defined(SUMS_BIAS)
 #error "stencil_gradients.cl needs the derivative, the bias and the shape of its tiles"
 #endif
@@ -42,7 +42,7 @@
 //
 // parameters, gradients: of one layout
 // dy [batch, lddy], saved [batch, ldsaved], x [batch, ldx], ds [batch, ldds] (anything
-// without STORES_DS); saved: pre-activations with READS_SUMS, else outputs
+// without STORES_DS); saved: pre-activations with READS_Z, else outputs
 // index map: work-item = VECTORS vectors of rows, TEAM vectors apart
 __kernel __attribute__((reqd_work_group_size(TEAM, 1, 1)))
 void stencil_gradients(__global const REAL *parameters, const int bias,
@@ -57,7 +57,7 @@ void stencil_gradients(__global const REAL *parameters, const int bias,
     VAL bias_sum = CONST(0), bias_lost = CONST(0);
     EACH_VECTOR((int)get_group_id(0), TEAM * VECTORS * WIDTH, n_out)
     {
-#if READS_SUMS && HAS_BIAS
+#if READS_Z && HAS_BIAS
         const VAL biases =
             BIAS_STEP ? load(parameters + bias + j, n, true) : CONST(parameters[bias]);
 #endif
@@ -70,7 +70,7 @@ void stencil_gradients(__global const REAL *parameters, const int bias,
             for (int r = 0; r <= WINDOW; ++r) sum[r] = CONST(0);
             for (size_t b = from; b < min(from + BLOCK, batch); ++b) {
                 VAL v = load(saved + b * ldsaved + j, n, ALIGNED);
-#if READS_SUMS
+#if READS_Z
 #if HAS_BIAS
                 v += biases;
 #endif

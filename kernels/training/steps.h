@@ -1,7 +1,7 @@
 // Shared by the kernels that compute whole training steps in a launch.
 //
 // FUNCTIONS(X)  the activations of the network: X(code, act_NAME, grad_NAME, READS);
-//               READS, the argument of the derivative: AT_PRE_ACTIVATION or AT_OUTPUT
+//               READS, the argument of the derivative: AT_PRE_ACTIVATION or AT_Y
 // LOSS, LOSS_GRADIENT  the functions of losses.h; undefined with SOFTMAX
 // SIGMOID, SOFTMAX  1: the loss is fused with that activation
 // MEAN          1: a sample's loss is the mean over its outputs; 0: their sum
@@ -26,7 +26,7 @@
 #error "steps.h needs the macros of its head comment"
 #endif
 
-#define AT_OUTPUT(y, v) (y)
+#define AT_Y(y, v) (y)
 #define AT_PRE_ACTIVATION(y, v) (v)
 
 // A row of the table of layers (LAYER of clnet/variants/training/whole_step.py).

@@ -15,7 +15,7 @@
 // ALIGNED  1: every sample of every array is aligned to vectors
 // of act_grad only:
 // GRADIENT  the activation's derivative (gradients.h)
-// READS_SUMS  1: the derivative is a function of the pre-activation v, else of y
+// READS_Z  1: the derivative is a function of the pre-activation v, else of y
 // STEEPNESS, LIMIT, HAS_BIAS, BIAS_STEP  of v (activations.h; LIMIT is optional)
 // of the loss only:
 // LOSS, LOSS_GRADIENT  the loss and its derivative, as in losses.h; undefined with SOFTMAX
@@ -67,7 +67,7 @@ void sum_parts(__global const REAL *ds, const int ldds, __global REAL *target,
 #include "include/gradients.h"
 // ds[b, j] = dy[b, j] * f'(v) * STEEPNESS
 //
-// saved [batch, ldsaved]: pre-activations with READS_SUMS, else outputs; dy if the
+// saved [batch, ldsaved]: pre-activations with READS_Z, else outputs; dy if the
 // derivative reads neither
 // index map: group b * parts + p
 __kernel __attribute__((reqd_work_group_size(TEAM, 1, 1)))
@@ -83,7 +83,7 @@ void act_grad(__global const REAL *parameters, const int bias, __global const RE
     EACH_VECTOR((int)get_group_id(0) % parts, share, width)
     {
         VAL v = load(saved + j, n, ALIGNED);
-#if READS_SUMS
+#if READS_Z
 #if HAS_BIAS
         v += BIAS_STEP ? load(parameters + bias + j, n, ALIGNED)
                        : CONST(parameters[bias]);

@@ -165,7 +165,7 @@ def test_a_value_read_later_is_an_output():
     first, act, *_ = NETWORK.program.ops
     again = dataclasses.replace(NETWORK.program.ops[5], x=act.y)
     program = dataclasses.replace(NETWORK.program, ops=(first, act, again))
-    assert program.span(0, 1, 1).outputs == (first.sums,)
+    assert program.span(0, 1, 1).outputs == (first.z,)
     assert program.span(0, 2, 1).outputs == (act.y,)
 
 

@@ -29,34 +29,34 @@ def run(op, parameters, **values):
 
 # A = [1 2 3; 4 5 6] in rows of four, after two other values.
 PARAMETERS = [9, 9, 1, 2, 3, 0, 4, 5, 6, 0, 0.5, -1]
-APPLY = Apply(value("x", 3), value("sums", 2), DenseStorage(2, 3), Slot(2, 8))
+APPLY = Apply(value("x", 3), value("z", 2), DenseStorage(2, 3), Slot(2, 8))
 
 
 def test_apply():
     found = run(APPLY, PARAMETERS, x=[[1, 0, -1], [2, 2, 2]])
-    np.testing.assert_array_equal(found["sums"], [[-2, -2], [12, 30]])
+    np.testing.assert_array_equal(found["z"], [[-2, -2], [12, 30]])
 
 
 def test_apply_accumulates():
-    op = Apply(APPLY.x, APPLY.sums, APPLY.storage, APPLY.weights, accumulate=True)
+    op = Apply(APPLY.x, APPLY.z, APPLY.storage, APPLY.weights, accumulate=True)
     before = [[100, 200]]
-    found = run(op, PARAMETERS, x=[[1, 1, 1]], sums=before)
-    np.testing.assert_array_equal(found["sums"], [[106, 215]])
-    assert op.reads == (op.x, op.sums)
+    found = run(op, PARAMETERS, x=[[1, 1, 1]], z=before)
+    np.testing.assert_array_equal(found["z"], [[106, 215]])
+    assert op.reads == (op.x, op.z)
 
 
 def test_bias_and_function():
     op = BiasAct(
-        value("sums", 2), value("y", 2), Slot(10, 2), Nonlinearity(("relu",), (2.0,))
+        value("z", 2), value("y", 2), Slot(10, 2), Nonlinearity(("relu",), (2.0,))
     )
-    found = run(op, PARAMETERS, sums=[[1, 1], [-3, 2]])
+    found = run(op, PARAMETERS, z=[[1, 1], [-3, 2]])
     np.testing.assert_array_equal(found["y"], [[3, 0], [0, 2]])
-    np.testing.assert_array_equal(found["sums"], [[1, 1], [-3, 2]])
+    np.testing.assert_array_equal(found["z"], [[1, 1], [-3, 2]])
 
 
 def test_without_bias():
-    op = BiasAct(value("sums", 2), value("y", 2), None, Nonlinearity(("identity",)))
-    found = run(op, PARAMETERS, sums=[[1, -1]])
+    op = BiasAct(value("z", 2), value("y", 2), None, Nonlinearity(("identity",)))
+    found = run(op, PARAMETERS, z=[[1, -1]])
     np.testing.assert_array_equal(found["y"], [[1, -1]])
 
 
@@ -65,8 +65,8 @@ def test_neurons_that_differ_and_limits():
         ("identity", "threshold", "identity", "relu"), (1.0, -1.0, 3.0, 1.0),
         (10.0, 10.0, 10.0, float("inf")),
     )
-    op = BiasAct(value("sums", 4), value("y", 4), None, function)
-    found = run(op, [], sums=[[11, 2, -5, 99], [1, -2, 1, -1]])
+    op = BiasAct(value("z", 4), value("y", 4), None, function)
+    found = run(op, [], z=[[11, 2, -5, 99], [1, -2, 1, -1]])
     np.testing.assert_array_equal(found["y"], [[10, 0, -10, 99], [1, 1, 3, 0]])
 
 

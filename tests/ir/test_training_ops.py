@@ -143,10 +143,10 @@ def test_derivatives_of_fann(name):
     sums = np.linspace(-6, 6, 41)[:, np.newaxis]
     v = s * (sums + 0.25)
     y = ACTIVATIONS[name].value(v)
-    values = {"dy1": np.full_like(v, 3), "sums1": sums, "y1": y}
+    values = {"dy1": np.full_like(v, 3), "z1": sums, "y1": y}
     reference.run_op(op, values, network.parameters)
     expected = 3 * (FANN_DERIVATIVES[name](v, y, s) + np.zeros_like(v))
-    np.testing.assert_allclose(values["ds1"], expected, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(values["dz1"], expected, rtol=1e-12, atol=1e-13)
 
 
 def test_the_ops_of_a_step():
@@ -173,7 +173,7 @@ def test_the_ops_of_a_step():
 def test_pre_activations_are_written_if_the_derivative_reads_them():
     network = Network(3, [Dense(4, "gelu"), Dense(2)])
     program = lower_training(network, loss_function("mse"), None)
-    assert {v.name for v in program.span(0, 2, 5).outputs} == {"sums1", "y1"}
+    assert {v.name for v in program.span(0, 2, 5).outputs} == {"z1", "y1"}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from clnet import Dense, Network, Sparse, load
 from clnet.errors import DeviceError, InputError
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
-from clnet.nn.storage.formats import FORMATS, foreseen
+from clnet.nn.storage.formats import FORMATS, predicted_nbytes
 from clnet.nn.storage.layout import live_elements
 from clnet.nn.storage.pattern import Pattern
 from clnet.opencl.session import session
@@ -58,7 +58,7 @@ def test_a_view_has_the_parameters_of_its_network(form):
                 np.testing.assert_array_equal(
                     getattr(view, what)(number), getattr(network, what)(number)
                 )
-        padding = np.delete(view.parameters, view.relayout.here)
+        padding = np.delete(view.parameters, view.relayout.target)
         assert not padding.any()
         network.parameters = RNG.uniform(-1, 1, network.parameters.shape)
     with pytest.raises(InputError, match="set those of its network"):
@@ -143,11 +143,11 @@ def test_much_larger_formats_are_not_tried(monkeypatch):
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("shape", [(30, 20), (3, 70_000), (70_000, 3)])
-def test_bytes_are_foreseen_exactly(form, shape):
+def test_predicted_bytes_are_exact(form, shape):
     flat = np.sort(RNG.choice(shape[0] * shape[1], 200, replace=False))
     pattern = Pattern(*shape, *np.divmod(flat, shape[1]))
     size = sum(part.nbytes(8) for part in FORMATS[form](pattern))
-    assert foreseen(pattern, form, 8) == size
+    assert predicted_nbytes(pattern, form, 8) == size
 
 
 def test_memory_limits_stay():

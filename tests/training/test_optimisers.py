@@ -18,11 +18,11 @@ from clnet.nn.optimisers import (
     AdamW,
     Batch,
     Incremental,
-    Moment,
     Quickprop,
     RMSprop,
     Rprop,
     Sarprop,
+    StepInfo,
     fann_optimiser,
     optimiser,
 )
@@ -49,7 +49,8 @@ def run(rule, rate=None):
     state = state.reshape(rule.slots, N)
     found = []
     for count, g in enumerate(gradients()):
-        now = Moment(rule.rate if rate is None else rate, SAMPLES, count, mse(count), 3)
+        now = StepInfo(rule.rate if rate is None else rate, SAMPLES, count,
+                       mse(count), 3)
         rule.step(w, g, state, now)
         found.append(w.copy())
     return np.array(found)
@@ -144,7 +145,7 @@ def test_quickprop():
 
 def test_quickprop_where_fann_divides_by_zero():
     w, state = np.zeros(1), np.array([[0.5], [0.0]])
-    Quickprop(decay=0).step(w, np.zeros(1), state, Moment(0.7, 1, 0, 0.1, 0))
+    Quickprop(decay=0).step(w, np.zeros(1), state, StepInfo(0.7, 1, 0, 0.1, 0))
     assert w == 0
 
 
@@ -219,7 +220,7 @@ def test_rmsprop(centered):
 def test_types_are_kept(row):
     w, g = np.ones(4, np.float32), np.ones(4, np.float32)
     state = np.ones((row.slots, 4), np.float32)
-    row().step(w, g, state, Moment(0.1, 4, 0, 0.1, 0))
+    row().step(w, g, state, StepInfo(0.1, 4, 0, 0.1, 0))
     assert w.dtype == state.dtype == np.float32
     assert np.isfinite(w).all()
     assert len(row().initial) == row.slots

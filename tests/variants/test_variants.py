@@ -31,11 +31,11 @@ from clnet.nn.layers import Local
 from clnet.nn.storage.dense import DenseStorage
 from clnet.opencl.discovery import device
 from clnet.opencl.launch import Scratch
-from clnet.opencl.program import GROUP_UNITS
+from clnet.opencl.program import WARP_GROUP_MMA
 from clnet.opencl.session import session
 from clnet.variants import ALL_VARIANTS
 from clnet.variants.base import Cost
-from clnet.variants.dense.mma import tile_room
+from clnet.variants.dense.mma import tile_memory
 
 # The cases ---------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ SPARSE = {
     "fused_sparse": "csr", "persistent_mixed": "csr",
 }
 # Variants that can store pre-activations too.
-KEEPS_SUMS = ("gemm", "mma", "csr", "sparse_team", "sell", "dia")
+STORES_Z = ("gemm", "mma", "csr", "sparse_team", "sell", "dia")
 
 
 def every_variant():
@@ -250,7 +250,7 @@ def test_refusals(variant):
             single, outputs=(single.ops[0].writes[0], *single.outputs)
         )
         refusal = variant.refuse(needed, cpu)
-        if variant.name in KEEPS_SUMS and len(span.ops) == 2:
+        if variant.name in STORES_Z and len(span.ops) == 2:
             assert refusal is None
         else:
             assert_is_a_sentence(refusal)
@@ -288,7 +288,7 @@ def test_local_memory_is_not_more_than_the_device_has(place):
                     room = H200.local_memory
                     # PTX may use more than OpenCL reports.
                     if variant.name in ("mma", "mma_chain"):
-                        room = tile_room(config.get("units", GROUP_UNITS), H200)
+                        room = tile_memory(config.get("units", WARP_GROUP_MMA), H200)
                     assert size <= room, (variant.name, config)
                     asked.append(size)
     assert max(asked) > 30_000

@@ -35,7 +35,7 @@ FORMATS: dict[str, Callable[[Pattern], Parts]] = {
 """Constructors of a pattern's storages, by the format's name."""
 
 AUTO = "auto"
-USUAL = "csr"
+DEFAULT_FORMAT = "csr"
 """The format of ``"auto"`` where nothing was measured. Above the memory limit it is the
 format of the fewest bytes."""
 
@@ -59,8 +59,8 @@ def parts(
     blocks : sequence of Pattern or None
         The entries of each; None: a block without entries.
     name : str
-        One of `FORMATS`, or ``"auto"``: `USUAL`, or, above the limit, the format of the
-        fewest bytes.
+        One of `FORMATS`, or ``"auto"``: `DEFAULT_FORMAT`, or, above the limit, the
+        format of the fewest bytes.
     item_size : int
         Bytes of a value.
     memory_limit : int or None
@@ -80,7 +80,7 @@ def parts(
     def size(found: tuple[Parts, ...]) -> int:
         return sum(nbytes(storages, item_size) for storages in found)
 
-    chosen = USUAL if name == AUTO else name
+    chosen = DEFAULT_FORMAT if name == AUTO else name
     if memory_limit is None or size(in_format(chosen)) <= memory_limit:
         return in_format(chosen)
     if name == AUTO:
@@ -99,7 +99,7 @@ def nbytes(storages: Iterable[Storage], item_size: int) -> int:
     return sum(storage.nbytes(item_size) for storage in storages)
 
 
-def foreseen(pattern: Pattern, name: str, item_size: int) -> int:
+def predicted_nbytes(pattern: Pattern, name: str, item_size: int) -> int:
     """Return the bytes of a pattern in a format, without making large arrays.
 
     Parameters

@@ -12,7 +12,7 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_shape,
+    gpu_kernel_efficiency,
     item_size,
     refuse_unless_dense_layers,
     span_bytes,
@@ -63,7 +63,7 @@ class Fused:
             launches=1,
             scratch=_scratch(span),
             compute_units=1,
-            efficiency=gpu_shape(device),
+            efficiency=gpu_kernel_efficiency(device),
         )
 
     def launches(

@@ -13,7 +13,7 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_shape,
+    gpu_kernel_efficiency,
     item_size,
     refuse_unless_dense_layers,
     span_bytes,
@@ -98,7 +98,7 @@ class FusedLocal:
             launches=1,
             scratch=0,
             compute_units=min(device.compute_units, tiles),
-            efficiency=gpu_shape(device),
+            efficiency=gpu_kernel_efficiency(device),
         )
 
     def launches(

@@ -13,7 +13,7 @@ from clnet.variants.base import (
     Cost,
     Reach,
     dense_layer,
-    gpu_shape,
+    gpu_kernel_efficiency,
     item_size,
     layer_defines,
     padded,
@@ -153,7 +153,7 @@ class Product:
             launches=launches,
             scratch=scratch,
             compute_units=min(device.compute_units, groups),
-            efficiency=gpu_shape(device),
+            efficiency=gpu_kernel_efficiency(device),
         )
 
     def grid(self, config: Config) -> tuple[int, int]:
@@ -189,7 +189,7 @@ class Gemm:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse also devices that do not fit even the smallest tile."""
-        refusal = refuse_unless_dense_layers(span, device, keeps_sums=True)
+        refusal = refuse_unless_dense_layers(span, device, stores_z=True)
         return refusal or _product(span).refuse(device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
@@ -205,7 +205,7 @@ class Gemm:
     ) -> tuple[Launch, ...]:
         """Return the layer's one launch."""
         layer = dense_layer(span)
-        x, y, sums = layer.apply.x, layer.act.y, layer.apply.sums
+        x, y, sums = layer.apply.x, layer.act.y, layer.apply.z
         keeps = sums in span.outputs
         pre_activations = sums if keeps else y
         down, across = _product(span).grid(config)
@@ -215,7 +215,7 @@ class Gemm:
                 {
                     **layer_defines(span, layer), **tile_defines(config, device),
                     "X_PADDED": padded(x), "Y_PADDED": padded(y),
-                    "KEEPS_SUMS": int(keeps),
+                    "STORES_Z": int(keeps),
                 },
                 (down, across), (items(config), 1),
                 (*weights_and_bias(layer), x, x.stride, y, y.stride, pre_activations,

@@ -13,7 +13,7 @@ from clnet.variants.base import (
     Cost,
     Reach,
     dense_layer,
-    gpu_shape,
+    gpu_kernel_efficiency,
     item_size,
     layer_defines,
     refuse_unless_dense_layers,
@@ -64,7 +64,7 @@ class Local:
             launches=1,
             scratch=0,
             compute_units=min(device.compute_units, blocks * span.batch),
-            efficiency=gpu_shape(device),
+            efficiency=gpu_kernel_efficiency(device),
         )
 
     def launches(

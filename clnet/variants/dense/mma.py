@@ -11,7 +11,7 @@ from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Argument, Launch, Packed, Parameters, Scratch
-from clnet.opencl.program import GROUP_UNITS, WARP_UNITS, matrix_units
+from clnet.opencl.program import WARP_GROUP_MMA, WARP_MMA, matrix_units
 from clnet.variants.base import (
     Config,
     Cost,
@@ -127,7 +127,7 @@ class Product:
 
     def _packing(self, rows: int, config: Config, tile: int, panel: int) -> Packing:
         terms = TERM_MULTIPLE[config["units"]]
-        if config["units"] == WARP_UNITS:
+        if config["units"] == WARP_MMA:
             return Packing(rows, self.k, self.splits, ROW_MULTIPLE, terms)
         return Packing(rows, self.k, self.splits, tile, terms, panel)
 
@@ -144,7 +144,7 @@ class Product:
         m, n, parts = config["tile_m"], config["tile_n"], config["parts"]
         groups = -(-self.tiles(config) * parts // device.compute_units)
         blocks = self.k / parts / BLOCK
-        if config["units"] == WARP_UNITS:
+        if config["units"] == WARP_MMA:
             each = m * n / BLOCK**2 + 2 * (m + n) / BLOCK  # products and copies
             busy = groups * (blocks + PIPELINE_FILL) * each * BLOCK_CLOCKS[self.splits]
         else:
@@ -201,15 +201,15 @@ def local_bytes(config: Config, splits: int) -> int:
     """Return the bytes of local memory of a group."""
     stages, columns = config["stages"], config["tile_n"]
     copied = (config["tile_m"] + columns) * config["step"] * 2 * BLOCK * splits
-    return stages * (copied + 16 * (config["units"] == GROUP_UNITS))
+    return stages * (copied + 16 * (config["units"] == WARP_GROUP_MMA))
 
 
-def tile_room(units: int, device: Device) -> int:
+def tile_memory(units: int, device: Device) -> int:
     """Return the bytes of local memory available to a group, by kind of units.
 
     With warp group units a group may take all of a compute unit's.
     """
-    if units == GROUP_UNITS:
+    if units == WARP_GROUP_MMA:
         return device.unit_local_memory - RESERVED_BYTES
     return device.declared_local_memory
 
@@ -220,7 +220,7 @@ def shapes_of(splits: int, device: Device) -> tuple[Config, ...]:
     return tuple(
         shape for shape in configs
         if shape["units"] in matrix_units(device)
-        and local_bytes(shape, splits) <= tile_room(shape["units"], device)
+        and local_bytes(shape, splits) <= tile_memory(shape["units"], device)
     )
 
 
@@ -290,7 +290,7 @@ def no_room_for_tiles(device: Device) -> str:
     )
 
 
-def refuse_unless_units_meet(span: Span, device: Device) -> str | None:
+def refuse_unless_persistent_mma(span: Span, device: Device) -> str | None:
     """Return why no persistent launch computes dense layers, or None."""
     return (
         refuse_unless_dense_layers(span, device)
@@ -327,7 +327,7 @@ class Mma:
 
         In runs of layers, refuse activations that are not bounded by 1.
         """
-        refusal = refuse_unless_dense_layers(span, device, keeps_sums=True)
+        refusal = refuse_unless_dense_layers(span, device, stores_z=True)
         refusal = refusal or refuse_unless_tiles_fit(span, device)
         if refusal or len(span.chain or ()) == 1:
             return refusal
@@ -363,7 +363,7 @@ class Mma:
         ]
         partial = Scratch("partial", max(p.partial_size(config) for p in products))
         for number, (layer, product) in enumerate(zip(layers, products, strict=True)):
-            y, sums, storage = layer.act.y, layer.apply.sums, layer.apply.storage
+            y, sums, storage = layer.act.y, layer.apply.z, layer.apply.storage
             assert isinstance(storage, RowStorage)
             operand, bias = product.b(config), layer.act.bias
             key = f"mma {layer.apply.weights.offset} in {operand.layout_name}"
@@ -382,7 +382,7 @@ class Mma:
             defines = {
                 **layer_defines(span, layer), **product.defines(config),
                 "SPLIT_K": parts, "PACKS": int(layer is not layers[-1]),
-                "Y_PADDED": padded(y), "KEEPS_SUMS": int(stores_sums),
+                "Y_PADDED": padded(y), "STORES_Z": int(stores_sums),
             }
             biases: tuple[Argument, ...] = (
                 Parameters(), 0 if bias is None else bias.offset,

@@ -12,7 +12,7 @@ from clnet.ir.ops import Span
 from clnet.nn.activations import activation
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Packed, Parameters, Scratch, TimeoutFlag
-from clnet.opencl.program import GROUP_UNITS, matrix_units
+from clnet.opencl.program import WARP_GROUP_MMA, matrix_units
 from clnet.variants.base import (
     Config,
     Cost,
@@ -33,8 +33,8 @@ from clnet.variants.dense.mma import (
     group_of,
     local_bytes,
     no_room_for_tiles,
-    refuse_unless_units_meet,
-    tile_room,
+    refuse_unless_persistent_mma,
+    tile_memory,
 )
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, SPLITS, VECTOR_BYTES, Packing
 
@@ -87,10 +87,10 @@ class MmaChain:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse few samples, other devices, and unbounded activations."""
-        refusal = refuse_unless_units_meet(span, device)
+        refusal = refuse_unless_persistent_mma(span, device)
         if refusal is not None:
             return refusal
-        if GROUP_UNITS not in matrix_units(device):
+        if WARP_GROUP_MMA not in matrix_units(device):
             return "it needs matrix units of compute capability 9.0"
         if span.batch < WARP_GROUP_ROWS:
             return f"it computes {WARP_GROUP_ROWS} samples or more"
@@ -118,7 +118,7 @@ class MmaChain:
             dict(zip(KEYS, shape, strict=True))
             for shape in SHAPES[SPLITS[span.precision]]
         )
-        room = tile_room(GROUP_UNITS, device)
+        room = tile_memory(WARP_GROUP_MMA, device)
         return tuple(
             config for config in configs
             if Tiling(span, config, device.compute_units).local_bytes <= room
@@ -265,7 +265,7 @@ class Tiling:
     def shape_of(self, width: int) -> Config:
         """Return the config of `Product`, of tiles of `width` columns."""
         return {
-            **self.config, "tile_n": width, "units": GROUP_UNITS, "parts": 1,
+            **self.config, "tile_n": width, "units": WARP_GROUP_MMA, "parts": 1,
             "slice": 4, "warps_m": self.config["tile_m"] // BLOCK, "warps_n": 1,
             "producer": self.config["tile_m"] // WARP_GROUP_ROWS,
         }

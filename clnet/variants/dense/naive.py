@@ -14,7 +14,7 @@ from clnet.variants.base import (
     Cost,
     Reach,
     dense_layer,
-    gpu_shape,
+    gpu_kernel_efficiency,
     item_size,
     layer_defines,
     refuse_unless_dense_layers,
@@ -48,7 +48,7 @@ class Naive:
         groups = -(-layer.n_out // GROUP) * span.batch
         units = min(device.compute_units, groups)
         return Cost(span_flops(span), span_bytes(span) + again, 1, 0, units,
-                    gpu_shape(device))
+                    gpu_kernel_efficiency(device))
 
     def launches(
         self, span: Span, config: Config, device: Device

@@ -16,7 +16,7 @@ from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Packed, Parameters, Scratch, Table, TimeoutFlag
 from clnet.variants.base import Config, Cost, Reach, real, span_bytes, span_flops
 from clnet.variants.dense.chain import chain, functions_defines, strides
-from clnet.variants.dense.mma import RATES, refuse_unless_units_meet
+from clnet.variants.dense.mma import RATES, refuse_unless_persistent_mma
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, WARP, Packing
 
 LARGEST_BATCH = 128
@@ -64,7 +64,7 @@ class PersistentMma:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse large batches, and devices without forward progress between groups."""
-        refusal = refuse_unless_units_meet(span, device)
+        refusal = refuse_unless_persistent_mma(span, device)
         if refusal is not None:
             return refusal
         if not 2 <= span.batch <= LARGEST_BATCH:

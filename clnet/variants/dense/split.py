@@ -13,7 +13,7 @@ from clnet.variants.base import (
     Cost,
     Reach,
     dense_layer,
-    gpu_shape,
+    gpu_kernel_efficiency,
     item_size,
     layer_defines,
     padded,
@@ -80,7 +80,7 @@ class Split:
             launches=1,
             scratch=0,
             compute_units=min(device.compute_units, tiles * blocks),
-            efficiency=gpu_shape(device),
+            efficiency=gpu_kernel_efficiency(device),
         )
 
     def launches(

@@ -21,7 +21,7 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_shape,
+    gpu_kernel_efficiency,
     item_size,
     real,
     span_bytes,
@@ -37,8 +37,8 @@ from clnet.variants.mixed.products import (
     refuse_unless_several_layers,
 )
 from clnet.variants.sparse.sparse import (
-    MOST,
-    SPARE,
+    ALIGNMENT_SLACK,
+    MAX_CONFIGS,
     index_type,
     largest_group,
     vector_lanes,
@@ -93,7 +93,7 @@ class FusedSparse:
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Slices that leave a work-item some entries; tiles that fit local memory."""
-        return self._configs(span, device)[:MOST]
+        return self._configs(span, device)[:MAX_CONFIGS]
 
     def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
         if device.type == "cpu":
@@ -133,7 +133,7 @@ class FusedSparse:
             return Cost(span_flops(span), moved, 1, scratch, units, efficiency)
         return Cost(
             span_flops(span), moved, 1, 0, min(device.compute_units, tiles),
-            gpu_shape(device),
+            gpu_kernel_efficiency(device),
         )
 
     def launches(
@@ -355,4 +355,4 @@ def _partial_sums(span: Span, config: Config) -> int:
 def _local_bytes(span: Span, config: Config) -> int:
     """Return the bytes of values and of partial sums."""
     values = config["tile"] * _offsets(span).total
-    return (values + _partial_sums(span, config) + SPARE) * item_size(span)
+    return (values + _partial_sums(span, config) + ALIGNMENT_SLACK) * item_size(span)

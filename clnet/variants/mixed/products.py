@@ -34,9 +34,9 @@ def whole_layers(span: Span) -> tuple[Layer, ...] | None:
             applies = []
         else:
             return None
-        if any(apply.sums != applies[0].sums for apply in applies):
+        if any(apply.z != applies[0].z for apply in applies):
             return None
-        if found and found[-1].act is op and op.sums != found[-1].applies[0].sums:
+        if found and found[-1].act is op and op.z != found[-1].applies[0].z:
             return None
     return tuple(found) if found and not applies else None
 

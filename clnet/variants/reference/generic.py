@@ -19,7 +19,7 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_shape,
+    gpu_kernel_efficiency,
     kernel_function,
     real,
     span_bytes,
@@ -27,7 +27,7 @@ from clnet.variants.base import (
     unsupported_dtype,
 )
 
-MOST_ENTRIES = 1 << 20  # listed entries of a local layer, at most
+MAX_ENTRIES = 1 << 20  # listed entries of a local layer, at most
 GROUP = 64  # work-items: two warps or a wavefront, and every device has such groups
 
 
@@ -58,7 +58,7 @@ class Generic:
         if isinstance(op, Apply):
             reads += op.storage.size * span.batch * 16
         return Cost(span_flops(span), reads, 1, 0, device.compute_units,
-                    gpu_shape(device))
+                    gpu_kernel_efficiency(device))
 
     def launches(
         self, span: Span, config: Config, device: Device
@@ -79,7 +79,7 @@ class Generic:
                         Table(f"{key} starts", lambda: row_entries(storage)[0]),
                         Table(f"{key} slots", lambda: row_entries(storage)[1]),
                         Table(f"{key} columns", lambda: row_entries(storage)[2]),
-                        op.x, op.x.stride, op.sums, op.sums.stride, storage.n_out,
+                        op.x, op.x.stride, op.z, op.z.stride, storage.n_out,
                         int(op.accumulate), round_up(storage.n_out, group),
                     ),
                 ),
@@ -99,7 +99,7 @@ class Generic:
                         Parameters(), -1 if op.bias is None else op.bias.offset,
                         int(not op.shared),
                         *function_tables(op.nonlinearity, width, span.dtype),
-                        op.sums, op.sums.stride, op.y, op.y.stride, width,
+                        op.z, op.z.stride, op.y, op.y.stride, width,
                         round_up(width, group),
                     ),
                 ),
@@ -117,10 +117,10 @@ class Generic:
 
 def refuse_entries(storage: Storage) -> str | None:
     """Refuse a large local storage: its own kernels need no tables of entries."""
-    if isinstance(storage, LocalStorage) and storage.size > MOST_ENTRIES:
+    if isinstance(storage, LocalStorage) and storage.size > MAX_ENTRIES:
         return (
             f"it would list {storage.size} entries of a local layer, more than "
-            f"{MOST_ENTRIES}"
+            f"{MAX_ENTRIES}"
         )
     return None
 

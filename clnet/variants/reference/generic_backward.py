@@ -38,7 +38,7 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_shape,
+    gpu_kernel_efficiency,
     item_size,
     real,
     span_bytes,
@@ -109,7 +109,8 @@ class GenericBackward:
             launches = 2
             scratch = item_size(span) * math.prod(_shared_partials(op, span, device))
         return Cost(
-            span_flops(span), reads, launches, scratch, units, gpu_shape(device)
+            span_flops(span), reads, launches, scratch, units,
+            gpu_kernel_efficiency(device)
         )
 
     def launches(
@@ -136,12 +137,12 @@ def _group(device: Device) -> int:
 
 
 def _act_grad(op: ActGrad, span: Span, device: Device) -> tuple[Launch, ...]:
-    function, width = op.nonlinearity, op.ds.width
+    function, width = op.nonlinearity, op.dz.width
     cases = []
     for code, name in enumerate(distinct_activations(function)):
-        gradient, by_sum = gradient_function(name, function.fann_compatible)
-        cases.append(f"X({code}, {gradient}, {'v' if by_sum else 'y'})")
-    sums, y = op.sums or op.dy, op.y or op.dy
+        gradient, by_v = gradient_function(name, function.fann_compatible)
+        cases.append(f"X({code}, {gradient}, {'v' if by_v else 'y'})")
+    sums, y = op.z or op.dy, op.y or op.dy
     row_items = round_up(width, _group(device))
     return (
         _launch(
@@ -150,10 +151,10 @@ def _act_grad(op: ActGrad, span: Span, device: Device) -> tuple[Launch, ...]:
                 Parameters(), -1 if op.bias is None else op.bias.offset,
                 int(not op.shared),
                 *function_tables(function, width, span.dtype),
-                op.dy, op.dy.stride, sums, sums.stride, y, y.stride, op.ds,
-                op.ds.stride, width, row_items,
+                op.dy, op.dy.stride, sums, sums.stride, y, y.stride, op.dz,
+                op.dz.stride, width, row_items,
             ),
-            READS_SUMS=int(op.sums is not None), READS_Y=int(op.y is not None),
+            READS_Z=int(op.z is not None), READS_Y=int(op.y is not None),
             **gradient_defines(span), **{"DERIVATIVES(X)": " ".join(cases)},
         ),
     )
@@ -169,7 +170,7 @@ def _apply_t(op: ApplyT, span: Span, device: Device) -> tuple[Launch, ...]:
             (
                 Parameters(), op.weights.offset,
                 *_tables(key, column_entries, storage, ("starts", "slots", "rows")),
-                op.ds, op.ds.stride, op.dx, op.dx.stride, storage.n_in,
+                op.dz, op.dz.stride, op.dx, op.dx.stride, storage.n_in,
                 int(op.accumulate), row_items,
             ),
         ),
@@ -186,7 +187,7 @@ def _outer(op: Outer, span: Span, device: Device) -> tuple[Launch, ...]:
             (
                 Gradients(), op.weights.offset,
                 *_tables(key, live_entries, storage, ("slots", "rows", "columns")),
-                op.ds, op.ds.stride, op.x, op.x.stride, entries, span.batch,
+                op.dz, op.dz.stride, op.x, op.x.stride, entries, span.batch,
             ),
         ),
     )
@@ -197,8 +198,8 @@ def _bias_grad(op: BiasGrad, span: Span, device: Device) -> tuple[Launch, ...]:
         return _shared_bias_grad(op, span, device)
     return (
         _launch(
-            "bias_grad", span, device, op.ds.width,
-            (Gradients(), op.bias.offset, op.ds, op.ds.stride, op.ds.width, span.batch),
+            "bias_grad", span, device, op.dz.width,
+            (Gradients(), op.bias.offset, op.dz, op.dz.stride, op.dz.width, span.batch),
         ),
     )
 
@@ -215,7 +216,7 @@ def _shared_bias_grad(op: BiasGrad, span: Span, device: Device) -> tuple[Launch,
     return (
         Launch(
             SOURCE, "shared_bias_parts", defines, (partials,), (group,),
-            (op.ds, op.ds.stride, partial, op.ds.width, span.batch, columns),
+            (op.dz, op.dz.stride, partial, op.dz.width, span.batch, columns),
         ),
         Launch(
             SOURCE, "shared_bias_grad", defines, (team,), (team,),
@@ -228,7 +229,7 @@ def _shared_partials(op: BiasGrad, span: Span, device: Device) -> tuple[int, int
     """Return the columns and rows of partial sums of a shared bias's gradient."""
     group = _group(device)
     most = SHARED_BIAS_GROUPS * device.compute_units * group
-    columns = min(round_up(op.ds.width, group), most)
+    columns = min(round_up(op.dz.width, group), most)
     return columns, max(1, min(span.batch, most // columns))
 
 

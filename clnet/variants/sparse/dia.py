@@ -16,7 +16,7 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_shape,
+    gpu_kernel_efficiency,
     item_size,
     span_bytes,
     span_flops,
@@ -77,7 +77,7 @@ class Dia:
         groups = tiles * -(-product.rows // config["group"])
         return Cost(
             span_flops(span), moved, 1, 0, min(device.compute_units, groups),
-            gpu_shape(device),
+            gpu_kernel_efficiency(device),
         )
 
     def launches(

@@ -20,7 +20,7 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_shape,
+    gpu_kernel_efficiency,
     item_size,
     span_bytes,
     span_flops,
@@ -113,7 +113,7 @@ class Sell:
             moved += size * product.entries * span.batch
         return Cost(
             span_flops(span), moved, 1 + (tile > 1), scratch,
-            min(device.compute_units, tiles * slices), gpu_shape(device),
+            min(device.compute_units, tiles * slices), gpu_kernel_efficiency(device),
         )
 
     def launches(

@@ -27,8 +27,8 @@ from clnet.variants.base import (
 TRANSPOSED_FEATURES = 32  # of a group
 TRANSPOSE_GROUP = 256  # work-items
 VECTOR = 4  # entries of a load; index lists are padded to whole vectors
-SPARE = 16  # elements of local memory for alignment
-MOST = 12  # configs that are worth measuring
+ALIGNMENT_SLACK = 16  # elements of local memory for alignment
+MAX_CONFIGS = 12  # configs that are worth measuring
 UNROLL = 2  # vectors of entries in flight
 RUNS = (4, 1, 16)  # of rows, per CPU core, the usually best first
 
@@ -176,7 +176,7 @@ class SparseProduct:
         Whether the transpose is multiplied.
     act : BiasAct or None
         The activation of the sums.
-    keeps_sums : bool
+    stores_z : bool
         Whether the sums are stored.
     """
 
@@ -187,7 +187,7 @@ class SparseProduct:
     accumulate: bool
     transposed: bool
     act: BiasAct | None
-    keeps_sums: bool
+    stores_z: bool
 
     @property
     def rows(self) -> int:
@@ -236,7 +236,7 @@ class SparseProduct:
         """Return the arguments sums, lds, y, ldy of ``sparse.h``."""
         y = self.sums if self.act is None else self.act.y
         # Sums that are neither loaded nor stored need no memory.
-        used = self.keeps_sums or self.accumulate
+        used = self.stores_z or self.accumulate
         sums = self.sums if used else y
         return sums, sums.stride, y, y.stride
 
@@ -249,7 +249,7 @@ class SparseProduct:
             defines = layer_defines(span, LayerOps(apply, self.act))
         return {
             **defines, "ACCUMULATE": int(self.accumulate),
-            "KEEPS_SUMS": int(self.keeps_sums), "HAS_ACT": int(self.act is not None),
+            "STORES_Z": int(self.stores_z), "HAS_ACT": int(self.act is not None),
         }
 
     def index_bytes(self) -> int:
@@ -278,7 +278,7 @@ def refuse_unless_product(span: Span, device: Device) -> str | None:
     for act in more:
         if not isinstance(op, Apply) or not isinstance(act, BiasAct):
             return "it computes one sparse layer, and these are other ops"
-        if act.sums != op.sums:
+        if act.z != op.z:
             return "it computes one sparse layer, and these ops belong to two"
         if not act.nonlinearity.uniform:
             return "it applies one activation per layer, and here neurons differ"
@@ -289,7 +289,7 @@ def sparse_product(span: Span) -> SparseProduct:
     """Return the product of an accepted span."""
     op, *more = span.ops
     assert isinstance(op, (Apply, ApplyT)) and isinstance(op.storage, SparseStorage)
-    x, sums = (op.x, op.sums) if isinstance(op, Apply) else (op.ds, op.dx)
+    x, sums = (op.x, op.z) if isinstance(op, Apply) else (op.dz, op.dx)
     act = None
     for other in more:
         assert isinstance(other, BiasAct)

@@ -12,14 +12,14 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_shape,
+    gpu_kernel_efficiency,
     item_size,
     span_bytes,
     span_flops,
 )
 from clnet.variants.sparse.sparse import (
-    MOST,
-    SPARE,
+    ALIGNMENT_SLACK,
+    MAX_CONFIGS,
     UNROLL,
     SparseProduct,
     largest_group,
@@ -66,7 +66,7 @@ class SparseTeam:
             c for i, c in enumerate(configs)
             if c not in configs[:i] and _local_bytes(product, span, c) <= room
         ]
-        return tuple(fitting[:MOST])
+        return tuple(fitting[:MAX_CONFIGS])
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count entries for every tile of samples, and transposed values twice."""
@@ -85,7 +85,7 @@ class SparseTeam:
             moved += size * product.entries * span.batch
         return Cost(
             span_flops(span), moved, 1 + (tile > 1), scratch,
-            min(device.compute_units, tiles * blocks), gpu_shape(device),
+            min(device.compute_units, tiles * blocks), gpu_kernel_efficiency(device),
         )
 
     def launches(
@@ -139,14 +139,14 @@ def _local_bytes(product: SparseProduct, span: Span, config: Config) -> int:
     """Return the bytes of partial sums, and of x with stages."""
     stages = config["stages"]
     staged = -(-product.columns // stages) if stages else 0
-    return (_sums(config) + staged + SPARE) * item_size(span)
+    return (_sums(config) + staged + ALIGNMENT_SLACK) * item_size(span)
 
 
 def _staged(
     product: SparseProduct, span: Span, device: Device, config: Config
 ) -> list[Config]:
     """Return the config with the fewest stages that local memory allows, if any."""
-    room = device.local_memory // item_size(span) - _sums(config) - SPARE
+    room = device.local_memory // item_size(span) - _sums(config) - ALIGNMENT_SLACK
     stages = -(-product.columns // room) if room > 0 else MAX_STAGES + 1
     return [{**config, "stages": stages}] if stages <= MAX_STAGES else []
 

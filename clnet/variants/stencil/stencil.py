@@ -16,7 +16,7 @@ from clnet.variants.base import (
     Cost,
     Reach,
     function_defines,
-    gpu_shape,
+    gpu_kernel_efficiency,
     item_size,
     real,
     span_bytes,
@@ -58,9 +58,9 @@ class Stencil:
         if op.accumulate:
             return "it computes layers of one source, and this op adds to others' sums"
         for act in more:
-            if not isinstance(act, BiasAct) or act.sums != op.sums:
+            if not isinstance(act, BiasAct) or act.z != op.z:
                 return "it computes one layer, and this op belongs to another"
-            if op.sums in span.outputs:
+            if op.z in span.outputs:
                 return "it stores a layer's output only, and its sums are read later"
             if not act.nonlinearity.uniform:
                 return "it applies one activation per layer, and here neurons differ"
@@ -94,7 +94,7 @@ class Stencil:
         return Cost(
             span_flops(span),
             span_bytes(span) + item_size(span) * again * storage.size, 1, 0,
-            device.compute_units, gpu_shape(device),
+            device.compute_units, gpu_kernel_efficiency(device),
         )
 
     def launches(
@@ -106,7 +106,7 @@ class Stencil:
         storage = _storage(span)
         act = more[0] if more else None
         assert act is None or isinstance(act, BiasAct)
-        x, y = apply.x, apply.sums if act is None else act.y
+        x, y = apply.x, apply.z if act is None else act.y
         vec, samples = config["vec"], config["samples"]
         bias = None if act is None else act.bias
         defines: dict[str, int | str] = {

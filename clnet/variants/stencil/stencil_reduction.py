@@ -12,7 +12,7 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_shape,
+    gpu_kernel_efficiency,
     item_size,
     span_bytes,
     span_flops,
@@ -60,7 +60,7 @@ class StencilReduction:
         again = item_size(span) * layer.apply.weights.size * (span.batch - 1)
         return Cost(
             span_flops(span), span_bytes(span) + again, 1, 0, device.compute_units,
-            gpu_shape(device) / config["items"],
+            gpu_kernel_efficiency(device) / config["items"],
         )
 
     def launches(

@@ -13,7 +13,7 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_shape,
+    gpu_kernel_efficiency,
     item_size,
     span_bytes,
     span_flops,
@@ -113,7 +113,7 @@ class Trapezoid:
         return Cost(
             span_flops(span), span_bytes(span) + item_size(span) * again, launches,
             _scratch(span) * min(2, launches - 1),
-            min(device.compute_units, tiles), gpu_shape(device),
+            min(device.compute_units, tiles), gpu_kernel_efficiency(device),
         )
 
     def launches(

@@ -16,7 +16,7 @@ def gradient_function(name: str, fann_compatible: bool) -> tuple[str, bool]:
     """
     row = activation(name)
     fann = fann_compatible and row.fann_gradient is not None
-    return f"{'fann_' * fann}grad_{name}", row.reads == "sum"
+    return f"{'fann_' * fann}grad_{name}", row.reads == "v"
 
 
 def gradient_defines(span: Span) -> dict[str, int | str]:

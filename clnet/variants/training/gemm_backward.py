@@ -95,7 +95,7 @@ class GemmBackward:
 def _refuse_fusion(op: ApplyT | Outer, other: object, span: Span) -> str | None:
     """Return why an op cannot be fused with the product before it, or None."""
     if isinstance(op, Outer):
-        if not (isinstance(other, BiasGrad) and other.ds == op.ds):
+        if not (isinstance(other, BiasGrad) and other.dz == op.dz):
             return "it fuses gradients of one layer's weights and biases, not these"
         return None
     if not (isinstance(other, ActGrad) and other.dy == op.dx):
@@ -104,7 +104,7 @@ def _refuse_fusion(op: ApplyT | Outer, other: object, span: Span) -> str | None:
         return "it does not store the gradients of the layer's output"
     if not other.nonlinearity.uniform:
         return "it applies one derivative a layer, and here neurons differ"
-    if other.sums is not None and other.shared:
+    if other.z is not None and other.shared:
         return "it needs a bias for each neuron, and here all share one"
     return None
 
@@ -149,19 +149,19 @@ def carried(span: Span) -> Carried:
     (act,) = more
     assert isinstance(act, ActGrad)
     function = act.nonlinearity
-    name, by_sum = gradient_function(function.names[0], function.fann_compatible)
-    read = act.sums if by_sum else act.y
+    name, by_v = gradient_function(function.names[0], function.fann_compatible)
+    read = act.z if by_v else act.y
     assert read is not None
-    bias = act.bias if by_sum else None
+    bias = act.bias if by_v else None
     defines = {
-        "GRADIENT": name, "READS_SUMS": int(by_sum),
+        "GRADIENT": name, "READS_Z": int(by_v),
         "HAS_BIAS": int(bias is not None),
         "STEEPNESS": number(function.steepness[0], span),
         **gradient_defines(span),
     }
     if function.limits is not None and function.limits[0] < float("inf"):
         defines["LIMIT"] = number(function.limits[0], span)
-    return Carried(act.ds, read, bias, defines)
+    return Carried(act.dz, read, bias, defines)
 
 
 def _apply_t(span: Span, config: Config, device: Device) -> Launch:
@@ -177,7 +177,7 @@ def _apply_t(span: Span, config: Config, device: Device) -> Launch:
         },
         _product(span).grid(config), (items(config), 1),
         (
-            Parameters(), op.weights.offset, storage.stride, op.ds, op.ds.stride,
+            Parameters(), op.weights.offset, storage.stride, op.dz, op.dz.stride,
             to.out, to.out.stride, to.kept, to.kept.stride,
             0 if to.bias is None else to.bias.offset, storage.n_in, storage.n_out,
             span.batch,
@@ -213,7 +213,7 @@ def _outer(span: Span, config: Config, device: Device) -> tuple[Launch, ...]:
             partial if several else Gradients(), pitch if several else 0,
             0 if several else weights, storage.stride,
             storage.size if several else bias,
-            op.ds, op.ds.stride, op.x, op.x.stride, storage.n_in, storage.n_out,
+            op.dz, op.dz.stride, op.x, op.x.stride, storage.n_in, storage.n_out,
             span.batch, round_up(-(-span.batch // parts), config["tile_k"]),
         ),
     )

@@ -27,7 +27,7 @@ from clnet.opencl.launch import (
     TimeoutFlag,
 )
 from clnet.opencl.program import inline_ptx
-from clnet.variants.base import Config, Cost, Reach, gpu_shape, span_flops
+from clnet.variants.base import Config, Cost, Reach, gpu_kernel_efficiency, span_flops
 from clnet.variants.team import team_group
 from clnet.variants.training.optimisers import live_table, rule_defines
 from clnet.variants.training.whole_step import (
@@ -126,7 +126,7 @@ class GroupStep:
         return Cost(
             span_flops(span), 4 * (samples + 3 * groups * step.size),
             2 - config["alone"] - config["together"], 4 * groups * (step.size + APART),
-            min(groups, device.compute_units), 0.2 * gpu_shape(device),
+            min(groups, device.compute_units), 0.2 * gpu_kernel_efficiency(device),
         )
 
     def launches(

@@ -95,7 +95,7 @@ def _apply_t(span: Span, config: Config) -> tuple[Launch, ...]:
     ds, a = _scratch("ds", first), _scratch("A", second)
     return (
         first.launch(
-            op.ds, 0, op.ds.stride, *ds, second=False, source_padded=padded(op.ds)
+            op.dz, 0, op.dz.stride, *ds, second=False, source_padded=padded(op.dz)
         ),
         second.launch(
             Parameters(), op.weights.offset, storage.stride, *a, second=True,
@@ -124,7 +124,7 @@ def _outer(span: Span, config: Config) -> tuple[Launch, ...]:
         totals = Gradients(), other.bias.offset
     return (
         first.launch(
-            op.ds, 0, op.ds.stride, *ds, second=False, transposed=True, totals=totals
+            op.dz, 0, op.dz.stride, *ds, second=False, transposed=True, totals=totals
         ),
         second.launch(op.x, 0, op.x.stride, *x, second=True, transposed=True),
         _product_launch(

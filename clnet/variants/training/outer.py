@@ -101,7 +101,7 @@ class Outer:
             "training/outer.cl", "outer", defines,
             (round_up(columns, group), -(-storage.n_out // rows), parts), (group, 1, 1),
             (
-                *target, storage.stride, storage.size, op.ds, op.ds.stride, op.x,
+                *target, storage.stride, storage.size, op.dz, op.dz.stride, op.x,
                 op.x.stride, storage.n_in, storage.n_out, span.batch,
                 -(-span.batch // parts),
             ),

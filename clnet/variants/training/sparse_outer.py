@@ -20,7 +20,7 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_shape,
+    gpu_kernel_efficiency,
     item_size,
     real,
     span_bytes,
@@ -83,7 +83,7 @@ class SparseOuter:
         """Count an entry's values of x for every sample, transposed values twice."""
         op, entries = _op(span)
         tile, size = config["tile"], item_size(span)
-        scratch = tile_scratch(span, op.ds, tile, "ds").size + tile_scratch(
+        scratch = tile_scratch(span, op.dz, tile, "ds").size + tile_scratch(
             span, op.x, tile, "x"
         ).size
         moved = span_bytes(span) + 2 * scratch + entries * (8 + size * span.batch)
@@ -94,7 +94,7 @@ class SparseOuter:
         blocks = -(-entries // config["group"])
         return Cost(
             span_flops(span), moved, 3, scratch, min(device.compute_units, blocks),
-            gpu_shape(device),
+            gpu_kernel_efficiency(device),
         )
 
     def launches(
@@ -104,10 +104,10 @@ class SparseOuter:
         op, entries = _op(span)
         tile, storage = config["tile"], op.storage
         assert isinstance(storage, SparseStorage)
-        ds = tile_scratch(span, op.ds, tile, "ds")
+        ds = tile_scratch(span, op.dz, tile, "ds")
         x = tile_scratch(span, op.x, tile, "x")
         before = (
-            transpose(span, op.ds, tile, ds, device),
+            transpose(span, op.dz, tile, ds, device),
             transpose(span, op.x, tile, x, device),
         )
         if "runs" in config:

@@ -102,8 +102,8 @@ class StencilBackward:
                 Launch(
                     SOURCE, "apply_t", defines, (items,), (group,),
                     (
-                        Parameters(), op.weights.offset, storage.pitch, op.ds,
-                        op.ds.stride, op.dx, op.dx.stride, storage.n_out, span.batch,
+                        Parameters(), op.weights.offset, storage.pitch, op.dz,
+                        op.dz.stride, op.dx, op.dx.stride, storage.n_out, span.batch,
                         int(op.accumulate), across, config["block"],
                     ),
                 ),
@@ -117,7 +117,7 @@ class StencilBackward:
             (across * bands * parts,), (group,),
             (
                 *((Gradients(), op.weights.offset) if parts == 1 else (partial, 0)),
-                storage.pitch, storage.size, op.ds, op.ds.stride, op.x, op.x.stride,
+                storage.pitch, storage.size, op.dz, op.dz.stride, op.x, op.x.stride,
                 storage.n_out, span.batch, across, bands, -(-span.batch // parts),
             ),
         )

@@ -52,9 +52,9 @@ class StencilGradients:
         if not isinstance(act, ActGrad) or not products:
             return "it computes a layer's derivatives with its gradients, and no other"
         outer, *bias = products
-        if not isinstance(outer, Outer) or outer.ds != act.ds:
+        if not isinstance(outer, Outer) or outer.dz != act.dz:
             return "it computes a layer's derivatives with its gradients, and no other"
-        if any(not isinstance(op, BiasGrad) or op.ds != act.ds for op in bias):
+        if any(not isinstance(op, BiasGrad) or op.dz != act.dz for op in bias):
             return "it computes the layer's own bias gradient, and here is another op"
         if not isinstance(outer.storage, LocalStorage):
             return f"it computes gradients of local layers, not {outer.storage.name}"
@@ -94,7 +94,7 @@ class StencilGradients:
         storage, groups = outer.storage, _groups(span, config)
         assert isinstance(storage, LocalStorage)
         saved = derivative_operand(act)
-        values = (act.dy, saved, outer.x, act.ds)
+        values = (act.dy, saved, outer.x, act.dz)
         shape = vector_defines(span, team, values)
         target: Argument = Gradients()
         # Without a bias gradient the kernel ignores target and slot.
@@ -110,7 +110,7 @@ class StencilGradients:
                 {
                     **shape, **derivative_defines(act, span),
                     "VECTORS": config["vectors"], "WINDOW": storage.window,
-                    "BLOCK": BLOCK, "STORES_DS": int(act.ds in span.outputs),
+                    "BLOCK": BLOCK, "STORES_DS": int(act.dz in span.outputs),
                     "SUMS_BIAS": int(bias is not None),
                 },
                 (groups * team,), (team,),
@@ -118,7 +118,7 @@ class StencilGradients:
                     Parameters(), 0 if act.bias is None else act.bias.offset,
                     Gradients(), outer.weights.offset, storage.pitch, act.dy,
                     act.dy.stride, saved, saved.stride, outer.x, outer.x.stride,
-                    act.ds if act.ds in span.outputs else act.dy, act.ds.stride,
+                    act.dz if act.dz in span.outputs else act.dy, act.dz.stride,
                     target, slot, storage.n_out, span.batch,
                 ),
             ),

@@ -104,7 +104,7 @@ def whole_step(span: Span) -> WholeStep | None:
     while len(ops) > 1 and isinstance(ops[0], Apply) and isinstance(ops[1], BiasAct):
         apply, act = ops[0], ops[1]
         follows = not layers or apply.x == layers[-1].act.y
-        if apply.accumulate or act.sums != apply.sums or not follows:
+        if apply.accumulate or act.z != apply.z or not follows:
             return None
         layers.append(LayerOps(apply, act))
         del ops[:2]
@@ -174,8 +174,8 @@ def functions_of(step: WholeStep) -> list[tuple[str, str, str]]:
 
 def function_of(name: str, function: Nonlinearity) -> tuple[str, str, str]:
     """Return an activation of a layer as `functions_of` lists it."""
-    gradient, by_sum = gradient_function(name, function.fann_compatible)
-    reads = "AT_PRE_ACTIVATION" if by_sum else "AT_OUTPUT"
+    gradient, by_v = gradient_function(name, function.fann_compatible)
+    reads = "AT_PRE_ACTIVATION" if by_v else "AT_Y"
     return kernel_function(name), gradient, reads
 
 

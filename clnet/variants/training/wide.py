@@ -112,7 +112,7 @@ class Wide:
                 shape, span, Gradients(), op.bias.offset, 1, teams
             )
             return (
-                _launch(shape, "sum_parts", teams, op.ds, op.ds.stride, target, offset,
+                _launch(shape, "sum_parts", teams, op.dz, op.dz.stride, target, offset,
                         width, share, parts),
                 *reduction,
             )
@@ -122,7 +122,7 @@ class Wide:
                 _launch(
                     {**shape, **derivative_defines(op, span)}, "act_grad", teams,
                     Parameters(), 0 if op.bias is None else op.bias.offset, op.dy,
-                    op.dy.stride, saved, saved.stride, op.ds, op.ds.stride, width,
+                    op.dy.stride, saved, saved.stride, op.dz, op.dz.stride, width,
                     share, parts,
                 ),
             )
@@ -171,15 +171,15 @@ def vector_defines(
 
 def derivative_operand(op: ActGrad) -> Value:
     """Return the operand of a uniform layer's derivative; any value if it has none."""
-    return op.sums or op.y or op.dy
+    return op.z or op.y or op.dy
 
 
 def derivative_defines(op: ActGrad, span: Span) -> dict[str, int | str]:
     """Return the macros of a uniform layer's derivative (``wide.cl``)."""
     function = op.nonlinearity
-    gradient, by_sum = gradient_function(function.names[0], function.fann_compatible)
+    gradient, by_v = gradient_function(function.names[0], function.fann_compatible)
     return {
-        "GRADIENT": gradient, "READS_SUMS": int(by_sum),
+        "GRADIENT": gradient, "READS_Z": int(by_v),
         "HAS_BIAS": int(op.bias is not None), "BIAS_STEP": int(not op.shared),
         **gradient_defines(span), **function_defines(span, function),
     }

@@ -13,7 +13,7 @@ from clnet import Dense, Local, Network
 from clnet.errors import InputError
 from clnet.ir.ops import PRECISIONS, Apply
 from clnet.ir.training_ops import ApplyT, Outer
-from clnet.opencl.program import GROUP_UNITS, WARP_UNITS
+from clnet.opencl.program import WARP_GROUP_MMA, WARP_MMA
 from clnet.variants.dense.fused_mma import KEYS as FUSED_KEYS
 from clnet.variants.dense.fused_mma import FusedMma
 from clnet.variants.dense.mma import (
@@ -22,7 +22,7 @@ from clnet.variants.dense.mma import (
     Mma,
     local_bytes,
     shapes_of,
-    tile_room,
+    tile_memory,
 )
 from clnet.variants.packing import SPLITS, Packing
 from clnet.variants.training.mma_backward import MmaBackward
@@ -168,14 +168,14 @@ def test_shapes_meet_the_kernels_conditions():
         for shape in shapes:
             units, m, n, warps_m, warps_n, step, _, part, _ = shape
             assert m % (16 * warps_m) == n % (16 * warps_n) == 0
-            if units == GROUP_UNITS:
+            if units == WARP_GROUP_MMA:
                 assert (16 * warps_m, warps_n) == (m, 1) and m % 64 == 0
                 assert n in (32, 64, 96, 128, 192, 256)
                 assert 4 % part == part % step == 0
             else:
                 assert 128 % m == 128 % n == 2 % step == step % part == 0
                 assert warps_m * warps_n >= step * splits
-            assert local_bytes(config_of(shape), splits) <= tile_room(units, H200)
+            assert local_bytes(config_of(shape), splits) <= tile_memory(units, H200)
 
 
 @pytest.mark.parametrize("splits", SHAPES)
@@ -186,7 +186,7 @@ def test_shapes_fit_the_device(splits):
 
     assert eligible() == list(SHAPES[splits])
     declared = eligible(unit_local_memory=H200.declared_local_memory)
-    warps = [shape for shape in SHAPES[splits] if shape[0] == WARP_UNITS]
+    warps = [shape for shape in SHAPES[splits] if shape[0] == WARP_MMA]
     assert declared[: len(warps)] == warps
     assert all(local_bytes(config_of(s), splits) <= 48 << 10 for s in declared)
     assert not eligible(unit_local_memory=2048, declared_local_memory=1024)
@@ -208,10 +208,10 @@ def test_the_model_fills_the_device():
         return space(H200, *sizes)[0]
 
     large = first(8192, 1024, 1024)
-    assert (large["units"], large["parts"]) == (GROUP_UNITS, 1)
+    assert (large["units"], large["parts"]) == (WARP_GROUP_MMA, 1)
     older = dataclasses.replace(H200, compute_capability=(8, 6))
-    assert {c["units"] for c in space(older, 8192, 1024, 1024)} == {WARP_UNITS}
-    assert space(H200, 8192, 1024, 1024)[-1]["units"] == WARP_UNITS
+    assert {c["units"] for c in space(older, 8192, 1024, 1024)} == {WARP_MMA}
+    assert space(H200, 8192, 1024, 1024)[-1]["units"] == WARP_MMA
     assert first(128, 2048, 128)["parts"] > 1
     assert first(1024, 1024, 10)["tile_n"] <= 32
 

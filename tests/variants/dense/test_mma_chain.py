@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from bounds import HALVES, LAMBDA, deviations
+from bounds import FP16_SPLIT, LAMBDA, deviations
 from devices import CPU_ONLY, DEVICE, H200, ONE_GROUP
 from waits import assert_timeout_is_recovered
 
@@ -45,7 +45,7 @@ def check(network, batch, config, precision="highest", device=ONE_GROUP):
     (y,) = span.outputs
     one = Executable(session(device), network, [step], span.inputs, (y,))
     rng = np.random.default_rng(batch)
-    last = span.chain[-1].apply.sums.name
+    last = span.chain[-1].apply.z.name
     tiny = float(np.finfo(np.float32).tiny)  # below it, devices may flush to zero
     for _ in range(3):  # counters grow from launch to launch
         x = rng.uniform(-1, 1, (batch, network.n_in)).astype(np.float32)
@@ -53,7 +53,7 @@ def check(network, batch, config, precision="highest", device=ONE_GROUP):
         one.run()
         inputs = {span.inputs[0].name: x, "samples": batch}
         exact, deviation = deviations(
-            span.ops, inputs, network.parameters, HALVES[precision]
+            span.ops, inputs, network.parameters, FP16_SPLIT[precision]
         )
         found = one.result(y.name)
         assert not one.result_timed_out(found)

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from sparse_places import CPU, GPU, PLACE, SESSION, Posed, close
+from sparse_devices import CPU, DEVICE, GPU, SESSION, LaunchesFor, close
 
 from clnet import Dense, Local, Network, Sparse
 from clnet.ir import reference
@@ -55,7 +55,7 @@ def network_of(name, dtype="float32"):
 def run(network, span, config, device):
     """Compare a second call with the oracle; the first call's inputs are NaN."""
     train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
-    step = Step(span, Posed(FUSED, device), config, PLACE)
+    step = Step(span, LaunchesFor(FUSED, device), config, DEVICE)
     replay = Replay(SESSION, [step], network.layout, train_state)
     (x,), (y,) = span.inputs, span.outputs
     rows = np.random.default_rng(span.batch).uniform(-1, 1, (span.batch, x.width))
@@ -78,10 +78,10 @@ def test_networks(name, device):
     number = list(NETWORKS).index(name)
     if name == "wide offsets":  # the only offsets of 32 bits
         device = dataclasses.replace(device, local_memory=1 << 20)
-        if PLACE.local_memory < 1 << 20 and device.type == "gpu":
+        if DEVICE.local_memory < 1 << 20 and device.type == "gpu":
             pytest.skip("the device has not that much local memory")
     for i, batch in enumerate((1, 9, 33) if name != "wide offsets" else (3,)):
-        dtype = "float64" if PLACE.fp64 and i == number % 3 else "float32"
+        dtype = "float64" if DEVICE.fp64 and i == number % 3 else "float32"
         network = network_of(name, dtype)
         span = network.program.span(0, len(network.program.ops), batch)
         assert FUSED.refuse(span, device) is None

@@ -121,7 +121,7 @@ def test_pre_activations_accumulate(place):
     first = network.program.ops[0]
     assert isinstance(first, Apply)
     span = Span(
-        (dataclasses.replace(first, accumulate=True),), 3, "float32", (first.sums,)
+        (dataclasses.replace(first, accumulate=True),), 3, "float32", (first.z,)
     )
     rng = np.random.default_rng(1)
     for variant in ALL_VARIANTS:

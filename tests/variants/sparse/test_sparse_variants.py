@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from sparse_places import CPU, GPU, PLACE, SESSION, Posed, close
+from sparse_devices import CPU, DEVICE, GPU, SESSION, LaunchesFor, close
 
 import clnet
 from clnet import Dense, Network, Sparse
@@ -52,7 +52,7 @@ def run(network, span, variant, config, device):
     assert variant.refuse(span, device) is None
     rng = np.random.default_rng(span.batch)
     train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
-    step = Step(span, Posed(variant, device), config, PLACE)
+    step = Step(span, LaunchesFor(variant, device), config, DEVICE)
     replay = Replay(SESSION, [step], network.layout, train_state)
     values = {"batch": np.array(span.batch)}
     for value in (*span.outputs, *span.inputs):
@@ -156,7 +156,7 @@ def test_patterns(variant, device, name, form, batch):
 def test_long_inputs_are_copied_in_stages():
     """Local memory holds only a part of x."""
     for name, dtype, size in (
-        ("one long row", "float64" if PLACE.fp64 else "float32", 4 << 10),
+        ("one long row", "float64" if DEVICE.fp64 else "float32", 4 << 10),
         ("random", "float32", 1 << 10),
     ):
         small = dataclasses.replace(GPU, local_memory=size, largest_group=64)
@@ -172,7 +172,7 @@ def test_long_inputs_are_copied_in_stages():
 @pytest.mark.parametrize(("variant", "device"), VARIANTS)
 def test_dtypes_activations_and_other_batches(variant, device):
     for i, (name, batch) in enumerate((("sigmoid", 9), ("gelu", 1), ("relu", 70))):
-        dtype = "float64" if PLACE.fp64 and i < 2 else "float32"
+        dtype = "float64" if DEVICE.fp64 and i < 2 else "float32"
         form = FORMATS[variant.name][i % len(FORMATS[variant.name])]
         network = network_of(PATTERNS["random"], form, name, dtype)
         assert check(variant, network, batch, device, lambda listed: listed[-1:])

@@ -22,7 +22,7 @@ from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
-from clnet.variants.reference.generic import MOST_ENTRIES, Generic
+from clnet.variants.reference.generic import MAX_ENTRIES, Generic
 from clnet.variants.reference.generic_backward import GenericBackward
 from clnet.variants.stencil.stencil import Stencil, streams
 from clnet.variants.stencil.stencil_cpu import StencilCpu
@@ -317,11 +317,11 @@ def test_refusals():
 def test_no_tables_of_large_layers():
     """Large layers go to variants without lists of entries."""
     network = Network(
-        MOST_ENTRIES, [Local(2)],
-        parameters=np.zeros(2 * MOST_ENTRIES + 32, "float32"),
+        MAX_ENTRIES, [Local(2)],
+        parameters=np.zeros(2 * MAX_ENTRIES + 32, "float32"),
     )
     span = network.program.span(0, 1, 1)
-    assert f"{MOST_ENTRIES}" in Generic().refuse(span, DEVICE)
+    assert f"{MAX_ENTRIES}" in Generic().refuse(span, DEVICE)
     assert Stencil().refuse(span, DEVICE) is None
 
 

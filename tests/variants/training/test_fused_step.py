@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from bounds import HALVES, LAMBDA, deviations
+from bounds import FP16_SPLIT, LAMBDA, deviations
 from devices import H200
 from test_whole_steps import DEVICE, data_of, initial_values, step_scalars, trained
 
@@ -40,7 +40,7 @@ def checker(network, program, data, batch, precision):
     """Return a check of an epoch's results, by bounds on rounding."""
     exact, deviation = deviations(
         program.ops, initial_values(network, program, batch, data), network.parameters,
-        HALVES[precision], step_scalars(len(data[0]), batch, 1),
+        FP16_SPLIT[precision], step_scalars(len(data[0]), batch, 1),
     )
 
     def check(value, found):

@@ -10,14 +10,14 @@ from bounds import LAMBDA
 import clnet
 from clnet.opencl.session import session
 
-PLACE = clnet.device()
-SESSION = session(PLACE)
+DEVICE = clnet.device()
+SESSION = session(DEVICE)
 GPU = dataclasses.replace(
-    PLACE, type="gpu", simd_width=32, compute_units=3,
-    local_memory=min(PLACE.local_memory, 47 << 10),
-    largest_group=min(PLACE.largest_group, 256),
+    DEVICE, type="gpu", simd_width=32, compute_units=3,
+    local_memory=min(DEVICE.local_memory, 47 << 10),
+    largest_group=min(DEVICE.largest_group, 256),
 )
-CPU = dataclasses.replace(PLACE, type="cpu", compute_units=3)
+CPU = dataclasses.replace(DEVICE, type="cpu", compute_units=3)
 EPSILON = float(np.finfo("float32").eps)
 
 
@@ -30,7 +30,7 @@ def close(result, expected, sizes, terms):
 
 
 @dataclasses.dataclass(frozen=True)
-class Posed:
+class LaunchesFor:
     """A variant that describes its launches for another device."""
 
     variant: object
