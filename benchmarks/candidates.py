@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from itertools import cycle, groupby, islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from clnet.errors import ClnetError, DeviceError, unknown
+from clnet.errors import ClnetError, DeviceError, known_row
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import devices
@@ -316,10 +316,7 @@ def with_serial_device(device: Device) -> Device:
 
 def variant(name: str) -> Variant:
     """Return the registered variant of a name; raise InputError if there is none."""
-    known = {variant.name: variant for variant in ALL_VARIANTS}
-    if name not in known:
-        raise unknown("variant", name, known)
-    return known[name]
+    return known_row("variant", name, {one.name: one for one in ALL_VARIANTS})
 
 
 def named(options: Options, others: Iterable[str]) -> list[Candidate]:

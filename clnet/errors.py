@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 WIDTH = 80  # columns of printed text
+
+T = TypeVar("T")
 
 
 class ClnetError(Exception):
@@ -67,6 +70,27 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
     return InputError(
         f"unknown {kind} {name!r}: {hint}known are {', '.join(names) or 'none'}"
     )
+
+
+def known_row(
+    kind: str, name: object, rows: Mapping[str, T], others: Iterable[str] = ()
+) -> T:
+    """Return the row of a name, or raise the error of `unknown`.
+
+    Parameters
+    ----------
+    kind : str
+        Kind of the name, as in ``"activation"``.
+    name : object
+        The name.
+    rows : mapping of str
+        The rows by name.
+    others : iterable of str
+        Further names that the error lists.
+    """
+    if not isinstance(name, str) or name not in rows:
+        raise unknown(kind, name, (*rows, *others))
+    return rows[name]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

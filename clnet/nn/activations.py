@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import unknown
+from clnet.errors import known_row, unknown
 
 Array = NDArray[Any]
 
@@ -275,10 +275,7 @@ def activation(name: str) -> Activation:
     InputError
         If no elementwise activation has that name.
     """
-    row = _BY_NAME.get(name) if isinstance(name, str) else None
-    if row is None:
-        raise unknown("activation", name, ACTIVATION_NAMES)
-    return row
+    return known_row("activation", name, _BY_NAME, [SOFTMAX])
 
 
 def fann_activation(number: int) -> Activation:

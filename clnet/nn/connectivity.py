@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from clnet.errors import unknown
+from clnet.errors import known_row
 from clnet.nn.storage.pattern import Pattern, sorted_unique
 
 MASK_SHIFT = 7  # a mask of all entries is faster from a density of 2^-7 on
@@ -84,6 +84,4 @@ def placement(name: str) -> Placement:
     InputError
         If there is no rule of that name.
     """
-    if not isinstance(name, str) or name not in PLACEMENTS:
-        raise unknown("placement", name, PLACEMENTS)
-    return PLACEMENTS[name]
+    return known_row("placement", name, PLACEMENTS)

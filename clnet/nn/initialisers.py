@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import InputError, unknown
+from clnet.errors import InputError, known_row
 
 Sampler = Callable[[int], Any]
 """Returns the next n numbers: an array [n] of float64."""
@@ -116,6 +116,4 @@ def initialiser(name: str) -> Draw:
             f"{name} needs the inputs' range: "
             f'call network.initialise("{name}", x) when there is a network'
         )
-    if not isinstance(name, str) or name not in INITIALISERS:
-        raise unknown("initialiser", name, INITIALISER_NAMES)
-    return INITIALISERS[name]
+    return known_row("initialiser", name, INITIALISERS, [WIDROW_NGUYEN])

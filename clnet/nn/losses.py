@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import unknown
+from clnet.errors import known_row
 
 Array = NDArray[Any]
 Rule = Callable[[Array, Array, Array], Array]
@@ -138,6 +138,4 @@ def loss_function(name: str) -> LossFunction:
     InputError
         If there is no loss of that name.
     """
-    if not isinstance(name, str) or name not in LOSSES:
-        raise unknown("loss", name, LOSSES)
-    return LOSSES[name]
+    return known_row("loss", name, LOSSES)

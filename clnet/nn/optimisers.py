@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import InputError, unknown
+from clnet.errors import InputError, known_row
 from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.random import uniform
 
@@ -401,6 +401,18 @@ OPTIMISERS: dict[str, type[Optimiser]] = {
     )
 }
 
+# Of each of FANN's rules, the field of `FannParameters` for each constant.
+_FANN_FIELDS = {
+    "incremental": {"learning_rate": "learning_rate", "momentum": "learning_momentum"},
+    "batch": {"learning_rate": "learning_rate"},
+    "rprop": {name: f"rprop_{name}" for name in (
+        "increase_factor", "decrease_factor", "delta_min", "delta_max", "delta_zero")},
+    "quickprop": {"learning_rate": "learning_rate", "decay": "quickprop_decay",
+                  "mu": "quickprop_mu"},
+    "sarprop": {name: f"rprop_{name}" for name in (
+        "increase_factor", "decrease_factor", "delta_max")},
+}
+
 FANN = "fann"  # the optimiser that a network's `FannParameters` describe
 OPTIMISER_NAMES = (*OPTIMISERS, FANN)
 
@@ -415,45 +427,25 @@ def optimiser(chosen: str | Optimiser) -> Optimiser:
     """
     if isinstance(chosen, Optimiser):
         return chosen
-    if not isinstance(chosen, str) or chosen not in OPTIMISERS:
-        raise unknown("optimiser", chosen, OPTIMISER_NAMES)
-    return OPTIMISERS[chosen]()
+    return known_row("optimiser", chosen, OPTIMISERS, [FANN])()
 
 
 def fann_optimiser(parameters: FannParameters) -> Optimiser:
     """Return the optimiser that FANN's training parameters describe."""
-    p = parameters
-    steps: dict[str, Any] = {"increase_factor": p.rprop_increase_factor,
-             "decrease_factor": p.rprop_decrease_factor, "delta_max": p.rprop_delta_max}
-    rows: dict[str, Optimiser] = {
-        "incremental": Incremental(p.learning_rate, p.learning_momentum),
-        "batch": Batch(p.learning_rate),
-        "rprop": Rprop(
-            delta_min=p.rprop_delta_min, delta_zero=p.rprop_delta_zero,
-            moves_at_zero=True, **steps,
-        ),
-        "quickprop": Quickprop(p.learning_rate, p.quickprop_decay, p.quickprop_mu),
-        "sarprop": Sarprop(**steps),
-    }
-    return rows[p.training_algorithm]
+    name = parameters.training_algorithm
+    rule = OPTIMISERS[name](**{
+        field: getattr(parameters, fann) for field, fann in _FANN_FIELDS[name].items()
+    })
+    if isinstance(rule, Rprop):
+        return dataclasses.replace(rule, moves_at_zero=True)
+    return rule
 
 
 def as_fann_parameters(rule: Optimiser) -> dict[str, Any]:
     """Return the fields of FannParameters that describe a rule; empty: not FANN's."""
-    fields = {
-        "incremental": {"learning_rate": "learning_rate",
-                        "momentum": "learning_momentum"},
-        "batch": {"learning_rate": "learning_rate"},
-        "rprop": {name: f"rprop_{name}" for name in (
-            "increase_factor", "decrease_factor", "delta_min", "delta_max",
-            "delta_zero")},
-        "quickprop": {"learning_rate": "learning_rate", "decay": "quickprop_decay",
-                      "mu": "quickprop_mu"},
-        "sarprop": {name: f"rprop_{name}" for name in (
-            "increase_factor", "decrease_factor", "delta_max")},
-    }.get(rule.name)
-    if fields is None:
+    if rule.name not in _FANN_FIELDS:
         return {}
+    fields = _FANN_FIELDS[rule.name]
     return {
         "training_algorithm": rule.name,
         **{fann: getattr(rule, name) for name, fann in fields.items()},

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from storages import entry_matrix
 
 from clnet import Dense, Network
 from clnet.ir import reference
 from clnet.ir.ops import Apply, BiasAct, Nonlinearity, Op, Softmax, Value
-from clnet.nn.storage.base import entry_matrix
 from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import Slot
 

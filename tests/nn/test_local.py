@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from storages import entry_matrix
 
 import clnet
 from clnet import Dense, InputError, Local, Network, Sparse
@@ -13,7 +14,6 @@ from clnet.cli.summary import network_text
 from clnet.ir import reference
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
-from clnet.nn.storage.base import entry_matrix
 from clnet.nn.storage.layout import live_elements
 from clnet.nn.storage.local import LocalStorage
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from storages import entry_matrix
 
 from clnet.errors import InputError
-from clnet.nn.storage.base import Entries, entry_matrix
+from clnet.nn.storage.base import Entries
 from clnet.nn.storage.coo import CooStorage
 from clnet.nn.storage.csr import CsrStorage
 from clnet.nn.storage.dia import DiaStorage

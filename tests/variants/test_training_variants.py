@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 from bounds import FLOAT32, FLOAT64, LAMBDA, deviations
+from storages import entry_matrix
 
 from clnet import Dense, Network
 from clnet.ir import reference
@@ -19,7 +20,7 @@ from clnet.nn.losses import LOSSES, loss_function
 from clnet.nn.optimisers import OPTIMISERS, SGD, AdamW, Incremental, RMSprop, Rprop
 from clnet.nn.random import key
 from clnet.nn.regularisation import Regularisation
-from clnet.nn.storage.base import Entries, entry_matrix
+from clnet.nn.storage.base import Entries
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl.discovery import device
 from clnet.opencl.session import session

@@ -79,12 +79,3 @@ def rounded_size(n: int) -> int:
     """
     shift = max(0, n.bit_length() - 5)
     return round(n / (1 << shift)) << shift
-
-
-def entry_matrix(storage: Storage, values: NDArray[Any]) -> NDArray[Any]:
-    """Return A [n_out, n_in] by adding up the live entries of any storage."""
-    entries = storage.entries()
-    matrix = np.zeros((storage.n_out, storage.n_in), values.dtype)
-    live = entries.live
-    np.add.at(matrix, (entries.rows[live], entries.columns[live]), values[live])
-    return matrix

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from clnet.nn.storage.sparse import SparseStorage, index_array
@@ -22,16 +21,6 @@ class CooStorage(SparseStorage):
     """
 
     name: ClassVar[str] = "coo"
-
-    @property
-    def size(self) -> int:
-        """Value slots: one per entry."""
-        return len(self.pattern)
-
-    @property
-    def slots(self) -> NDArray[np.int64]:
-        """The value slot of each entry of the pattern [entries]."""
-        return np.arange(self.size)
 
     @cached_property
     def indices(self) -> Mapping[str, NDArray[Any]]:

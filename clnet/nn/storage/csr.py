@@ -19,16 +19,6 @@ class CsrStorage(SparseStorage):
 
     name: ClassVar[str] = "csr"
 
-    @property
-    def size(self) -> int:
-        """Value slots: one per entry."""
-        return len(self.pattern)
-
-    @property
-    def slots(self) -> NDArray[np.int64]:
-        """The value slot of each entry of the pattern [entries]."""
-        return np.arange(self.size)
-
     @cached_property
     def indices(self) -> Mapping[str, NDArray[Any]]:
         """``starts`` [n_out + 1] and ``columns`` [entries]."""

@@ -38,14 +38,14 @@ class SparseStorage(ABC):
         return self.pattern.n_in
 
     @property
-    @abstractmethod
     def size(self) -> int:
-        """Value slots, padding included."""
+        """Value slots, padding included: here one per entry."""
+        return len(self.pattern)
 
     @property
-    @abstractmethod
     def slots(self) -> NDArray[np.int64]:
-        """The value slot of each entry of the pattern [entries]."""
+        """The value slot of each entry of the pattern [entries]: here its number."""
+        return np.arange(self.size)
 
     @property
     @abstractmethod

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from storages import entry_matrix
 from variant_cases import (
     NAMES,
     Bound,
@@ -17,7 +18,7 @@ from variant_cases import (
 
 from clnet import Dense, Network
 from clnet.ir.ops import Apply, Span
-from clnet.nn.storage.base import Entries, entry_matrix
+from clnet.nn.storage.base import Entries
 from clnet.variants import ALL_VARIANTS
 
 
