@@ -10,11 +10,12 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from clnet.errors import WIDTH, counted
+from clnet.errors import WIDTH, FormatError, InputError, counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from clnet.nn.scaling import Scaling
     from clnet.opencl.discovery import Devices
     from clnet.runtime.data_parallel import ParallelPlan
     from clnet.runtime.plan import Plan
@@ -60,7 +61,6 @@ def info(arguments: argparse.Namespace) -> int:
 def predict(arguments: argparse.Namespace) -> int:
     """Run a network on data."""
     from clnet.cli.summary import evaluation_rows, pairs
-    from clnet.errors import InputError
     from clnet.formats import check_save_data, load_data, save_data
     from clnet.network import load
     from clnet.planning.inference import plan_on, resolve_devices
@@ -88,10 +88,7 @@ def predict(arguments: argparse.Namespace) -> int:
         raise InputError(f"--profile is for one device, not for {len(chosen)}")
     plan = plan_on(network, chosen, batch, arguments.precision, sys.stderr.isatty())
     devices = plan.devices if isinstance(plan, ParallelPlan) else (plan.device,)
-    if arguments.scale and scaling is not None:
-        y = scaling.descale_output(run_in_batches(plan, scaling.scale_input(x)))
-    else:
-        y = run_in_batches(plan, x)
+    y = run_in_batches(plan, x, scaling if arguments.scale else None)
     if arguments.out is not None:
         save_data(arguments.out, x, y)
     rows: list[tuple[str, object]] = [
@@ -120,7 +117,6 @@ def predict(arguments: argparse.Namespace) -> int:
 
 def convert(arguments: argparse.Namespace) -> int:
     """Write a file in another format."""
-    from clnet.errors import FormatError
     from clnet.formats import load_data, save_data
     from clnet.network import load
 
@@ -194,8 +190,6 @@ def _is_network(path: str) -> bool:
 
 
 def _no_outputs(arguments: argparse.Namespace) -> None:
-    from clnet.errors import InputError
-
     if arguments.outputs is not None:
         raise InputError("--outputs is for .csv files, not for networks")
 
@@ -205,15 +199,20 @@ def unused_scaling(path: str) -> str:
     return f"{path} has scaling parameters, which were not used: see --scale"
 
 
-def run_in_batches(plan: Plan | ParallelPlan, x: NDArray[Any]) -> NDArray[Any]:
+def run_in_batches(
+    plan: Plan | ParallelPlan, x: NDArray[Any], scaling: Scaling | None
+) -> NDArray[Any]:
     """Return the outputs [samples, n_out] for x [samples, n_in], a batch at a time.
 
+    With a scaling, x and the outputs are in the data's units.
     Shows a progress bar on stderr for long work, if that is a terminal.
     """
     import numpy as np
     from tqdm import tqdm
 
     network, batch = plan.network, plan.batch
+    if scaling is not None:
+        x = scaling.scale_input(x)
     y = np.empty((len(x), network.n_out), network.dtype)
     with tqdm(
         total=len(x), unit=" samples", disable=not sys.stderr.isatty(), delay=1,
@@ -226,4 +225,4 @@ def run_in_batches(plan: Plan | ParallelPlan, x: NDArray[Any]) -> NDArray[Any]:
                 chunk = np.pad(chunk, ((0, batch - n), (0, 0)), mode="edge")
             y[start : start + n] = plan(chunk)[:n]
             progress.update(n)
-    return y
+    return y if scaling is None else scaling.descale_output(y)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.cli.summary import pairs
+from clnet.cli.summary import evaluation_rows, pairs
+from clnet.errors import ClnetError, InputError, counted, nearest
 from clnet.nn.fann_parameters import STOP_FUNCTIONS
 from clnet.training.history import figure
 
@@ -160,7 +161,6 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
 def run(arguments: argparse.Namespace) -> int:
     """Train a network, and print the results."""
     from clnet.cli.commands import LARGEST_BATCH, devices_of, unused_scaling
-    from clnet.errors import InputError, nearest
     from clnet.opencl.discovery import device_list
     from clnet.training.callbacks import Callback, EarlyStopping
 
@@ -218,7 +218,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_targets(arguments: argparse.Namespace, network: Network) -> None:
     """Raise before the training if its results could not be written after it."""
-    from clnet.errors import InputError
     from clnet.formats import check_save
     from clnet.formats.files import as_path, check_writable
 
@@ -255,8 +254,6 @@ def _files(arguments: argparse.Namespace) -> tuple[DataSet, DataSet | None]:
         return data, None if other is None else _file(arguments, other)
     size = round(share * len(data))
     if not 0 < size < len(data):
-        from clnet.errors import InputError
-
         raise InputError(
             f"--validation {arguments.validation} of the {len(data)} samples of "
             f"{arguments.data} leaves an empty training or validation set"
@@ -273,13 +270,11 @@ def _share(text: str | None) -> float | None:
         return None
     if 0 < share < 1:
         return share
-    from clnet.errors import InputError
 
     raise InputError(f"--validation is {text}, expected a file or a share, as in 0.2")
 
 
 def _file(arguments: argparse.Namespace, path: str) -> DataSet:
-    from clnet.errors import InputError
     from clnet.formats import load_data
     from clnet.training.data_set import DataSet
 
@@ -297,7 +292,6 @@ def _scales(arguments: argparse.Namespace) -> bool:
 
 def _digits(arguments: argparse.Namespace) -> tuple[DataSet, DataSet]:
     """Return the shuffled digits for training and test; set default arguments."""
-    from clnet.errors import ClnetError, InputError
     from clnet.training.data_set import DataSet
 
     if arguments.validation is not None or arguments.outputs is not None:
@@ -327,7 +321,6 @@ def _digits(arguments: argparse.Namespace) -> tuple[DataSet, DataSet]:
 
 
 def _network(arguments: argparse.Namespace, data: DataSet) -> Network:
-    from clnet.errors import InputError, counted
     from clnet.network import Network, load
     from clnet.nn.initialisers import WIDROW_NGUYEN
     from clnet.nn.scaling import Scaling
@@ -380,7 +373,6 @@ def _optimiser(arguments: argparse.Namespace, network: Network) -> Any:
     """Return the optimiser, with the learning rate if one is given."""
     from dataclasses import fields, replace
 
-    from clnet.errors import InputError
     from clnet.nn.optimisers import FANN, optimiser
     from clnet.training.setup import rule_of
 
@@ -397,13 +389,8 @@ def _result(
     what: str, network: Network, plan: Plan, data: DataSet, scale: bool
 ) -> list[tuple[str, object]]:
     from clnet.cli.commands import run_in_batches
-    from clnet.cli.summary import evaluation_rows
 
-    if scale and network.scaling is not None:
-        y = run_in_batches(plan, network.scaling.scale_input(data.x))
-        y = network.scaling.descale_output(y)
-    else:
-        y = run_in_batches(plan, data.x)
+    y = run_in_batches(plan, data.x, network.scaling if scale else None)
     found = network.compare(
         y, data.t, scale=scale and network.scaling is not None
     )
