@@ -147,6 +147,20 @@ def wall(call: Callable[[Array], Array], inputs: Sequence[Array]) -> Timer:
     return timer
 
 
+def back_to_back(run: Callable[[], object], finish: Callable[[], object]) -> Timer:
+    """Return the timer of runs that are enqueued, and then waited for together."""
+
+    def timer(repeats: int) -> float:
+        finish()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            run()
+        finish()
+        return (time.perf_counter() - start) / repeats
+
+    return timer
+
+
 @dataclass(frozen=True)
 class ByVariant(Candidate):
     """One variant for the whole network, each span as long as its reach.
@@ -387,17 +401,7 @@ def _executable(
 def _stream(case: Case, device: Device, steps: tuple[Step, ...]) -> Timer:
     executable = _executable(case, device, steps, profiling=False)
     executable.write(case.network.program.input, case.inputs[0])
-    queues = list(executable.session.queues.values())
-
-    def timer(repeats: int) -> float:
-        start = time.perf_counter()
-        for _ in range(repeats):
-            executable.run()
-        for queue in queues:
-            queue.finish()
-        return (time.perf_counter() - start) / repeats
-
-    return timer
+    return back_to_back(executable.run, executable.session.finish)
 
 
 def _clock(

@@ -23,7 +23,8 @@ from clnet.errors import ClnetError, InputError
 from clnet.opencl.device import Device
 
 from .candidates import Candidate, Prepared, RefusedError
-from .cases.dense import Workload, WrongError
+from .cases.dense import WrongError
+from .cases.training import Workload
 from .environment import device_identity, load, now, versions
 from .measurements import ENVIRONMENT, SUBJECT, Measurement
 from .roofline import Floor, Roofline

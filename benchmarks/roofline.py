@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,8 @@ from clnet.opencl.session import Session, session
 from clnet.runtime.executable import NANOSECOND
 from clnet.variants.team import team_group
 
-from .cases.dense import Workload
+if TYPE_CHECKING:
+    from .cases.training import Workload
 
 LAUNCHES = 5  # the fastest counts
 UNROLL = 8  # loads in flight

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from ctypes.util import find_library
 from dataclasses import dataclass
@@ -13,10 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from clnet.network import Network
 from clnet.nn.activations import activation
 from clnet.opencl.device import Device
 
-from ..candidates import Baseline, Candidate, Prepared, RefusedError, Timer, forward
+from ..candidates import (
+    Baseline,
+    Candidate,
+    Prepared,
+    RefusedError,
+    Timer,
+    back_to_back,
+    forward,
+)
 from ..cases.dense import Array, Case
 from ..environment import blas_threads
 from ..subprocess_guard import Guarded
@@ -115,24 +123,31 @@ class Torch(OnTorch):
 
 def _module(case: Case) -> Any:
     """Return the network as a `torch.nn.Sequential` on the CPU."""
-    import torch
     from torch import nn
 
     kind: Any = name_elsewhere(case.activation, {
         "identity": nn.Identity, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh, "relu": nn.ReLU
     })
     network = case.network
-    dtype = getattr(torch, case.dtype)
     parts: list[Any] = []
-    n_in = network.n_in
-    for number, n_out in enumerate(network.sizes[1:]):
-        linear = nn.utils.skip_init(nn.Linear, n_in, n_out, dtype=dtype)
-        with torch.no_grad():
-            linear.weight.copy_(torch.tensor(network.weights(number)))
-            linear.bias.copy_(torch.tensor(network.biases(number)))
-        parts += [linear, kind()]
-        n_in = n_out
+    for number in range(len(network.layers)):
+        parts += [linear(network, number), kind()]
     return nn.Sequential(*parts).eval().requires_grad_(False)
+
+
+def linear(network: Network, number: int) -> Any:
+    """Return a layer as a `torch.nn.Linear` on the CPU."""
+    import torch
+    from torch import nn
+
+    n_in, n_out = network.sizes[number : number + 2]
+    found = nn.utils.skip_init(
+        nn.Linear, n_in, n_out, dtype=getattr(torch, network.dtype)
+    )
+    with torch.no_grad():
+        found.weight.copy_(torch.tensor(network.weights(number)))
+        found.bias.copy_(torch.tensor(network.biases(number)))
+    return found
 
 
 def _in_bfloat16(model: Any) -> Any:
@@ -176,15 +191,7 @@ def graphed(case: Case, model: Any) -> Prepared:
     import torch
 
     x = torch.from_numpy(case.inputs[0]).to("cuda")
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(WARM_RUNS):
-            model(x)
-    torch.cuda.current_stream().wait_stream(side)
-    graph: Any = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        y = model(x)
+    graph, y = captured(lambda: model(x))
     graph.model = model  # the graph reads its memory
     pinned_x = torch.empty_like(x, device="cpu", pin_memory=True)
     pinned_y = torch.empty_like(y, device="cpu", pin_memory=True)
@@ -202,6 +209,22 @@ def graphed(case: Case, model: Any) -> Prepared:
     return forward(case, call, _cuda_timers(graph.replay))
 
 
+def captured(run: Callable[[], Any]) -> tuple[Any, Any]:
+    """Return a function as a CUDA graph, and the result that replays overwrite."""
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_RUNS):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = run()
+    return graph, found
+
+
 def _cuda_timers(run: Callable[[], None]) -> dict[str, Callable[[], Timer]]:
     """Return the timers of a function that enqueues work on CUDA.
 
@@ -209,14 +232,6 @@ def _cuda_timers(run: Callable[[], None]) -> dict[str, Callable[[], Timer]]:
     after an event would include the host's enqueueing.
     """
     import torch
-
-    def stream(repeats: int) -> float:
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(repeats):
-            run()
-        torch.cuda.synchronize()
-        return (time.perf_counter() - start) / repeats
 
     def clock(repeats: int) -> float:
         first = torch.cuda.Event(enable_timing=True)
@@ -229,6 +244,7 @@ def _cuda_timers(run: Callable[[], None]) -> dict[str, Callable[[], Timer]]:
         last.synchronize()
         return 1e-3 * float(first.elapsed_time(last)) / repeats
 
+    stream = back_to_back(run, torch.cuda.synchronize)
     return {"stream": lambda: stream, "device": lambda: clock}
 
 
@@ -414,17 +430,10 @@ def on_cupy(case: Case, model: Callable[[Any], Any]) -> Prepared:
 
     x = cupy.asarray(case.inputs[0])
     wait = cupy.cuda.get_current_stream().synchronize
-
-    def stream(repeats: int) -> float:
-        wait()
-        start = time.perf_counter()
-        for _ in range(repeats):
-            model(x)
-        wait()
-        return (time.perf_counter() - start) / repeats
-
-    timers: dict[str, Callable[[], Timer]] = {"stream": lambda: stream}
-    return forward(case, lambda x: cupy.asnumpy(model(cupy.asarray(x))), timers)
+    stream = back_to_back(lambda: model(x), wait)
+    return forward(
+        case, lambda x: cupy.asnumpy(model(cupy.asarray(x))), {"stream": lambda: stream}
+    )
 
 
 def dense_baselines(fann_library: str | None) -> tuple[Candidate, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,8 @@ from clnet.opencl.session import Session, session
 from clnet.runtime.executable import NANOSECOND
 from clnet.variants.team import team_group
 
-from ..candidates import Candidate, Prepared, Timer
-from ..cases.dense import Workload
+from ..candidates import Candidate, Prepared, Timer, back_to_back
+from ..cases.training import Workload
 from ..roofline import GROUP, ITEMS, UNROLL, enqueuer
 
 SHARES = 4  # work-items a core
@@ -56,16 +55,7 @@ class MemoryKernel(Candidate):
 
         def stream() -> Timer:
             plain = session(device)
-            run = _launcher(self.name, size, plain)
-
-            def timer(repeats: int) -> float:
-                start = time.perf_counter()
-                for _ in range(repeats):
-                    run()
-                plain.queue.finish()
-                return (time.perf_counter() - start) / repeats
-
-            return timer
+            return back_to_back(_launcher(self.name, size, plain), plain.queue.finish)
 
         return Prepared(
             lambda: 0.0, {"stream": stream, "device": clock, "busy": clock},

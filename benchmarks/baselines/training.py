@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from ..candidates import Baseline, Candidate, Prepared, RefusedError
 from ..cases.dense import Array
 from ..cases.training import Clock, Trained, TrainingCase, trainer
 from ..environment import blas_threads
-from .dense import WARM_RUNS, OnTorch
+from .dense import OnTorch, captured, linear
 from .fann import FannTraining
 from .training_numpy import NumPyTraining
 
@@ -121,19 +120,14 @@ _TORCH_SCALES: dict[str, Callable[[TrainingCase], float]] = {
 
 
 def _sequential(case: TrainingCase) -> Any:
-    import torch
     from torch import nn
 
     kinds: dict[str, Any] = {"tanh": nn.Tanh, "relu": nn.ReLU, "sigmoid": nn.Sigmoid}
     network = case.network()
     parts: list[Any] = []
     last = len(case.sizes) - 2
-    for i, (n_in, n_out) in enumerate(pairwise(case.sizes)):
-        linear = nn.utils.skip_init(nn.Linear, n_in, n_out)
-        with torch.no_grad():
-            linear.weight.copy_(torch.tensor(network.weights(i)))
-            linear.bias.copy_(torch.tensor(network.biases(i)))
-        parts.append(linear)
+    for i in range(last + 1):
+        parts.append(linear(network, i))
         name = case.output if i == last else case.hidden
         if name != "softmax":  # part of the loss
             parts.append(kinds[name]())
@@ -186,19 +180,9 @@ def _captured(
     step: Callable[[Any, Any], None], batches: list[tuple[Any, Any]]
 ) -> Callable[[Any, Any], None]:
     """Return a step as one CUDA graph; batches are copied to its inputs."""
-    import torch
-
     one = len(batches) == 1
     x, t = batches[0] if one else (batch.clone() for batch in batches[0])
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(WARM_RUNS):
-            step(x, t)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step(x, t)
+    graph, _ = captured(lambda: step(x, t))
 
     def run(rows: Any, targets: Any) -> None:
         if not one:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,60 +36,6 @@ TOLERANCE = {
 
 class WrongError(ClnetError):
     """A candidate's result differs from the oracle's."""
-
-
-class Workload(Protocol):
-    """The part of a case that the harness reads.
-
-    Attributes
-    ----------
-    name : str
-        For people, files and ``--case``.
-    sizes : tuple of int
-        Inputs, then neurons of each layer.
-    activation : str
-        The activation of all layers, or a list.
-    batch : int
-        Samples a call or step.
-    dtype, precision : str
-        Of parameters and data; of products, as PyTorch names it.
-    seed : int
-        Of parameters and data.
-    tolerance : float
-        The largest relative error of a result.
-    bytes, flops : float
-        Least bytes that a run reads and writes; floating-point operations, a
-        multiply-add being two.
-    footprint : int
-        Bytes of all data that are read: the size of a cache that holds them.
-    """
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def sizes(self) -> tuple[int, ...]: ...  # noqa: D102
-    @property
-    def activation(self) -> str: ...  # noqa: D102
-    @property
-    def batch(self) -> int: ...  # noqa: D102
-    @property
-    def dtype(self) -> str: ...  # noqa: D102
-    @property
-    def precision(self) -> str: ...  # noqa: D102
-    @property
-    def seed(self) -> int: ...  # noqa: D102
-    @property
-    def tolerance(self) -> float: ...  # noqa: D102
-    @property
-    def bytes(self) -> float: ...  # noqa: D102
-    @property
-    def footprint(self) -> int: ...  # noqa: D102
-    @property
-    def flops(self) -> float: ...  # noqa: D102
-
-    def missing(self) -> str | None:
-        """Return None if its data exist, else a sentence."""
-        ...
 
 
 @dataclass(frozen=True)

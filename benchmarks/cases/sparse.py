@@ -37,12 +37,12 @@ class SparseCase(Case):
 
 
 def sparse_case(
-    neurons: int, layers: int, density: float, batch: int = 1, name: str = ""
+    neurons: int, layers: int, density: float, batch: int = 1
 ) -> SparseCase:
     """Return the case of equal layers."""
     sizes = (neurons,) * (layers + 1)
-    text = name or f"{neurons}x{layers} {100 * density:g}%"
-    return SparseCase(text, sizes, batch=batch, density=density)
+    name = f"{neurons}x{layers} {100 * density:g}%"
+    return SparseCase(name, sizes, batch=batch, density=density)
 
 
 @lru_cache(maxsize=1)

@@ -27,7 +27,7 @@ from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Adam, Optimiser, Rprop
 
 from ..candidates import Prepared, Timer
-from .dense import Array, WrongError
+from .dense import Array, Case, WrongError
 
 # The length of one run.
 BASES = {
@@ -238,16 +238,20 @@ class TrainingCase:
         """True if an epoch's error is the loss, not the mean squared error."""
         return isinstance(self.optimiser, Adam)
 
+    def error(self, loss: float, squares: float) -> float:
+        """Return an epoch's error by the sums of losses and of squared errors."""
+        if self.by_loss:
+            return loss / self.samples
+        return squares / (self.samples * self.sizes[-1])
+
     def _oracle(self, network: Network, rule: Optimiser) -> list[float]:
         program = self.program(network, rule)
         parameters = network.parameters.astype(np.float64)
-        state = np.empty((rule.slots, parameters.size))
-        state[...] = np.reshape(rule.initial, (rule.slots, 1))
         x, t = self.data
         data, targets = program.inputs
         values: dict[str, Array] = {
             data.name: x.astype(np.float64), targets.name: t.astype(np.float64),
-            "state": state,
+            "state": rule.initial_state(parameters.size, "float64"),
             "seed": np.asarray(self.seed), "rate": np.asarray(rule.rate),
         }
         found = []
@@ -263,11 +267,12 @@ class TrainingCase:
                 values |= {name: np.asarray(n) for name, n in numbers.items()}
                 reference.run_ops(program.ops, values, parameters)
             loss, squares = values["totals"][0, :2]
-            found.append(float(
-                loss / self.samples if self.by_loss
-                else squares / (self.samples * self.sizes[-1])
-            ))
+            found.append(float(self.error(loss, squares)))
         return found
+
+
+Workload = Case | TrainingCase
+"""The cases that the harness measures."""
 
 
 def trainer(

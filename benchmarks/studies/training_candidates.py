@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from operator import add
 
-import numpy as np
-
 from clnet.ir.ops import Value
 from clnet.ir.training_ops import RECORD
 from clnet.opencl.device import Device
@@ -157,8 +155,7 @@ class Replayed(Candidate):
         steps: tuple[Step, ...] = plan.steps
         target, parameters = session(device), network.parameters
         rule = case.optimiser
-        state = np.empty((rule.slots, parameters.size), parameters.dtype)
-        state[...] = np.reshape(rule.initial, (rule.slots, 1))
+        state = rule.initial_state(parameters.size, case.dtype)
 
         def train(epochs: int) -> Trained:
             train_state = TrainState(target, parameters, state)
@@ -172,10 +169,7 @@ class Replayed(Candidate):
                 totals = replay.read(program.output)[0].tolist()
                 loss, squares, _ = map(add, totals, totals[len(RECORD):])
                 clock()
-                errors.append(
-                    loss / case.samples if case.by_loss
-                    else squares / (case.samples * case.sizes[-1])
-                )
+                errors.append(case.error(loss, squares))
             return Trained(errors, clock.seconds)
 
         threads = device.compute_units if device.type == "cpu" else None

@@ -121,6 +121,12 @@ class Optimiser:
         """The initial value of each slot of the state."""
         return (0.0,) * self.slots
 
+    def initial_state(self, size: int, dtype: str) -> Array:
+        """Return the initial state [slots, size]."""
+        state = np.empty((self.slots, size), dtype)
+        state[...] = np.reshape(self.initial, (self.slots, 1))
+        return state
+
     @property
     def constants(self) -> dict[str, float]:
         """The kernel's macros, numbers or bools; `learning_rate` is an argument."""

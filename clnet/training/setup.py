@@ -247,8 +247,7 @@ def _initial_state(network: Model, rule: Optimiser, seed: int | None) -> Trainin
     if not whole or not 0 <= seed < SEEDS:
         raise InputError(f"a seed must be a whole number from 0 to 2**63-1: {seed!r}")
     parameters = network.parameters.copy()
-    values = np.empty((rule.slots, parameters.size), parameters.dtype)
-    values[...] = np.reshape(rule.initial, (rule.slots, 1))
+    values = rule.initial_state(parameters.size, network.dtype)
     return TrainingState(repr(rule), 0, 0, int(seed), parameters, values)
 
 

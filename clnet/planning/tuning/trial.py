@@ -335,12 +335,10 @@ class Trial:
     @cached_property
     def _state(self) -> Array:
         """The optimiser's initial state."""
-        optimiser = self._optimiser
-        slots = 0 if optimiser is None else optimiser.slots
-        state = np.zeros((slots, self.program.layout.size), self.program.dtype)
-        if optimiser is not None:
-            state[...] = np.reshape(optimiser.initial, (slots, 1))
-        return state
+        size, dtype = self.program.layout.size, self.program.dtype
+        if self._optimiser is None:
+            return np.zeros((0, size), dtype)
+        return self._optimiser.initial_state(size, dtype)
 
 
 class _Replay(Replay):
