@@ -11,10 +11,19 @@ from numpy.typing import ArrayLike, NDArray
 from clnet.errors import InputError
 
 
+def is_whole(found: object) -> TypeGuard[int]:
+    """Return whether an object is a whole number, and no bool."""
+    return isinstance(found, (int, np.integer)) and not isinstance(found, bool)
+
+
+def is_number(found: object) -> TypeGuard[float]:
+    """Return whether an object is a number, and no bool."""
+    return is_whole(found) or isinstance(found, (float, np.floating))
+
+
 def check_count(name: str, found: object) -> None:
     """Raise InputError unless `found` is a whole number of at least 1."""
-    whole = isinstance(found, (int, np.integer)) and not isinstance(found, bool)
-    if not whole or int(found) < 1:  # type: ignore[call-overload]
+    if not is_whole(found) or found < 1:
         raise InputError(f"{name} must be a whole number of at least 1, not {found!r}")
 
 
@@ -66,7 +75,7 @@ def as_real(name: str, found: object) -> float:
     InputError
         If it is no number, or beyond float32's range.
     """
-    if not isinstance(found, (int, float, np.number)) or isinstance(found, bool):
+    if not is_number(found):
         raise InputError(f"{name} must be a number, not {found!r}")
     value = float(found)
     with np.errstate(over="ignore"):

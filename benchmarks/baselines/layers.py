@@ -33,3 +33,11 @@ def name_elsewhere(activation: str, known: Mapping[str, T]) -> T:
     if activation not in known:
         raise RefusedError(f"{activation} is not implemented for this baseline")
     return known[activation]
+
+
+def sigmoid_in_place(v: Array) -> None:
+    """Replace v by its sigmoid."""
+    np.negative(v, out=v)
+    np.exp(v, out=v)
+    v += 1
+    np.reciprocal(v, out=v)

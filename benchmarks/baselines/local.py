@@ -13,6 +13,7 @@ from clnet.opencl.device import Device
 from ..candidates import Baseline, Prepared, RefusedError, forward
 from ..cases.dense import Array, Case
 from .dense import OnTorch, eager, graphed
+from .layers import sigmoid_in_place
 
 BLOCK = 16_384  # rows that NumPy computes at once, in a core's cache
 
@@ -47,21 +48,13 @@ class NumPyLocal(Baseline):
                         np.add(part, np.multiply(w[r], shifted, out=product), out=part)
                     part += bias
                     if case.activation == "sigmoid":
-                        _sigmoid(part)
+                        sigmoid_in_place(part)
                     else:
                         part[...] = value(part)
                 x = y
             return x.copy()
 
         return forward(case, call, threads=1)
-
-
-def _sigmoid(v: Array) -> None:
-    """Replace v by its sigmoid."""
-    np.negative(v, out=v)
-    np.exp(v, out=v)
-    v += 1
-    np.reciprocal(v, out=v)
 
 
 @dataclass(frozen=True)

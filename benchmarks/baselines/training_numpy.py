@@ -16,6 +16,7 @@ from ..candidates import Baseline, Prepared
 from ..cases.dense import Array
 from ..cases.training import Clock, Trained, TrainingCase, trainer
 from ..environment import blas_threads
+from .layers import sigmoid_in_place
 
 CACHE_LINE = 64  # bytes
 
@@ -77,10 +78,7 @@ class _Layers:
             d -= t
             d *= d.dtype.type(1 / n)
             return error, d
-        np.negative(y, out=y)
-        np.exp(y, out=y)
-        y += 1
-        np.reciprocal(y, out=y)
+        sigmoid_in_place(y)
         np.subtract(y, t, out=d)
         error = float(np.vdot(d, d))
         scratch = self._scratch[-1][:n]

@@ -13,14 +13,18 @@ from numpy.typing import NDArray
 
 from clnet.cli.summary import evaluation_rows, pairs
 from clnet.errors import ClnetError, InputError, counted, nearest
+from clnet.formats import NETWORK_SUFFIXES, check_save, load_data
+from clnet.formats.files import as_path, check_writable, write
+from clnet.network import Network, load
 from clnet.nn.fann_parameters import STOP_FUNCTIONS
+from clnet.nn.initialisers import INITIALISER_NAMES, WIDROW_NGUYEN
+from clnet.nn.optimisers import FANN, OPTIMISER_NAMES, optimiser
+from clnet.training.data_set import DataSet
 from clnet.training.history import figure
 
 if TYPE_CHECKING:
-    from clnet.network import Network
     from clnet.runtime.plan import Plan
     from clnet.training.callbacks import Training
-    from clnet.training.data_set import DataSet
     from clnet.training.history import Epoch, History
 
 DIGITS = "digits"
@@ -44,12 +48,9 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
     count : callable
         Parses a whole number of at least 1.
     """
-    from clnet.formats import NETWORK_SUFFIXES
     from clnet.nn.activations import ACTIVATION_NAMES
-    from clnet.nn.initialisers import INITIALISER_NAMES
     from clnet.nn.layers import Dense
     from clnet.nn.losses import LOSSES
-    from clnet.nn.optimisers import FANN, OPTIMISER_NAMES
     from clnet.nn.schedules import SCHEDULES
 
     sub.add_argument(
@@ -218,9 +219,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_targets(arguments: argparse.Namespace, network: Network) -> None:
     """Raise before the training if its results could not be written after it."""
-    from clnet.formats import check_save
-    from clnet.formats.files import as_path, check_writable
-
     if arguments.save is not None:
         check_save(network, arguments.save)
     if arguments.plot is not None:
@@ -275,8 +273,6 @@ def _share(text: str | None) -> float | None:
 
 
 def _file(arguments: argparse.Namespace, path: str) -> DataSet:
-    from clnet.formats import load_data
-    from clnet.training.data_set import DataSet
 
     dtype = "float64" if _scales(arguments) else "float32"  # scaled before rounding
     x, t = load_data(path, dtype=dtype, outputs=arguments.outputs)
@@ -292,8 +288,6 @@ def _scales(arguments: argparse.Namespace) -> bool:
 
 def _digits(arguments: argparse.Namespace) -> tuple[DataSet, DataSet]:
     """Return the shuffled digits for training and test; set default arguments."""
-    from clnet.training.data_set import DataSet
-
     if arguments.validation is not None or arguments.outputs is not None:
         raise InputError(f"{DIGITS} has its own test set: leave out --validation")
     try:
@@ -321,8 +315,6 @@ def _digits(arguments: argparse.Namespace) -> tuple[DataSet, DataSet]:
 
 
 def _network(arguments: argparse.Namespace, data: DataSet) -> Network:
-    from clnet.network import Network, load
-    from clnet.nn.initialisers import WIDROW_NGUYEN
     from clnet.nn.scaling import Scaling
 
     columns = (data.x.shape[1], data.t.shape[1])
@@ -373,7 +365,6 @@ def _optimiser(arguments: argparse.Namespace, network: Network) -> Any:
     """Return the optimiser, with the learning rate if one is given."""
     from dataclasses import fields, replace
 
-    from clnet.nn.optimisers import FANN, optimiser
     from clnet.training.setup import rule_of
 
     name = arguments.optimiser or (OPTIMISER if network.fann is None else FANN)
@@ -405,7 +396,6 @@ def _plot(history: History, path: str) -> None:
     """Draw the learning curve to a file, atomically."""
     import io
 
-    from clnet.formats.files import as_path, write
 
     file = as_path(path)
     picture = io.BytesIO()

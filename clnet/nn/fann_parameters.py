@@ -6,9 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from clnet.checks import as_list, as_real, as_reals
+from clnet.checks import as_list, as_real, as_reals, is_whole
 from clnet.errors import InputError, unknown
 from clnet.nn.activations import activation
 from clnet.nn.metrics import BIT_FAIL_LIMIT
@@ -119,8 +117,7 @@ def _checked(name: str, value: Any, kind: Kind) -> Any:
             raise unknown(name, value, kind)
         return value
     if kind == "u":
-        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-        if not whole or value < 0:
+        if not is_whole(value) or value < 0:
             raise InputError(f"{name} must be a whole number, not {value!r}")
         return int(value)
     if kind == "activations":

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from clnet.checks import as_numbers, check_count
+from clnet.checks import as_numbers, check_count, is_number, is_whole
 from clnet.errors import InputError, unknown
 from clnet.nn.activations import SOFTMAX, activation
 from clnet.nn.connectivity import placement
@@ -145,8 +145,7 @@ def _check_neurons(layer: Neurons | Local) -> None:
         object.__setattr__(layer, "steepness", tuple(steepness.ravel().tolist()))
         _check_one_each(layer, "steepness", steepness.size)
     fraction = layer.dropout
-    number = isinstance(fraction, (int, float, np.number))
-    if not number or isinstance(fraction, bool) or not 0 <= fraction < 1:
+    if not is_number(fraction) or not 0 <= fraction < 1:
         raise InputError(
             f"dropout must be a number of at least 0 and below 1, not {fraction!r}"
         )
@@ -167,10 +166,7 @@ def _check_one_each(layer: Neurons | Local, name: str, count: int) -> None:
 
 def _sources(found: object) -> tuple[int, ...]:
     numbers = list(found) if isinstance(found, Iterable) else []
-    sources = tuple(
-        int(n) for n in numbers
-        if isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0
-    )
+    sources = tuple(int(n) for n in numbers if is_whole(n) and n >= 0)
     if not sources or len(sources) < len(numbers) or sources != tuple(
         sorted(set(sources))
     ):
@@ -237,16 +233,14 @@ class Sparse(Neurons):
         check_format(self.format)
         if self.memory_limit is not None:
             check_count("memory_limit", self.memory_limit)
-        if isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer)):
+        if not is_whole(self.seed):
             raise InputError(f"a seed must be a whole number, not {self.seed!r}")
         if self.seed < 0:
             raise InputError(f"a seed must be at least 0, not {self.seed}")
         if (self.density is None) == (self.pattern is None):
             raise InputError("a sparse layer needs either a density or a pattern")
         if self.density is not None:
-            if isinstance(self.density, bool) or not isinstance(
-                self.density, (int, float, np.integer, np.floating)
-            ) or not 0 < self.density <= 1:
+            if not is_number(self.density) or not 0 < self.density <= 1:
                 raise InputError(f"a density must be in (0, 1], not {self.density!r}")
             return
         pattern = Pattern.of(self.pattern)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.checks import is_number
 from clnet.errors import InputError, known_row
 from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.random import uniform
@@ -87,29 +88,13 @@ class Optimiser:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.type == "bool":
-                if not isinstance(value, bool):
-                    raise InputError(
-                        f"{field.name} of {self.name} must be True or False, not "
-                        f"{value!r}"
-                    )
-                continue
-            number = isinstance(value, (int, float, np.number))
-            if not number or isinstance(value, bool) or not math.isfinite(value):
+            expected = _expected(field.name, value, field.type == "bool")
+            if expected is not None:
                 raise InputError(
-                    f"{field.name} of {self.name} must be a finite number, not "
-                    f"{value!r}"
+                    f"{field.name} of {self.name} must be {expected}, not {value!r}"
                 )
-            if field.name == "learning_rate" and value < 0:
-                raise InputError(
-                    f"learning_rate of {self.name} must be at least 0, not {value!r}"
-                )
-            if field.name in DECAYS and not 0 <= value < 1:
-                raise InputError(
-                    f"{field.name} of {self.name} must be at least 0 and below 1, not "
-                    f"{value!r}"
-                )
-            object.__setattr__(self, field.name, float(value))
+            if field.type != "bool":
+                object.__setattr__(self, field.name, float(value))
 
     @property
     def rate(self) -> float:
@@ -138,6 +123,19 @@ class Optimiser:
     def step(self, w: Array, g: Array, state: Array, now: StepInfo) -> None:
         """Change parameters w [n] and state [slots, n] in place by gradients g [n]."""
         raise NotImplementedError
+
+
+def _expected(name: str, value: object, is_bool: bool) -> str | None:
+    """Return None if a constant is right, else the text of what it must be."""
+    if is_bool:
+        return None if isinstance(value, bool) else "True or False"
+    if not is_number(value) or not math.isfinite(value):
+        return "a finite number"
+    if name == "learning_rate" and value < 0:
+        return "at least 0"
+    if name in DECAYS and not 0 <= value < 1:
+        return "at least 0 and below 1"
+    return None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.checks import is_number
 from clnet.errors import InputError
 
 Array = NDArray[Any]
@@ -49,8 +50,7 @@ class Regularisation:
             value, clips = getattr(self, name), name.startswith("clip")
             if clips and value is None:
                 continue
-            number = isinstance(value, (int, float, np.number))
-            if not number or isinstance(value, bool) or not (
+            if not is_number(value) or not (
                 0 <= value < math.inf and (value > 0 or not clips)
             ):
                 least = "above 0, or None" if clips else "of at least 0"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from clnet.checks import check_count
+from clnet.checks import check_count, is_number, is_whole
 from clnet.errors import InputError, unknown
 from clnet.nn.activations import SOFTMAX
 from clnet.nn.fann_parameters import STOP_FUNCTIONS, FannParameters
@@ -227,8 +227,7 @@ def _desired_error_rule(
         raise unknown("stop function", stop, STOP_FUNCTIONS)
     if desired is None:
         return lambda epoch: None
-    number = isinstance(desired, (int, float, np.number)) and desired >= 0
-    if not number or isinstance(desired, bool):
+    if not is_number(desired) or not desired >= 0:
         raise InputError(f"desired_error must be a number of at least 0: {desired!r}")
 
     def reached(epoch: Epoch) -> str | None:
@@ -243,8 +242,7 @@ def _desired_error_rule(
 def _initial_state(network: Model, rule: Optimiser, seed: int | None) -> TrainingState:
     if seed is None:
         seed = int(np.random.default_rng().integers(SEEDS))
-    whole = isinstance(seed, (int, np.integer)) and not isinstance(seed, bool)
-    if not whole or not 0 <= seed < SEEDS:
+    if not is_whole(seed) or not 0 <= seed < SEEDS:
         raise InputError(f"a seed must be a whole number from 0 to 2**63-1: {seed!r}")
     parameters = network.parameters.copy()
     values = rule.initial_state(parameters.size, network.dtype)
