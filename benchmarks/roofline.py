@@ -191,10 +191,14 @@ class Roofline:
         for _ in range(LAUNCHES):
             if zeroed is not None:
                 zeroed.write(self._session, np.zeros(1, np.int32))
-            event = enqueue()
-            event.wait()
-            times.append(event.profile.end - event.profile.start)
-        return NANOSECOND * float(min(times))
+            times.append(event_seconds(enqueue()))
+        return min(times)
+
+
+def event_seconds(event: Any) -> float:
+    """Wait for a command, and return its seconds by the device's clock."""
+    event.wait()
+    return NANOSECOND * float(event.profile.end - event.profile.start)
 
 
 def enqueuer(target: Session, launch: Launch, *arguments: Any) -> Callable[[], Any]:

@@ -13,12 +13,11 @@ from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch
 from clnet.opencl.memory import Memory
 from clnet.opencl.session import Session, session
-from clnet.runtime.executable import NANOSECOND
 from clnet.variants.team import team_group
 
 from ..candidates import Candidate, Prepared, Timer, back_to_back
 from ..cases.training import Workload
-from ..roofline import GROUP, ITEMS, UNROLL, enqueuer
+from ..roofline import GROUP, ITEMS, UNROLL, enqueuer, event_seconds
 
 SHARES = 4  # work-items a core
 WIDTHS = {"cpu": 8, "gpu": 4}  # numbers of a vector
@@ -44,12 +43,7 @@ class MemoryKernel(Candidate):
             run = _launcher(self.name, size, session(device, profiling=True))
 
             def timer(repeats: int) -> float:
-                times = []
-                for _ in range(repeats):
-                    event = run()
-                    event.wait()
-                    times.append(event.profile.end - event.profile.start)
-                return NANOSECOND * float(statistics.median(times))
+                return statistics.median(event_seconds(run()) for _ in range(repeats))
 
             return timer
 

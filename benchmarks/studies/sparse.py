@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from clnet.nn.layers import Sparse
-from clnet.nn.storage.formats import AUTO, DEFAULT_FORMAT, FORMATS, memory_table
+from clnet.nn.storage.formats import AUTO, DEFAULT_FORMAT, FORMATS, memory_table, nbytes
 from clnet.nn.storage.pattern import Pattern
 from clnet.opencl.device import Device
 from clnet.planning.format_planner import is_auto
@@ -154,9 +154,7 @@ def memory(count: str) -> pd.DataFrame:
 
 
 COUNTS: dict[str, Callable[[Pattern], int]] = {
-    "hyb as stored": lambda pattern: sum(
-        part.nbytes(4) for part in FORMATS["hyb"](pattern)
-    ),
+    "hyb as stored": lambda pattern: nbytes(FORMATS["hyb"](pattern), 4),
     "hyb by the formulas": lambda pattern: 4 * sum(
         part.study_words for part in FORMATS["hyb"](pattern)
     ),

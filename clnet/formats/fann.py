@@ -416,13 +416,10 @@ def _text_2_1(
 
 def _entry(key: str, kind: Kind, value: Any, real: Any) -> list[str]:
     """Return the lines of an entry of the header."""
-    if kind == "activations":
-        numbers = [activation(name).fann for name in value]
-        return [f"{key}_count={len(numbers)}",
-                f"{key}=" + "".join(f"{number} " for number in numbers)]
-    if kind == "e list":
-        return [f"{key}_count={len(value)}",
-                f"{key}=" + "".join(f"{real(v):.20e} " for v in value)]
+    if kind in ("activations", "e list"):
+        texts = (f"{activation(v).fann} " if kind == "activations" else
+                 f"{real(v):.20e} " for v in value)
+        return [f"{key}_count={len(value)}", f"{key}=" + "".join(texts)]
     if kind == "f":
         return [f"{key}={_f(value)}"]
     if kind == "e":
