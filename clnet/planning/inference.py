@@ -110,16 +110,10 @@ def predict(
     precision: str = PRECISIONS[0],
 ) -> NDArray[Any]:
     """Return the outputs for any number of samples; see `Network.predict`."""
-    if scaling is None:
-        return _outputs(network, plan_for, x, device, precision)
-    scaled = scaling.scale_input(as_numbers("x", x, "float64"))
-    y = _outputs(network, plan_for, scaled, device, precision)
-    return scaling.descale_output(y)
-
-
-def _outputs(
-    network: Model, plan_for: PlanFor, x: ArrayLike, device: Devices, precision: str
-) -> NDArray[Any]:
+    if scaling is not None:
+        scaled = scaling.scale_input(as_numbers("x", x, "float64"))
+        outputs = predict(network, plan_for, scaled, device, None, precision)
+        return scaling.descale_output(outputs)
     # Sparse inputs become dense a chunk at a time: the whole may be too large.
     array = as_rows(x) if is_sparse(x) else as_numbers("x", x, network.dtype)
     rows = array[np.newaxis] if array.ndim == 1 else array
