@@ -147,6 +147,29 @@ def span_bytes(span: Span) -> int:
     return item_size(span) * (numbers + values)
 
 
+def gpu_cost(
+    span: Span, device: Device, again: int, groups: int, launches: int = 1,
+    scratch: int = 0,
+) -> Cost:
+    """Return the cost of a kernel written for GPUs.
+
+    Parameters
+    ----------
+    span, device
+        As in `Variant.cost`.
+    again : int
+        Bytes of traffic besides `span_bytes`.
+    groups : int
+        Work-groups of a launch.
+    launches, scratch : int
+        As in `Cost`.
+    """
+    return Cost(
+        span_flops(span), span_bytes(span) + again, launches, scratch,
+        min(device.compute_units, groups), gpu_kernel_efficiency(device),
+    )
+
+
 def real(span: Span) -> str:
     """Return the OpenCL type of the span's dtype."""
     return "double" if span.dtype == "float64" else "float"

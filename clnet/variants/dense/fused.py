@@ -12,11 +12,9 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_kernel_efficiency,
+    gpu_cost,
     item_size,
     refuse_unless_dense_layers,
-    span_bytes,
-    span_flops,
 )
 from clnet.variants.dense.chain import chain, chain_defines, parameter_count, strides
 from clnet.variants.team import team_defines, team_group, team_local_bytes, team_sizes
@@ -57,14 +55,8 @@ class Fused:
         # Hidden values count as one write and one read.
         hidden = span.batch * sum(layer.n_out for layer in layers[:-1])
         again = parameter_count(span) * (span.batch - 1) + 2 * hidden
-        return Cost(
-            flops=span_flops(span),
-            bytes=span_bytes(span) + item_size(span) * again,
-            launches=1,
-            scratch=_scratch(span),
-            compute_units=1,
-            efficiency=gpu_kernel_efficiency(device),
-        )
+        moved = item_size(span) * again
+        return gpu_cost(span, device, moved, 1, scratch=_scratch(span))
 
     def launches(
         self, span: Span, config: Config, device: Device

@@ -13,11 +13,9 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_kernel_efficiency,
+    gpu_cost,
     item_size,
     refuse_unless_dense_layers,
-    span_bytes,
-    span_flops,
 )
 from clnet.variants.dense.chain import (
     chain,
@@ -92,14 +90,7 @@ class FusedLocal:
         """Count the parameters once per tile of samples."""
         tiles = -(-span.batch // config["tile"])
         again = parameter_count(span) * (tiles - 1)
-        return Cost(
-            flops=span_flops(span),
-            bytes=span_bytes(span) + item_size(span) * again,
-            launches=1,
-            scratch=0,
-            compute_units=min(device.compute_units, tiles),
-            efficiency=gpu_kernel_efficiency(device),
-        )
+        return gpu_cost(span, device, item_size(span) * again, tiles)
 
     def launches(
         self, span: Span, config: Config, device: Device

@@ -13,13 +13,11 @@ from clnet.variants.base import (
     Cost,
     Reach,
     dense_layer,
-    gpu_kernel_efficiency,
+    gpu_cost,
     item_size,
     layer_defines,
     padded,
     refuse_unless_dense_layers,
-    span_bytes,
-    span_flops,
     weights_and_bias,
 )
 
@@ -147,14 +145,8 @@ class Product:
         again = self.k * self.m * (-(-self.n // config["tile_n"]) - 1)
         again += self.k * self.n * (-(-self.m // config["tile_m"]) - 1)
         groups = self.groups(config) * config.get("parts", 1)
-        return Cost(
-            flops=span_flops(span),
-            bytes=span_bytes(span) + self.item * again + 2 * scratch,
-            launches=launches,
-            scratch=scratch,
-            compute_units=min(device.compute_units, groups),
-            efficiency=gpu_kernel_efficiency(device),
-        )
+        moved = self.item * again + 2 * scratch
+        return gpu_cost(span, device, moved, groups, launches, scratch)
 
     def grid(self, config: Config) -> tuple[int, int]:
         """Return the global size: work-items along m, groups along n."""

@@ -13,12 +13,10 @@ from clnet.variants.base import (
     Cost,
     Reach,
     dense_layer,
-    gpu_kernel_efficiency,
+    gpu_cost,
     item_size,
     layer_defines,
     refuse_unless_dense_layers,
-    span_bytes,
-    span_flops,
     weights_and_bias,
 )
 
@@ -58,14 +56,7 @@ class Local:
         blocks = -(-layer.n_out // config["group"])
         again = layer.apply.weights.size * (span.batch - 1)
         again += layer.n_in * span.batch * (blocks - 1)
-        return Cost(
-            flops=span_flops(span),
-            bytes=span_bytes(span) + item_size(span) * again,
-            launches=1,
-            scratch=0,
-            compute_units=min(device.compute_units, blocks * span.batch),
-            efficiency=gpu_kernel_efficiency(device),
-        )
+        return gpu_cost(span, device, item_size(span) * again, blocks * span.batch)
 
     def launches(
         self, span: Span, config: Config, device: Device

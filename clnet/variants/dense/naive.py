@@ -14,12 +14,10 @@ from clnet.variants.base import (
     Cost,
     Reach,
     dense_layer,
-    gpu_kernel_efficiency,
+    gpu_cost,
     item_size,
     layer_defines,
     refuse_unless_dense_layers,
-    span_bytes,
-    span_flops,
     weights_and_bias,
 )
 
@@ -46,9 +44,7 @@ class Naive:
         layer = dense_layer(span)
         again = item_size(span) * layer.n_in * layer.n_out * (span.batch - 1)
         groups = -(-layer.n_out // GROUP) * span.batch
-        units = min(device.compute_units, groups)
-        return Cost(span_flops(span), span_bytes(span) + again, 1, 0, units,
-                    gpu_kernel_efficiency(device))
+        return gpu_cost(span, device, again, groups)
 
     def launches(
         self, span: Span, config: Config, device: Device

@@ -13,13 +13,11 @@ from clnet.variants.base import (
     Cost,
     Reach,
     dense_layer,
-    gpu_kernel_efficiency,
+    gpu_cost,
     item_size,
     layer_defines,
     padded,
     refuse_unless_dense_layers,
-    span_bytes,
-    span_flops,
     weights_and_bias,
 )
 from clnet.variants.team import team_defines, team_group, team_local_bytes, team_sizes
@@ -74,14 +72,7 @@ class Split:
         tiles, blocks = _groups(span, config)
         again = layer.apply.weights.size * (tiles - 1)
         again += layer.n_in * span.batch * (blocks - 1)
-        return Cost(
-            flops=span_flops(span),
-            bytes=span_bytes(span) + item_size(span) * again,
-            launches=1,
-            scratch=0,
-            compute_units=min(device.compute_units, tiles * blocks),
-            efficiency=gpu_kernel_efficiency(device),
-        )
+        return gpu_cost(span, device, item_size(span) * again, tiles * blocks)
 
     def launches(
         self, span: Span, config: Config, device: Device

@@ -14,7 +14,7 @@ from clnet.variants.sparse.sparse import (
     refuse_unless_product,
     sparse_product,
     tile_scratch,
-    transpose,
+    tiled_input,
     vector_lanes,
 )
 
@@ -67,8 +67,8 @@ class Csr:
     ) -> tuple[Launch, ...]:
         """Return the product, and for tiles the transposition of x before it."""
         product, tile, runs = sparse_product(span), config["tile"], config["runs"]
-        x, bias, lanes = product.x, product.bias, vector_lanes(span)
-        scratch = tile_scratch(span, x, tile, "x")
+        bias, lanes = product.bias, vector_lanes(span)
+        x, before = tiled_input(span, tile, device)
         launch = Launch(
             "sparse/csr.cl", "csr",
             {
@@ -81,10 +81,8 @@ class Csr:
             (
                 Parameters(), product.weights.offset,
                 0 if bias is None else bias.offset, *product.csr.tables(),
-                x if tile == 1 else scratch, x.stride, *product.outputs(), span.batch,
+                x, product.x.stride, *product.outputs(), span.batch,
                 product.csr.bounds(runs),
             ),
         )
-        if tile == 1:
-            return (launch,)
-        return transpose(span, x, tile, scratch, device), launch
+        return *before, launch

@@ -16,7 +16,7 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_kernel_efficiency,
+    gpu_cost,
     item_size,
     span_bytes,
     span_flops,
@@ -68,17 +68,14 @@ class Dia:
         """Count the values once per work-item's samples; on CPUs once."""
         product = sparse_product(span)
         storage = _storage(product)
-        moved = span_bytes(span) + 4 * storage.offsets.size
+        moved = 4 * storage.offsets.size
         if "runs" in config:
             units = min(config["runs"], device.compute_units)
-            return Cost(span_flops(span), moved, 1, 0, units)
+            return Cost(span_flops(span), span_bytes(span) + moved, 1, 0, units)
         tiles = -(-span.batch // config["samples"])
         moved += (tiles - 1) * item_size(span) * storage.size
         groups = tiles * -(-product.rows // config["group"])
-        return Cost(
-            span_flops(span), moved, 1, 0, min(device.compute_units, groups),
-            gpu_kernel_efficiency(device),
-        )
+        return gpu_cost(span, device, moved, groups)
 
     def launches(
         self, span: Span, config: Config, device: Device

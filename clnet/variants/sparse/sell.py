@@ -20,18 +20,15 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_kernel_efficiency,
     item_size,
-    span_bytes,
-    span_flops,
 )
 from clnet.variants.sparse.sparse import (
     UNROLL,
     SparseProduct,
     refuse_unless_product,
     sparse_product,
-    tile_scratch,
-    transpose,
+    team_cost,
+    tiled_input,
 )
 
 # The usually best first.
@@ -99,21 +96,11 @@ class Sell:
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count entries for every tile of samples, and transposed values twice."""
-        product, tile = sparse_product(span), config["tile"]
-        storage, size = product.storage, item_size(span)
-        tiles, slices = -(-span.batch // tile), _slices(storage)
-        moved = span_bytes(span) + storage.nbytes(size) * tiles
-        scratch = 0
-        if tile > 1:
-            scratch = tile_scratch(span, product.x, tile, "x").size
-            moved += 2 * scratch + size * product.entries * span.batch // 2
-        elif config["staged"]:
-            moved += size * product.columns * slices * span.batch
-        else:
-            moved += size * product.entries * span.batch
-        return Cost(
-            span_flops(span), moved, 1 + (tile > 1), scratch,
-            min(device.compute_units, tiles * slices), gpu_kernel_efficiency(device),
+        storage = sparse_product(span).storage
+        entries = storage.nbytes(item_size(span))
+        slices = _slices(storage)
+        return team_cost(
+            span, device, entries, config["tile"], slices, config["staged"]
         )
 
     def launches(
@@ -125,10 +112,7 @@ class Sell:
         assert isinstance(storage, (EllStorage, SellStorage))
         height, slices = _height(storage), _slices(storage)
         items = height // config["vector"] if tile == 1 else height * tile // 4
-        scratch = tile_scratch(span, product.x, tile, "x")
-        before: tuple[Launch, ...] = ()
-        if tile > 1:
-            before = (transpose(span, product.x, tile, scratch, device),)
+        x, before = tiled_input(span, tile, device)
         bias = product.bias
 
         def table(name: str) -> Table:
@@ -150,8 +134,8 @@ class Sell:
                     Parameters(), product.weights.offset,
                     0 if bias is None else bias.offset, table("slices"),
                     _stride(storage), table("lengths"), table("order"),
-                    table("columns"), product.x if tile == 1 else scratch,
-                    product.x.stride, *product.outputs(), product.rows, span.batch,
+                    table("columns"), x, product.x.stride, *product.outputs(),
+                    product.rows, span.batch,
                 ),
             ),
         )

@@ -17,7 +17,10 @@ from clnet.nn.storage.sparse import SparseStorage, index_array
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Argument, Launch, Scratch, Table
 from clnet.variants.base import (
+    MIXED_ACTIVATIONS,
     VECTOR_BYTES,
+    Cost,
+    gpu_cost,
     item_size,
     layer_defines,
     real,
@@ -281,7 +284,7 @@ def refuse_unless_product(span: Span, device: Device) -> str | None:
         if act.z != op.z:
             return "it computes one sparse layer, and these ops belong to two"
         if not act.nonlinearity.uniform:
-            return "it applies one activation per layer, and here neurons differ"
+            return MIXED_ACTIVATIONS
     return unsupported_dtype(span, device)
 
 
@@ -298,6 +301,43 @@ def sparse_product(span: Span) -> SparseProduct:
         op.storage, op.weights, x, sums, op.accumulate, isinstance(op, ApplyT), act,
         act is None or sums in span.outputs,
     )
+
+
+def team_cost(
+    span: Span, device: Device, entries: int, tile: int, groups: int, staged: int
+) -> Cost:
+    """Return the cost of a product by groups that each take rows of A, on GPUs.
+
+    Parameters
+    ----------
+    span, device
+        As in `Variant.cost`.
+    entries : int
+        Bytes of the entries, which are read for every tile of samples.
+    tile, groups, staged : int
+        Samples of a tile; groups of a tile; whether a group copies all of x.
+    """
+    product, size = sparse_product(span), item_size(span)
+    tiles = -(-span.batch // tile)
+    moved, scratch = entries * tiles, 0
+    if tile > 1:
+        scratch = tile_scratch(span, product.x, tile, "x").size
+        moved += 2 * scratch + size * product.entries * span.batch // 2
+    else:
+        read = product.columns * groups if staged else product.entries
+        moved += size * read * span.batch
+    return gpu_cost(span, device, moved, tiles * groups, 1 + (tile > 1), scratch)
+
+
+def tiled_input(
+    span: Span, tile: int, device: Device
+) -> tuple[Argument, tuple[Launch, ...]]:
+    """Return x for tiles of samples, and the launch that transposes it, if any."""
+    x = sparse_product(span).x
+    if tile == 1:
+        return x, ()
+    scratch = tile_scratch(span, x, tile, "x")
+    return scratch, (transpose(span, x, tile, scratch, device),)
 
 
 def tile_scratch(span: Span, value: Value, tile: int, name: str) -> Scratch:

@@ -12,10 +12,7 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_kernel_efficiency,
     item_size,
-    span_bytes,
-    span_flops,
 )
 from clnet.variants.sparse.sparse import (
     ALIGNMENT_SLACK,
@@ -25,8 +22,8 @@ from clnet.variants.sparse.sparse import (
     largest_group,
     refuse_unless_product,
     sparse_product,
-    tile_scratch,
-    transpose,
+    team_cost,
+    tiled_input,
 )
 
 TILES = (32, 16, 8, 4)  # samples
@@ -70,22 +67,11 @@ class SparseTeam:
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count entries for every tile of samples, and transposed values twice."""
-        product, tile = sparse_product(span), config["tile"]
-        tiles, blocks = -(-span.batch // tile), -(-product.rows // config["rows"])
-        size = item_size(span)
-        entries = product.index_bytes() + size * product.entries
-        moved = span_bytes(span) + entries * tiles
-        scratch = 0
-        if tile > 1:
-            scratch = tile_scratch(span, product.x, tile, "x").size
-            moved += 2 * scratch + size * product.entries * span.batch // 2
-        elif config["stages"]:
-            moved += size * product.columns * blocks * span.batch
-        else:
-            moved += size * product.entries * span.batch
-        return Cost(
-            span_flops(span), moved, 1 + (tile > 1), scratch,
-            min(device.compute_units, tiles * blocks), gpu_kernel_efficiency(device),
+        product = sparse_product(span)
+        blocks = -(-product.rows // config["rows"])
+        entries = product.index_bytes() + item_size(span) * product.entries
+        return team_cost(
+            span, device, entries, config["tile"], blocks, config["stages"]
         )
 
     def launches(
@@ -94,10 +80,7 @@ class SparseTeam:
         """Return the product, and for tiles the transposition of x before it."""
         product, tile = sparse_product(span), config["tile"]
         group = config["group"]
-        scratch = tile_scratch(span, product.x, tile, "x")
-        before: tuple[Launch, ...] = ()
-        if tile > 1:
-            before = (transpose(span, product.x, tile, scratch, device),)
+        x, before = tiled_input(span, tile, device)
         bias, stages = product.bias, config["stages"]
         width = -(-product.columns // max(1, stages))
         starts, *others = product.csr.tables()
@@ -118,7 +101,7 @@ class SparseTeam:
                 (
                     Parameters(), product.weights.offset,
                     0 if bias is None else bias.offset, starts, *others,
-                    product.x if tile == 1 else scratch, product.x.stride,
+                    x, product.x.stride,
                     *product.outputs(), product.rows, span.batch,
                 ),
             ),

@@ -8,7 +8,13 @@ from clnet.ir.ops import BiasAct, LayerOps, Span
 from clnet.nn.storage.local import BAND_ALIGNMENT, LocalStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Table
-from clnet.variants.base import function_defines, unsupported_dtype
+from clnet.variants.base import (
+    MIXED_ACTIVATIONS,
+    MORE_OUTPUTS,
+    NO_WHOLE_LAYERS,
+    function_defines,
+    unsupported_dtype,
+)
 
 
 def local_storage(layer: LayerOps) -> LocalStorage:
@@ -27,16 +33,16 @@ def local_layers(span: Span) -> tuple[LayerOps, ...]:
 def refuse_unless_local_layers(span: Span, device: Device) -> str | None:
     """Return why the span is no chain of equal local layers, or None."""
     if span.chain is None:
-        return "it computes whole layers, and these ops are none"
+        return NO_WHOLE_LAYERS
     if span.layers is None:
-        return "it keeps a last layer's output alone, and more is read later"
+        return MORE_OUTPUTS
     first = span.layers[0]
     for layer in span.layers:
         storage = layer.apply.storage
         if not isinstance(storage, LocalStorage):
             return f"it reads local layers, not {storage.name}"
         if not layer.act.nonlinearity.uniform:
-            return "it applies one activation per layer, and here neurons differ"
+            return MIXED_ACTIVATIONS
         if storage.window != local_storage(first).window:
             return (
                 f"it needs layers of one window, and here are "

@@ -12,15 +12,14 @@ from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Parameters
 from clnet.opencl.program import inline_ptx
 from clnet.variants.base import (
+    MIXED_ACTIVATIONS,
     Config,
     Cost,
     Reach,
     function_defines,
-    gpu_kernel_efficiency,
+    gpu_cost,
     item_size,
     real,
-    span_bytes,
-    span_flops,
     unsupported_dtype,
 )
 from clnet.variants.stencil.local_layers import bias_defines
@@ -63,7 +62,7 @@ class Stencil:
             if op.z in span.outputs:
                 return "it stores a layer's output only, and its sums are read later"
             if not act.nonlinearity.uniform:
-                return "it applies one activation per layer, and here neurons differ"
+                return MIXED_ACTIVATIONS
         return unsupported_dtype(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
@@ -91,11 +90,8 @@ class Stencil:
         """Weights are read once for some samples; halos of x are read from cache."""
         storage = _storage(span)
         again = -(-span.batch // config["samples"]) - 1
-        return Cost(
-            span_flops(span),
-            span_bytes(span) + item_size(span) * again * storage.size, 1, 0,
-            device.compute_units, gpu_kernel_efficiency(device),
-        )
+        moved = item_size(span) * again * storage.size
+        return gpu_cost(span, device, moved, device.compute_units)
 
     def launches(
         self, span: Span, config: Config, device: Device

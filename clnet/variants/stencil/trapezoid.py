@@ -13,10 +13,8 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_kernel_efficiency,
+    gpu_cost,
     item_size,
-    span_bytes,
-    span_flops,
 )
 from clnet.variants.stencil.local_layers import (
     local_defines,
@@ -110,11 +108,9 @@ class Trapezoid:
         inner = 2 * span.batch * layers[0].n_out * (launches - 1)
         again = int(weights * (overlap + blocks - 1)) + inner
         tiles = -(-layers[-1].n_out // tile) * blocks
-        return Cost(
-            span_flops(span), span_bytes(span) + item_size(span) * again, launches,
-            _scratch(span) * min(2, launches - 1),
-            min(device.compute_units, tiles), gpu_kernel_efficiency(device),
-        )
+        scratch = _scratch(span) * min(2, launches - 1)
+        moved = item_size(span) * again
+        return gpu_cost(span, device, moved, tiles, launches, scratch)
 
     def launches(
         self, span: Span, config: Config, device: Device

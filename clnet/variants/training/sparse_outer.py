@@ -20,7 +20,7 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_kernel_efficiency,
+    gpu_cost,
     item_size,
     real,
     span_bytes,
@@ -86,16 +86,13 @@ class SparseOuter:
         scratch = tile_scratch(span, op.dz, tile, "ds").size + tile_scratch(
             span, op.x, tile, "x"
         ).size
-        moved = span_bytes(span) + 2 * scratch + entries * (8 + size * span.batch)
         if "runs" in config:  # rows of x stay in cache, and samples share the indices
             moved = span_bytes(span) + 2 * scratch + 8 * entries
             units = min(config["runs"], device.compute_units)
             return Cost(span_flops(span), moved, 3, scratch, units)
         blocks = -(-entries // config["group"])
-        return Cost(
-            span_flops(span), moved, 3, scratch, min(device.compute_units, blocks),
-            gpu_kernel_efficiency(device),
-        )
+        moved = 2 * scratch + entries * (8 + size * span.batch)
+        return gpu_cost(span, device, moved, blocks, 3, scratch)
 
     def launches(
         self, span: Span, config: Config, device: Device

@@ -11,6 +11,7 @@ from clnet.nn.storage.local import LocalStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Argument, Gradients, Launch, Parameters
 from clnet.variants.base import (
+    MIXED_ACTIVATIONS,
     Config,
     Cost,
     Reach,
@@ -64,7 +65,7 @@ class StencilGradients:
                 f"{outer.storage.window}"
             )
         if not act.nonlinearity.uniform:
-            return "it applies one activation per layer, and here neurons differ"
+            return MIXED_ACTIVATIONS
         return unsupported_dtype(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:

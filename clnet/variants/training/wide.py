@@ -11,6 +11,7 @@ from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Argument, Gradients, Launch, Parameters, Scalar, Scratch
 from clnet.variants.base import (
+    MIXED_ACTIVATIONS,
     VECTOR_BYTES,
     Config,
     Cost,
@@ -63,7 +64,7 @@ class Wide:
         if width < least:
             return f"it takes samples of at least {least} outputs, and here are {width}"
         if isinstance(op, ActGrad) and not op.nonlinearity.uniform:
-            return "it applies one activation per layer, and here neurons differ"
+            return MIXED_ACTIVATIONS
         if isinstance(op, Loss) and len(set(op.halved)) > 1:
             return "it halves all errors or none, and here outputs differ"
         return unsupported_dtype(span, device)
