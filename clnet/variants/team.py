@@ -6,6 +6,7 @@ from clnet.ir.ops import Span
 from clnet.opencl.device import Device
 from clnet.variants.base import Config, item_size
 
+SINGLE_GROUPS = (1024, 512)  # work-items, of one sample: enough loads in flight
 ITEMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # the study's table II
 SERIAL_GROUP = 64  # work-items, where they run one after another: more only cost time
 MOST_UNROLLED = 8  # vectors; more would exhaust the registers of a group of 256
@@ -44,6 +45,17 @@ def team_group(most: int, device: Device) -> int:
     if device.simd_width == 1:
         most = min(most, SERIAL_GROUP)
     return 1 << min(most, device.largest_group).bit_length() - 1
+
+
+def single_sample_configs(device: Device) -> list[dict[str, int]]:
+    """Return all team sizes; the likely ones with a smaller group too."""
+    groups = list(dict.fromkeys(team_group(group, device) for group in SINGLE_GROUPS))
+    sizes = team_sizes(device, groups[0])
+    found = [{"items": n, "group": groups[0]} for n in sizes]
+    if device.simd_width > 1:
+        likely = [n for n in sizes if sizes[0] // 4 <= n <= sizes[0]]
+        found += [{"items": n, "group": g} for g in groups[1:] for n in likely]
+    return found
 
 
 def team_sizes(device: Device, group: int) -> tuple[int, ...]:

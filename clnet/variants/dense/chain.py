@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from clnet.ir.ops import LayerOps, Nonlinearity, Span
 from clnet.nn.storage.dense import RowStorage
+from clnet.opencl.launch import Launch, Packed, Parameters
 from clnet.variants.base import kernel_function, number, real
+from clnet.variants.packing import Packing
 
 
 def chain(span: Span) -> tuple[LayerOps, ...]:
@@ -49,6 +52,33 @@ def functions_defines(
             f"{number(function.steepness[0], span)}, {number(limit, span)})"
         )
     return {"FUNCTIONS(X)": " ".join(listed)}
+
+
+def packed_before(packings: Iterable[Packing]) -> list[tuple[int, int]]:
+    """Return the bytes of weights and scales before each layer's, and of all."""
+    return list(
+        accumulate(
+            ((p.size, p.scales_size) for p in packings),
+            lambda a, b: (a[0] + b[0], a[1] + b[1]), initial=(0, 0),
+        )
+    )
+
+
+def pack_chain(
+    span: Span, packings: Sequence[Packing], packed: tuple[Packed, Packed],
+    second: bool,
+) -> tuple[Launch, ...]:
+    """Return the launches that pack each layer's A, one after the other."""
+    return tuple(
+        packing.launch(
+            Parameters(), layer.apply.weights.offset, stride, *packed,
+            second=second, when="parameters", before=before,
+        )
+        for layer, packing, stride, before in zip(
+            chain(span), packings, strides(span), packed_before(packings)[:-1],
+            strict=True,
+        )
+    )
 
 
 def chain_defines(span: Span) -> dict[str, int | str]:

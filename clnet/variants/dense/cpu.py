@@ -31,6 +31,7 @@ from clnet.variants.base import (
     span_bytes,
     span_flops,
 )
+from clnet.variants.dense.chain import chain
 
 PANEL = 16  # outputs per panel
 BLOCK = 96  # samples of a task, at most
@@ -71,7 +72,7 @@ class Cpu:
         """
         workers = 1 if device.serial else device.compute_units
         caller = int(workers > 1 and serial_companion(device) is not None)
-        panels = -(-max(layer.n_out for layer in _layers(span)) // PANEL)
+        panels = -(-max(layer.n_out for layer in chain(span)) // PANEL)
         blocks = -(-span.batch // BLOCK)
 
         def too_few(group: int) -> bool:
@@ -85,7 +86,7 @@ class Cpu:
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count the weights once per block of samples; values stay in cache."""
-        layers = _layers(span)
+        layers = chain(span)
         again = -(-span.batch // BLOCK) - 1
         weights = sum(4 * _packed_size(layer) for layer in layers)
         moved = span_bytes(span) + again * weights
@@ -96,7 +97,7 @@ class Cpu:
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return the packing of each layer, and the launches of a call."""
-        layers = _layers(span)
+        layers = chain(span)
         workers, group = config["workers"], config["group"]
         block = min(BLOCK, span.batch)
         defines: dict[str, int | str] = {
@@ -157,11 +158,6 @@ def serial_companion(device: Device) -> Device | None:
     return next((other for other in device.companions if other.serial), None)
 
 
-def _layers(span: Span) -> tuple[LayerOps, ...]:
-    assert span.layers is not None
-    return span.layers
-
-
 def _packed_size(layer: LayerOps) -> int:
     """Return the floats of a layer's panels."""
     return round_up(layer.n_out, PANEL) * (layer.n_in + 1)
@@ -170,7 +166,7 @@ def _packed_size(layer: LayerOps) -> int:
 def _hidden_size(span: Span) -> int:
     """Return the floats of all values between layers, rows padded to whole panels."""
     return span.batch * sum(
-        round_up(layer.n_out, PANEL) for layer in _layers(span)[:-1]
+        round_up(layer.n_out, PANEL) for layer in chain(span)[:-1]
     )
 
 

@@ -18,8 +18,7 @@ from clnet.variants.base import (
     number,
     padded,
     refuse_unless_dense_layers,
-    span_bytes,
-    span_flops,
+    span_cost,
 )
 from clnet.variants.dense.chain import chain, chain_defines, functions_defines, table
 from clnet.variants.dense.mma import RATES, refuse_without_matrix_units
@@ -94,14 +93,9 @@ class FusedMma:
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count inputs, outputs and parameters once."""
         shape = _shape(span, device)
-        return Cost(
-            flops=span_flops(span),
-            bytes=span_bytes(span),
-            launches=1,
-            scratch=sum(packed.size for packed in _packed(span, device)),
-            compute_units=min(device.compute_units, _tiles(span, config)),
-            efficiency=RATES[shape.splits],
-        )
+        scratch = sum(packed.size for packed in _packed(span, device))
+        tiles, rate = _tiles(span, config), RATES[shape.splits]
+        return span_cost(span, device, 0, tiles, scratch=scratch, efficiency=rate)
 
     def launches(
         self, span: Span, config: Config, device: Device

@@ -20,8 +20,7 @@ from clnet.variants.base import (
     padded,
     refuse_unless_dense_layers,
     refuse_unless_forward_progress,
-    span_bytes,
-    span_flops,
+    span_cost,
 )
 from clnet.variants.packing import (
     BLOCK,
@@ -251,17 +250,11 @@ def cost_of(
     """Count operands once packed, and again for every tile that reads them."""
     partial = sum(x.partial_size(config) for x in products)
     scratch = sum(x.scratch(config) for x in products)
-    return Cost(
-        flops=span_flops(span),
-        bytes=span_bytes(span) + scratch + sum(x.read_bytes(config) for x in products)
-        + 2 * partial,
-        launches=launches,
-        scratch=scratch + partial,
-        compute_units=min(
-            device.compute_units,
-            max(x.tiles(config) for x in products) * config["parts"],
-        ),
-        efficiency=RATES[products[0].splits],
+    again = scratch + sum(x.read_bytes(config) for x in products) + 2 * partial
+    groups = max(x.tiles(config) for x in products) * config["parts"]
+    return span_cost(
+        span, device, again, groups, launches, scratch + partial,
+        RATES[products[0].splits],
     )
 
 

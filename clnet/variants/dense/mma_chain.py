@@ -20,10 +20,15 @@ from clnet.variants.base import (
     function_defines,
     number,
     padded,
-    span_bytes,
-    span_flops,
+    span_cost,
 )
-from clnet.variants.dense.chain import chain, functions_defines, strides, table
+from clnet.variants.dense.chain import (
+    chain,
+    functions_defines,
+    pack_chain,
+    packed_before,
+    table,
+)
 from clnet.variants.dense.mma import (
     MAX_CONFIGS,
     RATES,
@@ -127,16 +132,12 @@ class MmaChain:
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count x packed and read again, and packed A for every tile of samples."""
         tiling = Tiling(span, config, device.compute_units)
-        return Cost(
-            flops=span_flops(span),
-            bytes=span_bytes(span) + tiling.read_bytes,
-            launches=1,
-            scratch=tiling.values[-1] + 3 * tiling.scales_size
-            + sum(tiling.weights[-1])
-            + 4 * (len(tiling.products) + 1) * tiling.tiles_of_rows
-            + 4 * device.compute_units,
-            compute_units=device.compute_units,
-            efficiency=RATES[SPLITS[span.precision]],
+        units, rate = device.compute_units, RATES[SPLITS[span.precision]]
+        counts = (len(tiling.products) + 1) * tiling.tiles_of_rows + units
+        scratch = tiling.values[-1] + sum(tiling.weights[-1]) + 4 * counts
+        scratch += 3 * tiling.scales_size
+        return span_cost(
+            span, device, tiling.read_bytes, units, scratch=scratch, efficiency=rate
         )
 
     def launches(
@@ -190,15 +191,7 @@ class MmaChain:
             "MAX_POLLS": MAX_POLLS,
         }
         return (
-            *(
-                packing.launch(
-                    Parameters(), layer.apply.weights.offset, stride, *packed,
-                    second=True, when="parameters", before=before,
-                )
-                for layer, packing, stride, before in zip(
-                    layers, tiling.columns, strides(span), weights[:-1], strict=True
-                )
-            ),
+            *pack_chain(span, tiling.columns, packed, second=True),
             Launch(
                 "dense/mma_chain.cl", "mma_chain", defines, (groups * group,), (group,),
                 (
@@ -323,9 +316,4 @@ class Tiling:
     @property
     def weights(self) -> list[tuple[int, int]]:
         """Bytes of weights and scales before each layer's, and of all."""
-        return list(
-            accumulate(
-                ((p.size, p.scales_size) for p in self.columns),
-                lambda a, b: (a[0] + b[0], a[1] + b[1]), initial=(0, 0),
-            )
-        )
+        return packed_before(self.columns)

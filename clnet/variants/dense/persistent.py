@@ -25,7 +25,7 @@ from clnet.variants.base import (
     refuse_unless_dense_layers,
     refuse_unless_forward_progress,
     span_bytes,
-    span_flops,
+    span_cost,
 )
 from clnet.variants.dense.chain import chain, chain_defines, strides, table
 from clnet.variants.dense.mma import REGISTERS
@@ -106,13 +106,9 @@ class Persistent:
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count the least traffic of the span."""
-        return Cost(
-            flops=span_flops(span),
-            bytes=span_bytes(span),
-            launches=1,
-            scratch=WORD * (2 * sum(_words(span)) + _groups(config, device)),
-            compute_units=device.compute_units,
-        )
+        scratch = WORD * (2 * sum(_words(span)) + _groups(config, device))
+        units = device.compute_units
+        return span_cost(span, device, 0, units, scratch=scratch, efficiency=1.0)
 
     def launches(
         self, span: Span, config: Config, device: Device

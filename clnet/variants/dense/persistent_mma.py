@@ -14,8 +14,13 @@ from clnet.ir.ops import LayerOps, Nonlinearity, Span
 from clnet.nn.activations import activation
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Packed, Parameters, Scratch, Table, TimeoutFlag
-from clnet.variants.base import Config, Cost, Reach, real, span_bytes, span_flops
-from clnet.variants.dense.chain import chain, functions_defines, strides
+from clnet.variants.base import Config, Cost, Reach, real, span_cost
+from clnet.variants.dense.chain import (
+    chain,
+    functions_defines,
+    pack_chain,
+    packed_before,
+)
 from clnet.variants.dense.mma import RATES, refuse_unless_persistent_mma
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, WARP, Packing
 
@@ -96,14 +101,9 @@ class PersistentMma:
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count the least traffic of the span."""
         schedule = Schedule(span, config, device)
-        return Cost(
-            flops=span_flops(span),
-            bytes=span_bytes(span),
-            launches=1,
-            scratch=2 * schedule.set_bytes + sum(schedule.packed_bytes),
-            compute_units=device.compute_units,
-            efficiency=RATES[SPLITS],
-        )
+        scratch = 2 * schedule.set_bytes + sum(schedule.packed_bytes)
+        units, rate = device.compute_units, RATES[SPLITS]
+        return span_cost(span, device, 0, units, scratch=scratch, efficiency=rate)
 
     def launches(
         self, span: Span, config: Config, device: Device
@@ -132,16 +132,7 @@ class PersistentMma:
         }
         shape = ", ".join(f"{name} {value}" for name, value in config.items())
         return (
-            *(
-                packing.launch(
-                    Parameters(), layer.apply.weights.offset, stride, *packed,
-                    second=False, when="parameters", before=before,
-                )
-                for layer, packing, stride, before in zip(
-                    layers, schedule.packings, strides(span),
-                    schedule.packed_before[:-1], strict=True,
-                )
-            ),
+            *pack_chain(span, schedule.packings, packed, second=False),
             Launch(
                 "dense/persistent_mma.cl", "persistent_mma", defines,
                 (groups * group,), (group,),
@@ -220,12 +211,7 @@ class Schedule:
     @property
     def packed_before(self) -> list[tuple[int, int]]:
         """Bytes of weights and scales before each layer, and in total."""
-        return list(
-            accumulate(
-                ((p.size, p.scales_size) for p in self.packings),
-                lambda a, b: (a[0] + b[0], a[1] + b[1]), initial=(0, 0),
-            )
-        )
+        return packed_before(self.packings)
 
     @property
     def packed_bytes(self) -> tuple[int, int]:

@@ -21,11 +21,9 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_kernel_efficiency,
     item_size,
     real,
-    span_bytes,
-    span_flops,
+    span_cost,
     unsupported_dtype,
 )
 from clnet.variants.dense.chain import functions_defines
@@ -124,17 +122,14 @@ class FusedSparse:
         weights = sum(
             apply.weights.size for layer in layers_of(span) for apply in layer.applies
         )
-        moved = span_bytes(span) + lists * tiles + size * weights * (tiles - 1)
+        again = lists * tiles + size * weights * (tiles - 1)
         if device.type == "cpu":
             # A sample's values are gathered singly: a quarter of the rate of vectors.
             efficiency = 0.25 if config["tile"] == 1 else 1.0
             scratch = config["workers"] * values * config["tile"] * size
             units = min(config["workers"], tiles, device.compute_units)
-            return Cost(span_flops(span), moved, 1, scratch, units, efficiency)
-        return Cost(
-            span_flops(span), moved, 1, 0, min(device.compute_units, tiles),
-            gpu_kernel_efficiency(device),
-        )
+            return span_cost(span, device, again, units, 1, scratch, efficiency)
+        return span_cost(span, device, again, tiles)
 
     def launches(
         self, span: Span, config: Config, device: Device

@@ -19,11 +19,9 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_kernel_efficiency,
     kernel_function,
     real,
-    span_bytes,
-    span_flops,
+    span_cost,
     unsupported_dtype,
 )
 
@@ -54,11 +52,10 @@ class Generic:
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count two indices read with every value; no load is shared."""
         (op,) = span.ops
-        reads = span_bytes(span)
+        indices = 0
         if isinstance(op, Apply):
-            reads += op.storage.size * span.batch * 16
-        return Cost(span_flops(span), reads, 1, 0, device.compute_units,
-                    gpu_kernel_efficiency(device))
+            indices = op.storage.size * span.batch * 16
+        return span_cost(span, device, indices, device.compute_units)
 
     def launches(
         self, span: Span, config: Config, device: Device

@@ -14,8 +14,7 @@ from clnet.variants.base import (
     Reach,
     gpu_kernel_efficiency,
     item_size,
-    span_bytes,
-    span_flops,
+    span_cost,
 )
 from clnet.variants.stencil.local_layers import (
     local_defines,
@@ -58,10 +57,9 @@ class StencilReduction:
         """
         (layer,) = local_layers(span)
         again = item_size(span) * layer.apply.weights.size * (span.batch - 1)
-        return Cost(
-            span_flops(span), span_bytes(span) + again, 1, 0, device.compute_units,
-            gpu_kernel_efficiency(device) / config["items"],
-        )
+        efficiency = gpu_kernel_efficiency(device) / config["items"]
+        units = device.compute_units
+        return span_cost(span, device, again, units, efficiency=efficiency)
 
     def launches(
         self, span: Span, config: Config, device: Device

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +15,7 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
+    Untuned,
     item_size,
     only_op,
     real,
@@ -25,7 +25,7 @@ from clnet.variants.reference.generic import GROUP
 
 
 @dataclass(frozen=True)
-class Dropping:
+class Dropping(Untuned):
     """A mask of counter-based random numbers, never stored (``dropout.cl``)."""
 
     name: str = "dropout"
@@ -36,10 +36,6 @@ class Dropping:
         if not isinstance(span.ops[0], Dropout):
             return "it drops outputs, and this op does not"
         return unsupported_dtype(span, device)
-
-    def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """There is nothing to tune."""
-        return ({},)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count a read, a write and a hash of about ten operations a value."""

@@ -25,17 +25,19 @@ from clnet.opencl.launch import (
 )
 from clnet.variants.base import Config, Cost, Reach, refuse_unless_cpu, span_flops
 from clnet.variants.dense.cpu import MAX_POLLS, SPIN_POLLS, serial_companion
-from clnet.variants.training.optimisers import live_table, rule_defines
 from clnet.variants.training.whole_step import (
     APART,
     KEY,
     LANES,
+    RULE,
+    Allocator,
     WholeStep,
+    accepted_step,
     layer_table,
     neuron_table,
     refuse_unless_whole_step,
+    rule_of,
     step_defines,
-    whole_step,
 )
 
 TILES = (384, 256, 192, 96, 48)  # samples of a tile, the usually best first
@@ -84,7 +86,7 @@ class Epoch:
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count samples once, and gradients once a task; values stay in cache."""
-        step = _step(span)
+        step = accepted_step(span)
         shape = _Shape.of(step, span, config)
         samples = span.batch * sum(value.width for value in step.data)
         moved = samples + 3 * shape.tasks * shape.size
@@ -101,15 +103,12 @@ class Epoch:
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return the launches that transpose the data set, and those of the steps."""
-        step = _step(span)
+        step = accepted_step(span)
         shape = _Shape.of(step, span, config)
         workers, tile = config["workers"], config["tile"]
         gather = step.gather
-        defines = {**step_defines(step, span), "SYNC_WORDS": SYNC_WORDS}
-        live: Argument = Gradients()
-        if step.update is not None:
-            defines |= rule_defines(step.update, span)
-            live = live_table(step.update)
+        rule, live = rule_of(step, span)
+        defines = {**step_defines(step, span), "SYNC_WORDS": SYNC_WORDS, **rule}
         x, t, *weight = step.data
         data: list[Argument] = [x, t, weight[0] if weight else t]
         transposes: list[Launch] = []
@@ -142,8 +141,7 @@ class Epoch:
         changing: tuple[Argument, ...] = (
             Gradients(), State(), step.tally.totals, live, t.width,
             min(MAX_POLLS + TASK_POLLS * flops, INT_MAX), Scalar("steps"),
-            Scalar("first"), Scalar("samples"), Scalar("seen"), Scalar("fresh"),
-            Scalar("rate", "real"), Scalar("count"), Scalar("seed", "uint"), *KEY,
+            Scalar("first"), Scalar("samples"), *RULE, *KEY,
         )
         if workers == 1:
             runs: tuple[Launch, ...] = (
@@ -197,13 +195,7 @@ class _Shape:
         count = -(-span.batch // tile)
         most = 1 if config["workers"] == 1 else MAX_TASKS_PER_WORKER * config["workers"]
         tiles = -(-count // min(count, most))
-        end = 0
-
-        def allocate(size: int) -> int:
-            nonlocal end
-            offset, end = end, end + round_up(size, LANES)
-            return offset
-
+        allocate = Allocator(LANES)
         pitch = _pitch(tile)
         rows = layer_table(step, allocate, pitch, 4)
         x, t, *weight = step.data
@@ -213,14 +205,9 @@ class _Shape:
             offsets = [allocate(_rows(value) * pitch) for value in (x, t)]
             offsets.append(allocate(pitch))
         widest = max((layer.n_in for layer in step.layers[1:]), default=0)
-        offsets += [allocate(widest * pitch), allocate(step.size), round_up(end, 16)]
+        offsets += [allocate(widest * pitch), allocate(step.size)]
+        offsets.append(round_up(allocate.end, 16))
         return cls(-(-count // tiles), tiles, rows, tuple(offsets), step.size)
-
-
-def _step(span: Span) -> WholeStep:
-    step = whole_step(span)
-    assert step is not None
-    return step
 
 
 def _rows(value: Value) -> int:

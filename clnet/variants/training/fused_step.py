@@ -16,7 +16,6 @@ from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import (
-    Argument,
     Gradients,
     Launch,
     Packed,
@@ -29,16 +28,17 @@ from clnet.variants.base import Config, Cost, Reach, number, padded, real, span_
 from clnet.variants.dense.chain import table
 from clnet.variants.dense.mma import refuse_without_matrix_units
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, PACKERS, SPLITS, WARP
-from clnet.variants.training.optimisers import live_table, rule_defines
 from clnet.variants.training.whole_step import (
     APART,
     KEY,
+    RULE,
     WholeStep,
+    accepted_step,
     function_of,
     functions_of,
     refuse_unless_whole_step,
+    rule_of,
     step_defines,
-    whole_step,
 )
 
 REGISTERS = 16  # blocks of a layer, of all rows and splits, in a lane's registers
@@ -84,7 +84,7 @@ class FusedStep:
         refusal = refusal or refuse_without_matrix_units(span, device)
         if refusal is not None:
             return refusal
-        step = _step(span)
+        step = accepted_step(span)
         if not step.backward:
             return "it computes gradients, and here are losses alone"
         if step.update is not None:
@@ -124,7 +124,7 @@ class FusedStep:
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count data once, values and deltas twice, and latencies."""
-        step, shape, units = _step(span), _shape(span), device.compute_units
+        step, shape, units = accepted_step(span), _shape(span), device.compute_units
         data = 4 * sum(value.width for value in step.data)
         stored = 2 * BLOCK * shape.splits * (shape.value_blocks + shape.delta_blocks)
         sums = 4 * _split_k(span, device) * step.size
@@ -139,7 +139,7 @@ class FusedStep:
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return the packing, the passes, the gradients' products, and the update."""
-        step, shape = _step(span), _shape(span)
+        step, shape = accepted_step(span), _shape(span)
         warps, inside = config["warps"], config["inside"]
         tile = BLOCK * warps * config["rows"]
         blocks = round_up(span.batch, tile) // BLOCK
@@ -152,10 +152,7 @@ class FusedStep:
         whole = {"REAL": real(span), **step_defines(step, span)}
         first_bias = _first_bias(step)
         buffer_defines: dict[str, int | str] = {"SIZE": step.size, "BIASES": first_bias}
-        rule: dict[str, int | str] = {}
-        live: Argument = Gradients()
-        if step.update is not None:
-            rule, live = rule_defines(step.update, span), live_table(step.update)
+        rule, live = rule_of(step, span)
         block_bytes = BLOCK_BYTES * shape.splits
         key = f"fused_step in {shape.splits} splits by {chunk}"
         packed = (
@@ -217,9 +214,7 @@ class FusedStep:
                 (reduction_groups * ADDERS,), (ADDERS,),
                 (
                     partial, group_sums, groups, Parameters(), State(), Gradients(),
-                    step.tally.totals, live, t.width, samples, Scalar("seen"),
-                    Scalar("fresh"), Scalar("rate", "real"), Scalar("count"),
-                    Scalar("seed", "uint"),
+                    step.tally.totals, live, t.width, samples, *RULE,
                 ),
             ),
         )
@@ -361,14 +356,8 @@ class _Shape:
         return self.stages(config, device) not in range(1, MIN_STAGES)
 
 
-def _step(span: Span) -> WholeStep:
-    step = whole_step(span)
-    assert step is not None
-    return step
-
-
 def _shape(span: Span) -> _Shape:
-    layers, strides = _step(span).layers, []
+    layers, strides = accepted_step(span).layers, []
     for layer in layers:
         assert isinstance(layer.apply.storage, DenseStorage)
         strides.append(layer.apply.storage.stride)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from clnet.ir.ops import Span
@@ -13,6 +12,7 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
+    Untuned,
     item_size,
     only_op,
     real,
@@ -27,7 +27,7 @@ GROUPS = 64  # of the first launch, and so partial sums of the second
 
 
 @dataclass(frozen=True)
-class Norm:
+class Norm(Untuned):
     """The norm of the flat gradient buffer (``gradient_norm.cl``)."""
 
     name: str = "gradient_norm"
@@ -38,10 +38,6 @@ class Norm:
         if not isinstance(span.ops[0], GradientNorm):
             return "it computes the gradient's norm, and this op does not"
         return unsupported_dtype(span, device)
-
-    def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """There is nothing to tune."""
-        return ({},)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count one read of parameters and gradients."""

@@ -29,17 +29,19 @@ from clnet.opencl.launch import (
 from clnet.opencl.program import inline_ptx
 from clnet.variants.base import Config, Cost, Reach, gpu_kernel_efficiency, span_flops
 from clnet.variants.team import team_group
-from clnet.variants.training.optimisers import live_table, rule_defines
 from clnet.variants.training.whole_step import (
     APART,
     KEY,
+    RULE,
+    Allocator,
     WholeStep,
+    accepted_step,
     layer_table,
     neuron_table,
     refuse_unless_whole_step,
     rows_text,
+    rule_of,
     step_defines,
-    whole_step,
 )
 
 TILES = (32, 16, 8)  # samples of a tile, the usually best first
@@ -69,7 +71,7 @@ class GroupStep:
         refusal = refuse_unless_whole_step(span, device)
         if refusal is not None:
             return refusal
-        step = _step(span)
+        step = accepted_step(span)
         if step.update is not None and step.update.norm is not None:
             return "it never stores a whole gradient; here one is clipped by its norm"
         # A tile, and the partial sums of a reduction.
@@ -88,7 +90,7 @@ class GroupStep:
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles that fit local memory and are not mostly idle."""
-        step = _step(span)
+        step = accepted_step(span)
         most = _largest_group(device)
         groups = [group for group in GROUPS if group <= most] or [most]
         tiles = [
@@ -120,7 +122,7 @@ class GroupStep:
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count the gradients of every group, written and read."""
-        step = _step(span)
+        step = accepted_step(span)
         groups = _groups(span, config, device)
         samples = span.batch * sum(value.width for value in step.data)
         return Cost(
@@ -133,7 +135,7 @@ class GroupStep:
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return one launch of whole steps, or two: gradients, then combine."""
-        step = _step(span)
+        step = accepted_step(span)
         group, tile = config["group"], config["tile"]
         layout = _LocalLayout.of(step, tile)
         defines: dict[str, int | str] = {
@@ -147,10 +149,8 @@ class GroupStep:
                 4 * (layout.size + group + step.size) <= device.local_memory
             ),
         }
-        live: Argument = Gradients()
-        if step.update is not None:
-            defines |= rule_defines(step.update, span)
-            live = live_table(step.update)
+        rule, live = rule_of(step, span)
+        defines |= rule
         x, t, *weight = step.data
         n = span.batch if step.gather is None else step.gather.samples
         groups = _groups(span, config, device)
@@ -159,10 +159,6 @@ class GroupStep:
             Table.of(neuron_table(step)),
             Parameters(), x, t, weight[0] if weight else t, sums, n, half_bits(n),
             float(step.loss.bit_fail_limit), Scalar("first"), Scalar("samples"), *KEY,
-        )
-        rule: tuple[Argument, ...] = (
-            Scalar("seen"), Scalar("fresh"), Scalar("rate", "real"), Scalar("count"),
-            Scalar("seed", "uint"),
         )
         totals = step.tally.totals
         elements = (step.size if step.backward else 0) + len(RECORD)
@@ -180,8 +176,7 @@ class GroupStep:
                     (group,),
                     (*shared, State(), Gradients(), totals, live, span.batch, t.width,
                      Scalar("steps"), Scalar("record_offset"),
-                     Scalar("record_stride"), *rule,
-                     *barrier),
+                     Scalar("record_stride"), *RULE, *barrier),
                 ),
             )
         return (
@@ -193,7 +188,7 @@ class GroupStep:
                 "training/group_step.cl", "combine", defines, (blocks * group,),
                 (group,),
                 (sums, groups, Parameters(), State(), Gradients(), totals,
-                 live, t.width, Scalar("samples"), *rule),
+                 live, t.width, Scalar("samples"), *RULE),
             ),
         )
 
@@ -212,25 +207,13 @@ class _LocalLayout:
     @classmethod
     def of(cls, step: WholeStep, tile: int) -> _LocalLayout:
         pitch = tile + PADDING
-        end = 0
-
-        def allocate(size: int) -> int:
-            nonlocal end
-            offset, end = end, end + size
-            return offset
-
+        allocate = Allocator()
         layers = layer_table(step, allocate, pitch, 4)
         x = allocate(round_up(step.layers[0].n_in, 4) * pitch)
         t = allocate(round_up(step.layers[-1].n_out, 4) * pitch)
         weight = allocate(tile)
         record = allocate(round_up(len(RECORD) * tile, 4))
-        return cls(layers, x, t, weight, record, end)
-
-
-def _step(span: Span) -> WholeStep:
-    step = whole_step(span)
-    assert step is not None
-    return step
+        return cls(layers, x, t, weight, record, allocate.end)
 
 
 def _layer_neurons(step: WholeStep) -> NDArray[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +21,7 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
+    Untuned,
     item_size,
     number,
     only_op,
@@ -40,7 +40,7 @@ PER_ITEM = 4  # elements of a work-item on other devices
 
 
 @dataclass(frozen=True)
-class Optimisers:
+class Optimisers(Untuned):
     """Every rule of `clnet.optimisers`, by vectors on CPUs (``optimisers.cl``)."""
 
     name: str = "optimisers"
@@ -51,10 +51,6 @@ class Optimisers:
         if not isinstance(span.ops[0], Update):
             return "it updates parameters, and this op does not"
         return unsupported_dtype(span, device)
-
-    def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """There is nothing to tune."""
-        return ({},)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count parameters and state read and written, gradients read."""

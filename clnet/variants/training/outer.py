@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from clnet.ir.ops import Span
+from clnet.ir.training_ops import ApplyT
 from clnet.ir.training_ops import Outer as OuterOp
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import round_up
@@ -19,8 +20,7 @@ from clnet.variants.base import (
     item_size,
     only_op,
     real,
-    span_bytes,
-    span_flops,
+    span_cost,
     unsupported_dtype,
 )
 from clnet.variants.reference.generic import GROUP
@@ -72,14 +72,9 @@ class Outer:
         rows = -(-op.storage.n_out // config["rows"])
         columns = -(-op.storage.n_in // config["vec"])
         parts = config["parts"]
-        scratch = item_size(span) * op.storage.size * parts if parts > 1 else 0
         # On a CPU the next tile of rows reads x from cache.
         again = 0 if device.type == "cpu" else span.batch * op.storage.n_in * (rows - 1)
-        return Cost(
-            span_flops(span), span_bytes(span) + item_size(span) * again + 2 * scratch,
-            1 + (parts > 1), scratch,
-            min(device.compute_units, rows * columns * parts), 0.5,
-        )
+        return split_k_cost(span, device, again, parts, rows * columns * parts)
 
     def launches(
         self, span: Span, config: Config, device: Device
@@ -109,6 +104,17 @@ class Outer:
         if parts == 1:
             return (sums,)
         return (sums, add_parts(span, op, partial, parts, device, vec, rows))
+
+
+def split_k_cost(
+    span: Span, device: Device, again: int, parts: int, items: int
+) -> Cost:
+    """Return the cost of `items` work-items that read `again` numbers once more."""
+    (op,) = span.ops
+    assert isinstance(op, (ApplyT, OuterOp))
+    scratch = item_size(span) * op.storage.size * parts if parts > 1 else 0
+    moved = item_size(span) * again + 2 * scratch
+    return span_cost(span, device, moved, items, 1 + (parts > 1), scratch, 0.5)
 
 
 def add_parts(

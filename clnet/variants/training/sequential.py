@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from clnet.ir.ops import Span
 from clnet.nn.random import half_bits
-from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Parameters, Scalar, Scratch, State, Table
-from clnet.variants.base import Config, Cost, Reach, refuse_unless_cpu, span_flops
-from clnet.variants.training.optimisers import rule_defines
+from clnet.variants.base import (
+    Config,
+    Cost,
+    Reach,
+    Untuned,
+    refuse_unless_cpu,
+    span_flops,
+)
 from clnet.variants.training.whole_step import (
     KEY,
     LANES,
+    RULE,
+    Allocator,
+    accepted_step,
     layer_table,
     neuron_table,
     refuse_unless_whole_step,
+    rule_of,
     step_defines,
-    whole_step,
 )
 
 BLOCK = 32  # values of a block of the backward pass
 
 
 @dataclass(frozen=True)
-class Sequential:
+class Sequential(Untuned):
     """One work-item, with vector lanes along the rows of A (``sequential.cl``)."""
 
     name: str = "sequential"
@@ -41,8 +48,7 @@ class Sequential:
             return refusal
         if span.batch > 1:
             return f"it takes steps of one sample, not of {span.batch}"
-        step = whole_step(span)
-        assert step is not None
+        step = accepted_step(span)
         if step.backward and step.update is None:
             return "it never stores a whole gradient, which this program returns"
         if step.update is not None and step.update.norm is not None:
@@ -51,14 +57,9 @@ class Sequential:
             return "it applies one activation a layer, and here neurons differ"
         return None
 
-    def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """There is nothing to tune."""
-        return ({},)
-
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count parameters and state, read and written."""
-        step = whole_step(span)
-        assert step is not None
+        step = accepted_step(span)
         slots = 0 if step.update is None else step.update.optimiser.slots
         return Cost(span_flops(span), 4 * step.size * (3 + 2 * slots), 1, 0, 1, 0.5)
 
@@ -66,18 +67,10 @@ class Sequential:
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return the one launch of the steps."""
-        step = whole_step(span)
-        assert step is not None
-        defines = step_defines(step, span)
-        if step.update is not None:
-            defines |= rule_defines(step.update, span)
-        end = 0
-
-        def allocate(size: int) -> int:
-            nonlocal end
-            offset, end = end, end + round_up(size, BLOCK)
-            return offset
-
+        step = accepted_step(span)
+        rule, _ = rule_of(step, span)
+        defines = {**step_defines(step, span), **rule}
+        allocate = Allocator(BLOCK)
         layers = layer_table(step, allocate, 1, LANES)
         widest = max(layer.n_in for layer in step.layers)
         x, t, *weight = step.data
@@ -90,12 +83,10 @@ class Sequential:
                     Table.of(layers),
                     Table.of(neuron_table(step)),
                     Parameters(), x, t, weight[0] if weight else t,
-                    Scratch("memory", 4 * end), State(), step.tally.totals,
+                    Scratch("memory", 4 * allocate.end), State(), step.tally.totals,
                     len(step.layers), step.size, n, half_bits(n),
                     *offsets, float(step.loss.bit_fail_limit),
-                    t.width, Scalar("steps"), Scalar("first"),
-                    Scalar("seen"), Scalar("fresh"), Scalar("rate", "real"),
-                    Scalar("count"), Scalar("seed", "uint"), *KEY,
+                    t.width, Scalar("steps"), Scalar("first"), *RULE, *KEY,
                 ),
             ),
         )

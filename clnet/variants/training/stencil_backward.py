@@ -18,11 +18,15 @@ from clnet.variants.base import (
     Reach,
     item_size,
     real,
-    span_bytes,
-    span_flops,
     unsupported_dtype,
 )
-from clnet.variants.training.outer import BLOCK, ITEMS, MIN_PART, add_parts
+from clnet.variants.training.outer import (
+    BLOCK,
+    ITEMS,
+    MIN_PART,
+    add_parts,
+    split_k_cost,
+)
 
 SOURCE = "training/stencil_backward.cl"
 BANDS = 4  # of a work-item, with accumulators in registers
@@ -75,12 +79,7 @@ class StencilBackward:
         parts, again = config.get("parts", 1), 0
         if isinstance(op, ApplyT):
             again = op.storage.size * -(-span.batch // config["block"])
-        scratch = item_size(span) * op.storage.size * parts if parts > 1 else 0
-        return Cost(
-            span_flops(span), span_bytes(span) + item_size(span) * again + 2 * scratch,
-            1 + (parts > 1), scratch,
-            min(device.compute_units, values), 0.5,
-        )
+        return split_k_cost(span, device, again, parts, values)
 
     def launches(
         self, span: Span, config: Config, device: Device

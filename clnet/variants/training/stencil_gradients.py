@@ -16,8 +16,7 @@ from clnet.variants.base import (
     Cost,
     Reach,
     item_size,
-    span_bytes,
-    span_flops,
+    span_cost,
     unsupported_dtype,
 )
 from clnet.variants.team import team_group
@@ -82,10 +81,8 @@ class StencilGradients:
         groups, (_, _, bias) = _groups(span, config), _ops(span)
         reduces = bias is not None and bias.shared and groups > 1
         scratch = item_size(span) * groups * reduces
-        return Cost(
-            span_flops(span), span_bytes(span) + 2 * scratch, 1 + reduces, scratch,
-            min(device.compute_units, groups),
-        )
+        launches = 1 + reduces
+        return span_cost(span, device, 2 * scratch, groups, launches, scratch, 1.0)
 
     def launches(
         self, span: Span, config: Config, device: Device

@@ -26,17 +26,23 @@ from clnet.nn.random import ROUNDS
 from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import PARAMETER_ALIGNMENT, round_up
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Scalar
+from clnet.opencl.launch import Argument, Gradients, Scalar
 from clnet.variants.base import kernel_function
 from clnet.variants.training.backward import (
     gradient_defines,
     gradient_function,
     loss_defines,
 )
+from clnet.variants.training.optimisers import live_table, rule_defines
 
 LANES = 8  # values of a vector of CPU kernels (WIDTH)
 APART = 8  # values reserved for a record behind partial gradients: a whole vector
 KEY = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
+# Arguments of the optimisers' rules.
+RULE = (
+    Scalar("seen"), Scalar("fresh"), Scalar("rate", "real"), Scalar("count"),
+    Scalar("seed", "uint"),
+)
 
 LAYER = np.dtype([  # a row of the table of layers (steps.h)
     (name, np.int32) for name in (
@@ -147,6 +153,34 @@ def _backward_kinds(layers: list[LayerOps]) -> list[tuple[type[Op], object]]:
         if layer is not layers[0]:
             found.append((ApplyT, apply.weights))
     return found
+
+
+def accepted_step(span: Span) -> WholeStep:
+    """Return the step of a span, which was not refused."""
+    step = whole_step(span)
+    assert step is not None
+    return step
+
+
+def rule_of(step: WholeStep, span: Span) -> tuple[dict[str, int | str], Argument]:
+    """Return the macros of the step's optimiser, and its `live_table`, if any."""
+    if step.update is None:
+        return {}, Gradients()
+    return rule_defines(step.update, span), live_table(step.update)
+
+
+@dataclass
+class Allocator:
+    """Allocates values of a worker's memory, aligned, one after the other."""
+
+    alignment: int = 1
+    end: int = 0
+
+    def __call__(self, size: int) -> int:
+        """Return the offset of so many values."""
+        offset = self.end
+        self.end += round_up(size, self.alignment)
+        return offset
 
 
 def refuse_unless_whole_step(span: Span, device: Device) -> str | None:

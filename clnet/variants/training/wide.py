@@ -20,8 +20,7 @@ from clnet.variants.base import (
     item_size,
     number,
     real,
-    span_bytes,
-    span_flops,
+    span_cost,
     unsupported_dtype,
 )
 from clnet.variants.team import team_group
@@ -93,11 +92,10 @@ class Wide:
         reduces = teams > span.batch and not isinstance(op, ActGrad)
         again = 2 * span.batch * op.reads[0].width if softmax else 0
         scratch = 0 if isinstance(op, ActGrad) else teams * len(RECORD)
-        return Cost(
-            span_flops(span), span_bytes(span) + item_size(span) * (again + scratch),
-            1 + reduces * (3 if softmax else 1), item_size(span) * scratch,
-            min(device.compute_units, -(-teams // config["teams"])),
-        )
+        size, groups = item_size(span), -(-teams // config["teams"])
+        launches = 1 + reduces * (3 if softmax else 1)
+        moved, scratch = size * (again + scratch), size * scratch
+        return span_cost(span, device, moved, groups, launches, scratch, 1.0)
 
     def launches(
         self, span: Span, config: Config, device: Device
