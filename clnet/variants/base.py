@@ -107,6 +107,14 @@ class Variant(Protocol):
         ...
 
 
+class Untuned:
+    """A variant with nothing to tune."""
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Return the only config."""
+        return ({},)
+
+
 def span_flops(span: Span) -> int:
     """Return the floating-point operations of a span, in any variant."""
     flops = 0
@@ -147,11 +155,11 @@ def span_bytes(span: Span) -> int:
     return item_size(span) * (numbers + values)
 
 
-def gpu_cost(
+def span_cost(
     span: Span, device: Device, again: int, groups: int, launches: int = 1,
-    scratch: int = 0,
+    scratch: int = 0, efficiency: float | None = None,
 ) -> Cost:
-    """Return the cost of a kernel written for GPUs.
+    """Return the cost of a span by work-groups, each on a compute unit.
 
     Parameters
     ----------
@@ -163,10 +171,14 @@ def gpu_cost(
         Work-groups of a launch.
     launches, scratch : int
         As in `Cost`.
+    efficiency : float or None
+        As in `Cost`; None: `gpu_kernel_efficiency`.
     """
+    if efficiency is None:
+        efficiency = gpu_kernel_efficiency(device)
     return Cost(
         span_flops(span), span_bytes(span) + again, launches, scratch,
-        min(device.compute_units, groups), gpu_kernel_efficiency(device),
+        min(device.compute_units, groups), efficiency,
     )
 
 

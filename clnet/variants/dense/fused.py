@@ -12,14 +12,12 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_cost,
     item_size,
     refuse_unless_dense_layers,
+    span_cost,
 )
 from clnet.variants.dense.chain import chain, chain_defines, parameter_count, strides
-from clnet.variants.team import team_defines, team_group, team_local_bytes, team_sizes
-
-GROUPS = (1024, 512)  # work-items; the only group must keep enough loads in flight
+from clnet.variants.team import single_sample_configs, team_defines, team_local_bytes
 
 
 @dataclass(frozen=True)
@@ -38,14 +36,8 @@ class Fused:
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return all team sizes; the likely ones with a smaller group too."""
-        groups = list(dict.fromkeys(team_group(group, device) for group in GROUPS))
-        sizes = team_sizes(device, groups[0])
-        found = [{"items": n, "group": groups[0]} for n in sizes]
-        if device.simd_width > 1:
-            likely = [n for n in sizes if sizes[0] // 4 <= n <= sizes[0]]
-            found += [{"items": n, "group": g} for g in groups[1:] for n in likely]
         return tuple(
-            config for config in found
+            config for config in single_sample_configs(device)
             if team_local_bytes(config, span) <= device.local_memory
         )
 
@@ -56,7 +48,7 @@ class Fused:
         hidden = span.batch * sum(layer.n_out for layer in layers[:-1])
         again = parameter_count(span) * (span.batch - 1) + 2 * hidden
         moved = item_size(span) * again
-        return gpu_cost(span, device, moved, 1, scratch=_scratch(span))
+        return span_cost(span, device, moved, 1, scratch=_scratch(span))
 
     def launches(
         self, span: Span, config: Config, device: Device

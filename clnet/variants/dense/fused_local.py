@@ -13,9 +13,9 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_cost,
     item_size,
     refuse_unless_dense_layers,
+    span_cost,
 )
 from clnet.variants.dense.chain import (
     chain,
@@ -24,9 +24,14 @@ from clnet.variants.dense.chain import (
     strides,
     table,
 )
-from clnet.variants.team import team_defines, team_group, team_local_bytes, team_sizes
+from clnet.variants.team import (
+    single_sample_configs,
+    team_defines,
+    team_group,
+    team_local_bytes,
+    team_sizes,
+)
 
-GROUPS = (1024, 512)  # work-items, for one sample
 TILE_GROUP = 256  # work-items, for a batch
 TILES = (16, 8, 4, 2, 1)  # samples
 
@@ -60,15 +65,7 @@ class FusedLocal:
     def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
         found: list[Config] = []
         if span.batch == 1:
-            groups = list(dict.fromkeys(team_group(g, device) for g in GROUPS))
-            sizes = team_sizes(device, groups[0])
-            found += [{"items": n, "group": groups[0], "tile": 1} for n in sizes]
-            if device.simd_width > 1:
-                likely = [n for n in sizes if sizes[0] // 4 <= n <= sizes[0]]
-                found += [
-                    {"items": n, "group": g, "tile": 1}
-                    for g in groups[1:] for n in likely
-                ]
+            found += [{**config, "tile": 1} for config in single_sample_configs(device)]
         else:
             group = team_group(TILE_GROUP, device)
             sizes = team_sizes(device, group)
@@ -90,7 +87,7 @@ class FusedLocal:
         """Count the parameters once per tile of samples."""
         tiles = -(-span.batch // config["tile"])
         again = parameter_count(span) * (tiles - 1)
-        return gpu_cost(span, device, item_size(span) * again, tiles)
+        return span_cost(span, device, item_size(span) * again, tiles)
 
     def launches(
         self, span: Span, config: Config, device: Device

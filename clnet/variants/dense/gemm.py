@@ -13,11 +13,11 @@ from clnet.variants.base import (
     Cost,
     Reach,
     dense_layer,
-    gpu_cost,
     item_size,
     layer_defines,
     padded,
     refuse_unless_dense_layers,
+    span_cost,
     weights_and_bias,
 )
 
@@ -146,7 +146,7 @@ class Product:
         again += self.k * self.n * (-(-self.m // config["tile_m"]) - 1)
         groups = self.groups(config) * config.get("parts", 1)
         moved = self.item * again + 2 * scratch
-        return gpu_cost(span, device, moved, groups, launches, scratch)
+        return span_cost(span, device, moved, groups, launches, scratch)
 
     def grid(self, config: Config) -> tuple[int, int]:
         """Return the global size: work-items along m, groups along n."""

@@ -13,10 +13,10 @@ from clnet.variants.base import (
     Cost,
     Reach,
     dense_layer,
-    gpu_cost,
     item_size,
     layer_defines,
     refuse_unless_dense_layers,
+    span_cost,
     weights_and_bias,
 )
 
@@ -56,7 +56,7 @@ class Local:
         blocks = -(-layer.n_out // config["group"])
         again = layer.apply.weights.size * (span.batch - 1)
         again += layer.n_in * span.batch * (blocks - 1)
-        return gpu_cost(span, device, item_size(span) * again, blocks * span.batch)
+        return span_cost(span, device, item_size(span) * again, blocks * span.batch)
 
     def launches(
         self, span: Span, config: Config, device: Device

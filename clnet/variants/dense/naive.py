@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from clnet.ir.ops import Span
@@ -13,11 +12,12 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
+    Untuned,
     dense_layer,
-    gpu_cost,
     item_size,
     layer_defines,
     refuse_unless_dense_layers,
+    span_cost,
     weights_and_bias,
 )
 
@@ -25,7 +25,7 @@ GROUP = 64  # work-items
 
 
 @dataclass(frozen=True)
-class Naive:
+class Naive(Untuned):
     """One dense layer; every work-item reads a row of A (``naive.cl``)."""
 
     name: str = "naive"
@@ -35,16 +35,12 @@ class Naive:
         """Refuse all but one dense layer with one activation."""
         return refuse_unless_dense_layers(span, device)
 
-    def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Return the only config: there is nothing to tune."""
-        return ({},)
-
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count rows once per sample."""
         layer = dense_layer(span)
         again = item_size(span) * layer.n_in * layer.n_out * (span.batch - 1)
         groups = -(-layer.n_out // GROUP) * span.batch
-        return gpu_cost(span, device, again, groups)
+        return span_cost(span, device, again, groups)
 
     def launches(
         self, span: Span, config: Config, device: Device

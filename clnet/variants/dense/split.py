@@ -13,11 +13,11 @@ from clnet.variants.base import (
     Cost,
     Reach,
     dense_layer,
-    gpu_cost,
     item_size,
     layer_defines,
     padded,
     refuse_unless_dense_layers,
+    span_cost,
     weights_and_bias,
 )
 from clnet.variants.team import team_defines, team_group, team_local_bytes, team_sizes
@@ -72,7 +72,7 @@ class Split:
         tiles, blocks = _groups(span, config)
         again = layer.apply.weights.size * (tiles - 1)
         again += layer.n_in * span.batch * (blocks - 1)
-        return gpu_cost(span, device, item_size(span) * again, tiles * blocks)
+        return span_cost(span, device, item_size(span) * again, tiles * blocks)
 
     def launches(
         self, span: Span, config: Config, device: Device

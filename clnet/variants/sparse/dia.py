@@ -16,9 +16,9 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_cost,
     item_size,
     span_bytes,
+    span_cost,
     span_flops,
 )
 from clnet.variants.sparse.sparse import (
@@ -75,7 +75,7 @@ class Dia:
         tiles = -(-span.batch // config["samples"])
         moved += (tiles - 1) * item_size(span) * storage.size
         groups = tiles * -(-product.rows // config["group"])
-        return gpu_cost(span, device, moved, groups)
+        return span_cost(span, device, moved, groups)
 
     def launches(
         self, span: Span, config: Config, device: Device

@@ -20,10 +20,10 @@ from clnet.variants.base import (
     MIXED_ACTIVATIONS,
     VECTOR_BYTES,
     Cost,
-    gpu_cost,
     item_size,
     layer_defines,
     real,
+    span_cost,
     unsupported_dtype,
 )
 
@@ -326,7 +326,7 @@ def team_cost(
     else:
         read = product.columns * groups if staged else product.entries
         moved += size * read * span.batch
-    return gpu_cost(span, device, moved, tiles * groups, 1 + (tile > 1), scratch)
+    return span_cost(span, device, moved, tiles * groups, 1 + (tile > 1), scratch)
 
 
 def tiled_input(

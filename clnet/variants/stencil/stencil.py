@@ -17,9 +17,9 @@ from clnet.variants.base import (
     Cost,
     Reach,
     function_defines,
-    gpu_cost,
     item_size,
     real,
+    span_cost,
     unsupported_dtype,
 )
 from clnet.variants.stencil.local_layers import bias_defines
@@ -91,7 +91,7 @@ class Stencil:
         storage = _storage(span)
         again = -(-span.batch // config["samples"]) - 1
         moved = item_size(span) * again * storage.size
-        return gpu_cost(span, device, moved, device.compute_units)
+        return span_cost(span, device, moved, device.compute_units)
 
     def launches(
         self, span: Span, config: Config, device: Device

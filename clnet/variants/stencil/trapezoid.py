@@ -13,8 +13,8 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_cost,
     item_size,
+    span_cost,
 )
 from clnet.variants.stencil.local_layers import (
     local_defines,
@@ -110,7 +110,7 @@ class Trapezoid:
         tiles = -(-layers[-1].n_out // tile) * blocks
         scratch = _scratch(span) * min(2, launches - 1)
         moved = item_size(span) * again
-        return gpu_cost(span, device, moved, tiles, launches, scratch)
+        return span_cost(span, device, moved, tiles, launches, scratch)
 
     def launches(
         self, span: Span, config: Config, device: Device

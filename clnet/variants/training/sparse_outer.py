@@ -20,10 +20,10 @@ from clnet.variants.base import (
     Config,
     Cost,
     Reach,
-    gpu_cost,
     item_size,
     real,
     span_bytes,
+    span_cost,
     span_flops,
     unsupported_dtype,
 )
@@ -92,7 +92,7 @@ class SparseOuter:
             return Cost(span_flops(span), moved, 3, scratch, units)
         blocks = -(-entries // config["group"])
         moved = 2 * scratch + entries * (8 + size * span.batch)
-        return gpu_cost(span, device, moved, blocks, 3, scratch)
+        return span_cost(span, device, moved, blocks, 3, scratch)
 
     def launches(
         self, span: Span, config: Config, device: Device
