@@ -246,6 +246,14 @@ def refuse_unless_dense_layers(
     return unsupported_dtype(span, device)
 
 
+class DenseLayers:
+    """A variant of dense layers that needs nothing else."""
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse all but dense layers with one activation each."""
+        return refuse_unless_dense_layers(span, device)
+
+
 def refuse_unless_forward_progress(device: Device) -> str | None:
     """Return why work-groups of a launch must not wait for each other, or None."""
     if device.forward_progress:

@@ -11,9 +11,9 @@ from clnet.opencl.launch import Launch, Parameters, Scratch
 from clnet.variants.base import (
     Config,
     Cost,
+    DenseLayers,
     Reach,
     item_size,
-    refuse_unless_dense_layers,
     span_cost,
 )
 from clnet.variants.dense.chain import chain, chain_defines, parameter_count, strides
@@ -21,7 +21,7 @@ from clnet.variants.team import single_sample_configs, team_defines, team_local_
 
 
 @dataclass(frozen=True)
-class Fused:
+class Fused(DenseLayers):
     """Layers separated by barriers instead of launches (``fused.cl``).
 
     Config: ``items``, work-items per neuron; ``group``, work-items of the only group.
@@ -29,10 +29,6 @@ class Fused:
 
     name: str = "fused"
     reach: Reach = "run"
-
-    def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse all but chains of dense layers with one activation each."""
-        return refuse_unless_dense_layers(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return all team sizes; the likely ones with a smaller group too."""

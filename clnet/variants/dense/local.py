@@ -11,11 +11,11 @@ from clnet.opencl.launch import Launch
 from clnet.variants.base import (
     Config,
     Cost,
+    DenseLayers,
     Reach,
     dense_layer,
     item_size,
     layer_defines,
-    refuse_unless_dense_layers,
     span_cost,
     weights_and_bias,
 )
@@ -25,7 +25,7 @@ STAGES = (256, 1024, 4096)  # values
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(DenseLayers):
     """One dense layer; a group reads its input once (``local.cl``).
 
     Config: ``group``, work-items of a group; ``stage``, values staged at once.
@@ -33,10 +33,6 @@ class Local:
 
     name: str = "local"
     reach: Reach = "layer"
-
-    def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse all but one dense layer with one activation."""
-        return refuse_unless_dense_layers(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return stages, from the smallest that holds the whole input down."""

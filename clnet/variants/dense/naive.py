@@ -11,12 +11,12 @@ from clnet.opencl.launch import Launch
 from clnet.variants.base import (
     Config,
     Cost,
+    DenseLayers,
     Reach,
     Untuned,
     dense_layer,
     item_size,
     layer_defines,
-    refuse_unless_dense_layers,
     span_cost,
     weights_and_bias,
 )
@@ -25,15 +25,11 @@ GROUP = 64  # work-items
 
 
 @dataclass(frozen=True)
-class Naive(Untuned):
+class Naive(DenseLayers, Untuned):
     """One dense layer; every work-item reads a row of A (``naive.cl``)."""
 
     name: str = "naive"
     reach: Reach = "layer"
-
-    def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse all but one dense layer with one activation."""
-        return refuse_unless_dense_layers(span, device)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count rows once per sample."""

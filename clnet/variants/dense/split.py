@@ -11,12 +11,12 @@ from clnet.opencl.launch import Launch
 from clnet.variants.base import (
     Config,
     Cost,
+    DenseLayers,
     Reach,
     dense_layer,
     item_size,
     layer_defines,
     padded,
-    refuse_unless_dense_layers,
     span_cost,
     weights_and_bias,
 )
@@ -28,7 +28,7 @@ TILES = (8, 4, 2, 1)  # samples
 
 
 @dataclass(frozen=True)
-class Split:
+class Split(DenseLayers):
     """One dense layer; a team of work-items reads a row of A (``split.cl``).
 
     Config: ``items``, work-items per neuron; ``group``, work-items of a group;
@@ -37,10 +37,6 @@ class Split:
 
     name: str = "split"
     reach: Reach = "layer"
-
-    def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse all but one dense layer with one activation."""
-        return refuse_unless_dense_layers(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return all team sizes; likely ones with other groups, or tiles of a batch."""

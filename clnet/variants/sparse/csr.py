@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch, Parameters
+from clnet.opencl.launch import Launch
 from clnet.variants.base import Config, Cost, Reach, item_size, span_bytes, span_flops
 from clnet.variants.sparse.sparse import (
     csr_runs,
@@ -67,7 +67,7 @@ class Csr:
     ) -> tuple[Launch, ...]:
         """Return the product, and for tiles the transposition of x before it."""
         product, tile, runs = sparse_product(span), config["tile"], config["runs"]
-        bias, lanes = product.bias, vector_lanes(span)
+        lanes = vector_lanes(span)
         x, before = tiled_input(span, tile, device)
         launch = Launch(
             "sparse/csr.cl", "csr",
@@ -79,8 +79,7 @@ class Csr:
             },
             (runs,), (1,),
             (
-                Parameters(), product.weights.offset,
-                0 if bias is None else bias.offset, *product.csr.tables(),
+                *product.parameters(), *product.csr.tables(),
                 x, product.x.stride, *product.outputs(), span.batch,
                 product.csr.bounds(runs),
             ),

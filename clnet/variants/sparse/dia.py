@@ -11,7 +11,7 @@ import numpy as np
 from clnet.ir.ops import Span
 from clnet.nn.storage.dia import DiaStorage
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch, Parameters, Table
+from clnet.opencl.launch import Launch, Table
 from clnet.variants.base import (
     Config,
     Cost,
@@ -82,13 +82,13 @@ class Dia:
     ) -> tuple[Launch, ...]:
         """Return the one launch."""
         product = sparse_product(span)
-        storage, bias, rows = _storage(product), product.bias, product.rows
+        storage, rows = _storage(product), product.rows
         defines: dict[str, int | str] = {
             **product.defines(span), "TRANSPOSED": int(product.transposed),
             "HOLES": int(_has_holes(storage)),
         }
         arguments = (
-            Parameters(), product.weights.offset, 0 if bias is None else bias.offset,
+            *product.parameters(),
             Table(
                 f"dia {product.weights.offset} offsets",
                 partial(storage.indices.__getitem__, "offsets"),

@@ -15,7 +15,7 @@ from clnet.ir.training_ops import ApplyT
 from clnet.nn.storage.ell import EllStorage
 from clnet.nn.storage.sell import SLICE, SellStorage
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch, Parameters, Table
+from clnet.opencl.launch import Launch, Table
 from clnet.variants.base import (
     Config,
     Cost,
@@ -113,7 +113,6 @@ class Sell:
         height, slices = _height(storage), _slices(storage)
         items = height // config["vector"] if tile == 1 else height * tile // 4
         x, before = tiled_input(span, tile, device)
-        bias = product.bias
 
         def table(name: str) -> Table:
             key = product.csr.key(f"of slices, {name}")
@@ -131,11 +130,9 @@ class Sell:
                 },
                 (slices * items * parts, -(-span.batch // tile)), (items * parts, 1),
                 (
-                    Parameters(), product.weights.offset,
-                    0 if bias is None else bias.offset, table("slices"),
-                    _stride(storage), table("lengths"), table("order"),
-                    table("columns"), x, product.x.stride, *product.outputs(),
-                    product.rows, span.batch,
+                    *product.parameters(), table("slices"), _stride(storage),
+                    table("lengths"), table("order"), table("columns"), x,
+                    product.x.stride, *product.outputs(), product.rows, span.batch,
                 ),
             ),
         )

@@ -15,7 +15,7 @@ from clnet.nn.storage.csr import CsrStorage
 from clnet.nn.storage.layout import Slot
 from clnet.nn.storage.sparse import SparseStorage, index_array
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Argument, Launch, Scratch, Table
+from clnet.opencl.launch import Argument, Launch, Parameters, Scratch, Table
 from clnet.variants.base import (
     MIXED_ACTIVATIONS,
     VECTOR_BYTES,
@@ -230,10 +230,10 @@ class SparseProduct:
         """OpenCL type of the column indices."""
         return index_type(self.columns)
 
-    @property
-    def bias(self) -> Slot | None:
-        """The slot of the biases, if any."""
-        return None if self.act is None else self.act.bias
+    def parameters(self) -> tuple[Argument, ...]:
+        """Return the arguments: parameters, offsets of the values and the biases."""
+        bias = None if self.act is None else self.act.bias
+        return Parameters(), self.weights.offset, 0 if bias is None else bias.offset
 
     def outputs(self) -> tuple[Argument, ...]:
         """Return the arguments sums, lds, y, ldy of ``sparse.h``."""

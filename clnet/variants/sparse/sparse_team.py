@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch, Parameters
+from clnet.opencl.launch import Launch
 from clnet.variants.base import (
     Config,
     Cost,
@@ -81,7 +81,7 @@ class SparseTeam:
         product, tile = sparse_product(span), config["tile"]
         group = config["group"]
         x, before = tiled_input(span, tile, device)
-        bias, stages = product.bias, config["stages"]
+        stages = config["stages"]
         width = -(-product.columns // max(1, stages))
         starts, *others = product.csr.tables()
         if stages:
@@ -99,9 +99,7 @@ class SparseTeam:
                 (-(-product.rows // config["rows"]) * group, -(-span.batch // tile)),
                 (group, 1),
                 (
-                    Parameters(), product.weights.offset,
-                    0 if bias is None else bias.offset, starts, *others,
-                    x, product.x.stride,
+                    *product.parameters(), starts, *others, x, product.x.stride,
                     *product.outputs(), product.rows, span.batch,
                 ),
             ),

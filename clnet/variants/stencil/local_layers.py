@@ -24,12 +24,6 @@ def local_storage(layer: LayerOps) -> LocalStorage:
     return storage
 
 
-def local_layers(span: Span) -> tuple[LayerOps, ...]:
-    """Return the layers of an accepted span."""
-    assert span.layers is not None
-    return span.layers
-
-
 def refuse_unless_local_layers(span: Span, device: Device) -> str | None:
     """Return why the span is no chain of equal local layers, or None."""
     if span.chain is None:

@@ -18,9 +18,9 @@ from clnet.variants.base import (
     span_bytes,
     span_flops,
 )
+from clnet.variants.dense.chain import chain
 from clnet.variants.stencil.local_layers import (
     local_defines,
-    local_layers,
     local_storage,
     offsets_table,
     refuse_unless_local_layers,
@@ -53,7 +53,7 @@ class StencilCpu:
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles that fit in caches, in one or several shares per core."""
-        layers = local_layers(span)
+        layers = chain(span)
         rows = round_up(layers[-1].n_out, BAND_ALIGNMENT)
         cores = 1 if device.serial else device.compute_units
         shares = (1,) if device.serial else SHARES
@@ -76,7 +76,7 @@ class StencilCpu:
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Weights are read once, and again in the halos of tiles."""
-        layers = local_layers(span)
+        layers = chain(span)
         window = local_storage(layers[0]).window
         again = sum(k * (window - 1) * (window + 1) for k in range(len(layers)))
         tiles = -(-layers[-1].n_out // config["tile"])
@@ -90,7 +90,7 @@ class StencilCpu:
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return the one launch."""
-        layers = local_layers(span)
+        layers = chain(span)
         x, y = layers[0].apply.x, layers[-1].act.y
         workers, tile, room = config["workers"], config["tile"], _room(span, config)
         tiles = -(-layers[-1].n_out // tile)
@@ -115,7 +115,7 @@ class StencilCpu:
 
 def _room(span: Span, config: Config) -> int:
     """Return the floats of a worker's buffer."""
-    layers = local_layers(span)
+    layers = chain(span)
     if len(layers) == 1:
         return BAND_ALIGNMENT
     halo = layers[0].n_in - layers[-1].n_out

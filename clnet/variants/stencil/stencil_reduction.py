@@ -16,9 +16,9 @@ from clnet.variants.base import (
     item_size,
     span_cost,
 )
+from clnet.variants.dense.chain import chain
 from clnet.variants.stencil.local_layers import (
     local_defines,
-    local_layers,
     local_storage,
     refuse_unless_local_layers,
 )
@@ -43,7 +43,7 @@ class StencilReduction:
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return teams of as many work-items as the window has inputs, or of half."""
-        (layer,) = local_layers(span)
+        (layer,) = chain(span)
         window = 1 << (local_storage(layer).window - 1).bit_length()
         group = team_group(GROUP, device)
         sizes = dict.fromkeys(min(group, max(1, n)) for n in (window, window // 2))
@@ -55,7 +55,7 @@ class StencilReduction:
         An estimate of the efficiency: the loads of a row's work-items are not
         coalesced.
         """
-        (layer,) = local_layers(span)
+        (layer,) = chain(span)
         again = item_size(span) * layer.apply.weights.size * (span.batch - 1)
         efficiency = gpu_kernel_efficiency(device) / config["items"]
         units = device.compute_units
@@ -65,7 +65,7 @@ class StencilReduction:
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return the one launch."""
-        (layer,) = local_layers(span)
+        (layer,) = chain(span)
         x, y, bias = layer.apply.x, layer.act.y, layer.act.bias
         items, group = config["items"], team_group(GROUP, device)
         across = -(-layer.n_out * items // group)

@@ -16,9 +16,9 @@ from clnet.variants.base import (
     item_size,
     span_cost,
 )
+from clnet.variants.dense.chain import chain
 from clnet.variants.stencil.local_layers import (
     local_defines,
-    local_layers,
     local_storage,
     offsets_table,
     refuse_unless_local_layers,
@@ -52,7 +52,7 @@ class Trapezoid:
         refusal = refuse_unless_local_layers(span, device)
         if refusal is not None:
             return refusal
-        layers = local_layers(span)
+        layers = chain(span)
         if len(layers) < 2:
             return "it computes several layers per launch, and this is one"
         window = local_storage(layers[0]).window
@@ -67,10 +67,10 @@ class Trapezoid:
         return self._configs(span, device)[:16]
 
     def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
-        count = len(local_layers(span))
+        count = len(chain(span))
         samples = next(n for n in SAMPLES if n <= span.batch)
         depths = [count, *(depth for depth in DEPTHS if depth < count)]
-        window, rows = local_storage(local_layers(span)[0]).window, _rows(span)
+        window, rows = local_storage(chain(span)[0]).window, _rows(span)
         shapes = [*(s for s in WHOLE if rows <= s[0] * s[1]), *SHAPES]
         configs: list[Config] = []
         for depth in depths:
@@ -87,7 +87,7 @@ class Trapezoid:
 
     def _fits(self, span: Span, config: Config, device: Device) -> bool:
         """Return whether memory suffices, and the halo is at most half of a tile."""
-        window = local_storage(local_layers(span)[0]).window
+        window = local_storage(chain(span)[0]).window
         vec, tile = config["vec"], config["group"] * config["vec"]
         width = config["group"] + -(-(window - 1) // vec)
         edges = 2 * config["samples"] * width * vec
@@ -98,7 +98,7 @@ class Trapezoid:
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Weights are read again in halos, and for other samples."""
-        layers = local_layers(span)
+        layers = chain(span)
         count, window = len(layers), local_storage(layers[0]).window
         tile = config["group"] * config["vec"]
         overlap = _halo(window, config["depth"]) / (2 * tile)
@@ -116,7 +116,7 @@ class Trapezoid:
         self, span: Span, config: Config, device: Device
     ) -> tuple[Launch, ...]:
         """Return a launch for every ``depth`` layers."""
-        layers = local_layers(span)
+        layers = chain(span)
         group, vec, samples = config["group"], config["vec"], config["samples"]
         offsets = offsets_table(layers)
         launches = []
@@ -149,7 +149,7 @@ class Trapezoid:
 
 def _rows(span: Span) -> int:
     """Return the rows of the widest values."""
-    return local_layers(span)[0].n_in
+    return chain(span)[0].n_in
 
 
 def _halo(window: int, layers: int) -> int:
@@ -163,5 +163,5 @@ def _inner(span: Span, number: int) -> Scratch:
 
 
 def _scratch(span: Span) -> int:
-    widest = round_up(local_layers(span)[0].n_out, VALUE_ALIGNMENT)
+    widest = round_up(chain(span)[0].n_out, VALUE_ALIGNMENT)
     return item_size(span) * span.batch * widest
