@@ -2,7 +2,7 @@
 
 Values are held in a dict from name to array [batch, width] in the span's dtype (the
 tests pass float64 arrays for the oracle). The scalars of a training step
-(`training_ops.SCALARS`) and the optimiser's ``state`` [slots, size] are in the same
+(`opencl.launch.Scalar`) and the optimiser's ``state`` [slots, size] are in the same
 dict.
 """
 

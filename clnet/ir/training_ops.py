@@ -21,20 +21,6 @@ from clnet.nn.storage.layout import Layout, Slot
 RECORD = ("loss", "squared error", "bit fails")
 """The metrics of each sample, which are summed over an epoch."""
 
-SCALARS = (
-    "first", "samples", "seen", "fresh", "rate", "count", "seed", "key", "steps",
-    "record_offset", "record_stride",
-)
-"""Scalars that are set before a step: ``first``, the index of the batch's first sample
-in the epoch's order; ``samples`` of the batch; ``seen`` in the epoch, this batch
-included; ``fresh``, whether the totals start at zero; the learning ``rate``; the
-``count`` of steps before; the ``seed`` of the optimiser's random numbers; the ``key``
-of the epoch's order. A launch that takes ``steps`` computes that many steps in a row,
-with ``samples`` in all; the other scalars describe the first. A launch that takes
-``apart`` computes as many epochs of those samples as there are steps for. The
-totals of the first epoch begin at value ``place``,
-those of the next are ``apart`` values on."""
-
 
 def gradient(name: str, slot: Slot) -> Value:
     """Return the value for the gradient of a slot of the parameters."""

@@ -41,7 +41,15 @@ class Scalar:
     Attributes
     ----------
     name : str
-        One of `training_ops.SCALARS`; the words of the key are ``key0``, ``key1`` …
+        ``first``, the index of the batch's first sample in the epoch's order;
+        ``samples`` of the batch; ``seen`` in the epoch, this batch included; ``fresh``,
+        whether the totals start at zero; the learning ``rate``; the ``count`` of steps
+        before; the ``seed`` of the optimiser's random numbers; ``key0``, ``key1`` …,
+        the words of the key of the epoch's order. A launch that takes ``steps``
+        computes that many steps in a row, with ``samples`` in all; the other scalars
+        describe the first. A launch that takes ``record_stride`` computes as many
+        epochs of those samples as there are steps for; the totals of the first begin
+        at element ``record_offset``, those of the next ``record_stride`` elements on.
         `gradient_sum` has its own names.
     kind : {"int", "uint", "real"}
         Its OpenCL type; ``"real"``: the network's.

@@ -121,7 +121,7 @@ class Replay(Binding):
         self.set(steps=1)
 
     def set(self, **scalars: float) -> None:
-        """Set scalars of the next runs, by the names of `training_ops.SCALARS`.
+        """Set scalars of the next runs, by the names of `launch.Scalar`.
 
         ``key``, a sequence, is set by its words ``key0``, ``key1`` …
         """
