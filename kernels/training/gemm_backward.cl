@@ -130,7 +130,8 @@ UNROLLED
 #ifdef GRADIENT
             VEC at = *(__global const VEC *)(saved + m * ld_saved + n);
             if (HAS_BIAS) at += *(__global const VEC *)(parameters + bias + n);
-            v *= (VEC)(activation_gradient(at.s0), activation_gradient(at.s1), activation_gradient(at.s2), activation_gradient(at.s3));
+            v *= (VEC)(activation_gradient(at.s0), activation_gradient(at.s1),
+                       activation_gradient(at.s2), activation_gradient(at.s3));
 #endif
             store_vector(dx + m * lddx + n, v, n_in - n, 1);
         }

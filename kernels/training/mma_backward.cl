@@ -122,7 +122,8 @@ UNROLLED
                 if (m >= batch) continue;
                 float2 v = PAIR(i, first + j);
 #ifdef GRADIENT
-                v *= (float2)(activation_gradient(saved_pairs[j][i].s0), activation_gradient(saved_pairs[j][i].s1));
+                v *= (float2)(activation_gradient(saved_pairs[j][i].s0),
+                              activation_gradient(saved_pairs[j][i].s1));
 #endif
                 store_pair(dx + (size_t)m * lddx + n, v, n_in - n, 1);
             }
