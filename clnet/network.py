@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -221,10 +220,12 @@ class Network(Model):
         if plan is None:
             plan = plan_on(self, key[0], batch, precision)
             self._plans[key] = plan
-        with suppress(KeyError):  # another thread may have evicted it
+        try:
             self._plans.move_to_end(key)
             while len(self._plans) > MAX_CACHED_PLANS:
                 self._plans.popitem(last=False)
+        except KeyError:  # another thread has evicted it
+            pass
         return plan
 
     def predict(

@@ -44,7 +44,7 @@ def test_the_training_script(data, tmp_path, monkeypatch, capsys, request):
     monkeypatch.setattr(
         clnet.Network, "plan_for",
         lambda self, devices, batch, precision: self.compile(
-            devices[0], batch, tune=False, precision=precision
+            devices, batch, tune=False, precision=precision
         ),
     )
     runpy.run_path(str(EXAMPLES / "train.py"), run_name="__main__")

@@ -33,7 +33,7 @@ Where = str | tuple[Device, ...]
 SEARCH_SECONDS = 5.0  # limit of measuring for `predict`, which then takes the best
 MAX_CACHED_PLANS = 16  # cached by a network for `predict`
 
-PlanFor = Callable[[Where, int, str], Plan | ParallelPlan]
+PlanFor = Callable[[Devices, int, str], Plan | ParallelPlan]
 """A function from devices, batch size and precision to a plan."""
 
 
@@ -115,7 +115,8 @@ def predict(
         outputs = predict(network, plan_for, scaled, device, None, precision)
         return scaling.descale_output(outputs)
     # Sparse inputs become dense a chunk at a time: the whole may be too large.
-    array = as_rows(x) if is_sparse(x) else as_numbers("x", x, network.dtype)
+    dense = not is_sparse(x)
+    array = as_numbers("x", x, network.dtype) if dense else as_rows(x)
     rows = array[np.newaxis] if array.ndim == 1 else array
     if rows.ndim != 2 or rows.shape[1] != network.n_in:
         raise InputError(
@@ -124,14 +125,16 @@ def predict(
         )
     if rows.shape[0] == 0:
         raise InputError("x has no sample: give at least one")
-    where = resolve_devices(device)
-    length = CHUNK * (1 if isinstance(where, str) else len(where))
+    length = CHUNK
+    if rows.shape[0] > length:  # else `plan_for` alone resolves them, once
+        device = resolve_devices(device)
+        length *= 1 if isinstance(device, str) else len(device)
     if rows.shape[0] <= length:
-        chunk = as_numbers("x", rows, network.dtype)
-        y: NDArray[Any] = plan_for(where, len(chunk), precision)(chunk)
+        chunk = rows if dense else as_numbers("x", rows, network.dtype)
+        y: NDArray[Any] = plan_for(device, rows.shape[0], precision)(chunk)
         return y[0] if array.ndim == 1 else y
     y = np.empty((rows.shape[0], network.n_out), network.dtype)
-    whole = plan_for(where, length, precision)
+    whole = plan_for(device, length, precision)
     in_flight: list[tuple[Plan | ParallelPlan, NDArray[Any]]] = []
 
     def finish() -> None:
@@ -146,7 +149,7 @@ def predict(
                 chunk = as_numbers("x", rows[start : start + length], network.dtype)
                 plan = whole.twin() if number % 2 else whole
                 if len(chunk) < length:
-                    plan = plan_for(where, len(chunk), precision)
+                    plan = plan_for(device, len(chunk), precision)
                 if in_flight and in_flight[0][0] is plan:
                     finish()
                 plan.start(chunk)

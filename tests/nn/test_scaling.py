@@ -17,7 +17,7 @@ def unmeasured(monkeypatch):
     monkeypatch.setattr(
         Network, "plan_for",
         lambda self, devices, batch, precision: self.compile(
-            devices[0], batch, tune=False, precision=precision
+            devices, batch, tune=False, precision=precision
         ),
     )
 
