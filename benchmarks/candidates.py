@@ -226,9 +226,7 @@ class ByVariant(Candidate):
             )
         return tuple(steps)
 
-    def _config(
-        self, case: Case, device: Device, span: Span, target: Device
-    ) -> Config:
+    def _config(self, case: Case, device: Device, span: Span, target: Device) -> Config:
         space = [
             config for config in self.variant.space(span, target)
             if self.pinned.items() <= config.items()

@@ -37,9 +37,7 @@ def as_rows(matrix: Any) -> Any:
     return matrix.tocsr() if matrix.ndim == 2 else matrix.toarray()
 
 
-def as_numbers(
-    name: str, found: ArrayLike, dtype: str | None = None
-) -> NDArray[Any]:
+def as_numbers(name: str, found: ArrayLike, dtype: str | None = None) -> NDArray[Any]:
     """Return `found` as an array of a dtype; None: of its own.
 
     Matrices of scipy.sparse become dense.

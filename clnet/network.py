@@ -427,9 +427,7 @@ class Network(Model):
             scale=scaling is not None,
         )
 
-    def compare(
-        self, y: ArrayLike, t: ArrayLike, *, scale: bool = False
-    ) -> Evaluation:
+    def compare(self, y: ArrayLike, t: ArrayLike, *, scale: bool = False) -> Evaluation:
         """Return the errors of outputs y [batch, n_out] of this network against t.
 
         The bit-fail limit is that of `fann`; a FANN network halves the errors of

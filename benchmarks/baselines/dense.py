@@ -109,9 +109,7 @@ class Torch(OnTorch):
                     y: Array = model(torch.from_numpy(x)).numpy()
                 return y
 
-            return forward(
-                case, call, threads=torch.get_num_threads(), spins=True
-            )
+            return forward(case, call, threads=torch.get_num_threads(), spins=True)
         model.to("cuda")
         graph = self.name.endswith("graph")
         if "compile" in self.name:

@@ -189,9 +189,7 @@ def check(case: Case, call: Callable[[Array], Array]) -> float:
 
 
 @lru_cache(maxsize=1)  # the largest take hundreds of megabytes
-def _network(
-    sizes: tuple[int, ...], activation: str, dtype: str, seed: int
-) -> Network:
+def _network(sizes: tuple[int, ...], activation: str, dtype: str, seed: int) -> Network:
     network = Network.mlp(sizes, activation, seed=seed, dtype=dtype)
     return spread(network, activation, seed)
 

@@ -30,9 +30,7 @@ def local_case(n: int, k: int, batch: int = 1) -> LocalCase:
 
 
 @lru_cache(maxsize=1)
-def _network(
-    sizes: tuple[int, ...], name: str, dtype: str, seed: int
-) -> Network:
+def _network(sizes: tuple[int, ...], name: str, dtype: str, seed: int) -> Network:
     window = 1 + sizes[0] - sizes[1]
     layers = [Local(window, name)] * (len(sizes) - 1)
     return spread(Network(sizes[0], layers, seed=seed, dtype=dtype), name, seed)

@@ -69,6 +69,4 @@ def _cells(rows: pd.DataFrame) -> str:
         ),
     })
     with pd.option_context("display.max_colwidth", None):
-        return str(
-            shown.to_html(index=False, na_rep="", float_format=number, border=0)
-        )
+        return str(shown.to_html(index=False, na_rep="", float_format=number, border=0))

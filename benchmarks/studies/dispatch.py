@@ -106,9 +106,7 @@ class EqualCase(Case):
 
 
 @lru_cache(maxsize=1)
-def _network(
-    sizes: tuple[int, ...], name: str, dtype: str, seed: int
-) -> Network:
+def _network(sizes: tuple[int, ...], name: str, dtype: str, seed: int) -> Network:
     layers = [Dense(n, name) for n in sizes[1:]]
     size = Description(sizes[0], layers, dtype, False).layout.size
     limit = np.dtype(dtype).type(GAIN.get(name, 1.0) * math.sqrt(3 / sizes[0]))

@@ -133,9 +133,7 @@ def _trial(table: str, case: Case, device: Device, options: Options) -> Trial:
 def _work_items(case: Case, device: Device) -> Trial:
     """Return Table II's line for a case: `split` with 1 to 256 work-items a neuron."""
     split = variant("split")
-    candidates = tuple(
-        ByVariant(split, {"items": n}, name=f"split-{n}") for n in ITEMS
-    )
+    candidates = tuple(ByVariant(split, {"items": n}, name=f"split-{n}") for n in ITEMS)
     names = {candidate.name for candidate in candidates}
     return Trial(
         "work_items", case, candidates,

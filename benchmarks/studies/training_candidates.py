@@ -149,9 +149,7 @@ class Replayed(Candidate):
         network = case.network()
         program = case.program(network, case.optimiser)
         variants = [variant for variant in TRAINING_VARIANTS if self.allowed(variant)]
-        plan = plan_training(
-            network, program, device, case.batch, variants=variants
-        )
+        plan = plan_training(network, program, device, case.batch, variants=variants)
         steps: tuple[Step, ...] = plan.steps
         target, parameters = session(device), network.parameters
         rule = case.optimiser

@@ -146,9 +146,7 @@ def _parser() -> _Parser:
         sub.set_defaults(parser=sub, run=run)
         return sub
 
-    def on_device(
-        sub: _Parser, several: bool = False, fastest: bool = False
-    ) -> None:
+    def on_device(sub: _Parser, several: bool = False, fastest: bool = False) -> None:
         sub.add_argument(
             "--device",
             metavar="NAME",
@@ -274,9 +272,7 @@ def _parser() -> _Parser:
         "--training", metavar="OPTIMISER",
         help="explain a training step of N samples with this optimiser instead",
     )
-    sub.add_argument(
-        "--tune", action="store_true", help="measure all candidates first"
-    )
+    sub.add_argument("--tune", action="store_true", help="measure all candidates first")
 
     sub = command(
         "tune", do.tune, "measure all kernels for a network, and store the times",

@@ -382,9 +382,7 @@ def _result(
     from clnet.cli.commands import run_in_batches
 
     y = run_in_batches(plan, data.x, network.scaling if scale else None)
-    found = network.compare(
-        y, data.t, scale=scale and network.scaling is not None
-    )
+    found = network.compare(y, data.t, scale=scale and network.scaling is not None)
     figures = evaluation_rows(found, data.t.size)
     return [
         (what, f"{len(data)} samples"),

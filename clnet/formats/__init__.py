@@ -189,9 +189,7 @@ def _data_file(path: str | PathLike[str]) -> tuple[Path, str]:
     return file, suffix_of(file, DATA_SUFFIXES, "data")
 
 
-def suffix_of(
-    path: str | PathLike[str], known: Iterable[str], what: str
-) -> str:
+def suffix_of(path: str | PathLike[str], known: Iterable[str], what: str) -> str:
     """Return the known suffix of a file name.
 
     Parameters
@@ -212,9 +210,7 @@ def suffix_of(
     for suffix in known:
         if name.endswith(suffix):
             return suffix
-    raise FormatError(
-        f"{path} has no suffix for {what}: known are {', '.join(known)}"
-    )
+    raise FormatError(f"{path} has no suffix for {what}: known are {', '.join(known)}")
 
 
 def _check_dtype(dtype: str | None) -> None:

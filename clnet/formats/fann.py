@@ -254,9 +254,7 @@ class _Layer:
     names: tuple[str, ...]
     steepness: tuple[float, ...]
 
-    def layer(
-        self, mask: NDArray[np.bool_], sources: tuple[int, ...] | None
-    ) -> Layer:
+    def layer(self, mask: NDArray[np.bool_], sources: tuple[int, ...] | None) -> Layer:
         """Return the layer; an activation or steepness of all neurons is given once.
 
         mask [n_out, n_in]: whether there is a connection.

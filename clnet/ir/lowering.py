@@ -171,9 +171,7 @@ def lower_training(
             name = f"dweights{number}" + (f".{part}" if part else "")
             gradients.append(gradient(name, apply.weights))
             slots.append(apply.weights)
-            ops.append(
-                Outer(dz, apply.x, gradients[-1], apply.storage, apply.weights)
-            )
+            ops.append(Outer(dz, apply.x, gradients[-1], apply.storage, apply.weights))
         if act.bias is not None:
             gradients.append(gradient(f"dbias{number}", act.bias))
             slots.append(act.bias)

@@ -255,9 +255,7 @@ def _gradient_norm(op: GradientNorm, values: Values, parameters: Array) -> None:
     values[op.norm.name] = np.reshape(norm, (1, 1)).astype(flat.dtype)
 
 
-def _penalised(
-    op: GradientNorm | Update, values: Values, parameters: Array
-) -> Array:
+def _penalised(op: GradientNorm | Update, values: Values, parameters: Array) -> Array:
     """Return the flat gradient, those of the penalties included."""
     flat = np.zeros(op.layout.size, parameters.dtype)
     for value, slot in zip(op.gradients, op.slots, strict=True):

@@ -53,9 +53,7 @@ def pruned(
                 f"no weight of layer {number} is larger than the threshold {threshold}"
             )
         pattern = Pattern(matrix.n_out, matrix.n_in, rows[kept], columns[kept])
-        new[number] = Sparse(
-            **_neurons(new[number]), pattern=pattern, format=format
-        )
+        new[number] = Sparse(**_neurons(new[number]), pattern=pattern, format=format)
     return _with_layers(network, new)
 
 

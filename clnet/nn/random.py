@@ -43,9 +43,7 @@ def mixed(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
     return np.asarray(x ^ (x >> np.uint32(16)), np.uint32)
 
 
-def permuted(
-    i: NDArray[Any], n: int, words: NDArray[np.uint32]
-) -> NDArray[np.uint32]:
+def permuted(i: NDArray[Any], n: int, words: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Return the images of numbers i in the permutation of 0 … n-1 by a key.
 
     Parameters

@@ -152,10 +152,7 @@ class Scaling:
         array = np.asarray(x)
         dtype = "float32" if array.dtype == np.float32 else "float64"
         values = as_numbers(f"{side}puts", array, dtype)
-        constants = [
-            np.asarray(getattr(self, f"{name}_{side}"))
-            for name in _CONSTANTS
-        ]
+        constants = [np.asarray(getattr(self, f"{name}_{side}")) for name in _CONSTANTS]
         n = constants[0].size
         if values.ndim not in (1, 2) or values.shape[-1] != n:
             raise InputError(

@@ -53,9 +53,7 @@ def source_hash(source: str) -> str:
     return hashlib.sha256(kernel_text(source).encode()).hexdigest()[:16]
 
 
-def source_text(
-    source: str, defines: Mapping[str, int | str], device: Device
-) -> str:
+def source_text(source: str, defines: Mapping[str, int | str], device: Device) -> str:
     """Return the full text of a program: macros, then the kernel file.
 
     Parameters

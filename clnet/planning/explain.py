@@ -140,9 +140,7 @@ def _losers(report: PlanReport) -> list[Candidate]:
     )
 
 
-def _best_of_spans(
-    report: PlanReport, losers: Sequence[Candidate]
-) -> list[Candidate]:
+def _best_of_spans(report: PlanReport, losers: Sequence[Candidate]) -> list[Candidate]:
     """Return the `LISTED` best measured losers of each span, without whole covers."""
     wholes = {id(cover.steps[0]) for cover in report.covers if len(cover.steps) == 1}
     listed = [c for c in losers if c.timing and id(c.step) not in wholes]

@@ -121,9 +121,7 @@ def _in_format(layer: Layer, format: str, matrix: Matrix) -> Layer:  # noqa: A00
     return dataclasses.replace(layer, density=None, pattern=pattern, format=format)
 
 
-def best_format(
-    network: Model, device: Device, planner: Callable[[Model], P]
-) -> P:
+def best_format(network: Model, device: Device, planner: Callable[[Model], P]) -> P:
     """Return the planner of a network, or of its view in the fastest format.
 
     Parameters

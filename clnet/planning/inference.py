@@ -56,9 +56,7 @@ def compile_network(
     def planner(where: Device) -> Planner:
         def planner_of(stored: Model) -> Planner:
             program = lower(stored).at(precision)
-            return Planner(
-                stored, where, int(batch), tune, searched, program, search
-            )
+            return Planner(stored, where, int(batch), tune, searched, program, search)
 
         return best_format(network, where, planner_of)
 

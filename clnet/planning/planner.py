@@ -198,9 +198,7 @@ class Planner:
             self._configs, self.report.refusals,
         ))
 
-    def _configs(
-        self, variant: Variant, span: Span, device: Device
-    ) -> list[Config]:
+    def _configs(self, variant: Variant, span: Span, device: Device) -> list[Config]:
         """Return the whole space for tuning, else the first and those with times."""
         space = list(variant.space(span, device))
         if self.tune is True:

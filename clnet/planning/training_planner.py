@@ -227,9 +227,7 @@ class _TrainingPlanner(Planner):
         return replace(cover, timing=whole.timing)  # the span is the whole program
 
 
-def _considered(
-    candidates: Sequence[Candidate], among: Sequence[int]
-) -> Iterator[int]:
+def _considered(candidates: Sequence[Candidate], among: Sequence[int]) -> Iterator[int]:
     """Yield the candidates with times, and the `MAX_PER_SPAN` best of each span.
 
     Those with a fault are left out.

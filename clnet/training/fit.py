@@ -80,9 +80,7 @@ class Training:
         The epochs so far.
     """
 
-    def __init__(
-        self, network: Model, setup: TrainingSetup, search: Search
-    ) -> None:
+    def __init__(self, network: Model, setup: TrainingSetup, search: Search) -> None:
         data, batch, state = setup.data, setup.batch, setup.state
         self.network = network
         self.history = History(state)

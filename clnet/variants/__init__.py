@@ -41,12 +41,7 @@ from clnet.variants.training.stencil_backward import StencilBackward
 from clnet.variants.training.stencil_gradients import StencilGradients
 from clnet.variants.training.wide import Wide
 
-STUDY_VARIANTS: tuple[Variant, ...] = (
-    Naive(),
-    Local(),
-    Fused(),
-    StencilReduction(),
-)
+STUDY_VARIANTS: tuple[Variant, ...] = (Naive(), Local(), Fused(), StencilReduction())
 """The rungs of the studies, one idea each. The planner searches them only by name:
 others compute the same spans, nearly always faster."""
 
@@ -103,6 +98,4 @@ TRAINING_VARIANTS: tuple[Variant, ...] = (
 )
 """The variants that may compute a training step."""
 
-__all__ = [
-    "ALL_VARIANTS", "STUDY_VARIANTS", "TRAINING_VARIANTS", "VARIANTS", "Variant",
-]
+__all__ = ["ALL_VARIANTS", "STUDY_VARIANTS", "TRAINING_VARIANTS", "VARIANTS", "Variant"]

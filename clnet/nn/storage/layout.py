@@ -76,9 +76,7 @@ def layout(storages: Iterable[Storage], bias_sizes: Iterable[int]) -> Layout:
     return Layout(weights, biases, end)
 
 
-def live_elements(
-    where: Layout, storages: Iterable[Storage]
-) -> NDArray[np.bool_]:
+def live_elements(where: Layout, storages: Iterable[Storage]) -> NDArray[np.bool_]:
     """Return which elements [size] of the flat buffer are live."""
     live = np.zeros(where.size, bool)
     for storage, slot in zip(storages, where.weights, strict=True):

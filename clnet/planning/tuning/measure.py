@@ -204,9 +204,7 @@ def check(
             distinct = _random((min(PERIOD, array.shape[0]), array.shape[1]))
             array[...] = np.resize(distinct, array.shape)
         # Copies: an accumulator is both input and output.
-        samples = {
-            name: array[:PERIOD].copy() for name, array in executable.x.items()
-        }
+        samples = {name: array[:PERIOD].copy() for name, array in executable.x.items()}
         executable.run()
     dtype = executable.dtype
     ops = tuple(op for step in steps for op in step.span.ops)

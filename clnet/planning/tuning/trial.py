@@ -179,9 +179,7 @@ class Trial:
                 return fault
         return None
 
-    def _replay(
-        self, steps: Sequence[Step], seed: int
-    ) -> tuple[Replay, TrainState]:
+    def _replay(self, steps: Sequence[Step], seed: int) -> tuple[Replay, TrainState]:
         """Return steps bound to memory that holds random inputs, and their state."""
         updates = any(isinstance(op, Update) for op in _ops(steps))
         train_state = self._train_state() if updates else self._unchanged

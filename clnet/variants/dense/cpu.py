@@ -165,9 +165,7 @@ def _packed_size(layer: LayerOps) -> int:
 
 def _hidden_size(span: Span) -> int:
     """Return the floats of all values between layers, rows padded to whole panels."""
-    return span.batch * sum(
-        round_up(layer.n_out, PANEL) for layer in chain(span)[:-1]
-    )
+    return span.batch * sum(round_up(layer.n_out, PANEL) for layer in chain(span)[:-1])
 
 
 def _table(

@@ -105,9 +105,7 @@ class PersistentMixed:
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return the shapes that fit the device, the least work first."""
-        return sorted(
-            self._configs(span, device), key=lambda c: _work(span, c, device)
-        )
+        return sorted(self._configs(span, device), key=lambda c: _work(span, c, device))
 
     def _configs(self, span: Span, device: Device) -> Iterator[Config]:
         units = device.compute_units

@@ -255,9 +255,7 @@ def _loss(op: Loss, span: Span, device: Device) -> tuple[Launch, ...]:
 
 def _tally(op: Tally, span: Span, device: Device) -> tuple[Launch, ...]:
     group, parts = team_group(TALLY_GROUP, device), _tally_parts(span, device)
-    defines: dict[str, int | str] = {
-        "REAL": real(span), "BLOCK": BLOCK, "GROUP": group,
-    }
+    defines: dict[str, int | str] = {"REAL": real(span), "BLOCK": BLOCK, "GROUP": group}
 
     def total(record: Argument, rows: int) -> Launch:
         return Launch(

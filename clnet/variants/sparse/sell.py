@@ -16,12 +16,7 @@ from clnet.nn.storage.ell import EllStorage
 from clnet.nn.storage.sell import SLICE, SellStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Table
-from clnet.variants.base import (
-    Config,
-    Cost,
-    Reach,
-    item_size,
-)
+from clnet.variants.base import Config, Cost, Reach, item_size
 from clnet.variants.sparse.sparse import (
     UNROLL,
     SparseProduct,

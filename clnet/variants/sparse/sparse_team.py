@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch
-from clnet.variants.base import (
-    Config,
-    Cost,
-    Reach,
-    item_size,
-)
+from clnet.variants.base import Config, Cost, Reach, item_size
 from clnet.variants.sparse.sparse import (
     ALIGNMENT_SLACK,
     MAX_CONFIGS,

@@ -69,9 +69,7 @@ def _product(span: Span) -> Product:
 
 def _scratch(name: str, packing: Packing) -> tuple[Scratch, Scratch]:
     """Return the buffers of a packed operand and of its scales."""
-    return (
-        Scratch(name, packing.size), Scratch(f"{name} scales", packing.scales_size),
-    )
+    return (Scratch(name, packing.size), Scratch(f"{name} scales", packing.scales_size))
 
 
 def _product_launch(

@@ -143,9 +143,7 @@ def _cpu_tiles(span: Span) -> list[int]:
     return tiles[:2] or [lanes]
 
 
-def _by_rows(
-    op: Outer, span: Span, config: Config, ds: Scratch, x: Scratch
-) -> Launch:
+def _by_rows(op: Outer, span: Span, config: Config, ds: Scratch, x: Scratch) -> Launch:
     """Return the product's launch on a CPU."""
     storage, tile, runs = op.storage, config["tile"], config["runs"]
     assert isinstance(storage, SparseStorage)

@@ -205,9 +205,7 @@ def two_stage(
     if parts == 1:
         return target, offset, ()
     partial = Scratch("parts", item_size(span) * rows * parts)
-    reduction = _launch(
-        shape, "reduce_parts", rows, partial, parts, target, offset
-    )
+    reduction = _launch(shape, "reduce_parts", rows, partial, parts, target, offset)
     return partial, 0, (reduction,)
 
 
