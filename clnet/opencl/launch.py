@@ -198,6 +198,10 @@ class Launch:
     standby: bool = False
 
 
+Launches = tuple[Launch, ...]
+"""Launches in the order in which they run."""
+
+
 def phases(launches: Iterable[Launch]) -> tuple[list[Launch], list[Launch]]:
     """Return the launches that run after a change only, and those of each call."""
     listed = list(launches)

@@ -25,7 +25,7 @@ from clnet.ir.ops import (
 from clnet.ir.training_ops import ApplyT, Outer
 from clnet.nn.storage.dense import RowStorage
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Argument, Launch, Parameters
+from clnet.opencl.launch import Argument, Launches, Parameters
 
 OneOp = TypeVar("OneOp", bound=Op)
 
@@ -100,9 +100,7 @@ class Variant(Protocol):
         """Return the cost of the span."""
         ...
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launches in order; none for the host variant."""
         ...
 

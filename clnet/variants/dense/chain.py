@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from clnet.ir.ops import LayerOps, Nonlinearity, Span
 from clnet.nn.storage.dense import RowStorage
-from clnet.opencl.launch import Launch, Packed, Parameters
+from clnet.opencl.launch import Launches, Packed, Parameters
 from clnet.variants.base import kernel_function, number, real
 from clnet.variants.packing import Packing
 
@@ -67,7 +67,7 @@ def packed_before(packings: Iterable[Packing]) -> list[tuple[int, int]]:
 def pack_chain(
     span: Span, packings: Sequence[Packing], packed: tuple[Packed, Packed],
     second: bool,
-) -> tuple[Launch, ...]:
+) -> Launches:
     """Return the launches that pack each layer's A, one after the other."""
     return tuple(
         packing.launch(

@@ -16,6 +16,7 @@ from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     HelperTimeout,
     Launch,
+    Launches,
     Packed,
     Parameters,
     Scratch,
@@ -93,9 +94,7 @@ class Cpu:
         scratch = weights + 4 * _hidden_size(span)
         return Cost(span_flops(span), moved, 1, scratch, config["workers"])
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the packing of each layer, and the launches of a call."""
         layers = chain(span)
         workers, group = config["workers"], config["group"]
@@ -125,7 +124,7 @@ class Cpu:
             Scratch("state", 4 * (STATE + len(layers) * (1 + tasks))),
         )
         launch = Launch("dense/cpu.cl", "workers", defines, (workers,), (1,), shared)
-        runs: tuple[Launch, ...] = (launch,)
+        runs: Launches = (launch,)
         if config["caller"]:
             helpers = replace(
                 launch, kernel="helpers", global_size=(workers - 1,), standby=True

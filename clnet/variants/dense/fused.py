@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch, Parameters, Scratch
+from clnet.opencl.launch import Launch, Launches, Parameters, Scratch
 from clnet.variants.base import Config, Cost, DenseLayers, Reach, item_size, span_cost
 from clnet.variants.dense.chain import chain, chain_defines, parameter_count, strides
 from clnet.variants.team import single_sample_configs, team_defines, team_local_bytes
@@ -39,9 +39,7 @@ class Fused(DenseLayers):
         moved = item_size(span) * again
         return span_cost(span, device, moved, 1, scratch=_scratch(span))
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the one launch of one group."""
         layers = chain(span)
         x, y = layers[0].apply.x, layers[-1].act.y

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch, Parameters
+from clnet.opencl.launch import Launch, Launches, Parameters
 from clnet.variants.base import (
     Config,
     Cost,
@@ -89,9 +89,7 @@ class FusedLocal:
         again = parameter_count(span) * (tiles - 1)
         return span_cost(span, device, item_size(span) * again, tiles)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the one launch, of a group per tile."""
         layers = chain(span)
         x, y = layers[0].apply.x, layers[-1].act.y

@@ -10,7 +10,7 @@ from clnet.ir.ops import Nonlinearity, Span
 from clnet.nn.activations import activation
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch, Packed, Parameters
+from clnet.opencl.launch import Launch, Launches, Packed, Parameters
 from clnet.variants.base import (
     Config,
     Cost,
@@ -97,9 +97,7 @@ class FusedMma:
         tiles, rate = _tiles(span, config), RATES[shape.splits]
         return span_cost(span, device, 0, tiles, scratch=scratch, efficiency=rate)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the packing of all layers, and the one launch."""
         layers, shape, packed = chain(span), _shape(span, device), _packed(span, device)
         x, y = layers[0].apply.x, layers[-1].act.y

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch
+from clnet.opencl.launch import Launch, Launches
 from clnet.variants.base import (
     Config,
     Cost,
@@ -192,9 +192,7 @@ class Gemm:
         """Count A once per tile of samples, and x once per tile of neurons."""
         return _product(span).cost(span, config, device)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the layer's one launch."""
         layer = dense_layer(span)
         x, y, sums = layer.apply.x, layer.act.y, layer.apply.z

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch
+from clnet.opencl.launch import Launch, Launches
 from clnet.variants.base import (
     Config,
     Cost,
@@ -54,9 +54,7 @@ class Local(DenseLayers):
         again += layer.n_in * span.batch * (blocks - 1)
         return span_cost(span, device, item_size(span) * again, blocks * span.batch)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the layer's one launch."""
         layer = dense_layer(span)
         x, y = layer.apply.x, layer.act.y

@@ -10,7 +10,7 @@ from clnet.nn.activations import activation
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Argument, Launch, Packed, Parameters, Scratch
+from clnet.opencl.launch import Argument, Launch, Launches, Packed, Parameters, Scratch
 from clnet.opencl.program import WARP_GROUP_MMA, WARP_MMA, matrix_units
 from clnet.variants.base import (
     Config,
@@ -342,9 +342,7 @@ class Mma:
         launches = 1 + len(products) * (1 + (config["parts"] > 1))
         return cost_of(products, span, config, device, launches)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the packing of all A and of x, then products and their reductions."""
         layers, products = _layers(span), _products(span)
         x = layers[0].apply.x

@@ -11,7 +11,14 @@ from itertools import accumulate
 from clnet.ir.ops import Span
 from clnet.nn.activations import activation
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch, Packed, Parameters, Scratch, TimeoutFlag
+from clnet.opencl.launch import (
+    Launch,
+    Launches,
+    Packed,
+    Parameters,
+    Scratch,
+    TimeoutFlag,
+)
 from clnet.opencl.program import WARP_GROUP_MMA, matrix_units
 from clnet.variants.base import (
     Config,
@@ -138,9 +145,7 @@ class MmaChain:
             span, device, tiling.read_bytes, units, scratch=scratch, efficiency=rate
         )
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the packing of all A, and the one launch of all layers."""
         layers = chain(span)
         tiling = Tiling(span, config, device.compute_units)

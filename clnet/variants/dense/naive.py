@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from clnet.ir.ops import Span
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch
+from clnet.opencl.launch import Launch, Launches
 from clnet.variants.base import (
     Config,
     Cost,
@@ -38,9 +38,7 @@ class Naive(DenseLayers, Untuned):
         groups = -(-layer.n_out // GROUP) * span.batch
         return span_cost(span, device, again, groups)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the layer's one launch."""
         layer = dense_layer(span)
         x, y = layer.apply.x, layer.act.y

@@ -12,6 +12,7 @@ from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     ByValueInput,
     Launch,
+    Launches,
     Parameters,
     Scratch,
     TimeoutFlag,
@@ -110,9 +111,7 @@ class Persistent:
         units = device.compute_units
         return span_cost(span, device, 0, units, scratch=scratch, efficiency=1.0)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the one launch, of all groups that can run concurrently."""
         layers = chain(span)
         group, groups, words = config["group"], _groups(config, device), _words(span)

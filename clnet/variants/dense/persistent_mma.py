@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 from clnet.ir.ops import LayerOps, Nonlinearity, Span
 from clnet.nn.activations import activation
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch, Packed, Parameters, Scratch, Table, TimeoutFlag
+from clnet.opencl.launch import (
+    Launch,
+    Launches,
+    Packed,
+    Parameters,
+    Scratch,
+    Table,
+    TimeoutFlag,
+)
 from clnet.variants.base import Config, Cost, Reach, real, span_cost
 from clnet.variants.dense.chain import (
     chain,
@@ -105,9 +113,7 @@ class PersistentMma:
         units, rate = device.compute_units, RATES[SPLITS]
         return span_cost(span, device, 0, units, scratch=scratch, efficiency=rate)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the packing of each layer's weights, and the one launch."""
         layers, schedule = chain(span), Schedule(span, config, device)
         x, y = layers[0].apply.x, layers[-1].act.y

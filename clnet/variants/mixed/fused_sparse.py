@@ -16,7 +16,7 @@ from clnet.nn.storage.csr import CsrStorage
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.sparse import SparseStorage, index_array
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch, Parameters, Scratch, Table
+from clnet.opencl.launch import Launch, Launches, Parameters, Scratch, Table
 from clnet.variants.base import (
     Config,
     Cost,
@@ -131,9 +131,7 @@ class FusedSparse:
             return span_cost(span, device, again, units, 1, scratch, efficiency)
         return span_cost(span, device, again, tiles)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the one launch."""
         layers, offsets = layers_of(span), _offsets(span)
         tile, slots = config["tile"], not all(_direct(layer) for layer in layers)

@@ -21,6 +21,7 @@ from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     ByValueInput,
     Launch,
+    Launches,
     Packed,
     Parameters,
     Scratch,
@@ -142,9 +143,7 @@ class PersistentMixed:
             efficiency=moved / (moved + groups * waits),
         )
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the gathering of lists, and the one launch."""
         groups, group = config["groups"], config["group"]
         lists, tasks = Lists(span, groups), Tasks(span, config, device)

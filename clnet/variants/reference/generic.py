@@ -14,7 +14,7 @@ from clnet.nn.storage.base import Storage
 from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import LocalStorage
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch, Parameters, Table
+from clnet.opencl.launch import Launch, Launches, Parameters, Table
 from clnet.variants.base import (
     Config,
     Cost,
@@ -57,9 +57,7 @@ class Generic:
             indices = op.storage.size * span.batch * 16
         return span_cost(span, device, indices, device.compute_units)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the op's one launch."""
         (op,) = span.ops
         group = min(GROUP, device.largest_group)

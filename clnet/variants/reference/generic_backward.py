@@ -29,6 +29,7 @@ from clnet.opencl.launch import (
     Argument,
     Gradients,
     Launch,
+    Launches,
     Parameters,
     Scalar,
     Scratch,
@@ -113,9 +114,7 @@ class GenericBackward:
             gpu_kernel_efficiency(device)
         )
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the op's one launch; two where partial sums of groups are reduced."""
         (op,) = span.ops
         return _LAUNCHES[type(op)](op, span, device)
@@ -136,7 +135,7 @@ def _group(device: Device) -> int:
     return min(GROUP, device.largest_group)
 
 
-def _act_grad(op: ActGrad, span: Span, device: Device) -> tuple[Launch, ...]:
+def _act_grad(op: ActGrad, span: Span, device: Device) -> Launches:
     function, width = op.nonlinearity, op.dz.width
     cases = []
     for code, name in enumerate(distinct_activations(function)):
@@ -160,7 +159,7 @@ def _act_grad(op: ActGrad, span: Span, device: Device) -> tuple[Launch, ...]:
     )
 
 
-def _apply_t(op: ApplyT, span: Span, device: Device) -> tuple[Launch, ...]:
+def _apply_t(op: ApplyT, span: Span, device: Device) -> Launches:
     storage = op.storage
     key = f"{storage.signature}@{op.weights.offset} by column"
     row_items = round_up(storage.n_in, _group(device))
@@ -177,7 +176,7 @@ def _apply_t(op: ApplyT, span: Span, device: Device) -> tuple[Launch, ...]:
     )
 
 
-def _outer(op: Outer, span: Span, device: Device) -> tuple[Launch, ...]:
+def _outer(op: Outer, span: Span, device: Device) -> Launches:
     storage = op.storage
     entries = int(storage.live().sum())
     key = f"{storage.signature}@{op.weights.offset} by slot"
@@ -193,7 +192,7 @@ def _outer(op: Outer, span: Span, device: Device) -> tuple[Launch, ...]:
     )
 
 
-def _bias_grad(op: BiasGrad, span: Span, device: Device) -> tuple[Launch, ...]:
+def _bias_grad(op: BiasGrad, span: Span, device: Device) -> Launches:
     if op.shared:
         return _shared_bias_grad(op, span, device)
     return (
@@ -204,7 +203,7 @@ def _bias_grad(op: BiasGrad, span: Span, device: Device) -> tuple[Launch, ...]:
     )
 
 
-def _shared_bias_grad(op: BiasGrad, span: Span, device: Device) -> tuple[Launch, ...]:
+def _shared_bias_grad(op: BiasGrad, span: Span, device: Device) -> Launches:
     group = _group(device)
     columns, rows = _shared_partials(op, span, device)
     partials = columns * rows
@@ -233,7 +232,7 @@ def _shared_partials(op: BiasGrad, span: Span, device: Device) -> tuple[int, int
     return columns, max(1, min(span.batch, most // columns))
 
 
-def _loss(op: Loss, span: Span, device: Device) -> tuple[Launch, ...]:
+def _loss(op: Loss, span: Span, device: Device) -> Launches:
     width, dtype = op.y.width, span.dtype
     error_scales = np.where(op.halved, 0.5, 1.0)
     return (
@@ -253,7 +252,7 @@ def _loss(op: Loss, span: Span, device: Device) -> tuple[Launch, ...]:
     )
 
 
-def _tally(op: Tally, span: Span, device: Device) -> tuple[Launch, ...]:
+def _tally(op: Tally, span: Span, device: Device) -> Launches:
     group, parts = team_group(TALLY_GROUP, device), _tally_parts(span, device)
     defines: dict[str, int | str] = {"REAL": real(span), "BLOCK": BLOCK, "GROUP": group}
 
@@ -281,7 +280,7 @@ def _tally_parts(span: Span, device: Device) -> int:
     return max(1, min(device.compute_units, span.batch // each))
 
 
-def _gather(op: Gather, span: Span, device: Device) -> tuple[Launch, ...]:
+def _gather(op: Gather, span: Span, device: Device) -> Launches:
     group = min(GATHER_GROUP, device.largest_group)
     groups = GATHER_GROUPS * device.compute_units
     rows = max(1, min(MAX_ROWS, span.batch // groups))
@@ -307,7 +306,7 @@ def _gather(op: Gather, span: Span, device: Device) -> tuple[Launch, ...]:
     )
 
 
-_LAUNCHES: dict[type[Op], Callable[..., tuple[Launch, ...]]] = {
+_LAUNCHES: dict[type[Op], Callable[..., Launches]] = {
     ActGrad: _act_grad,
     ApplyT: _apply_t,
     BiasGrad: _bias_grad,

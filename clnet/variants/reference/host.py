@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch
+from clnet.opencl.launch import Launches
 from clnet.variants.base import Config, Cost, Reach, span_bytes, span_flops
 
 
@@ -30,8 +30,6 @@ class Host:
         """Count one pass over the parameters; the planner adds transfers."""
         return Cost(span_flops(span), span_bytes(span), 0, 0, 1)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return none: the runtime computes the op in NumPy."""
         return ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch
+from clnet.opencl.launch import Launch, Launches
 from clnet.variants.base import Config, Cost, Reach, item_size, span_bytes, span_flops
 from clnet.variants.sparse.sparse import (
     csr_runs,
@@ -62,9 +62,7 @@ class Csr:
         moved += 2 * scratch + again * (product.index_bytes() + size * entries)
         return Cost(span_flops(span), moved, 2, scratch, units)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the product, and for tiles the transposition of x before it."""
         product, tile, runs = sparse_product(span), config["tile"], config["runs"]
         lanes = vector_lanes(span)

@@ -11,7 +11,7 @@ import numpy as np
 from clnet.ir.ops import Span
 from clnet.nn.storage.dia import DiaStorage
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch, Table
+from clnet.opencl.launch import Launch, Launches, Table
 from clnet.variants.base import (
     Config,
     Cost,
@@ -77,9 +77,7 @@ class Dia:
         groups = tiles * -(-product.rows // config["group"])
         return span_cost(span, device, moved, groups)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the one launch."""
         product = sparse_product(span)
         storage, rows = _storage(product), product.rows

@@ -15,7 +15,7 @@ from clnet.ir.training_ops import ApplyT
 from clnet.nn.storage.ell import EllStorage
 from clnet.nn.storage.sell import SLICE, SellStorage
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch, Table
+from clnet.opencl.launch import Launch, Launches, Table
 from clnet.variants.base import Config, Cost, Reach, item_size
 from clnet.variants.sparse.sparse import (
     UNROLL,
@@ -98,9 +98,7 @@ class Sell:
             span, device, entries, config["tile"], slices, config["staged"]
         )
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the product, and for tiles the transposition of x before it."""
         product, tile, parts = sparse_product(span), config["tile"], config["parts"]
         storage = product.storage

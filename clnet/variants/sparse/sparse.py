@@ -15,7 +15,7 @@ from clnet.nn.storage.csr import CsrStorage
 from clnet.nn.storage.layout import Slot
 from clnet.nn.storage.sparse import SparseStorage, index_array
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Argument, Launch, Parameters, Scratch, Table
+from clnet.opencl.launch import Argument, Launch, Launches, Parameters, Scratch, Table
 from clnet.variants.base import (
     MIXED_ACTIVATIONS,
     VECTOR_BYTES,
@@ -329,9 +329,7 @@ def team_cost(
     return span_cost(span, device, moved, tiles * groups, 1 + (tile > 1), scratch)
 
 
-def tiled_input(
-    span: Span, tile: int, device: Device
-) -> tuple[Argument, tuple[Launch, ...]]:
+def tiled_input(span: Span, tile: int, device: Device) -> tuple[Argument, Launches]:
     """Return x for tiles of samples, and the launch that transposes it, if any."""
     x = sparse_product(span).x
     if tile == 1:

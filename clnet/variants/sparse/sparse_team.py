@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch
+from clnet.opencl.launch import Launch, Launches
 from clnet.variants.base import Config, Cost, Reach, item_size
 from clnet.variants.sparse.sparse import (
     ALIGNMENT_SLACK,
@@ -69,9 +69,7 @@ class SparseTeam:
             span, device, entries, config["tile"], blocks, config["stages"]
         )
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the product, and for tiles the transposition of x before it."""
         product, tile = sparse_product(span), config["tile"]
         group = config["group"]

@@ -9,7 +9,7 @@ from clnet.ir.ops import Apply, BiasAct, Span, Value
 from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import LocalStorage
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch, Parameters
+from clnet.opencl.launch import Launch, Launches, Parameters
 from clnet.opencl.program import inline_ptx
 from clnet.variants.base import (
     MIXED_ACTIVATIONS,
@@ -93,9 +93,7 @@ class Stencil:
         moved = item_size(span) * again * storage.size
         return span_cost(span, device, moved, device.compute_units)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the one launch."""
         apply, *more = span.ops
         assert isinstance(apply, Apply)

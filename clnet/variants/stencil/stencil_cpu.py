@@ -9,7 +9,7 @@ from clnet.ir.ops import Span
 from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import BAND_ALIGNMENT
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch, Parameters, Scratch
+from clnet.opencl.launch import Launch, Launches, Parameters, Scratch
 from clnet.variants.base import (
     Config,
     Cost,
@@ -86,9 +86,7 @@ class StencilCpu:
             min(config["workers"], device.compute_units), 0.25,
         )
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the one launch."""
         layers = chain(span)
         x, y = layers[0].apply.x, layers[-1].act.y

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch, Parameters
+from clnet.opencl.launch import Launch, Launches, Parameters
 from clnet.variants.base import (
     Config,
     Cost,
@@ -61,9 +61,7 @@ class StencilReduction:
         units = device.compute_units
         return span_cost(span, device, again, units, efficiency=efficiency)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the one launch."""
         (layer,) = chain(span)
         x, y, bias = layer.apply.x, layer.act.y, layer.act.bias

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from clnet.ir.ops import VALUE_ALIGNMENT, Span
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch, Parameters, Scratch
+from clnet.opencl.launch import Launch, Launches, Parameters, Scratch
 from clnet.variants.base import Config, Cost, Reach, item_size, span_cost
 from clnet.variants.dense.chain import chain
 from clnet.variants.stencil.local_layers import (
@@ -106,9 +106,7 @@ class Trapezoid:
         moved = item_size(span) * again
         return span_cost(span, device, moved, tiles, launches, scratch)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return a launch for every ``depth`` layers."""
         layers = chain(span)
         group, vec, samples = config["group"], config["vec"], config["samples"]

@@ -10,7 +10,7 @@ from clnet.ir.ops import Span
 from clnet.ir.training_ops import Dropout
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch, Scalar
+from clnet.opencl.launch import Launch, Launches, Scalar
 from clnet.variants.base import (
     Config,
     Cost,
@@ -43,9 +43,7 @@ class Dropping(Untuned):
         return Cost(10 * values, 2 * item_size(span) * values, 1, 0,
                     device.compute_units)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the one launch."""
         op = only_op(span, Dropout)
         group = min(GROUP, device.largest_group)

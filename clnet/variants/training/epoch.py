@@ -17,6 +17,7 @@ from clnet.opencl.launch import (
     Gradients,
     HelperTimeout,
     Launch,
+    Launches,
     Parameters,
     Scalar,
     Scratch,
@@ -99,9 +100,7 @@ class Epoch:
             EFFICIENCY / (idle * sums),
         )
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launches that transpose the data set, and those of the steps."""
         step = accepted_step(span)
         shape = _Shape.of(step, span, config)
@@ -144,7 +143,7 @@ class Epoch:
             Scalar("first"), Scalar("samples"), *RULE, *KEY,
         )
         if workers == 1:
-            runs: tuple[Launch, ...] = (
+            runs: Launches = (
                 Launch(
                     "training/epoch.cl", "single_worker", defines, (1,), (1,),
                     (*shared, *changing),

@@ -18,6 +18,7 @@ from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     Gradients,
     Launch,
+    Launches,
     Packed,
     Parameters,
     Scalar,
@@ -135,9 +136,7 @@ class FusedStep:
             rate * flops / (flops + rate * units * shape.layers * LATENCY_FLOPS),
         )
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the packing, the passes, the gradients' products, and the update."""
         step, shape = accepted_step(span), _shape(span)
         warps, inside = config["warps"], config["inside"]

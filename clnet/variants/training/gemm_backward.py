@@ -10,7 +10,7 @@ from clnet.ir.training_ops import ActGrad, ApplyT, BiasGrad, Outer
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import Slot, round_up
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Gradients, Launch, Parameters, Scratch
+from clnet.opencl.launch import Gradients, Launch, Launches, Parameters, Scratch
 from clnet.variants.base import (
     Config,
     Cost,
@@ -83,9 +83,7 @@ class GemmBackward:
             span, config, device, launches=1 + (parts > 1), scratch=scratch
         )
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the product's launch, and with split-k that of the reduction."""
         if isinstance(span.ops[0], ApplyT):
             return (_apply_t(span, config, device),)
@@ -190,7 +188,7 @@ def _partial_pitch(op: Outer) -> int:
     return op.storage.size + round_up(op.storage.n_out, VALUE_ALIGNMENT)
 
 
-def _outer(span: Span, config: Config, device: Device) -> tuple[Launch, ...]:
+def _outer(span: Span, config: Config, device: Device) -> Launches:
     op, *more = span.ops
     assert isinstance(op, Outer)
     storage = op.storage

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from clnet.ir.ops import Span
 from clnet.ir.training_ops import GradientNorm
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Gradients, Launch, Parameters, Scalar, Scratch
+from clnet.opencl.launch import Gradients, Launch, Launches, Parameters, Scalar, Scratch
 from clnet.variants.base import (
     Config,
     Cost,
@@ -45,9 +45,7 @@ class Norm(Untuned):
         units = min(GROUPS, device.compute_units)
         return Cost(4 * size, (2 * item_size(span) + 1) * size, 2, 0, units)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launches of the groups' sums of squares and of their root."""
         op = only_op(span, GradientNorm)
         group = team_group(LARGEST_GROUP, device)

@@ -19,6 +19,7 @@ from clnet.opencl.launch import (
     Argument,
     Gradients,
     Launch,
+    Launches,
     Parameters,
     Scalar,
     Scratch,
@@ -131,9 +132,7 @@ class GroupStep:
             min(groups, device.compute_units), 0.2 * gpu_kernel_efficiency(device),
         )
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return one launch of whole steps, or two: gradients, then combine."""
         step = accepted_step(span)
         group, tile = config["group"], config["tile"]

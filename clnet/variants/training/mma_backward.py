@@ -9,7 +9,14 @@ from clnet.ir.ops import Span
 from clnet.ir.training_ops import ApplyT, BiasGrad, Outer
 from clnet.nn.storage.dense import RowStorage
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Argument, Gradients, Launch, Parameters, Scratch
+from clnet.opencl.launch import (
+    Argument,
+    Gradients,
+    Launch,
+    Launches,
+    Parameters,
+    Scratch,
+)
 from clnet.variants.base import Config, Cost, Reach, padded, real
 from clnet.variants.dense.mma import (
     Product,
@@ -49,9 +56,7 @@ class MmaBackward:
         """Count both operands once packed, and again for every tile that reads them."""
         return cost_of([_product(span)], span, config, device, launches=3)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the packing of both operands, and the product."""
         if isinstance(span.ops[0], ApplyT):
             return _apply_t(span, config)
@@ -85,7 +90,7 @@ def _product_launch(
     )
 
 
-def _apply_t(span: Span, config: Config) -> tuple[Launch, ...]:
+def _apply_t(span: Span, config: Config) -> Launches:
     op, to, product = span.ops[0], carried(span), _product(span)
     assert isinstance(op, ApplyT)
     storage, first, second = op.storage, product.a(config), product.b(config)
@@ -109,7 +114,7 @@ def _apply_t(span: Span, config: Config) -> tuple[Launch, ...]:
     )
 
 
-def _outer(span: Span, config: Config) -> tuple[Launch, ...]:
+def _outer(span: Span, config: Config) -> Launches:
     op, *more = span.ops
     assert isinstance(op, Outer)
     storage, product = op.storage, _product(span)

@@ -16,7 +16,15 @@ from clnet.nn.optimisers import (
 )
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Gradients, Launch, Parameters, Scalar, State, Table
+from clnet.opencl.launch import (
+    Gradients,
+    Launch,
+    Launches,
+    Parameters,
+    Scalar,
+    State,
+    Table,
+)
 from clnet.variants.base import (
     Config,
     Cost,
@@ -60,9 +68,7 @@ class Optimisers(Untuned):
         return Cost(20 * size, (item_size(span) * arrays + 1) * size, 1, 0,
                     device.compute_units)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the one launch."""
         op = only_op(span, Update)
         vectors = device.type == "cpu" and span.dtype == "float32"

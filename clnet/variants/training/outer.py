@@ -11,7 +11,7 @@ from clnet.ir.training_ops import Outer as OuterOp
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Gradients, Launch, Scratch
+from clnet.opencl.launch import Gradients, Launch, Launches, Scratch
 from clnet.variants.base import (
     VECTOR_BYTES,
     Config,
@@ -76,9 +76,7 @@ class Outer:
         again = 0 if device.type == "cpu" else span.batch * op.storage.n_in * (rows - 1)
         return split_k_cost(span, device, again, parts, rows * columns * parts)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the product, and for several parts their sum."""
         op = only_op(span, OuterOp)
         storage = op.storage

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from clnet.ir.ops import Span
 from clnet.nn.random import half_bits
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch, Parameters, Scalar, Scratch, State, Table
+from clnet.opencl.launch import (
+    Launch,
+    Launches,
+    Parameters,
+    Scalar,
+    Scratch,
+    State,
+    Table,
+)
 from clnet.variants.base import (
     Config,
     Cost,
@@ -63,9 +71,7 @@ class Sequential(Untuned):
         slots = 0 if step.update is None else step.update.optimiser.slots
         return Cost(span_flops(span), 4 * step.size * (3 + 2 * slots), 1, 0, 1, 0.5)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the one launch of the steps."""
         step = accepted_step(span)
         rule, _ = rule_of(step, span)

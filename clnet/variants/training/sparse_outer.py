@@ -15,7 +15,7 @@ from clnet.nn.storage.coo import CooStorage
 from clnet.nn.storage.csr import CsrStorage
 from clnet.nn.storage.sparse import SparseStorage, index_array
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Gradients, Launch, Scratch, Table
+from clnet.opencl.launch import Gradients, Launch, Launches, Scratch, Table
 from clnet.variants.base import (
     Config,
     Cost,
@@ -94,9 +94,7 @@ class SparseOuter:
         moved = 2 * scratch + entries * (8 + size * span.batch)
         return span_cost(span, device, moved, blocks, 3, scratch)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the transpositions of ds and x, and the product."""
         op, entries = _op(span)
         tile, storage = config["tile"], op.storage

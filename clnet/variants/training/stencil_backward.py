@@ -10,7 +10,7 @@ from clnet.ir.training_ops import ApplyT, Outer
 from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import LocalStorage
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Gradients, Launch, Parameters, Scratch
+from clnet.opencl.launch import Gradients, Launch, Launches, Parameters, Scratch
 from clnet.variants.base import (
     VECTOR_BYTES,
     Config,
@@ -81,9 +81,7 @@ class StencilBackward:
             again = op.storage.size * -(-span.batch // config["block"])
         return split_k_cost(span, device, again, parts, values)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the product, and for several parts their sum."""
         op = _op(span)
         storage = op.storage

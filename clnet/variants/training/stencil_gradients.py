@@ -9,7 +9,7 @@ from clnet.ir.ops import Span
 from clnet.ir.training_ops import ActGrad, BiasGrad, Outer
 from clnet.nn.storage.local import LocalStorage
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Argument, Gradients, Launch, Parameters
+from clnet.opencl.launch import Argument, Gradients, Launch, Launches, Parameters
 from clnet.variants.base import (
     MIXED_ACTIVATIONS,
     Config,
@@ -84,9 +84,7 @@ class StencilGradients:
         launches = 1 + reduces
         return span_cost(span, device, 2 * scratch, groups, launches, scratch, 1.0)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the one launch, and the reduction of a shared bias."""
         (act, outer, bias), team = _ops(span), config["team"]
         storage, groups = outer.storage, _groups(span, config)
@@ -97,7 +95,7 @@ class StencilGradients:
         target: Argument = Gradients()
         # Without a bias gradient the kernel ignores target and slot.
         slot = 0 if bias is None else bias.bias.offset
-        reduction: tuple[Launch, ...] = ()
+        reduction: Launches = ()
         if bias is not None and bias.shared:
             target, slot, reduction = two_stage(shape, span, target, slot, 1, groups)
         elif act.bias is not None:

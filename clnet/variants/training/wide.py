@@ -9,7 +9,15 @@ from clnet.ir.ops import Span, Value
 from clnet.ir.training_ops import RECORD, ActGrad, BiasGrad, Loss
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Argument, Gradients, Launch, Parameters, Scalar, Scratch
+from clnet.opencl.launch import (
+    Argument,
+    Gradients,
+    Launch,
+    Launches,
+    Parameters,
+    Scalar,
+    Scratch,
+)
 from clnet.variants.base import (
     MIXED_ACTIVATIONS,
     VECTOR_BYTES,
@@ -97,9 +105,7 @@ class Wide:
         moved, scratch = size * (again + scratch), size * scratch
         return span_cost(span, device, moved, groups, launches, scratch, 1.0)
 
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return a launch over all parts, then the reductions of their partial sums."""
         op, shape = _op(span), vector_defines(span, config["team"], _values(_op(span)))
         shape["TEAMS"] = config["teams"]
@@ -131,7 +137,7 @@ class Wide:
             **shape, **loss_defines(op, span),
             "HALF": number(0.5 if op.halved[0] else 1, span), "WHOLE": int(parts == 1),
         }
-        softmax: tuple[Launch, ...] = ()
+        softmax: Launches = ()
         whole: Argument = op.t
         if shape["SOFTMAX"] and parts > 1:
             partials = Scratch("softmax parts", item_size(span) * rows * parts)
@@ -187,7 +193,7 @@ def derivative_defines(op: ActGrad, span: Span) -> dict[str, int | str]:
 def two_stage(
     shape: Mapping[str, int | str], span: Span, target: Argument, offset: int,
     rows: int, parts: int,
-) -> tuple[Argument, int, tuple[Launch, ...]]:
+) -> tuple[Argument, int, Launches]:
     """Return the buffer of the parts' sums, its offset, and the launch that adds them.
 
     Parameters
