@@ -14,7 +14,7 @@ from clnet.errors import ClnetError, unknown
 from clnet.ir import reference
 from clnet.ir.ops import Span
 from clnet.network import Network
-from clnet.variants.base import span_bytes, span_flops
+from clnet.variants.cost import span_bytes, span_flops
 
 Array = NDArray[Any]
 

@@ -12,7 +12,8 @@ from clnet.ir.ops import Apply, BiasAct, Program, Span
 from clnet.opencl.device import Device
 from clnet.planning.cover import Candidate
 from clnet.runtime.binding import Step
-from clnet.variants.base import Config, Cost, Variant
+from clnet.variants.base import Config, Variant
+from clnet.variants.cost import Cost
 from clnet.variants.reference.host import Host
 
 # Peak flops and bytes a second of a compute unit, for the model alone.

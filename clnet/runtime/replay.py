@@ -29,7 +29,7 @@ from clnet.opencl.memory import Action, Memory, sub_buffer_alignment
 from clnet.opencl.session import Session
 from clnet.runtime.binding import Binding, Step
 from clnet.runtime.train_state import TrainState
-from clnet.variants.base import span_flops
+from clnet.variants.cost import span_flops
 from clnet.variants.packing import merge_packings
 
 Array = NDArray[Any]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
-from clnet.variants.base import Config, item_size
+from clnet.variants.base import Config
+from clnet.variants.cost import item_size
 
 SINGLE_GROUPS = (1024, 512)  # work-items, of one sample: enough loads in flight
 ITEMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # the study's table II

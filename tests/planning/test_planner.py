@@ -322,6 +322,7 @@ def test_another_kernel_source_is_measured_anew(lab, monkeypatch):
         ("clnet.variants.dense.split", {"split"}),  # such as a group's size
         ("clnet.variants.team", {"split"}),  # a helper that it imports
         ("clnet.variants.base", {"split", "gemm"}),
+        ("clnet.variants.macros", {"split", "gemm"}),
         ("clnet.nn.storage.dense", {"split", "gemm"}),
         ("clnet.variants.sparse.csr", set()),
         ("clnet.planning.planner", set()),

@@ -30,7 +30,7 @@ from clnet.planning.tuning.trial import Trial
 from clnet.runtime.binding import Step
 from clnet.training import fit as training
 from clnet.variants import TRAINING_VARIANTS
-from clnet.variants.base import Cost
+from clnet.variants.cost import Cost
 from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.generic_backward import GenericBackward
 from clnet.variants.training.optimisers import Optimisers

@@ -20,7 +20,7 @@ from clnet.opencl.session import session
 from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
-from clnet.variants.base import span_flops
+from clnet.variants.cost import span_flops
 from clnet.variants.dense.cpu import Cpu
 from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.generic_backward import GenericBackward

@@ -34,7 +34,7 @@ from clnet.opencl.launch import Scratch
 from clnet.opencl.program import WARP_GROUP_MMA
 from clnet.opencl.session import session
 from clnet.variants import ALL_VARIANTS
-from clnet.variants.base import Cost
+from clnet.variants.cost import Cost
 from clnet.variants.dense.mma import tile_memory
 
 # The cases ---------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def test_rows_of_odd_width_use_scalar_loads():
 
 def test_constants_of_a_kernel_are_exact():
     """A steepness and a limit reach the kernel exactly, of any size."""
-    from clnet.variants.base import number
+    from clnet.variants.macros import number
 
     network = Network.mlp([2, 2])
     span = network.program.span(0, 2, 1)

@@ -39,7 +39,7 @@ from clnet.planning.tuning.measure import (
 from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
-from clnet.variants.base import span_flops
+from clnet.variants.cost import span_flops
 
 Array = NDArray[Any]
 

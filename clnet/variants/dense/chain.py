@@ -8,7 +8,7 @@ from itertools import accumulate
 from clnet.ir.ops import LayerOps, Nonlinearity, Span
 from clnet.nn.storage.dense import RowStorage
 from clnet.opencl.launch import Launches, Packed, Parameters
-from clnet.variants.base import kernel_function, number, real
+from clnet.variants.macros import kernel_function, number, real
 from clnet.variants.packing import Packing
 
 

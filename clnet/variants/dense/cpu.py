@@ -24,15 +24,13 @@ from clnet.opencl.launch import (
 )
 from clnet.variants.base import (
     Config,
-    Cost,
     Reach,
-    kernel_function,
     refuse_unless_cpu,
     refuse_unless_dense_layers,
-    span_bytes,
-    span_flops,
 )
+from clnet.variants.cost import Cost, span_bytes, span_flops
 from clnet.variants.dense.chain import chain
+from clnet.variants.macros import kernel_function
 
 PANEL = 16  # outputs per panel
 BLOCK = 96  # samples of a task, at most

@@ -9,14 +9,8 @@ from itertools import pairwise
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Parameters
-from clnet.variants.base import (
-    Config,
-    Cost,
-    Reach,
-    item_size,
-    refuse_unless_dense_layers,
-    span_cost,
-)
+from clnet.variants.base import Config, Reach, refuse_unless_dense_layers
+from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.dense.chain import (
     chain,
     chain_defines,

@@ -11,17 +11,11 @@ from clnet.nn.activations import activation
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Packed, Parameters
-from clnet.variants.base import (
-    Config,
-    Cost,
-    Reach,
-    number,
-    padded,
-    refuse_unless_dense_layers,
-    span_cost,
-)
+from clnet.variants.base import Config, Reach, refuse_unless_dense_layers
+from clnet.variants.cost import Cost, span_cost
 from clnet.variants.dense.chain import chain, chain_defines, functions_defines, table
 from clnet.variants.dense.mma import RATES, refuse_without_matrix_units
+from clnet.variants.macros import number, padded
 from clnet.variants.packing import (
     BLOCK,
     BLOCK_BYTES,

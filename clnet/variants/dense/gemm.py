@@ -8,18 +8,9 @@ from dataclasses import dataclass
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches
-from clnet.variants.base import (
-    Config,
-    Cost,
-    Reach,
-    dense_layer,
-    item_size,
-    layer_defines,
-    padded,
-    refuse_unless_dense_layers,
-    span_cost,
-    weights_and_bias,
-)
+from clnet.variants.base import Config, Reach, dense_layer, refuse_unless_dense_layers
+from clnet.variants.cost import Cost, item_size, span_cost
+from clnet.variants.macros import layer_defines, padded, weights_and_bias
 
 KEYS = ("tile_m", "tile_n", "tile_k", "item_m", "item_n", "teams", "lanes", "depth")
 # From large to small: large tiles read less, small ones give more groups.

@@ -8,17 +8,9 @@ from dataclasses import dataclass
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches
-from clnet.variants.base import (
-    Config,
-    Cost,
-    DenseLayers,
-    Reach,
-    dense_layer,
-    item_size,
-    layer_defines,
-    span_cost,
-    weights_and_bias,
-)
+from clnet.variants.base import Config, DenseLayers, Reach, dense_layer
+from clnet.variants.cost import Cost, item_size, span_cost
+from clnet.variants.macros import layer_defines, weights_and_bias
 
 GROUPS = (64, 128, 256)  # work-items
 STAGES = (256, 1024, 4096)  # values

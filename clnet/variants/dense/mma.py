@@ -14,14 +14,12 @@ from clnet.opencl.launch import Argument, Launch, Launches, Packed, Parameters, 
 from clnet.opencl.program import WARP_GROUP_MMA, WARP_MMA, matrix_units
 from clnet.variants.base import (
     Config,
-    Cost,
     Reach,
-    layer_defines,
-    padded,
     refuse_unless_dense_layers,
     refuse_unless_forward_progress,
-    span_cost,
 )
+from clnet.variants.cost import Cost, span_cost
+from clnet.variants.macros import layer_defines, padded
 from clnet.variants.packing import (
     BLOCK,
     BLOCK_BYTES,

@@ -20,15 +20,8 @@ from clnet.opencl.launch import (
     TimeoutFlag,
 )
 from clnet.opencl.program import WARP_GROUP_MMA, matrix_units
-from clnet.variants.base import (
-    Config,
-    Cost,
-    Reach,
-    function_defines,
-    number,
-    padded,
-    span_cost,
-)
+from clnet.variants.base import Config, Reach
+from clnet.variants.cost import Cost, span_cost
 from clnet.variants.dense.chain import (
     chain,
     functions_defines,
@@ -48,6 +41,7 @@ from clnet.variants.dense.mma import (
     refuse_unless_persistent_mma,
     tile_memory,
 )
+from clnet.variants.macros import function_defines, number, padded
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, SPLITS, VECTOR_BYTES, Packing
 
 MAX_POLLS = 1 << 22  # some seconds

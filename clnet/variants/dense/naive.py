@@ -8,18 +8,9 @@ from clnet.ir.ops import Span
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches
-from clnet.variants.base import (
-    Config,
-    Cost,
-    DenseLayers,
-    Reach,
-    Untuned,
-    dense_layer,
-    item_size,
-    layer_defines,
-    span_cost,
-    weights_and_bias,
-)
+from clnet.variants.base import Config, DenseLayers, Reach, Untuned, dense_layer
+from clnet.variants.cost import Cost, item_size, span_cost
+from clnet.variants.macros import layer_defines, weights_and_bias
 
 GROUP = 64  # work-items
 

@@ -21,13 +21,11 @@ from clnet.opencl.launch import (
 from clnet.opencl.program import inline_ptx
 from clnet.variants.base import (
     Config,
-    Cost,
     Reach,
     refuse_unless_dense_layers,
     refuse_unless_forward_progress,
-    span_bytes,
-    span_cost,
 )
+from clnet.variants.cost import Cost, span_bytes, span_cost
 from clnet.variants.dense.chain import chain, chain_defines, strides, table
 from clnet.variants.dense.mma import REGISTERS
 from clnet.variants.packing import WARP

@@ -22,7 +22,8 @@ from clnet.opencl.launch import (
     Table,
     TimeoutFlag,
 )
-from clnet.variants.base import Config, Cost, Reach, real, span_cost
+from clnet.variants.base import Config, Reach
+from clnet.variants.cost import Cost, span_cost
 from clnet.variants.dense.chain import (
     chain,
     functions_defines,
@@ -30,6 +31,7 @@ from clnet.variants.dense.chain import (
     packed_before,
 )
 from clnet.variants.dense.mma import RATES, refuse_unless_persistent_mma
+from clnet.variants.macros import real
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, WARP, Packing
 
 LARGEST_BATCH = 128

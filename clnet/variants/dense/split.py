@@ -8,18 +8,9 @@ from dataclasses import dataclass
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches
-from clnet.variants.base import (
-    Config,
-    Cost,
-    DenseLayers,
-    Reach,
-    dense_layer,
-    item_size,
-    layer_defines,
-    padded,
-    span_cost,
-    weights_and_bias,
-)
+from clnet.variants.base import Config, DenseLayers, Reach, dense_layer
+from clnet.variants.cost import Cost, item_size, span_cost
+from clnet.variants.macros import layer_defines, padded, weights_and_bias
 from clnet.variants.team import team_defines, team_group, team_local_bytes, team_sizes
 
 GROUP = 256  # work-items

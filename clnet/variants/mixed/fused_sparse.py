@@ -17,16 +17,10 @@ from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.sparse import SparseStorage, index_array
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Parameters, Scratch, Table
-from clnet.variants.base import (
-    Config,
-    Cost,
-    Reach,
-    item_size,
-    real,
-    span_cost,
-    unsupported_dtype,
-)
+from clnet.variants.base import Config, Reach, unsupported_dtype
+from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.dense.chain import functions_defines
+from clnet.variants.macros import real
 from clnet.variants.mixed.products import (
     Layer,
     layers_of,

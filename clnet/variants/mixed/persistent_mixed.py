@@ -30,15 +30,8 @@ from clnet.opencl.launch import (
     ZeroCopyOutput,
 )
 from clnet.opencl.program import inline_ptx
-from clnet.variants.base import (
-    Config,
-    Cost,
-    Reach,
-    real,
-    refuse_unless_forward_progress,
-    span_bytes,
-    span_flops,
-)
+from clnet.variants.base import Config, Reach, refuse_unless_forward_progress
+from clnet.variants.cost import Cost, span_bytes, span_flops
 from clnet.variants.dense.chain import functions_defines
 from clnet.variants.dense.persistent import (
     BACKOFF_NS,
@@ -47,6 +40,7 @@ from clnet.variants.dense.persistent import (
     MAX_POLLS,
     WORD,
 )
+from clnet.variants.macros import real
 from clnet.variants.mixed.products import (
     Layer,
     layers_of,

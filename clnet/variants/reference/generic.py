@@ -15,15 +15,9 @@ from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import LocalStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Parameters, Table
-from clnet.variants.base import (
-    Config,
-    Cost,
-    Reach,
-    kernel_function,
-    real,
-    span_cost,
-    unsupported_dtype,
-)
+from clnet.variants.base import Config, Reach, unsupported_dtype
+from clnet.variants.cost import Cost, span_cost
+from clnet.variants.macros import kernel_function, real
 
 MAX_ENTRIES = 1 << 20  # listed entries of a local layer, at most
 GROUP = 64  # work-items: two warps or a wavefront, and every device has such groups

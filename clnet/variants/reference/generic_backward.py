@@ -35,17 +35,15 @@ from clnet.opencl.launch import (
     Scratch,
     Table,
 )
-from clnet.variants.base import (
-    Config,
+from clnet.variants.base import Config, Reach, unsupported_dtype
+from clnet.variants.cost import (
     Cost,
-    Reach,
     gpu_kernel_efficiency,
     item_size,
-    real,
     span_bytes,
     span_flops,
-    unsupported_dtype,
 )
+from clnet.variants.macros import real
 from clnet.variants.reference.generic import (
     GROUP,
     distinct_activations,

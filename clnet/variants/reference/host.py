@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launches
-from clnet.variants.base import Config, Cost, Reach, span_bytes, span_flops
+from clnet.variants.base import Config, Reach
+from clnet.variants.cost import Cost, span_bytes, span_flops
 
 
 @dataclass(frozen=True)

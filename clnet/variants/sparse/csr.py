@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches
-from clnet.variants.base import Config, Cost, Reach, item_size, span_bytes, span_flops
+from clnet.variants.base import Config, Reach
+from clnet.variants.cost import Cost, item_size, span_bytes, span_flops
 from clnet.variants.sparse.sparse import (
     csr_runs,
     refuse_unless_product,

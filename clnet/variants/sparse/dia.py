@@ -12,15 +12,8 @@ from clnet.ir.ops import Span
 from clnet.nn.storage.dia import DiaStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Table
-from clnet.variants.base import (
-    Config,
-    Cost,
-    Reach,
-    item_size,
-    span_bytes,
-    span_cost,
-    span_flops,
-)
+from clnet.variants.base import Config, Reach
+from clnet.variants.cost import Cost, item_size, span_bytes, span_cost, span_flops
 from clnet.variants.sparse.sparse import (
     SparseProduct,
     csr_runs,

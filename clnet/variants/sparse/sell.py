@@ -16,7 +16,8 @@ from clnet.nn.storage.ell import EllStorage
 from clnet.nn.storage.sell import SLICE, SellStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Table
-from clnet.variants.base import Config, Cost, Reach, item_size
+from clnet.variants.base import Config, Reach
+from clnet.variants.cost import Cost, item_size
 from clnet.variants.sparse.sparse import (
     UNROLL,
     SparseProduct,

@@ -16,16 +16,9 @@ from clnet.nn.storage.layout import Slot
 from clnet.nn.storage.sparse import SparseStorage, index_array
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Argument, Launch, Launches, Parameters, Scratch, Table
-from clnet.variants.base import (
-    MIXED_ACTIVATIONS,
-    VECTOR_BYTES,
-    Cost,
-    item_size,
-    layer_defines,
-    real,
-    span_cost,
-    unsupported_dtype,
-)
+from clnet.variants.base import MIXED_ACTIVATIONS, VECTOR_BYTES, unsupported_dtype
+from clnet.variants.cost import Cost, item_size, span_cost
+from clnet.variants.macros import layer_defines, real
 
 TRANSPOSED_FEATURES = 32  # of a group
 TRANSPOSE_GROUP = 256  # work-items

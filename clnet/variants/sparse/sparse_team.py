@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches
-from clnet.variants.base import Config, Cost, Reach, item_size
+from clnet.variants.base import Config, Reach
+from clnet.variants.cost import Cost, item_size
 from clnet.variants.sparse.sparse import (
     ALIGNMENT_SLACK,
     MAX_CONFIGS,

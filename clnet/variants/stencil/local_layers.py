@@ -12,9 +12,9 @@ from clnet.variants.base import (
     MIXED_ACTIVATIONS,
     MORE_OUTPUTS,
     NO_WHOLE_LAYERS,
-    function_defines,
     unsupported_dtype,
 )
+from clnet.variants.macros import function_defines
 
 
 def local_storage(layer: LayerOps) -> LocalStorage:

@@ -11,17 +11,9 @@ from clnet.nn.storage.local import LocalStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Parameters
 from clnet.opencl.program import inline_ptx
-from clnet.variants.base import (
-    MIXED_ACTIVATIONS,
-    Config,
-    Cost,
-    Reach,
-    function_defines,
-    item_size,
-    real,
-    span_cost,
-    unsupported_dtype,
-)
+from clnet.variants.base import MIXED_ACTIVATIONS, Config, Reach, unsupported_dtype
+from clnet.variants.cost import Cost, item_size, span_cost
+from clnet.variants.macros import function_defines, real
 from clnet.variants.stencil.local_layers import bias_defines
 
 VECTORS = (4, 2, 1)  # rows of a work-item

@@ -10,14 +10,8 @@ from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import BAND_ALIGNMENT
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Parameters, Scratch
-from clnet.variants.base import (
-    Config,
-    Cost,
-    Reach,
-    refuse_unless_cpu,
-    span_bytes,
-    span_flops,
-)
+from clnet.variants.base import Config, Reach, refuse_unless_cpu
+from clnet.variants.cost import Cost, span_bytes, span_flops
 from clnet.variants.dense.chain import chain
 from clnet.variants.stencil.local_layers import (
     local_defines,

@@ -8,14 +8,8 @@ from dataclasses import dataclass
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Parameters
-from clnet.variants.base import (
-    Config,
-    Cost,
-    Reach,
-    gpu_kernel_efficiency,
-    item_size,
-    span_cost,
-)
+from clnet.variants.base import Config, Reach
+from clnet.variants.cost import Cost, gpu_kernel_efficiency, item_size, span_cost
 from clnet.variants.dense.chain import chain
 from clnet.variants.stencil.local_layers import (
     local_defines,

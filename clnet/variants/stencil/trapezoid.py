@@ -9,7 +9,8 @@ from clnet.ir.ops import VALUE_ALIGNMENT, Span
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Parameters, Scratch
-from clnet.variants.base import Config, Cost, Reach, item_size, span_cost
+from clnet.variants.base import Config, Reach
+from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.dense.chain import chain
 from clnet.variants.stencil.local_layers import (
     local_defines,

@@ -6,7 +6,7 @@ from clnet.ir.ops import Span
 from clnet.ir.training_ops import Loss
 from clnet.nn.activations import FANN_SIGMOID_ENDS, FANN_TANH_END, activation
 from clnet.nn.losses import FANN_TANH_ERROR, FANN_TANH_LIMIT, HUBER_DELTA, loss_function
-from clnet.variants.base import number
+from clnet.variants.macros import number
 
 
 def gradient_function(name: str, fann_compatible: bool) -> tuple[str, bool]:

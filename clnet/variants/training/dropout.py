@@ -11,16 +11,9 @@ from clnet.ir.training_ops import Dropout
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Scalar
-from clnet.variants.base import (
-    Config,
-    Cost,
-    Reach,
-    Untuned,
-    item_size,
-    only_op,
-    real,
-    unsupported_dtype,
-)
+from clnet.variants.base import Config, Reach, Untuned, only_op, unsupported_dtype
+from clnet.variants.cost import Cost, item_size
+from clnet.variants.macros import real
 from clnet.variants.reference.generic import GROUP
 
 

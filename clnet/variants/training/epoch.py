@@ -24,7 +24,8 @@ from clnet.opencl.launch import (
     State,
     Table,
 )
-from clnet.variants.base import Config, Cost, Reach, refuse_unless_cpu, span_flops
+from clnet.variants.base import Config, Reach, refuse_unless_cpu
+from clnet.variants.cost import Cost, span_flops
 from clnet.variants.dense.cpu import MAX_POLLS, SPIN_POLLS, serial_companion
 from clnet.variants.training.whole_step import (
     APART,

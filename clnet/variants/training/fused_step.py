@@ -25,9 +25,11 @@ from clnet.opencl.launch import (
     Scratch,
     State,
 )
-from clnet.variants.base import Config, Cost, Reach, number, padded, real, span_flops
+from clnet.variants.base import Config, Reach
+from clnet.variants.cost import Cost, span_flops
 from clnet.variants.dense.chain import table
 from clnet.variants.dense.mma import refuse_without_matrix_units
+from clnet.variants.macros import number, padded, real
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, PACKERS, SPLITS, WARP
 from clnet.variants.training.whole_step import (
     APART,

@@ -11,17 +11,10 @@ from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import Slot, round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Gradients, Launch, Launches, Parameters, Scratch
-from clnet.variants.base import (
-    Config,
-    Cost,
-    Reach,
-    item_size,
-    number,
-    padded,
-    real,
-    unsupported_dtype,
-)
+from clnet.variants.base import Config, Reach, unsupported_dtype
+from clnet.variants.cost import Cost, item_size
 from clnet.variants.dense.gemm import Product, items, tile_defines
+from clnet.variants.macros import number, padded, real
 from clnet.variants.reference.generic import GROUP
 from clnet.variants.training.backward import gradient_defines, gradient_function
 

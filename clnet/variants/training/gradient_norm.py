@@ -8,16 +8,9 @@ from clnet.ir.ops import Span
 from clnet.ir.training_ops import GradientNorm
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Gradients, Launch, Launches, Parameters, Scalar, Scratch
-from clnet.variants.base import (
-    Config,
-    Cost,
-    Reach,
-    Untuned,
-    item_size,
-    only_op,
-    real,
-    unsupported_dtype,
-)
+from clnet.variants.base import Config, Reach, Untuned, only_op, unsupported_dtype
+from clnet.variants.cost import Cost, item_size
+from clnet.variants.macros import real
 from clnet.variants.team import team_group
 from clnet.variants.training.optimisers import live_table, regularisation_defines
 

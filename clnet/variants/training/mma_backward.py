@@ -17,7 +17,8 @@ from clnet.opencl.launch import (
     Parameters,
     Scratch,
 )
-from clnet.variants.base import Config, Cost, Reach, padded, real
+from clnet.variants.base import Config, Reach
+from clnet.variants.cost import Cost
 from clnet.variants.dense.mma import (
     Product,
     configs_of,
@@ -25,6 +26,7 @@ from clnet.variants.dense.mma import (
     group_of,
     refuse_unless_tiles_fit,
 )
+from clnet.variants.macros import padded, real
 from clnet.variants.packing import SPLITS, Packing
 from clnet.variants.training.gemm_backward import GemmBackward, carried
 

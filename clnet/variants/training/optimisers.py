@@ -25,17 +25,9 @@ from clnet.opencl.launch import (
     State,
     Table,
 )
-from clnet.variants.base import (
-    Config,
-    Cost,
-    Reach,
-    Untuned,
-    item_size,
-    number,
-    only_op,
-    real,
-    unsupported_dtype,
-)
+from clnet.variants.base import Config, Reach, Untuned, only_op, unsupported_dtype
+from clnet.variants.cost import Cost, item_size
+from clnet.variants.macros import number, real
 from clnet.variants.reference.generic import GROUP
 
 LEAST = {

@@ -12,17 +12,9 @@ from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Gradients, Launch, Launches, Scratch
-from clnet.variants.base import (
-    VECTOR_BYTES,
-    Config,
-    Cost,
-    Reach,
-    item_size,
-    only_op,
-    real,
-    span_cost,
-    unsupported_dtype,
-)
+from clnet.variants.base import VECTOR_BYTES, Config, Reach, only_op, unsupported_dtype
+from clnet.variants.cost import Cost, item_size, span_cost
+from clnet.variants.macros import real
 from clnet.variants.reference.generic import GROUP
 
 BLOCK = 64  # samples of a partial sum

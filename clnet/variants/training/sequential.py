@@ -16,14 +16,8 @@ from clnet.opencl.launch import (
     State,
     Table,
 )
-from clnet.variants.base import (
-    Config,
-    Cost,
-    Reach,
-    Untuned,
-    refuse_unless_cpu,
-    span_flops,
-)
+from clnet.variants.base import Config, Reach, Untuned, refuse_unless_cpu
+from clnet.variants.cost import Cost, span_flops
 from clnet.variants.training.whole_step import (
     KEY,
     LANES,

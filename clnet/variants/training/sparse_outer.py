@@ -16,17 +16,9 @@ from clnet.nn.storage.csr import CsrStorage
 from clnet.nn.storage.sparse import SparseStorage, index_array
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Gradients, Launch, Launches, Scratch, Table
-from clnet.variants.base import (
-    Config,
-    Cost,
-    Reach,
-    item_size,
-    real,
-    span_bytes,
-    span_cost,
-    span_flops,
-    unsupported_dtype,
-)
+from clnet.variants.base import Config, Reach, unsupported_dtype
+from clnet.variants.cost import Cost, item_size, span_bytes, span_cost, span_flops
+from clnet.variants.macros import real
 from clnet.variants.sparse.sparse import (
     CsrTables,
     csr_runs,

@@ -11,15 +11,9 @@ from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import LocalStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Gradients, Launch, Launches, Parameters, Scratch
-from clnet.variants.base import (
-    VECTOR_BYTES,
-    Config,
-    Cost,
-    Reach,
-    item_size,
-    real,
-    unsupported_dtype,
-)
+from clnet.variants.base import VECTOR_BYTES, Config, Reach, unsupported_dtype
+from clnet.variants.cost import Cost, item_size
+from clnet.variants.macros import real
 from clnet.variants.training.outer import (
     BLOCK,
     ITEMS,

@@ -10,15 +10,8 @@ from clnet.ir.training_ops import ActGrad, BiasGrad, Outer
 from clnet.nn.storage.local import LocalStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Argument, Gradients, Launch, Launches, Parameters
-from clnet.variants.base import (
-    MIXED_ACTIVATIONS,
-    Config,
-    Cost,
-    Reach,
-    item_size,
-    span_cost,
-    unsupported_dtype,
-)
+from clnet.variants.base import MIXED_ACTIVATIONS, Config, Reach, unsupported_dtype
+from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.team import team_group
 from clnet.variants.training.outer import BLOCK
 from clnet.variants.training.wide import (

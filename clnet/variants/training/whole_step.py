@@ -27,7 +27,7 @@ from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import PARAMETER_ALIGNMENT, round_up
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Argument, Gradients, Scalar
-from clnet.variants.base import kernel_function
+from clnet.variants.macros import kernel_function
 from clnet.variants.training.backward import (
     gradient_defines,
     gradient_function,

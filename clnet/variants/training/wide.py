@@ -22,15 +22,11 @@ from clnet.variants.base import (
     MIXED_ACTIVATIONS,
     VECTOR_BYTES,
     Config,
-    Cost,
     Reach,
-    function_defines,
-    item_size,
-    number,
-    real,
-    span_cost,
     unsupported_dtype,
 )
+from clnet.variants.cost import Cost, item_size, span_cost
+from clnet.variants.macros import function_defines, number, real
 from clnet.variants.team import team_group
 from clnet.variants.training.backward import (
     gradient_defines,

@@ -35,7 +35,7 @@ from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.training import fit as training
-from clnet.variants.base import span_flops
+from clnet.variants.cost import span_flops
 from clnet.variants.training import epoch, group_step
 from clnet.variants.training.epoch import Epoch
 from clnet.variants.training.group_step import GroupStep

@@ -1,0 +1,63 @@
+"""Macros and arguments of kernels that several variants share."""
+
+from __future__ import annotations
+
+import math
+
+from clnet.ir.ops import VALUE_ALIGNMENT, LayerOps, Nonlinearity, Span, Value
+from clnet.nn.storage.dense import RowStorage
+from clnet.opencl.launch import Argument, Parameters
+
+
+def real(span: Span) -> str:
+    """Return the OpenCL type of the span's dtype."""
+    return "double" if span.dtype == "float64" else "float"
+
+
+def number(value: float, span: Span) -> str:
+    """Return a constant of the span's type as OpenCL text."""
+    if math.isinf(value):
+        return "INFINITY" if value > 0 else "-INFINITY"
+    return repr(float(value)) + ("" if span.dtype == "float64" else "f")
+
+
+def kernel_function(name: str) -> str:
+    """Return the OpenCL function of an activation (activations.h)."""
+    return f"act_{name}"
+
+
+def padded(value: Value) -> int:
+    """Return 1 if rows of a value can be read as whole vectors of 4, else 0."""
+    return int(value.stride % VALUE_ALIGNMENT == 0)
+
+
+def layer_defines(span: Span, layer: LayerOps) -> dict[str, int | str]:
+    """Return the macros of one layer (activations.h)."""
+    return {
+        **function_defines(span, layer.act.nonlinearity),
+        "HAS_BIAS": int(layer.act.bias is not None),
+    }
+
+
+def function_defines(span: Span, function: Nonlinearity) -> dict[str, int | str]:
+    """Return the macros of one activation (activations.h)."""
+    defines: dict[str, int | str] = {
+        "REAL": real(span),
+        "ACTIVATION": kernel_function(function.names[0]),
+        "STEEPNESS": number(function.steepness[0], span),
+    }
+    if function.limits is not None and function.limits[0] < float("inf"):
+        defines["LIMIT"] = number(function.limits[0], span)
+    return defines
+
+
+def weights_and_bias(layer: LayerOps) -> tuple[Argument, ...]:
+    """Return the arguments: parameters, offset of A, row stride, offset of the bias."""
+    storage, bias = layer.apply.storage, layer.act.bias
+    assert isinstance(storage, RowStorage)
+    return (
+        Parameters(),
+        layer.apply.weights.offset,
+        storage.stride,
+        0 if bias is None else bias.offset,
+    )
