@@ -1,4 +1,4 @@
-// The derivative of a layer's activation, for single values.
+// The derivative of a layer's activation.
 //
 // GRADIENT    a function of gradients.h, such as grad_tanh
 // READS_Z  1: its argument is the pre-activation; 0: the output
@@ -9,13 +9,13 @@
 #include "include/gradients.h"
 
 // f'(v) * STEEPNESS, at the output or at the pre-activation with its bias
-inline REAL activation_gradient(REAL at)
+inline VAL activation_gradient(VAL at)
 {
 #if READS_Z
-    at *= (REAL)STEEPNESS;
+    at *= CONST(STEEPNESS);
 #ifdef LIMIT
-    at = clipped(at, -LIMIT, LIMIT);
+    at = clipped(at, CONST(-LIMIT), CONST(LIMIT));
 #endif
 #endif
-    return GRADIENT(at, (REAL)STEEPNESS) * (REAL)STEEPNESS;
+    return GRADIENT(at, CONST(STEEPNESS)) * CONST(STEEPNESS);
 }

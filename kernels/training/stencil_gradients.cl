@@ -13,7 +13,8 @@
 // VECTORS    of a work-item; neighbours have neighbouring vectors
 // WINDOW     inputs of a row, at least 1
 // BLOCK      samples of a partial sum; usually 64
-// GRADIENT, READS_Z, STEEPNESS, LIMIT, HAS_BIAS, BIAS_STEP  as in wide.cl
+// GRADIENT, READS_Z, STEEPNESS, LIMIT  as in activation_gradient.h
+// HAS_BIAS, BIAS_STEP  1: v has a bias; each neuron has its own
 // STORES_DS  1: ds is stored, for other ops
 // SUMS_BIAS  1: the bias gradient too
 // ALIGNED    1: every sample of every array is aligned to vectors
@@ -23,7 +24,7 @@
     || !defined(BIAS_STEP) || !defined(STORES_DS) || !defined(SUMS_BIAS)
 #error "stencil_gradients.cl needs the derivative, the bias and the shape of its tiles"
 #endif
-#include "include/gradients.h"
+#include "include/activation_gradient.h"
 #include "training/wide.h"
 
 // The inputs from in + r on; v: those from in + r - 1 on. GPUs shift v, where a vector
@@ -69,18 +70,11 @@ void stencil_gradients(__global const REAL *parameters, const int bias,
 #pragma unroll
             for (int r = 0; r <= WINDOW; ++r) sum[r] = CONST(0);
             for (size_t b = from; b < min(from + BLOCK, batch); ++b) {
-                VAL v = load(saved + b * ldsaved + j, n, ALIGNED);
-#if READS_Z
-#if HAS_BIAS
-                v += biases;
+                VAL at = load(saved + b * ldsaved + j, n, ALIGNED);
+#if READS_Z && HAS_BIAS
+                at += biases;
 #endif
-                v *= CONST(STEEPNESS);
-#ifdef LIMIT
-                v = clipped(v, CONST(-LIMIT), CONST(LIMIT));
-#endif
-#endif
-                const VAL derivative =
-                    GRADIENT(v, CONST(STEEPNESS)) * CONST(STEEPNESS);
+                const VAL derivative = activation_gradient(at);
                 const VAL d = load(dy + b * lddy + j, n, ALIGNED) * derivative;
 #if STORES_DS
                 store(ds + b * ldds + j, d, n, ALIGNED);

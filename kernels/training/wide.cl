@@ -14,9 +14,8 @@
 // TEAMS    teams of a work-group; 1 in all kernels but the loss
 // ALIGNED  1: every sample of every array is aligned to vectors
 // of act_grad only:
-// GRADIENT  the activation's derivative (gradients.h)
-// READS_Z  1: the derivative is a function of the pre-activation v, else of y
-// STEEPNESS, LIMIT, HAS_BIAS, BIAS_STEP  of v (activations.h; LIMIT is optional)
+// GRADIENT, READS_Z, STEEPNESS, LIMIT  as in activation_gradient.h
+// HAS_BIAS, BIAS_STEP  1: v has a bias; each neuron has its own
 // of the loss only:
 // LOSS, LOSS_GRADIENT  the loss and its derivative, as in losses.h; undefined with SOFTMAX
 // SIGMOID, SOFTMAX  1: the loss is fused with that activation
@@ -64,7 +63,7 @@ void sum_parts(__global const REAL *ds, const int ldds, __global REAL *target,
 }
 
 #ifdef GRADIENT
-#include "include/gradients.h"
+#include "include/activation_gradient.h"
 // ds[b, j] = dy[b, j] * f'(v) * STEEPNESS
 //
 // saved [batch, ldsaved]: pre-activations with READS_Z, else outputs; dy if the
@@ -82,18 +81,12 @@ void act_grad(__global const REAL *parameters, const int bias, __global const RE
     ds += b * ldds;
     EACH_VECTOR((int)get_group_id(0) % parts, share, width)
     {
-        VAL v = load(saved + j, n, ALIGNED);
-#if READS_Z
-#if HAS_BIAS
-        v += BIAS_STEP ? load(parameters + bias + j, n, ALIGNED)
-                       : CONST(parameters[bias]);
+        VAL at = load(saved + j, n, ALIGNED);
+#if READS_Z && HAS_BIAS
+        at += BIAS_STEP ? load(parameters + bias + j, n, ALIGNED)
+                        : CONST(parameters[bias]);
 #endif
-        v *= CONST(STEEPNESS);
-#ifdef LIMIT
-        v = clipped(v, CONST(-LIMIT), CONST(LIMIT));
-#endif
-#endif
-        const VAL derivative = GRADIENT(v, CONST(STEEPNESS)) * CONST(STEEPNESS);
+        const VAL derivative = activation_gradient(at);
         store(ds + j, load(dy + j, n, ALIGNED) * derivative, n, ALIGNED);
     }
 }

@@ -176,7 +176,7 @@ def derivative_operand(op: ActGrad) -> Value:
 
 
 def derivative_defines(op: ActGrad, span: Span) -> dict[str, int | str]:
-    """Return the macros of a uniform layer's derivative (``wide.cl``)."""
+    """Return the macros of a uniform layer's derivative and its bias (``wide.cl``)."""
     function = op.nonlinearity
     gradient, by_v = gradient_function(function.names[0], function.fann_compatible)
     return {
