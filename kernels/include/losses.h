@@ -3,14 +3,30 @@
 //   loss_NAME(y, t, scale)           the term of one output
 //   loss_gradient_NAME(y, t, scale)  its derivative with respect to y
 //
-// The loss fused with softmax is missing: it is no function of a single output. scale:
-// 0.5 where FANN halves the error, else 1. Include activations.h first, for VAL.
+// scale: 0.5 where FANN halves the error, else 1. Include activations.h first, for VAL.
 //
 // HUBER_DELTA      error at which huber changes from quadratic to linear
 // FANN_TANH_LIMIT  halved error beyond which FANN's tanh error is constant
 // FANN_TANH_ERROR  that constant
-#if !defined(HUBER_DELTA) || !defined(FANN_TANH_LIMIT) || !defined(FANN_TANH_ERROR)
-#error "losses.h needs HUBER_DELTA, FANN_TANH_LIMIT and FANN_TANH_ERROR"
+// LOSS, LOSS_GRADIENT  the functions of the kernel's loss; undefined with SOFTMAX
+// SIGMOID, SOFTMAX  1: the loss is fused with that activation
+#if !defined(HUBER_DELTA) || !defined(FANN_TANH_LIMIT) || !defined(FANN_TANH_ERROR) \
+    || !defined(SIGMOID) || !defined(SOFTMAX)
+#error "losses.h needs the constants of its losses, SIGMOID and SOFTMAX"
+#endif
+
+// Of an output y of the last layer: the network's output, the term of the loss, and the
+// derivative of the term by y. The loss fused with softmax is no function of a single y:
+// it also reads the variables `top`, the sample's largest y; `total`, the sum of
+// e^(y - top); `log_total`; and `targets`, the sum of the targets.
+#if SOFTMAX
+#define LOSS_OUTPUT(y) (exponential((y) - top) / total)
+#define LOSS_TERM(y, t, scale) ((t) * (log_total - ((y) - top)))
+#define LOSS_SLOPE(y, output, t, scale) ((output) * targets - (t))
+#else
+#define LOSS_OUTPUT(y) (SIGMOID ? act_sigmoid(y) : (y))
+#define LOSS_TERM(y, t, scale) LOSS(y, t, scale)
+#define LOSS_SLOPE(y, output, t, scale) LOSS_GRADIENT(y, t, scale)
 #endif
 
 inline VAL loss_mse(VAL y, VAL t, VAL scale) { return (y - t) * (y - t); }

@@ -10,8 +10,7 @@
 // DERIVATIVES(X)  act_grad only: the layer's derivatives, X(0, grad_tanh, y) X(1, …, v)
 // READS_Z, READS_Y  act_grad only: 1 where some derivative reads the pre-activation,
 //        or the output
-// LOSS, LOSS_GRADIENT  loss only: the functions of losses.h; undefined with SOFTMAX
-// SIGMOID, SOFTMAX  loss only: 1 where the loss is fused with that activation
+// LOSS, LOSS_GRADIENT, SIGMOID, SOFTMAX  loss only: as in losses.h
 // MEAN   loss only: 1 where a sample's loss is the mean over its outputs
 // WEIGHTED  loss only: 1 where samples have weights
 // PARTIALS, TEAM  shared_bias_… only: partial sums; work-items that reduce them, a
@@ -205,18 +204,9 @@ __kernel void loss(__global const REAL *y, const int ldy, __global const REAL *t
 #endif
     REAL sum = 0, squares = 0, fails = 0, sum_lost = 0, squares_lost = 0;
     for (int j = 0; j < width; ++j) {
-        REAL output = y[j], gradient;
-#if SOFTMAX
-        output = exponential(output - top) / total;
-        ADD(sum, sum_lost, t[j] * (log_total - (y[j] - top)))
-        gradient = output * targets - t[j];
-#else
-        ADD(sum, sum_lost, LOSS(y[j], t[j], error_scales[j]))
-        gradient = LOSS_GRADIENT(y[j], t[j], error_scales[j]);
-#endif
-#if SIGMOID
-        output = act_sigmoid(output);
-#endif
+        const REAL output = LOSS_OUTPUT(y[j]);
+        ADD(sum, sum_lost, LOSS_TERM(y[j], t[j], error_scales[j]))
+        const REAL gradient = LOSS_SLOPE(y[j], output, t[j], error_scales[j]);
         const REAL error = (t[j] - output) * error_scales[j];
         ADD(squares, squares_lost, error * error)
         fails += fabs(error) >= bit_fail_limit ? 1 : 0;

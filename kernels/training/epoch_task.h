@@ -156,18 +156,9 @@ inline void losses(const Net *net, __global float *memory, __global const float 
             const float8 z = *(__global const float8 *)(y + j * pitch + s);
             const float8 target = *(__global const float8 *)(t + j * pitch + s);
             const float8 scale = (float8)(net->neurons[last->neuron + j].error_scale);
-            float8 output = z, dy;
-#if SOFTMAX
-            output = exponential(z - top) / total;
-            loss += target * (log_total - (z - top));
-            dy = output * targets - target;
-#else
-            loss += LOSS(z, target, scale);
-            dy = LOSS_GRADIENT(z, target, scale);
-#endif
-#if SIGMOID
-            output = act_sigmoid(output);
-#endif
+            const float8 output = LOSS_OUTPUT(z);
+            float8 dy = LOSS_SLOPE(z, output, target, scale);
+            loss += LOSS_TERM(z, target, scale);
             const float8 error = (target - output) * scale;
             square += error * error;
             fail += absolute(error) >= fail_limit ? (float8)(1.0f) : (float8)(0.0f);

@@ -188,19 +188,9 @@ UNROLLED
         float *at = (float *)(z + i / 4) + i % 4;
         const float target = ((const float *)(target_values + i / 4))[i % 4];
         const float2 both = activate(1, *at);
-        float output = both.s0, gradient;
-#if SOFTMAX
-        const float z_top = output - top;
-        output = exponential(z_top) / total;
-        const float loss = target * (log_total - z_top);
-        gradient = output * targets - target;
-#else
-        const float loss = LOSS(output, target, SHARE);
-        gradient = LOSS_GRADIENT(output, target, SHARE);
-#endif
-#if SIGMOID
-        output = act_sigmoid(output);
-#endif
+        const float y = both.s0, output = LOSS_OUTPUT(y);
+        const float loss = LOSS_TERM(y, target, SHARE);
+        const float gradient = LOSS_SLOPE(y, output, target, SHARE);
         const int counts = live && i / 4 * BLOCK + 4 * t + i % 4 < width;
         const float error = (target - output) * SHARE;
         sum += counts ? loss : 0;

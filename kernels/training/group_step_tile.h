@@ -184,18 +184,9 @@ inline void sample_loss(const Net *net, __local float *memory, const int sample,
         for (int j = 0; j < width; ++j) {
             const Neuron neuron = neuron_of(net, LAYERS - 1, j);
             const float z = y[j * PITCH], target = t[j * PITCH];
-            float output = z, gradient;
-#if SOFTMAX
-            output = exponential(z - top) / total;
-            sum += target * (log_total - (z - top));
-            gradient = output * targets - target;
-#else
-            sum += LOSS(z, target, neuron.error_scale);
-            gradient = LOSS_GRADIENT(z, target, neuron.error_scale);
-#endif
-#if SIGMOID
-            output = act_sigmoid(output);
-#endif
+            const float output = LOSS_OUTPUT(z);
+            const float gradient = LOSS_SLOPE(z, output, target, neuron.error_scale);
+            sum += LOSS_TERM(z, target, neuron.error_scale);
             const float error = (target - output) * neuron.error_scale;
             squares += error * error;
             fails += fabs(error) >= net->bit_fail_limit ? 1 : 0;

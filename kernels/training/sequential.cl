@@ -171,18 +171,8 @@ inline void loss(const int width, __global const float *y, __global const float 
             lane_targets[k] = t[j + k];
             lane_scales[k] = neurons[j + k].error_scale;
         }
-        float8 output = z, term, gradient;
-#if SOFTMAX
-        output = exponential(z - (float8)(top)) / total;
-        term = target * (log_total - (z - (float8)(top)));
-        gradient = output * (float8)(targets) - target;
-#else
-        term = LOSS(z, target, scale);
-        gradient = LOSS_GRADIENT(z, target, scale);
-#endif
-#if SIGMOID
-        output = act_sigmoid(output);
-#endif
+        const float8 output = LOSS_OUTPUT(z), term = LOSS_TERM(z, target, scale);
+        const float8 gradient = LOSS_SLOPE(z, output, target, scale);
         const float8 error = (target - output) * scale;
         sum += valid ? term : (float8)(0.0f);
         squares += valid ? error * error : (float8)(0.0f);

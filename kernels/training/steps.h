@@ -2,8 +2,7 @@
 //
 // FUNCTIONS(X)  the activations of the network: X(code, act_NAME, grad_NAME, READS);
 //               READS, the argument of the derivative: AT_PRE_ACTIVATION or AT_Y
-// LOSS, LOSS_GRADIENT  the functions of losses.h; undefined with SOFTMAX
-// SIGMOID, SOFTMAX  1: the loss is fused with that activation
+// LOSS, LOSS_GRADIENT, SIGMOID, SOFTMAX  as in losses.h
 // MEAN          1: a sample's loss is the mean over its outputs; 0: their sum
 // BACKWARD      1: gradients; 0: losses alone
 // UPDATE        1: with a step of the optimiser, whose macros are those of optimisers.h
@@ -21,8 +20,7 @@
 #include "include/random.h"
 #endif
 #if !defined(FUNCTIONS) || !defined(BACKWARD) || !defined(GATHERED)                  \
-    || !defined(WEIGHTED) || !defined(MEAN) || !defined(SIGMOID) || !defined(SOFTMAX) \
-    || !defined(RECORD) || !defined(APART)
+    || !defined(WEIGHTED) || !defined(MEAN) || !defined(RECORD) || !defined(APART)
 #error "steps.h needs the macros of its head comment"
 #endif
 

@@ -17,8 +17,7 @@
 // GRADIENT, READS_Z, STEEPNESS, LIMIT  as in activation_gradient.h
 // HAS_BIAS, BIAS_STEP  1: v has a bias; each neuron has its own
 // of the loss only:
-// LOSS, LOSS_GRADIENT  the loss and its derivative, as in losses.h; undefined with SOFTMAX
-// SIGMOID, SOFTMAX  1: the loss is fused with that activation
+// LOSS, LOSS_GRADIENT, SIGMOID, SOFTMAX  as in losses.h
 // MEAN     1: the loss is a mean over outputs
 // WEIGHTED  1: samples have weights
 // HALF     0.5 where FANN halves errors, else 1
@@ -209,18 +208,9 @@ void loss_parts(__global const REAL *y, const int ldy, __global const REAL *t,
     EACH_VECTOR(part, share, width)
     {
         const VAL v = load(y + j, n, ALIGNED), target = load(t + j, n, ALIGNED);
-        VAL output = v, term, gradient;
-#if SOFTMAX
-        output = exponential(v - top) / total;
-        term = target * (log_total - (v - top));
-        gradient = output * targets - target;
-#else
-        term = LOSS(v, target, CONST(HALF));
-        gradient = LOSS_GRADIENT(v, target, CONST(HALF));
-#endif
-#if SIGMOID
-        output = act_sigmoid(v);
-#endif
+        const VAL output = LOSS_OUTPUT(v);
+        const VAL term = LOSS_TERM(v, target, CONST(HALF));
+        VAL gradient = LOSS_SLOPE(v, output, target, CONST(HALF));
         const VAL error = masked((target - output) * CONST(HALF), CONST(0), n);
         KAHAN_ADD(sum, sum_lost, masked(term, CONST(0), n))
         KAHAN_ADD(squares, squares_lost, error * error)
