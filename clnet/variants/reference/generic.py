@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import LocalStorage
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Parameters, Table
-from clnet.variants.base import Config, Reach, unsupported_dtype
+from clnet.variants.base import Config, Reach, Untuned, unsupported_dtype
 from clnet.variants.cost import Cost, span_cost
 from clnet.variants.macros import kernel_function, real
 
@@ -24,7 +23,7 @@ GROUP = 64  # work-items: two warps or a wavefront, and every device has such gr
 
 
 @dataclass(frozen=True)
-class Generic:
+class Generic(Untuned):
     """Kernels over `Storage.entries()`, one work-item an element of the result."""
 
     name: str = "generic"
@@ -38,10 +37,6 @@ class Generic:
             refusal = refuse_entries(span.ops[0].storage)
             return refusal or unsupported_dtype(span, device)
         return unsupported_dtype(span, device)
-
-    def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """There is nothing to tune."""
-        return ({},)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count two indices read with every value; no load is shared."""

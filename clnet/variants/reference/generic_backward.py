@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -35,7 +35,7 @@ from clnet.opencl.launch import (
     Scratch,
     Table,
 )
-from clnet.variants.base import Config, Reach, unsupported_dtype
+from clnet.variants.base import Config, Reach, Untuned, unsupported_dtype
 from clnet.variants.cost import (
     Cost,
     gpu_kernel_efficiency,
@@ -70,7 +70,7 @@ UNCOALESCED = 8  # values a GPU fetches for each value that a work-item reads of
 
 
 @dataclass(frozen=True)
-class GenericBackward:
+class GenericBackward(Untuned):
     """Kernels over `Storage.entries()`, one work-item an element of the result."""
 
     name: str = "generic_backward"
@@ -84,10 +84,6 @@ class GenericBackward:
         if isinstance(op, (ApplyT, Outer)):
             return refuse_entries(op.storage) or unsupported_dtype(span, device)
         return unsupported_dtype(span, device)
-
-    def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """There is nothing to tune."""
-        return ({},)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count the indices read with every value; no load is shared."""

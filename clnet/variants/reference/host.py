@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launches
-from clnet.variants.base import Config, Reach
+from clnet.variants.base import Config, Reach, Untuned
 from clnet.variants.cost import Cost, span_bytes, span_flops
 
 
 @dataclass(frozen=True)
-class Host:
+class Host(Untuned):
     """The op by `clnet.ir.reference`, in the network's dtype."""
 
     name: str = "host"
@@ -22,10 +21,6 @@ class Host:
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse nothing."""
         return None
-
-    def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """There is nothing to tune."""
-        return ({},)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count one pass over the parameters; the planner adds transfers."""
