@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
-from clnet.opencl.device import Device
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
 
 
 def device_table(devices: Iterable[Device]) -> str:

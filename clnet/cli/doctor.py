@@ -18,14 +18,17 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from clnet.errors import WIDTH, ClnetError, DeviceError, counted
-from clnet.opencl.device import Device
 from clnet.opencl.discovery import GET_PLATFORM, NO_PLATFORM, device, discover
 from clnet.opencl.program import build, source_text
 from clnet.opencl.quirks import NVIDIA, POCL
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
 
 VENDORS = Path("/etc/OpenCL/vendors")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia")

@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import WIDTH
-from clnet.network import Network
 from clnet.nn.activations import SOFTMAX, activation
-from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.layers import bias_size
-from clnet.nn.metrics import Evaluation
+
+if TYPE_CHECKING:
+    from clnet.network import Network
+    from clnet.nn.fann_parameters import FannParameters
+    from clnet.nn.metrics import Evaluation
 
 
 def network_text(network: Network) -> str:

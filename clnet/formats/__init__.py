@@ -21,7 +21,7 @@ from clnet.formats.files import as_path, check_writable
 from clnet.nn.description import DTYPES
 from clnet.nn.model import Model
 
-M = TypeVar("M", bound=Model)
+M = TypeVar("M", bound="Model")
 
 NETWORK_FORMATS: dict[str, Any] = {".net": fann, ".safetensors": safetensors}
 NETWORK_SUFFIXES = tuple(NETWORK_FORMATS)

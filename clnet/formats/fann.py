@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +37,10 @@ from clnet.nn.activations import (
 )
 from clnet.nn.fann_parameters import HEADER, OPTIONAL, FannParameters, Kind
 from clnet.nn.layers import Dense, Layer, Sparse
-from clnet.nn.model import Model
 from clnet.nn.scaling import SCALES, Scaling
+
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
 
 __all__ = ["FannParameters", "check", "load", "save"]
 
@@ -50,7 +52,7 @@ _CONNECTIONS = "connections (connected_to_neuron, weight)"
 _FUNCTION_NUMBERS = [str(row.fann) for row in ACTIVATIONS.values()
                      if row.fann is not None]
 
-M = TypeVar("M", bound=Model)
+M = TypeVar("M", bound="Model")
 
 
 def load(path: Path, kind: type[M], dtype: str | None = None) -> M:

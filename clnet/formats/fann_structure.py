@@ -12,15 +12,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import FormatError
-from clnet.formats.numbers import Items, Text
 from clnet.nn.layers import bias_size
-from clnet.nn.model import Model
+
+if TYPE_CHECKING:
+    from clnet.formats.numbers import Items, Text
+    from clnet.nn.model import Model
 
 Array = NDArray[Any]
 

@@ -20,7 +20,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import safetensors
@@ -32,9 +32,11 @@ from clnet.errors import FormatError, InputError
 from clnet.formats.files import check_readable, write
 from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.layers import Dense, Layer, Local, Sparse, bias_size, infer_sizes
-from clnet.nn.model import Model
 from clnet.nn.scaling import Scaling
 from clnet.nn.storage.pattern import Pattern
+
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
 
 Array = NDArray[Any]
 
@@ -49,7 +51,7 @@ _IMPLIED = {  # fields that follow from the tensors, or from the layer before
 _OPTIONS = ("dtype", "fann_compatible")
 
 
-M = TypeVar("M", bound=Model)
+M = TypeVar("M", bound="Model")
 
 
 def load(path: Path, kind: type[M]) -> M:

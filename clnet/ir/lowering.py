@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from clnet.errors import InputError
 from clnet.ir.ops import (
@@ -34,12 +35,14 @@ from clnet.ir.training_ops import (
     gradient,
 )
 from clnet.nn.activations import FANN_SUM_LIMIT, SOFTMAX, activation
-from clnet.nn.losses import LossFunction
 from clnet.nn.metrics import BIT_FAIL_LIMIT
-from clnet.nn.model import Model
-from clnet.nn.optimisers import Optimiser
 from clnet.nn.regularisation import PLAIN, Regularisation
 from clnet.nn.storage.layout import Slot, round_up
+
+if TYPE_CHECKING:
+    from clnet.nn.losses import LossFunction
+    from clnet.nn.model import Model
+    from clnet.nn.optimisers import Optimiser
 
 
 def lower(network: Model) -> Program:

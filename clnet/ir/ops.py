@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from clnet.errors import InputError, unknown
 from clnet.nn.storage.base import Storage, rounded_size
-from clnet.nn.storage.layout import Layout, Slot
+
+if TYPE_CHECKING:
+    from clnet.nn.storage.layout import Layout, Slot
 
 VALUE_ALIGNMENT = 4  # values; rows of inner values can be read as float4
 PRECISIONS = ("highest", "high", "medium")

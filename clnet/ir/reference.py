@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping
 from functools import singledispatch
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +33,13 @@ from clnet.nn.activations import activation
 from clnet.nn.losses import loss_function, sigmoid, softmax
 from clnet.nn.optimisers import StepInfo
 from clnet.nn.random import hashes, permuted
-from clnet.nn.storage.base import Storage
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import Slot, live_elements
 from clnet.nn.storage.local import LocalStorage
 from clnet.nn.storage.sparse import SparseStorage
+
+if TYPE_CHECKING:
+    from clnet.nn.storage.base import Storage
 
 Array = NDArray[Any]
 Values = MutableMapping[str, Array]

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from clnet.ir.ops import Nonlinearity, Op, Value
-from clnet.nn.optimisers import Optimiser
 from clnet.nn.random import HASH_BITS, stream
 from clnet.nn.regularisation import PLAIN, Regularisation
 from clnet.nn.storage.base import Storage, rounded_size
-from clnet.nn.storage.layout import Layout, Slot
+
+if TYPE_CHECKING:
+    from clnet.nn.optimisers import Optimiser
+    from clnet.nn.storage.layout import Layout, Slot
 
 RECORD = ("loss", "squared error", "bit fails")
 """The metrics of each sample, which are summed over an epoch."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from clnet.checks import as_real
 from clnet.errors import InputError
 from clnet.nn.layers import Dense, Layer, Neurons, Sparse
-from clnet.nn.model import Model
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.formats import check_format
 from clnet.nn.storage.pattern import Pattern
 
-M = TypeVar("M", bound=Model)
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
+
+M = TypeVar("M", bound="Model")
 
 
 def pruned(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,8 +12,10 @@ from clnet.checks import check_count
 from clnet.errors import InputError, unknown
 from clnet.nn.layers import Dense, Layer, bias_size, infer_sizes
 from clnet.nn.matrix import Matrix, Part
-from clnet.nn.storage.base import Storage
 from clnet.nn.storage.layout import Layout, layout
+
+if TYPE_CHECKING:
+    from clnet.nn.storage.base import Storage
 
 DTYPES = ("float32", "float64")
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.nn.storage.base import Storage
 from clnet.nn.storage.dense import DenseStorage, RowStorage
-from clnet.nn.storage.layout import Slot
 from clnet.nn.storage.local import LocalStorage
 from clnet.nn.storage.masked import MaskedStorage
 from clnet.nn.storage.sparse import SparseStorage
+
+if TYPE_CHECKING:
+    from clnet.nn.storage.base import Storage
+    from clnet.nn.storage.layout import Slot
 
 CHUNK = 1 << 16  # random numbers drawn at a time
 

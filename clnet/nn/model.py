@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,11 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 from clnet.checks import as_numbers
 from clnet.errors import InputError, counted
 from clnet.nn.description import Description
-from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.initialisers import WIDROW_NGUYEN, Draw, initialiser, widrow_nguyen
-from clnet.nn.layers import Layer
 from clnet.nn.scaling import Scaling
 from clnet.nn.storage.layout import copy_live
+
+if TYPE_CHECKING:
+    from clnet.nn.fann_parameters import FannParameters
+    from clnet.nn.layers import Layer
 
 
 class Model(Description):

@@ -10,15 +10,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import is_number
 from clnet.errors import InputError, known_row
-from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.random import uniform
+
+if TYPE_CHECKING:
+    from clnet.nn.fann_parameters import FannParameters
 
 Array = NDArray[Any]
 

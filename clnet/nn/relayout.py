@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.nn.model import Model
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
 
 Array = NDArray[Any]
 

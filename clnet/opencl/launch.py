@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import NDArray
 
 from clnet.ir.ops import Value
-from clnet.opencl.device import Device
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
 
 When = Literal["call", "parameters", "inputs"]
 """The event before which a launch runs: see `Launch`."""

@@ -9,15 +9,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import OutOfMemoryError
-from clnet.ir.ops import Value
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.session import Session
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Value
+    from clnet.opencl.session import Session
 
 Array = NDArray[Any]
 Action = Callable[..., Any]

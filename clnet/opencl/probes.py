@@ -10,16 +10,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from clnet.errors import BuildError, DeviceError
-from clnet.opencl.device import Device
 from clnet.opencl.memory import staging_array
 from clnet.opencl.program import build, source_hash, source_text
 from clnet.opencl.session import Session
 from clnet.opencl.store import Store
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
 
 GROUP = 1024  # work-items; the largest work-group of any kernel
 MAX_POLLS = 20_000  # some milliseconds; concurrent groups start within microseconds

@@ -13,11 +13,13 @@ import warnings
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clnet.errors import BuildError
 from clnet.nn.activations import LEAK
-from clnet.opencl.device import Device
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
 
 WARP_MMA, WARP_GROUP_MMA = 80, 90
 """Matrix units of a warp and of a warp group, by the generation of PTX of each."""

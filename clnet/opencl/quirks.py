@@ -15,9 +15,10 @@ import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clnet.opencl.device import Device
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
 
 POCL = "Portable Computing Language"
 NVIDIA = "NVIDIA CUDA"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import weakref
 from functools import cache, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clnet.errors import DeviceError
-from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch
 from clnet.opencl.program import build, source_text
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
+    from clnet.opencl.launch import Launch
 
 PROGRAMS = 256  # built programs in a session's least-recently-used cache
 

@@ -18,12 +18,14 @@ from dataclasses import astuple, dataclass
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
 from clnet.errors import ClnetWarning
-from clnet.opencl.device import Device
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
 
 SCHEMA = 1  # version of the file's tables; each has a file of its own
 BUSY_SECONDS = 10.0  # maximum wait for writes of other processes

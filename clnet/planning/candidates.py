@@ -7,14 +7,17 @@ times where nothing may be measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from clnet.ir.ops import Apply, BiasAct, Program, Span
 from clnet.opencl.device import Device
 from clnet.planning.cover import Candidate
 from clnet.runtime.binding import Step
 from clnet.variants.base import Config, Variant
-from clnet.variants.cost import Cost
 from clnet.variants.reference.host import Host
+
+if TYPE_CHECKING:
+    from clnet.variants.cost import Cost
 
 # Peak flops and bytes a second of a compute unit, for the model alone.
 RATES = {"cpu": (5e10, 2e10), "gpu": (4e11, 3e10)}

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import TYPE_CHECKING
 
-from clnet.opencl.device import Device
 from clnet.opencl.store import Timing
-from clnet.runtime.binding import Step
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
+    from clnet.runtime.binding import Step
 
 # A kernel's speed over its model's. The most seen is 2.6 (epoch with AVX-512); PoCL's
 # launches back to back take a third of the time of one alone.

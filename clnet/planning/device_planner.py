@@ -8,12 +8,15 @@ platform (and in NumPy). Whole calls, host arrays to host arrays, are compared.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from clnet.errors import DeviceError
-from clnet.opencl.device import Device
 from clnet.opencl.discovery import FASTEST
-from clnet.planning.planner import Planner
 from clnet.runtime.data_parallel import alike
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
+    from clnet.planning.planner import Planner
 
 
 def distinct(devices: Sequence[Device]) -> list[Device]:

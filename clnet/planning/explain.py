@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
@@ -13,12 +14,14 @@ from clnet.ir.lowering import lower
 from clnet.ir.ops import Apply, BiasAct, Program, Softmax
 from clnet.ir.training_ops import ActGrad, ApplyT, BiasGrad, Outer
 from clnet.nn.layers import Sparse
-from clnet.nn.model import Model
 from clnet.nn.storage.formats import AUTO
-from clnet.nn.storage.layout import Slot
-from clnet.opencl.device import Device
 from clnet.planning.cover import Candidate, Cover, PlanReport, device_name
 from clnet.runtime.plan import CHUNK
+
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
+    from clnet.nn.storage.layout import Slot
+    from clnet.opencl.device import Device
 
 GAP = 2  # between columns of a table
 CUTS = ((2, 20), (0, 14), (2, 12), (0, 10), (1, 11))

@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.errors import DeviceError, InputError
-from clnet.nn.initialisers import Draw
 from clnet.nn.layers import Layer, Sparse
-from clnet.nn.matrix import Matrix
 from clnet.nn.model import Model
 from clnet.nn.relayout import Relayout
 from clnet.nn.storage.formats import AUTO, DEFAULT_FORMAT, predicted_nbytes
 from clnet.nn.storage.pattern import Pattern
 from clnet.nn.storage.sparse import SparseStorage
-from clnet.opencl.device import Device
-from clnet.planning.planner import Planner
+
+if TYPE_CHECKING:
+    from clnet.nn.initialisers import Draw
+    from clnet.nn.matrix import Matrix
+    from clnet.opencl.device import Device
+    from clnet.planning.planner import Planner
 
 P = TypeVar("P", bound="Planner")
 

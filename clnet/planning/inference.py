@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,8 +13,6 @@ from clnet.checks import as_numbers, as_rows, check_count, is_sparse
 from clnet.errors import InputError, unknown
 from clnet.ir.lowering import lower
 from clnet.ir.ops import PRECISIONS
-from clnet.nn.model import Model
-from clnet.nn.scaling import Scaling
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import ALL, FASTEST, Devices, device_list, is_fastest
 from clnet.opencl.discovery import device as find_device
@@ -25,7 +23,11 @@ from clnet.planning.tuning.search import Search
 from clnet.runtime.data_parallel import ParallelPlan
 from clnet.runtime.plan import CHUNK, Plan
 from clnet.variants import ALL_VARIANTS, TRAINING_VARIANTS, VARIANTS
-from clnet.variants.base import Variant
+
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
+    from clnet.nn.scaling import Scaling
+    from clnet.variants.base import Variant
 
 Where = str | tuple[Device, ...]
 """`FASTEST`, or the devices of a plan."""

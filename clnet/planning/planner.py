@@ -19,12 +19,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
+from typing import TYPE_CHECKING
 
 from clnet.errors import DeviceError, OutOfMemoryError
 from clnet.ir.lowering import lower
-from clnet.ir.ops import Program, Span
-from clnet.nn.model import Model
-from clnet.opencl.device import Device
 from clnet.opencl.launch import may_time_out
 from clnet.planning.candidates import eligible
 from clnet.planning.cover import (
@@ -41,7 +39,12 @@ from clnet.planning.tuning.search import Search
 from clnet.planning.tuning.times import Times
 from clnet.runtime.binding import Step
 from clnet.runtime.plan import Plan
-from clnet.variants.base import Config, Variant
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Program, Span
+    from clnet.nn.model import Model
+    from clnet.opencl.device import Device
+    from clnet.variants.base import Config, Variant
 
 PRUNE_RATIO = 5.0  # modelled time over the span's least, above which it is pruned
 REMEASURE_RATIO = 2.0  # time over the best, up to which a whole cover is remeasured

@@ -17,12 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Program, Value
 from clnet.ir.training_ops import Tally, Update
-from clnet.nn.model import Model
-from clnet.opencl.device import Device
-from clnet.opencl.store import Timing
 from clnet.planning.cover import (
     MAX_SPEEDUP,
     Candidate,
@@ -33,12 +30,18 @@ from clnet.planning.cover import (
 from clnet.planning.explain import explanation
 from clnet.planning.format_planner import best_format
 from clnet.planning.planner import Planner
-from clnet.planning.tuning.search import Search
 from clnet.planning.tuning.times import Times
 from clnet.planning.tuning.trial import Trial
-from clnet.runtime.binding import Step
 from clnet.variants import TRAINING_VARIANTS
-from clnet.variants.base import Variant
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Program, Value
+    from clnet.nn.model import Model
+    from clnet.opencl.device import Device
+    from clnet.opencl.store import Timing
+    from clnet.planning.tuning.search import Search
+    from clnet.runtime.binding import Step
+    from clnet.variants.base import Variant
 
 # A validation is a small part of an epoch: its parts are searched only for covers that
 # may be this many times as fast as the best single span.

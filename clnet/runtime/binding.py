@@ -11,13 +11,12 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.ops import Span, Value
-from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     Argument,
     ByValueInput,
@@ -29,8 +28,11 @@ from clnet.opencl.launch import (
     ZeroCopyOutput,
 )
 from clnet.opencl.memory import Action, Memory
-from clnet.opencl.session import Session
-from clnet.variants.base import Config, Variant
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
+    from clnet.opencl.session import Session
+    from clnet.variants.base import Config, Variant
 
 Array = NDArray[Any]
 

@@ -14,15 +14,17 @@ from contextlib import ExitStack
 from copy import copy
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import InputError
-from clnet.nn.model import Model
-from clnet.opencl.device import Device
-from clnet.runtime.plan import Plan
+
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
+    from clnet.opencl.device import Device
+    from clnet.runtime.plan import Plan
 
 Array = NDArray[Any]
 

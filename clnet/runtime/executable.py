@@ -8,15 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import InputError
-from clnet.ir.ops import Span, Value
 from clnet.ir.reference import run_ops
-from clnet.nn.model import Model
 from clnet.opencl.launch import (
     Argument,
     ByValueInput,
@@ -34,9 +32,13 @@ from clnet.opencl.memory import (
     copy_rows,
     staging_array,
 )
-from clnet.opencl.session import Session
 from clnet.runtime.binding import Binding, Step, argument_setter, by_value_struct
 from clnet.runtime.parameter_store import parameter_store
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span, Value
+    from clnet.nn.model import Model
+    from clnet.opencl.session import Session
 
 Array = NDArray[Any]
 NANOSECOND = 1e-9  # seconds; the unit of OpenCL's clocks

@@ -7,16 +7,18 @@ Gradients move in chunks: uploads of a chunk overlap with downloads of the next 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.opencl.launch import Gradients, Scalar, Scratch
 from clnet.opencl.memory import Memory, staging_array
-from clnet.opencl.session import Session
 from clnet.runtime.binding import set_scalar
 from clnet.variants.training.gradient_sum import gradient_sum
+
+if TYPE_CHECKING:
+    from clnet.opencl.session import Session
 
 Array = NDArray[Any]
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from clnet.nn.model import Model
-from clnet.opencl.launch import Packed, Table
 from clnet.opencl.memory import Action, Memory
-from clnet.opencl.session import Session
+
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
+    from clnet.opencl.launch import Packed, Table
+    from clnet.opencl.session import Session
 
 Array = NDArray[Any]
 

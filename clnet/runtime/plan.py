@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +17,20 @@ from numpy.typing import NDArray
 from clnet.checks import as_numbers
 from clnet.errors import ClnetWarning, InputError, OutOfMemoryError
 from clnet.ir.lowering import lower
-from clnet.nn.model import Model
-from clnet.opencl.device import Device
 from clnet.opencl.launch import may_time_out
 from clnet.opencl.memory import copy_rows
 from clnet.opencl.session import device_error, session
-from clnet.runtime.binding import Step
 from clnet.runtime.device_arrays import (
     check_device_array,
     order_arrays_after,
     wait_for_arrays,
 )
 from clnet.runtime.executable import Executable
+
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
+    from clnet.opencl.device import Device
+    from clnet.runtime.binding import Step
 
 Array = NDArray[Any]
 

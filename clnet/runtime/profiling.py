@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 from tabulate import tabulate
@@ -13,7 +13,9 @@ from clnet.ir.lowering import lower
 from clnet.opencl.memory import copy_rows
 from clnet.opencl.session import device_error, session
 from clnet.runtime.executable import NANOSECOND, Executable
-from clnet.runtime.plan import Plan
+
+if TYPE_CHECKING:
+    from clnet.runtime.plan import Plan
 
 PARTS = ("upload", "launch", "device", "download", "host", "sum", "wall")
 ROUNDS = 21  # calls; the one with the median time is reported

@@ -7,12 +7,11 @@ copy between host and device.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.ops import Value
 from clnet.nn.storage.layout import Layout, round_up
 from clnet.opencl.launch import (
     Argument,
@@ -26,11 +25,14 @@ from clnet.opencl.launch import (
     phases,
 )
 from clnet.opencl.memory import Action, Memory, sub_buffer_alignment
-from clnet.opencl.session import Session
 from clnet.runtime.binding import Binding, Step
-from clnet.runtime.train_state import TrainState
 from clnet.variants.cost import span_flops
 from clnet.variants.packing import merge_packings
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Value
+    from clnet.opencl.session import Session
+    from clnet.runtime.train_state import TrainState
 
 Array = NDArray[Any]
 

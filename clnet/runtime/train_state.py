@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.nn.relayout import Relayout
 from clnet.opencl.memory import Memory
-from clnet.opencl.session import Session
+
+if TYPE_CHECKING:
+    from clnet.nn.relayout import Relayout
+    from clnet.opencl.session import Session
 
 Array = NDArray[Any]
 

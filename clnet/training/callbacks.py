@@ -9,7 +9,7 @@ network gets the parameters.
 from __future__ import annotations
 
 from os import PathLike
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,10 @@ from clnet.checks import check_count
 from clnet.errors import InputError, unknown
 from clnet.formats import NETWORK_SUFFIXES, check_save, save, suffix_of
 from clnet.formats.files import as_path
-from clnet.nn.model import Model
-from clnet.training.history import Epoch, History
+
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
+    from clnet.training.history import Epoch, History
 
 MONITORED = (
     "loss", "mse", "bit_fail", "validation_loss", "validation_mse",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers, column_hint
 from clnet.errors import InputError
-from clnet.nn.model import Model
-from clnet.nn.scaling import Scaling
+
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
+    from clnet.nn.scaling import Scaling
 
 Array = NDArray[Any]
 

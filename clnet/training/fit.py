@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,7 @@ from clnet.errors import ClnetWarning, counted
 from clnet.ir.lowering import lower_training
 from clnet.ir.ops import PRECISIONS, Program
 from clnet.ir.training_ops import Tally
-from clnet.nn.model import Model
-from clnet.nn.optimisers import Optimiser
 from clnet.nn.random import key
-from clnet.opencl.device import Device
 from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import device_error, session
 from clnet.planning.format_planner import NetworkView
@@ -33,11 +30,16 @@ from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning.search import Search
 from clnet.runtime.data_parallel import shares
 from clnet.runtime.train_state import TrainState
-from clnet.training.data_set import DataSet
 from clnet.training.history import Epoch, History, Measures, TrainingState
 from clnet.training.parallel import ParallelPass
 from clnet.training.passes import MAX_EPOCHS, Pass, measures
 from clnet.training.setup import TrainingSetup, default_loss, rule_of
+
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
+    from clnet.nn.optimisers import Optimiser
+    from clnet.opencl.device import Device
+    from clnet.training.data_set import DataSet
 
 Array = NDArray[Any]
 

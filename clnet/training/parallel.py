@@ -11,27 +11,29 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import InputError
-from clnet.ir.ops import Program
 from clnet.ir.training_ops import Gather, GradientNorm, Update
-from clnet.nn.model import Model
-from clnet.opencl.device import Device
 from clnet.opencl.session import session
 from clnet.planning.training_planner import TrainingPlan, plan_training
-from clnet.planning.tuning.search import Search
-from clnet.runtime.binding import Step
 from clnet.runtime.data_parallel import alike, min_seconds, shares, shares_text
 from clnet.runtime.gradient_exchange import GradientExchange
 from clnet.runtime.replay import Replay
-from clnet.runtime.train_state import TrainState
-from clnet.training.data_set import DataSet
 from clnet.variants.training.gradient_norm import Norm
 from clnet.variants.training.optimisers import Optimisers
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Program
+    from clnet.nn.model import Model
+    from clnet.opencl.device import Device
+    from clnet.planning.tuning.search import Search
+    from clnet.runtime.binding import Step
+    from clnet.runtime.train_state import TrainState
+    from clnet.training.data_set import DataSet
 
 Array = NDArray[Any]
 

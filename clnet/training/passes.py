@@ -7,18 +7,20 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import isfinite
 from operator import add
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from clnet.errors import ClnetWarning
 from clnet.ir.training_ops import RECORD
-from clnet.opencl.session import Session
 from clnet.planning.training_planner import TrainingPlan, plan_training
 from clnet.runtime.replay import Replay
-from clnet.runtime.train_state import TrainState
-from clnet.training.data_set import DataSet
 from clnet.training.history import Measures
+
+if TYPE_CHECKING:
+    from clnet.opencl.session import Session
+    from clnet.runtime.train_state import TrainState
+    from clnet.training.data_set import DataSet
 
 Array = NDArray[Any]
 

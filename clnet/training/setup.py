@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,7 +14,6 @@ from clnet.errors import InputError, unknown
 from clnet.nn.activations import SOFTMAX
 from clnet.nn.fann_parameters import STOP_FUNCTIONS, FannParameters
 from clnet.nn.losses import LossFunction, loss_function
-from clnet.nn.model import Model
 from clnet.nn.optimisers import (
     FANN,
     Optimiser,
@@ -21,15 +21,18 @@ from clnet.nn.optimisers import (
     fann_optimiser,
     optimiser,
 )
-from clnet.nn.regularisation import Regularisation
-from clnet.nn.scaling import Scaling
 from clnet.nn.schedules import Schedule, predictable
 from clnet.nn.schedules import schedule as find_schedule
-from clnet.opencl.device import Device
 from clnet.opencl.discovery import Devices, device_list
-from clnet.training.callbacks import Callback
 from clnet.training.data_set import DataSet, data_set
 from clnet.training.history import Epoch, TrainingState
+
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
+    from clnet.nn.regularisation import Regularisation
+    from clnet.nn.scaling import Scaling
+    from clnet.opencl.device import Device
+    from clnet.training.callbacks import Callback
 
 SEEDS = 1 << 63
 

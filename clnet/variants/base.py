@@ -8,21 +8,24 @@ geometry is written once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
-from clnet.ir.ops import LayerOps, Op, Span
 from clnet.nn.storage.dense import RowStorage
-from clnet.opencl.device import Device
-from clnet.opencl.launch import Launches
-from clnet.variants.cost import Cost
 
-OneOp = TypeVar("OneOp", bound=Op)
+if TYPE_CHECKING:
+    from clnet.ir.ops import LayerOps, Op, Span
+    from clnet.opencl.device import Device
+    from clnet.opencl.launch import Launches
+    from clnet.variants.cost import Cost
+
+OneOp = TypeVar("OneOp", bound="Op")
 
 # Refusals that several families share.
 NO_WHOLE_LAYERS = "it computes whole layers, and these ops are not whole layers"
 MORE_OUTPUTS = "it stores only the last layer's output, and more is read later"
 MIXED_ACTIVATIONS = "it applies one activation per layer, and here neurons differ"
 
+GROUP = 64  # work-items: two warps or a wavefront, and every device has such groups
 VECTOR_BYTES = 32  # on CPUs: without AVX-512 PoCL miscomputes sums in longer vectors
 
 Config = Mapping[str, int]

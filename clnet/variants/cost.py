@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from clnet.ir.ops import Apply, BiasAct, Span
 from clnet.ir.training_ops import ApplyT, Outer
-from clnet.opencl.device import Device
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from clnet.ir.ops import Span
-from clnet.opencl.device import Device
-from clnet.variants.base import Config
+from typing import TYPE_CHECKING
+
 from clnet.variants.cost import item_size
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
+    from clnet.variants.base import Config
 
 SINGLE_GROUPS = (1024, 512)  # work-items, of one sample: enough loads in flight
 ITEMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # the study's table II

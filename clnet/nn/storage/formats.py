@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from clnet.errors import InputError, unknown
-from clnet.nn.storage.base import Storage
 from clnet.nn.storage.coo import CooStorage
 from clnet.nn.storage.csr import CsrStorage
 from clnet.nn.storage.dia import DiaStorage
 from clnet.nn.storage.ell import EllStorage
 from clnet.nn.storage.hyb import hyb
 from clnet.nn.storage.masked import MaskedStorage
-from clnet.nn.storage.pattern import Pattern
 from clnet.nn.storage.sell import SellStorage
 from clnet.nn.storage.sparse import SparseStorage, index_array
+
+if TYPE_CHECKING:
+    from clnet.nn.storage.base import Storage
+    from clnet.nn.storage.pattern import Pattern
 
 Part = MaskedStorage | SparseStorage
 Parts = tuple[Part, ...]

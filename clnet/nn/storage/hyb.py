@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from clnet.errors import InputError
 from clnet.nn.storage.coo import CooStorage
 from clnet.nn.storage.ell import EllStorage
-from clnet.nn.storage.pattern import Pattern
-from clnet.nn.storage.sparse import SparseStorage
+
+if TYPE_CHECKING:
+    from clnet.nn.storage.pattern import Pattern
+    from clnet.nn.storage.sparse import SparseStorage
 
 SHARE = 1 / 3  # of the rows, by Bell and Garland
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.nn.storage.base import Storage
 from clnet.nn.storage.dense import DenseStorage
+
+if TYPE_CHECKING:
+    from clnet.nn.storage.base import Storage
 
 PARAMETER_ALIGNMENT = 32  # values; every array of the flat buffer starts on 128 bytes
 

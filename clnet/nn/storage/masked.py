@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.nn.storage.base import Entries
 from clnet.nn.storage.dense import RowStorage
-from clnet.nn.storage.pattern import Pattern
+
+if TYPE_CHECKING:
+    from clnet.nn.storage.pattern import Pattern
 
 
 @dataclass(frozen=True)

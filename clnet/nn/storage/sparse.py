@@ -5,13 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.nn.storage.base import Entries
-from clnet.nn.storage.pattern import Pattern
+
+if TYPE_CHECKING:
+    from clnet.nn.storage.pattern import Pattern
 
 
 @dataclass(frozen=True)

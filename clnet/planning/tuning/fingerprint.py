@@ -15,14 +15,16 @@ from collections.abc import Iterable
 from dataclasses import fields
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clnet.opencl.device import Device
 from clnet.opencl.program import source_hash
-from clnet.runtime.binding import Step
-from clnet.variants.base import Variant
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
+    from clnet.runtime.binding import Step
+    from clnet.variants.base import Variant
 
 # Fields of a device that no launch depends on.
 _IGNORED = {

@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,13 @@ from clnet.errors import ClnetError, DeviceError
 from clnet.ir.ops import PRECISIONS, Apply, Op, Program, Span, Value
 from clnet.ir.reference import run_op
 from clnet.ir.training_ops import ApplyT, Outer
-from clnet.nn.model import Model
-from clnet.opencl.session import Session
 from clnet.opencl.store import Timing
-from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
+
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
+    from clnet.opencl.session import Session
+    from clnet.runtime.binding import Step
 
 Array = NDArray[Any]
 

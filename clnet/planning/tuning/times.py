@@ -7,11 +7,9 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 from clnet.errors import ClnetError, ClnetWarning, DeviceError, OutOfMemoryError
-from clnet.ir.ops import Program, Span, Value
-from clnet.nn.model import Model
-from clnet.opencl.device import Device
 from clnet.opencl.session import Session, session
 from clnet.opencl.store import Store, Timing
 from clnet.planning.cover import Candidate, Cover, PlanReport, device_name
@@ -22,8 +20,13 @@ from clnet.planning.tuning.measure import (
     measure,
     names_of,
 )
-from clnet.planning.tuning.search import Search
-from clnet.runtime.binding import Step
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Program, Span, Value
+    from clnet.nn.model import Model
+    from clnet.opencl.device import Device
+    from clnet.planning.tuning.search import Search
+    from clnet.runtime.binding import Step
 
 MAX_ALIKE = 8  # equal spans that are timed together
 

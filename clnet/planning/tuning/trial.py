@@ -9,20 +9,15 @@ import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.ops import Op, Program, Value
 from clnet.ir.reference import run_op
 from clnet.ir.training_ops import BiasGrad, Dropout, Gather, Outer, Tally, Update
-from clnet.nn.model import Model
-from clnet.nn.optimisers import Optimiser
 from clnet.nn.random import key
 from clnet.nn.storage.layout import Layout, Slot, live_elements
-from clnet.opencl.memory import Memory
-from clnet.opencl.session import Session
 from clnet.opencl.store import Timing
 from clnet.planning.tuning import measure
 from clnet.planning.tuning.measure import (
@@ -36,10 +31,17 @@ from clnet.planning.tuning.measure import (
     tolerance_of,
     uses_threads,
 )
-from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.variants.cost import span_flops
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Op, Program, Value
+    from clnet.nn.model import Model
+    from clnet.nn.optimisers import Optimiser
+    from clnet.opencl.memory import Memory
+    from clnet.opencl.session import Session
+    from clnet.runtime.binding import Step
 
 Array = NDArray[Any]
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import LayerOps, Nonlinearity, Span
 from clnet.nn.storage.dense import RowStorage
 from clnet.opencl.launch import Launches, Packed, Parameters
 from clnet.variants.macros import kernel_function, number, real
-from clnet.variants.packing import Packing
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import LayerOps, Nonlinearity, Span
+    from clnet.variants.packing import Packing
 
 
 def chain(span: Span) -> tuple[LayerOps, ...]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.ops import LayerOps, Span
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     HelperTimeout,
     Launch,
@@ -31,6 +29,10 @@ from clnet.variants.base import (
 from clnet.variants.cost import Cost, span_bytes, span_flops
 from clnet.variants.dense.chain import chain
 from clnet.variants.macros import kernel_function
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import LayerOps, Span
+    from clnet.opencl.device import Device
 
 PANEL = 16  # outputs per panel
 BLOCK = 96  # samples of a task, at most

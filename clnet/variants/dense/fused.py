@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Parameters, Scratch
 from clnet.variants.base import Config, DenseLayers, Reach
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.dense.chain import chain, chain_defines, parameter_count, strides
 from clnet.variants.team import single_sample_configs, team_defines, team_local_bytes
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Parameters
 from clnet.variants.base import Config, Reach, refuse_unless_dense_layers
 from clnet.variants.cost import Cost, item_size, span_cost
@@ -25,6 +24,10 @@ from clnet.variants.team import (
     team_local_bytes,
     team_sizes,
 )
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
 
 TILE_GROUP = 256  # work-items, for a batch
 TILES = (16, 8, 4, 2, 1)  # samples

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from clnet.ir.ops import Nonlinearity, Span
 from clnet.nn.activations import activation
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Packed, Parameters
 from clnet.variants.base import Config, Reach, refuse_unless_dense_layers
 from clnet.variants.cost import Cost, span_cost
@@ -24,6 +24,9 @@ from clnet.variants.packing import (
     VECTOR_BYTES,
     WARP,
 )
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
 
 REGISTERS = 16  # blocks of terms, of all rows and splits, in a lane's registers
 CHUNK_BYTES = 8 << 10  # of weights, a pipeline stage, if not all fit local memory

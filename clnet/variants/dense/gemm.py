@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches
 from clnet.variants.base import Config, Reach, dense_layer, refuse_unless_dense_layers
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import layer_defines, padded, weights_and_bias
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
 
 KEYS = ("tile_m", "tile_n", "tile_k", "item_m", "item_n", "teams", "lanes", "depth")
 # From large to small: large tiles read less, small ones give more groups.

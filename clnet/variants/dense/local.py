@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches
 from clnet.variants.base import Config, DenseLayers, Reach, dense_layer
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import layer_defines, weights_and_bias
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
 
 GROUPS = (64, 128, 256)  # work-items
 STAGES = (256, 1024, 4096)  # values

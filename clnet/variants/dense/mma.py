@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from clnet.ir.ops import VALUE_ALIGNMENT, LayerOps, Span
 from clnet.nn.activations import activation
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Argument, Launch, Launches, Packed, Parameters, Scratch
 from clnet.opencl.program import WARP_GROUP_MMA, WARP_MMA, matrix_units
 from clnet.variants.base import (
@@ -29,6 +29,9 @@ from clnet.variants.packing import (
     WARP,
     Packing,
 )
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
 
 SOURCE = "dense/mma.cl"
 RESERVED_BYTES = 1 << 10  # of local memory, by the system, for each resident group

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span
 from clnet.nn.activations import activation
-from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     Launch,
     Launches,
@@ -20,7 +19,6 @@ from clnet.opencl.launch import (
     TimeoutFlag,
 )
 from clnet.opencl.program import WARP_GROUP_MMA, matrix_units
-from clnet.variants.base import Config, Reach
 from clnet.variants.cost import Cost, span_cost
 from clnet.variants.dense.chain import (
     chain,
@@ -43,6 +41,11 @@ from clnet.variants.dense.mma import (
 )
 from clnet.variants.macros import function_defines, number, padded
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, SPLITS, VECTOR_BYTES, Packing
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
+    from clnet.variants.base import Config, Reach
 
 MAX_POLLS = 1 << 22  # some seconds
 KEYS = ("tile_m", "tile_n", "narrow", "step", "stages")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches
-from clnet.variants.base import Config, DenseLayers, Reach, Untuned, dense_layer
+from clnet.variants.base import GROUP, Config, DenseLayers, Reach, Untuned, dense_layer
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import layer_defines, weights_and_bias
 
-GROUP = 64  # work-items
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     ByValueInput,
     Launch,
@@ -29,6 +28,10 @@ from clnet.variants.cost import Cost, span_bytes, span_cost
 from clnet.variants.dense.chain import chain, chain_defines, strides, table
 from clnet.variants.dense.mma import REGISTERS
 from clnet.variants.packing import WARP
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
 
 BULK = 90  # the first PTX generation with bulk copies
 # Shapes to try, the usually best first. Without bulk copies: work-items of a group,

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.ops import LayerOps, Nonlinearity, Span
 from clnet.nn.activations import activation
-from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     Launch,
     Launches,
@@ -22,7 +21,6 @@ from clnet.opencl.launch import (
     Table,
     TimeoutFlag,
 )
-from clnet.variants.base import Config, Reach
 from clnet.variants.cost import Cost, span_cost
 from clnet.variants.dense.chain import (
     chain,
@@ -33,6 +31,11 @@ from clnet.variants.dense.chain import (
 from clnet.variants.dense.mma import RATES, refuse_unless_persistent_mma
 from clnet.variants.macros import real
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, WARP, Packing
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import LayerOps, Nonlinearity, Span
+    from clnet.opencl.device import Device
+    from clnet.variants.base import Config, Reach
 
 LARGEST_BATCH = 128
 LOCAL_BYTES = 47 << 10  # of local memory of a group

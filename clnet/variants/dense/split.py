@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches
 from clnet.variants.base import Config, DenseLayers, Reach, dense_layer
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import layer_defines, padded, weights_and_bias
 from clnet.variants.team import team_defines, team_group, team_local_bytes, team_sizes
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
 
 GROUP = 256  # work-items
 OTHER_GROUPS = (128, 512)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from clnet.nn.storage.coo import CooStorage
 from clnet.nn.storage.csr import CsrStorage
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.sparse import SparseStorage, index_array
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Parameters, Scratch, Table
 from clnet.variants.base import Config, Reach, unsupported_dtype
 from clnet.variants.cost import Cost, item_size, span_cost
@@ -35,6 +34,9 @@ from clnet.variants.sparse.sparse import (
     largest_group,
     vector_lanes,
 )
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
 
 GROUPS = (1024, 256, 512)  # work-items for one sample, the usually best first
 TILE_GROUP = 256  # work-items for many

@@ -6,18 +6,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.ops import VALUE_ALIGNMENT, Nonlinearity, Span
-from clnet.nn.storage.base import Storage
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import LocalStorage
 from clnet.nn.storage.sparse import SparseStorage
-from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     ByValueInput,
     Launch,
@@ -49,6 +47,10 @@ from clnet.variants.mixed.products import (
     refuse_unless_several_layers,
 )
 from clnet.variants.packing import WARP
+
+if TYPE_CHECKING:
+    from clnet.nn.storage.base import Storage
+    from clnet.opencl.device import Device
 
 # Work-items of a group, vectors in flight.
 SHAPES = ((256, 2), (256, 4), (256, 8), (256, 16), (512, 2), (512, 4), (512, 8))

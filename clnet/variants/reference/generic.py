@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.ops import Apply, BiasAct, Nonlinearity, Softmax, Span
-from clnet.nn.storage.base import Storage
 from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import LocalStorage
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Parameters, Table
-from clnet.variants.base import Config, Reach, Untuned, unsupported_dtype
+from clnet.variants.base import GROUP, Config, Reach, Untuned, unsupported_dtype
 from clnet.variants.cost import Cost, span_cost
 from clnet.variants.macros import kernel_function, real
 
+if TYPE_CHECKING:
+    from clnet.nn.storage.base import Storage
+    from clnet.opencl.device import Device
+
 MAX_ENTRIES = 1 << 20  # listed entries of a local layer, at most
-GROUP = 64  # work-items: two warps or a wavefront, and every device has such groups
 
 
 @dataclass(frozen=True)

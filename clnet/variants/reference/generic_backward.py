@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.ops import Op, Span
 from clnet.ir.training_ops import (
     RECORD,
     ActGrad,
@@ -22,9 +22,7 @@ from clnet.ir.training_ops import (
     Tally,
 )
 from clnet.nn.random import ROUNDS, half_bits
-from clnet.nn.storage.base import Storage
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     Argument,
     Gradients,
@@ -35,7 +33,7 @@ from clnet.opencl.launch import (
     Scratch,
     Table,
 )
-from clnet.variants.base import Config, Reach, Untuned, unsupported_dtype
+from clnet.variants.base import GROUP, Config, Reach, Untuned, unsupported_dtype
 from clnet.variants.cost import (
     Cost,
     gpu_kernel_efficiency,
@@ -45,7 +43,6 @@ from clnet.variants.cost import (
 )
 from clnet.variants.macros import real
 from clnet.variants.reference.generic import (
-    GROUP,
     distinct_activations,
     function_tables,
     refuse_entries,
@@ -56,6 +53,11 @@ from clnet.variants.training.backward import (
     gradient_function,
     loss_defines,
 )
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Op, Span
+    from clnet.nn.storage.base import Storage
+    from clnet.opencl.device import Device
 
 SOURCE = "reference/generic_backward.cl"
 BLOCK = 64  # samples of a partial sum

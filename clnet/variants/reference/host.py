@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span
-from clnet.opencl.device import Device
-from clnet.opencl.launch import Launches
 from clnet.variants.base import Config, Reach, Untuned
 from clnet.variants.cost import Cost, span_bytes, span_flops
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
+    from clnet.opencl.launch import Launches
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches
-from clnet.variants.base import Config, Reach
 from clnet.variants.cost import Cost, item_size, span_bytes, span_flops
 from clnet.variants.sparse.sparse import (
     csr_runs,
@@ -18,6 +16,11 @@ from clnet.variants.sparse.sparse import (
     tiled_input,
     vector_lanes,
 )
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
+    from clnet.variants.base import Config, Reach
 
 VECTORS = (4, 2, 1)  # of accumulators, which fit in registers
 

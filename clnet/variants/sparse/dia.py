@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clnet.ir.ops import Span
 from clnet.nn.storage.dia import DiaStorage
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Table
-from clnet.variants.base import Config, Reach
 from clnet.variants.cost import Cost, item_size, span_bytes, span_cost, span_flops
 from clnet.variants.sparse.sparse import (
     SparseProduct,
@@ -22,6 +20,11 @@ from clnet.variants.sparse.sparse import (
     sparse_product,
     vector_lanes,
 )
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
+    from clnet.variants.base import Config, Reach
 
 GROUPS = (128, 256, 64)  # work-items
 SAMPLES = (8, 4, 2, 1)  # of a work-item

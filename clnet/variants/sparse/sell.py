@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.ops import Span
 from clnet.ir.training_ops import ApplyT
 from clnet.nn.storage.ell import EllStorage
 from clnet.nn.storage.sell import SLICE, SellStorage
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Table
-from clnet.variants.base import Config, Reach
 from clnet.variants.cost import Cost, item_size
 from clnet.variants.sparse.sparse import (
     UNROLL,
@@ -26,6 +23,11 @@ from clnet.variants.sparse.sparse import (
     team_cost,
     tiled_input,
 )
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
+    from clnet.variants.base import Config, Reach
 
 # The usually best first.
 TILES = (16, 32, 8, 4)  # samples

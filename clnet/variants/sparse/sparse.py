@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +13,15 @@ from clnet.ir.ops import Apply, BiasAct, LayerOps, Span, Value
 from clnet.ir.training_ops import ApplyT
 from clnet.nn.storage.coo import CooStorage
 from clnet.nn.storage.csr import CsrStorage
-from clnet.nn.storage.layout import Slot
 from clnet.nn.storage.sparse import SparseStorage, index_array
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Argument, Launch, Launches, Parameters, Scratch, Table
 from clnet.variants.base import MIXED_ACTIVATIONS, VECTOR_BYTES, unsupported_dtype
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import layer_defines, real
+
+if TYPE_CHECKING:
+    from clnet.nn.storage.layout import Slot
+    from clnet.opencl.device import Device
 
 TRANSPOSED_FEATURES = 32  # of a group
 TRANSPOSE_GROUP = 256  # work-items

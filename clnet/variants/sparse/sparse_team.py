@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches
-from clnet.variants.base import Config, Reach
 from clnet.variants.cost import Cost, item_size
 from clnet.variants.sparse.sparse import (
     ALIGNMENT_SLACK,
@@ -21,6 +19,11 @@ from clnet.variants.sparse.sparse import (
     team_cost,
     tiled_input,
 )
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
+    from clnet.variants.base import Config, Reach
 
 TILES = (32, 16, 8, 4)  # samples
 PARTS = (1, 2, 4, 8, 16, 32, 64, 256)  # work-items of a row, for one sample

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from clnet.ir.ops import BiasAct, LayerOps, Span
 from clnet.nn.storage.local import BAND_ALIGNMENT, LocalStorage
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Table
 from clnet.variants.base import (
     MIXED_ACTIVATIONS,
@@ -15,6 +15,10 @@ from clnet.variants.base import (
     unsupported_dtype,
 )
 from clnet.variants.macros import function_defines
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import BiasAct, LayerOps, Span
+    from clnet.opencl.device import Device
 
 
 def local_storage(layer: LayerOps) -> LocalStorage:

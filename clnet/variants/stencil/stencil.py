@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from clnet.ir.ops import Apply, BiasAct, Span, Value
 from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import LocalStorage
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Parameters
 from clnet.opencl.program import inline_ptx
 from clnet.variants.base import MIXED_ACTIVATIONS, Config, Reach, unsupported_dtype
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import function_defines, real
 from clnet.variants.stencil.local_layers import bias_defines
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
 
 VECTORS = (4, 2, 1)  # rows of a work-item
 MAX_WEIGHTS = 16  # of a work-item: longer windows need shorter vectors

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span
 from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import BAND_ALIGNMENT
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Parameters, Scratch
 from clnet.variants.base import Config, Reach, refuse_unless_cpu
 from clnet.variants.cost import Cost, span_bytes, span_flops
@@ -19,6 +18,10 @@ from clnet.variants.stencil.local_layers import (
     offsets_table,
     refuse_unless_local_layers,
 )
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
 
 SHARES = (4, 1)  # work-items per core, the usually best first
 TILES = (8192, 2048, 32768)  # rows of one layer, likewise

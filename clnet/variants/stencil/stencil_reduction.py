@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Parameters
-from clnet.variants.base import Config, Reach
 from clnet.variants.cost import Cost, gpu_kernel_efficiency, item_size, span_cost
 from clnet.variants.dense.chain import chain
 from clnet.variants.stencil.local_layers import (
@@ -17,6 +15,11 @@ from clnet.variants.stencil.local_layers import (
     refuse_unless_local_layers,
 )
 from clnet.variants.team import team_group
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
+    from clnet.variants.base import Config, Reach
 
 GROUP = 256  # work-items
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from clnet.ir.ops import VALUE_ALIGNMENT, Span
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Parameters, Scratch
-from clnet.variants.base import Config, Reach
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.dense.chain import chain
 from clnet.variants.stencil.local_layers import (
@@ -19,6 +18,10 @@ from clnet.variants.stencil.local_layers import (
     refuse_unless_local_layers,
 )
 from clnet.variants.stencil.stencil import aligned
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
+    from clnet.variants.base import Config, Reach
 
 SHAPES = ((512, 4, 1), (1024, 4, 1), (256, 4, 1), (256, 4, 2), (512, 2, 2))
 """Work-items of a group, rows of each, and stages; the usually best first."""

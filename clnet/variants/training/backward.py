@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from clnet.ir.ops import Span
-from clnet.ir.training_ops import Loss
+from typing import TYPE_CHECKING
+
 from clnet.nn.activations import FANN_SIGMOID_ENDS, FANN_TANH_END, activation
 from clnet.nn.losses import FANN_TANH_ERROR, FANN_TANH_LIMIT, HUBER_DELTA, loss_function
 from clnet.variants.macros import number
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.ir.training_ops import Loss
 
 
 def gradient_function(name: str, fann_compatible: bool) -> tuple[str, bool]:

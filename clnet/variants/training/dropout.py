@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clnet.ir.ops import Span
 from clnet.ir.training_ops import Dropout
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch, Launches, Scalar
-from clnet.variants.base import Config, Reach, Untuned, only_op, unsupported_dtype
+from clnet.variants.base import (
+    GROUP,
+    Config,
+    Reach,
+    Untuned,
+    only_op,
+    unsupported_dtype,
+)
 from clnet.variants.cost import Cost, item_size
 from clnet.variants.macros import real
-from clnet.variants.reference.generic import GROUP
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from clnet.ir.ops import Span, Value
 from clnet.nn.random import half_bits
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     Argument,
     Gradients,
@@ -41,6 +39,10 @@ from clnet.variants.training.whole_step import (
     rule_of,
     step_defines,
 )
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span, Value
+    from clnet.opencl.device import Device
 
 TILES = (384, 256, 192, 96, 48)  # samples of a tile, the usually best first
 TASKS_PER_WORKER = 2  # at least, for load balance

@@ -6,15 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, log2
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Nonlinearity, Span
 from clnet.ir.training_ops import RECORD
 from clnet.nn.activations import activation
 from clnet.nn.optimisers import Sarprop
 from clnet.nn.random import half_bits
 from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     Gradients,
     Launch,
@@ -25,7 +24,6 @@ from clnet.opencl.launch import (
     Scratch,
     State,
 )
-from clnet.variants.base import Config, Reach
 from clnet.variants.cost import Cost, span_flops
 from clnet.variants.dense.chain import table
 from clnet.variants.dense.mma import refuse_without_matrix_units
@@ -43,6 +41,11 @@ from clnet.variants.training.whole_step import (
     rule_of,
     step_defines,
 )
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Nonlinearity, Span
+    from clnet.opencl.device import Device
+    from clnet.variants.base import Config, Reach
 
 REGISTERS = 16  # blocks of a layer, of all rows and splits, in a lane's registers
 MIN_STAGES, MAX_STAGES = 2, 4  # of the pipeline of weights

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from clnet.ir.ops import VALUE_ALIGNMENT, Span, Value
 from clnet.ir.training_ops import ActGrad, ApplyT, BiasGrad, Outer
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import Slot, round_up
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Gradients, Launch, Launches, Parameters, Scratch
-from clnet.variants.base import Config, Reach, unsupported_dtype
+from clnet.variants.base import GROUP, Config, Reach, unsupported_dtype
 from clnet.variants.cost import Cost, item_size
 from clnet.variants.dense.gemm import Product, items, tile_defines
 from clnet.variants.macros import number, padded, real
-from clnet.variants.reference.generic import GROUP
 from clnet.variants.training.backward import gradient_defines, gradient_function
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
 
 SOURCE = "training/gemm_backward.cl"
 LEAST_PART = 64  # samples of a split at least

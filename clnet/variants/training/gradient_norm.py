@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span
 from clnet.ir.training_ops import GradientNorm
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Gradients, Launch, Launches, Parameters, Scalar, Scratch
 from clnet.variants.base import Config, Reach, Untuned, only_op, unsupported_dtype
 from clnet.variants.cost import Cost, item_size
 from clnet.variants.macros import real
 from clnet.variants.team import team_group
 from clnet.variants.training.optimisers import live_table, regularisation_defines
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
 
 SOURCE = "training/gradient_norm.cl"
 LARGEST_GROUP = 256  # work-items

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Gradients, Launch, Scalar, Scratch
+from clnet.variants.base import GROUP
 
-GROUP = 64  # work-items
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
 
 
 def gradient_sum(size: int, others: int, dtype: str, device: Device) -> Launch:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from clnet.ir.ops import Span
 from clnet.ir.training_ops import RECORD
 from clnet.nn.optimisers import Sarprop
 from clnet.nn.random import half_bits
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     Argument,
     Gradients,
@@ -28,7 +26,6 @@ from clnet.opencl.launch import (
     TimeoutFlag,
 )
 from clnet.opencl.program import inline_ptx
-from clnet.variants.base import Config, Reach
 from clnet.variants.cost import Cost, gpu_kernel_efficiency, span_flops
 from clnet.variants.team import team_group
 from clnet.variants.training.whole_step import (
@@ -45,6 +42,11 @@ from clnet.variants.training.whole_step import (
     rule_of,
     step_defines,
 )
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
+    from clnet.variants.base import Config, Reach
 
 TILES = (32, 16, 8)  # samples of a tile, the usually best first
 GROUPS = (512, 256)  # work-items of a group, the usually best first

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span
 from clnet.ir.training_ops import ApplyT, BiasGrad, Outer
 from clnet.nn.storage.dense import RowStorage
-from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     Argument,
     Gradients,
@@ -17,8 +16,6 @@ from clnet.opencl.launch import (
     Parameters,
     Scratch,
 )
-from clnet.variants.base import Config, Reach
-from clnet.variants.cost import Cost
 from clnet.variants.dense.mma import (
     Product,
     configs_of,
@@ -29,6 +26,12 @@ from clnet.variants.dense.mma import (
 from clnet.variants.macros import padded, real
 from clnet.variants.packing import SPLITS, Packing
 from clnet.variants.training.gemm_backward import GemmBackward, carried
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
+    from clnet.variants.base import Config, Reach
+    from clnet.variants.cost import Cost
 
 SOURCE = "training/mma_backward.cl"
 

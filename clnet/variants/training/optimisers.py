@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clnet.ir.ops import Span
 from clnet.ir.training_ops import GradientNorm, Update
 from clnet.nn.optimisers import (
     FANN_CLAMP,
@@ -15,7 +15,6 @@ from clnet.nn.optimisers import (
     SARPROP_LEAST_STEP,
 )
 from clnet.nn.storage.layout import live_elements
-from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     Gradients,
     Launch,
@@ -25,10 +24,20 @@ from clnet.opencl.launch import (
     State,
     Table,
 )
-from clnet.variants.base import Config, Reach, Untuned, only_op, unsupported_dtype
+from clnet.variants.base import (
+    GROUP,
+    Config,
+    Reach,
+    Untuned,
+    only_op,
+    unsupported_dtype,
+)
 from clnet.variants.cost import Cost, item_size
 from clnet.variants.macros import number, real
-from clnet.variants.reference.generic import GROUP
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
 
 LEAST = {
     "rprop": RPROP_LEAST_STEP,

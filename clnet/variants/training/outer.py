@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span
 from clnet.ir.training_ops import ApplyT
 from clnet.ir.training_ops import Outer as OuterOp
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Gradients, Launch, Launches, Scratch
-from clnet.variants.base import VECTOR_BYTES, Config, Reach, only_op, unsupported_dtype
+from clnet.variants.base import (
+    GROUP,
+    VECTOR_BYTES,
+    Config,
+    Reach,
+    only_op,
+    unsupported_dtype,
+)
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import real
-from clnet.variants.reference.generic import GROUP
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
 
 BLOCK = 64  # samples of a partial sum
 MIN_PART = 64  # samples of a part

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span
 from clnet.nn.random import half_bits
-from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     Launch,
     Launches,
@@ -30,6 +29,10 @@ from clnet.variants.training.whole_step import (
     rule_of,
     step_defines,
 )
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
 
 BLOCK = 32  # values of a block of the backward pass
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from clnet.ir.ops import Span
 from clnet.ir.training_ops import Outer
 from clnet.nn.storage.coo import CooStorage
 from clnet.nn.storage.csr import CsrStorage
 from clnet.nn.storage.sparse import SparseStorage, index_array
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Gradients, Launch, Launches, Scratch, Table
 from clnet.variants.base import Config, Reach, unsupported_dtype
 from clnet.variants.cost import Cost, item_size, span_bytes, span_cost, span_flops
@@ -28,6 +26,10 @@ from clnet.variants.sparse.sparse import (
     transpose,
     vector_lanes,
 )
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
 
 TILES = (32, 16, 8, 4)  # samples
 GROUPS = (128, 256, 512)  # work-items

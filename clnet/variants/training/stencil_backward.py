@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span
 from clnet.ir.training_ops import ApplyT, Outer
 from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import LocalStorage
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Gradients, Launch, Launches, Parameters, Scratch
 from clnet.variants.base import VECTOR_BYTES, Config, Reach, unsupported_dtype
 from clnet.variants.cost import Cost, item_size
@@ -21,6 +20,10 @@ from clnet.variants.training.outer import (
     add_parts,
     split_k_cost,
 )
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
 
 SOURCE = "training/stencil_backward.cl"
 BANDS = 4  # of a work-item, with accumulators in registers

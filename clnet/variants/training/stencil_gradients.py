@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span
 from clnet.ir.training_ops import ActGrad, BiasGrad, Outer
 from clnet.nn.storage.local import LocalStorage
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Argument, Gradients, Launch, Launches, Parameters
 from clnet.variants.base import MIXED_ACTIVATIONS, Config, Reach, unsupported_dtype
 from clnet.variants.cost import Cost, item_size, span_cost
@@ -22,6 +21,10 @@ from clnet.variants.training.wide import (
     vector,
     vector_defines,
 )
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
 
 WIDEST = 8  # window whose accumulators fit in registers
 VECTORS = {"cpu": (256, 1024, 64), "gpu": (1, 2, 4)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ from clnet.ir.training_ops import (
 from clnet.nn.random import ROUNDS
 from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import PARAMETER_ALIGNMENT, round_up
-from clnet.opencl.device import Device
 from clnet.opencl.launch import Argument, Gradients, Scalar
 from clnet.variants.macros import kernel_function
 from clnet.variants.training.backward import (
@@ -34,6 +33,9 @@ from clnet.variants.training.backward import (
     loss_defines,
 )
 from clnet.variants.training.optimisers import live_table, rule_defines
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
 
 LANES = 8  # values of a vector of CPU kernels (WIDTH)
 APART = 8  # values reserved for a record behind partial gradients: a whole vector

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Span, Value
 from clnet.ir.training_ops import RECORD, ActGrad, BiasGrad, Loss
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     Argument,
     Gradients,
@@ -33,6 +32,10 @@ from clnet.variants.training.backward import (
     gradient_function,
     loss_defines,
 )
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span, Value
+    from clnet.opencl.device import Device
 
 SOURCE = "training/wide.cl"
 MIN_WIDTH = 64  # outputs of a sample
