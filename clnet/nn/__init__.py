@@ -4,3 +4,7 @@ Imports `errors` and `checks` alone; `nn.storage`, the matrix formats, imports n
 else of `nn`. Start with `layers`, then `description` (layers in a row), `model` (with
 their parameters) and `optimisers`.
 """
+
+import lazy_loader
+
+__getattr__, _, _ = lazy_loader.attach(__name__, ["optimisers", "schedules"])
