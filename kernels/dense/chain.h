@@ -23,14 +23,14 @@ __constant int bias_of[LAYERS] = BIAS;
 __constant int function_of[LAYERS] = FUNCTION;
 
 // A layer's activation f(clip(steepness * sum)).
-inline VAL chain_activate(const int layer, const VAL sum)
+static inline VAL chain_activate(const int layer, const VAL sum)
 {
     return activate_as(function_of[layer], sum);
 }
 
 // Values of a row that a layer writes: its neurons, then zeros up to the next layer's
 // stride.
-inline int written_by(const int layer)
+static inline int written_by(const int layer)
 {
     return layer == LAYERS - 1 ? n_out_of[layer] : stride_of[layer + 1];
 }

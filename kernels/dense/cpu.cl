@@ -76,7 +76,7 @@ __attribute__((noinline)) float8 apply_function(__global const Layer *layer,
 typedef float8 __attribute__((aligned(4))) float8_unaligned;
 
 // Store 8 outputs of one sample, of which `live` exist.
-inline void store(__global float *y, const float8 v, const int live)
+static inline void store(__global float *y, const float8 v, const int live)
 {
     if (live >= 8) {
         *(__global float8_unaligned *)y = v;
@@ -125,7 +125,7 @@ inline void store(__global float *y, const float8 v, const int live)
 #endif
 #define NO_PREFETCH(p)
 #define DEFINE_TILE(NAME, ROWS, PANELS, PAIRS, LOAD)                               \
-    inline void NAME(TILE_ARGUMENTS)                                               \
+    static inline void NAME(TILE_ARGUMENTS)                                        \
     {                                                                              \
         PANELS(PANEL_POINTER)                                                      \
         ROWS(ROW_POINTER)                                                          \
@@ -167,10 +167,10 @@ DEFINE_TILE(tile_6_1, TO_6, TO_1, BY_6_1, PREFETCH)
 #endif
 
 // A task: samples [0, rows) times panels [0, panels).
-inline void task(__global const float *w, const int n_in, const int panels,
-                 __global const float *x, const int ldx, const int rows,
-                 __global float *y, const int ldy, __global const Layer *layer,
-                 const int live)
+static inline void task(__global const float *w, const int n_in, const int panels,
+                        __global const float *x, const int ldx, const int rows,
+                        __global float *y, const int ldy, __global const Layer *layer,
+                        const int live)
 {
     const int panel_size = (n_in + 1) * PANEL;
 #define TILE(NAME)                                                                 \
@@ -199,9 +199,9 @@ inline void task(__global const float *w, const int n_in, const int panels,
     }
 }
 
-inline void layer_task(__global const Layer *layer, const int number, const Cut cut,
-                       __global const float *packed, __global const float *x,
-                       const int ldx, __global float *y)
+static inline void layer_task(__global const Layer *layer, const int number,
+                              const Cut cut, __global const float *packed,
+                              __global const float *x, const int ldx, __global float *y)
 {
     const int block = number % cut.blocks, first = number / cut.blocks * cut.group;
     const int panels = (layer->n_out + PANEL - 1) / PANEL;
@@ -230,8 +230,8 @@ inline void layer_task(__global const Layer *layer, const int number, const Cut 
 // many_workers            0: there is one worker, which neither claims nor waits
 // claimed [count]         number of claimed tasks of each layer
 // done    [count, tasks]  number of the last call that computed each task
-inline void work(SHARED_ARGUMENTS, volatile __global int *claimed,
-                 volatile __global int *done, const int this_call)
+static inline void work(SHARED_ARGUMENTS, volatile __global int *claimed,
+                        volatile __global int *done, const int this_call)
 {
     const Cut cut = {batch, block, (batch + block - 1) / block, group};
     __global const float *values = x;

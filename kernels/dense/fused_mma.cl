@@ -40,7 +40,7 @@ typedef float4 Values[HELD];  // a lane's 4 values of a sample, of each block of
 #define LOAD_FENCE()
 #endif
 
-inline float4 activate_four(const int code, const float4 v)
+static inline float4 activate_four(const int code, const float4 v)
 {
     switch (code) {
 #define FOUR(number, function, steepness, limit)                                       \
@@ -55,8 +55,8 @@ inline float4 activate_four(const int code, const float4 v)
 }
 
 // v = the lanes' values of x, from sample `first` on
-inline void load_samples(Values (*v)[2], __global const float *x, const int ldx,
-                         const int first, const int batch)
+static inline void load_samples(Values (*v)[2], __global const float *x, const int ldx,
+                                const int first, const int batch)
 {
     const int lane = get_local_id(0) % WARP, g = lane / 4, t = lane % 4;
 UNROLLED
@@ -80,8 +80,8 @@ UNROLLED
 
 // rows = v times 2^scales: a sample's largest value just below 2^LEVEL, as far as scales
 //        up to `limit` allow
-inline void pack_inputs(Fragments *rows, int (*scales)[2], Values (*v)[2], const int limit,
-                        __local uint4 *exchange)
+static inline void pack_inputs(Fragments *rows, int (*scales)[2], Values (*v)[2],
+                               const int limit, __local uint4 *exchange)
 {
 UNROLLED
     for (int i = 0; i < 2 * ROWS_M; ++i) {
@@ -108,8 +108,8 @@ UNROLLED
 }
 
 // Rescale rows by their largest values.
-inline void rescale(Fragments *rows, int (*scales)[2], const int limit,
-                    __local uint4 *exchange)
+static inline void rescale(Fragments *rows, int (*scales)[2], const int limit,
+                           __local uint4 *exchange)
 {
 UNROLLED
     for (int i = 0; i < 2 * ROWS_M; ++i) {
@@ -141,12 +141,13 @@ UNROLLED
 // rows = a layer's outputs for its inputs `rows`; the last layer's go to y instead
 //
 // terms, neurons  its blocks
-inline void compute_layer(Fragments *rows, int (*scales)[2], const int layer,
-                          const int terms, const int neurons, const int last,
-                          Pipeline *pipeline, __local uint4 *exchange,
-                          __local const float4 *biases, __local const int2 *steps,
-                          __local const float4 *factors, __global float *y,
-                          const int ldy, const int first, const int batch)
+static inline void compute_layer(Fragments *rows, int (*scales)[2], const int layer,
+                                 const int terms, const int neurons, const int last,
+                                 Pipeline *pipeline, __local uint4 *exchange,
+                                 __local const float4 *biases,
+                                 __local const int2 *steps,
+                                 __local const float4 *factors, __global float *y,
+                                 const int ldy, const int first, const int batch)
 {
     const int lane = get_local_id(0) % WARP, g = lane / 4, t = lane % 4;
     const int code = last ? OUTER : INNER, stays_scaled = code == RELU || code == IDENTITY;

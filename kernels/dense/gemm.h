@@ -90,9 +90,9 @@ UNROLL"
 
 // loaded [LOADS(tile)] = this work-item's vectors of a step of an operand, which has
 // `rows` rows and `terms` terms left from `from` on
-inline void load_step(VEC *loaded, __global const REAL *from, const int ld,
-                      const int rows, const int terms, const int tile,
-                      const int k_major, const int padded)
+static inline void load_step(VEC *loaded, __global const REAL *from, const int ld,
+                             const int rows, const int terms, const int tile,
+                             const int k_major, const int padded)
 {
 UNROLLED
     for (int h = 0; h < LOADS(tile); ++h) {
@@ -109,8 +109,8 @@ UNROLLED
 }
 
 // Store loaded vectors to their tile [TILE_K, tile + 4].
-inline void store_step(__local REAL *values, const VEC *loaded, const int tile,
-                       const int k_major)
+static inline void store_step(__local REAL *values, const VEC *loaded, const int tile,
+                              const int k_major)
 {
 UNROLLED
     for (int h = 0; h < LOADS(tile); ++h) {
@@ -131,15 +131,15 @@ UNROLLED
 }
 
 // A row of a work-item's sums [CHUNKS_N] += value * b [CHUNKS_N]
-inline void multiply_add(VEC *sums, const REAL value, const VEC *b)
+static inline void multiply_add(VEC *sums, const REAL value, const VEC *b)
 {
 UNROLLED
     for (int c = 0; c < CHUNKS_N; ++c) sums[c] += value * b[c];
 }
 
 // sums += the terms of this team's slice of a step
-inline void multiply_step(VEC (*sums)[CHUNKS_N], __local const REAL *a,
-                     __local const REAL *b)
+static inline void multiply_step(VEC (*sums)[CHUNKS_N], __local const REAL *a,
+                                 __local const REAL *b)
 {
     const int id = get_local_id(0), start = TEAM_OF(id) * (TILE_K / TEAMS);
 UNROLLED
@@ -162,7 +162,7 @@ UNROLLED
 }
 
 // Add the sums of all teams; the first team has the result.
-inline void reduce_slices(VEC (*sums)[CHUNKS_N], __local VEC *exchanged)
+static inline void reduce_slices(VEC (*sums)[CHUNKS_N], __local VEC *exchanged)
 {
     const int id = get_local_id(0);
 UNROLLED
@@ -183,10 +183,10 @@ UNROLLED
 // and `columns` rows from b on; complete in the first team. shared [SHARED] is local
 // memory. Returns the sum of the vectors of a that the work-item loaded: they are of the
 // rows from M_OF(id, TILE_M, 0) on, if a is not transposed and TILE_M / 4 divides ITEMS.
-inline VEC multiply(VEC (*sums)[CHUNKS_N], __local REAL *shared,
-                    __global const REAL *a, const int lda, const int rows,
-                    __global const REAL *b, const int ldb, const int columns,
-                    const int terms)
+static inline VEC multiply(VEC (*sums)[CHUNKS_N], __local REAL *shared,
+                           __global const REAL *a, const int lda, const int rows,
+                           __global const REAL *b, const int ldb, const int columns,
+                           const int terms)
 {
     VEC a_loaded[LOADS(TILE_M)], b_loaded[LOADS(TILE_N)], a_sum = (VEC)(0);
 UNROLLED
@@ -218,7 +218,8 @@ UNROLLED
 }
 
 // to[0] … = the first min(left, 4) values of v
-inline void store_vector(__global REAL *to, const VEC v, const int left, const int padded)
+static inline void store_vector(__global REAL *to, const VEC v, const int left,
+                                const int padded)
 {
     if (padded && left >= 4) {
         *(__global VEC *)to = v;

@@ -31,9 +31,10 @@
 #define UNIT_SCALES scales_of(as_uint(1.0f))  // of rows bounded by 1
 
 // Store y, and the pre-activations with STORES_Z, of two neighbouring sums.
-inline void epilogue(float2 v, const size_t m, const int n, const float2 bias,
-                     __global float *y, const int ldy, __global float *inverse,
-                     __global float *pre_activations, const int ldk, const int n_out)
+static inline void epilogue(float2 v, const size_t m, const int n, const float2 bias,
+                            __global float *y, const int ldy, __global float *inverse,
+                            __global float *pre_activations, const int ldk,
+                            const int n_out)
 {
     if (STORES_Z) store_pair(pre_activations + m * ldk + n, v, n_out - n, 1);
     v += bias;

@@ -81,9 +81,9 @@ __constant int function_of[LAYERS - 1] = FUNCTION;
 
 #if PTX == 90
 #define ROW_LANES WARP      // work-items that pack a row
-inline void row_barrier(void) { warp_barrier(); }
+static inline void row_barrier(void) { warp_barrier(); }
 
-inline uint warp_max(const uint most)
+static inline uint warp_max(const uint most)
 {
     uint largest;
     asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(largest) : "r"(most));
@@ -91,22 +91,23 @@ inline uint warp_max(const uint most)
 }
 
 // The largest of the four lanes with outputs of the same rows.
-inline uint quad_max(const uint most)
+static inline uint quad_max(const uint most)
 {
     const uint two = max(most, shuffle_xor_uint(most, 1));
     return max(two, shuffle_xor_uint(two, 2));
 }
 #else
 #define ROW_LANES 1
-inline void row_barrier(void) { mem_fence(CLK_GLOBAL_MEM_FENCE); }
-inline uint warp_max(const uint most) { return most; }
-inline uint quad_max(const uint most) { return most; }
+static inline void row_barrier(void) { mem_fence(CLK_GLOBAL_MEM_FENCE); }
+static inline uint warp_max(const uint most) { return most; }
+static inline uint quad_max(const uint most) { return most; }
 #endif
 
 // Pack rows of x, each by ROW_LANES work-items, neighbouring rows by neighbouring groups.
-inline void pack_x(__global const float *x, const int ldx, __global uint4 *packed,
-                   __global float *inverse, __global uint *largest, const int batch,
-                   __global uint *counters)
+static inline void pack_x(__global const float *x, const int ldx,
+                          __global uint4 *packed, __global float *inverse,
+                          __global uint *largest, const int batch,
+                          __global uint *counters)
 {
     const int id = get_local_id(0), lane = id % ROW_LANES;
     const int rows_at_once = CONSUMERS / ROW_LANES;
@@ -142,9 +143,10 @@ inline void pack_x(__global const float *x, const int ldx, __global uint4 *packe
 
 #if PTX == 90
 // The producer: copy the steps of all the group's tiles.
-inline void produce(Pipeline *pipeline, WorkTile tile, __global const uint4 *weights,
-                    __global const uint4 *values, const int batch,
-                    __global uint *counters, const uint launch, __global int *timeout)
+static inline void produce(Pipeline *pipeline, WorkTile tile,
+                           __global const uint4 *weights, __global const uint4 *values,
+                           const int batch, __global uint *counters, const uint launch,
+                           __global int *timeout)
 {
     const int groups = get_num_groups(0);
     PipelineState state = {0, 1};  // waits for the phase before the first return at once
@@ -205,8 +207,8 @@ typedef struct {
 } Buffers;
 
 // Two neighbouring sums of row i of a work-item's two, scaled, with their biases.
-inline float2 scaled_sums(float (*sums)[4], const int j, const int i,
-                          const float *row_scales, const Buffers *buffers)
+static inline float2 scaled_sums(float (*sums)[4], const int j, const int i,
+                                 const float *row_scales, const Buffers *buffers)
 {
     const float4 both = *(__local const float4 *)(buffers->columns + COLUMN_OF(j));
     const float2 v = (float2)(sums[j][2 * i], sums[j][2 * i + 1]) * row_scales[i];
@@ -214,7 +216,7 @@ inline float2 scaled_sums(float (*sums)[4], const int j, const int i,
 }
 
 // Store a word if it is live.
-inline void store_if(__global uint *to, const uint word, const bool live)
+static inline void store_if(__global uint *to, const uint word, const bool live)
 {
 #if PTX == 90
     // Predicated: the compiler would sink the word's computation into a branch. Loads of
@@ -229,9 +231,10 @@ inline void store_if(__global uint *to, const uint word, const bool live)
 
 // A hidden layer's epilogue: store the outputs of a tile, times `scales`, as the next
 // layer's packed inputs; most: the largest magnitude of each of the two rows.
-inline void epilogue_hidden(float (*sums)[4], const int code, const int width,
-                            const WorkTile tile, const float *row_scales,
-                            const float *scales, uint *most, const Buffers *buffers)
+static inline void epilogue_hidden(float (*sums)[4], const int code, const int width,
+                                   const WorkTile tile, const float *row_scales,
+                                   const float *scales, uint *most,
+                                   const Buffers *buffers)
 {
     const int next_layer = min(tile.layer + 1, LAYERS - 1);
     const int left = n_out_of[tile.layer] - tile.origin.s1 - COLUMN_OF(0);
@@ -258,9 +261,9 @@ UNROLLED
 }
 
 // The last layer's epilogue: store y, or NaN after a timeout.
-inline void epilogue_y(float (*sums)[4], const int width, const bool timed_out,
-                       const WorkTile tile, const float *row_scales,
-                       const Buffers *buffers)
+static inline void epilogue_y(float (*sums)[4], const int width, const bool timed_out,
+                              const WorkTile tile, const float *row_scales,
+                              const Buffers *buffers)
 {
     const int m = tile.origin.s0 + ROW_OF(0);
 UNROLLED
@@ -279,7 +282,7 @@ UNROLLED
 #if UNBOUNDED
 // The largest inverse scale of a layer's neurons, and the largest bias, of a warp's share
 // of them.
-inline float2 extremes_of(const int layer, const Buffers *buffers)
+static inline float2 extremes_of(const int layer, const Buffers *buffers)
 {
     const int n_out = n_out_of[layer], bias = bias_of[layer];
     const int step = PTX == 90 ? WARP_GROUP : 1;
@@ -292,7 +295,7 @@ inline float2 extremes_of(const int layer, const Buffers *buffers)
 }
 
 // The bits of a bound on a layer's pre-activations, given a bound `most` on its inputs.
-inline uint bound_of(const int layer, const float most, const Buffers *buffers)
+static inline uint bound_of(const int layer, const float most, const Buffers *buffers)
 {
     const float n_in = layer ? n_out_of[max(layer, 1) - 1] : N_IN;
     float2 extremes = buffers->extremes[0];
@@ -305,11 +308,12 @@ UNROLLED
 #endif
 
 // A consumer's tile of `width` columns: the mainloop and the epilogue.
-inline void compute_tile(const int width, const WorkTile tile, const Buffers *buffers
+static inline void compute_tile(const int width, const WorkTile tile,
+                                const Buffers *buffers
 #if PTX == 90
-                         , Pipeline *pipeline, PipelineState *state
+                                , Pipeline *pipeline, PipelineState *state
 #endif
-                         )
+                                )
 {
     const int layer = tile.layer, n_out = n_out_of[layer], bias = bias_of[layer];
     const int lane = get_local_id(0) % WARP_GROUP, rounds = blocks_of[layer] / ROUND;

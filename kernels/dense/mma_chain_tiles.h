@@ -12,7 +12,7 @@ typedef struct {
     int2 origin;
 } WorkTile;
 
-inline bool next_tile(WorkTile *tile, const int groups, const int batch)
+static inline bool next_tile(WorkTile *tile, const int groups, const int batch)
 {
     tile->number += groups;
     if (tile->number >= tiles_before[LAYERS]) return false;
@@ -22,10 +22,13 @@ inline bool next_tile(WorkTile *tile, const int groups, const int batch)
     return true;
 }
 
-inline int rows_of(const int batch) { return (batch + TILE_M - 1) / TILE_M * TILE_M; }
+static inline int rows_of(const int batch)
+{
+    return (batch + TILE_M - 1) / TILE_M * TILE_M;
+}
 
 // The index of the counter of a layer's inputs, of a tile's rows.
-inline int counter_at(const int layer, const int row, const int batch)
+static inline int counter_at(const int layer, const int row, const int batch)
 {
     return layer * ((batch + TILE_M - 1) / TILE_M) + row / TILE_M;
 }
@@ -33,14 +36,14 @@ inline int counter_at(const int layer, const int row, const int batch)
 #if PTX == 90
 #define PUBLISHERS GROUPS   // work-items that count a tile, one of each warp group
 
-inline void warp_group_barrier(void)
+static inline void warp_group_barrier(void)
 {
     asm volatile("bar.sync %0, %1;"
                  :: "r"(1 + (int)get_local_id(0) / WARP_GROUP), "n"(WARP_GROUP)
                  : "memory");
 }
 
-inline uint poll(__global const uint *counter)
+static inline uint poll(__global const uint *counter)
 {
     uint count;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(counter)
@@ -49,29 +52,29 @@ inline uint poll(__global const uint *counter)
 }
 
 // Order accesses by work-items with bulk copies, which use the async proxy.
-inline void fence_proxy_async(void)
+static inline void fence_proxy_async(void)
 {
     asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-inline void red_add_release(__global uint *counter)
+static inline void red_add_release(__global uint *counter)
 {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" :: "l"(counter) : "memory");
 }
 #else
 #define PUBLISHERS 1
-inline void warp_group_barrier(void)
+static inline void warp_group_barrier(void)
 {
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
 }
 
-inline uint poll(__global uint *counter) { return atomic_or(counter, 0); }
-inline void fence_proxy_async(void) {}
-inline void red_add_release(__global uint *counter) { atomic_inc(counter); }
+static inline uint poll(__global uint *counter) { return atomic_or(counter, 0); }
+static inline void fence_proxy_async(void) {}
+static inline void red_add_release(__global uint *counter) { atomic_inc(counter); }
 #endif
 
 // A work-item of each consumer warp group publishes that its tile is finished.
-inline void publish(__global uint *counter)
+static inline void publish(__global uint *counter)
 {
     fence_proxy_async();
     warp_group_barrier();
@@ -80,7 +83,7 @@ inline void publish(__global uint *counter)
 }
 
 // The count at which all inputs of a tile's rows have arrived.
-inline uint target_count(const WorkTile tile, const uint launch)
+static inline uint target_count(const WorkTile tile, const uint launch)
 {
     const int previous = max(tile.layer, 1) - 1, width = width_of[previous];
     const int publishers = (n_out_of[previous] + width - 1) / width * PUBLISHERS;
@@ -88,7 +91,7 @@ inline uint target_count(const WorkTile tile, const uint launch)
 }
 
 // Whether a tile's counter reached its target.
-inline bool has_arrived(__global uint *counter, const uint target)
+static inline bool has_arrived(__global uint *counter, const uint target)
 {
     return (int)(poll(counter) - target) >= 0;
 }

@@ -45,7 +45,7 @@ typedef struct {
 } Step;
 
 // The step after one; `first_row` is a team's first row of every layer.
-inline Step next_step(Step at, const int first_row, const int teams)
+static inline Step next_step(Step at, const int first_row, const int teams)
 {
     ++at.step;
     if (at.step * STEP < stride_of[at.layer] / 4) return at;
@@ -60,22 +60,22 @@ inline Step next_step(Step at, const int first_row, const int teams)
 }
 
 // Vectors left of a row, from a step on.
-inline int vectors_left(const Step at)
+static inline int vectors_left(const Step at)
 {
     if (at.layer >= LAYERS || at.row >= n_out_of[at.layer]) return 0;
     return stride_of[at.layer] / 4 - at.step * STEP;
 }
 
 // Their address.
-inline __global const float4 *vectors_of(__global const float *parameters,
-                                         const Step at)
+static inline __global const float4 *vectors_of(__global const float *parameters,
+                                                const Step at)
 {
     return (__global const float4 *)(parameters + weights_of[at.layer]
                                      + (size_t)at.row * stride_of[at.layer])
            + at.step * STEP;
 }
 
-inline float bias_at(__global const float *parameters, const Step at)
+static inline float bias_at(__global const float *parameters, const Step at)
 {
     return bias_of[at.layer] < 0 ? 0.0f : parameters[bias_of[at.layer] + at.row];
 }

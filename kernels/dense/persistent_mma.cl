@@ -61,12 +61,12 @@ EXCHANGED_FRAGMENTS and MAX_POLLS"
 
 // A warp finishes quarters of a task's fragments, a value per lane: its neuron of the
 // layer and its sample of the batch.
-inline int neuron_of(__local const Task *task, const int quarter)
+static inline int neuron_of(__local const Task *task, const int quarter)
 {
     return task->neuron + quarter / 4 / COLUMNS * BLOCK
            + neuron_in(quarter % 4, get_local_id(0) % WARP);
 }
-inline int sample_of(__local const Task *task, const int quarter)
+static inline int sample_of(__local const Task *task, const int quarter)
 {
     return (task->column + quarter / 4 % COLUMNS) * FRAGMENT_SAMPLES
            + sample_in(quarter % 4, get_local_id(0) % WARP);
@@ -79,9 +79,9 @@ typedef struct {
     bool publishes;             // and publishes it
     float factor, bias;
 } Output;
-inline Output output_of(__local const Task *task, const int quarter,
-                        __global const float *inverse,
-                        __global const float *parameters)
+static inline Output output_of(__local const Task *task, const int quarter,
+                               __global const float *inverse,
+                               __global const float *parameters)
 {
     const int fragment = quarter / 4, row = fragment / COLUMNS;
     const int neuron = neuron_of(task, quarter);
@@ -97,8 +97,9 @@ inline Output output_of(__local const Task *task, const int quarter,
 }
 
 // Values k, k + 1, k + 8 and k + 9 of a sample of x; zeros beyond the batch and n_in.
-inline float4 load_inputs(__global const float *x, const int ldx, const int sample,
-                      const int batch, const int k, const int n_in)
+static inline float4 load_inputs(__global const float *x, const int ldx,
+                                 const int sample, const int batch, const int k,
+                                 const int n_in)
 {
     __global const float *from = x + (size_t)sample * ldx + k;
     const int live = sample < batch ? n_in - k : 0;

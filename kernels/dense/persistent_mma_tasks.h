@@ -29,7 +29,7 @@ typedef struct {
 #define TASK_INTS (int)(sizeof(Task) / sizeof(int))
 
 // A warp's blocks of the slice: from s0 to s1.
-inline int2 share_of(__local const Task *task, const int warp)
+static inline int2 share_of(__local const Task *task, const int warp)
 {
     const int blocks = task->blocks, each = (blocks + WARPS - 1) / WARPS;
     return min((int2)(warp * each, (warp + 1) * each), (int2)(blocks));
@@ -37,7 +37,7 @@ inline int2 share_of(__local const Task *task, const int warp)
 
 #if PTX >= 80
 // A lane's vector of a block of weights; zeros unless `valid`.
-inline uint4 load_weights(__global const uint4 *from, const bool valid)
+static inline uint4 load_weights(__global const uint4 *from, const bool valid)
 {
     uint4 v;
     asm volatile("{ .reg .pred valid; setp.ne.s32 valid, %5, 0;"
@@ -55,8 +55,8 @@ typedef struct {
 } Stream;
 
 // Advance the stream to the next task in which the warp has a share, if there is one.
-inline void next_task(Stream *s, __local const Task *tasks,
-                      __global const uint4 *weights)
+static inline void next_task(Stream *s, __local const Task *tasks,
+                             __global const uint4 *weights)
 {
     s->left = 0;
     while (s->left <= 0 && s->task < TASKS) {

@@ -65,7 +65,7 @@ VECTORS, MAX_SHARE, HALVINGS, REDUCERS, L2_PERCENT, WORDS and IN_ALL"
 __constant int words_of[LAYERS] = WORDS;
 
 // A barrier of the consumers.
-inline void group_barrier(void)
+static inline void group_barrier(void)
 {
     asm volatile("bar.sync 1, %0;" :: "n"(GROUP) : "memory");
 }
@@ -75,7 +75,7 @@ typedef struct {
     int first, past;
 } Share;
 
-inline Share share_of(const int group, const int layer)
+static inline Share share_of(const int group, const int layer)
 {
     const int index = (group + layer) % GROUPS, n = n_out_of[layer];
     const Share share = {index * n / GROUPS, (index + 1) * n / GROUPS};
@@ -88,16 +88,16 @@ typedef struct {
     uint phase;
 } RingSlot;
 
-inline RingSlot next_slot(const RingSlot at)
+static inline RingSlot next_slot(const RingSlot at)
 {
     const RingSlot next = {at.slot + 1, at.phase}, first = {0, at.phase ^ 1};
     return next.slot < SLOTS ? next : first;
 }
 
 // The producer: copy a group's weights of all layers to the ring.
-inline void copy_weights(__local float4 *slots, __local Mbarrier *full,
-                         __local Mbarrier *empty, __global const float *parameters,
-                         const int group)
+static inline void copy_weights(__local float4 *slots, __local Mbarrier *full,
+                                __local Mbarrier *empty,
+                                __global const float *parameters, const int group)
 {
     const ulong policy = create_l2_policy(L2_PERCENT);
     RingSlot to = {0, 1};  // the phase before the first has ended: all slots are empty
@@ -122,8 +122,8 @@ inline void copy_weights(__local float4 *slots, __local Mbarrier *full,
 }
 
 // Poll a work-item's vectors of a layer's inputs; whether all were published in time.
-inline bool poll_inputs(float4 *in, __global const uint *words, const int vectors,
-                        const bool waits)
+static inline bool poll_inputs(float4 *in, __global const uint *words,
+                               const int vectors, const bool waits)
 {
     const int id = get_local_id(0);
     __global const uint4 *from = (__global const uint4 *)words + id;
@@ -151,7 +151,7 @@ inline bool poll_inputs(float4 *in, __global const uint *words, const int vector
 
 // Reduce ROWS partial sums with neighbours by recursive halving, into the first sums;
 // the first row that the work-item ends up with.
-inline int reduce_halving(float *sums, const int lane)
+static inline int reduce_halving(float *sums, const int lane)
 {
     int first = 0;
 #pragma unroll
@@ -170,7 +170,7 @@ inline int reduce_halving(float *sums, const int lane)
 }
 
 // Reduce a row's partial sums in local memory; all its REDUCERS have the sum.
-inline float row_sum(const __local float *sums, const int reducer)
+static inline float row_sum(const __local float *sums, const int reducer)
 {
     const __local float4 *from = (const __local float4 *)sums + reducer;
     float4 all = from[0];

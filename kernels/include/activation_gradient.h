@@ -9,7 +9,7 @@
 #include "include/gradients.h"
 
 // f'(v) * STEEPNESS, at the output or at the pre-activation with its bias
-inline VAL activation_gradient(VAL at)
+static inline VAL activation_gradient(VAL at)
 {
 #if READS_Z
     at *= CONST(STEEPNESS);

@@ -30,13 +30,13 @@
 #define CONVERT_VAL JOIN(convert_, VAL)
 #define CONST(x) ((VAL)(REAL)(x))
 
-inline VAL absolute(VAL v) { return v < CONST(0) ? -v : v; }
+static inline VAL absolute(VAL v) { return v < CONST(0) ? -v : v; }
 
 #if OPERATOR_MATH
 // e^v to about 1e-7: v = n ln 2 + r with |r| <= ln 2 / 2. n is rounded by adding and
 // subtracting 1.5 * 2^23; e^r is a minimax polynomial; 2^n is built from exponent bits.
 // v is clamped to results that are normal numbers.
-inline VAL exponential(VAL v)
+static inline VAL exponential(VAL v)
 {
     v = v < CONST(-87.3f) ? CONST(-87.3f) : v;
     v = v > CONST(88.0f) ? CONST(88.0f) : v;
@@ -57,7 +57,7 @@ inline VAL exponential(VAL v)
 }
 
 // tanh v to about 3e-7 of its value: v P(v^2) / Q(v^2), fitted on [-9, 9].
-inline VAL hyperbolic_tangent(VAL v)
+static inline VAL hyperbolic_tangent(VAL v)
 {
     v = v < CONST(-9.0f) ? CONST(-9.0f) : v;
     v = v > CONST(9.0f) ? CONST(9.0f) : v;
@@ -78,7 +78,7 @@ inline VAL hyperbolic_tangent(VAL v)
 }
 
 // 2 artanh s for |s| <= 1/3, by its series.
-inline VAL twice_artanh(VAL s)
+static inline VAL twice_artanh(VAL s)
 {
     VAL u = s * s;
     VAL p = CONST(1.0f / 15);
@@ -93,11 +93,11 @@ inline VAL twice_artanh(VAL s)
 }
 
 // ln(1 + t) for -1/2 <= t <= 1.
-inline VAL log_one_plus(VAL t) { return twice_artanh(t / (CONST(2.0f) + t)); }
+static inline VAL log_one_plus(VAL t) { return twice_artanh(t / (CONST(2.0f) + t)); }
 
 // ln v for normal v > 0, to about 1e-7: v = 2^n m with m from about sqrt(1/2) to sqrt
 // 2, and ln m = 2 artanh((m - 1) / (m + 1)).
-inline VAL logarithm(VAL v)
+static inline VAL logarithm(VAL v)
 {
     const INTS root = (INTS)0x3F3504F3;  // sqrt(1/2) as bits
     INTS n = (AS_INTS(v) - root) >> (INTS)23;
@@ -108,7 +108,7 @@ inline VAL logarithm(VAL v)
 }
 
 // erf v to 2e-7: Abramowitz and Stegun, formula 7.1.26.
-inline VAL error_function(VAL v)
+static inline VAL error_function(VAL v)
 {
     VAL a = absolute(v);
     VAL t = CONST(1.0f) / (CONST(1.0f) + CONST(0.3275911f) * a);
@@ -122,7 +122,7 @@ inline VAL error_function(VAL v)
 }
 
 // e^v - 1 for v <= 0, exact near 0: by the half-angle identity of tanh.
-inline VAL exponential_minus_one(VAL v)
+static inline VAL exponential_minus_one(VAL v)
 {
     VAL t = hyperbolic_tangent(v * CONST(0.5f));
     return CONST(2.0f) * t / (CONST(1.0f) - t);
@@ -148,54 +148,54 @@ inline VAL exponential_minus_one(VAL v)
 #define BY_ONE(f, v) \
     ((VAL)(f(v.s0), f(v.s1), f(v.s2), f(v.s3), f(v.s4), f(v.s5), f(v.s6), f(v.s7)))
 #endif
-inline VAL sine(VAL v) { return BY_ONE(sin, v); }
-inline VAL cosine(VAL v) { return BY_ONE(cos, v); }
+static inline VAL sine(VAL v) { return BY_ONE(sin, v); }
+static inline VAL cosine(VAL v) { return BY_ONE(cos, v); }
 #endif
 
-inline VAL act_identity(VAL v) { return v; }
-inline VAL act_threshold(VAL v) { return v < CONST(0) ? CONST(0) : CONST(1); }
-inline VAL act_threshold_symmetric(VAL v)
+static inline VAL act_identity(VAL v) { return v; }
+static inline VAL act_threshold(VAL v) { return v < CONST(0) ? CONST(0) : CONST(1); }
+static inline VAL act_threshold_symmetric(VAL v)
 {
     return v < CONST(0) ? CONST(-1) : CONST(1);
 }
-inline VAL act_sigmoid(VAL v) { return CONST(1) / (CONST(1) + exponential(-v)); }
-inline VAL act_tanh(VAL v) { return hyperbolic_tangent(v); }
-inline VAL act_gaussian(VAL v) { return exponential(-v * v); }
-inline VAL act_gaussian_symmetric(VAL v)
+static inline VAL act_sigmoid(VAL v) { return CONST(1) / (CONST(1) + exponential(-v)); }
+static inline VAL act_tanh(VAL v) { return hyperbolic_tangent(v); }
+static inline VAL act_gaussian(VAL v) { return exponential(-v * v); }
+static inline VAL act_gaussian_symmetric(VAL v)
 {
     return CONST(2) * exponential(-v * v) - CONST(1);
 }
-inline VAL act_gaussian_stepwise(VAL v) { return CONST(0); }  // as in FANN
-inline VAL act_elliot(VAL v)
+static inline VAL act_gaussian_stepwise(VAL v) { return CONST(0); }  // as in FANN
+static inline VAL act_elliot(VAL v)
 {
     return v / (CONST(2) * (CONST(1) + absolute(v))) + CONST(0.5);
 }
-inline VAL act_elliot_symmetric(VAL v) { return v / (CONST(1) + absolute(v)); }
-inline VAL act_linear_piece(VAL v)
+static inline VAL act_elliot_symmetric(VAL v) { return v / (CONST(1) + absolute(v)); }
+static inline VAL act_linear_piece(VAL v)
 {
     v = v < CONST(0) ? CONST(0) : v;
     return v > CONST(1) ? CONST(1) : v;
 }
-inline VAL act_linear_piece_symmetric(VAL v)
+static inline VAL act_linear_piece_symmetric(VAL v)
 {
     v = v < CONST(-1) ? CONST(-1) : v;
     return v > CONST(1) ? CONST(1) : v;
 }
-inline VAL act_sin_symmetric(VAL v) { return sine(v); }
-inline VAL act_cos_symmetric(VAL v) { return cosine(v); }
-inline VAL act_sin(VAL v) { return sine(v) * CONST(0.5) + CONST(0.5); }
-inline VAL act_cos(VAL v) { return cosine(v) * CONST(0.5) + CONST(0.5); }
-inline VAL act_relu(VAL v) { return v < CONST(0) ? CONST(0) : v; }
-inline VAL act_leaky_relu(VAL v) { return v < CONST(0) ? v * CONST(LEAK) : v; }
-inline VAL act_elu(VAL v)
+static inline VAL act_sin_symmetric(VAL v) { return sine(v); }
+static inline VAL act_cos_symmetric(VAL v) { return cosine(v); }
+static inline VAL act_sin(VAL v) { return sine(v) * CONST(0.5) + CONST(0.5); }
+static inline VAL act_cos(VAL v) { return cosine(v) * CONST(0.5) + CONST(0.5); }
+static inline VAL act_relu(VAL v) { return v < CONST(0) ? CONST(0) : v; }
+static inline VAL act_leaky_relu(VAL v) { return v < CONST(0) ? v * CONST(LEAK) : v; }
+static inline VAL act_elu(VAL v)
 {
     return v < CONST(0) ? exponential_minus_one(v < CONST(0) ? v : CONST(0)) : v;
 }
-inline VAL act_gelu(VAL v)
+static inline VAL act_gelu(VAL v)
 {
     return v * CONST(0.5) * (CONST(1) + error_function(v * CONST(0.70710678118654752)));
 }
-inline VAL act_silu(VAL v)
+static inline VAL act_silu(VAL v)
 {
 #if OPERATOR_MATH
     // Below this the exponential is clamped, and |v / exponential| would grow again.
@@ -203,20 +203,20 @@ inline VAL act_silu(VAL v)
 #endif
     return v / (CONST(1) + exponential(-v));
 }
-inline VAL act_softplus(VAL v)
+static inline VAL act_softplus(VAL v)
 {
     return (v < CONST(0) ? CONST(0) : v) + log_one_plus(exponential(-absolute(v)));
 }
 
 // The line through (x0, y0) and (x1, y1).
-inline VAL segment(VAL v, REAL x0, REAL y0, REAL x1, REAL y1)
+static inline VAL segment(VAL v, REAL x0, REAL y0, REAL x1, REAL y1)
 {
     return (v - CONST(x0)) * CONST((y1 - y0) / (x1 - x0)) + CONST(y0);
 }
 
 // FANN's piecewise linear functions: the last piece whose left end is not above v. They
 // jump to their limits below the first abscissa and from the last one on.
-inline VAL act_sigmoid_stepwise(VAL v)
+static inline VAL act_sigmoid_stepwise(VAL v)
 {
     const REAL x0 = -5.2933049201965332, x1 = -2.94443893432617188;
     const REAL x2 = -1.098612308502197266, x3 = 1.098612308502197266;
@@ -230,7 +230,7 @@ inline VAL act_sigmoid_stepwise(VAL v)
     y = v < CONST(x4) ? y : segment(v, x4, y4, x5, y5);
     return v >= CONST(x5) ? CONST(1) : y;
 }
-inline VAL act_tanh_stepwise(VAL v)
+static inline VAL act_tanh_stepwise(VAL v)
 {
     const REAL x0 = 2.64665293693542480, x1 = 1.47221934795379639;
     const REAL x2 = 0.549306154251098633;
@@ -249,7 +249,7 @@ inline VAL act_tanh_stepwise(VAL v)
 // STEEPNESS   factor of z, a number
 // LIMIT       FANN's bound of |STEEPNESS * z|; undefined: none
 #ifdef ACTIVATION
-inline VAL activate(VAL z)
+static inline VAL activate(VAL z)
 {
     VAL v = z * CONST(STEEPNESS);
 #ifdef LIMIT

@@ -8,27 +8,27 @@
 // Clang has GCC's built-ins; they are used where atomics of an int are lock-free. Other
 // compilers use fences, which OpenCL C 1.2 guarantees within a work-group only.
 #if defined(__CLANG_ATOMIC_INT_LOCK_FREE) && __CLANG_ATOMIC_INT_LOCK_FREE == 2
-inline int load_acquire(volatile __global int *p)
+static inline int load_acquire(volatile __global int *p)
 {
     return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
 
-inline void store_release(volatile __global int *p, const int value)
+static inline void store_release(volatile __global int *p, const int value)
 {
     __atomic_store_n(p, value, __ATOMIC_RELEASE);
 }
 
-inline int load_seq_cst(volatile __global int *p)
+static inline int load_seq_cst(volatile __global int *p)
 {
     return __atomic_load_n(p, __ATOMIC_SEQ_CST);
 }
 
-inline void store_seq_cst(volatile __global int *p, const int value)
+static inline void store_seq_cst(volatile __global int *p, const int value)
 {
     __atomic_store_n(p, value, __ATOMIC_SEQ_CST);
 }
 
-inline int add_seq_cst(volatile __global int *p, const int value)
+static inline int add_seq_cst(volatile __global int *p, const int value)
 {
     return __atomic_fetch_add(p, value, __ATOMIC_SEQ_CST);
 }
@@ -40,20 +40,20 @@ inline int add_seq_cst(volatile __global int *p, const int value)
 #else
 #define FENCE mem_fence(CLK_GLOBAL_MEM_FENCE)
 #endif
-inline int load_acquire(volatile __global int *p)
+static inline int load_acquire(volatile __global int *p)
 {
     const int value = *p;
     FENCE;
     return value;
 }
 
-inline void store_release(volatile __global int *p, const int value)
+static inline void store_release(volatile __global int *p, const int value)
 {
     FENCE;
     *p = value;
 }
 
-inline int add_seq_cst(volatile __global int *p, const int value)
+static inline int add_seq_cst(volatile __global int *p, const int value)
 {
     FENCE;
     const int before = atomic_add(p, value);
@@ -61,12 +61,12 @@ inline int add_seq_cst(volatile __global int *p, const int value)
     return before;
 }
 
-inline int load_seq_cst(volatile __global int *p)
+static inline int load_seq_cst(volatile __global int *p)
 {
     return add_seq_cst(p, 0);
 }
 
-inline void store_seq_cst(volatile __global int *p, const int value)
+static inline void store_seq_cst(volatile __global int *p, const int value)
 {
     FENCE;
     atomic_xchg(p, value);

@@ -14,8 +14,9 @@
 // `lds` apart in sums (pre-activations), and `ldy` in y.
 #define ACTIVATE(k)                                                                  \
     ((VEC *)acc)[k] = activate(((VEC *)acc)[k] + ((const VEC *)biases)[k]);
-inline void epilogue(REAL *acc, const int live, __global REAL *sums, const int lds,
-                     __global REAL *y, const int ldy, const REAL *biases)
+static inline void epilogue(REAL *acc, const int live, __global REAL *sums,
+                            const int lds, __global REAL *y, const int ldy,
+                            const REAL *biases)
 {
 #if ACCUMULATE
     for (int i = 0; i < live; ++i) acc[i] += sums[(size_t)i * lds];

@@ -8,7 +8,7 @@
 #endif
 
 // f(clip(steepness * z)) of a pre-activation z, bias included
-inline VAL activate_as(const int code, const VAL z)
+static inline VAL activate_as(const int code, const VAL z)
 {
     VAL v = z;
     switch (code) {

@@ -11,94 +11,103 @@
 #error "gradients.h needs FANN_SIGMOID_LOW, FANN_SIGMOID_HIGH and FANN_TANH_END"
 #endif
 
-inline VAL clipped(VAL x, VAL low, VAL high)
+static inline VAL clipped(VAL x, VAL low, VAL high)
 {
     x = x < low ? low : x;
     return x > high ? high : x;
 }
 
 // Derivatives by the output y.
-inline VAL grad_identity(VAL y, VAL s) { return CONST(1); }
-inline VAL grad_threshold(VAL y, VAL s) { return CONST(0); }
-inline VAL grad_threshold_symmetric(VAL y, VAL s) { return CONST(0); }
-inline VAL grad_gaussian_stepwise(VAL y, VAL s) { return CONST(0); }
-inline VAL grad_sigmoid(VAL y, VAL s) { return y * (CONST(1) - y); }
-inline VAL grad_sigmoid_stepwise(VAL y, VAL s) { return y * (CONST(1) - y); }
-inline VAL grad_tanh(VAL y, VAL s) { return CONST(1) - y * y; }
-inline VAL grad_tanh_stepwise(VAL y, VAL s) { return CONST(1) - y * y; }
-inline VAL grad_relu(VAL y, VAL s) { return y > CONST(0) ? CONST(1) : CONST(0); }
-inline VAL grad_leaky_relu(VAL y, VAL s)
+static inline VAL grad_identity(VAL y, VAL s) { return CONST(1); }
+static inline VAL grad_threshold(VAL y, VAL s) { return CONST(0); }
+static inline VAL grad_threshold_symmetric(VAL y, VAL s) { return CONST(0); }
+static inline VAL grad_gaussian_stepwise(VAL y, VAL s) { return CONST(0); }
+static inline VAL grad_sigmoid(VAL y, VAL s) { return y * (CONST(1) - y); }
+static inline VAL grad_sigmoid_stepwise(VAL y, VAL s) { return y * (CONST(1) - y); }
+static inline VAL grad_tanh(VAL y, VAL s) { return CONST(1) - y * y; }
+static inline VAL grad_tanh_stepwise(VAL y, VAL s) { return CONST(1) - y * y; }
+static inline VAL grad_relu(VAL y, VAL s) { return y > CONST(0) ? CONST(1) : CONST(0); }
+static inline VAL grad_leaky_relu(VAL y, VAL s)
 {
     return y < CONST(0) ? CONST(LEAK) : CONST(1);
 }
-inline VAL grad_elu(VAL y, VAL s) { return y < CONST(0) ? y + CONST(1) : CONST(1); }
+static inline VAL grad_elu(VAL y, VAL s)
+{
+    return y < CONST(0) ? y + CONST(1) : CONST(1);
+}
 
 // Derivatives by the scaled pre-activation v.
-inline VAL grad_gaussian(VAL v, VAL s) { return CONST(-2) * v * exponential(-v * v); }
-inline VAL grad_gaussian_symmetric(VAL v, VAL s)
+static inline VAL grad_gaussian(VAL v, VAL s)
+{
+    return CONST(-2) * v * exponential(-v * v);
+}
+static inline VAL grad_gaussian_symmetric(VAL v, VAL s)
 {
     return CONST(-4) * v * exponential(-v * v);
 }
-inline VAL grad_elliot(VAL v, VAL s)
+static inline VAL grad_elliot(VAL v, VAL s)
 {
     VAL d = CONST(1) + absolute(v);
     return CONST(0.5) / (d * d);
 }
-inline VAL grad_elliot_symmetric(VAL v, VAL s)
+static inline VAL grad_elliot_symmetric(VAL v, VAL s)
 {
     VAL d = CONST(1) + absolute(v);
     return CONST(1) / (d * d);
 }
-inline VAL grad_linear_piece(VAL v, VAL s)
+static inline VAL grad_linear_piece(VAL v, VAL s)
 {
     return v > CONST(0) && v < CONST(1) ? CONST(1) : CONST(0);
 }
-inline VAL grad_linear_piece_symmetric(VAL v, VAL s)
+static inline VAL grad_linear_piece_symmetric(VAL v, VAL s)
 {
     return v > CONST(-1) && v < CONST(1) ? CONST(1) : CONST(0);
 }
-inline VAL grad_sin_symmetric(VAL v, VAL s) { return cosine(v); }
-inline VAL grad_cos_symmetric(VAL v, VAL s) { return -sine(v); }
-inline VAL grad_sin(VAL v, VAL s) { return cosine(v) * CONST(0.5); }
-inline VAL grad_cos(VAL v, VAL s) { return sine(v) * CONST(-0.5); }
-inline VAL grad_gelu(VAL v, VAL s)
+static inline VAL grad_sin_symmetric(VAL v, VAL s) { return cosine(v); }
+static inline VAL grad_cos_symmetric(VAL v, VAL s) { return -sine(v); }
+static inline VAL grad_sin(VAL v, VAL s) { return cosine(v) * CONST(0.5); }
+static inline VAL grad_cos(VAL v, VAL s) { return sine(v) * CONST(-0.5); }
+static inline VAL grad_gelu(VAL v, VAL s)
 {
     VAL cdf = CONST(0.5)
               * (CONST(1) + error_function(v * CONST(0.70710678118654752)));
     return cdf + v * exponential(v * v * CONST(-0.5)) * CONST(0.39894228040143268);
 }
-inline VAL grad_silu(VAL v, VAL s)
+static inline VAL grad_silu(VAL v, VAL s)
 {
     VAL y = CONST(1) / (CONST(1) + exponential(-v));
     return y * (CONST(1) + v * (CONST(1) - y));
 }
-inline VAL grad_softplus(VAL v, VAL s)
+static inline VAL grad_softplus(VAL v, VAL s)
 {
     return CONST(1) / (CONST(1) + exponential(-v));
 }
 
 // FANN's derivatives.
-inline VAL fann_grad_sigmoid(VAL y, VAL s)
+static inline VAL fann_grad_sigmoid(VAL y, VAL s)
 {
     y = clipped(y, CONST(FANN_SIGMOID_LOW), CONST(FANN_SIGMOID_HIGH));
     return y * (CONST(1) - y);
 }
-inline VAL fann_grad_sigmoid_stepwise(VAL y, VAL s) { return fann_grad_sigmoid(y, s); }
-inline VAL fann_grad_tanh(VAL y, VAL s)
+static inline VAL fann_grad_sigmoid_stepwise(VAL y, VAL s)
+{
+    return fann_grad_sigmoid(y, s);
+}
+static inline VAL fann_grad_tanh(VAL y, VAL s)
 {
     y = clipped(y, CONST(-FANN_TANH_END), CONST(FANN_TANH_END));
     return CONST(1) - y * y;
 }
-inline VAL fann_grad_tanh_stepwise(VAL y, VAL s) { return fann_grad_tanh(y, s); }
-inline VAL fann_grad_gaussian(VAL v, VAL s) { return grad_gaussian(v, s) * s; }
-inline VAL fann_grad_gaussian_symmetric(VAL v, VAL s)
+static inline VAL fann_grad_tanh_stepwise(VAL y, VAL s) { return fann_grad_tanh(y, s); }
+static inline VAL fann_grad_gaussian(VAL v, VAL s) { return grad_gaussian(v, s) * s; }
+static inline VAL fann_grad_gaussian_symmetric(VAL v, VAL s)
 {
     return grad_gaussian_symmetric(v, s) * s;
 }
-inline VAL fann_grad_linear_piece(VAL v, VAL s) { return CONST(1); }
-inline VAL fann_grad_linear_piece_symmetric(VAL v, VAL s) { return CONST(1); }
-inline VAL fann_grad_sin_symmetric(VAL v, VAL s) { return cosine(s * v); }
-inline VAL fann_grad_cos_symmetric(VAL v, VAL s) { return -sine(s * v); }
-inline VAL fann_grad_sin(VAL v, VAL s) { return cosine(s * v) * CONST(0.5); }
-inline VAL fann_grad_cos(VAL v, VAL s) { return sine(s * v) * CONST(-0.5); }
-inline VAL fann_grad_relu(VAL y, VAL s) { return CONST(1); }
+static inline VAL fann_grad_linear_piece(VAL v, VAL s) { return CONST(1); }
+static inline VAL fann_grad_linear_piece_symmetric(VAL v, VAL s) { return CONST(1); }
+static inline VAL fann_grad_sin_symmetric(VAL v, VAL s) { return cosine(s * v); }
+static inline VAL fann_grad_cos_symmetric(VAL v, VAL s) { return -sine(s * v); }
+static inline VAL fann_grad_sin(VAL v, VAL s) { return cosine(s * v) * CONST(0.5); }
+static inline VAL fann_grad_cos(VAL v, VAL s) { return sine(s * v) * CONST(-0.5); }
+static inline VAL fann_grad_relu(VAL y, VAL s) { return CONST(1); }

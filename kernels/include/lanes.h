@@ -18,7 +18,7 @@ typedef VEC __attribute__((aligned(sizeof(REAL)))) VecUnaligned;
 #define EACH(X) X(0) X(1) X(2) X(3)
 #endif
 
-inline REAL lane_sum(const VEC sums)
+static inline REAL lane_sum(const VEC sums)
 {
 #if LANES == 8
     const JOIN(REAL, 4) four = sums.lo + sums.hi;

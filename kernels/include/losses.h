@@ -29,49 +29,52 @@
 #define LOSS_SLOPE(y, output, t, scale) LOSS_GRADIENT(y, t, scale)
 #endif
 
-inline VAL loss_mse(VAL y, VAL t, VAL scale) { return (y - t) * (y - t); }
-inline VAL loss_gradient_mse(VAL y, VAL t, VAL scale) { return CONST(2) * (y - t); }
+static inline VAL loss_mse(VAL y, VAL t, VAL scale) { return (y - t) * (y - t); }
+static inline VAL loss_gradient_mse(VAL y, VAL t, VAL scale)
+{
+    return CONST(2) * (y - t);
+}
 
-inline VAL loss_mae(VAL y, VAL t, VAL scale) { return absolute(y - t); }
-inline VAL loss_gradient_mae(VAL y, VAL t, VAL scale)
+static inline VAL loss_mae(VAL y, VAL t, VAL scale) { return absolute(y - t); }
+static inline VAL loss_gradient_mae(VAL y, VAL t, VAL scale)
 {
     const VAL d = y - t;
     return d > CONST(0) ? CONST(1) : d < CONST(0) ? CONST(-1) : d;
 }
 
-inline VAL loss_huber(VAL y, VAL t, VAL scale)
+static inline VAL loss_huber(VAL y, VAL t, VAL scale)
 {
     const VAL d = absolute(y - t), delta = CONST(HUBER_DELTA);
     return d <= delta ? d * d * CONST(0.5) : delta * (d - delta * CONST(0.5));
 }
-inline VAL loss_gradient_huber(VAL y, VAL t, VAL scale)
+static inline VAL loss_gradient_huber(VAL y, VAL t, VAL scale)
 {
     const VAL d = y - t, delta = CONST(HUBER_DELTA);
     return d < -delta ? -delta : d > delta ? delta : d;
 }
 
 // y is the input of the sigmoid.
-inline VAL loss_binary_cross_entropy(VAL y, VAL t, VAL scale)
+static inline VAL loss_binary_cross_entropy(VAL y, VAL t, VAL scale)
 {
     const VAL positive = y < CONST(0) ? CONST(0) : y;
     return positive - y * t + log_one_plus(exponential(-absolute(y)));
 }
-inline VAL loss_gradient_binary_cross_entropy(VAL y, VAL t, VAL scale)
+static inline VAL loss_gradient_binary_cross_entropy(VAL y, VAL t, VAL scale)
 {
     return act_sigmoid(y) - t;
 }
 
-inline VAL loss_fann_linear(VAL y, VAL t, VAL scale)
+static inline VAL loss_fann_linear(VAL y, VAL t, VAL scale)
 {
     return scale * (t - y) * (t - y) * CONST(0.5);
 }
-inline VAL loss_gradient_fann_linear(VAL y, VAL t, VAL scale)
+static inline VAL loss_gradient_fann_linear(VAL y, VAL t, VAL scale)
 {
     return scale * (y - t);
 }
 
 // (1 + d) ln(1 + d) + (1 - d) ln(1 - d) one_plus to the limit, then linear.
-inline VAL loss_fann_tanh(VAL y, VAL t, VAL scale)
+static inline VAL loss_fann_tanh(VAL y, VAL t, VAL scale)
 {
     const VAL d = absolute((t - y) * scale), limit = CONST(FANN_TANH_LIMIT);
     const VAL clamped = d > limit ? limit : d;
@@ -88,7 +91,7 @@ inline VAL loss_fann_tanh(VAL y, VAL t, VAL scale)
     return (value + CONST(FANN_TANH_ERROR) * (d - clamped)) / scale;
 }
 // -2 artanh of the error.
-inline VAL loss_gradient_fann_tanh(VAL y, VAL t, VAL scale)
+static inline VAL loss_gradient_fann_tanh(VAL y, VAL t, VAL scale)
 {
     const VAL d = (t - y) * scale, limit = CONST(FANN_TANH_LIMIT);
     const VAL end = CONST(FANN_TANH_ERROR);

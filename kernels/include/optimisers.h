@@ -25,9 +25,9 @@ typedef struct {
 } StepInfo;
 
 // error: squared errors of the epoch so far, of `seen` samples with `outputs` each
-inline StepInfo step_info(const REAL rate, const int samples, const REAL error,
-                        const int seen, const int outputs, const int count,
-                        const uint seed)
+static inline StepInfo step_info(const REAL rate, const int samples, const REAL error,
+                                 const int seen, const int outputs, const int count,
+                                 const uint seed)
 {
     StepInfo now;
     now.rate = rate;
@@ -53,8 +53,8 @@ inline StepInfo step_info(const REAL rate, const int samples, const REAL error,
 // The new value of parameters w with gradients g. s: their state; element: index of the
 // first in the flat buffer.
 #define RULE                                                                         \
-    inline VAL apply_rule(VAL w, const VAL g, VAL *s, const StepInfo now,              \
-                          const uint element)
+    static inline VAL apply_rule(VAL w, const VAL g, VAL *s, const StepInfo now,       \
+                                 const uint element)
 
 #ifdef INCREMENTAL
 RULE
@@ -115,7 +115,7 @@ RULE
 DEFINE_HASH(hash_words, UINTS)
 
 // Random numbers `element` … of a step, in [0, 1).
-inline VAL random_uniform(const StepInfo now, const uint element)
+static inline VAL random_uniform(const StepInfo now, const uint element)
 {
     const uint start = hash_word(hash_word(now.seed) ^ now.count);
     const UINTS words = hash_words(((UINTS)(element) + LANE_INDICES) ^ (UINTS)(start));
@@ -183,8 +183,8 @@ RULE
 #endif
 
 // The new value by the rule, after penalties and clipping.
-inline VAL stepped(const VAL w, const VAL g, VAL *s, const StepInfo now,
-                   const uint element)
+static inline VAL stepped(const VAL w, const VAL g, VAL *s, const StepInfo now,
+                          const uint element)
 {
     const VAL total = add_penalties(w, g, now.samples, element);
     return apply_rule(w, clip_gradient(total, now.samples, now.norm), s, now, element);

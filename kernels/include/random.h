@@ -3,7 +3,7 @@
 
 // NAME(x): a hash of integers of type UINT.
 #define DEFINE_HASH(NAME, UINT)                                                      \
-    inline UINT NAME(UINT x)                                                         \
+    static inline UINT NAME(UINT x)                                                  \
     {                                                                                \
         x ^= x >> (UINT)(16);                                                        \
         x *= (UINT)(0x7FEB352Du);                                                    \
@@ -16,7 +16,7 @@ DEFINE_HASH(hash_word, uint)
 // The permuted index of i in 0 … n-1: a Feistel network of 2 * bits bits, one word of
 // the key a round. A result of n or more is permuted again (cycle walking). The walk
 // always ends: it starts below n, and a bijection returns to its start.
-inline uint permuted(uint i, const uint n, const uint bits, const uint8 key)
+static inline uint permuted(uint i, const uint n, const uint bits, const uint8 key)
 {
     const uint mask = (1u << bits) - 1, last = n - 1;
     i = min(i, last);

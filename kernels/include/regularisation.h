@@ -12,8 +12,8 @@
 
 // Gradients g of the sum over samples, plus those of the penalties.
 // element: index of the first in the flat buffer
-inline VAL add_penalties(const VAL w, const VAL g, const REAL samples,
-                         const uint element)
+static inline VAL add_penalties(const VAL w, const VAL g, const REAL samples,
+                                const uint element)
 {
 #ifdef WEIGHTS
     const VAL sign_of_w = w > CONST(0) ? CONST(1) : w < CONST(0) ? CONST(-1) : CONST(0);
@@ -24,7 +24,7 @@ inline VAL add_penalties(const VAL w, const VAL g, const REAL samples,
 }
 
 // Gradients g, clipped. norm: of the mean gradient; not read without CLIP_NORM
-inline VAL clip_gradient(const VAL g, const REAL samples, const REAL norm)
+static inline VAL clip_gradient(const VAL g, const REAL samples, const REAL norm)
 {
 #ifdef CLIP_VALUE
     const VAL bound = CONST((REAL)CLIP_VALUE * samples);

@@ -31,9 +31,9 @@
 // x        [TILE, ldx]    of which `samples` rows exist; row 0 replaces the others
 // n_in     values in a row of x
 // item     the work-item's number in its team
-inline void team_multiply(REAL *sums, __global const VEC *row, const int vectors,
-                          X_SPACE const REAL *x, const int ldx, const int samples,
-                          const int n_in, const int item)
+static inline void team_multiply(REAL *sums, __global const VEC *row, const int vectors,
+                                 X_SPACE const REAL *x, const int ldx,
+                                 const int samples, const int n_in, const int item)
 {
     // Not an initialiser: PoCL 3.0 runs it only once if a loop surrounds this.
     for (int t = 0; t < TILE; ++t) sums[t] = 0;
@@ -60,7 +60,7 @@ inline void team_multiply(REAL *sums, __global const VEC *row, const int vectors
 // work-item of the group must call this.
 //
 // partial  [PARTIALS]  local memory
-inline void team_add(REAL *sums, __local REAL *partial)
+static inline void team_add(REAL *sums, __local REAL *partial)
 {
 #if ITEMS > 1
     const int id = get_local_id(0), item = id % ITEMS;

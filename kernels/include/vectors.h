@@ -13,7 +13,7 @@
 #define VEC_ALIGNED __attribute__((aligned(32)))  // local arrays read as VEC need it
 
 // x[4 v] … x[4 v + 3] of a row of n values, zero from n on.
-inline VEC four_of(X_SPACE const REAL *x, const int v, const int n)
+static inline VEC four_of(X_SPACE const REAL *x, const int v, const int n)
 {
 #if X_PADDED
     return ((X_SPACE const VEC *)x)[v];

@@ -5,13 +5,13 @@
 
 #if PTX >= 70
 // A barrier of the warp; orders its memory accesses.
-inline void warp_barrier(void)
+static inline void warp_barrier(void)
 {
     asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
 }
 
 // The value v of work-item ^ distance.
-inline float shuffle_xor(const float v, const int distance)
+static inline float shuffle_xor(const float v, const int distance)
 {
     float other;
     asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;"
@@ -19,7 +19,7 @@ inline float shuffle_xor(const float v, const int distance)
     return other;
 }
 
-inline uint shuffle_xor_uint(const uint v, const int distance)
+static inline uint shuffle_xor_uint(const uint v, const int distance)
 {
     uint other;
     asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;"

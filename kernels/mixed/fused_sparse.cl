@@ -154,7 +154,8 @@ void fused_sparse(__global const REAL *parameters, __global const Product *produ
 #define ROW_OF(offset) (__global const VEC *)(values + (size_t)(offset) * TILE)
 
 // A dense row times x.
-inline REAL dense_dot(__global const REAL *row, __global const REAL *x, const int n)
+static inline REAL dense_dot(__global const REAL *row, __global const REAL *x,
+                             const int n)
 {
     VEC sums = 0;
     REAL sum = 0;
@@ -171,9 +172,10 @@ inline REAL dense_dot(__global const REAL *row, __global const REAL *x, const in
 #define ACTIVATE(k)                                                                  \
     ((VEC *)results)[k] =                                                              \
         activate_as(op.function, ((VEC *)results)[k] + ((const VEC *)biases)[k]);
-inline void epilogue(REAL *results, const int live, const Product op, const int row,
-                     __global const REAL *parameters, __global const REAL *sums,
-                     __global REAL *out, const int ldo)
+static inline void epilogue(REAL *results, const int live, const Product op,
+                            const int row, __global const REAL *parameters,
+                            __global const REAL *sums, __global REAL *out,
+                            const int ldo)
 {
     REAL biases[COUNT] __attribute__((aligned(32)));
     if (op.accumulates)

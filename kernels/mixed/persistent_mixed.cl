@@ -56,7 +56,7 @@ typedef struct __attribute__((aligned(16))) {
 } Task;
 
 // The columns of a vector of a list.
-inline ushort4 columns_at(__global const ushort4 *from, const bool valid)
+static inline ushort4 columns_at(__global const ushort4 *from, const bool valid)
 {
 #if PTX >= 70
     uint2 c = (uint2)0;
@@ -81,8 +81,8 @@ typedef struct {
 } Step;
 
 // Load the bounds and the bias of a step's row, off the critical path.
-inline void locate(Step *step, const Task *task, __global const int *starts,
-                   __global const float *parameters)
+static inline void locate(Step *step, const Task *task, __global const int *starts,
+                          __global const float *parameters)
 {
     step->is_list = task->is_list;
     step->shift = task->shift;
@@ -101,9 +101,10 @@ inline void locate(Step *step, const Task *task, __global const int *starts,
 }
 
 // Prefetch a step's weights and their columns.
-inline void load_step(float4 *prefetched, ushort4 *prefetched_columns, const Step step,
-                      __global const float *parameters, __global const float4 *lists,
-                      __global const ushort4 *columns)
+static inline void load_step(float4 *prefetched, ushort4 *prefetched_columns,
+                             const Step step, __global const float *parameters,
+                             __global const float4 *lists,
+                             __global const ushort4 *columns)
 {
     const int stride = 1 << step.shift;
     const int at = step.first + (step.step * DEPTH << step.shift)
@@ -122,8 +123,8 @@ inline void load_step(float4 *prefetched, ushort4 *prefetched_columns, const Ste
 }
 
 // Advance to the next step, and locate it.
-inline void advance(Step *step, const Task *task, const Task *following,
-                    __global const int *starts, __global const float *parameters)
+static inline void advance(Step *step, const Task *task, const Task *following,
+                           __global const int *starts, __global const float *parameters)
 {
     const int team = (int)get_local_id(0) >> task->shift;
     if ((++step->step * DEPTH << task->shift) >= task->vectors) {

@@ -12,8 +12,8 @@
 
 // The sum of data[0], data[step], … data[(count - 1) * step], `passes` times; count is
 // a multiple of UNROLL.
-inline VEC read(__global const VEC *data, const int count, const int step,
-                const int passes)
+static inline VEC read(__global const VEC *data, const int count, const int step,
+                       const int passes)
 {
     VEC sum[UNROLL];
 #pragma unroll

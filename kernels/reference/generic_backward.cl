@@ -221,8 +221,8 @@ __kernel void loss(__global const REAL *y, const int ldy, __global const REAL *t
 #ifdef GROUP
 // sums[k][0] = sum of record[b, k] over the samples b of a group. Work-item i of the
 // launch adds samples i, i + items, …; then a tree reduces the group.
-inline void add_records(__local REAL sums[3][GROUP], __global const REAL *record,
-                        const int batch, const int items)
+static inline void add_records(__local REAL sums[3][GROUP], __global const REAL *record,
+                               const int batch, const int items)
 {
     const int i = get_local_id(0);
     for (int k = 0; k < 3; ++k) {
@@ -273,9 +273,9 @@ void tally(__global const REAL *record, __global REAL *totals, const int batch,
 #ifdef ROWS
 #include "include/random.h"
 // to[i, :] = data[rows[i], :] for `count` rows, by all work-items of a group
-inline void copy_rows(__global const REAL *data, const int ldd, __global REAL *to,
-                      const int ldt, const int width, __local const uint *rows,
-                      const int count)
+static inline void copy_rows(__global const REAL *data, const int ldd,
+                             __global REAL *to, const int ldt, const int width,
+                             __local const uint *rows, const int count)
 {
     for (int i = get_local_id(0); i < count * width; i += get_local_size(0)) {
         const int row = i / width, j = i % width;

@@ -24,9 +24,9 @@
 #define OPERAND(e) x[columns[e]]
 
 // The dot product of entries e … end - 1 and x.
-inline REAL dot(__global const REAL *values, __global const int *slots,
-                __global const COLUMN *columns, int e, const int end,
-                __global const REAL *x)
+static inline REAL dot(__global const REAL *values, __global const int *slots,
+                       __global const COLUMN *columns, int e, const int end,
+                       __global const REAL *x)
 {
     VEC sums = 0;
     REAL sum = 0;

@@ -93,9 +93,10 @@ void dia(__global const REAL *parameters, const int weights, const int bias,
 #define DIAGONAL(k) (TRANSPOSED ? diagonals - 1 - (k) : (k))  // columns ascend
 
 // The part of a row's sum over the diagonals from … to - 1, in scalars.
-inline REAL partial_row(__global const REAL *values, __global const int *offsets,
-                        const int diagonals, const int pitch, __global const REAL *x,
-                        const int columns, const int row, const int from, const int to)
+static inline REAL partial_row(__global const REAL *values, __global const int *offsets,
+                               const int diagonals, const int pitch,
+                               __global const REAL *x, const int columns, const int row,
+                               const int from, const int to)
 {
     REAL sum = 0;
     for (int k = from; k < to; ++k) {

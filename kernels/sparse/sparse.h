@@ -12,8 +12,9 @@
 
 // Bias, activation and stores of one accumulator. sums and y point at its row in the
 // first sample; lds and ldy are the strides between samples.
-inline void epilogue(REAL sum, __global REAL *sums, const int lds, __global REAL *y,
-                     const int ldy, const REAL bias, const size_t sample)
+static inline void epilogue(REAL sum, __global REAL *sums, const int lds,
+                            __global REAL *y, const int ldy, const REAL bias,
+                            const size_t sample)
 {
 #if ACCUMULATE
     sum += sums[sample * lds];

@@ -38,7 +38,7 @@
 #endif
 
 // The biases of rows i … i + VEC - 1; `bias` points at the layer's first.
-inline ROWS bias_of(__global const REAL *bias, const int i)
+static inline ROWS bias_of(__global const REAL *bias, const int i)
 {
 #if !HAS_BIAS
     return (ROWS)((REAL)0);
@@ -50,5 +50,5 @@ inline ROWS bias_of(__global const REAL *bias, const int i)
 }
 
 #ifdef ACTIVATION
-inline ROWS epilogue(const ROWS sums) { return MAP(activate, sums); }
+static inline ROWS epilogue(const ROWS sums) { return MAP(activate, sums); }
 #endif

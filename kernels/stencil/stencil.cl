@@ -30,7 +30,7 @@
 
 // Streaming loads and stores: data used once must not evict reused data from caches.
 #if STREAM && PTX
-inline ROWS LOAD_STREAMING(__global const REAL *p)
+static inline ROWS LOAD_STREAMING(__global const REAL *p)
 {
     ROWS v;
     asm volatile("ld.global.cs.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -38,7 +38,7 @@ inline ROWS LOAD_STREAMING(__global const REAL *p)
                  : "l"(p));
     return v;
 }
-inline void STORE_STREAMING(__global REAL *p, const ROWS v)
+static inline void STORE_STREAMING(__global REAL *p, const ROWS v)
 {
     asm volatile("st.global.cs.v4.f32 [%0], {%1, %2, %3, %4};"
                  :
@@ -60,8 +60,8 @@ inline void STORE_STREAMING(__global REAL *p, const ROWS v)
 #endif
 
 // One row, in scalars.
-inline REAL one_row(__global const REAL *w, const size_t pitch, const REAL row_bias,
-                    __global const REAL *x)
+static inline REAL one_row(__global const REAL *w, const size_t pitch,
+                           const REAL row_bias, __global const REAL *x)
 {
     REAL sum = row_bias;
     for (int r = 0; r < WINDOW; ++r) sum += w[r * pitch] * x[r];

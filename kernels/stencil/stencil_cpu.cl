@@ -36,8 +36,9 @@ typedef VAL __attribute__((aligned(4))) VAL_UNALIGNED;
 #endif
 
 // The outputs of rows i … i + 7.
-inline VAL rows_8(__global const REAL *w, const size_t pitch, __global const REAL *bias,
-                  __global const REAL *in, const int i)
+static inline VAL rows_8(__global const REAL *w, const size_t pitch,
+                         __global const REAL *bias, __global const REAL *in,
+                         const int i)
 {
     VAL sum = HAS_BIAS ? (BIAS_STEP ? LOAD(bias + i) : CONST(*bias)) : CONST(0);
 #pragma unroll
@@ -46,7 +47,7 @@ inline VAL rows_8(__global const REAL *w, const size_t pitch, __global const REA
 }
 
 // Stores the first `count` of 8 values.
-inline void store_partial(__global REAL *out, const VAL v, const int count)
+static inline void store_partial(__global REAL *out, const VAL v, const int count)
 {
     REAL values[8] __attribute__((aligned(32)));
     *(VAL *)values = v;
@@ -54,9 +55,9 @@ inline void store_partial(__global REAL *out, const VAL v, const int count)
 }
 
 // Rows [0, rows) of the first layer, from x: no read past the sample's end.
-inline void first_layer(__global const REAL *w, const size_t pitch,
-                        __global const REAL *bias, __global const REAL *x,
-                        __global REAL *out, const int rows)
+static inline void first_layer(__global const REAL *w, const size_t pitch,
+                               __global const REAL *bias, __global const REAL *x,
+                               __global REAL *out, const int rows)
 {
     int i = 0;
 #if STREAM
@@ -78,9 +79,9 @@ inline void first_layer(__global const REAL *w, const size_t pitch,
 
 #if LAYERS > 1
 // Rows [0, rows) of an inner layer, in place: the buffer is padded to whole vectors.
-inline void inner_layer(__global const REAL *w, const size_t pitch,
-                        __global const REAL *bias, __global REAL *values,
-                        const int rows)
+static inline void inner_layer(__global const REAL *w, const size_t pitch,
+                               __global const REAL *bias, __global REAL *values,
+                               const int rows)
 {
     for (int i = 0; i < rows; i += 8) {
         const VAL v = rows_8(w, pitch, bias, values, i);
@@ -89,9 +90,9 @@ inline void inner_layer(__global const REAL *w, const size_t pitch,
 }
 
 // Rows [0, rows) of the last layer.
-inline void last_layer(__global const REAL *w, const size_t pitch,
-                       __global const REAL *bias, __global const REAL *values,
-                       __global REAL *y, const int rows)
+static inline void last_layer(__global const REAL *w, const size_t pitch,
+                              __global const REAL *bias, __global const REAL *values,
+                              __global REAL *y, const int rows)
 {
     int i = 0;
     for (; i + 8 <= rows; i += 8) STORE(y + i, rows_8(w, pitch, bias, values, i));

@@ -10,7 +10,7 @@
 #include "include/warp.h"
 
 // A vector of weights; zeros unless `valid`.
-inline float4 weights_at(__global const float4 *from, const bool valid)
+static inline float4 weights_at(__global const float4 *from, const bool valid)
 {
 #if PTX >= 70
     float4 w = (float4)0;
@@ -26,9 +26,9 @@ inline float4 weights_at(__global const float4 *from, const bool valid)
 }
 
 // Gather published vectors into local memory, with zeros up to whole steps.
-inline void gather(__local float4 *source, __global const uint *words,
-                   const int vectors, const int padded, __local int *timed_out,
-                   __global int *timeout)
+static inline void gather(__local float4 *source, __global const uint *words,
+                          const int vectors, const int padded, __local int *timed_out,
+                          __global int *timeout)
 {
     __global const uint4 *from = (__global const uint4 *)words;
     for (int v = get_local_id(0); v < padded; v += GROUP) {
@@ -49,7 +49,7 @@ inline void gather(__local float4 *source, __global const uint *words,
 
 // Butterfly reduction over teams of 1 to 32 work-items; all of them have the sum. In
 // plain C a team is one work-item.
-inline float team_sum(float v, const int items)
+static inline float team_sum(float v, const int items)
 {
 #if PTX >= 70
 #pragma unroll

@@ -22,21 +22,24 @@
 #define BOUND 0x3f800000u                       // of bounded values: 1
 
 // Slot of a lane's four accumulators, in vectors of 4.
-inline int accumulator_slot(const int lane)
+static inline int accumulator_slot(const int lane)
 {
     const int g = lane / 4, t = lane % 4;
     return 8 * t + (g + 2 * t) % 8;
 }
 
 // The sample and the neuron of a fragment that a lane finishes in a quarter.
-inline int sample_in(const int quarter, const int lane) { return 2 * quarter + lane % 2; }
-inline int neuron_in(const int quarter, const int lane)
+static inline int sample_in(const int quarter, const int lane)
+{
+    return 2 * quarter + lane % 2;
+}
+static inline int neuron_in(const int quarter, const int lane)
 {
     return (lane / 4 + 8 - 2 * quarter) % 8 + lane / 2 % 2 * 8;
 }
 
 // Poll four words again, unless all are valid.
-inline uint4 poll_again(__global const uint4 *words, uint4 found)
+static inline uint4 poll_again(__global const uint4 *words, uint4 found)
 {
 #if PTX >= 80
     asm volatile("{ .reg .pred missing; setp.ne.s32 missing, %5, 0;"
@@ -50,7 +53,7 @@ inline uint4 poll_again(__global const uint4 *words, uint4 found)
 }
 
 // Poll one word, unless it is valid.
-inline uint poll_word(__global const uint *word, uint found)
+static inline uint poll_word(__global const uint *word, uint found)
 {
 #if PTX >= 80
     asm volatile("{ .reg .pred missing; setp.eq.u32 missing, %0, 0;"
@@ -64,7 +67,7 @@ inline uint poll_word(__global const uint *word, uint found)
 
 #if PTX >= 80
 // Whether the predicate holds in all lanes of the warp.
-inline bool vote_all(const bool predicate)
+static inline bool vote_all(const bool predicate)
 {
     int all;
     asm volatile("{ .reg .pred p, q; setp.ne.s32 p, %1, 0;"
@@ -74,7 +77,7 @@ inline bool vote_all(const bool predicate)
 }
 
 // From one value per sample g, in its four lanes: the values of samples 2t and 2t + 1.
-inline float2 shuffle_samples(const float v)
+static inline float2 shuffle_samples(const float v)
 {
     const int from = get_local_id(0) % 4 * 8;
     float2 two;
@@ -87,7 +90,7 @@ inline float2 shuffle_samples(const float v)
 
 // A lane's words of a fragment, complemented, from its values of neurons 2t, 2t + 1,
 // 2t + 8 and 2t + 9; and the scale of its sample.
-inline uint4 pack_fragment(const float4 v, float *scale)
+static inline uint4 pack_fragment(const float4 v, float *scale)
 {
     uint most = max(max(magnitude(v.s0), magnitude(v.s1)),
                     max(magnitude(v.s2), magnitude(v.s3)));
@@ -103,7 +106,8 @@ inline uint4 pack_fragment(const float4 v, float *scale)
 }
 #else
 // The weight of a neuron and an input k, from a block in memory.
-inline float weight_at(__global const uint4 *block, const int neuron, const int k)
+static inline float weight_at(__global const uint4 *block, const int neuron,
+                              const int k)
 {
     __global const half *a = (__global const half *)block;
     const int at = 32 * (neuron % 8) + 8 * (k % 8 / 2) + k / 8 * 4 + neuron / 8 * 2
@@ -112,7 +116,8 @@ inline float weight_at(__global const uint4 *block, const int neuron, const int 
 }
 
 // The unscaled value of a sample and an input k, from a fragment in memory.
-inline float value_at(__global const uint *fragment, const int sample, const int k)
+static inline float value_at(__global const uint *fragment, const int sample,
+                             const int k)
 {
     __global const uint *word = fragment + 4 * (4 * sample + k % 8 / 2) + k / 8;
     const float2 high = unpack_half2(~word[0]), low = unpack_half2(~word[2]);
@@ -121,7 +126,7 @@ inline float value_at(__global const uint *fragment, const int sample, const int
 #endif
 
 // Both fp16 splits of a value in one word, the high split in the low half.
-inline uint split_half2(const float v)
+static inline uint split_half2(const float v)
 {
     return pack_half2(v, (v - unpack_half2(pack_half2(v, 0)).s0) * LOW_SCALE);
 }
@@ -129,10 +134,11 @@ inline uint split_half2(const float v)
 // Publish this lane's value of a quarter of a fragment in the set `now`, if `valid`, and
 // clear its word in the set `then`. Scales start at word `scales` of a set. In plain C
 // this is a barrier of all work-items.
-inline void publish_fragment(const float v, const int fragment, const int quarter,
-                             const bool scaled, const bool valid, const int scales,
-                             __global uint *now, __global uint *then,
-                             __local float *exchange)
+static inline void publish_fragment(const float v, const int fragment,
+                                    const int quarter, const bool scaled,
+                                    const bool valid, const int scales,
+                                    __global uint *now, __global uint *then,
+                                    __local float *exchange)
 {
     const int lane = get_local_id(0) % WARP;
     const int sample = sample_in(quarter, lane), neuron = neuron_in(quarter, lane);

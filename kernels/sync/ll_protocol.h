@@ -17,7 +17,7 @@
 #endif
 
 // Four words, as last written by any compute unit.
-inline uint4 poll(__global const uint4 *words)
+static inline uint4 poll(__global const uint4 *words)
 {
 #if PTX >= 70
     uint4 found;
@@ -32,19 +32,19 @@ inline uint4 poll(__global const uint4 *words)
 }
 
 // Whether all four words are published.
-inline bool all_valid(const uint4 words)
+static inline bool all_valid(const uint4 words)
 {
     return words.x && words.y && words.z && words.w;
 }
 
 // The values of four words.
-inline float4 values_of(const uint4 words)
+static inline float4 values_of(const uint4 words)
 {
     return as_float4(~words);
 }
 
 // Leave memory bandwidth to the groups that publish.
-inline void backoff(void)
+static inline void backoff(void)
 {
 #if PTX >= 70 && BACKOFF_NS > 0
     asm volatile("nanosleep.u32 %0;" :: "r"(BACKOFF_NS));
@@ -52,7 +52,7 @@ inline void backoff(void)
 }
 
 // Store a value as a word.
-inline void store_word(__global uint *word, const float value)
+static inline void store_word(__global uint *word, const float value)
 {
     // No word is 0: the one NaN that would become 0 is replaced by another.
     const uint bits = as_uint(value) == ~0u ? ~as_uint(NAN) : ~as_uint(value);
@@ -65,7 +65,7 @@ inline void store_word(__global uint *word, const float value)
 }
 
 // Publish a value in this launch's set, and clear its word in the next launch's set.
-inline void publish(__global uint *word, __global uint *other, const float value)
+static inline void publish(__global uint *word, __global uint *other, const float value)
 {
     store_word(word, value);
     *other = 0;

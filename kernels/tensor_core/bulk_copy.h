@@ -11,25 +11,25 @@
 typedef ulong Mbarrier;
 
 // An address of PTX's .shared window.
-inline uint shared_address(const __local void *pointer)
+static inline uint shared_address(const __local void *pointer)
 {
     return (uint)(size_t)pointer;
 }
 
-inline void mbarrier_init(__local Mbarrier *mbarrier, const int arrivals)
+static inline void mbarrier_init(__local Mbarrier *mbarrier, const int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
                  :: "r"(shared_address(mbarrier)), "r"(arrivals) : "memory");
 }
 
 // After the last mbarrier_init, before a barrier.
-inline void fence_mbarrier_init(void)
+static inline void fence_mbarrier_init(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;"
                  ::: "memory");
 }
 
-inline void mbarrier_arrive(__local Mbarrier *mbarrier)
+static inline void mbarrier_arrive(__local Mbarrier *mbarrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
                  :: "r"(shared_address(mbarrier)) : "memory");
@@ -37,7 +37,7 @@ inline void mbarrier_arrive(__local Mbarrier *mbarrier)
 
 // Wait until the phase ends. The wait needs no bound: copies complete, and work-items of
 // the same group bound their own waits for other groups.
-inline void mbarrier_wait(__local Mbarrier *mbarrier, const uint phase)
+static inline void mbarrier_wait(__local Mbarrier *mbarrier, const uint phase)
 {
     uint done;
     do {
@@ -49,7 +49,7 @@ inline void mbarrier_wait(__local Mbarrier *mbarrier, const uint phase)
 }
 
 // An L2 cache policy: `percent` of the lines are evicted last, the others first.
-inline ulong create_l2_policy(const int percent)
+static inline ulong create_l2_policy(const int percent)
 {
     ulong policy;
     asm volatile("createpolicy.fractional.L2::evict_last.L2::evict_first.b64 %0, %1;"
@@ -58,9 +58,9 @@ inline ulong create_l2_policy(const int percent)
 }
 
 // Start a copy of whole vectors: one arrival, which expects their bytes.
-inline void cp_async_bulk(__local float4 *to, __global const float *from,
-                          const int vectors, __local Mbarrier *mbarrier,
-                          const ulong policy)
+static inline void cp_async_bulk(__local float4 *to, __global const float *from,
+                                 const int vectors, __local Mbarrier *mbarrier,
+                                 const ulong policy)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  :: "r"(shared_address(mbarrier)), "r"(16 * vectors) : "memory");

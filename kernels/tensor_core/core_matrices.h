@@ -3,8 +3,8 @@
 #define CORE 8                      // rows, and terms, of a core matrix
 
 // 8 terms of a row from k on, `stride` apart.
-inline float8 load_terms(__global const float *row, const int k, const int stride,
-                         const int terms, const int padded)
+static inline float8 load_terms(__global const float *row, const int k,
+                                const int stride, const int terms, const int padded)
 {
     if (padded) {
         const float4 none = (float4)(0);
@@ -19,7 +19,7 @@ UNROLLED
 }
 
 // The bits of the largest magnitude.
-inline uint max_magnitude(const float8 v)
+static inline uint max_magnitude(const float8 v)
 {
     const uint8 bits = as_uint8(v) & 0x7fffffffu;
     const uint4 four = max(bits.lo, bits.hi);
@@ -27,20 +27,20 @@ inline uint max_magnitude(const float8 v)
     return max(two.s0, two.s1);
 }
 
-inline float sum_of(const float8 v)
+static inline float sum_of(const float8 v)
 {
     const float4 four = v.lo + v.hi;
     return (four.s0 + four.s1) + (four.s2 + four.s3);
 }
 
-inline uint4 pack_half8(const float8 v)
+static inline uint4 pack_half8(const float8 v)
 {
     return (uint4)(pack_half2(v.s0, v.s1), pack_half2(v.s2, v.s3), pack_half2(v.s4, v.s5),
                    pack_half2(v.s6, v.s7));
 }
 
 // Store a row of a core matrix, and its low halves in the panel's second split.
-inline void store_core_row(__global uint4 *to, const float8 v, const int panel)
+static inline void store_core_row(__global uint4 *to, const float8 v, const int panel)
 {
     const uint4 high = pack_half8(v);
     to[0] = high;

@@ -51,7 +51,7 @@
 #define MIN_EXPONENT -100            // of a row's largest: below, scales would overflow
 
 // Two values as halves in a word, the first in the low bits; and back.
-inline uint pack_half2(const float first, const float second)
+static inline uint pack_half2(const float first, const float second)
 {
 #if PTX >= 80
     uint word;
@@ -65,7 +65,7 @@ inline uint pack_half2(const float first, const float second)
 #endif
 }
 
-inline float2 unpack_half2(const uint word)
+static inline float2 unpack_half2(const uint word)
 {
 #if PTX >= 80
     float first, second;
@@ -80,7 +80,7 @@ inline float2 unpack_half2(const uint word)
 }
 
 // A row's scale and its inverse, from the bits of its largest magnitude.
-inline float2 scales_of(const uint max_bits)
+static inline float2 scales_of(const uint max_bits)
 {
     const int exponent = max((int)(max_bits >> 23) - 127, MIN_EXPONENT);
     return (float2)(as_float((127 + MAX_EXPONENT - exponent) << 23),
@@ -88,4 +88,4 @@ inline float2 scales_of(const uint max_bits)
 }
 
 // A magnitude's bits, which sort as the values do; NaN is above all.
-inline uint magnitude(const float v) { return as_uint(v) & 0x7fffffffu; }
+static inline uint magnitude(const float v) { return as_uint(v) & 0x7fffffffu; }

@@ -15,8 +15,8 @@ typedef __local const half *Fragment;
 
 // mma.m16n8k16: sums [4] += products of 16 rows of a with 8 rows of b, from 8 * side on.
 // Accumulators 0 and 1 are c(g, 2t) and c(g, 2t + 1), 2 and 3 those of row g + 8.
-inline void mma_m16n8k16(float *sums, const Fragment a, const Fragment b,
-                         const int side)
+static inline void mma_m16n8k16(float *sums, const Fragment a, const Fragment b,
+                                const int side)
 {
 #if PTX >= 80
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
@@ -40,7 +40,7 @@ inline void mma_m16n8k16(float *sums, const Fragment a, const Fragment b,
 // Start a copy of 4 words to local memory; CP_ASYNC_WAIT and a barrier complete it. It is
 // cached in L1 (.ca), since groups of a compute unit share rows; past L1, L2's bandwidth
 // would be the bound.
-inline void cp_async(__local uint4 *to, __global const uint4 *from)
+static inline void cp_async(__local uint4 *to, __global const uint4 *from)
 {
 #if PTX >= 80
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16;"
@@ -60,7 +60,7 @@ inline void cp_async(__local uint4 *to, __global const uint4 *from)
 #endif
 
 // Pack a lane's 4 values into words i and i + 2 of a fragment, for each split.
-inline void pack_words(uint (*words)[4], const int i, const float4 v)
+static inline void pack_words(uint (*words)[4], const int i, const float4 v)
 {
     words[0][i] = pack_half2(v.s0, v.s1);
     words[0][2 + i] = pack_half2(v.s2, v.s3);
@@ -73,7 +73,7 @@ inline void pack_words(uint (*words)[4], const int i, const float4 v)
 }
 
 // The same of max(v, 0), in the same instructions where SPLITS is 1.
-inline void pack_words_relu(uint (*words)[4], const int i, const float4 v)
+static inline void pack_words_relu(uint (*words)[4], const int i, const float4 v)
 {
 #if PTX >= 80 && SPLITS == 1
     uint *word = words[0] + i;

@@ -41,7 +41,7 @@
 // The offset, in words, of terms k and k + 1 of row m of operand a of `blocks` blocks of
 // terms; and from there to the next split.
 #define SPLIT_STRIDE (4 * WARP)
-inline size_t pair_offset(const int m, const int k, const int blocks)
+static inline size_t pair_offset(const int m, const int k, const int blocks)
 {
     const int lane = 4 * (m % 8) + k % 8 / 2, word = 2 * (k % BLOCK / 8) + m % BLOCK / 8;
     return ((size_t)(m / BLOCK) * blocks + k / BLOCK) * SPLITS * SPLIT_STRIDE + 4 * lane
@@ -50,8 +50,8 @@ inline size_t pair_offset(const int m, const int k, const int blocks)
 
 // Start the copy of an operand's step: `count` fragments, ROW_STEP of them of every block
 // row, which lie `pitch` fragments apart. ITEMS is a multiple of ROW_STEP.
-inline void load_step(__local uint4 *to, __global const uint4 *from, const int count,
-                      const int pitch)
+static inline void load_step(__local uint4 *to, __global const uint4 *from,
+                             const int count, const int pitch)
 {
     const int id = get_local_id(0);
     from += id / ROW_STEP * pitch + id % ROW_STEP;
@@ -62,8 +62,8 @@ UNROLLED
 }
 
 // sums += a warp's products of a step; a and b: its blocks in local memory
-inline void mma_step(float (*sums)[2 * BLOCKS_N][4], __local const uint4 *a,
-                     __local const uint4 *b)
+static inline void mma_step(float (*sums)[2 * BLOCKS_N][4], __local const uint4 *a,
+                            __local const uint4 *b)
 {
     const int lane = get_local_id(0) % WARP;
 UNROLLED
@@ -111,9 +111,10 @@ UNROLLED
 // operands of `blocks` blocks of terms; shared [SHARED] is local memory. sums [i][j][e]
 // is of row ROW_OF(2 i + e / 2) and column COLUMN_OF(j) + e % 2. Returns whether this
 // work-item is a consumer, which has accumulators.
-inline int mainloop(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared,
-                    __global const uint4 *a, __global const uint4 *b, const int2 tile,
-                    const int blocks, const int from, const int to)
+static inline int mainloop(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared,
+                           __global const uint4 *a, __global const uint4 *b,
+                           const int2 tile, const int blocks, const int from,
+                           const int to)
 {
     const int pitch = blocks * SPLITS * WARP;
     const int warp = get_local_id(0) / WARP;

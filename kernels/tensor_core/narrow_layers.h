@@ -37,16 +37,17 @@
 #define MAX_NEURONS (BLOCK * (LAST > HIDDEN ? LAST : HIDDEN))  // of a layer
 
 // The exponent of a non-negative float, from its bits.
-inline int exponent_of(const uint bits) { return (int)(bits >> 23) - 127; }
+static inline int exponent_of(const uint bits) { return (int)(bits >> 23) - 127; }
 
 // 2^e; 0 from -127 down, infinity from 128 up.
-inline float power_of_two(const int e)
+static inline float power_of_two(const int e)
 {
     return as_float(min(max(e + 127, 0), 255) << 23);
 }
 
 // The word of lane ^ mask. In plain C it passes through 32 words of local memory.
-inline uint shuffle_xor_word(const uint v, const int mask, __local uint *exchange)
+static inline uint shuffle_xor_word(const uint v, const int mask,
+                                    __local uint *exchange)
 {
 #if PTX >= 80
     return shuffle_xor_uint(v, mask);
@@ -60,14 +61,14 @@ inline uint shuffle_xor_word(const uint v, const int mask, __local uint *exchang
 }
 
 // The largest of four lanes, a sample's quad: bits of non-negative floats, or of halves.
-inline uint quad_max(uint v, __local uint *exchange)
+static inline uint quad_max(uint v, __local uint *exchange)
 {
     v = max(v, shuffle_xor_word(v, 1, exchange));
     return max(v, shuffle_xor_word(v, 2, exchange));
 }
 
 // The larger halves of a and |b|; a is non-negative.
-inline uint max_half2(const uint a, const uint b)
+static inline uint max_half2(const uint a, const uint b)
 {
     const uint other = b & 0x7fff7fff;
 #if PTX >= 90
@@ -80,7 +81,7 @@ inline uint max_half2(const uint a, const uint b)
 }
 
 // 2^power in both halves of a word, 2^-24 to 2^15; 0 below.
-inline uint power_half2(const int power)
+static inline uint power_half2(const int power)
 {
     const uint one = power >= -14 ? (uint)(15 + power) << 10
                                   : power >= -24 ? 1u << (24 + power) : 0;
@@ -88,7 +89,7 @@ inline uint power_half2(const int power)
 }
 
 // The products of two words' halves.
-inline uint mul_half2(const uint a, const uint b)
+static inline uint mul_half2(const uint a, const uint b)
 {
 #if PTX >= 80
     uint product;
@@ -101,7 +102,7 @@ inline uint mul_half2(const uint a, const uint b)
 }
 
 // A lane's four accumulators of two sides of a block, of row g + 8 h.
-inline float4 accumulator_row(float (*sides)[4], const int h)
+static inline float4 accumulator_row(float (*sides)[4], const int h)
 {
     return (float4)(sides[0][2 * h], sides[0][2 * h + 1], sides[1][2 * h],
                     sides[1][2 * h + 1]);

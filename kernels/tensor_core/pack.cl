@@ -18,15 +18,15 @@
 // A pair of neighbouring terms of a row.
 #if TRANSPOSED
 #define PAIR(row, k) column_pair(source + (row), k, ld, terms)
-inline float2 column_pair(__global const float *column, const int k, const int ld,
-                          const int terms)
+static inline float2 column_pair(__global const float *column, const int k,
+                                 const int ld, const int terms)
 {
     const float first = k < terms ? column[(size_t)k * ld] : 0;
     return (float2)(first, k + 1 < terms ? column[(size_t)(k + 1) * ld] : 0);
 }
 #else
 #define PAIR(row, k) row_pair(source + (size_t)(row) * ld, k, terms)
-inline float2 row_pair(__global const float *row, const int k, const int terms)
+static inline float2 row_pair(__global const float *row, const int k, const int terms)
 {
     if (k >= terms) return (float2)(0);
 #if SOURCE_PADDED
@@ -48,12 +48,12 @@ inline float2 row_pair(__global const float *row, const int k, const int terms)
 #define IS_LOWER(i) (SECOND ? (i) / 2 : (i) % 2)  // whether a word is of row g + 8
 
 // The largest magnitude so far, with two pairs of a row; and the pairs' sum.
-inline uint max_magnitude(const uint most, const float2 a, const float2 b)
+static inline uint max_magnitude(const uint most, const float2 a, const float2 b)
 {
     return max(most, max(max(magnitude(a.s0), magnitude(a.s1)),
                          max(magnitude(b.s0), magnitude(b.s1))));
 }
-inline float sum_of(const float2 a, const float2 b)
+static inline float sum_of(const float2 a, const float2 b)
 {
     return (a.s0 + a.s1) + (b.s0 + b.s1);
 }
@@ -66,7 +66,8 @@ inline float sum_of(const float2 a, const float2 b)
                       sum_of(pairs[SECOND ? 2 : 1], pairs[3]));
 
 // Store a lane's fragment of a block, scaled.
-inline void store_block(__global uint4 *to, const float2 *pairs, const float2 scales)
+static inline void store_block(__global uint4 *to, const float2 *pairs,
+                               const float2 scales)
 {
     uint high[4], low[4];
 UNROLLED

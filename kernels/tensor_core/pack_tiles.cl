@@ -19,11 +19,13 @@ and PAIR"
 #define ACROSS (PACKERS / CORE)     // rows of core matrices that are packed at once
 
 // Pack 8 rows; transposed, padded, panel and with_totals are constants.
-inline void pack_rows(__local uint *largest, __local float *sums, const int group,
-                      const int transposed, const int padded, const int panel,
-                      const int with_totals, __global const float *source, const int ld,
-                      const int rows, const int terms, __global uint4 *packed,
-                      __global float *inverse, const int blocks, __global float *totals)
+static inline void pack_rows(__local uint *largest, __local float *sums,
+                             const int group, const int transposed, const int padded,
+                             const int panel, const int with_totals,
+                             __global const float *source, const int ld, const int rows,
+                             const int terms, __global uint4 *packed,
+                             __global float *inverse, const int blocks,
+                             __global float *totals)
 {
     const int id = get_local_id(0), row = group * CORE + id % CORE;
     const int first = id / CORE, core_rows = 2 * blocks, stride = transposed ? ld : 1;

@@ -32,7 +32,7 @@ typedef uint Fragments[HELD][SPLITS][4];
 #define STAGE_WORDS(rows, exchange) stage_words(rows, exchange)
 #define ROWS(m, k, p) FRAGMENT(exchange + (((m) * HELD + (k)) * SPLITS + (p)) * WARP, 0)
 #define SHUFFLE_SPACE(exchange) ((__local uint *)((exchange) + STAGED_VECTORS))
-inline void stage_words(Fragments *rows, __local uint4 *exchange)
+static inline void stage_words(Fragments *rows, __local uint4 *exchange)
 {
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int i = 0; i < ROWS_M * HELD * SPLITS; ++i) {
@@ -53,7 +53,8 @@ typedef struct {
 } Pipeline;
 
 // Start the copy of `count` vectors of weights to local memory.
-inline void copy_weights(__local uint4 *to, __global const uint4 *from, const int count)
+static inline void copy_weights(__local uint4 *to, __global const uint4 *from,
+                                const int count)
 {
 UNROLLED
     for (int start = 0; start < count; start += ITEMS) {
@@ -65,7 +66,8 @@ UNROLLED
 
 // A pipeline with its first chunks in flight. If STAGES is 0, CP_ASYNC_WAIT(0) and a
 // barrier precede the first product.
-inline Pipeline pipeline_begin(__local uint4 *shared, __global const uint4 *weights)
+static inline Pipeline pipeline_begin(__local uint4 *shared,
+                                      __global const uint4 *weights)
 {
 #if STAGES > 0
     for (int i = 0; i < STAGES - 1; ++i)
@@ -82,7 +84,7 @@ inline Pipeline pipeline_begin(__local uint4 *shared, __global const uint4 *weig
 
 // Advance to the next chunk, and start the copy of another into the released stage.
 #if STAGES > 0
-inline void pipeline_advance(Pipeline *pipeline)
+static inline void pipeline_advance(Pipeline *pipeline)
 {
     CP_ASYNC_WAIT(STAGES - 2);
     barrier(CLK_LOCAL_MEM_FENCE);  // also releases the previous stage
@@ -104,9 +106,9 @@ inline void pipeline_advance(Pipeline *pipeline)
 // the low halves, scaled by LOW_SCALE
 //
 // terms: blocks; first: the index of its first block among the layer's
-inline void add_products(float (*sums)[2][4], float (*low)[2][4], Fragments *rows,
-                         const int terms, const int first, Pipeline *pipeline,
-                         __local uint4 *exchange)
+static inline void add_products(float (*sums)[2][4], float (*low)[2][4],
+                                Fragments *rows, const int terms, const int first,
+                                Pipeline *pipeline, __local uint4 *exchange)
 {
     const int lane = get_local_id(0) % WARP;
 UNROLLED
@@ -135,7 +137,7 @@ UNROLLED
 }
 
 // A lane's four sums of sample g + 8 h.
-inline float4 sum_of(float (*sums)[4], float (*low)[4], const int h)
+static inline float4 sum_of(float (*sums)[4], float (*low)[4], const int h)
 {
 #if SPLITS == 2
     return accumulator_row(sums, h) + accumulator_row(low, h) / LOW_SCALE;
@@ -144,7 +146,7 @@ inline float4 sum_of(float (*sums)[4], float (*low)[4], const int h)
 #endif
 }
 
-inline void copy_fragments(Fragments *rows, Fragments *from)
+static inline void copy_fragments(Fragments *rows, Fragments *from)
 {
 UNROLLED
     for (int i = 0; i < ROWS_M * HIDDEN * SPLITS * 4; ++i) {

@@ -9,8 +9,8 @@
 
 // The (row, column) at which a group's tile of `rows` x `columns` begins: by bands of
 // SWIZZLE tiles of rows, within a band column by column.
-inline int2 tile_of_width(const int group, const int rows, const int columns,
-                          const int width)
+static inline int2 tile_of_width(const int group, const int rows, const int columns,
+                                 const int width)
 {
     const int column_tiles = (columns + width - 1) / width;
     const int row_tiles = (rows + TILE_M - 1) / TILE_M;
@@ -21,14 +21,14 @@ inline int2 tile_of_width(const int group, const int rows, const int columns,
                   within / band_rows * width);
 }
 
-inline int2 tile_of(const int group, const int rows, const int columns)
+static inline int2 tile_of(const int group, const int rows, const int columns)
 {
     return tile_of_width(group, rows, columns, TILE_N);
 }
 
 // Store two neighbouring outputs, or the first alone where it is a row's last.
-inline void store_pair(__global float *to, const float2 v, const int left,
-                       const int padded)
+static inline void store_pair(__global float *to, const float2 v, const int left,
+                              const int padded)
 {
     if (padded && left > 1) {
         *(__global float2 *)to = v;

@@ -58,8 +58,8 @@
 
 // The offset, in 4-word vectors, of 8 terms of a row, in an operand of panels of `panel`
 // rows: a row of a core matrix.
-inline size_t core_row_offset(const int row, const int k, const int blocks,
-                              const int panel)
+static inline size_t core_row_offset(const int row, const int k, const int blocks,
+                                     const int panel)
 {
     return ((size_t)(row / panel) * blocks + k / BLOCK) * SPLITS * 2 * panel
            + row % panel / 8 * 16 + k % BLOCK / 8 * 8 + row % 8;
@@ -67,7 +67,7 @@ inline size_t core_row_offset(const int row, const int k, const int blocks,
 
 // As in mma.h.
 #define SPLIT_STRIDE (4 * A_SPLIT)
-inline size_t pair_offset(const int m, const int k, const int blocks)
+static inline size_t pair_offset(const int m, const int k, const int blocks)
 {
     return 4 * core_row_offset(m, k, blocks, A_ROWS) + k % 8 / 2;
 }
@@ -138,14 +138,14 @@ inline size_t pair_offset(const int m, const int k, const int blocks)
 
 // The matrix descriptor of a split at address `at`: core matrices are 128 bytes apart
 // along terms, 256 along rows; all in units of 16 bytes.
-inline ulong matrix_descriptor(const uint at)
+static inline ulong matrix_descriptor(const uint at)
 {
     return (at & 0x3ffff) >> 4 | (ulong)(128 >> 4) << 16 | (ulong)(256 >> 4) << 32;
 }
 
 // Start the copy of 4-word vectors, whose bytes an mbarrier expects.
-inline void copy_vectors(const uint to, __global const uint4 *from, const int vectors,
-                         __local Mbarrier *mbarrier)
+static inline void copy_vectors(const uint to, __global const uint4 *from,
+                                const int vectors, __local Mbarrier *mbarrier)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1], %2, [%3];"
@@ -154,7 +154,7 @@ inline void copy_vectors(const uint to, __global const uint4 *from, const int ve
 }
 
 // A stage's mbarrier expects the bytes of a step.
-inline void mbarrier_expect_stage(__local Mbarrier *mbarrier, const int width)
+static inline void mbarrier_expect_stage(__local Mbarrier *mbarrier, const int width)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  :: "r"((uint)(size_t)mbarrier),
@@ -162,8 +162,8 @@ inline void mbarrier_expect_stage(__local Mbarrier *mbarrier, const int width)
 }
 
 // Start the copy of a step of a to the stage at `to`; panels lie `pitch` vectors apart.
-inline void load_a(const uint to, __global const uint4 *a, const int pitch,
-                   __local Mbarrier *mbarrier)
+static inline void load_a(const uint to, __global const uint4 *a, const int pitch,
+                          __local Mbarrier *mbarrier)
 {
 UNROLLED
     for (int i = 0; i < GROUPS; ++i)
@@ -171,16 +171,16 @@ UNROLLED
 }
 
 // The same of b.
-inline void load_b(const uint to, __global const uint4 *b, __local Mbarrier *mbarrier,
-                   const int width)
+static inline void load_b(const uint to, __global const uint4 *b,
+                          __local Mbarrier *mbarrier, const int width)
 {
     copy_vectors(to + 16 * GROUPS * A_STEP, b, B_STEP(width), mbarrier);
 }
 
 // sums (+)= products of a stage, of STEP blocks of terms; begin: sums start at zero. If
 // SPLITS is 2, low += those of the low halves.
-inline void mma_stage(float (*sums)[4], float (*low)[4], const uint stage,
-                      const int begin, const int width)
+static inline void mma_stage(float (*sums)[4], float (*low)[4], const uint stage,
+                             const int begin, const int width)
 {
     const ulong rows =
         matrix_descriptor(stage + get_local_id(0) / WARP_GROUP * (16 * A_STEP));
@@ -200,18 +200,18 @@ UNROLLED
 
 #if PRODUCER == 2
 // Each of three warp groups' work-items begins with 168 registers.
-inline void setmaxnreg_dec(void)
+static inline void setmaxnreg_dec(void)
 {
     asm volatile("//sm_90a setmaxnreg.dec.sync.aligned.u32 24;\n" ::: "memory");
 }
 
-inline void setmaxnreg_inc(void)
+static inline void setmaxnreg_inc(void)
 {
     asm volatile("//sm_90a setmaxnreg.inc.sync.aligned.u32 240;\n" ::: "memory");
 }
 #else
-inline void setmaxnreg_dec(void) {}
-inline void setmaxnreg_inc(void) {}
+static inline void setmaxnreg_dec(void) {}
+static inline void setmaxnreg_inc(void) {}
 #endif
 
 // The next stage to fill or to read, and the phase of its mbarriers then.
@@ -220,7 +220,7 @@ typedef struct {
     uint phase;
 } PipelineState;
 
-inline void advance(PipelineState *state)
+static inline void advance(PipelineState *state)
 {
     if (++state->stage == STAGES) {
         state->stage = 0;
@@ -236,7 +236,7 @@ typedef struct {
     int pitch, steps, released; // steps of the tile, and those released
 } Pipeline;
 
-inline Pipeline pipeline_of(__local uint4 *shared)
+static inline Pipeline pipeline_of(__local uint4 *shared)
 {
     __local Mbarrier *mbarriers = (__local Mbarrier *)(shared + STAGES * STAGE);
     const Pipeline pipeline = {
@@ -246,7 +246,7 @@ inline Pipeline pipeline_of(__local uint4 *shared)
 }
 
 // By one work-item, before a barrier.
-inline void pipeline_init(const Pipeline *pipeline)
+static inline void pipeline_init(const Pipeline *pipeline)
 {
     for (int stage = 0; stage < STAGES; ++stage) {
         mbarrier_init(pipeline->full + stage, 1);
@@ -256,12 +256,12 @@ inline void pipeline_init(const Pipeline *pipeline)
     fence_mbarrier_init();
 }
 
-inline uint stage_address(const Pipeline *pipeline, const int stage)
+static inline uint stage_address(const Pipeline *pipeline, const int stage)
 {
     return pipeline->start + stage * (16 * STAGE);
 }
 
-inline void load_stage(const Pipeline *pipeline, const int stage, const int step)
+static inline void load_stage(const Pipeline *pipeline, const int stage, const int step)
 {
     mbarrier_expect_stage(pipeline->full + stage, TILE_N);
     load_a(stage_address(pipeline, stage), pipeline->a + (size_t)step * A_STEP,
@@ -271,7 +271,7 @@ inline void load_stage(const Pipeline *pipeline, const int stage, const int step
 }
 
 // A warp group releases a stage.
-inline void release_stage(Pipeline *pipeline, const int stage)
+static inline void release_stage(Pipeline *pipeline, const int stage)
 {
     const bool elected = get_local_id(0) % WARP_GROUP == 0;
 #if PRODUCER
@@ -288,8 +288,8 @@ inline void release_stage(Pipeline *pipeline, const int stage)
 
 // The consumers' mainloop: sums [width / 8][4] = this lane's accumulators of `rounds`
 // rounds, whose steps arrive from `state` on.
-inline void consume(float (*sums)[4], Pipeline *pipeline, PipelineState *state,
-                    const int rounds, const int width)
+static inline void consume(float (*sums)[4], Pipeline *pipeline, PipelineState *state,
+                           const int rounds, const int width)
 {
     float partial[2 * BLOCKS_N][4], low[2 * BLOCKS_N][4];
     int previous = 0;
@@ -336,9 +336,10 @@ UNROLLED
 
 // As in mma.h: sums = this lane's accumulators of the tile at `tile`, of rounds `from` to
 // `to`.
-inline int mainloop(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared,
-                    __global const uint4 *a, __global const uint4 *b, const int2 tile,
-                    const int blocks, const int from, const int to)
+static inline int mainloop(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared,
+                           __global const uint4 *a, __global const uint4 *b,
+                           const int2 tile, const int blocks, const int from,
+                           const int to)
 {
     const int id = get_local_id(0);
     Pipeline pipeline = pipeline_of(shared);
@@ -369,15 +370,16 @@ inline int mainloop(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared,
 
 #else
 // The same in plain C, without a pipeline.
-inline float half_at(__global const uint4 *packed, const size_t core_row, const int split,
-                     const int k)
+static inline float half_at(__global const uint4 *packed, const size_t core_row,
+                            const int split, const int k)
 {
     return vload_half(8 * (core_row + split) + k % 8, (__global const half *)packed);
 }
 
-inline void mainloop_width(float (*sums)[4], __global const uint4 *a,
-                           __global const uint4 *b, const int2 tile, const int blocks,
-                           const int from, const int to, const int width)
+static inline void mainloop_width(float (*sums)[4], __global const uint4 *a,
+                                  __global const uint4 *b, const int2 tile,
+                                  const int blocks, const int from, const int to,
+                                  const int width)
 {
     for (int j = 0; j < width / 8; ++j)
         for (int e = 0; e < 4; ++e) {
@@ -396,9 +398,10 @@ inline void mainloop_width(float (*sums)[4], __global const uint4 *a,
         }
 }
 
-inline int mainloop(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared,
-                    __global const uint4 *a, __global const uint4 *b, const int2 tile,
-                    const int blocks, const int from, const int to)
+static inline int mainloop(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared,
+                           __global const uint4 *a, __global const uint4 *b,
+                           const int2 tile, const int blocks, const int from,
+                           const int to)
 {
     mainloop_width(sums[0], a, b, tile, blocks, from, to, TILE_N);
     return get_local_id(0) < CONSUMERS;

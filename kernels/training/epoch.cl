@@ -38,8 +38,8 @@ typedef struct {
 } UpdateArguments;
 
 // The sum of a vector of gradients over the tasks, in their order.
-inline float8 sum_of_tasks(__global const float *gradients, const int tasks,
-                           const int pitch)
+static inline float8 sum_of_tasks(__global const float *gradients, const int tasks,
+                                  const int pitch)
 {
     float8 sum = *(__global const float8 *)gradients;
     for (int t = 1; t < tasks; ++t)
@@ -47,16 +47,17 @@ inline float8 sum_of_tasks(__global const float *gradients, const int tasks,
     return sum;
 }
 
-inline int8 live_lanes(__global const uchar *live)
+static inline int8 live_lanes(__global const uchar *live)
 {
     return convert_int8(vload8(0, live)) != (int8)(0);
 }
 
 // Reduce the tasks' records and gradients [tasks, size + APART], and update the
 // parameters.
-inline void finish_step(const Net *net, const UpdateArguments *update, const int tasks,
-                        __global const float *gradients, const int samples,
-                        const int seen, const int fresh, const int count)
+static inline void finish_step(const Net *net, const UpdateArguments *update,
+                               const int tasks, __global const float *gradients,
+                               const int samples, const int seen, const int fresh,
+                               const int count)
 {
     for (int k = 0; k < RECORD; ++k) {
         float sum = 0;
@@ -172,9 +173,9 @@ single_worker(SHARED_ARGUMENTS, STEP_ARGUMENTS)
 }
 
 // Claim and compute tasks until none is left.
-inline void work(const Net *net, const Step *step, __global float *memory,
-                 const int tasks, __global float *gradients,
-                 volatile __global int *sync, const int id)
+static inline void work(const Net *net, const Step *step, __global float *memory,
+                        const int tasks, __global float *gradients,
+                        volatile __global int *sync, const int id)
 {
     for (int t = atomic_inc(sync + 3); t < tasks; t = atomic_inc(sync + 3)) {
         __global float *gradient = gradients + (size_t)t * (net->size + APART);

@@ -27,11 +27,11 @@ typedef struct {
     uint8 key;           // of that order
 } Step;
 
-inline int round_up_8(const int n) { return (n + 7) / 8 * 8; }
+static inline int round_up_8(const int n) { return (n + 7) / 8 * 8; }
 
 // y[s] = f(clip(steepness * (y[s] + bias))); v, if not null, receives f's argument.
-inline void activate_row(const Neuron neuron, const float bias, __global float *y,
-                         __global float *v, const int samples)
+static inline void activate_row(const Neuron neuron, const float bias,
+                                __global float *y, __global float *v, const int samples)
 {
     const float8 limit = (float8)(neuron.limit);
 #define EACH(function)                                                               \
@@ -53,9 +53,9 @@ inline void activate_row(const Neuron neuron, const float bias, __global float *
 }
 
 // y[s] = dy[s] * f' * steepness, with f' at the output y[s] or at v[s].
-inline void differentiate_row(const Neuron neuron, __global const float *dy,
-                              __global float *y, __global const float *v,
-                              const int samples)
+static inline void differentiate_row(const Neuron neuron, __global const float *dy,
+                                     __global float *y, __global const float *v,
+                                     const int samples)
 {
     const float8 steepness = (float8)(neuron.steepness);
 #define EACH(gradient, reads)                                                        \
@@ -74,8 +74,8 @@ inline void differentiate_row(const Neuron neuron, __global const float *dy,
 }
 
 // to[i, s] = data[rows[s], i] for i < width and 8 samples s
-inline void transpose_rows(__global const float *data, const int width,
-                           const int *rows, __global float *to, const int pitch)
+static inline void transpose_rows(__global const float *data, const int width,
+                                  const int *rows, __global float *to, const int pitch)
 {
     __global const float *r0 = data + (size_t)rows[0] * width;
     __global const float *r1 = data + (size_t)rows[1] * width;
@@ -91,7 +91,7 @@ inline void transpose_rows(__global const float *data, const int width,
 }
 
 // The data set's row of sample i of a step; any row past the step's samples.
-inline int row_of(const Net *net, const Step *step, const int i)
+static inline int row_of(const Net *net, const Step *step, const int i)
 {
     int row = i < step->samples ? step->first + i : step->first;
 #if GATHERED == 2
@@ -101,8 +101,8 @@ inline int row_of(const Net *net, const Step *step, const int i)
 }
 
 // Gather samples start … start + samples - 1 of a step into a worker's memory.
-inline void gather(const Net *net, const Step *step, const int start, const int samples,
-                   __global float *memory)
+static inline void gather(const Net *net, const Step *step, const int start,
+                          const int samples, __global float *memory)
 {
     for (int s = 0; s < samples; s += 8) {
         int rows[8];
@@ -120,9 +120,9 @@ inline void gather(const Net *net, const Step *step, const int start, const int 
 
 // Replace a tile's outputs by the loss gradient with respect to the pre-activations,
 // and add to the record. Samples from `valid_samples` on contribute nothing.
-inline void losses(const Net *net, __global float *memory, __global const float *t,
-                   __global const float *weight, const int samples,
-                   const int valid_samples, float *record)
+static inline void losses(const Net *net, __global float *memory,
+                          __global const float *t, __global const float *weight,
+                          const int samples, const int valid_samples, float *record)
 {
     const int pitch = net->pitch;
     __global const Layer *last = net->layers + net->count - 1;
@@ -190,10 +190,10 @@ inline void losses(const Net *net, __global float *memory, __global const float 
 
 // The forward and backward pass of one tile. Its gradients are added to `gradient`, or
 // overwrite it without `add`.
-inline void tile(const Net *net, __global float *memory, __global const float *x,
-                 __global const float *t, __global const float *weight,
-                 const int samples, const int valid_samples, __global float *gradient,
-                 const int add, float *record)
+static inline void tile(const Net *net, __global float *memory, __global const float *x,
+                        __global const float *t, __global const float *weight,
+                        const int samples, const int valid_samples,
+                        __global float *gradient, const int add, float *record)
 {
     const int pitch = net->pitch;
     __global const float *in = x;
@@ -246,8 +246,8 @@ inline void tile(const Net *net, __global float *memory, __global const float *x
 
 // One task of a step. Gradients are accumulated in `sum` and stored to `result`, the
 // record behind them: two workers that compute one task store the same values.
-inline void task(const Net *net, const Step *step, __global float *memory,
-                 const int number, __global float *sum, __global float *result)
+static inline void task(const Net *net, const Step *step, __global float *memory,
+                        const int number, __global float *sum, __global float *result)
 {
     const int begin = number * net->tiles * net->tile;
     const int end = min(begin + net->tiles * net->tile, net->batch);

@@ -53,10 +53,11 @@
 // scaled by 2^reference.
 //
 // down, across: blocks of the layer's neurons and terms
-inline void add_weight_gradients(float (*sums)[4], int *reference, const int down,
-                                 const int across, __local const uint4 *values,
-                                 __local const uint4 *deltas,
-                                 __local const int *powers)
+static inline void add_weight_gradients(float (*sums)[4], int *reference,
+                                        const int down, const int across,
+                                        __local const uint4 *values,
+                                        __local const uint4 *deltas,
+                                        __local const int *powers)
 {
     const int lane = get_local_id(0) % WARP, warp = get_local_id(0) / WARP;
     const int m = warp % SQUARE, n = warp / SQUARE * TERM_BLOCKS;
@@ -110,7 +111,7 @@ UNROLLED
 #endif
 
 // The data set's row at index `i` of the epoch's order.
-inline int row_of(const int i, const int n, const int bits, const uint8 key)
+static inline int row_of(const int i, const int n, const int bits, const uint8 key)
 {
 #if GATHERED == 2
     return permuted(i, n, bits, key);
@@ -120,8 +121,8 @@ inline int row_of(const int i, const int n, const int bits, const uint8 key)
 }
 
 // Four values of a row of `width`, from `start` on; zeros past its end.
-inline float4 load_four(__global const float *row, const int start, const int width,
-                        const int padded)
+static inline float4 load_four(__global const float *row, const int start,
+                               const int width, const int padded)
 {
     const int left = width - start;
     if (padded) return left > 0 ? *(__global const float4 *)(row + start) : (float4)(0);
@@ -130,7 +131,7 @@ inline float4 load_four(__global const float *row, const int start, const int wi
 }
 
 // Prefetch a row to L2: the four lanes of a sample, a cache line each.
-inline void prefetch_l2(__global const float *row, const int width)
+static inline void prefetch_l2(__global const float *row, const int width)
 {
 #if PTX >= 80
 UNROLLED
@@ -143,13 +144,13 @@ UNROLLED
 #endif
 }
 
-inline float quad_max_float(float v, __local uint *exchange)
+static inline float quad_max_float(float v, __local uint *exchange)
 {
     v = fmax(v, as_float(shuffle_xor_word(as_uint(v), 1, exchange)));
     return fmax(v, as_float(shuffle_xor_word(as_uint(v), 2, exchange)));
 }
 
-inline float quad_sum(float v, __local uint *exchange)
+static inline float quad_sum(float v, __local uint *exchange)
 {
     v += as_float(shuffle_xor_word(as_uint(v), 1, exchange));
     return v + as_float(shuffle_xor_word(as_uint(v), 2, exchange));
@@ -159,9 +160,9 @@ inline float quad_sum(float v, __local uint *exchange)
 //
 // target_values, factor: its targets and weight; live: 0 past the last sample
 // limit, record: the bit-fail limit; loss, squared error and bit fails, added to
-inline void loss_of(float4 *z, const float4 *target_values, const float factor,
-                    const int live, const float limit, float *record,
-                    __local uint *exchange)
+static inline void loss_of(float4 *z, const float4 *target_values, const float factor,
+                           const int live, const float limit, float *record,
+                           __local uint *exchange)
 {
     const int t = get_local_id(0) % 4, width = n_out_of[LAYERS - 1];
     const float part = MEAN ? factor / width : factor;

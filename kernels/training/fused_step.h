@@ -32,11 +32,14 @@ __constant int weights_of[LAYERS] = WEIGHTS_OF;
 __constant int bias_of[LAYERS] = BIAS_OF;
 __constant float steepness_of[LAYERS] = STEEPNESS_OF;
 
-inline int terms_of(const int layer) { return layer == 0 ? N_IN : n_out_of[layer - 1]; }
+static inline int terms_of(const int layer)
+{
+    return layer == 0 ? N_IN : n_out_of[layer - 1];
+}
 
 // movmatrix: lane g, t's halves of row g, columns 2t and 2t + 1, become those of rows 2t
 // and 2t + 1, column g.
-inline uint transpose_half2(const uint word, __local uint *exchange)
+static inline uint transpose_half2(const uint word, __local uint *exchange)
 {
 #if PTX >= 80
     uint transposed;
@@ -55,7 +58,7 @@ inline uint transpose_half2(const uint word, __local uint *exchange)
 }
 
 // Bits 0 and 16: whether a word's halves are above 0.
-inline uint positive(const uint word)
+static inline uint positive(const uint word)
 {
 #if PTX >= 80
     uint ones;  // 1.0 is 0x3c00
@@ -74,8 +77,9 @@ inline uint positive(const uint word)
 
 // Store a block of a layer's weight gradients, from sums scaled by 2^power; zeros in the
 // rows' padding.
-inline void store_weight_gradients(__global float *to, const int layer, const int m,
-                                   const int n, float (*sides)[4], const int power)
+static inline void store_weight_gradients(__global float *to, const int layer,
+                                          const int m, const int n, float (*sides)[4],
+                                          const int power)
 {
     const int lane = get_local_id(0) % WARP, column = BLOCK * n + lane % 4 * 4;
     const float inverse = power_of_two(-(power / 2)) * power_of_two(-(power - power / 2));

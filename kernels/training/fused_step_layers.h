@@ -10,8 +10,9 @@
 #endif
 
 // products = this lane's sums of a block of 16 neurons; first as in `add_products`
-inline void multiply(float4 (*products)[2], Fragments *rows, const int terms,
-                     const int first, Pipeline *pipeline, __local uint4 *exchange)
+static inline void multiply(float4 (*products)[2], Fragments *rows, const int terms,
+                            const int first, Pipeline *pipeline,
+                            __local uint4 *exchange)
 {
     float sums[ROWS_M][2][4], low[ROWS_M][2][4];
 UNROLLED
@@ -24,7 +25,7 @@ UNROLLED
 }
 
 // f, and f' * steepness, of a pre-activation times steepness
-inline float2 activate(const int last, const float sum)
+static inline float2 activate(const int last, const float sum)
 {
     const float limit = last ? LAST_LIMIT : HIDDEN_LIMIT;
     const float steepness = steepness_of[last ? LAYERS - 1 : 0];
@@ -42,8 +43,8 @@ inline float2 activate(const int last, const float sum)
 }
 
 // most [m][i] = the exponent of a sample's largest half; ZERO_EXPONENT if all are zero
-inline void max_exponents(int (*most)[2], Fragments *rows, const int blocks,
-                          __local uint4 *exchange)
+static inline void max_exponents(int (*most)[2], Fragments *rows, const int blocks,
+                                 __local uint4 *exchange)
 {
 UNROLLED
     for (int i = 0; i < 2 * ROWS_M; ++i) {
@@ -61,8 +62,8 @@ UNROLLED
 }
 
 // Pack values of samples so that the largest half of each is about 2^MAX_EXPONENT.
-inline void pack_rows(Fragments *rows, int (*scales)[2], float4 (*v)[2][HELD],
-                      const int blocks, __local uint4 *exchange)
+static inline void pack_rows(Fragments *rows, int (*scales)[2], float4 (*v)[2][HELD],
+                             const int blocks, __local uint4 *exchange)
 {
 UNROLLED
     for (int i = 0; i < 2 * ROWS_M; ++i) {
@@ -85,8 +86,9 @@ UNROLLED
 // to [block of 16 samples, blocks, SPLITS, WARP] = the fragments transposed
 //
 // second: as operand b of a product over samples, else as operand a
-inline void store_transposed(SPACE uint4 *to, Fragments *rows, const int blocks,
-                             const int second, const int row, __local uint4 *exchange)
+static inline void store_transposed(SPACE uint4 *to, Fragments *rows, const int blocks,
+                                    const int second, const int row,
+                                    __local uint4 *exchange)
 {
     const int lane = get_local_id(0) % WARP;
 UNROLLED
@@ -117,10 +119,10 @@ UNROLLED
 // products with the layer's values are scaled.
 //
 // most: the exponents of rows, by max_exponents
-inline void store_deltas(SPACE uint4 *to, SPACE int *powers, Fragments *rows,
-                         int (*most)[2], int (*scales)[2],
-                         __local const int *value_scales, const int blocks,
-                         const int row, __local uint4 *exchange)
+static inline void store_deltas(SPACE uint4 *to, SPACE int *powers, Fragments *rows,
+                                int (*most)[2], int (*scales)[2],
+                                __local const int *value_scales, const int blocks,
+                                const int row, __local uint4 *exchange)
 {
     const int g = get_local_id(0) % WARP / 4;
     Fragments aligned[ROWS_M];  // to one power
@@ -152,8 +154,8 @@ UNROLLED
 // Add deltas of two blocks of neurons to the sums of a warp's biases: a butterfly
 // reduction, in which lanes exchange half of their neurons until each has one neuron of
 // all samples.
-inline void add_biases(__local float *sums, float4 (*first)[2], float4 (*second)[2],
-                       __local uint4 *exchange)
+static inline void add_biases(__local float *sums, float4 (*first)[2],
+                              float4 (*second)[2], __local uint4 *exchange)
 {
     const int lane = get_local_id(0) % WARP;
     float v[8];
@@ -199,7 +201,7 @@ typedef uint2 Derivatives;
 #endif
 
 // The exponent by which sums of 16 * terms products may exceed the largest product.
-inline int growth(const int terms)
+static inline int growth(const int terms)
 {
     return 4 + (terms > 8 ? 4 : terms > 4 ? 3 : terms > 2 ? 2 : 1);
 }
@@ -209,11 +211,12 @@ inline int growth(const int terms)
 //
 // terms, neurons  its blocks
 // value_scales    [LAYERS, SAMPLES] scales of the layers' inputs, from this warp's on
-inline void forward(const int layer, const int terms, const int neurons, const int last,
-                    Fragments *rows, float4 (*v)[2][HELD], __local int *value_scales,
-                    SPACE uint4 *values, const int row, __global Derivatives *derivatives,
-                    Pipeline *pipeline, __local const float4 *biases, const int4 exponents,
-                    __local uint4 *exchange)
+static inline void forward(const int layer, const int terms, const int neurons,
+                           const int last, Fragments *rows, float4 (*v)[2][HELD],
+                           __local int *value_scales, SPACE uint4 *values,
+                           const int row, __global Derivatives *derivatives,
+                           Pipeline *pipeline, __local const float4 *biases,
+                           const int4 exponents, __local uint4 *exchange)
 {
     const int lane = get_local_id(0) % WARP, g = lane / 4, at = lane % 4;
     const float steepness = steepness_of[layer];
@@ -291,10 +294,11 @@ UNROLLED
 //
 // terms  blocks of the layer's neurons
 // most, scale  of rows
-inline void backward(const int layer, const int terms, Fragments *rows, int (*most)[2],
-                     int (*scale)[2], __global const Derivatives *derivatives,
-                     Pipeline *pipeline, const int4 exponents, __local float *sums,
-                     __local uint4 *exchange)
+static inline void backward(const int layer, const int terms, Fragments *rows,
+                            int (*most)[2], int (*scale)[2],
+                            __global const Derivatives *derivatives, Pipeline *pipeline,
+                            const int4 exponents, __local float *sums,
+                            __local uint4 *exchange)
 {
     float up[ROWS_M][2], down[ROWS_M][2];
     Fragments next[ROWS_M];

@@ -18,7 +18,7 @@
 #endif
 
 // The sum of a group's values, in work-item 0. All work-items must call it.
-inline REAL group_sum(const REAL value, __local REAL *partial)
+static inline REAL group_sum(const REAL value, __local REAL *partial)
 {
     const int i = get_local_id(0);
     partial[i] = value;

@@ -61,9 +61,9 @@ typedef struct {
     uchar live;
 } Element;
 
-inline Element load_element(__global const float *parameters,
-                            __global const float *state, __global const uchar *live,
-                            const int i)
+static inline Element load_element(__global const float *parameters,
+                                   __global const float *state,
+                                   __global const uchar *live, const int i)
 {
     Element element;
     element.value = parameters[i];
@@ -74,9 +74,9 @@ inline Element load_element(__global const float *parameters,
 }
 
 // Update element i by its gradient g.
-inline void update_element(Element element, __global float *parameters,
-                           __global float *state, const int i, const float g,
-                           const StepInfo now)
+static inline void update_element(Element element, __global float *parameters,
+                                  __global float *state, const int i, const float g,
+                                  const StepInfo now)
 {
     if (!element.live) return;
     parameters[i] = stepped(element.value, g, element.slots, now, i);
@@ -108,7 +108,8 @@ typedef int StepInfo;  // there are no updates
     const uint8 key = (uint8)(k0, k1, k2, k3, k4, k5, k6, k7);
 
 // Copy the parameters to local memory; each group starts at another offset.
-inline void stage_parameters(__global const float *parameters, SPACE float *staged)
+static inline void stage_parameters(__global const float *parameters,
+                                    SPACE float *staged)
 {
 #if STAGED
     const int vectors = SIZE / 4, shift = get_group_id(0) * WARP % vectors;
@@ -150,11 +151,11 @@ gradients(SHARED_ARGUMENTS)
 // group reduces GROUP / REDUCERS elements at once.
 //
 // total [SIZE]  the gradients' sum, where there is no update
-inline void combine_groups(__global const float *gradients, const int groups,
-                           __global float *parameters, __global float *state,
-                           __global float *total, __global float *totals,
-                           __global const uchar *live, const int fresh,
-                           const StepInfo now, __local float *sums)
+static inline void combine_groups(__global const float *gradients, const int groups,
+                                  __global float *parameters, __global float *state,
+                                  __global float *total, __global float *totals,
+                                  __global const uchar *live, const int fresh,
+                                  const StepInfo now, __local float *sums)
 {
     const int id = get_local_id(0), width = GROUP / REDUCERS;
     // Records are behind the gradients.
@@ -217,7 +218,7 @@ combine(__global const float *gradients, const int groups,
 #if GRID
 // A device-wide fence: earlier stores become visible to other groups, and their stores
 // to later loads.
-inline void fence_device(void)
+static inline void fence_device(void)
 {
 #if PTX >= 70
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
@@ -226,7 +227,7 @@ inline void fence_device(void)
 #endif
 }
 
-inline uint poll(volatile __global uint *word)
+static inline uint poll(volatile __global uint *word)
 {
 #if PTX >= 70
     uint value;
@@ -240,8 +241,8 @@ inline uint poll(volatile __global uint *word)
 
 // Wait until all groups have arrived, that is until `arrivals` reaches `target`. False
 // after a timeout.
-inline int grid_barrier(volatile __global uint *arrivals, const uint target,
-                        volatile __global int *timeout, __local int *timed_out)
+static inline int grid_barrier(volatile __global uint *arrivals, const uint target,
+                               volatile __global int *timeout, __local int *timed_out)
 {
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
     if (get_local_id(0) == 0) {

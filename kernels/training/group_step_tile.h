@@ -10,7 +10,7 @@
 #define QUADS (TILE / 4)  // vectors of 4 samples in a tile
 #define ALIGNED __attribute__((aligned(16)))
 
-inline float activate(const Neuron neuron, const float v)
+static inline float activate(const Neuron neuron, const float v)
 {
     switch (neuron.function) {
 #define CASE(code, function, gradient, reads)                                        \
@@ -22,7 +22,7 @@ inline float activate(const Neuron neuron, const float v)
 }
 
 // f' * steepness at the output y or at the scaled pre-activation v.
-inline float derivative(const Neuron neuron, const float y, const float v)
+static inline float derivative(const Neuron neuron, const float y, const float v)
 {
     const float steepness = neuron.steepness;
     switch (neuron.function) {
@@ -47,14 +47,14 @@ typedef struct {
     float bit_fail_limit;
 } Net;
 
-inline Neuron neuron_of(const Net *net, const int l, const int o)
+static inline Neuron neuron_of(const Net *net, const int l, const int o)
 {
     return layer_neurons[l].function < 0 ? net->neurons[layers[l].neuron + o]
                                          : layer_neurons[l];
 }
 
 // The data set's row of sample i of the epoch's order.
-inline int row_of(const Net *net, const int i, const uint8 key)
+static inline int row_of(const Net *net, const int i, const uint8 key)
 {
 #if GATHERED == 2
     return permuted(i, net->n, net->bits, key);
@@ -64,8 +64,8 @@ inline int row_of(const Net *net, const int i, const uint8 key)
 }
 
 // to[i][s] = value i of sample s's row; zeros from width to `padded`
-inline void transpose(__global const float *from, const int width, const int padded,
-                      const int valid, __local float *to)
+static inline void transpose(__global const float *from, const int width,
+                             const int padded, const int valid, __local float *to)
 {
     // GROUP / TILE work-items load one row.
     const int lanes = GROUP / TILE, lane = get_local_id(0) % lanes;
@@ -84,8 +84,8 @@ inline void transpose(__global const float *from, const int width, const int pad
     }
 }
 
-inline void load(const Net *net, __local float *memory, const int first,
-                 const int valid_samples, const uint8 key)
+static inline void load(const Net *net, __local float *memory, const int first,
+                        const int valid_samples, const uint8 key)
 {
     const int s = get_local_id(0) / (GROUP / TILE);
     if (s >= TILE) return;
@@ -102,7 +102,7 @@ inline void load(const Net *net, __local float *memory, const int first,
 }
 
 // The slices of a neuron's inner dimension (slice-k): they occupy idle work-items.
-inline int slices_of(const int n_out)
+static inline int slices_of(const int n_out)
 {
     int count = 1;
 #if PTX >= 70
@@ -113,7 +113,7 @@ inline int slices_of(const int n_out)
 }
 
 // The sum of v over a neuron's slices, whose lanes are QUADS apart.
-inline float4 sum_of_slices(float4 v, const int slices)
+static inline float4 sum_of_slices(float4 v, const int slices)
 {
 #if PTX >= 70
     for (int mask = QUADS; mask < QUADS * slices; mask *= 2)
@@ -123,8 +123,8 @@ inline float4 sum_of_slices(float4 v, const int slices)
     return v;
 }
 
-inline void forward(const Net *net, const int l, __local const float *x,
-                    __local float *memory)
+static inline void forward(const Net *net, const int l, __local const float *x,
+                           __local float *memory)
 {
     const Layer layer = layers[l];
     const int slices = slices_of(layer.n_out), neurons = GROUP / QUADS / slices;
@@ -160,8 +160,8 @@ inline void forward(const Net *net, const int l, __local const float *x,
 
 // Replace a sample's outputs by the loss gradient with respect to the pre-activations,
 // and store its record.
-inline void sample_loss(const Net *net, __local float *memory, const int sample,
-                        const int valid_samples)
+static inline void sample_loss(const Net *net, __local float *memory, const int sample,
+                               const int valid_samples)
 {
     const Layer last = layers[LAYERS - 1];
     __local float *y = memory + last.values + sample;
@@ -206,9 +206,9 @@ inline void sample_loss(const Net *net, __local float *memory, const int sample,
 // gradient[o, i] (+)= sum over s of ds[o, s] * x[i, s], by blocks of ROWS adjacent rows
 // and COLUMNS columns `across` apart
 #define DEFINE_OUTER(NAME, ROWS, COLUMNS)                                            \
-    inline void NAME(const Layer layer, __local const float *ds,                     \
-                     __local const float *x, __global float *gradient,               \
-                     const int add)                                                  \
+    static inline void NAME(const Layer layer, __local const float *ds,              \
+                            __local const float *x, __global float *gradient,        \
+                            const int add)                                           \
     {                                                                                \
         const int across = layer.stride / COLUMNS;                                   \
         const int down = (layer.n_out + ROWS - 1) / ROWS;                            \
@@ -239,14 +239,15 @@ inline void sample_loss(const Net *net, __local float *memory, const int sample,
         }                                                                            \
     }
 
-inline float vector_sum(const float4 v) { return v.s0 + v.s1 + (v.s2 + v.s3); }
+static inline float vector_sum(const float4 v) { return v.s0 + v.s1 + (v.s2 + v.s3); }
 
 DEFINE_OUTER(outer_block, 4, 4)  // rows past the last are zeros
 DEFINE_OUTER(outer_element, 1, 1)
 
 // The gradients of a layer's weights and biases.
-inline void outer(const Layer layer, __local const float *ds, __local const float *x,
-                  __global float *gradient, const int add)
+static inline void outer(const Layer layer, __local const float *ds,
+                         __local const float *x, __global float *gradient,
+                         const int add)
 {
     if (layer.n_out * layer.stride > 2 * GROUP)
         outer_block(layer, ds, x, gradient, add);
@@ -266,7 +267,7 @@ inline void outer(const Layer layer, __local const float *ds, __local const floa
 
 // Replace the outputs of the layer below by the loss gradient with respect to its
 // pre-activations.
-inline void back(const Net *net, const int l, __local float *memory)
+static inline void back(const Net *net, const int l, __local float *memory)
 {
     const Layer layer = layers[l], below = layers[l - 1];
     const int quad = get_local_id(0) % QUADS * 4;
@@ -294,9 +295,9 @@ inline void back(const Net *net, const int l, __local float *memory)
 // The forward and backward pass of a tile: `valid_samples` samples from `first` on.
 //
 // resident: the first sample of the tile that is in local memory
-inline void tile(const Net *net, __local float *memory, const int first,
-                 const int valid_samples, const uint8 key, __global float *gradient,
-                 const int add, int *resident)
+static inline void tile(const Net *net, __local float *memory, const int first,
+                        const int valid_samples, const uint8 key,
+                        __global float *gradient, const int add, int *resident)
 {
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
     if (*resident != first) load(net, memory, first, valid_samples, key);

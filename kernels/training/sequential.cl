@@ -16,14 +16,14 @@
 #include "training/steps.h"
 
 // w[i … i + 7] of a row of `stride` values, zero past its end.
-inline float8 load_row(__global const float *w, const int i, const int stride)
+static inline float8 load_row(__global const float *w, const int i, const int stride)
 {
     if (i + 8 <= stride) return *(__global const float8_unaligned *)(w + i);
     return (float8)(*(__global const float4_unaligned *)(w + i), (float4)(0.0f));
 }
 
-inline void store_row(__global float *w, const int i, const int stride,
-                      const float8 v)
+static inline void store_row(__global float *w, const int i, const int stride,
+                             const float8 v)
 {
     if (i + 8 <= stride)
         *(__global float8_unaligned *)(w + i) = v;
@@ -32,8 +32,8 @@ inline void store_row(__global float *w, const int i, const int stride,
 }
 
 // z[o] = w[o, :] . x for o < n_out. Up to 3 values past these are copies of the last.
-inline void gemv(__global const Layer *layer, __global const float *w,
-                 __global const float *x, __global float *z)
+static inline void gemv(__global const Layer *layer, __global const float *w,
+                        __global const float *x, __global float *z)
 {
     const int stride = layer->stride, last = layer->n_out - 1;
     for (int o = 0; o <= last; o += 4) {
@@ -61,8 +61,8 @@ inline void gemv(__global const Layer *layer, __global const float *w,
 }
 
 // dx[i] = sum over o of ds[o] * w[o, i]
-inline void gemv_transposed(__global const Layer *layer, __global const float *w,
-                            __global const float *ds, __global float *dx)
+static inline void gemv_transposed(__global const Layer *layer, __global const float *w,
+                                   __global const float *ds, __global float *dx)
 {
     const int stride = layer->stride;
     int i = 0;
@@ -90,16 +90,16 @@ inline void gemv_transposed(__global const Layer *layer, __global const float *w
 }
 
 // The mask of lanes whose index, i + lane, is lanes_below n.
-inline int8 lanes_below(const int i, const int n)
+static inline int8 lanes_below(const int i, const int n)
 {
     return (int8)(i) + (int8)(0, 1, 2, 3, 4, 5, 6, 7) < (int8)(n);
 }
 
 // y = f(clip(steepness * (y + bias))) for a layer's neurons, zeros past them; v, if not
 // null, receives f's argument.
-inline void activate_layer(__global const Layer *layer, const Neuron neuron,
-                           __global const float *bias, __global float *y,
-                           __global float *v)
+static inline void activate_layer(__global const Layer *layer, const Neuron neuron,
+                                  __global const float *bias, __global float *y,
+                                  __global float *v)
 {
     const float8 limit = (float8)(neuron.limit);
     for (int o = 0; o < layer->n_out; o += 8) {
@@ -121,9 +121,9 @@ inline void activate_layer(__global const Layer *layer, const Neuron neuron,
 
 // y = dy * f' * steepness for a layer's neurons, with f' at the output y or at v; zeros
 // past them.
-inline void differentiate_layer(__global const Layer *layer, const Neuron neuron,
-                                __global const float *dy, __global float *y,
-                                __global const float *v)
+static inline void differentiate_layer(__global const Layer *layer, const Neuron neuron,
+                                       __global const float *dy, __global float *y,
+                                       __global const float *v)
 {
     const float8 steepness = (float8)(neuron.steepness);
     for (int o = 0; o < layer->n_out; o += 8) {
@@ -142,9 +142,10 @@ inline void differentiate_layer(__global const Layer *layer, const Neuron neuron
 }
 
 // The loss gradient dy with respect to the outputs y [width], and the sample's record.
-inline void loss(const int width, __global const float *y, __global const float *t,
-                 __global const Neuron *neurons, const float factor,
-                 const float bit_fail_limit, __global float *dy, float *record)
+static inline void loss(const int width, __global const float *y,
+                        __global const float *t, __global const Neuron *neurons,
+                        const float factor, const float bit_fail_limit,
+                        __global float *dy, float *record)
 {
     const float8 mean_factor = (float8)(MEAN ? factor / width : factor);
     float8 sum = (float8)(0.0f), squares = sum, fails = sum;
@@ -188,10 +189,10 @@ inline void loss(const int width, __global const float *y, __global const float 
 #if UPDATE
 // Update a row of n parameters from index `element` on, padded to `stride`, by the
 // gradients d * x.
-inline void update_row(__global float *parameters, __global float *state,
-                       const int size, const int element, const float d,
-                       __global const float *x, const int n, const int stride,
-                       const StepInfo now)
+static inline void update_row(__global float *parameters, __global float *state,
+                              const int size, const int element, const float d,
+                              __global const float *x, const int n, const int stride,
+                              const StepInfo now)
 {
     __global float *w = parameters + element, *s = state + element;
     float8 slots[SLOTS + 1];  // C has no empty arrays

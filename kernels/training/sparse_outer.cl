@@ -84,7 +84,7 @@ void outer(__global REAL *gradients, const int weights, __global const int *slot
 typedef VEC4 __attribute__((aligned(sizeof(REAL)))) Vec4Unaligned;
 
 // The lane sums of four vectors.
-inline VEC4 lane_sums(const VEC a, const VEC b, const VEC c, const VEC d)
+static inline VEC4 lane_sums(const VEC a, const VEC b, const VEC c, const VEC d)
 {
 #if LANES == 8
     const VEC4 p = a.lo + a.hi, q = b.lo + b.hi, r = c.lo + c.hi, s = d.lo + d.hi;

@@ -48,8 +48,8 @@ typedef struct {
 
 // totals [2 * RECORD]: compensated sums of the epoch so far, and their rounding errors
 // (Kahan, "Further remarks on reducing truncation errors", 1965)
-inline void add_to_total(__global float *totals, const int k, const float value,
-                         const int fresh)
+static inline void add_to_total(__global float *totals, const int k, const float value,
+                                const int fresh)
 {
     const float before = fresh ? 0 : totals[k];
     const float added = value + (fresh ? 0 : totals[RECORD + k]);
@@ -63,7 +63,7 @@ inline void add_to_total(__global float *totals, const int k, const float value,
 typedef float4 __attribute__((aligned(4))) float4_unaligned;
 typedef float8 __attribute__((aligned(4))) float8_unaligned;
 
-inline float lane_sum(const float8 v)
+static inline float lane_sum(const float8 v)
 {
     const float4 a = v.lo + v.hi;
     const float2 b = a.lo + a.hi;
@@ -71,7 +71,8 @@ inline float lane_sum(const float8 v)
 }
 
 // The lane pre_activations of four vectors.
-inline float4 lane_sums(const float8 a, const float8 b, const float8 c, const float8 d)
+static inline float4 lane_sums(const float8 a, const float8 b, const float8 c,
+                               const float8 d)
 {
     const float4 p = a.lo + a.hi, q = b.lo + b.hi, r = c.lo + c.hi, s = d.lo + d.hi;
     const float4 first = (float4)(p.even, q.even) + (float4)(p.odd, q.odd);

@@ -27,9 +27,10 @@
 
 // y[r, s] (+)= sum over k of w[r * row_stride + k * k_stride] * x[k, s]
 #define DEFINE_PRODUCT(NAME, ROWS, VECTORS, PAIRS)                                   \
-    inline void NAME(__global const float *w, const int row_stride,                  \
-                     const int k_stride, __global const float *x, const int count,   \
-                     __global float *y, const int pitch, const int add)              \
+    static inline void NAME(__global const float *w, const int row_stride,           \
+                            const int k_stride, __global const float *x,             \
+                            const int count, __global float *y, const int pitch,     \
+                            const int add)                                           \
     {                                                                                \
         ROWS(ROW_WEIGHTS)                                                            \
         PAIRS(START)                                                                 \
@@ -71,9 +72,10 @@ DEFINE_PRODUCT(product_4_3, TO_4, TO_3, BY_4_3)
 // y = w x for `rows` rows and `samples` samples. The values of K_BLOCK features and 24
 // samples stay in the L1 cache for all rows.
 #define K_BLOCK 256
-inline void product(__global const float *w, const int row_stride, const int k_stride,
-                    __global const float *x, const int count, __global float *y,
-                    const int rows, const int samples, const int pitch)
+static inline void product(__global const float *w, const int row_stride,
+                           const int k_stride, __global const float *x, const int count,
+                           __global float *y, const int rows, const int samples,
+                           const int pitch)
 {
     for (int k = 0; k < count; k += K_BLOCK) {
         const int length = min(K_BLOCK, count - k);
@@ -116,9 +118,10 @@ inline void product(__global const float *w, const int row_stride, const int k_s
 
 // gradient[r, c] (+)= sum over s of ds[r, s] * x[c, s], for 4 columns c
 #define DEFINE_OUTER(NAME, ROWS, ADD_ROWS, PAIRS)                                    \
-    inline void NAME(__global const float *ds, __global const float *x,              \
-                     const int samples, const int pitch, __global float *gradient,   \
-                     const int stride, const int add)                                \
+    static inline void NAME(__global const float *ds, __global const float *x,       \
+                            const int samples, const int pitch,                      \
+                            __global float *gradient, const int stride,              \
+                            const int add)                                           \
     {                                                                                \
         PAIRS(START_AT_ZERO)                                                         \
         for (int s = 0; s < samples; s += 8) {                                       \
@@ -142,9 +145,9 @@ DEFINE_OUTER(outer_3, TO_3, ADD_3_ROWS, BY_3_4)
 // The same for `rows` rows of ds and columns 0 … stride - 1, by blocks of rows that
 // stay in the L1 cache for all columns.
 #define CACHED_VALUES 6144
-inline void outer(__global const float *ds, __global const float *x, const int rows,
-                  const int samples, const int pitch, __global float *gradient,
-                  const int stride, const int add)
+static inline void outer(__global const float *ds, __global const float *x,
+                         const int rows, const int samples, const int pitch,
+                         __global float *gradient, const int stride, const int add)
 {
     const int block = max(3, CACHED_VALUES / pitch / 3 * 3);
     for (int begin = 0; begin < rows; begin += block) {

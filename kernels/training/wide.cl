@@ -95,9 +95,9 @@ void act_grad(__global const REAL *parameters, const int bias, __global const RE
 #include "include/losses.h"
 #if SOFTMAX
 // result = a part's largest output, its sum of e^(y - largest), and its sum of targets
-inline void softmax_part(REAL *result, __global const REAL *y, __global const REAL *t,
-                         const int part, const int share, const int width,
-                         __local Four *scratch)
+static inline void softmax_part(REAL *result, __global const REAL *y,
+                                __global const REAL *t, const int part, const int share,
+                                const int width, __local Four *scratch)
 {
     VAL tops = CONST(-INFINITY), total = CONST(0), targets = CONST(0);
     VAL total_lost = CONST(0), targets_lost = CONST(0);

@@ -23,7 +23,7 @@ typedef VAL __attribute__((aligned(sizeof(REAL)))) VAL_UNALIGNED;
 
 // The first n values at p, and zeros if n is less than WIDTH; aligned: whether p is
 // aligned to vectors.
-inline VAL load(__global const REAL *p, const int n, const bool aligned)
+static inline VAL load(__global const REAL *p, const int n, const bool aligned)
 {
     if (n >= WIDTH)
         return aligned ? *(__global const VAL *)p : *(__global const VAL_UNALIGNED *)p;
@@ -33,7 +33,7 @@ inline VAL load(__global const REAL *p, const int n, const bool aligned)
     return LOAD_ALL(0, some);
 }
 
-inline void store(__global REAL *p, const VAL v, const int n, const bool aligned)
+static inline void store(__global REAL *p, const VAL v, const int n, const bool aligned)
 {
     if (n >= WIDTH && aligned) {
         *(__global VAL *)p = v;
@@ -51,7 +51,7 @@ inline void store(__global REAL *p, const VAL v, const int n, const bool aligned
 }
 
 // v in the first n lanes, `other` in the rest.
-inline VAL masked(const VAL v, const VAL other, const int n)
+static inline VAL masked(const VAL v, const VAL other, const int n)
 {
     return n >= WIDTH ? v : LANES < CONST(n) ? v : other;
 }
@@ -62,8 +62,8 @@ inline VAL masked(const VAL v, const VAL other, const int n)
     for (int j = (part) * (share) + ITEM * WIDTH, n = last - j; j < last;   \
          j += TEAM * WIDTH, n = last - j)
 
-inline REAL plus(const REAL a, const REAL b) { return a + b; }
-inline REAL larger(const REAL a, const REAL b) { return a > b ? a : b; }
+static inline REAL plus(const REAL a, const REAL b) { return a + b; }
+static inline REAL larger(const REAL a, const REAL b) { return a > b ? a : b; }
 
 #if WIDTH == 8
 #define REDUCE_LANES(f, v)                                                     \
@@ -75,8 +75,8 @@ inline REAL larger(const REAL a, const REAL b) { return a > b ? a : b; }
 // Four numbers reduced together.
 typedef JOIN(REAL, 4) Four;
 
-inline Four plus_4(const Four a, const Four b) { return a + b; }
-inline Four larger_4(const Four a, const Four b) { return a > b ? a : b; }
+static inline Four plus_4(const Four a, const Four b) { return a + b; }
+static inline Four larger_4(const Four a, const Four b) { return a > b ? a : b; }
 
 // All-reduce of `value` by f among the work-items of a team; scratch [TEAM * TEAMS]
 #if TEAM == 1

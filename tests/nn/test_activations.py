@@ -241,7 +241,7 @@ def test_functions_agree_with_numpy(real, width, operators):
 
 def test_every_row_has_its_function_and_every_function_its_row():
     text = kernel_text("include/activations.h")
-    functions = re.findall(r"^inline VAL act_(\w+)\(VAL v\)", text, re.MULTILINE)
+    functions = re.findall(r"^static inline VAL act_(\w+)\(VAL v\)", text, re.MULTILINE)
     assert sorted(functions) == sorted(ACTIVATIONS)
 
 
@@ -250,7 +250,7 @@ def test_every_row_has_its_gradients_and_every_gradient_its_row(fann):
     """Where FANN's gradient is inexact, there is one function for each."""
     text = kernel_text("include/gradients.h")
     functions = re.findall(
-        r"^inline VAL ((?:fann_)?grad_\w+)\(VAL ([vy]), VAL s\)", text, re.MULTILINE
+        r"^static inline VAL ((?:fann_)?grad_\w+)\(VAL ([vy]), VAL s\)", text, re.MULTILINE
     )
     found = {name: read for name, read in functions if name.startswith("fann") == fann}
     expected = {
