@@ -29,6 +29,11 @@
 #define AS_INTS JOIN(as_, INTS)
 #define CONVERT_VAL JOIN(convert_, VAL)
 #define CONST(x) ((VAL)(REAL)(x))
+// A decimal literal of type REAL: devices without double refuse or round others.
+#define float_LITERAL(x) x##f
+#define double_LITERAL(x) x
+#define LITERAL(x) JOIN(REAL, _LITERAL)(x)
+#define SQRT_HALF CONST(LITERAL(0.70710678118654752))
 
 static inline VAL absolute(VAL v) { return v < CONST(0) ? -v : v; }
 
@@ -168,7 +173,7 @@ static inline VAL act_gaussian_symmetric(VAL v)
 static inline VAL act_gaussian_stepwise(VAL v) { return CONST(0); }  // as in FANN
 static inline VAL act_elliot(VAL v)
 {
-    return v / (CONST(2) * (CONST(1) + absolute(v))) + CONST(0.5);
+    return v / (CONST(2) * (CONST(1) + absolute(v))) + CONST(0.5f);
 }
 static inline VAL act_elliot_symmetric(VAL v) { return v / (CONST(1) + absolute(v)); }
 static inline VAL act_linear_piece(VAL v)
@@ -183,8 +188,8 @@ static inline VAL act_linear_piece_symmetric(VAL v)
 }
 static inline VAL act_sin_symmetric(VAL v) { return sine(v); }
 static inline VAL act_cos_symmetric(VAL v) { return cosine(v); }
-static inline VAL act_sin(VAL v) { return sine(v) * CONST(0.5) + CONST(0.5); }
-static inline VAL act_cos(VAL v) { return cosine(v) * CONST(0.5) + CONST(0.5); }
+static inline VAL act_sin(VAL v) { return sine(v) * CONST(0.5f) + CONST(0.5f); }
+static inline VAL act_cos(VAL v) { return cosine(v) * CONST(0.5f) + CONST(0.5f); }
 static inline VAL act_relu(VAL v) { return v < CONST(0) ? CONST(0) : v; }
 static inline VAL act_leaky_relu(VAL v) { return v < CONST(0) ? v * CONST(LEAK) : v; }
 static inline VAL act_elu(VAL v)
@@ -193,7 +198,7 @@ static inline VAL act_elu(VAL v)
 }
 static inline VAL act_gelu(VAL v)
 {
-    return v * CONST(0.5) * (CONST(1) + error_function(v * CONST(0.70710678118654752)));
+    return v * CONST(0.5f) * (CONST(1) + error_function(v * SQRT_HALF));
 }
 static inline VAL act_silu(VAL v)
 {
@@ -218,11 +223,12 @@ static inline VAL segment(VAL v, REAL x0, REAL y0, REAL x1, REAL y1)
 // jump to their limits below the first abscissa and from the last one on.
 static inline VAL act_sigmoid_stepwise(VAL v)
 {
-    const REAL x0 = -5.2933049201965332, x1 = -2.94443893432617188;
-    const REAL x2 = -1.098612308502197266, x3 = 1.098612308502197266;
-    const REAL x4 = 2.94443869590759278, x5 = 5.2933058738708496;
-    const REAL y0 = 0.00499999988824129, y1 = 0.0500000007450581, y2 = 0.25;
-    const REAL y3 = 0.75, y4 = 0.949999988079071, y5 = 0.995000004768372;
+    const REAL x0 = LITERAL(-5.2933049201965332), x1 = LITERAL(-2.94443893432617188);
+    const REAL x2 = LITERAL(-1.098612308502197266), x3 = LITERAL(1.098612308502197266);
+    const REAL x4 = LITERAL(2.94443869590759278), x5 = LITERAL(5.2933058738708496);
+    const REAL y0 = LITERAL(0.00499999988824129), y1 = LITERAL(0.0500000007450581);
+    const REAL y2 = 0.25f, y3 = 0.75f;
+    const REAL y4 = LITERAL(0.949999988079071), y5 = LITERAL(0.995000004768372);
     VAL y = v < CONST(x0) ? CONST(0) : segment(v, x0, y0, x1, y1);
     y = v < CONST(x1) ? y : segment(v, x1, y1, x2, y2);
     y = v < CONST(x2) ? y : segment(v, x2, y2, x3, y3);
@@ -232,9 +238,9 @@ static inline VAL act_sigmoid_stepwise(VAL v)
 }
 static inline VAL act_tanh_stepwise(VAL v)
 {
-    const REAL x0 = 2.64665293693542480, x1 = 1.47221934795379639;
-    const REAL x2 = 0.549306154251098633;
-    const REAL y0 = 0.990000009536743, y1 = 0.899999976158142, y2 = 0.5;
+    const REAL x0 = LITERAL(2.64665293693542480), x1 = LITERAL(1.47221934795379639);
+    const REAL x2 = LITERAL(0.549306154251098633), y2 = 0.5f;
+    const REAL y0 = LITERAL(0.990000009536743), y1 = LITERAL(0.899999976158142);
     VAL y = v < CONST(-x0) ? CONST(-1) : segment(v, -x0, -y0, -x1, -y1);
     y = v < CONST(-x1) ? y : segment(v, -x1, -y1, -x2, -y2);
     y = v < CONST(-x2) ? y : segment(v, -x2, -y2, x2, y2);

@@ -48,7 +48,7 @@ static inline VAL grad_gaussian_symmetric(VAL v, VAL s)
 static inline VAL grad_elliot(VAL v, VAL s)
 {
     VAL d = CONST(1) + absolute(v);
-    return CONST(0.5) / (d * d);
+    return CONST(0.5f) / (d * d);
 }
 static inline VAL grad_elliot_symmetric(VAL v, VAL s)
 {
@@ -65,13 +65,13 @@ static inline VAL grad_linear_piece_symmetric(VAL v, VAL s)
 }
 static inline VAL grad_sin_symmetric(VAL v, VAL s) { return cosine(v); }
 static inline VAL grad_cos_symmetric(VAL v, VAL s) { return -sine(v); }
-static inline VAL grad_sin(VAL v, VAL s) { return cosine(v) * CONST(0.5); }
-static inline VAL grad_cos(VAL v, VAL s) { return sine(v) * CONST(-0.5); }
+static inline VAL grad_sin(VAL v, VAL s) { return cosine(v) * CONST(0.5f); }
+static inline VAL grad_cos(VAL v, VAL s) { return sine(v) * CONST(-0.5f); }
 static inline VAL grad_gelu(VAL v, VAL s)
 {
-    VAL cdf = CONST(0.5)
-              * (CONST(1) + error_function(v * CONST(0.70710678118654752)));
-    return cdf + v * exponential(v * v * CONST(-0.5)) * CONST(0.39894228040143268);
+    VAL cdf = CONST(0.5f) * (CONST(1) + error_function(v * SQRT_HALF));
+    return cdf
+           + v * exponential(v * v * CONST(-0.5f)) * CONST(LITERAL(0.39894228040143268));
 }
 static inline VAL grad_silu(VAL v, VAL s)
 {
@@ -108,6 +108,6 @@ static inline VAL fann_grad_linear_piece(VAL v, VAL s) { return CONST(1); }
 static inline VAL fann_grad_linear_piece_symmetric(VAL v, VAL s) { return CONST(1); }
 static inline VAL fann_grad_sin_symmetric(VAL v, VAL s) { return cosine(s * v); }
 static inline VAL fann_grad_cos_symmetric(VAL v, VAL s) { return -sine(s * v); }
-static inline VAL fann_grad_sin(VAL v, VAL s) { return cosine(s * v) * CONST(0.5); }
-static inline VAL fann_grad_cos(VAL v, VAL s) { return sine(s * v) * CONST(-0.5); }
+static inline VAL fann_grad_sin(VAL v, VAL s) { return cosine(s * v) * CONST(0.5f); }
+static inline VAL fann_grad_cos(VAL v, VAL s) { return sine(s * v) * CONST(-0.5f); }
 static inline VAL fann_grad_relu(VAL y, VAL s) { return CONST(1); }

@@ -45,7 +45,7 @@ static inline VAL loss_gradient_mae(VAL y, VAL t, VAL scale)
 static inline VAL loss_huber(VAL y, VAL t, VAL scale)
 {
     const VAL d = absolute(y - t), delta = CONST(HUBER_DELTA);
-    return d <= delta ? d * d * CONST(0.5) : delta * (d - delta * CONST(0.5));
+    return d <= delta ? d * d * CONST(0.5f) : delta * (d - delta * CONST(0.5f));
 }
 static inline VAL loss_gradient_huber(VAL y, VAL t, VAL scale)
 {
@@ -66,7 +66,7 @@ static inline VAL loss_gradient_binary_cross_entropy(VAL y, VAL t, VAL scale)
 
 static inline VAL loss_fann_linear(VAL y, VAL t, VAL scale)
 {
-    return scale * (t - y) * (t - y) * CONST(0.5);
+    return scale * (t - y) * (t - y) * CONST(0.5f);
 }
 static inline VAL loss_gradient_fann_linear(VAL y, VAL t, VAL scale)
 {

@@ -108,10 +108,10 @@ typedef int StepInfo;  // there are no updates
     const uint8 key = (uint8)(k0, k1, k2, k3, k4, k5, k6, k7);
 
 // Copy the parameters to local memory; each group starts at another offset.
-static inline void stage_parameters(__global const float *parameters,
-                                    SPACE float *staged)
-{
 #if STAGED
+static inline void stage_parameters(__global const float *parameters,
+                                    __local float *staged)
+{
     const int vectors = SIZE / 4, shift = get_group_id(0) * WARP % vectors;
     for (int begin = get_local_id(0); begin < vectors; begin += LOADS / 4 * GROUP) {
         float4 values[LOADS / 4];
@@ -126,8 +126,13 @@ static inline void stage_parameters(__global const float *parameters,
             ((__local float4 *)staged)[i % vectors] = values[j];
         }
     }
-#endif
 }
+#else
+static inline void stage_parameters(__global const float *parameters,
+                                    __global const float *staged)
+{
+}
+#endif
 
 // index map: group g takes tiles g, g + groups, … of the step
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
