@@ -172,7 +172,8 @@ class Network(Model):
     ) -> Plan:
         """Return a plan that runs this network on a device for one batch size.
 
-        A plan does not apply `scaling`.
+        A plan does not apply `scaling`. Its results on random inputs were compared with
+        a float64 reference, once on each device: kernels that give others are left out.
 
         Parameters
         ----------
@@ -198,7 +199,13 @@ class Network(Model):
         Raises
         ------
         InputError, DeviceError
-            If an argument is wrong, no such device exists, or memory does not suffice.
+            If an argument is wrong, no such device exists, memory does not suffice, or
+            no variant computes the network rightly.
+
+        Warns
+        -----
+        ClnetWarning
+            If a kernel fails or gives wrong results, and is left out.
         """
         from clnet.planning.inference import compile_network
         from clnet.planning.tuning.search import Search

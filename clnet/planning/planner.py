@@ -130,7 +130,7 @@ class Planner:
 
     def plan(self) -> Plan:
         """Return the plan, or raise DeviceError if no cover exists."""
-        best, report = self._best_cover(), self.report
+        best, report = self._right_cover(), self.report
         on_device = [c for c in report.candidates if c.step.device == self.device]
 
         def device_steps() -> tuple[Step, ...]:
@@ -156,13 +156,31 @@ class Planner:
         self, candidates: Sequence[Candidate], condition: str
     ) -> tuple[Step, ...]:
         """Return the steps of the shortest cover, or raise DeviceError without one."""
-        cover = self._shortest(candidates)
-        if cover is None:
-            raise DeviceError(
-                f"no variant computes this network on {self.device.name} alone, "
-                f"{condition}"
-            )
-        return cover.steps
+        left = list(candidates)
+        while (cover := self._shortest(left)) is not None:
+            wrong = self.times.wrong(cover)
+            if not wrong:
+                return cover.steps
+            left = _without(left, wrong)
+        raise DeviceError(
+            f"no variant computes this network on {self.device.name} alone, "
+            f"{condition}"
+        )
+
+    def _right_cover(self) -> Cover:
+        """Return the best cover whose results are the oracle's on this device.
+
+        A cover is compared before its first answer counts, whatever its times come
+        from: the model, the store, or measurements at another batch.
+        """
+        best, report = self._best_cover(), self.report
+        while wrong := self.times.wrong(best):
+            report.candidates = _without(report.candidates, wrong)
+            report.covers = self._covers(report.candidates)
+            if not report.covers:
+                raise DeviceError(self._no_cover())
+            best = report.covers[0]
+        return best
 
     def _best_cover(self) -> Cover:
         """Return the best cover, searched for once."""
@@ -363,3 +381,10 @@ class Planner:
             f"no cover of this network on {self.device.name} by {', '.join(names)}: "
             f"{'; '.join(reasons)}{hint}"
         )
+
+
+def _without(
+    candidates: Sequence[Candidate], wrong: Sequence[Candidate]
+) -> list[Candidate]:
+    steps = {id(candidate.step) for candidate in wrong}
+    return [candidate for candidate in candidates if id(candidate.step) not in steps]

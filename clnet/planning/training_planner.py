@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from clnet.ir.ops import Program, Value
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
+    from clnet.opencl.session import Session
     from clnet.opencl.store import Timing
     from clnet.planning.tuning.search import Search
     from clnet.runtime.binding import Step
@@ -139,6 +140,12 @@ class _TrainingTimes(Times):
     ) -> Timing:
         return self._trial.measure(steps, outputs)
 
+    def _compared(
+        self, device: Session, steps: Sequence[Step], inputs: Sequence[Value],
+        outputs: Sequence[Value],
+    ) -> bool:
+        return self._trial.check(steps, outputs).compared
+
 
 class _TrainingPlanner(Planner):
     def _times(self, batch: int) -> Times:
@@ -156,7 +163,7 @@ class _TrainingPlanner(Planner):
         return f"even {MAX_SPEEDUP:g} times as fast as modelled it would be no faster"
 
     def training_plan(self) -> TrainingPlan:
-        best = self._best_cover()
+        best = self._right_cover()
         self.report.unmeasured = "candidates: " + (
             "nothing new may be measured" if self.tune is False else
             f"even {MAX_SPEEDUP:g} times as fast as modelled they would make no "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -38,8 +38,8 @@ class Pattern:
 
     n_out: int
     n_in: int
-    rows: NDArray[np.int64] = field(repr=False)
-    columns: NDArray[np.int64] = field(repr=False)
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
 
     def __post_init__(self) -> None:
         check_count("n_out", self.n_out)
@@ -118,6 +118,10 @@ class Pattern:
 
     def __hash__(self) -> int:
         return hash(self._identity)
+
+    def __repr__(self) -> str:
+        n_out, n_in, digest = self._identity
+        return f"Pattern({n_out}, {n_in}, {len(self)} entries {digest.hex()[:16]})"
 
     @cached_property
     def _identity(self) -> tuple[int, int, bytes]:

@@ -1,4 +1,4 @@
-"""Fingerprints: digests of the code and the capabilities that define a step's launches.
+"""Fingerprints: digests of the code and the capabilities that define steps' launches.
 
 A variant's launches follow from the span, the configuration, the device's capabilities,
 the kernels' text, and the Python that describes them. The two texts are digested, not
@@ -15,13 +15,16 @@ from collections.abc import Iterable
 from dataclasses import fields
 from functools import cache
 from importlib.util import find_spec
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import clnet.runtime
 from clnet.opencl.program import source_hash
 
 if TYPE_CHECKING:
+    from clnet.ir.ops import Span
     from clnet.opencl.device import Device
     from clnet.runtime.binding import Step
     from clnet.variants.base import Variant
@@ -35,6 +38,23 @@ _IMPORT = re.compile(
     r"^\s*(?:from|import)\s+(clnet\.(?:variants|nn\.storage|opencl\.launch)\b[\w.]*)",
     re.MULTILINE,
 )
+
+
+def exact_fingerprint(span: Span) -> str:
+    """Return a text that is equal for spans whose results are comparable.
+
+    Results of spans of about the same size, whose times are comparable, are not: the
+    ops' own sizes, slots and patterns count, and the code that binds launches. The
+    steps' keys must be equal besides.
+    """
+    return _digest((repr(span), _runtime()))
+
+
+@cache
+def _runtime() -> str:
+    """Return a digest of the modules that bind launches."""
+    names = sorted(module.name for module in iter_modules(clnet.runtime.__path__))
+    return _digest(_text(f"{clnet.runtime.__name__}.{name}") for name in names)
 
 
 def fingerprint(step: Step) -> str:

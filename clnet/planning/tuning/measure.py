@@ -79,9 +79,9 @@ def measure(
     DeviceError
         If a launch does not build or run.
     """
-    oracle_ran = check(session, network, steps, inputs, outputs)
+    checked = check(session, network, steps, inputs, outputs)
     ops = [op for step in steps for op in step.span.ops]
-    if oracle_ran and uses_threads(ops, min(PERIOD, steps[0].span.batch)):
+    if checked.oracle_ran and uses_threads(ops, min(PERIOD, steps[0].span.batch)):
         time.sleep(SPIN_SECONDS)
     timed = [*steps, *alike]
     read = dict.fromkeys(inputs)
@@ -172,13 +172,28 @@ def timing(
     return Timing(low, alone, (high - low) / median)
 
 
+class Check(NamedTuple):
+    """A check whose results were right.
+
+    Attributes
+    ----------
+    compared : bool
+        Whether results were compared, and values not so large that sums may overflow.
+    oracle_ran : bool
+        Whether the oracle was computed, and not cached: NumPy's threads may still spin.
+    """
+
+    compared: bool
+    oracle_ran: bool
+
+
 def check(
     session: Session,
     network: Model,
     steps: Sequence[Step],
     inputs: Sequence[Value],
     outputs: Sequence[Value],
-) -> bool:
+) -> Check:
     """Compare the results of steps on random inputs with the float64 oracle.
 
     Every sample and every output is compared. The inputs are `PERIOD` random samples,
@@ -189,11 +204,6 @@ def check(
     a sample of the oracle's when all values are perturbed by `TOLERANCE`: networks may
     magnify roundings, and jump at thresholds. Nothing is compared where values are so
     large that sums may overflow.
-
-    Returns
-    -------
-    bool
-        Whether the oracle was computed, and not cached: NumPy's threads may still spin.
 
     Raises
     ------
@@ -208,6 +218,11 @@ def check(
         # Copies: an accumulator is both input and output.
         samples = {name: array[:PERIOD].copy() for name, array in executable.x.items()}
         executable.run()
+        if executable.timed_out():
+            raise DeviceError(
+                f"{names_of(steps)} timed out on {session.device.name} (is another "
+                "program using it?)"
+            )
     dtype = executable.dtype
     ops = tuple(op for step in steps for op in step.span.ops)
     before = _oracles.get(network)
@@ -215,7 +230,7 @@ def check(
     oracle = _oracle(network, ops, samples, tolerance)
     oracle_ran = _oracles.get(network) is not before
     if oracle.largest > OVERFLOW_RATIO * np.finfo(dtype).max:
-        return oracle_ran
+        return Check(False, oracle_ran)
     for value in outputs:
         result = executable.result(value.name)
         exact, perturbed = oracle.exact[value.name], oracle.perturbed[value.name]
@@ -225,7 +240,7 @@ def check(
             )
             if fault is not None:
                 raise WrongResultError(f"{names_of(steps)} {fault}")
-    return oracle_ran
+    return Check(True, oracle_ran)
 
 
 def tolerance_of(computation: Span | Program) -> float:

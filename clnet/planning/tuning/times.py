@@ -13,10 +13,11 @@ from clnet.errors import ClnetError, ClnetWarning, DeviceError, OutOfMemoryError
 from clnet.opencl.session import Session, session
 from clnet.opencl.store import Store, Timing
 from clnet.planning.cover import Candidate, Cover, PlanReport, device_name
-from clnet.planning.tuning.fingerprint import fingerprint
+from clnet.planning.tuning.fingerprint import exact_fingerprint, fingerprint
 from clnet.planning.tuning.measure import (
     SPIN_SECONDS,
     WrongResultError,
+    check,
     measure,
     names_of,
 )
@@ -148,6 +149,53 @@ class Times:
             return None
         return replace(cover, timing=timing)
 
+    def wrong(self, cover: Cover) -> list[Candidate]:
+        """Return the candidates of a cover that fail or give wrong results, or none.
+
+        The cover is compared with the oracle as a whole, at the batch of its steps, and
+        its candidates alone only if that fails. A right one is remembered: comparing
+        costs once per device. If the candidates fail only together, all on a device are
+        returned.
+        """
+        steps, store = cover.steps, store_of(self.device)
+        if all(step.device is None for step in steps):
+            return []  # NumPy, as the oracle
+        name = f"compared {'; '.join(map(_exact_key, steps))}"
+        if store.fact(name):
+            return []
+        device = self.session  # its errors are no candidate's
+        whole = self.program.span(0, len(self.program.ops), steps[0].span.batch)
+        try:
+            compared = self._compared(device, steps, whole.inputs, whole.outputs)
+        except OutOfMemoryError:
+            raise
+        except (DeviceError, WrongResultError) as error:
+            found = [c for c in cover.candidates if self._fails(c)]
+            if not found:
+                self._leave_out(names_of(steps), error, cover.candidates[0])
+                found = [c for c in cover.candidates if c.step.device is not None]
+            return found
+        if compared:
+            store.put_fact(name, True)
+        return []
+
+    def _fails(self, candidate: Candidate) -> bool:
+        """Return whether a candidate fails alone; warns if it does."""
+        step = candidate.step
+        try:
+            self._compared(self.session, [step], step.span.inputs, step.span.outputs)
+        except (DeviceError, WrongResultError) as error:
+            self._leave_out(step.variant.name, error, candidate)
+            return True
+        return False
+
+    def _compared(
+        self, device: Session, steps: Sequence[Step], inputs: Sequence[Value],
+        outputs: Sequence[Value],
+    ) -> bool:
+        """Compare steps with the oracle; return whether their values allow it."""
+        return check(device, self.network, steps, inputs, outputs).compared
+
     def _whole_key(self, cover: Cover) -> tuple[str, str]:
         span = self.span(0, len(self.program.ops))
         parts = [f"{c.start}-{c.stop} {key_of(c.step)}" for c in cover.candidates]
@@ -195,6 +243,10 @@ class Times:
         if sentence not in self._report.failures:
             self._report.failures.append(sentence)
             warnings.warn(f"{what} is left out: {error}", ClnetWarning, stacklevel=2)
+
+
+def _exact_key(step: Step) -> str:
+    return f"{key_of(step)} {exact_fingerprint(step.span)}"
 
 
 def key_of(step: Step) -> str:

@@ -15,13 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.reference import run_op
-from clnet.ir.training_ops import BiasGrad, Dropout, Gather, Outer, Tally, Update
+from clnet.ir.training_ops import (
+    BiasGrad,
+    Dropout,
+    Gather,
+    GradientNorm,
+    Outer,
+    Tally,
+    Update,
+)
 from clnet.nn.random import key
 from clnet.nn.storage.layout import Layout, Slot, live_elements
 from clnet.opencl.store import Timing
 from clnet.planning.tuning import measure
 from clnet.planning.tuning.measure import (
     OVERFLOW_RATIO,
+    Check,
     WrongResultError,
     device_errors,
     difference,
@@ -93,7 +102,9 @@ class Trial:
             If a launch does not build or run.
         """
         with device_errors(self.session):
-            self._check(steps, outputs)
+            checked = self.check(steps, outputs)
+            if checked.oracle_ran and uses_threads(_ops(steps), steps[0].span.batch):
+                time.sleep(measure.SPIN_SECONDS)
             replay, _ = self._replay(steps, 0)
             replay.set(rate=0.0)  # parameters stay as they are
             count = self._pass(replay)  # sets the scalars
@@ -127,30 +138,41 @@ class Trial:
             count = run(max(1, min(MAX_STEPS, int(PASS_SECONDS / alone))))
         return count
 
-    def _check(self, steps: Sequence[Step], outputs: Sequence[Value]) -> None:
-        """Compare the results of steps with the oracle's, once for each."""
-        steps = _reduced(steps)
+    def check(self, steps: Sequence[Step], outputs: Sequence[Value]) -> Check:
+        """Compare the results of steps with the oracle's, once for each.
+
+        Raises
+        ------
+        WrongResultError, DeviceError
+            If the results differ, or the device fails.
+        """
+        with device_errors(self.session):
+            return self._check(_reduced(steps), outputs)
+
+    def _check(self, steps: Sequence[Step], outputs: Sequence[Value]) -> Check:
         keys = tuple(map(_key, steps))
         if keys in self._checked:
-            return
+            return Check(True, False)
         if _large(steps) and all((key,) in self._checked for key in keys):
-            return
+            return Check(True, False)
         known = len(self._oracles)
         for seed in range(TRIES):
-            fault = self._fault(steps, outputs, seed)
+            fault, compared = self._fault(steps, outputs, seed)
             if fault is None:
                 break
-        oracle_ran = len(self._oracles) > known
-        if oracle_ran and uses_threads(_ops(steps), steps[0].span.batch):
-            time.sleep(measure.SPIN_SECONDS)
         if fault is not None:
             raise WrongResultError(f"{names_of(steps)} {fault}")
-        self._checked.add(keys)
+        if compared:
+            self._checked.add(keys)
+        return Check(compared, len(self._oracles) > known)
 
     def _fault(
         self, steps: Sequence[Step], outputs: Sequence[Value], seed: int
-    ) -> str | None:
-        """Return how two training steps differ from the oracle's, or None."""
+    ) -> tuple[str | None, bool]:
+        """Return how two training steps differ from the oracle's, or None.
+
+        And whether they were compared.
+        """
         batch, ops = steps[0].span.batch, _ops(steps)
         replay, train_state = self._replay(steps, seed)
         for samples, count in self._passes(steps):
@@ -161,7 +183,7 @@ class Trial:
             self._oracles[oracle_key] = self._oracle(steps, outputs, inputs)
         exact, perturbed, largest = self._oracles[oracle_key]
         if largest > OVERFLOW_RATIO * np.finfo(self.program.dtype).max:
-            return None
+            return None, False
         self.session.finish()
         flat = np.where(self._live, replay.read_gradients(), 0)  # padding is not read
         values, state = train_state.values()
@@ -178,8 +200,8 @@ class Trial:
                 np.atleast_2d(perturbed[name]), tolerance_of(self.program),
             )
             if fault is not None:
-                return fault
-        return None
+                return fault, True
+        return None, True
 
     def _replay(self, steps: Sequence[Step], seed: int) -> tuple[Replay, TrainState]:
         """Return steps bound to memory that holds random inputs, and their state."""
@@ -314,10 +336,16 @@ class Trial:
     @cached_property
     def _slots(self) -> dict[str, Slot]:
         """The slot of each gradient in the flat buffer."""
-        return {
-            op.gradient.name: op.weights if isinstance(op, Outer) else op.bias
-            for op in self.program.ops if isinstance(op, (Outer, BiasGrad))
-        }
+        found: dict[str, Slot] = {}
+        for op in self.program.ops:
+            if isinstance(op, Outer):
+                found[op.gradient.name] = op.weights
+            elif isinstance(op, BiasGrad):
+                found[op.gradient.name] = op.bias
+            elif isinstance(op, (GradientNorm, Update)):
+                names = (gradient.name for gradient in op.gradients)
+                found.update(zip(names, op.slots, strict=True))
+        return found
 
     @cached_property
     def _live(self) -> NDArray[np.bool_]:
