@@ -19,7 +19,10 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 
 import clnet.cli.bench  # noqa: F401  tests import clnet.benchmarks from here on
 
-hypothesis.settings.register_profile("clnet", deadline=None)  # no test asserts a time
+# No test asserts a time.
+hypothesis.settings.register_profile(
+    "clnet", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("clnet")
 
 EXTRA_FLAGS = "POCL_EXTRA_BUILD_FLAGS"  # PoCL adds these flags to every build

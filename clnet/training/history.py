@@ -224,7 +224,7 @@ class History:
             if losses:  # one epoch alone is a point, not a line
                 axes.plot(numbers, losses, "." if len(losses) == 1 else "", label=label)
         if self.validation_loss:
-            axes.legend()
+            axes.legend(loc="upper right")  # losses fall; "best" takes time, and warns
         if all(loss > 0 for loss in (*self.loss, *self.validation_loss)):
             axes.set_yscale("log")
         axes.set_xlabel("epoch")

@@ -121,7 +121,10 @@ class Pattern:
 
     def __repr__(self) -> str:
         n_out, n_in, digest = self._identity
-        return f"Pattern({n_out}, {n_in}, {len(self)} entries {digest.hex()[:16]})"
+        return (
+            f"Pattern(n_out={n_out}, n_in={n_in}, entries={len(self)}, "
+            f"digest={digest.hex()[:16]})"
+        )
 
     @cached_property
     def _identity(self) -> tuple[int, int, bytes]:
