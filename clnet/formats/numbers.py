@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,10 +16,12 @@ from clnet.errors import FormatError
 
 Array = NDArray[np.float64]
 
-# The syntax of C's strtod, without the optional parentheses of nan.
+# The syntax of C's strtod, without the optional parentheses of nan. Digits match in one
+# way only, so that a mismatch is found in linear time.
 _NUMBER = (
-    rb"[-+]?(?:0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)(?:[pP][-+]?\d+)?"
-    rb"|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+    rb"[-+]?(?:0[xX](?:[0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?|\.[0-9a-fA-F]+)"
+    rb"(?:[pP][-+]?\d+)?"
+    rb"|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
     rb"|(?i:inf(?:inity)?|nan))"
 )
 _IS_NUMBER = re.compile(_NUMBER)
@@ -143,15 +144,17 @@ class Items:
         count = sequence.size // shape.size * self.width
         if count == 0:
             return np.zeros((0, self.width))
-        with warnings.catch_warnings():
-            # Text that is not a number: a warning of older NumPy, an error of newer.
-            warnings.simplefilter("error", DeprecationWarning)
-            try:
-                values = np.fromstring(block.translate(_TO_SPACE), np.float64, sep=" ")
-            except (DeprecationWarning, ValueError):
-                return None
-        # As many numbers as tokens: NumPy read each token to its end.
-        if values.size != count or infinite(values, dtype).any():
+        tokens = block.translate(_TO_SPACE)
+        # NumPy stops at text that is no number, with a warning or, in later versions,
+        # an error. The filters of warnings belong to the whole process, and stay.
+        try:
+            values = np.fromstring(tokens, np.float64, sep=" ")
+        except (DeprecationWarning, ValueError):
+            return None
+        # As many numbers as tokens: NumPy read each but the last to its end.
+        if values.size != count or to_number(tokens.rsplit(None, 1)[-1]) is None:
+            return None
+        if infinite(values, dtype).any():
             return None
         return values.reshape(-1, self.width)
 

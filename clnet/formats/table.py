@@ -13,9 +13,10 @@ from __future__ import annotations
 import csv
 import io
 import re
-import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -184,17 +185,18 @@ def _values(
     path: Path, text: str, width: int, named: bool, dtype: str
 ) -> NDArray[np.float64]:
     """Return the numbers [samples, width], without the header."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # NumPy warns of a file without samples
-        try:
-            values = np.loadtxt(
-                io.StringIO(text, newline=""), delimiter=",", comments=None,
-                skiprows=int(named), ndmin=2, quotechar='"',
-            )
-            if values.shape[1] == width and not infinite(values, dtype).any():
-                return values
-        except (ValueError, UserWarning):
-            pass  # the line-by-line parser below finds the error, if there is one
+    if len(list(islice(_cells(path, text), int(named) + 1))) == named:
+        raise FormatError(
+            f"{path} holds only a header, expected at least one sample"
+        )
+    # The line-by-line parser below finds the error, if there is one.
+    with suppress(ValueError):
+        values = np.loadtxt(
+            io.StringIO(text, newline=""), delimiter=",", comments=None,
+            skiprows=int(named), ndmin=2, quotechar='"',
+        )
+        if values.shape[1] == width and not infinite(values, dtype).any():
+            return values
     rows: list[list[float]] = []
     for line, cells in _cells(path, text):
         if len(cells) != width:
@@ -213,8 +215,6 @@ def _values(
                     f"within {dtype}"
                 )
         rows.append([number for number in numbers if number is not None])
-    if not rows:
-        raise FormatError(f"{path} holds only a header, expected at least one sample")
     return np.asarray(rows, np.float64)
 
 

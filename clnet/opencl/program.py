@@ -108,15 +108,15 @@ def build(context: Any, device: Device, text: str, source: str) -> Any:
 
     options, devices = list(device.build_options), [device.handle]
     try:
-        with warnings.catch_warnings():
-            # Users need no remarks of compilers on successful builds.
-            warnings.simplefilter("ignore", cl.CompilerWarning)
-            program = cl.Program(context, text).build(options, devices=devices)
-            if _SM_90A in text and WARP_GROUP_MMA in matrix_units(device):
-                built = dict(zip(program.devices, program.binaries, strict=True))
-                binary = retargeted(built[device.handle])
-                program = cl.Program(context, devices, [binary]).build(options)
-            return program
+        # Users need no remarks of compilers on successful builds. The filter stays:
+        # other threads may change the filters of the process meanwhile.
+        warnings.simplefilter("ignore", cl.CompilerWarning)
+        program = cl.Program(context, text).build(options, devices=devices)
+        if _SM_90A in text and WARP_GROUP_MMA in matrix_units(device):
+            built = dict(zip(program.devices, program.binaries, strict=True))
+            binary = retargeted(built[device.handle])
+            program = cl.Program(context, devices, [binary]).build(options)
+        return program
     except cl.Error as error:
         raise BuildError(
             f"kernel {source} does not build on {device.name}: "

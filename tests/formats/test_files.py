@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +166,31 @@ def test_texts_that_are_not_numbers(text):
     assert numbers.to_number(text.encode()) is None
     if text:
         assert (len(values), bad) == (2, 4)
+
+
+@pytest.mark.parametrize("text", [b"1" * 200_000, b"0x" + b"f" * 200_000])
+def test_a_mismatch_is_found_in_linear_time(text):
+    """In time of the square of the length, this would take hours."""
+    assert numbers.to_number(text + b"x") is None
+    for shape in ("n", "(n,n)", "(nn)"):
+        block = shape.replace("n", "n ").encode().replace(b"n", text) + b"x"
+        _, bad = numbers.Items(shape).parse(block, 0, len(block), "float32")
+        assert bad == 0
+
+
+@pytest.mark.parametrize("content", [b"1 1 1\n2 3", b"1 1 1\n2 3x", b"1 1 1\n2x 3"])
+@pytest.mark.parametrize("name", ["x.data", "x.csv"])
+def test_loaders_leave_the_filters_of_warnings_alone(
+    tmp_path, monkeypatch, name, content
+):
+    """They belong to the whole process, and other threads may change them too."""
+    monkeypatch.delattr(warnings, "catch_warnings")
+    (tmp_path / name).write_bytes(content.replace(b" ", b",") if "csv" in name
+                                  else content)
+    before = list(warnings.filters)
+    with contextlib.suppress(FormatError):
+        clnet.load_data(tmp_path / name, outputs=1 if "csv" in name else None)
+    assert warnings.filters == before
 
 
 @pytest.mark.parametrize("shape", ["(n,n)", "(n,n,n)", "(nn)"])
