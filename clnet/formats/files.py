@@ -6,10 +6,18 @@ import contextlib
 import os
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 from clnet.errors import FormatError, InputError
+
+TEMPORARY = ".clnet-{}.tmp"  # name of a temporary file, around a random number
 
 
 def as_path(path: object) -> Path:
@@ -20,14 +28,19 @@ def as_path(path: object) -> Path:
     InputError
         If it is not a file name.
     """
-    if not isinstance(path, (str, os.PathLike)) or "\0" in str(path):
-        raise InputError(f"a file name must be text or a path, not {path!r}")
-    return Path(path)
+    try:
+        if isinstance(path, (str, os.PathLike)) and b"\0" not in os.fsencode(path):
+            return Path(os.fsdecode(path))
+    except UnicodeError:
+        pass
+    raise InputError(f"a file name must be text or a path, not {path!r}")
 
 
 def check_readable(path: Path) -> None:
-    """Raise FormatError unless a file exists, can be opened and is not empty."""
+    """Raise FormatError unless a path is a regular, readable and non-empty file."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # others may block, or have no end
+            raise FormatError(f"cannot read {path}: it is not a regular file")
         with path.open("rb") as file:
             if not file.read(1):
                 raise FormatError(f"{path} is empty")
@@ -41,7 +54,7 @@ def read(path: Path) -> bytes:
     Raises
     ------
     FormatError
-        If the file is missing, a folder, unreadable or empty.
+        If the file is missing, not a regular file, unreadable or empty.
     """
     check_readable(path)
     try:
@@ -52,52 +65,96 @@ def read(path: Path) -> bytes:
 
 def check_writable(path: Path) -> None:
     """Raise the FormatError of `write` if the file cannot be created."""
-    _, temporary = _target(path)
-    try:
-        temporary.touch(exist_ok=False)
-        temporary.unlink()
-    except OSError as error:
-        raise FormatError(_why("write", path, error)) from None
+    with _temporary(path):
+        pass
 
 
 def write(path: Path, parts: Iterable[bytes]) -> None:
     """Write a file atomically.
 
     The parts go to a temporary file in the same folder, which replaces the file once it
-    is flushed to disk. An existing file keeps its permissions; a symbolic link stays
-    one.
+    is flushed to disk. An existing file keeps its permissions, which the temporary file
+    has from its creation; a symbolic link stays one. Temporary files of killed
+    processes are removed from the folder.
 
     Raises
     ------
     FormatError
         If the folder is missing or the file cannot be written.
     """
-    target, temporary = _target(path)
-    try:
-        try:
-            with temporary.open("xb") as file:
-                for part in parts:
-                    file.write(part)
-                file.flush()
-                os.fsync(file.fileno())
-            if target.exists():
-                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
-            temporary.replace(target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-    except OSError as error:
-        raise FormatError(_why("write", path, error)) from None
+    with _temporary(path) as (file, temporary, target):
+        for part in parts:
+            file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
+        if fcntl is None:  # Windows replaces no open file
+            file.close()
+        temporary.replace(target)
     _sync_folder(target.parent)
 
 
-def _target(path: Path) -> tuple[Path, Path]:
-    """Return the file that a path refers to, and a temporary name beside it."""
-    target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
+@contextlib.contextmanager
+def _temporary(path: Path) -> Iterator[tuple[BinaryIO, Path, Path]]:
+    """Create a temporary file for a path; remove it in the end, if it is still there.
+
+    Yields
+    ------
+    file : binary file
+        The temporary file, locked until it is closed.
+    temporary, target : Path
+        Its name, and the file that the path refers to.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        mode = _permissions(path, target)
+        _sweep(target.parent)
+        file, temporary = _created(target.parent, mode)
+        try:
+            with file:
+                yield file, temporary, target
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+    except OSError as error:
+        raise FormatError(_why("write", path, error)) from None
+
+
+def _permissions(path: Path, target: Path) -> int | None:
+    """Return the permissions of the file that is there; None: there is none."""
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(mode):
         raise FormatError(f"cannot write {path}: it is not a regular file")
-    return target, target.parent / f".clnet-{secrets.token_hex(8)}.tmp"
+    return stat.S_IMODE(mode)
+
+
+def _created(folder: Path, mode: int | None) -> tuple[BinaryIO, Path]:
+    """Return a new temporary file, open and locked, and its name."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    while True:
+        temporary = folder / TEMPORARY.format(secrets.token_hex(8))
+        handle = os.open(temporary, flags, 0o666 if mode is None else mode)
+        file = os.fdopen(handle, "wb")
+        if mode is not None:
+            temporary.chmod(mode)  # the umask may have taken some
+        if fcntl is not None:
+            with contextlib.suppress(OSError):  # some file systems have no locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            return file, temporary
+        file.close()  # another process swept it before it was locked
+
+
+def _sweep(folder: Path) -> None:
+    """Remove temporary files of killed processes: nobody has a lock on them."""
+    if fcntl is None:
+        return
+    for temporary in folder.glob(TEMPORARY.format("*")):
+        with contextlib.suppress(OSError), temporary.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            temporary.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -38,8 +41,11 @@ def test_read_names_the_fault(tmp_path):
     missing = tmp_path / "no.net"
     with pytest.raises(FormatError, match=r"no\.net: there is no .*no\.net"):
         read(missing)
-    with pytest.raises(FormatError, match="is a directory"):
+    with pytest.raises(FormatError, match="not a regular file"):
         read(tmp_path)
+    os.mkfifo(tmp_path / "pipe.net")
+    with pytest.raises(FormatError, match="not a regular file"):
+        read(tmp_path / "pipe.net")  # to open it would wait for a writer
     empty = tmp_path / "empty.net"
     empty.touch()
     with pytest.raises(FormatError, match=r"empty\.net is empty"):
@@ -47,11 +53,12 @@ def test_read_names_the_fault(tmp_path):
 
 
 def test_read_of_a_file_that_may_not_be_read(tmp_path, denied):
+    (tmp_path / "x.net").touch()
     with pytest.raises(FormatError, match="permission denied"):
         read(tmp_path / "x.net")
 
 
-@pytest.mark.parametrize("path", [3, None, b"x.net", "a\0b.net"])
+@pytest.mark.parametrize("path", [3, None, b"x.net", "a\0b.net", "\ud800.net"])
 def test_a_path_is_text(path):
     with pytest.raises(InputError, match="a file name must be"):
         as_path(path)
@@ -76,6 +83,81 @@ def test_write_applies_the_umask_and_keeps_permissions(tmp_path):
     write(path, [b"y"])
     assert stat.S_IMODE(path.stat().st_mode) == 0o604
     assert path.read_bytes() == b"y"
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o400])
+def test_the_temporary_file_has_the_permissions_of_the_file(tmp_path, mode):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+    created = os.open
+
+    def parts():
+        (temporary,) = tmp_path.glob(".clnet-*.tmp")
+        assert stat.S_IMODE(temporary.stat().st_mode) == mode
+        yield b"new"
+
+    def checked(name, flags, given=0o777, **options):
+        if flags & os.O_CREAT:
+            assert given & ~mode == 0  # none is wider, not even for a moment
+        return created(name, flags, given, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", checked)
+        write(path, parts())
+    assert path.read_bytes() == b"new"
+
+
+SAVES_FOR_EVER = """
+import pathlib, sys
+from clnet.formats.files import write
+
+def parts():
+    yield b"x" * 100_000
+    print("half", flush=True)
+    sys.stdin.read()
+
+write(pathlib.Path(sys.argv[1]), parts())
+"""
+
+
+def test_temporary_files_of_killed_processes_are_swept(tmp_path):
+    """And those of processes that still write are not."""
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    command = [sys.executable, "-c", SAVES_FOR_EVER, str(path)]
+    processes = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    for process in processes:
+        assert process.stdout.readline() == b"half\n"
+    processes[0].kill()
+    processes[0].communicate()
+    assert len(list(tmp_path.glob(".clnet-*.tmp"))) == 2
+    write(tmp_path / "another", [b"x"])
+    assert len(list(tmp_path.glob(".clnet-*.tmp"))) == 1
+    assert path.read_bytes() == b"old"
+    processes[1].communicate()
+    assert processes[1].returncode == 0
+    assert path.read_bytes() == b"x" * 100_000
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["another", "file"]
+
+
+def test_a_temporary_file_swept_before_it_was_locked_is_made_anew(
+    tmp_path, monkeypatch
+):
+    locked = fcntl.flock
+
+    def swept_first(file, operation):
+        monkeypatch.setattr(fcntl, "flock", locked)
+        for temporary in tmp_path.glob(".clnet-*.tmp"):
+            temporary.unlink()
+        locked(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", swept_first)
+    write(tmp_path / "file", [b"x"])
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def test_write_follows_a_symbolic_link(tmp_path):
@@ -125,6 +207,8 @@ def test_write_and_its_check_name_the_fault(tmp_path, attempt):
     with pytest.raises(FormatError, match="not a directory"):
         (tmp_path / "file").touch()
         attempt(tmp_path / "file" / "file")
+    with pytest.raises(FormatError, match="file name too long"):
+        attempt(tmp_path / ("x" * 300))
 
 
 def test_the_check_leaves_the_old_file_and_nothing_else(tmp_path):
