@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.errors import InputError
+from clnet.errors import InputError, quoted
+
+INT_LIMIT = 2**31 - 1  # of sizes and indices: kernels count in OpenCL's int
 
 
 def is_whole(found: object) -> TypeGuard[int]:
@@ -24,7 +27,16 @@ def is_number(found: object) -> TypeGuard[float]:
 def check_count(name: str, found: object) -> None:
     """Raise InputError unless `found` is a whole number of at least 1."""
     if not is_whole(found) or found < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, not {found!r}")
+        raise InputError(
+            f"{name} must be a whole number of at least 1, not {quoted(found)}"
+        )
+
+
+def check_size(name: str, found: object) -> None:
+    """Raise InputError unless `found` is a whole number from 1 to `INT_LIMIT`."""
+    check_count(name, found)
+    if is_whole(found) and found > INT_LIMIT:
+        raise InputError(f"{name} must be at most {INT_LIMIT}, not {quoted(found)}")
 
 
 def is_sparse(found: object) -> TypeGuard[Any]:
@@ -74,19 +86,23 @@ def as_real(name: str, found: object) -> float:
         If it is no number, or beyond float32's range.
     """
     if not is_number(found):
-        raise InputError(f"{name} must be a number, not {found!r}")
-    value = float(found)
-    with np.errstate(over="ignore"):
-        beyond = np.isinf(np.float32(value)) and not np.isinf(value)
+        raise InputError(f"{name} must be a number, not {quoted(found)}")
+    try:
+        value = float(found)
+    except OverflowError:  # a whole number beyond float64's range too
+        value = beyond = math.inf
+    else:
+        with np.errstate(over="ignore"):
+            beyond = np.isinf(np.float32(value)) and not np.isinf(value)
     if beyond:
-        raise InputError(f"{name} must be within float32's range, not {found!r}")
+        raise InputError(f"{name} must be within float32's range, not {quoted(found)}")
     return value
 
 
 def as_list(name: str, found: object) -> list[Any]:
     """Return a sequence or an array as a list; raise InputError for all else."""
     if isinstance(found, str) or not isinstance(found, (Sequence, np.ndarray)):
-        raise InputError(f"{name} must be a list, not {found!r}")
+        raise InputError(f"{name} must be a list, not {quoted(found)}")
     return list(found)
 
 

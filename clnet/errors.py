@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
@@ -65,10 +67,10 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
         The known names.
     """
     names = sorted(known)
-    near = nearest(str(name), names)
+    near = nearest(name, names) if isinstance(name, str) else ""
     hint = f"did you mean {near!r}? " if near else ""
     return InputError(
-        f"unknown {kind} {name!r}: {hint}known are {', '.join(names) or 'none'}"
+        f"unknown {kind} {quoted(name)}: {hint}known are {', '.join(names) or 'none'}"
     )
 
 
@@ -103,3 +105,41 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def counted(n: int, noun: str) -> str:
     """Return a count with its noun, as "1 output" or "2 outputs"."""
     return f"{n} {noun}{'s' * (n != 1)}"
+
+
+class _Excerpt(reprlib.Repr):
+    """Representations of at most about 80 characters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 80
+
+    def repr_int(self, found: int, _: int) -> str:
+        digits = math.floor(abs(found).bit_length() * math.log10(2)) + 1
+        return repr(found) if digits <= 30 else f"a number of about {digits} digits"
+
+
+_EXCERPT = _Excerpt()
+
+
+def quoted(found: object) -> str:
+    """Return a value, of a file or an argument, as an error shows it.
+
+    That is its `repr` in one line, with control characters escaped, and shortened in
+    the middle.
+    """
+    return _in_one_line(_EXCERPT.repr(found))
+
+
+def reason(error: Exception, most: int = 200) -> str:
+    """Return the message of another library's error, as an error of clnet shows it."""
+    text = str(error)
+    return _in_one_line(text if len(text) <= most else f"{text[:most]}…")
+
+
+def _in_one_line(text: str) -> str:
+    """Return a text with white space as blanks, and control characters escaped."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode()
+        for c in " ".join(text.split())
+    )

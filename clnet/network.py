@@ -477,7 +477,12 @@ class Network(Model):
         return f"<Network {sizes} {self._dtype}>"
 
 
-def load(path: str | PathLike[str], *, dtype: str | None = None) -> Network:
+def load(
+    path: str | PathLike[str],
+    *,
+    dtype: str | None = None,
+    memory_limit: int | None = None,
+) -> Network:
     """Return the network of a file.
 
     Parameters
@@ -486,15 +491,20 @@ def load(path: str | PathLike[str], *, dtype: str | None = None) -> Network:
         ``.net``: FANN's network files; ``.safetensors``: clnet's own.
     dtype : {"float32", "float64"} or None
         Type of the numbers of a ``.net`` file, which does not hold it; None: float32.
+    memory_limit : int or None
+        Most bytes of the partially connected layers of a ``.safetensors`` file, with
+        the padding of their formats; None: 64 MiB, and 16 times the file's size. All
+        else takes memory in proportion to the file.
 
     Raises
     ------
     FormatError
-        If the file is missing, unreadable, truncated, foreign or not supported, or its
-        suffix is unknown.
+        If the file is missing, unreadable, truncated, foreign or not supported, its
+        suffix is unknown, or it takes more than the limit.
     InputError
-        If dtype is unknown, or given for a file that holds its own.
+        If dtype is unknown, or given for a file that holds its own; or if the limit is
+        wrong.
     """
     from clnet.formats import load_network
 
-    return load_network(path, Network, dtype)
+    return load_network(path, Network, dtype, memory_limit)

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_numbers
-from clnet.errors import FormatError, InputError, unknown
+from clnet.checks import as_numbers, check_count
+from clnet.errors import FormatError, InputError, quoted, unknown
 from clnet.formats import fann, fann_data, safetensors, table
 from clnet.formats.files import as_path, check_writable
 from clnet.nn.description import DTYPES
@@ -35,17 +35,21 @@ DATA_SUFFIXES = (
 
 
 def load_network(
-    path: str | PathLike[str], kind: type[M], dtype: str | None = None
+    path: str | PathLike[str], kind: type[M], dtype: str | None = None,
+    memory_limit: int | None = None,
 ) -> M:
     """Return the network of a file, as an object of class `kind`; see `clnet.load`."""
     file = as_path(path)
     suffix = suffix_of(file, NETWORK_SUFFIXES, "networks")
-    _check_dtype(dtype)
-    if suffix == ".net":
-        return fann.load(file, kind, dtype)
-    if dtype is not None:
+    _check_options(dtype, memory_limit)
+    if suffix == ".safetensors" and dtype is not None:
         raise InputError(f"dtype is for .net files: {file} holds its own")
-    return safetensors.load(file, kind)
+    try:
+        if suffix == ".net":
+            return fann.load(file, kind, dtype)
+        return safetensors.load(file, kind, memory_limit)
+    except InputError as error:
+        raise FormatError(f"{file} does not describe a network: {error}") from None
 
 
 def save(network: Model, path: str | PathLike[str]) -> None:
@@ -91,14 +95,18 @@ def check_save(network: Model, path: str | PathLike[str]) -> None:
 def _network_file(network: Model, path: str | PathLike[str]) -> tuple[Path, Any]:
     """Return a network's file and the module of its format."""
     if not isinstance(network, Model):
-        raise InputError(f"a network must be a clnet.Network, not {network!r}")
+        raise InputError(f"a network must be a clnet.Network, not {quoted(network)}")
     file = as_path(path)
     suffix = suffix_of(file, NETWORK_SUFFIXES, "networks")
     return file, NETWORK_FORMATS[suffix]
 
 
 def load_data(
-    path: str | PathLike[str], *, dtype: str | None = None, outputs: int | None = None
+    path: str | PathLike[str],
+    *,
+    dtype: str | None = None,
+    outputs: int | None = None,
+    memory_limit: int | None = None,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the inputs and targets of a file.
 
@@ -113,6 +121,9 @@ def load_data(
     outputs : int or None
         For ``.csv``: the number of target columns, the last ones; None: the columns
         named ``t``, ``t`` with a number, or ``target…``.
+    memory_limit : int or None
+        Most bytes that a ``.gz`` or ``.npz`` file may unpack to; None: 64 MiB, and 16
+        times its size.
 
     Returns
     -------
@@ -125,19 +136,24 @@ def load_data(
     ------
     FormatError
         If the file is missing, unreadable, truncated, foreign, or has an unknown
-        suffix; with the line where there is one.
+        suffix, or if it unpacks to more than the limit; with the line where there is
+        one.
     InputError
-        If dtype is unknown, or outputs is wrong or given for another suffix.
+        If dtype is unknown, the limit is wrong, or outputs is wrong or given for
+        another suffix.
     """
     file, suffix = _data_file(path)
-    _check_dtype(dtype)
+    _check_options(dtype, memory_limit)
     if outputs is not None and (not isinstance(outputs, int) or outputs < 0):
-        raise InputError(f"outputs must be a whole number or None, not {outputs!r}")
+        raise InputError(
+            f"outputs must be a whole number or None, not {quoted(outputs)}"
+        )
     if suffix == ".csv":
         return table.load_csv(file, dtype, outputs)
     if outputs is not None:
         raise InputError(f"outputs= is for .csv files: {file} holds its own")
-    return (table.load_npz if suffix == ".npz" else fann_data.load)(file, dtype)
+    load = table.load_npz if suffix == ".npz" else fann_data.load
+    return load(file, dtype, memory_limit)
 
 
 def save_data(path: str | PathLike[str], x: ArrayLike, t: ArrayLike) -> None:
@@ -213,9 +229,11 @@ def suffix_of(path: str | PathLike[str], known: Iterable[str], what: str) -> str
     raise FormatError(f"{path} has no suffix for {what}: known are {', '.join(known)}")
 
 
-def _check_dtype(dtype: str | None) -> None:
+def _check_options(dtype: str | None, memory_limit: int | None) -> None:
     if dtype is not None and dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
+    if memory_limit is not None:
+        check_count("memory_limit", memory_limit)
 
 
 def _float_type(array: ArrayLike) -> str:

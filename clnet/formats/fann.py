@@ -256,20 +256,20 @@ class _Layer:
     names: tuple[str, ...]
     steepness: tuple[float, ...]
 
-    def layer(self, mask: NDArray[np.bool_], sources: tuple[int, ...] | None) -> Layer:
-        """Return the layer; an activation or steepness of all neurons is given once.
-
-        mask [n_out, n_in]: whether there is a connection.
-        """
+    def layer(self, connections: Connections, sources: tuple[int, ...] | None) -> Layer:
+        """Return the layer; an activation or steepness of all neurons is given once."""
         names, steep = self.names, self.steepness
         neurons: dict[str, Any] = {
-            "n_out": len(mask),
+            "n_out": len(connections.biases),
             "activation": names[0] if len(set(names)) == 1 else names,
             "steepness": steep[0] if len(set(steep)) == 1 else steep,
             "initialiser": "fann",
             "sources": sources,
         }
-        return Dense(**neurons) if mask.all() else Sparse(**neurons, pattern=mask)
+        pattern = connections.pattern
+        if pattern is None or pattern.density == 1:
+            return Dense(**neurons)
+        return Sparse(**neurons, pattern=pattern)
 
 
 def _layer(rows: Sequence[Activation], steepness: Sequence[float]) -> _Layer:
@@ -317,7 +317,7 @@ def _network(
     dtype: str,
 ) -> M:
     layers = [
-        layer.layer(found.mask[:, :-1], structure.sources(number))
+        layer.layer(found, structure.sources(number))
         for number, layer, found in zip(
             structure.layers, neurons, connections, strict=True
         )
@@ -326,8 +326,11 @@ def _network(
         structure.widths[0], layers, dtype=dtype, fann_compatible=True, fann=fann,
         scaling=scaling,
     )
-    for number, found in enumerate(connections):
-        network.set_layer(number, found.weights[:, :-1], found.weights[:, -1])
+    network.set_layers(
+        (found.weights.reshape(layer.n_out, -1) if isinstance(layer, Dense)
+         else found.weights, found.biases)
+        for layer, found in zip(layers, connections, strict=True)
+    )
     return network
 
 

@@ -7,6 +7,7 @@ of each sample follow, separated by any white space.
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,16 +16,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import FormatError
-from clnet.formats.files import read, write
+from clnet.errors import FormatError, reason
+from clnet.formats.files import check_memory, read, write
 from clnet.formats.numbers import Items, Text, shortest
 
 Array = NDArray[Any]
 
+_BLOCK = 1 << 20  # bytes unpacked at a time
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-def load(path: Path, dtype: str | None = None) -> tuple[Array, Array]:
+def load(
+    path: Path, dtype: str | None = None, memory_limit: int | None = None
+) -> tuple[Array, Array]:
     """Return inputs [samples, n_in] and targets [samples, n_out] of a data file.
 
     Parameters
@@ -33,6 +37,8 @@ def load(path: Path, dtype: str | None = None) -> tuple[Array, Array]:
         The file.
     dtype : {"float32", "float64"} or None
         Type of the numbers, which the file does not hold; None: float32.
+    memory_limit : int or None
+        As for `check_memory`.
 
     Raises
     ------
@@ -41,7 +47,7 @@ def load(path: Path, dtype: str | None = None) -> tuple[Array, Array]:
         than its first line announces; with the line.
     """
     number_type = dtype or "float32"
-    text = Text(path, _unzipped(path, read(path)))
+    text = Text(path, _unzipped(path, read(path), memory_limit))
     samples, n_in, n_out = (
         text.whole(f"number of {what}") for what in ("samples", "inputs", "outputs")
     )
@@ -55,7 +61,9 @@ def load(path: Path, dtype: str | None = None) -> tuple[Array, Array]:
         )
     items, width = Items("n"), n_in + n_out
     start = text.at
-    values, bad = items.parse(text.text, start, len(text.text), number_type)
+    values, bad = items.parse(
+        text.text, start, len(text.text), number_type, number_type
+    )
     if len(values) > samples * width:
         at = items.offset(text.text, start, samples * width)
         raise text.error(f"the end of the file after {announced}", at)
@@ -69,7 +77,7 @@ def load(path: Path, dtype: str | None = None) -> tuple[Array, Array]:
             f"{path}, line {line}: the file ends after {len(values)} numbers, expected "
             f"{samples * width}: {announced}"
         )
-    rows = values.reshape(samples, width).astype(number_type)
+    rows = values.reshape(samples, width)
     return np.ascontiguousarray(rows[:, :n_in]), np.ascontiguousarray(rows[:, n_in:])
 
 
@@ -97,7 +105,7 @@ def _lines(x: Array, t: Array) -> Iterator[bytes]:
             yield ("".join(f"{number} " for number in shortest(row)) + "\n").encode()
 
 
-def _unzipped(path: Path, content: bytes) -> bytes:
+def _unzipped(path: Path, content: bytes, memory_limit: int | None) -> bytes:
     zipped = content.startswith(_GZIP_MAGIC)
     if path.suffix.lower() != ".gz":
         if zipped:
@@ -107,11 +115,18 @@ def _unzipped(path: Path, content: bytes) -> bytes:
         return content
     if not zipped:
         raise FormatError(f"{path} is not gzipped, expected gzip because of its name")
+    text = bytearray()
     try:
-        return gzip.decompress(content)
+        with gzip.open(io.BytesIO(content)) as stream:
+            while block := stream.read(_BLOCK):
+                text += block
+                check_memory(path, len(text), len(content), memory_limit)
+        return bytes(text)
     except EOFError:
         raise FormatError(
             f"{path} is truncated: its gzip stream ends early, at byte {len(content)}"
         ) from None
     except (OSError, zlib.error) as error:
-        raise FormatError(f"{path} is damaged, expected gzip: {error}") from None
+        raise FormatError(
+            f"{path} is damaged, expected gzip: {reason(error)}"
+        ) from None

@@ -23,6 +23,7 @@ from clnet.nn.layers import bias_size
 if TYPE_CHECKING:
     from clnet.formats.numbers import Items, Text
     from clnet.nn.model import Model
+from clnet.nn.storage.pattern import Pattern
 
 Array = NDArray[Any]
 
@@ -65,6 +66,10 @@ class Structure:
             for number, size in enumerate(self.sizes)
         )
 
+    def fan_in(self, layer: int) -> int:
+        """Return the number of a layer's source neurons."""
+        return self.firsts[layer] - (0 if self.shortcut else self.firsts[layer - 1])
+
     @cached_property
     def firsts(self) -> tuple[int, ...]:
         """The number of the first neuron of each layer."""
@@ -99,7 +104,7 @@ def check_incoming(
     most = np.zeros(sum(structure.sizes))
     for layer in structure.layers:
         first = structure.firsts[layer]
-        most[first : first + structure.widths[layer]] = structure.neurons(layer).size
+        most[first : first + structure.widths[layer]] = structure.fan_in(layer)
     least = np.minimum(most, 1) if structure.sparse else most
     wrong = np.flatnonzero((found < least) | (found > most) | (found != found // 1))
     if wrong.size:
@@ -120,14 +125,17 @@ class Connections:
 
     Attributes
     ----------
-    weights : ndarray, shape [n_out, n_in + 1]
-        Biases last; 0 where there is no connection.
-    mask : ndarray of bool, shape [n_out, n_in + 1]
-        Whether there is a connection.
+    pattern : Pattern or None
+        The connections but the biases'; None: all [n_out, n_in].
+    weights : ndarray, shape [n_out, n_in] or [entries]
+        Their weights.
+    biases : ndarray, shape [n_out]
+        The biases.
     """
 
+    pattern: Pattern | None
     weights: Array
-    mask: NDArray[np.bool_]
+    biases: Array
 
 
 def read_connections(
@@ -165,17 +173,10 @@ def read_connections(
     for layer in structure.layers:
         first, n_out = structure.firsts[layer], structure.widths[layer]
         counts = incoming[first : first + n_out].astype(int)
-        rows = np.repeat(np.arange(n_out), counts)
-        current = pairs[end : end + rows.size]
-        neurons = structure.neurons(layer)
-        if structure.sparse:
-            outside = np.flatnonzero(~np.isin(current[:, 0], neurons))
-            if outside.size:
-                raise wrong(
-                    end + int(outside[0]),
-                    f"one of the neurons {neurons[0]} to {neurons[-1]}",
-                )
-        else:
+        current = pairs[end : end + int(counts.sum())]
+        neurons, columns = structure.neurons(layer), structure.columns(layer)
+        bias = int(columns.argmax())
+        if not structure.sparse:
             expected = np.tile(neurons, n_out)
             other = np.flatnonzero(current[:, 0] != expected)
             if other.size:
@@ -184,29 +185,37 @@ def read_connections(
                     end + int(other[0]),
                     f"neuron {expected[other[0]]}, as in a {kind} network",
                 )
-        columns = structure.columns(layer)[current[:, 0].astype(int) - neurons[0]]
-        flat = rows * neurons.size + columns
-        if structure.sparse:
-            repeated = np.ones(flat.size, bool)
-            repeated[np.unique(flat, return_index=True)[1]] = False
-            if repeated.any():
-                raise wrong(
-                    end + int(repeated.argmax()), "a neuron that is not connected yet"
-                )
-        mask = np.zeros(n_out * neurons.size, bool)
-        mask[flat] = True
-        weights = np.zeros(mask.size, current.dtype)
-        weights[flat] = current[:, 1]
-        found = Connections(weights.reshape(n_out, -1), mask.reshape(n_out, -1))
-        lacking = np.flatnonzero(~found.mask[:, -1])
+            weights = current[:, 1].reshape(n_out, neurons.size)
+            layers.append(
+                Connections(None, np.delete(weights, bias, axis=1), weights[:, bias])
+            )
+            end += len(current)
+            continue
+        outside = np.flatnonzero(~np.isin(current[:, 0], neurons))
+        if outside.size:
+            raise wrong(
+                end + int(outside[0]),
+                f"one of the neurons {neurons[0]} to {neurons[-1]}",
+            )
+        rows = np.repeat(np.arange(n_out), counts)
+        found = columns[current[:, 0].astype(int) - neurons[0]]
+        keys = rows * neurons.size + found
+        order = np.argsort(keys, kind="stable")
+        repeated = order[1:][np.diff(keys[order]) == 0]
+        if repeated.size:
+            raise wrong(end + int(repeated.min()), "a neuron that is not connected yet")
+        order, biased = order[found[order] < columns[bias]], found == columns[bias]
+        lacking = np.flatnonzero(np.bincount(rows[biased], minlength=n_out) == 0)
         if lacking.size:
-            at = end + int(counts[: lacking[0]].sum())
-            bias = neurons[structure.columns(layer).argmax()]
-            raise wrong(at, f"the bias {bias}, which neuron {first + lacking[0]} lacks")
-        if not found.mask[:, :-1].any():
+            raise wrong(
+                end + int(counts[: lacking[0]].sum()),
+                f"the bias {neurons[bias]}, which neuron {first + lacking[0]} lacks",
+            )
+        if not order.size:
             raise wrong(end, f"a neuron: layer {layer - 1} has only biases")
-        layers.append(found)
-        end += rows.size
+        pattern = Pattern(n_out, neurons.size - 1, rows[order], found[order])
+        layers.append(Connections(pattern, current[order, 1], current[biased, 1]))
+        end += len(current)
     return layers
 
 
@@ -248,7 +257,7 @@ def structure_of(network: Model, path: Path) -> Structure:
 def incoming(network: Model, structure: Structure, layer: int) -> Sequence[int]:
     """Return the number of connections into each neuron of a layer (from 1 on)."""
     if not structure.sparse:
-        return [structure.neurons(layer).size] * structure.widths[layer]
+        return [structure.fan_in(layer)] * structure.widths[layer]
     rows = network.matrices[layer - 1].entries().rows
     counts = np.bincount(rows, minlength=structure.widths[layer]) + 1
     return [int(count) for count in counts]

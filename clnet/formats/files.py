@@ -15,8 +15,10 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from clnet.errors import FormatError, InputError
+from clnet.errors import FormatError, InputError, quoted
 
+MEMORY_FLOOR = 1 << 26  # bytes that any file may unpack to
+MEMORY_FACTOR = 16  # bytes that it may unpack to besides, for each byte of the file
 TEMPORARY = ".clnet-{}.tmp"  # name of a temporary file, around a random number
 
 
@@ -33,7 +35,7 @@ def as_path(path: object) -> Path:
             return Path(os.fsdecode(path))
     except UnicodeError:
         pass
-    raise InputError(f"a file name must be text or a path, not {path!r}")
+    raise InputError(f"a file name must be text or a path, not {quoted(path)}")
 
 
 def check_readable(path: Path) -> None:
@@ -61,6 +63,33 @@ def read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise FormatError(_why("read", path, error)) from None
+
+
+def check_memory(path: Path, needed: int, found: int, limit: int | None) -> None:
+    """Raise FormatError if a file takes more memory than its own bytes warrant.
+
+    Formats whose sizes follow from the bytes that are there need no such check. It is
+    for those that unpack: compressed data, and sparse layers stored with padding.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    needed : int
+        Bytes that it unpacks to; a list of numbers takes a few times its text.
+    found : int
+        Bytes of the file.
+    limit : int or None
+        Most bytes that it may unpack to; None: `MEMORY_FLOOR`, and `MEMORY_FACTOR`
+        times those of the file.
+    """
+    if limit is None:
+        limit = MEMORY_FLOOR + MEMORY_FACTOR * found
+    if needed > limit:
+        raise FormatError(
+            f"{path} of {found} bytes unpacks to {quoted(needed)} bytes or more, "
+            f"expected at most {limit}: if you trust it, give a larger memory_limit"
+        )
 
 
 def check_writable(path: Path) -> None:

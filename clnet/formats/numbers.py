@@ -33,7 +33,7 @@ _TOKEN = 1  # a number, among the bytes of an item's shape
 _PUNCTUATION = b"(,)"
 _TO_SPACE = bytes.maketrans(_PUNCTUATION, b" " * len(_PUNCTUATION))
 _EXCERPT = 30  # bytes of the text that an error shows
-_BLOCK = 1 << 24  # bytes parsed at a time, so that temporary arrays stay small
+_BLOCK = 1 << 22  # bytes parsed at a time, so that temporary arrays stay small
 
 
 def _kinds() -> NDArray[np.uint8]:
@@ -79,8 +79,8 @@ class Items:
         return self.shape.count("n")
 
     def parse(
-        self, text: bytes, start: int, stop: int, dtype: str
-    ) -> tuple[Array, int | None]:
+        self, text: bytes, start: int, stop: int, dtype: str, result: str = "float64"
+    ) -> tuple[NDArray[Any], int | None]:
         """Return the items of text[start:stop], up to the first bad one.
 
         Parameters
@@ -91,16 +91,18 @@ class Items:
             The list's range in the text.
         dtype : {"float32", "float64"}
             Type whose range the numbers must not exceed.
+        result : {"float32", "float64"}
+            Type of the result.
 
         Returns
         -------
-        items : ndarray of float64, shape [items, width]
+        items : ndarray, shape [items, width]
             The numbers.
         bad : int or None
             Offset of the first text that is not an item, or holds a finite number
             beyond the dtype's range; None: all items are good.
         """
-        found = [np.zeros((0, self.width))]
+        found = [np.zeros((0, self.width), result)]
         while start < stop:
             end = self._boundary(text, min(start + _BLOCK, stop), stop)
             block = text[start:end]
@@ -108,8 +110,9 @@ class Items:
             if values is None:
                 values, bad = self._slow(block, dtype)
                 if bad is not None:
-                    return np.concatenate([*found, values]), start + bad
-            found.append(values)
+                    found.append(values.astype(result))
+                    return np.concatenate(found), start + bad
+            found.append(values.astype(result))
             start = end
         return np.concatenate(found), None
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,12 +27,14 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from clnet.checks import check_count
-from clnet.errors import FormatError, InputError
-from clnet.formats.files import check_readable, write
+from clnet.checks import check_size
+from clnet.errors import FormatError, InputError, quoted, reason, unknown
+from clnet.formats.files import check_memory, check_readable, write
+from clnet.nn.description import DTYPES
 from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.layers import Dense, Layer, Local, Sparse, bias_size, infer_sizes
 from clnet.nn.scaling import Scaling
+from clnet.nn.storage.formats import padded_nbytes
 from clnet.nn.storage.pattern import Pattern
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ _OPTIONS = ("dtype", "fann_compatible")
 M = TypeVar("M", bound="Model")
 
 
-def load(path: Path, kind: type[M]) -> M:
+def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
     """Return the network of a ``.safetensors`` file that `save` wrote.
 
     Parameters
@@ -63,12 +65,17 @@ def load(path: Path, kind: type[M]) -> M:
         The file.
     kind : type
         The class of the network: `Model`, or one derived from it.
+    memory_limit : int or None
+        As for `check_memory`.
 
     Raises
     ------
     FormatError
-        If the file is unreadable, truncated, not clnet's, of a later version, or its
-        tensors do not match its description.
+        If the file is unreadable, truncated, not clnet's, of a later version, its
+        tensors do not match its description, or its sparse layers with their padding
+        take more than the memory limit.
+    InputError
+        If the description is of no network.
     """
     check_readable(path)
     try:
@@ -80,19 +87,22 @@ def load(path: Path, kind: type[M]) -> M:
                     "clnet wrote (metadata key 'clnet')"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (safetensors.SafetensorError, OSError, TypeError, AttributeError) as error:
+    except FormatError:
+        raise
+    # Tensors of a dtype, or of dimensions, that NumPy lacks raise the last three.
+    except (
+        safetensors.SafetensorError, OSError, TypeError, AttributeError, ValueError
+    ) as error:
         raise FormatError(
-            f"{path} is not a complete safetensors file: {error}"
+            f"{path} is not a complete safetensors file: {reason(error)}"
         ) from None
     n_in, layers, options = _described(path, metadata[_KEY], tensors)
     # Checked before the network, whose memory a wrong description could make huge.
     arrays = _arrays(path, n_in, layers, options["dtype"], tensors)
-    try:
-        network = kind(n_in, layers, **options)
-    except InputError as error:
-        raise FormatError(f"{path} does not describe a network: {error}") from None
-    for number, layer in enumerate(arrays):
-        network.set_layer(number, *layer)
+    padded = _sparse_nbytes(n_in, layers, options["dtype"])
+    check_memory(path, padded, path.stat().st_size, memory_limit)
+    network = kind(n_in, layers, **options)
+    network.set_layers(arrays)
     return network
 
 
@@ -175,45 +185,79 @@ def _described(
         version = description.pop("version")
         if version != _VERSION:
             raise FormatError(
-                f"{path} has a description of version {version!r}, expected {_VERSION}"
+                f"{path} has a description of version {quoted(version)}, expected "
+                f"{_VERSION}"
             )
         parts: dict[str, Any] = {}
         for name, kind in (("fann", FannParameters), ("scaling", Scaling)):
             found = description.pop(name)
             parts[name] = None if found is None else kind(**found)
         n_in = description.pop("n_in")
-        check_count("n_in", n_in)
-        layers: list[Layer] = []
-        for number, fields in enumerate(description.pop("layers")):
-            make = _LAYERS[fields.pop("type")]
-            if make is Sparse:
-                sizes = [n_in, *(layer.n_out for layer in infer_sizes(n_in, layers))]
-                read = fields["sources"] or [number]
-                fields["pattern"] = _pattern(
-                    fields["n_out"], sum(sizes[source] for source in read),
-                    *(tensors.pop(name) for name in _index_names(number)),
-                )
-            layers.append(make(**fields))
-        layers = list(infer_sizes(n_in, layers))
+        check_size("n_in", n_in)
+        sizes, layers = [n_in], []
+        made = _made(description.pop("layers"), sizes, tensors)
+        for layer in infer_sizes(n_in, made):
+            layers.append(layer)
+            sizes.append(layer.n_out)  # which the next layer's pattern is checked by
         options = {name: description.pop(name) for name in _OPTIONS}
+        if options["dtype"] not in DTYPES:
+            raise unknown("dtype", options["dtype"], DTYPES)
+        if not isinstance(options["fann_compatible"], bool):
+            raise TypeError("fann_compatible is neither true nor false")
         if description:
             raise KeyError(f"unknown {min(description)}")
     except FormatError:
         raise
-    except (InputError, ValueError, TypeError, LookupError, AttributeError) as error:
+    except (
+        InputError, ValueError, TypeError, LookupError, AttributeError, RecursionError
+    ) as error:
         raise FormatError(
             f"{path} holds a description that is not clnet's: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {reason(error)}"
         ) from None
     return n_in, layers, {**options, **parts}
 
 
+def _made(
+    described: list[dict[str, Any]], sizes: Sequence[int], tensors: dict[str, Array]
+) -> Iterator[Layer]:
+    """Yield the layer of each description; sizes are those of the values so far."""
+    for number, fields in enumerate(described):
+        make = _LAYERS[fields.pop("type")]
+        if make is Sparse:
+            read = fields["sources"] or [number]
+            fields["pattern"] = _pattern(
+                fields["n_out"], sum(sizes[source] for source in read),
+                *(tensors.pop(name) for name in _index_names(number)),
+            )
+        yield make(**fields)
+
+
 def _pattern(n_out: int, n_in: int, starts: Array, columns: Array) -> Pattern:
-    lengths = np.diff(starts)
-    whole = starts.shape == (n_out + 1,) and (lengths >= 0).all() and starts[0] == 0
-    if not whole or starts[-1] != columns.size:
-        raise ValueError(f"wrong crow_indices for {n_out} rows")
-    return Pattern(n_out, n_in, np.repeat(np.arange(n_out), lengths), columns)
+    """Return the pattern of a CSR matrix, whose indices are proved to be in range."""
+    if {starts.dtype.name, columns.dtype.name} != {"int32"}:
+        raise ValueError("crow_indices and col_indices must be int32")
+    starts = starts.astype(np.int64)  # whose differences do not overflow
+    if (
+        starts.shape != (n_out + 1,) or columns.ndim != 1
+        or starts[0] != 0 or starts[-1] != columns.size or (np.diff(starts) < 0).any()
+    ):
+        raise ValueError(f"wrong crow_indices for {quoted(n_out)} rows")
+    rows = np.repeat(np.arange(n_out), np.diff(starts))
+    return Pattern(n_out, n_in, rows, columns)
+
+
+def _sparse_nbytes(n_in: int, layers: Sequence[Layer], dtype: str) -> int:
+    """Return the bytes of the sparse layers in their formats, padding included."""
+    sizes = [n_in, *(layer.n_out for layer in layers)]
+    return sum(
+        padded_nbytes(
+            layer.pattern.blocks([
+                sizes[source] for source in layer.sources or (number,)
+            ]), layer.format, np.dtype(dtype).itemsize,
+        )
+        for number, layer in enumerate(layers) if isinstance(layer, Sparse)
+    )
 
 
 def _arrays(
@@ -222,9 +266,9 @@ def _arrays(
     layers: Sequence[Layer],
     dtype: str,
     tensors: dict[str, Array],
-) -> list[list[Array]]:
+) -> list[tuple[Array, Array | None]]:
     """Return weights and biases of every layer; there must be no other tensors."""
-    arrays: list[list[Array]] = []
+    arrays: list[tuple[Array, Array | None]] = []
     sizes = [n_in, *(layer.n_out for layer in layers)]
     for number, layer in enumerate(layers):
         weight, bias = _names(number)
@@ -236,18 +280,20 @@ def _arrays(
             shapes = {weight: [layer.n_out, layer.window]}
         if layer.bias:
             shapes[bias] = [bias_size(layer)]
-        arrays.append([])
+        pair: list[Array] = []
         for name, shape in shapes.items():
             tensor = tensors.pop(name, None)
-            found = "missing" if tensor is None else f"{tensor.dtype} {[*tensor.shape]}"
+            found = "missing" if tensor is None else (
+                f"{tensor.dtype} {quoted([*tensor.shape])}")
             if tensor is None or found != f"{dtype} {shape}":
                 raise FormatError(
                     f"{path}: tensor {name!r} is {found}, expected {dtype} {shape}"
                 )
-            arrays[-1].append(tensor)
+            pair.append(tensor)
+        arrays.append((pair[0], pair[1] if layer.bias else None))
     if tensors:
         raise FormatError(
-            f"{path} holds the tensor {min(tensors)!r}, which its description does not "
-            "have"
+            f"{path} holds the tensor {quoted(min(tensors))}, which its description "
+            "does not have"
         )
     return arrays

@@ -13,7 +13,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -23,8 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import FormatError
-from clnet.formats.files import check_readable, read, write
+from clnet.errors import FormatError, quoted
+from clnet.formats.files import read, write
+from clnet.formats.npz import load_arrays
 from clnet.formats.numbers import holds, infinite, shortest, to_number
 
 Array = NDArray[Any]
@@ -32,7 +32,9 @@ Array = NDArray[Any]
 _TARGET = re.compile(r"t\d*|target.*", re.IGNORECASE)
 
 
-def load_npz(path: Path, dtype: str | None = None) -> tuple[Array, Array]:
+def load_npz(
+    path: Path, dtype: str | None = None, memory_limit: int | None = None
+) -> tuple[Array, Array]:
     """Return inputs [samples, n_in] and targets [samples, n_out] of a ``.npz`` file.
 
     Parameters
@@ -41,37 +43,27 @@ def load_npz(path: Path, dtype: str | None = None) -> tuple[Array, Array]:
         The file.
     dtype : {"float32", "float64"} or None
         None: float32 if that holds the arrays' type, else float64.
+    memory_limit : int or None
+        As for `check_memory`.
 
     Raises
     ------
     FormatError
         If the file is unreadable, damaged, or does not hold the arrays.
     """
-    check_readable(path)
-    if not zipfile.is_zipfile(path):
-        raise FormatError(f"{path} is damaged or not a .npz file")
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            # A member that is not an array is returned as bytes.
-            arrays = {name: np.asarray(archive[name]) for name in archive.files}
-    except Exception as error:  # a damaged archive raises nearly anything
-        raise FormatError(
-            f"{path} is damaged or not a .npz file of plain arrays: {error}"
-        ) from None
+    arrays = load_arrays(path, memory_limit)
     x = arrays.pop("x", None)
     t = arrays.pop("t", None)
     if x is None or arrays:
         names = sorted([*arrays, *(["t"] if t is not None else [])])
-        raise FormatError(
-            f"{path} holds the arrays {', '.join(names) or 'none'}, expected x and t"
-        )
+        raise FormatError(f"{path} holds the arrays {quoted(names)}, expected x and t")
     if t is None:
         t = np.zeros((len(x) if x.ndim else 0, 0), np.float32)
     for name, array in (("x", x), ("t", t)):
         if array.dtype.kind not in "biuf" or array.ndim != 2:
             raise FormatError(
-                f"{path}: {name} is {array.dtype} {list(array.shape)}, expected "
-                "numbers [samples, columns]"
+                f"{path}: {name} is {array.dtype} {quoted(list(array.shape))}, "
+                "expected numbers [samples, columns]"
             )
     if len(x) != len(t) or 0 in x.shape:
         raise FormatError(
@@ -211,7 +203,7 @@ def _values(
         for cell, number in zip(cells, numbers, strict=True):
             if number is None or not holds(dtype, number):
                 raise FormatError(
-                    f"{path}, line {line}: found {cell[:30]!r}, expected a number "
+                    f"{path}, line {line}: found {quoted(cell)}, expected a number "
                     f"within {dtype}"
                 )
         rows.append([number for number in numbers if number is not None])

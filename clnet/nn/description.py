@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clnet.checks import check_count
-from clnet.errors import InputError, unknown
+from clnet.checks import check_size
+from clnet.errors import InputError, quoted, unknown
 from clnet.nn.layers import Dense, Layer, bias_size, infer_sizes
 from clnet.nn.matrix import Matrix, Part
 from clnet.nn.storage.layout import Layout, layout
@@ -37,7 +37,7 @@ class Description:
     def __init__(
         self, n_in: int, layers: Sequence[Layer], dtype: str, fann_compatible: bool
     ) -> None:
-        check_count("n_in", n_in)
+        check_size("n_in", n_in)
         layers = tuple(layers) if isinstance(layers, Iterable) else ()
         if not layers:
             raise InputError(
@@ -53,13 +53,16 @@ class Description:
                 "the last layer has dropout, which is for layers that others read"
             )
         _check_sources([_sources(layers, i) for i in range(len(layers))])
-        layers = infer_sizes(int(n_in), layers)
         if dtype not in DTYPES:
             raise unknown("dtype", dtype, DTYPES)
+        layers = tuple(infer_sizes(int(n_in), layers))
         self._n_in = int(n_in)
         self._layers = layers
         self._dtype = dtype
         self._fann_compatible = bool(fann_compatible)
+        for number in range(len(layers)):
+            read = sum(self.sizes[source] for source in _sources(layers, number))
+            check_size(f"the number of values that layer {number} reads", read)
 
     @property
     def n_in(self) -> int:
@@ -71,7 +74,7 @@ class Description:
         """Outputs."""
         return self.sizes[-1]
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Inputs, then neurons of each layer."""
         return (self._n_in, *(layer.n_out for layer in self._layers))
@@ -184,8 +187,8 @@ def _check_sources(sources: Sequence[tuple[int, ...]]) -> None:
     for number, found in enumerate(sources):
         if max(found) > number:
             raise InputError(
-                f"layer {number} has the sources {found}, expected 0, the input, to "
-                f"{number}, the output of the layer before"
+                f"layer {number} has the sources {quoted(found)}, expected 0, the "
+                f"input, to {number}, the output of the layer before"
             )
     unread = set(range(1, len(sources))) - {s for found in sources for s in found}
     if unread:

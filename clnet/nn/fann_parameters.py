@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clnet.checks import as_list, as_real, as_reals, is_whole
-from clnet.errors import InputError, unknown
+from clnet.errors import InputError, quoted, unknown
 from clnet.nn.activations import activation
 from clnet.nn.metrics import BIT_FAIL_LIMIT
 
@@ -118,7 +118,7 @@ def _checked(name: str, value: Any, kind: Kind) -> Any:
         return value
     if kind == "u":
         if not is_whole(value) or value < 0:
-            raise InputError(f"{name} must be a whole number, not {value!r}")
+            raise InputError(f"{name} must be a whole number, not {quoted(value)}")
         return int(value)
     if kind == "activations":
         rows = [activation(item) for item in as_list(name, value)]

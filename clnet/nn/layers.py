@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from clnet.checks import as_numbers, check_count, is_number, is_whole
-from clnet.errors import InputError, unknown
+from clnet.checks import as_numbers, check_count, check_size, is_number, is_whole
+from clnet.errors import InputError, quoted, unknown
 from clnet.nn.activations import SOFTMAX, activation
 from clnet.nn.connectivity import placement
 from clnet.nn.initialisers import initialiser
@@ -118,9 +118,9 @@ class Neurons:
     dropout: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_count("n_out", self.n_out)
+        check_size("n_out", self.n_out)
         if self.bias not in (True, False):
-            raise InputError(f"bias must be True or False, not {self.bias!r}")
+            raise InputError(f"bias must be True or False, not {quoted(self.bias)}")
         _check_neurons(self)
 
 
@@ -139,15 +139,19 @@ def _check_neurons(layer: Neurons | Local) -> None:
     elif names != SOFTMAX:
         activation(names)
     steepness = as_numbers("steepness", layer.steepness, "float64")
-    if not np.isfinite(steepness).all():
-        raise InputError(f"a steepness must be finite, not {layer.steepness}")
+    if steepness.ndim > 1 or not np.isfinite(steepness).all():
+        raise InputError(
+            "a steepness must be one finite number, or one a neuron, not "
+            f"{quoted(layer.steepness)}"
+        )
     if steepness.ndim:
         object.__setattr__(layer, "steepness", tuple(steepness.ravel().tolist()))
         _check_one_each(layer, "steepness", steepness.size)
     fraction = layer.dropout
     if not is_number(fraction) or not 0 <= fraction < 1:
         raise InputError(
-            f"dropout must be a number of at least 0 and below 1, not {fraction!r}"
+            "dropout must be a number of at least 0 and below 1, not "
+            f"{quoted(fraction)}"
         )
     object.__setattr__(layer, "dropout", float(fraction))
     if layer.sources is not None:
@@ -172,7 +176,7 @@ def _sources(found: object) -> tuple[int, ...]:
     ):
         raise InputError(
             "sources must be whole numbers of at least 0, increasing, as in (0, 1), "
-            f"not {found!r}"
+            f"not {quoted(found)}"
         )
     return sources
 
@@ -234,14 +238,16 @@ class Sparse(Neurons):
         if self.memory_limit is not None:
             check_count("memory_limit", self.memory_limit)
         if not is_whole(self.seed):
-            raise InputError(f"a seed must be a whole number, not {self.seed!r}")
+            raise InputError(f"a seed must be a whole number, not {quoted(self.seed)}")
         if self.seed < 0:
             raise InputError(f"a seed must be at least 0, not {self.seed}")
         if (self.density is None) == (self.pattern is None):
             raise InputError("a sparse layer needs either a density or a pattern")
         if self.density is not None:
             if not is_number(self.density) or not 0 < self.density <= 1:
-                raise InputError(f"a density must be in (0, 1], not {self.density!r}")
+                raise InputError(
+                    f"a density must be in (0, 1], not {quoted(self.density)}"
+                )
             return
         pattern = Pattern.of(self.pattern)
         if pattern.n_out != self.n_out:
@@ -313,9 +319,9 @@ class Local:
     n_in: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_count("window", self.window)
+        check_size("window", self.window)
         if self.n_in is not None:
-            check_count("n_in", self.n_in)
+            check_size("n_in", self.n_in)
             if self.n_in < self.window:
                 raise InputError(
                     f"a window of {self.window} is wider than its {self.n_in} inputs"
@@ -325,7 +331,8 @@ class Local:
         _check_neurons(self)
         if self.sources is not None and len(self.sources) > 1:
             raise InputError(
-                f"a locally connected layer reads one source, found {self.sources}"
+                "a locally connected layer reads one source, found "
+                f"{quoted(self.sources)}"
             )
 
     @property
@@ -344,8 +351,8 @@ class Local:
         return ((LocalStorage(n_in - self.window + 1, n_in, self.window),),)
 
 
-def infer_sizes(n_in: int, layers: Iterable[Layer]) -> tuple[Layer, ...]:
-    """Return a network's layers, the inputs of each `Local` filled in.
+def infer_sizes(n_in: int, layers: Iterable[Layer]) -> Iterator[Layer]:
+    """Yield a network's layers one by one, the inputs of each `Local` filled in.
 
     Raises
     ------
@@ -353,7 +360,6 @@ def infer_sizes(n_in: int, layers: Iterable[Layer]) -> tuple[Layer, ...]:
         If a window is wider than the inputs that are left to it.
     """
     sizes = [n_in]
-    found: list[Layer] = []
     run = 0  # consecutive local layers
     for number, layer in enumerate(layers):
         if isinstance(layer, Local):
@@ -372,9 +378,8 @@ def infer_sizes(n_in: int, layers: Iterable[Layer]) -> tuple[Layer, ...]:
             run += 1
         else:
             run = 0
-        found.append(layer)
         sizes.append(layer.n_out)
-    return tuple(found)
+        yield layer
 
 
 def bias_size(layer: Layer) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -149,7 +149,18 @@ class Model(Description):
             If a shape is wrong, biases are given for a layer that has none, or weights
             where there is no connection.
         """
-        self._replace(_with_layer(self, layer, weights, biases))
+        new = self.parameters.copy()
+        _set_layer(self, new, self.layer_number(layer), weights, biases)
+        self._replace(new)
+
+    def set_layers(
+        self, layers: Iterable[tuple[ArrayLike, ArrayLike | None]]
+    ) -> None:
+        """Replace the weights, and biases, of all layers; each as for `set_layer`."""
+        new = self.parameters.copy()
+        for number, (weights, biases) in enumerate(layers):
+            _set_layer(self, new, number, weights, biases)
+        self._replace(new)
 
     def initialise(
         self,
@@ -209,11 +220,12 @@ def _draw_of(network: Model, name: str | None, x: ArrayLike | None) -> Draw | No
     return None if name is None else initialiser(name)
 
 
-def _with_layer(
-    network: Model, layer: int, weights: ArrayLike, biases: ArrayLike | None
-) -> NDArray[Any]:
-    """Return the parameters [size] with one layer replaced; see `Model.set_layer`."""
-    matrix = network.matrices[network.layer_number(layer)]
+def _set_layer(
+    network: Model, new: NDArray[Any], layer: int, weights: ArrayLike,
+    biases: ArrayLike | None,
+) -> None:
+    """Set one layer in new parameters [size]; see `Model.set_layer`."""
+    matrix = network.matrices[layer]
     values = as_numbers("weights", weights)
     live = not matrix.full and values.shape == (matrix.count,)
     if matrix.window is not None and values.shape == (matrix.n_out, matrix.window):
@@ -223,7 +235,6 @@ def _with_layer(
             f"weights of layer {layer} have shape {list(values.shape)}, expected "
             f"[{matrix.n_out}, {matrix.n_in}]"
         )
-    new = network.parameters.copy()
     outside = 0
     if not live and not matrix.full:
         values = values.astype(network.dtype)
@@ -248,7 +259,6 @@ def _with_layer(
             )
         if slot is not None:
             new[slot.offset : slot.offset + slot.size] = vector
-    return new
 
 
 def _generator(seed: int | None) -> np.random.Generator:

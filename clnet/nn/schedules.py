@@ -135,7 +135,10 @@ def schedule(chosen: str | Schedule | None, last: int) -> Schedule:
         )
 
     def checked(epoch: int) -> float:
-        factor = chosen(epoch)
+        try:
+            factor = chosen(epoch)
+        except OverflowError:
+            factor = math.inf
         number = isinstance(factor, (int, float, np.number))
         if not number or not 0 <= factor < math.inf:
             raise InputError(

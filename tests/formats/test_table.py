@@ -143,10 +143,10 @@ def test_a_given_type(tmp_path):
 
 
 @pytest.mark.parametrize(("arrays", "message"), [
-    ({"a": [[1]]}, "holds the arrays a, expected x and t"),
-    ({"t": [[1]]}, "holds the arrays t, expected x and t"),
-    ({"x": [[1]], "t": [[1]], "y": [[1]]}, "holds the arrays t, y, expected"),
-    ({}, "holds the arrays none, expected x and t"),
+    ({"a": [[1]]}, r"holds the arrays \['a'\], expected x and t"),
+    ({"t": [[1]]}, r"holds the arrays \['t'\], expected x and t"),
+    ({"x": [[1]], "t": [[1]], "y": [[1]]}, r"holds the arrays \['t', 'y'\], expected"),
+    ({}, r"holds the arrays \[\], expected x and t"),
     ({"x": [1], "t": [1]}, r"x is int64 \[1\], expected numbers \[samples, columns\]"),
     ({"x": 1.0}, r"x is float64 \[\], expected"),
     ({"x": [[1]], "t": [1]}, r"t is int64 \[1\], expected"),

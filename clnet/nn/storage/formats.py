@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from clnet.checks import check_size
 from clnet.errors import InputError, unknown
 from clnet.nn.storage.coo import CooStorage
 from clnet.nn.storage.csr import CsrStorage
@@ -76,25 +78,25 @@ def parts(
     """
     check_format(name)
 
-    def in_format(form: str) -> tuple[Parts, ...]:
-        make = FORMATS[form]
-        return tuple(() if block is None else make(block) for block in blocks)
-
-    def size(found: tuple[Parts, ...]) -> int:
-        return sum(nbytes(storages, item_size) for storages in found)
+    def size(form: str) -> int:
+        return padded_nbytes(blocks, form, item_size)
 
     chosen = DEFAULT_FORMAT if name == AUTO else name
-    if memory_limit is None or size(in_format(chosen)) <= memory_limit:
-        return in_format(chosen)
-    if name == AUTO:
-        chosen = min(FORMATS, key=lambda form: size(in_format(form)))
-    needed = size(in_format(chosen))
-    if needed > memory_limit:
-        raise InputError(
-            f"the {sum(len(b) for b in blocks if b is not None)} connections of a "
-            f"layer need {needed} bytes as {chosen}, the memory limit is {memory_limit}"
-        )
-    return in_format(chosen)
+    if memory_limit is not None and size(chosen) > memory_limit:
+        if name == AUTO:
+            chosen = min(FORMATS, key=size)
+        needed = size(chosen)
+        if needed > memory_limit:
+            raise InputError(
+                f"the {sum(len(b) for b in blocks if b is not None)} connections of a "
+                f"layer need {needed} bytes as {chosen}, the memory limit is "
+                f"{memory_limit}"
+            )
+    make = FORMATS[chosen]
+    found = tuple(() if block is None else make(block) for block in blocks)
+    for storage in itertools.chain(*found):
+        check_size(f"the number of values as {chosen}", storage.size)
+    return found
 
 
 def nbytes(storages: Iterable[Storage], item_size: int) -> int:
@@ -120,8 +122,7 @@ def predicted_nbytes(pattern: Pattern, name: str, item_size: int) -> int:
         lengths = index_array(np.zeros(0, np.int64), pattern.longest + 1).itemsize
         return n_out * (pattern.longest * index + lengths)
     if name == "dia":
-        counts = np.bincount(pattern.columns - pattern.rows + n_out - 1)
-        return int(np.count_nonzero(counts)) * (n_out * item_size + 4)
+        return DiaStorage(pattern).offsets.size * (n_out * item_size + 4)
     if name == "sell":
         storage = SellStorage(pattern)
         rows = index_array(np.zeros(0, np.int64), n_out).itemsize
@@ -129,6 +130,17 @@ def predicted_nbytes(pattern: Pattern, name: str, item_size: int) -> int:
         starts = 4 * (storage.slices + 1)
         return storage.size * index + starts + n_out * (rows + lengths)
     return nbytes(FORMATS[name](pattern), item_size)
+
+
+def padded_nbytes(
+    blocks: Iterable[Pattern | None], name: str, item_size: int
+) -> int:
+    """Return the bytes of blocks in a format, or in the default one of ``"auto"``."""
+    form = DEFAULT_FORMAT if name == AUTO else name
+    return sum(
+        predicted_nbytes(block, form, item_size)
+        for block in blocks if block is not None
+    )
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import check_count
+from clnet.checks import INT_LIMIT, check_size
 from clnet.errors import InputError
-
-INDEX_LIMIT = 2**31 - 1  # entries: kernels count them in OpenCL's int
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +40,8 @@ class Pattern:
     columns: NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        check_count("n_out", self.n_out)
-        check_count("n_in", self.n_in)
+        check_size("n_out", self.n_out)
+        check_size("n_in", self.n_in)
         limits = {"rows": self.n_out, "columns": self.n_in}
         for name, limit in limits.items():
             found = _indices(name, getattr(self, name))
@@ -60,9 +58,9 @@ class Pattern:
                 f"a pattern has {self.rows.size} rows and {self.columns.size} columns, "
                 "expected one of each for every entry"
             )
-        if not 1 <= self.rows.size <= INDEX_LIMIT:
+        if not 1 <= self.rows.size <= INT_LIMIT:
             raise InputError(
-                f"a pattern has {self.rows.size} entries, expected 1 to {INDEX_LIMIT}"
+                f"a pattern has {self.rows.size} entries, expected 1 to {INT_LIMIT}"
             )
         steps = np.diff(self.rows * self.n_in + self.columns)
         wrong = np.flatnonzero(steps <= 0)

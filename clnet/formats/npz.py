@@ -1,0 +1,72 @@
+"""Archives of arrays, ``.npz``: their sizes are proved before memory is taken."""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import FormatError, reason
+from clnet.formats.files import check_memory, read
+
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # that NumPy writes
+
+
+def load_arrays(path: Path, memory_limit: int | None) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an archive by name.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    memory_limit : int or None
+        As for `check_memory`.
+
+    Raises
+    ------
+    FormatError
+        If the file is unreadable, damaged, holds anything but plain arrays, or unpacks
+        to more than the limit.
+    """
+    content = read(path)
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = archive.infolist()
+            unpacked = sum(member.file_size for member in members)
+            check_memory(path, unpacked, len(content), memory_limit)
+            return {
+                member.filename.removesuffix(".npy"): _array(archive, member)
+                for member in members
+            }
+    except FormatError:
+        raise
+    except Exception as error:  # a damaged archive raises nearly anything
+        raise FormatError(
+            f"{path} is damaged or not a .npz file of plain arrays: {reason(error)}"
+        ) from None
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    """Return the array of a member, whose header must announce the bytes there are."""
+    if member.compress_type not in _COMPRESSIONS:
+        raise ValueError(f"compression {member.compress_type} is not known")
+    with archive.open(member) as file:
+        content = io.BytesIO(file.read(member.file_size))  # and no more
+    version = np.lib.format.read_magic(content)
+    if version not in _HEADERS:
+        raise ValueError(f"version {version} of an array is not known")
+    shape, _, dtype = _HEADERS[version](content)
+    found = content.getbuffer().nbytes - content.tell()
+    if not dtype.itemsize or math.prod(shape) * dtype.itemsize != found:
+        raise ValueError(f"{found} bytes are no {dtype} of shape {shape}")
+    content.seek(0)
+    return np.lib.format.read_array(content, allow_pickle=False)
