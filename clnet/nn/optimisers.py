@@ -70,6 +70,8 @@ class Optimiser:
         The only batch size that it accepts; None: any.
     reads_error : bool
         Whether its step depends on `StepInfo.mse`.
+    squares : tuple of int
+        Slots of mean squares, which are never negative.
     uses_offset : bool
         Whether the step of an element depends on its offset in the flat buffer:
         another layout gives other results.
@@ -85,6 +87,7 @@ class Optimiser:
     slots: ClassVar[int]
     batch: ClassVar[int | None] = None
     reads_error: ClassVar[bool] = False
+    squares: ClassVar[tuple[int, ...]] = ()
     uses_offset: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -326,6 +329,7 @@ class Adam(Optimiser):
 
     name = "adam"
     slots = 2  # first and second moment
+    squares = (1,)
     decoupled: ClassVar[bool] = False
     learning_rate: float = 1e-3
     beta1: float = 0.9
@@ -374,6 +378,7 @@ class RMSprop(Optimiser):
 
     name = "rmsprop"
     slots = 3  # mean square, mean, velocity
+    squares = (0,)
     learning_rate: float = 1e-2
     alpha: float = 0.99
     eps: float = 1e-8

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import isfinite
 from os import PathLike
 from typing import Any
@@ -13,8 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import ClnetError, FormatError, counted
-from clnet.formats.files import as_path, read, write
+from clnet.checks import INT_LIMIT, check_count, is_whole
+from clnet.errors import ClnetError, FormatError, InputError, counted, quoted
+from clnet.formats.files import as_path, write
+from clnet.formats.npz import load_arrays
+from clnet.nn.description import DTYPES
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,10 @@ class Epoch:
         return self.training.bit_fail
 
 
+SEEDS = 1 << 63  # seeds are whole numbers below
+_ARRAYS = {"parameters": 1, "values": 2}  # of a state, and their dimensions
+
+
 @dataclass(frozen=True)
 class TrainingState:
     """The full state of a training, to resume it bit for bit.
@@ -116,29 +122,69 @@ class TrainingState:
         write(as_path(path), [file.getvalue()])
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> TrainingState:
+    def load(
+        cls, path: str | PathLike[str], *, memory_limit: int | None = None
+    ) -> TrainingState:
         """Return the state of a file.
+
+        Parameters
+        ----------
+        path : str or path
+            A file that `save` wrote.
+        memory_limit : int or None
+            As for `clnet.load_data`.
 
         Raises
         ------
         FormatError
-            If the file is missing, damaged, or holds something else.
+            If the file is missing, damaged, or holds something else; or a number that
+            is not finite or out of its range.
+        InputError
+            If the limit is wrong.
         """
         file = as_path(path)
-        try:
-            with np.load(io.BytesIO(read(file)), allow_pickle=False) as arrays:
-                return cls(
-                    str(arrays["optimiser"]), int(arrays["epoch"]),
-                    int(arrays["count"]), int(arrays["seed"]), arrays["parameters"],
-                    arrays["values"],
-                )
-        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            if isinstance(error, FormatError):
-                raise
+        if memory_limit is not None:
+            check_count("memory_limit", memory_limit)
+        arrays = load_arrays(file, memory_limit)
+        expected = [field.name for field in fields(cls)]
+        if sorted(arrays) != sorted(expected):
             raise FormatError(
-                f"{file} holds no training state ({error}), expected a file that "
-                "TrainingState.save wrote"
-            ) from None
+                f"{file} holds no training state: it has the arrays "
+                f"{quoted(sorted(arrays))}, expected {', '.join(expected)}"
+            )
+        found: dict[str, Any] = {
+            name: array if name in _ARRAYS or array.ndim else array.item()
+            for name, array in arrays.items()
+        }
+        state = cls(**found)
+        try:
+            state.check()
+        except InputError as error:
+            raise FormatError(f"{file} holds no training state: {error}") from None
+        return state
+
+    def check(self) -> None:
+        """Raise InputError unless training can be resumed from the state."""
+        if not isinstance(self.optimiser, str):
+            raise InputError(
+                f"a state's optimiser must be text, not {quoted(self.optimiser)}"
+            )
+        for name, end in (("epoch", INT_LIMIT), ("count", INT_LIMIT), ("seed", SEEDS)):
+            found = getattr(self, name)
+            if not is_whole(found) or not 0 <= found < end:
+                raise InputError(
+                    f"a state's {name} must be a whole number from 0 to {end - 1}, not "
+                    f"{quoted(found)}"
+                )
+        for name, dimensions in _ARRAYS.items():
+            found = np.asarray(getattr(self, name))
+            if found.dtype.name not in DTYPES or found.ndim != dimensions:
+                raise InputError(
+                    f"a state's {name} must be floats in {dimensions} dimensions, not "
+                    f"{found.dtype} {quoted([*found.shape])}"
+                )
+            if not np.isfinite(found).all():
+                raise InputError(f"a state's {name} must be finite")
 
 
 @dataclass

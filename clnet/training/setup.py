@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from clnet.checks import check_count, is_number, is_whole
-from clnet.errors import InputError, unknown
+from clnet.checks import INT_LIMIT, check_count, is_number, is_whole
+from clnet.errors import InputError, counted, quoted, unknown
 from clnet.nn.activations import SOFTMAX
 from clnet.nn.fann_parameters import STOP_FUNCTIONS, FannParameters
 from clnet.nn.losses import LossFunction, loss_function
@@ -25,7 +25,7 @@ from clnet.nn.schedules import Schedule, predictable
 from clnet.nn.schedules import schedule as find_schedule
 from clnet.opencl.discovery import Devices, device_list
 from clnet.training.data_set import DataSet, data_set
-from clnet.training.history import Epoch, TrainingState
+from clnet.training.history import SEEDS, Epoch, TrainingState
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from clnet.nn.scaling import Scaling
     from clnet.opencl.device import Device
     from clnet.training.callbacks import Callback
-
-SEEDS = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -146,6 +144,12 @@ def training_setup(
     start = _initial_state(network, rule, seed) if state is None else _resumed_state(
         network, rule, seed, state
     )
+    steps = -(-len(data) // batch)
+    if state is not None and start.count + epochs * steps > INT_LIMIT:
+        raise InputError(
+            f"{epochs} epochs of {counted(steps, 'step')}, after the {start.count} "
+            f"steps of the state, are more than {INT_LIMIT} steps"
+        )
     rates = find_schedule(schedule, start.epoch + epochs)
     if schedule is not None and not hasattr(rule, "learning_rate"):
         raise InputError(f"{rule.name} has no learning rate: leave out the schedule")
@@ -258,10 +262,11 @@ def _resumed_state(
     """Return the state to resume from, if it matches the network and optimiser."""
     if not isinstance(state, TrainingState):
         raise InputError(f"state must be a TrainingState or None, not {state!r}")
+    state.check()
     if state.optimiser != repr(rule):
         raise InputError(
-            f"the state was saved with optimiser {state.optimiser}, but fit was called "
-            f"with {rule!r}"
+            f"the state was saved with optimiser {quoted(state.optimiser)[1:-1]}, but "
+            f"fit was called with {rule!r}"
         )
     size = network.layout.size
     shapes = (state.parameters.shape, state.values.shape)
@@ -272,8 +277,17 @@ def _resumed_state(
         )
     if seed not in (None, state.seed):
         raise InputError(f"the state's seed is {state.seed}, not {seed}")
-    return replace(
-        state,
-        parameters=np.asarray(state.parameters, network.dtype),
-        values=np.asarray(state.values, network.dtype),
-    )
+    with np.errstate(over="ignore"):
+        state = replace(
+            state,
+            parameters=np.asarray(state.parameters, network.dtype),
+            values=np.asarray(state.values, network.dtype),
+        )
+    state.check()  # of float64 in a network of float32 too
+    for slot in rule.squares:
+        if (state.values[slot] < 0).any():
+            raise InputError(
+                f"the state's values {slot} hold negative numbers, expected the mean "
+                f"squares of {rule.name}"
+            )
+    return state
