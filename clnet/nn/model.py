@@ -59,6 +59,7 @@ class Model(Description):
         self._version = 0
         if parameters is None:
             self._parameters = self._initial(None, seed)
+            self._parameters.flags.writeable = False
         else:
             self.parameters = parameters
         self.fann = fann
@@ -73,11 +74,10 @@ class Model(Description):
     def parameters(self) -> NDArray[Any]:
         """The flat buffer, read-only: weights of every layer, then biases.
 
-        Assign an array of the same shape to replace them; padding is set to zero.
+        Assign an array of the same shape to replace them; padding is set to zero. The
+        property is one object until then.
         """
-        view = self._parameters.view()
-        view.flags.writeable = False
-        return view
+        return self._parameters
 
     @parameters.setter
     def parameters(self, values: ArrayLike) -> None:
@@ -93,8 +93,13 @@ class Model(Description):
 
     def _replace(self, parameters: NDArray[Any]) -> None:
         """Replace the flat buffer by one whose padding is zero, without a copy."""
+        parameters.flags.writeable = False
         self._parameters = parameters
         self._version += 1
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._parameters.flags.writeable = False  # a copy of an array is not
 
     @property
     def scaling(self) -> Scaling | None:
@@ -114,6 +119,13 @@ class Model(Description):
                     f"{self.n_out}"
                 )
         self._scaling = scaling
+
+    def in_layout(self, parameters: NDArray[Any]) -> NDArray[Any]:
+        """Return earlier or present `parameters` in this model's layout.
+
+        They are as they are here; a view of a network has another layout.
+        """
+        return parameters
 
     def weights(self, layer: int) -> NDArray[Any]:
         """Return the weights [n_out, n_in] of a layer, counted from 0, read-only.

@@ -67,7 +67,6 @@ class NetworkView(Model):
 
     def __init__(self, network: Model, format: str) -> None:  # noqa: A002
         self._network = network
-        self._copied_version = -1
         super().__init__(
             network.n_in,
             [
@@ -78,6 +77,8 @@ class NetworkView(Model):
             fann=network.fann,
         )
         self.relayout = Relayout.between(network, self)
+        # The network's parameters, and the same ones in the view's layout.
+        self._copied: tuple[NDArray[Any] | None, NDArray[Any]] = None, self._parameters
 
     def _initial(self, draw: Draw | None, seed: int | None) -> NDArray[Any]:
         """Return zeros: drawn parameters would be replaced."""
@@ -91,16 +92,23 @@ class NetworkView(Model):
     @property
     def parameters(self) -> NDArray[Any]:
         """The network's parameters in the view's layout, read-only."""
-        if self._copied_version != self.version:
-            version = self.version
-            parameters = self.relayout.forward(self._network.parameters)
-            parameters.flags.writeable = False
-            self._parameters, self._copied_version = parameters, version
-        return self._parameters
+        return self.in_layout(self._network.parameters)
 
     @parameters.setter
     def parameters(self, values: ArrayLike) -> None:
         self._replace(np.asarray(values))
+
+    def in_layout(self, parameters: NDArray[Any]) -> NDArray[Any]:
+        """Return parameters of the network in the view's layout, read-only.
+
+        It is one object for one object, until another is asked for.
+        """
+        source, found = self._copied
+        if source is not parameters:
+            found = self.relayout.forward(parameters)
+            found.flags.writeable = False
+            self._copied = parameters, found
+        return found
 
     def _replace(self, parameters: NDArray[Any]) -> None:
         raise InputError(

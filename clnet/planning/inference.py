@@ -134,6 +134,7 @@ def predict(
         y: NDArray[Any] = plan_for(device, rows.shape[0], precision)(chunk)
         return y[0] if array.ndim == 1 else y
     y = np.empty((rows.shape[0], network.n_out), network.dtype)
+    parameters = network.parameters  # of all chunks
     whole = plan_for(device, length, precision)
     in_flight: list[tuple[Plan | ParallelPlan, NDArray[Any]]] = []
 
@@ -152,7 +153,7 @@ def predict(
                     plan = plan_for(device, len(chunk), precision)
                 if in_flight and in_flight[0][0] is plan:
                     finish()
-                plan.start(chunk)
+                plan.start(chunk, parameters)
                 in_flight.append((plan, y[start : start + length]))
                 if len(in_flight) > 1:
                     finish()

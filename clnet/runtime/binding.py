@@ -173,9 +173,13 @@ class Binding:
         return [self.session.queues[device].finish for device in reversed(busy)]
 
     def _handle_helper_timeout(self) -> None:
-        """Wait for the standby launches if a kernel's wait for them timed out."""
+        """Wait for the standby launches if a kernel's wait for them timed out.
+
+        All other launches have ended.
+        """
         assert self._helper_timeout is not None
-        if self._helper_timeout.flag(self.session):
+        array = self._helper_timeout.array  # shared memory needs no copy
+        if self._helper_timeout.flag(self.session) if array is None else array.any():
             for standby in self._standbys:
                 standby.finish()
             self._helper_timeout.clear_flag(self.session)

@@ -164,8 +164,10 @@ class ParallelPlan:
         self.start(x)
         return self.finish(out)
 
-    def start(self, x: Array) -> None:
+    def start(self, x: Array, parameters: Array | None = None) -> None:
         """Start a call, as `Plan.start` does."""
+        if parameters is None:
+            parameters = self.network.parameters  # the same ones on all devices
         if x.ndim != 2 or len(x) != self.batch:
             raise InputError(
                 f"x has shape {list(x.shape)}, expected {self.batch} samples"
@@ -174,7 +176,7 @@ class ParallelPlan:
         try:
             with ExitStack() as started:  # after an error, finishes the started plans
                 for plan, rows in self._start_order:
-                    plan.start(x[rows])
+                    plan.start(x[rows], parameters)
                     started.callback(plan.finish)
                 started.pop_all()
         except BaseException:

@@ -5,10 +5,11 @@ All memory and kernels are made once. A run uploads, enqueues and downloads.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from clnet.opencl.session import Session
 
 Array = NDArray[Any]
+T = TypeVar("T")
 NANOSECOND = 1e-9  # seconds; the unit of OpenCL's clocks
 NOT_WRITTEN = b"\xff\xff\xff\xff"  # a NaN that no GPU computes: not stored yet
 MAX_POLLS = 2000  # some hundred microseconds; then the host waits for the queue
@@ -96,6 +98,10 @@ class Executable(Binding):
     ----------
     x : dict of str to ndarray [batch, width]
         Host arrays of the inputs: fill them, then `run`.
+    enqueuing : threading.Lock
+        Held while a run is enqueued.
+    parameters : ndarray
+        Those of the last run, in the network's layout.
     """
 
     def __init__(
@@ -110,6 +116,8 @@ class Executable(Binding):
         super().__init__(session, steps)
         self.network = network
         self.store = parameter_store(session, network)
+        self.parameters = network.parameters
+        self.enqueuing = threading.Lock()
         self.x: dict[str, Array] = {}
         self._host: dict[str, Array] = {}
         self._fixed: set[str] = set()  # values with one host array for all runs
@@ -131,6 +139,7 @@ class Executable(Binding):
             for value in inputs:
                 self.x[value.name] = self._host_array(value)
         with self.store.lock:
+            self.store.add_reader(self)
             for number, step in enumerate(steps):
                 self._add(number, step, fresh_on_host, fresh_on_device)
         if on_device:
@@ -147,8 +156,13 @@ class Executable(Binding):
         if not self._downloads or self._busy != [session.device] or not self._blocking:
             self._waits = self._waits_for_busy()
 
-    def run(self) -> None:
+    def run(self, parameters: Array | None = None) -> None:
         """Compute the outputs from the inputs, and wait for host outputs.
+
+        Parameters
+        ----------
+        parameters : ndarray or None
+            The network's `parameters` of some moment; None: those of now.
 
         Raises
         ------
@@ -157,8 +171,10 @@ class Executable(Binding):
         """
         for output, empty in self._host_outputs:
             output[:] = empty
-        self._enqueue()
-        self._copies += [copy(is_blocking=self._blocking) for copy in self._downloads]
+        self._with_parameters(self._enqueue, parameters)
+        if self._downloads:
+            blocking = self._blocking
+            self._copies += [copy(is_blocking=blocking) for copy in self._downloads]
         self._polled = (
             bool(self._host_outputs) and not self._downloads and self._poll_outputs()
         )
@@ -179,8 +195,13 @@ class Executable(Binding):
                     return False
         return True
 
-    def start(self) -> None:
+    def start(self, parameters: Array | None = None) -> None:
         """Start to compute the outputs, which are valid after `finish`.
+
+        Parameters
+        ----------
+        parameters : ndarray or None
+            As for `run`.
 
         Raises
         ------
@@ -188,7 +209,7 @@ class Executable(Binding):
             If the device fails: see `Session.errors`.
         """
         self._polled = False
-        self._enqueue()
+        self._with_parameters(self._enqueue, parameters)
         self._results = [copy(is_blocking=False) for copy in self._downloads]
         self._copies += self._results
         for queue in self.session.queues.values():
@@ -208,13 +229,28 @@ class Executable(Binding):
         if self._helper_timeout is not None:
             self._handle_helper_timeout()
 
+    def wait_for_helpers(self) -> None:
+        """Wait for helpers that outlast the enqueued runs."""
+        if self._helper_timeout is not None:
+            self._handle_helper_timeout()
+
     def _enqueue(self) -> None:
-        self._refresh()
         self._copies = [action() for action in self._actions]
 
-    def _refresh(self) -> None:
-        if self.store.version != self.network.version:
-            self.store.refresh(self.network)
+    def _with_parameters(
+        self, work: Callable[[], T], parameters: Array | None = None
+    ) -> T:
+        """Do work that enqueues launches, all of which read the same parameters."""
+        with self.enqueuing:
+            if parameters is None:
+                found = self.network.parameters
+            else:
+                found = self.network.in_layout(parameters)
+            self.parameters = found
+            if self.store.parameters is found:
+                return work()
+        with self.store.filled(found):
+            return work()
 
     def timed_run(self, first: Action | None = None) -> DeviceTime:
         """Compute as `run` does, and return the times by the device's clock.
@@ -234,9 +270,8 @@ class Executable(Binding):
         """
         if not self.session.profiling:
             raise InputError("timed_run needs a session made with profiling=True")
-        self._refresh()
         if first is not None:
-            first()
+            self._with_parameters(first)
         times = [event.profile for event in self.traced_run().events]
         if not times:
             raise InputError("timed_run needs a step that runs on the device")
@@ -252,7 +287,9 @@ class Executable(Binding):
         pyopencl.Error, MemoryError
             If the device fails: see `Session.errors`.
         """
-        self._refresh()
+        return self._with_parameters(self._traced_run)
+
+    def _traced_run(self) -> Trace:
         seconds = 0.0
         events: list[Any] = []
         for action in self._actions:
@@ -261,9 +298,9 @@ class Executable(Binding):
             if getattr(action, "func", None) == self._run_on_host:
                 seconds += time.perf_counter() - start
         events += [copy(is_blocking=True) for copy in self._downloads]
+        self.session.finish()
         if self._helper_timeout is not None:
             self._handle_helper_timeout()
-        self.session.finish()
         return Trace([event for event in events if event is not None], seconds)
 
     def result_timed_out(self, result: Array) -> bool:
@@ -388,7 +425,7 @@ class Executable(Binding):
 
     def _run_on_host(self, span: Span) -> None:
         values = {value.name: self._host[value.name] for value in span.inputs}
-        run_ops(span.ops, values, self.store.host)
+        run_ops(span.ops, values, self.parameters)
         for value in span.outputs:
             if value.name in self._fixed:  # downloads of the next run write there
                 self._host[value.name][...] = values[value.name]

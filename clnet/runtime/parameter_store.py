@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from clnet.opencl.memory import Action, Memory
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
     from clnet.opencl.session import Session
 
 Array = NDArray[Any]
+
+NO_PARAMETERS = np.empty(0)
 
 
 class PackedMemory(Memory):
@@ -35,15 +40,22 @@ class PackedMemory(Memory):
         self.sources: list[Memory] = []
 
 
+class Reader(Protocol):
+    """An executable that reads the buffers."""
+
+    enqueuing: threading.Lock
+
+    def wait_for_helpers(self) -> None:
+        """Wait for helpers that outlast the enqueued runs."""
+
+
 class ParameterStore:
     """A device's copy of a network's parameters: the flat buffer, packed ones, tables.
 
     Attributes
     ----------
-    host : ndarray
-        The network's own array at `version`.
-    version : int
-        The network's version of the copy; -1: no copy yet.
+    parameters : ndarray
+        The network's array that all buffers hold; `NO_PARAMETERS`: there is none.
     lock : threading.RLock
         Held while buffers are added or refilled.
     """
@@ -51,9 +63,9 @@ class ParameterStore:
     def __init__(self, session: Session, network: Model) -> None:
         self._session = session
         self.memory = Memory(session, network.parameters.nbytes)
-        self.host: Array = network.parameters
-        self.version = -1
+        self.parameters = NO_PARAMETERS
         self.lock = threading.RLock()
+        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         # Executables hold the buffers that they use; the others are freed.
         self._tables: weakref.WeakValueDictionary[str, Memory] = (
             weakref.WeakValueDictionary()
@@ -77,22 +89,34 @@ class ParameterStore:
         if memory is None:
             memory = PackedMemory(self._session, packed.size)
             self._packed[packed.key] = memory
-            self.version = -1
+            self.parameters = NO_PARAMETERS
         return memory
 
-    def refresh(self, network: Model) -> None:
-        """Upload the parameters and refill packed buffers if the network changed."""
-        with self.lock:
-            if self.version == network.version:
-                return
-            self._session.finish()  # calls on device arrays may still be running
-            version, self.host = network.version, network.parameters
-            self.memory.write(self._session, self.host)
+    def add_reader(self, reader: Reader) -> None:
+        """Let `filled` wait for a reader of the buffers; `lock` is held."""
+        self._readers.add(reader)
+
+    @contextmanager
+    def filled(self, parameters: Array) -> Iterator[None]:
+        """Fill all buffers by a network's array, which they hold inside the context.
+
+        No reader enqueues a run meanwhile, so that none reads old and new parameters.
+        """
+        with self.lock, ExitStack() as held:
+            readers = list(self._readers)
+            for reader in readers:
+                held.enter_context(reader.enqueuing)
+            self.parameters = NO_PARAMETERS  # until all buffers are filled
+            self._session.finish()
+            for reader in readers:
+                reader.wait_for_helpers()
+            self.memory.write(self._session, parameters)
             for memory in list(self._packed.values()):
                 for action in memory.refill:
                     action()
             self._session.finish()
-            self.version = version
+            self.parameters = parameters
+            yield
 
 
 def parameter_store(session: Session, network: Model) -> ParameterStore:

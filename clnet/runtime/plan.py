@@ -85,6 +85,7 @@ class Plan:
         self._fallback_steps = fallback_steps
         self._on_device: Executable | None = None
         self._lock = threading.Lock()
+        self._started_with: Array | None = None
         self._twin: Plan | None = None
         self.alternation = threading.Lock()
         program = lower(network)
@@ -151,7 +152,7 @@ class Plan:
                 raise device_error(self.device, error) from error
         return y if rank == 2 else y[0]
 
-    def start(self, x: Array) -> None:
+    def start(self, x: Array, parameters: Array | None = None) -> None:
         """Start a call without waiting for it; `finish` returns its outputs.
 
         Other calls wait until then.
@@ -160,6 +161,9 @@ class Plan:
         ----------
         x : ndarray, shape [batch, n_in]
             Inputs.
+        parameters : ndarray or None
+            The network's `parameters` of some moment, so that several calls use the
+            same ones; None: those of now.
 
         Raises
         ------
@@ -171,7 +175,8 @@ class Plan:
         self._lock.acquire()
         try:
             copy_rows(self._x, x)
-            self._executable.start()
+            self._started_with = parameters
+            self._executable.start(parameters)
         except BaseException as error:
             self._lock.release()
             if isinstance(error, self._session.errors):
@@ -193,7 +198,7 @@ class Plan:
         """
         try:
             self._executable.finish()
-            return self._outputs(out)
+            return self._outputs(out, self._started_with)
         except self._session.errors as error:
             raise device_error(self.device, error) from error
         finally:
@@ -215,7 +220,7 @@ class Plan:
                     )
         return self._twin
 
-    def _outputs(self, out: Array | None) -> Array:
+    def _outputs(self, out: Array | None, parameters: Array | None = None) -> Array:
         """Return the outputs of the last run, recomputed by the fallback if it failed.
 
         A run fails if work-groups that wait for each other do not run concurrently, for
@@ -228,7 +233,7 @@ class Plan:
         x = self._x.copy()
         self._fall_back(self.steps)
         self._x[...] = x
-        self._executable.run()
+        self._executable.run(parameters)
         return self._executable.result(self._output.name, out)
 
     def _fall_back(self, steps: Sequence[Step]) -> None:

@@ -15,6 +15,7 @@ import clnet
 from clnet import Network
 from clnet.errors import DeviceError, InputError
 from clnet.planning import inference
+from clnet.runtime.plan import Plan
 from clnet.variants.dense.naive import Naive
 from clnet.variants.reference.host import Host
 
@@ -141,6 +142,20 @@ def test_predict_takes_replaced_parameters(small_chunks):
     np.testing.assert_array_equal(network.predict(x, CPU), before)
 
 
+def test_chunks_use_the_parameters_of_one_moment(small_chunks, monkeypatch):
+    network = Network.mlp([5, 3], seed=1)
+    x = inputs(network, 22)
+    before = network.predict(x, CPU)
+    start = Plan.start
+
+    def replace_after(self, *arguments):
+        start(self, *arguments)
+        network.parameters = network.parameters * 2
+
+    monkeypatch.setattr(Plan, "start", replace_after)
+    np.testing.assert_array_equal(network.predict(x, CPU), before)
+
+
 @pytest.mark.parametrize("copied", [
     copy.copy, copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network)),
 ])
@@ -149,6 +164,8 @@ def test_a_copy_predicts_by_its_own_parameters(small_chunks, copied):
     x = inputs(network, 2)
     before = network.predict(x, CPU)
     other = copied(network)
+    with pytest.raises(ValueError, match="read-only"):
+        other.parameters[0] = 1
     np.testing.assert_array_equal(other.predict(x, CPU), before)
     other.parameters = np.zeros_like(network.parameters)
     np.testing.assert_array_equal(other.predict(x, CPU), np.full((2, 3), 0.5))

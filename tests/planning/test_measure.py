@@ -27,6 +27,7 @@ from clnet.planning.tuning.measure import (
     timing,
 )
 from clnet.runtime.binding import Step
+from clnet.runtime.executable import Executable
 from clnet.variants.dense.naive import Naive
 from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.host import Host
@@ -72,6 +73,19 @@ NETWORK = Network.mlp([20, 30, 10], "tanh", seed=1)
 
 
 # The check ------------------------------------------------------------------------
+
+
+def test_parameters_replaced_meanwhile_are_no_fault(monkeypatch):
+    network = Network.mlp([5, 7, 3], seed=1)
+    run = Executable.run
+
+    def replace_after(self):
+        run(self)
+        network.parameters = network.parameters * 3
+
+    monkeypatch.setattr(Executable, "run", replace_after)
+    for _ in range(2):
+        check(SESSION, network, *whole(network, Naive(), 3))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

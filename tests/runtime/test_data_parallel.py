@@ -22,6 +22,7 @@ from clnet.planning import inference
 from clnet.runtime import data_parallel, gradient_exchange
 from clnet.runtime.data_parallel import MIN_SHARE, ParallelPlan, alike, shares
 from clnet.runtime.executable import Executable
+from clnet.runtime.plan import Plan
 from clnet.training.parallel import ParallelPass
 from clnet.variants.dense.naive import Naive
 from clnet.variants.reference.host import Host
@@ -73,6 +74,20 @@ def test_alike_devices_differ_in_their_index_only():
 
 
 @devices
+def test_devices_use_the_parameters_of_one_moment(simple, devices, monkeypatch):
+    network = net()
+    before = network.predict(X[:7], devices)
+    start = Plan.start
+
+    def replace_after(self, *arguments):
+        start(self, *arguments)
+        network.parameters = network.parameters * 2
+
+    monkeypatch.setattr(Plan, "start", replace_after)
+    np.testing.assert_array_equal(network.predict(X[:7], devices), before)
+
+
+@devices
 @pytest.mark.parametrize("batch", [1, 2, 7])
 def test_several_devices_predict_as_one(simple, devices, batch):
     network = net()
@@ -99,11 +114,11 @@ def test_calls_alternate_between_two_plans(simple, monkeypatch, devices):
     network, started, fails = net(), [], 0
     start = Executable.start
 
-    def noted_start(self):
+    def noted_start(self, *parameters):
         started.append(self)
         if len(started) == fails:
             raise MemoryError("none left")
-        start(self)
+        start(self, *parameters)
 
     monkeypatch.setattr(Executable, "start", noted_start)
     for fails in (0, 5, 0):
@@ -140,7 +155,7 @@ def test_a_failed_call_leaves_the_plan_usable(simple, monkeypatch):
     plan = network.plan_for(TWINS[:2], 4)
     y = plan(X[:4])
 
-    def fail(self):
+    def fail(self, *parameters):
         raise MemoryError("none left")
 
     for name in ("start", "finish"):

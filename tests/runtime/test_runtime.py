@@ -537,6 +537,72 @@ def test_threads_call_plans_of_one_network():
     run_threads(*(lambda kind=kind: work(kind) for kind in kinds))
 
 
+def powers():
+    """A network of eight layers, and two states whose mixtures give other outputs."""
+    layers = [Dense(16, "identity", bias=False) for _ in range(8)]
+    network = Network(16, layers, seed=1)
+    states = [np.full(network.parameters.shape, v, np.float32) for v in (1 / 16, 1 / 8)]
+    return network, states, (1.0, 256.0)
+
+
+@DEVICES
+@pytest.mark.parametrize("name", ["host", "naive", "split", "gemm", "generic", "cpu"])
+def test_a_run_reads_the_parameters_of_one_moment(device, name):
+    """Another plan uploads new ones while a run is being enqueued."""
+    network, (old, new), outputs = powers()
+    network.parameters = old
+    one, other = (on_device(network, b, device, [name]) for b in (1, 2))
+    results = []
+
+    def replace():
+        network.parameters = new
+        results.append(other(np.ones((2, 16), np.float32)))
+
+    thread = threading.Thread(target=replace)
+
+    def meanwhile():
+        if thread.ident is None:
+            thread.start()
+            thread.join(0.1)  # it waits for the run
+
+    actions = one._executable._actions
+    actions.insert(len(actions) // 2, meanwhile)
+    results.append(one(np.ones((1, 16), np.float32)))
+    thread.join(60)
+    assert {float(y) for result in results for y in result.flat} <= {*outputs}
+    np.testing.assert_array_equal(one(np.ones((1, 16), np.float32)), outputs[1])
+
+
+@pytest.mark.parametrize("name", ["host", "naive", "split", "cpu"])
+def test_threads_replace_parameters(name):
+    network, states, outputs = powers()
+    network.parameters = states[0]
+    plans = [on_device(network, batch, CPU, [name]) for batch in (1, 2, 3)]
+
+    def call(plan):
+        x = np.ones((plan.batch, 16), np.float32)
+        for _ in range(200):
+            y = plan(x)
+            assert y.flat[0] in outputs
+            np.testing.assert_array_equal(y, y.flat[0])
+
+    def replace():
+        for number in range(1000):
+            network.parameters = states[number % 2]
+
+    run_threads(*(lambda plan=plan: call(plan) for plan in plans), replace)
+
+
+def test_an_executable_made_meanwhile_disturbs_no_run():
+    """It adds a packed buffer, which makes the store refill all before the next run."""
+    network = Network.mlp([5, 40, 3], "tanh", seed=1)
+    plan = cover(network, CPU, ["host", "host"], 2)
+    x = inputs(network, 2)
+    plan(x)
+    plan._executable._actions.insert(0, lambda: cover(network, CPU, ["cpu", "cpu"], 2))
+    assert_right(network, x, plan(x))
+
+
 def test_threads_get_one_session():
     device = dataclasses.replace(CPU, index="7:7")
     found = []

@@ -259,7 +259,7 @@ class Trial:
                 "state": self._state.astype(np.float64),
                 **{value.name: rows for value, rows in inputs.items()},
             }
-            sides.append((values, self.network.parameters.astype(np.float64)))
+            sides.append((values, self._parameters.astype(np.float64)))
         largest = 0.0
         tolerance = tolerance_of(self.program)
         for total, before in self._passes(steps):
@@ -317,7 +317,12 @@ class Trial:
         return {}
 
     def _train_state(self) -> TrainState:
-        return TrainState(self.session, self.network.parameters.copy(), self._state)
+        return TrainState(self.session, self._parameters.copy(), self._state)
+
+    @cached_property
+    def _parameters(self) -> Array:
+        """The network's parameters, whatever replaces them during the trials."""
+        return self.network.parameters
 
     @cached_property
     def _unchanged(self) -> TrainState:
