@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from clnet.errors import InputError, quoted
 
-INT_LIMIT = 2**31 - 1  # of sizes and indices: kernels count in OpenCL's int
+INT_MAX = 2**31 - 1  # of sizes and indices: kernels count in OpenCL's int
 
 
 def is_whole(found: object) -> TypeGuard[int]:
@@ -24,19 +24,44 @@ def is_number(found: object) -> TypeGuard[float]:
     return is_whole(found) or isinstance(found, (float, np.floating))
 
 
-def check_count(name: str, found: object) -> None:
-    """Raise InputError unless `found` is a whole number of at least 1."""
-    if not is_whole(found) or found < 1:
-        raise InputError(
-            f"{name} must be a whole number of at least 1, not {quoted(found)}"
-        )
+def as_whole(
+    name: str, found: object, least: int = 1, most: int | None = None
+) -> int:
+    """Return a whole number within bounds as an int: Python's or NumPy's, no bool.
+
+    Every whole number of a caller comes through here: NumPy's own would overflow in
+    later arithmetic, and differ as text and as a key.
+
+    Raises
+    ------
+    InputError
+        If it is of another kind, or out of its bounds.
+    """
+    if isinstance(found, np.ndarray) and found.ndim == 0:
+        found = found[()]
+    bound = f"at least {least}"
+    if is_whole(found) and found >= least:
+        if most is None or found <= most:
+            return int(found)
+        bound = f"at most {most}"
+    raise InputError(f"{name} must be a whole number of {bound}, not {quoted(found)}")
 
 
-def check_size(name: str, found: object) -> None:
-    """Raise InputError unless `found` is a whole number from 1 to `INT_LIMIT`."""
-    check_count(name, found)
-    if is_whole(found) and found > INT_LIMIT:
-        raise InputError(f"{name} must be at most {INT_LIMIT}, not {quoted(found)}")
+def convert_wholes(
+    record: object, *names: str, least: int = 1, most: int | None = None
+) -> None:
+    """Replace fields of a frozen record by what `as_whole` returns for them."""
+    for name in names:
+        value = as_whole(name, getattr(record, name), least, most)
+        object.__setattr__(record, name, value)
+
+
+def as_items(found: object) -> list[Any]:
+    """Return the items of an iterable; none for all else, as a number."""
+    try:
+        return list(found)  # type: ignore[call-overload,no-any-return]
+    except TypeError:  # an array without axes is an Iterable too
+        return []
 
 
 def is_sparse(found: object) -> TypeGuard[Any]:
@@ -101,7 +126,9 @@ def as_real(name: str, found: object) -> float:
 
 def as_list(name: str, found: object) -> list[Any]:
     """Return a sequence or an array as a list; raise InputError for all else."""
-    if isinstance(found, str) or not isinstance(found, (Sequence, np.ndarray)):
+    if isinstance(found, str) or not isinstance(found, (Sequence, np.ndarray)) or (
+        isinstance(found, np.ndarray) and not found.ndim
+    ):
         raise InputError(f"{name} must be a list, not {quoted(found)}")
     return list(found)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from clnet.checks import as_whole
 from clnet.ir.lowering import lower, output_middles, symmetric_outputs
 from clnet.ir.ops import PRECISIONS, Program
 from clnet.nn.description import mlp_layers
@@ -222,6 +223,8 @@ class Network(Model):
         """Return the plan that `predict` uses, from a cache of recent ones."""
         from clnet.planning.inference import MAX_CACHED_PLANS, plan_on, resolve_devices
 
+        if type(batch) is not int:
+            batch = as_whole("batch", batch)
         key = (resolve_devices(devices), batch, precision)
         plan = self._plans.get(key)
         if plan is None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_numbers, check_count
+from clnet.checks import as_numbers, as_whole
 from clnet.errors import FormatError, InputError, quoted, unknown
 from clnet.formats import fann, fann_data, safetensors, table
 from clnet.formats.files import as_path, check_writable
@@ -144,10 +144,7 @@ def load_data(
     """
     file, suffix = _data_file(path)
     _check_options(dtype, memory_limit)
-    if outputs is not None and (not isinstance(outputs, int) or outputs < 0):
-        raise InputError(
-            f"outputs must be a whole number or None, not {quoted(outputs)}"
-        )
+    outputs = None if outputs is None else as_whole("outputs", outputs, 0)
     if suffix == ".csv":
         return table.load_csv(file, dtype, outputs)
     if outputs is not None:
@@ -233,7 +230,7 @@ def _check_options(dtype: str | None, memory_limit: int | None) -> None:
     if dtype is not None and dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
     if memory_limit is not None:
-        check_count("memory_limit", memory_limit)
+        as_whole("memory_limit", memory_limit)
 
 
 def _float_type(array: ArrayLike) -> str:

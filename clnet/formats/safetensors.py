@@ -27,7 +27,7 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from clnet.checks import check_size
+from clnet.checks import INT_MAX, as_whole
 from clnet.errors import FormatError, InputError, quoted, reason, unknown
 from clnet.formats.files import check_memory, check_readable, write
 from clnet.nn.description import DTYPES
@@ -192,8 +192,7 @@ def _described(
         for name, kind in (("fann", FannParameters), ("scaling", Scaling)):
             found = description.pop(name)
             parts[name] = None if found is None else kind(**found)
-        n_in = description.pop("n_in")
-        check_size("n_in", n_in)
+        n_in = as_whole("n_in", description.pop("n_in"), most=INT_MAX)
         sizes, layers = [n_in], []
         made = _made(description.pop("layers"), sizes, tensors)
         for layer in infer_sizes(n_in, made):

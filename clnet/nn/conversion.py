@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import as_real
+from clnet.checks import as_items, as_real
 from clnet.errors import InputError
 from clnet.nn.layers import Dense, Layer, Neurons, Sparse
 from clnet.nn.storage.dense import RowStorage
@@ -32,10 +32,14 @@ def pruned(
     """Return a network without its smallest weights; see `Network.prune`."""
     if (density is None) == (threshold is None):
         raise InputError("prune needs either a density or a threshold")
-    if density is not None and not 0 < as_real("density", density) <= 1:
-        raise InputError(f"a density must be in (0, 1], not {density!r}")
-    if threshold is not None and not as_real("threshold", threshold) >= 0:
-        raise InputError(f"a threshold must be at least 0, not {threshold!r}")
+    if density is not None:
+        density = as_real("density", density)
+        if not 0 < density <= 1:
+            raise InputError(f"a density must be in (0, 1], not {density!r}")
+    if threshold is not None:
+        threshold = as_real("threshold", threshold)
+        if not threshold >= 0:
+            raise InputError(f"a threshold must be at least 0, not {threshold!r}")
     check_format(format)
     chosen = _numbers(network, layers)
     new = list(network.layers)
@@ -129,14 +133,9 @@ def _weights_at(
 
 def _numbers(network: Model, layers: Iterable[int] | None) -> list[int]:
     """Return the numbers of layers, checked; None: all."""
-    count = len(network.layers)
     if layers is None:
-        return list(range(count))
-    chosen = list(layers) if isinstance(layers, Iterable) else [layers]
-    for number in chosen:
-        if isinstance(number, bool) or number not in range(count):
-            raise InputError(f"layer {number!r} of {count} does not exist")
-    return chosen
+        return list(range(len(network.layers)))
+    return [network.layer_number(number) for number in as_items(layers) or [layers]]
 
 
 def _neurons(layer: Layer) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clnet.checks import check_size
+from clnet.checks import INT_MAX, as_items, as_whole
 from clnet.errors import InputError, quoted, unknown
 from clnet.nn.layers import Dense, Layer, bias_size, infer_sizes
 from clnet.nn.matrix import Matrix, Part
@@ -37,8 +37,8 @@ class Description:
     def __init__(
         self, n_in: int, layers: Sequence[Layer], dtype: str, fann_compatible: bool
     ) -> None:
-        check_size("n_in", n_in)
-        layers = tuple(layers) if isinstance(layers, Iterable) else ()
+        n_in = as_whole("n_in", n_in, most=INT_MAX)
+        layers = tuple(as_items(layers))
         if not layers:
             raise InputError(
                 "a network needs a sequence of at least one layer, as [clnet.Dense(10)]"
@@ -55,14 +55,15 @@ class Description:
         _check_sources([_sources(layers, i) for i in range(len(layers))])
         if dtype not in DTYPES:
             raise unknown("dtype", dtype, DTYPES)
-        layers = tuple(infer_sizes(int(n_in), layers))
-        self._n_in = int(n_in)
+        layers = tuple(infer_sizes(n_in, layers))
+        self._n_in = n_in
         self._layers = layers
-        self._dtype = dtype
+        self._dtype = str(dtype)  # a NumPy dtype is equal to its name
         self._fann_compatible = bool(fann_compatible)
         for number in range(len(layers)):
             read = sum(self.sizes[source] for source in _sources(layers, number))
-            check_size(f"the number of values that layer {number} reads", read)
+            name = f"the number of values that layer {number} reads"
+            as_whole(name, read, most=INT_MAX)
 
     @property
     def n_in(self) -> int:
@@ -142,11 +143,12 @@ class Description:
         InputError
             If it does not.
         """
-        if layer not in range(len(self._layers)) or not isinstance(
-            layer, (int, np.integer)
-        ):
-            raise InputError(f"layer {layer!r} of {len(self._layers)} does not exist")
-        return layer
+        try:
+            return as_whole("layer", layer, 0, len(self._layers) - 1)
+        except InputError:
+            raise InputError(
+                f"layer {layer!r} of {len(self._layers)} does not exist"
+            ) from None
 
 
 def mlp_layers(
@@ -156,12 +158,12 @@ def mlp_layers(
     dropout: float,
 ) -> tuple[int, list[Layer]]:
     """Return inputs and layers of a fully connected network; see `Network.mlp`."""
-    given, sizes = sizes, list(sizes) if isinstance(sizes, Iterable) else []
-    if len(sizes) < 2:
+    counts = as_items(sizes)
+    if len(counts) < 2:
         raise InputError(
-            f"sizes must be a list of inputs and at least one layer, not {given!r}"
+            f"sizes must be a list of inputs and at least one layer, not {sizes!r}"
         )
-    n = len(sizes) - 1
+    n = len(counts) - 1
     if isinstance(activation, str) or not isinstance(activation, Iterable):
         names = [activation] * n
     else:
@@ -170,9 +172,9 @@ def mlp_layers(
         raise InputError(
             f"{len(names)} activations for {n} layers: give one, or one a layer"
         )
-    return sizes[0], [
+    return counts[0], [
         Dense(s, a, initialiser=initialiser, dropout=dropout if i < n else 0.0)
-        for i, (s, a) in enumerate(zip(sizes[1:], names, strict=True), start=1)
+        for i, (s, a) in enumerate(zip(counts[1:], names, strict=True), start=1)
     ]
 
 

@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from clnet.checks import as_list, as_real, as_reals, is_whole
-from clnet.errors import InputError, quoted, unknown
+from clnet.checks import as_list, as_real, as_reals, as_whole
+from clnet.errors import InputError, unknown
 from clnet.nn.activations import activation
 from clnet.nn.metrics import BIT_FAIL_LIMIT
 
@@ -117,9 +117,7 @@ def _checked(name: str, value: Any, kind: Kind) -> Any:
             raise unknown(name, value, kind)
         return value
     if kind == "u":
-        if not is_whole(value) or value < 0:
-            raise InputError(f"{name} must be a whole number, not {quoted(value)}")
-        return int(value)
+        return as_whole(name, value, 0)
     if kind == "activations":
         rows = [activation(item) for item in as_list(name, value)]
         for row in rows:

@@ -8,7 +8,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from clnet.checks import as_numbers, check_count, check_size, is_number, is_whole
+from clnet.checks import (
+    INT_MAX,
+    as_items,
+    as_numbers,
+    as_whole,
+    convert_wholes,
+    is_number,
+)
 from clnet.errors import InputError, quoted, unknown
 from clnet.nn.activations import SOFTMAX, activation
 from clnet.nn.connectivity import placement
@@ -118,9 +125,10 @@ class Neurons:
     dropout: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_size("n_out", self.n_out)
+        convert_wholes(self, "n_out", most=INT_MAX)
         if self.bias not in (True, False):
             raise InputError(f"bias must be True or False, not {quoted(self.bias)}")
+        object.__setattr__(self, "bias", bool(self.bias))
         _check_neurons(self)
 
 
@@ -144,8 +152,10 @@ def _check_neurons(layer: Neurons | Local) -> None:
             "a steepness must be one finite number, or one a neuron, not "
             f"{quoted(layer.steepness)}"
         )
-    if steepness.ndim:
-        object.__setattr__(layer, "steepness", tuple(steepness.ravel().tolist()))
+    one = steepness.ndim == 0
+    values = float(steepness) if one else tuple(steepness.ravel().tolist())
+    object.__setattr__(layer, "steepness", values)
+    if not one:
         _check_one_each(layer, "steepness", steepness.size)
     fraction = layer.dropout
     if not is_number(fraction) or not 0 <= fraction < 1:
@@ -169,11 +179,8 @@ def _check_one_each(layer: Neurons | Local, name: str, count: int) -> None:
 
 
 def _sources(found: object) -> tuple[int, ...]:
-    numbers = list(found) if isinstance(found, Iterable) else []
-    sources = tuple(int(n) for n in numbers if is_whole(n) and n >= 0)
-    if not sources or len(sources) < len(numbers) or sources != tuple(
-        sorted(set(sources))
-    ):
+    sources = tuple(as_whole("each of the sources", n, 0) for n in as_items(found))
+    if not sources or sources != tuple(sorted(set(sources))):
         raise InputError(
             "sources must be whole numbers of at least 0, increasing, as in (0, 1), "
             f"not {quoted(found)}"
@@ -236,11 +243,8 @@ class Sparse(Neurons):
         placement(self.placement)
         check_format(self.format)
         if self.memory_limit is not None:
-            check_count("memory_limit", self.memory_limit)
-        if not is_whole(self.seed):
-            raise InputError(f"a seed must be a whole number, not {quoted(self.seed)}")
-        if self.seed < 0:
-            raise InputError(f"a seed must be at least 0, not {self.seed}")
+            convert_wholes(self, "memory_limit")
+        convert_wholes(self, "seed", least=0)
         if (self.density is None) == (self.pattern is None):
             raise InputError("a sparse layer needs either a density or a pattern")
         if self.density is not None:
@@ -248,6 +252,7 @@ class Sparse(Neurons):
                 raise InputError(
                     f"a density must be in (0, 1], not {quoted(self.density)}"
                 )
+            object.__setattr__(self, "density", float(self.density))
             return
         pattern = Pattern.of(self.pattern)
         if pattern.n_out != self.n_out:
@@ -319,9 +324,9 @@ class Local:
     n_in: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_size("window", self.window)
+        convert_wholes(self, "window", most=INT_MAX)
         if self.n_in is not None:
-            check_size("n_in", self.n_in)
+            convert_wholes(self, "n_in", most=INT_MAX)
             if self.n_in < self.window:
                 raise InputError(
                     f"a window of {self.window} is wider than its {self.n_in} inputs"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_numbers
+from clnet.checks import as_numbers, as_whole
 from clnet.errors import InputError, counted
 from clnet.nn.description import Description
 from clnet.nn.initialisers import WIDROW_NGUYEN, Draw, initialiser, widrow_nguyen
@@ -274,9 +274,4 @@ def _set_layer(
 
 
 def _generator(seed: int | None) -> np.random.Generator:
-    try:
-        return np.random.default_rng(seed)
-    except (TypeError, ValueError):
-        raise InputError(
-            f"a seed must be a whole number of at least 0, or None, not {seed!r}"
-        ) from None
+    return np.random.default_rng(None if seed is None else as_whole("a seed", seed, 0))

@@ -10,9 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
-from clnet.checks import check_count
+from clnet.checks import convert_wholes, is_number
 from clnet.errors import InputError, unknown
 
 Schedule = Callable[[int], float]
@@ -34,7 +32,7 @@ class Step:
     factor: float = 0.1
 
     def __post_init__(self) -> None:
-        check_count("every", self.every)
+        convert_wholes(self, "every")
         _check_factor(self.factor)
 
     def __call__(self, epoch: int) -> float:
@@ -81,8 +79,8 @@ class Cosine:
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        check_count("epochs", self.epochs)
-        if not isinstance(self.final, (int, float)) or not 0 <= self.final <= 1:
+        convert_wholes(self, "epochs")
+        if not is_number(self.final) or not 0 <= self.final <= 1:
             raise InputError(f"final must be a number from 0 to 1, not {self.final!r}")
 
     def __call__(self, epoch: int) -> float:
@@ -92,7 +90,7 @@ class Cosine:
 
 
 def _check_factor(factor: object) -> None:
-    if not isinstance(factor, (int, float)) or not 0 < factor < math.inf:
+    if not is_number(factor) or not 0 < factor < math.inf:
         raise InputError(f"factor must be a number above 0, not {factor!r}")
 
 
@@ -139,8 +137,7 @@ def schedule(chosen: str | Schedule | None, last: int) -> Schedule:
             factor = chosen(epoch)
         except OverflowError:
             factor = math.inf
-        number = isinstance(factor, (int, float, np.number))
-        if not number or not 0 <= factor < math.inf:
+        if not is_number(factor) or not 0 <= factor < math.inf:
             raise InputError(
                 f"the schedule returned {factor!r} for epoch {epoch}, expected a "
                 "finite number of at least 0"

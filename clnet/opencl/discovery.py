@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from clnet.checks import check_count
+from clnet.checks import as_whole
 from clnet.errors import DeviceError, InputError
 from clnet.opencl.device import TYPES, Device
 from clnet.opencl.probes import probed
@@ -106,7 +106,7 @@ def device(spec: str | Device | None = None, *, units: int | None = None) -> Dev
     whole = probed(_named(spec))
     if units is None:
         return whole
-    check_count("units", units)
+    units = as_whole("units", units)
     return whole if units == whole.compute_units else _sub_device(whole, units)
 
 

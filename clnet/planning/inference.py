@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_numbers, as_rows, check_count, is_sparse
+from clnet.checks import INT_MAX, as_numbers, as_rows, as_whole, is_sparse
 from clnet.errors import InputError, unknown
 from clnet.ir.lowering import lower
 from clnet.ir.ops import PRECISIONS
@@ -50,7 +50,7 @@ def compile_network(
     search: Search,
 ) -> Plan:
     """Return the best plan for a network on a device; see `Network.compile`."""
-    check_count("batch", batch)
+    batch = as_whole("batch", batch, most=INT_MAX)
     if tune is not None and not isinstance(tune, bool):
         raise InputError(f"tune must be None, True or False, not {tune!r}")
     searched = _variants_of(variants)
@@ -58,7 +58,7 @@ def compile_network(
     def planner(where: Device) -> Planner:
         def planner_of(stored: Model) -> Planner:
             program = lower(stored).at(precision)
-            return Planner(stored, where, int(batch), tune, searched, program, search)
+            return Planner(stored, where, batch, tune, searched, program, search)
 
         return best_format(network, where, planner_of)
 
@@ -94,6 +94,7 @@ def plan_on(
     precision, progress
         As for `Network.compile`.
     """
+    batch = as_whole("batch", batch, most=INT_MAX)
     with Search(SEARCH_SECONDS, progress) as search:
         plan = partial(compile_network, network, precision=precision, search=search)
         if isinstance(where, str) or len(where) == 1:

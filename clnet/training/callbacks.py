@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import check_count
+from clnet.checks import as_whole, is_number
 from clnet.errors import InputError, unknown
 from clnet.formats import NETWORK_SUFFIXES, check_save, save, suffix_of
 from clnet.formats.files import as_path
@@ -97,14 +97,13 @@ class EarlyStopping:
     ) -> None:
         if monitor not in MONITORED:
             raise unknown("measure", monitor, MONITORED)
-        check_count("patience", patience)
-        if not isinstance(min_delta, (int, float)) or not min_delta >= 0:
+        if not is_number(min_delta) or not min_delta >= 0:
             raise InputError(
                 f"min_delta must be a number of at least 0, not {min_delta!r}"
             )
         self.monitor = monitor
-        self.patience = patience
-        self.min_delta = min_delta
+        self.patience = as_whole("patience", patience)
+        self.min_delta = float(min_delta)
         self.restore_best = restore_best
         self.best = np.inf
         self.best_epoch = 0
@@ -156,10 +155,9 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | PathLike[str], every: int = 1) -> None:
-        check_count("every", every)
+        self.every = as_whole("every", every)
         self.path = as_path(path)
         suffix_of(self.path, NETWORK_SUFFIXES, "networks")
-        self.every = every
 
     def start(self, training: Training) -> None:
         """Check that the network can be saved.

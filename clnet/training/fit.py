@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import check_count
+from clnet.checks import INT_MAX, as_whole
 from clnet.errors import ClnetWarning, counted
 from clnet.ir.lowering import lower_training
 from clnet.ir.ops import PRECISIONS, Program
@@ -380,7 +380,7 @@ def explain(
     InputError, DeviceError
         If an argument is wrong, or no such device exists.
     """
-    check_count("batch", batch)
+    batch = as_whole("batch", batch, most=INT_MAX)
     rule, where = rule_of(network, optimiser), find_device(device)
     loss = default_loss(network, optimiser)
 

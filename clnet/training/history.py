@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import INT_LIMIT, check_count, is_whole
+from clnet.checks import INT_MAX, as_whole, is_whole
 from clnet.errors import ClnetError, FormatError, InputError, counted, quoted
 from clnet.formats.files import as_path, write
 from clnet.formats.npz import load_arrays
@@ -144,7 +144,7 @@ class TrainingState:
         """
         file = as_path(path)
         if memory_limit is not None:
-            check_count("memory_limit", memory_limit)
+            as_whole("memory_limit", memory_limit)
         arrays = load_arrays(file, memory_limit)
         expected = [field.name for field in fields(cls)]
         if sorted(arrays) != sorted(expected):
@@ -169,7 +169,7 @@ class TrainingState:
             raise InputError(
                 f"a state's optimiser must be text, not {quoted(self.optimiser)}"
             )
-        for name, end in (("epoch", INT_LIMIT), ("count", INT_LIMIT), ("seed", SEEDS)):
+        for name, end in (("epoch", INT_MAX), ("count", INT_MAX), ("seed", SEEDS)):
             found = getattr(self, name)
             if not is_whole(found) or not 0 <= found < end:
                 raise InputError(

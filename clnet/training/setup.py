@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from clnet.checks import INT_LIMIT, check_count, is_number, is_whole
+from clnet.checks import INT_MAX, as_whole, is_number
 from clnet.errors import InputError, counted, quoted, unknown
 from clnet.nn.activations import SOFTMAX
 from clnet.nn.fann_parameters import STOP_FUNCTIONS, FannParameters
@@ -124,7 +124,7 @@ def training_setup(
     InputError, DeviceError
         If an argument is wrong, or no such device exists.
     """
-    check_count("epochs", epochs)
+    epochs = as_whole("epochs", epochs)
     data = data_set(network, x, t, sample_weight, scaling=scaling)
     rule = rule_of(network, optimiser)
     batch = _batch(rule, batch_size, len(data))
@@ -145,10 +145,10 @@ def training_setup(
         network, rule, seed, state
     )
     steps = -(-len(data) // batch)
-    if state is not None and start.count + epochs * steps > INT_LIMIT:
+    if state is not None and start.count + epochs * steps > INT_MAX:
         raise InputError(
             f"{epochs} epochs of {counted(steps, 'step')}, after the {start.count} "
-            f"steps of the state, are more than {INT_LIMIT} steps"
+            f"steps of the state, are more than {INT_MAX} steps"
         )
     rates = find_schedule(schedule, start.epoch + epochs)
     if schedule is not None and not hasattr(rule, "learning_rate"):
@@ -181,7 +181,7 @@ def rule_of(network: Model, chosen: str | Optimiser) -> Optimiser:
 def _batch(rule: Optimiser, size: int | None, n: int) -> int:
     """Return the samples of a step, at most all n."""
     if size is not None:
-        check_count("batch_size", size)
+        size = as_whole("batch_size", size)
         if rule.batch not in (None, size):
             raise InputError(
                 f"{rule.name} trains with a batch_size of {rule.batch}, not {size}"
@@ -249,11 +249,10 @@ def _desired_error_rule(
 def _initial_state(network: Model, rule: Optimiser, seed: int | None) -> TrainingState:
     if seed is None:
         seed = int(np.random.default_rng().integers(SEEDS))
-    if not is_whole(seed) or not 0 <= seed < SEEDS:
-        raise InputError(f"a seed must be a whole number from 0 to 2**63-1: {seed!r}")
+    seed = as_whole("a seed", seed, 0, SEEDS - 1)
     parameters = network.parameters.copy()
     values = rule.initial_state(parameters.size, network.dtype)
-    return TrainingState(repr(rule), 0, 0, int(seed), parameters, values)
+    return TrainingState(repr(rule), 0, 0, seed, parameters, values)
 
 
 def _resumed_state(
@@ -275,7 +274,7 @@ def _resumed_state(
             f"the state is for a network of {state.parameters.size} parameters, but "
             f"this one has {size}"
         )
-    if seed not in (None, state.seed):
+    if seed is not None and as_whole("a seed", seed, 0, SEEDS - 1) != state.seed:
         raise InputError(f"the state's seed is {state.seed}, not {seed}")
     with np.errstate(over="ignore"):
         state = replace(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clnet.checks import check_size
+from clnet.checks import INT_MAX, as_whole
 from clnet.errors import InputError, unknown
 from clnet.nn.storage.coo import CooStorage
 from clnet.nn.storage.csr import CsrStorage
@@ -95,7 +95,7 @@ def parts(
     make = FORMATS[chosen]
     found = tuple(() if block is None else make(block) for block in blocks)
     for storage in itertools.chain(*found):
-        check_size(f"the number of values as {chosen}", storage.size)
+        as_whole(f"the number of values as {chosen}", storage.size, most=INT_MAX)
     return found
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.checks import INT_MAX
+from clnet.errors import InputError
 from clnet.nn.storage.dense import DenseStorage
 
 if TYPE_CHECKING:
@@ -64,6 +66,11 @@ def layout(storages: Iterable[Storage], bias_sizes: Iterable[int]) -> Layout:
         Storages of all layers.
     bias_sizes : iterable of int
         Bias values of each layer; 0: none.
+
+    Raises
+    ------
+    InputError
+        If kernels cannot count so many parameters.
     """
     end = 0
 
@@ -75,6 +82,11 @@ def layout(storages: Iterable[Storage], bias_sizes: Iterable[int]) -> Layout:
 
     weights = tuple(slot(storage.size) for storage in storages)
     biases = tuple(slot(size) if size else None for size in bias_sizes)
+    if end > INT_MAX:
+        raise InputError(
+            f"a network has {end} parameters, padding included, expected at most "
+            f"{INT_MAX}"
+        )
     return Layout(weights, biases, end)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import INT_LIMIT, check_size
+from clnet.checks import INT_MAX, convert_wholes
 from clnet.errors import InputError
 
 
@@ -40,8 +40,7 @@ class Pattern:
     columns: NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        check_size("n_out", self.n_out)
-        check_size("n_in", self.n_in)
+        convert_wholes(self, "n_out", "n_in", most=INT_MAX)
         limits = {"rows": self.n_out, "columns": self.n_in}
         for name, limit in limits.items():
             found = _indices(name, getattr(self, name))
@@ -58,9 +57,9 @@ class Pattern:
                 f"a pattern has {self.rows.size} rows and {self.columns.size} columns, "
                 "expected one of each for every entry"
             )
-        if not 1 <= self.rows.size <= INT_LIMIT:
+        if not 1 <= self.rows.size <= INT_MAX:
             raise InputError(
-                f"a pattern has {self.rows.size} entries, expected 1 to {INT_LIMIT}"
+                f"a pattern has {self.rows.size} entries, expected 1 to {INT_MAX}"
             )
         steps = np.diff(self.rows * self.n_in + self.columns)
         wrong = np.flatnonzero(steps <= 0)

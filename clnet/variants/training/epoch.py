@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from clnet.checks import INT_MAX
 from clnet.nn.random import half_bits
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
@@ -52,7 +53,6 @@ EFFICIENCY = 0.8  # of the products of a large tile
 REDUCTION_SAMPLES = 40  # samples whose products take as long as the lane sums
 TASK_POLLS = 4  # polls of another worker's task for each flop: many times its duration
 UPDATE_POLLS = 40  # polls for the next step for each updated element: likewise
-INT_MAX = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
