@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -57,19 +57,19 @@ def lower(network: Model) -> Program:
     """
     x = _value("x", network.n_in, inner=False)
     ops: list[Op] = []
-    ys = [x]
+    ys = {0: x}
     last = len(network.layers)
     for number in range(1, last + 1):
         layer = network.layers[number - 1]
         applies, act = _forward(network, number, ys)
         y = _value(f"y{number}", layer.n_out, inner=number != last)
-        ys.append(y)
+        ys[number] = y
         ops += applies
         if layer.activation == SOFTMAX:
             ops += [act, Softmax(act.y, y)]
         else:
             ops.append(replace(act, y=y))
-    return Program(tuple(ops), (x,), (ys[-1],), network.layout, network.dtype)
+    return Program(tuple(ops), (x,), (ys[last],), network.layout, network.dtype)
 
 
 def lower_training(
@@ -84,6 +84,9 @@ def lower_training(
     dropout: bool = True,
 ) -> Program:
     """Return the program of one step of training.
+
+    Layers without a connection to the output, as pruning may leave them, are left out:
+    their gradients are zero.
 
     Parameters
     ----------
@@ -126,9 +129,9 @@ def lower_training(
         data = [replace(v, name=f"{v.name}s", rows=samples) for v in inputs]
         ops.append(Gather(tuple(data), tuple(inputs), shuffled))
         inputs = data
-    layers = list(range(1, len(network.layers) + 1))
+    layers = _read_layers(network)
     forward: dict[int, tuple[list[Apply], BiasAct]] = {}
-    ys = [x]
+    ys = {0: x}
     for number in layers:
         forward[number] = applies, act = _forward(network, number, ys)
         if number == layers[-1]:
@@ -139,12 +142,12 @@ def lower_training(
                 f"layer {number} is softmax, which trains as the last layer only"
             )
         ops += [*applies, act]
-        ys.append(act.y)
+        ys[number] = act.y
         fraction = network.layers[number - 1].dropout
         if fraction > 0 and dropout:
-            ys[-1] = replace(act.y, name=f"dropped{number}")
-            ops.append(Dropout(act.y, ys[-1], number, fraction))
-    y = ys[-1]
+            ys[number] = replace(act.y, name=f"dropped{number}")
+            ops.append(Dropout(act.y, ys[number], number, fraction))
+    y = ys[layers[-1]]
     dy = _value(f"dy{layers[-1]}", y.width)
     derivatives = {y: dy}  # of the loss, by each output
     record = Value("record", len(RECORD), len(RECORD))
@@ -210,8 +213,17 @@ def _value(name: str, width: int, inner: bool = True) -> Value:
     return Value(name, width, round_up(width, VALUE_ALIGNMENT) if inner else width)
 
 
+def _read_layers(network: Model) -> list[int]:
+    """Return the layers, counted from 1, that have a connection to the output."""
+    read = {len(network.layers)}
+    for number in range(len(network.layers), 0, -1):
+        if number in read:
+            read |= {part.source for part in network.matrices[number - 1].parts}
+    return sorted(read - {0})
+
+
 def _forward(
-    network: Model, number: int, ys: Sequence[Value]
+    network: Model, number: int, ys: Mapping[int, Value]
 ) -> tuple[list[Apply], BiasAct]:
     """Return the ops of a layer, counted from 1, without softmax.
 

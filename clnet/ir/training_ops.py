@@ -301,7 +301,7 @@ class GradientNorm(Op):
     Attributes
     ----------
     gradients : tuple of Value
-        Gradients of all slots.
+        Gradients of the slots that the loss depends on; those of others are zero.
     slots : tuple of Slot
         Their slots.
     norm : Value
@@ -337,7 +337,7 @@ class Update(Op):
     Attributes
     ----------
     gradients : tuple of Value
-        Gradients of all slots.
+        Gradients of the slots that the loss depends on; those of others are zero.
     slots : tuple of Slot
         Their slots.
     totals : Value
