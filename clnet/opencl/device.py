@@ -50,6 +50,8 @@ class Device:
         NVIDIA's major and minor number.
     fine_svm : bool
         Whether shared virtual memory needs no mapping (fine-grain buffers).
+    system_svm : bool
+        Whether all of the host's memory is such memory (fine-grain system).
     operator_math : bool
         Whether built-in functions are out-of-line calls, so that kernels use forms
         made of operators alone.
@@ -93,6 +95,7 @@ class Device:
     mapped_host_memory: bool | None = field(default=False, compare=False)
     compute_capability: tuple[int, int] | None = None
     fine_svm: bool = False
+    system_svm: bool = False
     operator_math: bool = False
     serial: bool = False
     emulated: bool = False

@@ -282,7 +282,7 @@ def _query(handle: Any, index: str) -> Device:
     extensions = handle.extensions.split()
     major = ask("compute_capability_major_nv", None)
     minor = ask("compute_capability_minor_nv", None)
-    fine = cl.device_svm_capabilities.FINE_GRAIN_BUFFER
+    svm, svm_bits = ask("svm_capabilities", 0), cl.device_svm_capabilities
     return Device(
         name=handle.name.strip(),
         type=kind,
@@ -307,7 +307,8 @@ def _query(handle: Any, index: str) -> Device:
         compute_capability=None if major is None or minor is None else (major, minor),
         # A CPU's threads have other work too: not probed.
         forward_progress=False if kind == "cpu" else None,
-        fine_svm=bool(ask("svm_capabilities", 0) & fine),
+        fine_svm=bool(svm & svm_bits.FINE_GRAIN_BUFFER),
+        system_svm=bool(svm & svm_bits.FINE_GRAIN_SYSTEM),
         handle=handle,
     )
 

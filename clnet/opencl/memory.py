@@ -63,13 +63,7 @@ class Memory:
         self.array: Array | None = None
         try:
             if device.fine_svm:
-                flags = cl.svm_mem_flags
-                self.array = cl.svm_empty(
-                    session.context,
-                    flags.READ_WRITE | flags.SVM_FINE_GRAIN_BUFFER,
-                    (size,), np.uint8, alignment=ALIGNMENT,
-                )
-                self.array[:] = 0
+                self.array = _shared_bytes(session, size)
                 self.argument: Any = cl.SVM(self.array)
             else:
                 size = round_up(size, ZERO.nbytes)
@@ -150,6 +144,23 @@ class Memory:
         size = batch * value.stride * np.dtype(dtype).itemsize
         rows = self.array[:size].view(dtype).reshape(batch, value.stride)
         return rows[:, : value.width]
+
+
+def _shared_bytes(session: Session, size: int) -> Array:
+    """Return zeros that host and device share, aligned to `ALIGNMENT`."""
+    import pyopencl as cl
+
+    if session.device.system_svm:
+        zeros = np.zeros(size + ALIGNMENT, np.uint8)
+        start = -zeros.ctypes.data % ALIGNMENT
+        return zeros[start : start + size]
+    flags = cl.svm_mem_flags
+    array: Array = cl.svm_empty(
+        session.context, flags.READ_WRITE | flags.SVM_FINE_GRAIN_BUFFER, (size,),
+        np.uint8, alignment=ALIGNMENT,
+    )
+    array[:] = 0
+    return array
 
 
 def sub_buffer_alignment(session: Session) -> int:

@@ -49,15 +49,12 @@ class EnvironmentQuirk:
 
     Attributes
     ----------
-    match : callable
-        Whether the row applies to an environment.
     effect : mapping of str to str
-        The variables to set.
+        The variables to set, unless the user did.
     reason : str
         One sentence: what the driver does, and the drivers affected.
     """
 
-    match: Callable[[Mapping[str, str]], bool]
     effect: Mapping[str, str]
     reason: str
 
@@ -168,19 +165,24 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
 )
 
-# Set before the first platform is loaded; a user's own setting stays.
+# Set before the first platform is loaded.
 ENVIRONMENT_QUIRKS: tuple[EnvironmentQuirk, ...] = (
     EnvironmentQuirk(
-        match=lambda environment: "POCL_DEVICES" not in environment,
         effect={"POCL_DEVICES": "pthread basic"},
         reason="lists its serial device, with launches thirty times cheaper, beside the"
         " parallel one only if asked before it is loaded (PoCL, all versions)",
+    ),
+    EnvironmentQuirk(
+        effect={"POCL_FORCE_PARALLEL_OUTER_LOOP": "0"},
+        reason="adds barriers to the loops of kernels that have none, then runs the"
+        " body of such a loop once too often where the number of turns is odd (PoCL"
+        " 7.0 and 7.1, whose default is 1; mended after 7.1 by its commit ab3ed1cdd)",
     ),
 )
 
 
 def apply_environment_quirks(environment: MutableMapping[str, str]) -> None:
-    """Set the variables of every matching row.
+    """Set the variables of every row; a user's own setting stays.
 
     Parameters
     ----------
@@ -188,8 +190,8 @@ def apply_environment_quirks(environment: MutableMapping[str, str]) -> None:
         The process's environment, before OpenCL is loaded.
     """
     for quirk in ENVIRONMENT_QUIRKS:
-        if quirk.match(environment):
-            environment.update(quirk.effect)
+        for variable, value in quirk.effect.items():
+            environment.setdefault(variable, value)
 
 
 def apply_quirks(device: Device) -> Device:

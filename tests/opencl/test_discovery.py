@@ -144,9 +144,16 @@ def test_missing_queries_leave_defaults(opencl):
     opencl(FakePlatform("Some", FakeHandle()))
     (card,) = devices()
     assert (card.simd_width, card.compute_capability) == (32, None)
-    assert card.fine_svm is False
+    assert card.fine_svm is card.system_svm is False
     assert card.forward_progress is None
     assert card.notes == ()
+
+
+def test_kinds_of_shared_memory(opencl):
+    for bits, fine, system in ((1, False, False), (3, True, False), (7, True, True)):
+        opencl(FakePlatform("Some", FakeHandle(svm_capabilities=bits)))
+        (card,) = devices()
+        assert (card.fine_svm, card.system_svm) == (fine, system)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from clnet.opencl import memory
-from clnet.opencl.memory import COPY_THREADS, copy_rows
+from clnet.opencl.discovery import device
+from clnet.opencl.memory import ALIGNMENT, COPY_THREADS, Memory, copy_rows
+from clnet.opencl.session import Session
 
 
 @pytest.mark.parametrize(
@@ -26,3 +30,14 @@ def test_errors_of_threads_are_raised(monkeypatch):
     monkeypatch.setattr(memory, "LARGE_COPY", 0)
     with pytest.raises(ValueError, match="broadcast"):
         copy_rows(np.zeros((8, 2)), np.zeros((8, 3)))
+
+
+def test_system_svm_is_the_hosts_own_memory(monkeypatch):
+    monkeypatch.setattr("pyopencl.svm_empty", None)
+    where = replace(device(), fine_svm=True, system_svm=True)
+    one = Session(where)
+    for size in (1, 63, 1000):
+        shared = Memory(one, size)
+        assert shared.array.nbytes == size
+        assert shared.array.ctypes.data % ALIGNMENT == 0
+        assert not shared.array.any()
