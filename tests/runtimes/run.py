@@ -1,0 +1,159 @@
+"""Install an OpenCL runtime in a folder, and run tests on it.
+
+    python tests/runtimes/run.py RUNTIME FOLDER [arguments of pytest]
+
+A runtime of PyPI gets a virtual environment of this Python. A runtime of Debian gets a
+root file system of its suite, with that suite's Python; it needs root and mmdebstrap.
+A second call uses what the first one installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+CLNET = ".[test,demo]"  # in the checkout
+TESTS = ("tests/variants", "tests/runtime", "tests/training")
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """One row of the table.
+
+    Attributes
+    ----------
+    device : str
+        Value of ``CLNET_DEVICE``.
+    packages : tuple of str
+        Of PyPI, or of Debian if there is a suite.
+    driver : str
+        The driver, or the .icd file that names it, below the environment's or the
+        system's root.
+    suite : str
+        Debian's suite; empty: a package of PyPI.
+    environment : dict of str to str
+        Variables that the driver reads.
+    """
+
+    device: str
+    packages: tuple[str, ...]
+    driver: str
+    suite: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def debian(suite: str, device: str, package: str, **environment: str) -> Runtime:
+    """Return the row of one of Debian's runtimes."""
+    driver = f"etc/OpenCL/vendors/{device}.icd"
+    return Runtime(device, (package,), driver, suite, environment)
+
+
+RUNTIMES = {
+    "pocl-3": Runtime(
+        "pocl", ("pocl-binary-distribution",),
+        "lib/python{0.major}.{0.minor}/site-packages/pyopencl/.libs",
+    ),
+    "intel": Runtime(
+        "intel", ("intel-opencl-rt", "intel-cmplr-lib-rt"), "lib/libintelocl.so"
+    ),
+    # Barriers in functions that are not inlined crash or compute wrong numbers in these
+    # two without their optimiser, which conftest.py otherwise disables.
+    "pocl-6": debian("trixie", "pocl", "pocl-opencl-icd", POCL_EXTRA_BUILD_FLAGS=""),
+    "pocl-7": debian("sid", "pocl", "pocl-opencl-icd", POCL_EXTRA_BUILD_FLAGS=""),
+    "rusticl-25": debian(
+        "trixie", "rusticl", "mesa-opencl-icd", RUSTICL_ENABLE="llvmpipe"
+    ),
+    "rusticl-26": debian(
+        "sid", "rusticl", "mesa-opencl-icd", RUSTICL_ENABLE="llvmpipe"
+    ),
+}
+
+
+def run(*command: str | Path, **environment: str) -> None:
+    """Run a command in the checkout; exit with its status if it fails."""
+    print("+", shlex.join(map(str, command)), flush=True)
+    done = subprocess.run(command, cwd=CHECKOUT, env={**os.environ, **environment})
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def environment_of(runtime: Runtime, root: Path) -> dict[str, str]:
+    """Return the variables of a test run, with the driver below a root folder."""
+    return {
+        "CLNET_DEVICE": runtime.device,
+        "OCL_ICD_VENDORS": str(root / runtime.driver.format(sys.version_info)),
+        **runtime.environment,
+    }
+
+
+def run_with_wheel(runtime: Runtime, root: Path, tests: Sequence[str]) -> None:
+    """Run tests on a runtime of PyPI."""
+    python = root / "bin/python"
+    if not python.exists():
+        run(sys.executable, "-m", "venv", root)
+        run(python, "-m", "pip", "install", "-q", *runtime.packages, "-e", CLNET)
+    (cache := root / "cache").mkdir(exist_ok=True)
+    run(
+        python, "-m", "pytest", *tests, POCL_CACHE_DIR=str(cache),
+        **environment_of(runtime, root),
+    )
+
+
+def run_in_debian(runtime: Runtime, root: Path, tests: Sequence[str]) -> None:
+    """Run tests on a runtime of Debian, in the root file system of its suite."""
+    if not (root / "clnet").exists():
+        packages = sorted(
+            p for r in RUNTIMES.values() if r.suite == runtime.suite for p in r.packages
+        )
+        run(
+            "mmdebstrap", "--variant=minbase",
+            f"--include={','.join(['ca-certificates', 'python3-venv', *packages])}",
+            # A mirror of an unstable suite may be some days old.
+            '--aptopt=Acquire::Check-Valid-Until "false"',
+            runtime.suite, root,
+        )
+        (root / "clnet").mkdir()
+    if CERTIFICATES.exists():
+        (root / CERTIFICATES.relative_to("/")).write_bytes(CERTIFICATES.read_bytes())
+    script = f"""
+        mount --bind {shlex.quote(str(CHECKOUT))} clnet
+        mount -t proc proc proc
+        mount -t sysfs sys sys  # PoCL aborts without it
+        mount --rbind /dev dev
+        exec chroot . sh -ec '
+            cd clnet
+            if [ ! -e /venv ]; then
+                python3 -m venv /venv.new
+                /venv.new/bin/python -m pip install -q -e "{CLNET}"
+                mv /venv.new /venv
+            fi
+            exec /venv/bin/python -m pytest "$@"' sh "$@"
+    """
+    run(
+        "unshare", "--mount", "sh", "-ec", f"cd {shlex.quote(str(root))}\n{script}",
+        "sh", *tests, **environment_of(runtime, Path("/")),
+    )
+
+
+def main() -> None:
+    """Install a runtime if it is missing, and run tests on it."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("runtime", choices=RUNTIMES)
+    parser.add_argument("folder", type=Path, help="of all runtimes")
+    arguments, tests = parser.parse_known_args()
+    runtime = RUNTIMES[arguments.runtime]
+    root = (arguments.folder / (runtime.suite or arguments.runtime)).resolve()
+    root.parent.mkdir(parents=True, exist_ok=True)
+    (run_in_debian if runtime.suite else run_with_wheel)(runtime, root, tests or TESTS)
+
+
+if __name__ == "__main__":
+    main()
