@@ -19,6 +19,7 @@ from clnet.checks import as_whole
 from clnet.errors import DeviceError, InputError
 from clnet.opencl.device import TYPES, Device
 from clnet.opencl.probes import probed
+from clnet.opencl.process import check_process
 from clnet.opencl.quirks import apply_environment_quirks, apply_quirks
 
 ALL = "all"  # every device
@@ -70,6 +71,7 @@ def devices() -> tuple[Device, ...]:
     DeviceError
         If there is no OpenCL platform, or no platform has a device.
     """
+    check_process()
     found = discover()
     if not found.devices:
         raise DeviceError("; ".join(found.faults) or NO_PLATFORM)
@@ -103,6 +105,7 @@ def device(spec: str | Device | None = None, *, units: int | None = None) -> Dev
     InputError
         If `spec` or `units` is of another kind.
     """
+    check_process()
     whole = probed(_named(spec))
     if units is None:
         return whole

@@ -20,6 +20,7 @@ from clnet.nn.storage.layout import round_up
 if TYPE_CHECKING:
     from clnet.ir.ops import Value
     from clnet.opencl.session import Session
+from clnet.opencl.process import is_forked
 
 Array = NDArray[Any]
 Action = Callable[..., Any]
@@ -249,8 +250,8 @@ def staging_array(session: Session, shape: tuple[int, ...], dtype: str) -> Array
 
 
 def _release(session: Session, size: int, shared: bool) -> None:
-    if shared:  # unlike a buffer, it is freed even while commands use it
-        session.finish()
+    if shared and not is_forked():
+        session.finish()  # unlike a buffer, it is freed even while commands use it
     session.allocated -= size
 
 

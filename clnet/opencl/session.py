@@ -8,6 +8,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from clnet.errors import DeviceError
+from clnet.opencl.process import check_process
 from clnet.opencl.program import build, source_text
 
 if TYPE_CHECKING:
@@ -89,12 +90,14 @@ class Session:
         """Return a new kernel object for a launch; programs are cached."""
         import pyopencl as cl
 
+        check_process()
         text = source_text(launch.source, launch.defines, device)
         return cl.Kernel(self._program(device, text, launch.source), launch.kernel)
 
 
 def session(device: Device, profiling: bool = False) -> Session:
     """Return the process's session of a device: creating a context is slow."""
+    check_process()
     with _lock:
         return _session(device, profiling)
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.session import Session
     from clnet.variants.base import Config, Variant
+from clnet.opencl.process import is_forked
 
 Array = NDArray[Any]
 
@@ -88,7 +89,8 @@ class Standby:
 
     def finish(self) -> None:
         """Wait for its end."""
-        self._queue.finish()
+        if not is_forked():
+            self._queue.finish()
 
 
 class Binding:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
     from clnet.runtime.plan import Plan
+from clnet.opencl.process import check_process
 
 Array = NDArray[Any]
 
@@ -168,6 +169,7 @@ class ParallelPlan:
         """Start a call, as `Plan.start` does."""
         if parameters is None:
             parameters = self.network.parameters  # the same ones on all devices
+        check_process()
         if x.ndim != 2 or len(x) != self.batch:
             raise InputError(
                 f"x has shape {list(x.shape)}, expected {self.batch} samples"

@@ -19,6 +19,7 @@ from clnet.errors import ClnetWarning, InputError, OutOfMemoryError
 from clnet.ir.lowering import lower
 from clnet.opencl.launch import may_time_out
 from clnet.opencl.memory import copy_rows
+from clnet.opencl.process import check_process
 from clnet.opencl.session import device_error, session
 from clnet.runtime.device_arrays import (
     check_device_array,
@@ -134,6 +135,7 @@ class Plan:
         InputError, DeviceError
             If a shape, type or context is wrong, or the device fails.
         """
+        check_process()
         if type(x) is not np.ndarray or x.dtype is not self._dtype or out is not None:
             if hasattr(x, "queue"):
                 return self._call_on_device(x, out)
@@ -170,6 +172,7 @@ class Plan:
         InputError, DeviceError
             If the shape is wrong, or the device fails: the call is not started then.
         """
+        check_process()
         if x.shape != self._shape:
             x = self._shaped(x)
         self._lock.acquire()

@@ -25,6 +25,7 @@ from clnet.opencl.launch import (
     phases,
 )
 from clnet.opencl.memory import Action, Memory, sub_buffer_alignment
+from clnet.opencl.process import check_process
 from clnet.runtime.binding import Binding, Step
 from clnet.variants.cost import span_flops
 from clnet.variants.packing import merge_packings
@@ -136,6 +137,7 @@ class Replay(Binding):
 
     def run(self) -> None:
         """Enqueue the launches once: one step, or as many as the scalar `steps`."""
+        check_process()
         if self._inputs_changed:
             for action in self._on_write:
                 action()

@@ -1,0 +1,91 @@
+"""The process that uses OpenCL: its forks may not, nor its threads while it ends.
+
+A driver's threads do not survive a fork: a child would wait for them forever. And a
+thread that returns from a driver's C++ while the interpreter ends aborts the process:
+Python unwinds it through functions that allow no unwinding.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+
+from clnet.errors import DeviceError
+
+PACKAGE = str(Path(__file__).parents[1])
+EXIT_SECONDS = 5.0  # limit of the wait for other threads at exit
+EXIT_PAUSE = 1e-3  # seconds between two looks at them
+
+_used = False  # by this process, or by the one that it was forked from
+_forked = False  # after the use
+_ends = False
+
+
+def check_process() -> None:
+    """Note that this process uses OpenCL, which it may do no longer.
+
+    Called before the first of several enqueued commands, and before locks.
+
+    Raises
+    ------
+    DeviceError
+        If the process is a fork of one that has used OpenCL.
+    SystemExit
+        If the process ends, and this is not its main thread: the thread ends too.
+    """
+    global _used
+    if _used and not _forked and not _ends:
+        return
+    if _forked:
+        raise DeviceError(
+            "this process was forked from one that had used OpenCL, whose threads are "
+            "missing here: start it by spawn, as in "
+            'multiprocessing.get_context("spawn"), or fork before the first use'
+        )
+    if _ends and threading.current_thread() is not threading.main_thread():
+        raise SystemExit
+    if not _used:
+        _used = True
+        atexit.register(_end)
+
+
+def is_forked() -> bool:
+    """Return whether the process is a fork of one that has used OpenCL."""
+    return _forked
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = _used
+
+
+def _end() -> None:
+    """Wait, for a limited time, until no other thread is inside the package."""
+    global _ends
+    if _forked:
+        return
+    _ends = True
+    own, end = threading.get_ident(), time.monotonic() + EXIT_SECONDS
+    while time.monotonic() < end and any(
+        thread != own and _is_inside(frame)
+        for thread, frame in sys._current_frames().items()
+    ):
+        time.sleep(EXIT_PAUSE)
+
+
+def _is_inside(frame: FrameType | None) -> bool:
+    """Return whether a frame or a caller of it is of this package."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(PACKAGE):
+            return True
+        frame = frame.f_back
+    return False
+
+
+if hasattr(os, "register_at_fork"):  # else there is no fork
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,186 @@
+"""Forks of a process that uses OpenCL, and its end while threads compute."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from clnet.opencl import process
+
+SETUP = """
+import os, signal, sys, threading, time
+import numpy as np
+import clnet
+
+x = np.random.default_rng(0).uniform(-1, 1, (64, 20)).astype(np.float32)
+t = np.random.default_rng(1).uniform(-1, 1, (64, 10)).astype(np.float32)
+network = clnet.Network.mlp([20, 300, 300, 10], "tanh", seed=1)
+cpu = None
+
+def compiled(name="naive"):
+    return network.compile("cpu", 64, tune=False, variants=[name])
+
+def forked(child):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        try:
+            child()
+        except clnet.DeviceError as error:
+            print(error, flush=True)
+            os._exit(7)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+"""
+REFUSED = (
+    "this process was forked from one that had used OpenCL, whose threads are missing "
+    "here: start it by spawn"
+)
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+
+
+def run(script, *, timeout=120):
+    done = subprocess.run(
+        [sys.executable, "-c", SETUP + textwrap.dedent(script)], timeout=timeout,
+        capture_output=True, text=True, check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@forks
+def test_a_fork_is_refused_in_a_sentence():
+    """Whatever the child calls, and though another thread holds the plan's lock."""
+    code, out, err = run("""
+        plan = compiled()
+        plan(x)
+        cpu = clnet.device("cpu")
+        network.predict(x, cpu)
+        calls = [
+            lambda: plan(x), lambda: plan.start(x), lambda: network.predict(x, cpu),
+            lambda: network.predict(x), lambda: network.fit(x, t, epochs=1),
+            lambda: network.evaluate(x, t), compiled, clnet.device, clnet.devices,
+            lambda: network.predict(np.tile(x, (200, 1)), cpu),
+            lambda: clnet.Network.mlp([3, 2]).predict(x[:, :3], cpu),
+        ]
+        assert [forked(call) for call in calls] == [7] * len(calls)
+        threading.Thread(
+            target=lambda: [(network.predict(x, cpu), plan(x)) for _ in range(3000)]
+        ).start()
+        for _ in range(5):
+            assert [forked(call) for call in calls[:3]] == [7] * 3
+        print("right", plan(x).shape)
+    """)
+    assert (code, err) == (0, "")
+    *refusals, last = out.splitlines()
+    assert last == "right (64, 10)"
+    assert len(refusals) == 11 + 15
+    assert all(line.startswith(REFUSED) for line in refusals)
+
+
+@forks
+def test_a_fork_before_the_first_use_computes():
+    code, out, err = run("""
+        import pyopencl
+        network.prune(density=0.5)
+        assert forked(lambda: compiled()(x)) == 0
+        assert forked(lambda: network.fit(x, t, epochs=2, device="cpu")) == 0
+        print(compiled()(x).shape)
+    """)
+    assert (code, out, err) == (0, "(64, 10)\n", "")
+
+
+@forks
+def test_a_fork_that_does_not_compute_ends():
+    code, out, err = run("""
+        plan = compiled("cpu")
+        plan(x)
+        pid = os.fork()
+        signal.alarm(30)
+        if pid == 0:
+            del plan, network
+            sys.exit(5)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), plan(x).shape)
+    """)
+    assert (code, out, err) == (0, "5 (64, 10)\n", "")
+
+
+def test_spawned_processes_compute(tmp_path):
+    script = tmp_path / "spawned.py"
+    script.write_text(textwrap.dedent("""
+        import multiprocessing
+        import numpy as np
+        import clnet
+
+        def work(seed):
+            network = clnet.Network.mlp([5, 3], seed=seed)
+            return network.predict(np.ones((2, 5)), "cpu").shape
+
+        if __name__ == "__main__":
+            work(0)
+            with multiprocessing.get_context("spawn").Pool(2) as pool:
+                print(pool.map(work, range(2)))
+    """))
+    done = subprocess.run(
+        [sys.executable, str(script)], timeout=120, capture_output=True, text=True,
+        check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.stdout == "[(2, 3), (2, 3)]\n", done.stderr
+
+
+@pytest.mark.parametrize("work", [
+    "compiled('naive')(x)", "compiled('cpu')(x)", "network.predict(x, 'cpu')",
+    "network.fit(x, t, epochs=1000, device='cpu')",
+    "network.fit(x, t, epochs=1000, batch_size=8, device='cpu')",
+    "clnet.Network.mlp([20, 30, 10]).compile('cpu', 64, tune=True)",
+])
+def test_the_process_ends_while_daemon_threads_compute(work):
+    """Their threads return from C++ when the interpreter is gone."""
+    code, out, err = run(f"""
+        def work():
+            while True:
+                {work}
+
+        for _ in range(3):
+            threading.Thread(target=work, daemon=True).start()
+        time.sleep(1)
+        print("end")
+    """)
+    assert (code, out, err) == (0, "end\n", "")
+
+
+def test_handlers_at_exit_compute():
+    """The main thread may use a plan until the end."""
+    code, out, err = run("""
+        import atexit
+        plan = compiled()
+        atexit.register(lambda: print(plan(x).shape, network.predict(x, "cpu").shape))
+        plan(x)
+    """)
+    assert (code, out, err) == (0, "(64, 10) (64, 10)\n", "")
+
+
+def test_a_thread_that_stays_inside_is_not_waited_for(monkeypatch):
+    """A callback may block for ever."""
+    code, out, err = run("""
+        from clnet.opencl import process
+        process.EXIT_SECONDS = 0.1
+
+        def wait(training, epoch):
+            threading.Event().wait()
+
+        threading.Thread(daemon=True, target=lambda: network.fit(
+            x, t, epochs=2, callbacks=[wait], device="cpu"
+        )).start()
+        time.sleep(1)
+        print("end")
+    """)
+    assert (code, out, err) == (0, "end\n", "")
+
+
+def test_only_frames_of_the_package_count():
+    assert not process._is_inside(sys._getframe())
+    assert not process._is_inside(None)
