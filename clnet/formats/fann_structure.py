@@ -106,7 +106,8 @@ def check_incoming(
         first = structure.firsts[layer]
         most[first : first + structure.widths[layer]] = structure.fan_in(layer)
     least = np.minimum(most, 1) if structure.sparse else most
-    wrong = np.flatnonzero((found < least) | (found > most) | (found != found // 1))
+    whole = found == np.trunc(found)
+    wrong = np.flatnonzero((found < least) | (found > most) | ~whole)
     if wrong.size:
         neuron = wrong[0]
         same = least[neuron] == most[neuron]

@@ -69,4 +69,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     if not dtype.itemsize or math.prod(shape) * dtype.itemsize != found:
         raise ValueError(f"{found} bytes are no {dtype} of shape {shape}")
     content.seek(0)
-    return np.lib.format.read_array(content, allow_pickle=False)
+    array: NDArray[Any] = np.lib.format.read_array(content, allow_pickle=False)
+    if dtype.kind == "U":
+        array.tolist()  # raises where the bytes are no text
+    return array

@@ -46,12 +46,17 @@ def _kinds() -> NDArray[np.uint8]:
 _KINDS = _kinds()
 
 
+def is_number(token: bytes) -> bool:
+    """Return whether a token is a number's, of whatever range."""
+    return _IS_NUMBER.fullmatch(token) is not None
+
+
 def to_number(token: bytes) -> float | None:
     """Return a number as C's strtod reads it; None: the token is not a number.
 
     Also None for a finite number beyond float64's range.
     """
-    if not _IS_NUMBER.fullmatch(token):
+    if not is_number(token):
         return None
     hexadecimal = b"x" in token or b"X" in token
     try:

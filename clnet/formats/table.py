@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from clnet.errors import FormatError, quoted
 from clnet.formats.files import read, write
 from clnet.formats.npz import load_arrays
-from clnet.formats.numbers import holds, infinite, shortest, to_number
+from clnet.formats.numbers import holds, infinite, is_number, shortest, to_number
 
 Array = NDArray[Any]
 
@@ -154,7 +154,7 @@ def _first_row(path: Path, text: str) -> tuple[list[str], bool]:
     line, cells = next(_cells(path, text), (0, []))
     if not cells:
         raise FormatError(f"{path} is blank, expected numbers separated by commas")
-    named = [to_number(cell.encode()) is None for cell in cells]
+    named = [not is_number(cell.encode()) for cell in cells]
     if any(named) and not all(named):
         raise FormatError(
             f"{path}, line {line}: found names and numbers, expected only one of them"

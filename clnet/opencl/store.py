@@ -26,6 +26,7 @@ from clnet.errors import ClnetWarning
 
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
+from clnet.errors import reason
 
 SCHEMA = 1  # version of the file's tables; each has a file of its own
 BUSY_SECONDS = 10.0  # maximum wait for writes of other processes
@@ -136,7 +137,8 @@ class Store:
         if name not in self._facts:
             query = "SELECT value FROM facts WHERE device = ? AND name = ?"
             for (value,) in self._read(query, name):
-                self._facts[name] = bool(value)
+                if value in (0, 1):  # a damaged one is asked anew
+                    self._facts[name] = bool(value)
         return self._facts.get(name)
 
     def put_fact(self, name: str, value: bool) -> None:
@@ -152,7 +154,7 @@ class Store:
             return self._run(query, self._device, name)
         except (OSError, sqlite3.OperationalError) as error:
             self._readable = False
-            _warn(f"measured times cannot be read: {self.path}: {error}")
+            _warn(f"measured times cannot be read: {self.path}: {reason(error)}")
         return []
 
     def _write(self, table: str, *row: float | str) -> None:
@@ -166,7 +168,7 @@ class Store:
         except (OSError, sqlite3.OperationalError) as error:
             self._writable = False
             _warn(
-                f"measured times are not remembered: {self.path}: {error}; set "
+                f"measured times are not remembered: {self.path}: {reason(error)}; set "
                 "CLNET_CACHE_DIR to a folder that can be written"
             )
 
@@ -202,8 +204,8 @@ class Store:
         except OSError:
             raise sqlite3.OperationalError(str(error)) from error
         _warn(
-            f"measured times in {self.path} are damaged ({error}): it was set aside as "
-            f"{aside.name} and they will be measured again"
+            f"measured times in {self.path} are damaged ({reason(error)}): it was set "
+            f"aside as {aside.name} and they will be measured again"
         )
 
 

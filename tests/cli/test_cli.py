@@ -312,7 +312,7 @@ def test_version(clnet_command):
     ("predict a.net d.data --devise=cpu", "option --devise: did you mean --device? ("),
     ("info no.net", "there is no no.net"),
     ("info no.csv", "there is no no.csv"),
-    ("info folder.net", "is a directory"),
+    ("info folder.net", "not a regular file"),
     ("info empty.net", "empty.net is empty"),
     ("info cut.net", "cut.net, line 36: found"),
     ("info a.txt", "a.txt has no suffix for networks or data: known are .net"),

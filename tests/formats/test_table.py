@@ -53,6 +53,11 @@ def test_targets_by_their_names(csv, text):
     assert values(csv(text)) == ([[1, 2], [4, 5]], [[3], [6]])
 
 
+def test_numbers_beyond_every_type_are_no_header(csv):
+    with pytest.raises(FormatError, match="line 1: found '1e400', expected a number"):
+        csv("1e400,-1e400\n1,2\n", outputs=1)
+
+
 def test_targets_need_not_be_last(csv):
     assert values(csv("t0,width,t1,temperature\n1,2,3,4\n")) == ([[2, 4]], [[1, 3]])
 

@@ -337,6 +337,14 @@ def test_damage_found_by_a_write_is_set_aside(store, path):
     assert reopened(store).get(SPAN, "second") == TIMING
 
 
+@pytest.mark.parametrize("value", ["9" * 400, 2, -1, 0.5, b"1", None])
+def test_facts_that_are_neither_true_nor_false_are_asked_anew(store, path, value):
+    store.put_fact("f", True)
+    with contextlib.closing(sqlite3.connect(path)) as file, file:
+        file.execute("UPDATE facts SET value = ?", (value,))
+    assert reopened(store).fact("f") is None
+
+
 def test_a_folder_instead_of_the_file_warns(store, path):
     path.unlink()
     path.mkdir()

@@ -110,6 +110,15 @@ def test_states_of_a_file_are_checked(tmp_path, changes, message):
             net().fit(*spirals(), optimiser="adam", state=state)
 
 
+def test_a_state_whose_text_is_none(tmp_path):
+    """Of characters beyond Unicode, for which NumPy raises a SystemError."""
+    path = tmp_path / "state.npz"
+    arrays = {f.name: getattr(ADAM, f.name) for f in dataclasses.fields(ADAM)}
+    np.savez(path, **{**arrays, "optimiser": np.full(1, 2**31, "<u4").view("<U1")[0:1]})
+    with pytest.raises(FormatError, match="damaged or not a"):
+        TrainingState.load(path)
+
+
 @pytest.mark.parametrize(("changes", "message"), [
     ({"values": filled(ADAM.values, -1)}, "values 1 hold negative numbers"),
     ({"values": filled(ADAM.values.astype("float64"), 1e300)}, "must be finite"),
