@@ -11,8 +11,8 @@ tight enough to notice one weight left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
@@ -21,8 +21,18 @@ from numpy.typing import NDArray
 
 from clnet.ir import reference
 from clnet.ir.ops import Apply, BiasAct, Nonlinearity, Op, Softmax, Span
-from clnet.ir.training_ops import ApplyT, BiasGrad, Outer, Tally, Update
+from clnet.ir.training_ops import (
+    ActGrad,
+    ApplyT,
+    BiasGrad,
+    GradientNorm,
+    Loss,
+    Outer,
+    Tally,
+    Update,
+)
 from clnet.nn.activations import ACTIVATIONS
+from clnet.nn.losses import loss_function, sigmoid, softmax
 
 LAMBDA = 6.0  # probability 3e-8 per sum
 
@@ -136,11 +146,13 @@ def _nonlinearity_bound(
 
 
 def span_bound(
-    span: Span, inputs: dict[str, NDArray[Any]], parameters: NDArray[Any]
+    span: Span, inputs: dict[str, NDArray[Any]], parameters: NDArray[Any],
+    arithmetic: Arithmetic | None = None,
 ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
     """Return the exact values of a span in float64, and bounds of a kernel's errors.
 
-    Errors that enter an op propagate with its largest slope.
+    Errors that enter an op propagate with its largest slope. The products round as
+    `arithmetic` says; None: as the span's dtype.
     """
     exact = {name: np.asarray(x, np.float64) for name, x in inputs.items()}
     weights = np.asarray(parameters, np.float64)
@@ -151,13 +163,18 @@ def span_bound(
         if isinstance(op, Apply):
             values = weights[op.weights.offset : op.weights.offset + op.weights.size]
             size = np.abs(op.storage.matrix(values))
-            terms = np.abs(before[op.x.name]) @ size.T
-            carried = error[op.x.name] @ size.T
+            # NaN reaches only those who read it, in the exact values too.
+            terms = np.nan_to_num(np.abs(before[op.x.name])) @ size.T
+            carried = np.nan_to_num(error[op.x.name]) @ size.T
             if op.accumulate:
                 terms += np.abs(before[op.z.name])
                 carried += error[op.z.name]
             n = op.storage.n_in + 1
-            error[op.z.name] = sum_error(n, span.dtype) * terms + carried
+            relative = sum_error(n, span.dtype)
+            if arithmetic is not None:
+                relative *= arithmetic.addition / unit(span.dtype)
+                relative += 2 * arithmetic.factor + arithmetic.product
+            error[op.z.name] = relative * terms + carried
         elif isinstance(op, BiasAct):
             bias: NDArray[Any] | float = 0.0
             if op.bias is not None:
@@ -212,6 +229,13 @@ FP16_SPLIT = {  # as promised or better: TF32's 11 bits for high, 8 for medium
     "medium": ONE_SPLIT,
 }
 DRAWS = 16
+FUNCTION_ROUNDINGS = 10  # of the functions and rules that ops apply
+OUTPUT_ROUNDINGS = 16  # of sigmoid, softmax, and slopes (`ACTIVATION_ERRORS`)
+# Functions whose derivative is one of few numbers, exact but where it jumps.
+PIECEWISE_LINEAR = {
+    "identity", "threshold", "threshold_symmetric", "relu", "leaky_relu",
+    "linear_piece", "linear_piece_symmetric", "gaussian_stepwise",
+}
 
 
 def deviations(
@@ -227,6 +251,25 @@ def deviations(
     larger and as independent, so that its values stay within `LAMBDA` deviations.
 
     Each of the passes runs all ops, with some values set before.
+    """
+    runs = perturbed_runs(ops, inputs, parameters, arithmetic, passes)
+    exact, draws = next(runs), list(runs)
+    written = {value.name for op in ops for value in op.writes}
+    return exact, {
+        name: np.sqrt(
+            np.mean([np.square(draw[name] - exact[name]) for draw in draws], axis=0)
+        )
+        for name in written
+    }
+
+
+def perturbed_runs(
+    ops: Sequence[Op], inputs: Mapping[str, Any], parameters: NDArray[Any],
+    arithmetic: Arithmetic, passes: Sequence[Mapping[str, Any]] = ({},),
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yield the exact values of ops, then those of `DRAWS` perturbed runs.
+
+    See `deviations`; the state of an optimiser, ``state``, is perturbed too.
     """
     rng = np.random.default_rng(0)
     initial = {
@@ -246,39 +289,52 @@ def deviations(
         for values in passes:
             found.update({name: np.asarray(x) for name, x in values.items()})
             for op in ops:
-                sizes = {name: np.abs(x) for name, x in found.items()}
+                if rounded is None:
+                    reference.run_op(op, found, weights)
+                    continue
+                terms = _terms(op, int(found["samples"]))
+                sizes = {
+                    value.name: np.abs(found[value.name]) for value in op.reads
+                } if terms else {}
+                rate = found.get("rate")
+                if isinstance(op, (GradientNorm, Update)):
+                    op = _with_rounded_constants(op, unit(rounded.dtype), rng)
+                    if rate is not None:
+                        found["rate"] = perturbed(rate, unit(rounded.dtype) * rate)
                 reference.run_op(op, found, weights)
-                if rounded is not None:
-                    round_off(op, found, sizes, weights, rounded)
+                if rate is not None:
+                    found["rate"] = rate
+                if terms:
+                    reference.run_op(op, sizes, np.abs(weights))
+                round_off(op, terms, found, sizes, weights, rounded)
         return found
 
     def round_off(
-        op: Op, found: dict[str, NDArray[Any]], sizes: dict[str, NDArray[Any]],
-        weights: NDArray[Any], rounded: Arithmetic,
+        op: Op, terms: int, found: dict[str, NDArray[Any]],
+        sizes: dict[str, NDArray[Any]], weights: NDArray[Any], rounded: Arithmetic,
     ) -> None:
-        terms = _terms(op, int(found["samples"]))
-        if terms:
-            reference.run_op(op, sizes, np.abs(weights))
+        u = unit(rounded.dtype)
+        more = _cancellations(op, found)
         for value in op.writes:
-            # Functions take some ten roundings (`ACTIVATION_ERRORS`).
-            by = rounded.factor + 10 * unit(rounded.dtype)
-            by = by * np.abs(found[value.name])
+            by = rounded.factor + FUNCTION_ROUNDINGS * u
+            by = by * np.abs(found[value.name]) + u * more.get(value.name, 0.0)
             if terms:
                 sums = rounded.product + terms * rounded.addition
                 by = by + sums * sizes[value.name]
             found[value.name] = perturbed(found[value.name], by)
+        if isinstance(op, GradientNorm):
+            norm = found[op.norm.name]
+            found[op.norm.name] = perturbed(norm, sum_error(
+                op.layout.size, rounded.dtype
+            ) * norm)
         if isinstance(op, Update):
             weights[...] = found[op.parameters.name][0]
+            state = found["state"]
+            found["state"] = perturbed(state, FUNCTION_ROUNDINGS * u * np.abs(state))
 
-    exact = run(None)
-    draws = [run(arithmetic) for _ in range(DRAWS)]
-    written = {value.name for op in ops for value in op.writes}
-    return exact, {
-        name: np.sqrt(
-            np.mean([np.square(draw[name] - exact[name]) for draw in draws], axis=0)
-        )
-        for name in written
-    }
+    yield run(None)
+    for _ in range(DRAWS):
+        yield run(arithmetic)
 
 
 def _terms(op: Op, samples: int) -> int:
@@ -288,6 +344,58 @@ def _terms(op: Op, samples: int) -> int:
     if isinstance(op, ApplyT):
         return op.storage.n_out
     return samples if isinstance(op, (Outer, BiasGrad, Tally)) else 0
+
+
+def _cancellations(
+    op: Op, found: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """Return errors of written values that may be large beside them, in units u.
+
+    These are differences of inexact terms: a loss that includes the activation
+    subtracts the target from it; a derivative may be a difference, as 1 - y^2.
+    """
+    if isinstance(op, ActGrad):
+        function, dy = op.nonlinearity, found[op.dy.name]
+        names = np.resize(np.asarray(function.names), dy.shape[1])
+        steepness = np.resize(np.asarray(function.steepness), dy.shape[1])
+        slopes = np.array([
+            0.0 if name in PIECEWISE_LINEAR else largest_slope(name) for name in names
+        ])
+        return {op.dz.name: OUTPUT_ROUNDINGS * np.abs(dy * steepness) * slopes}
+    if not isinstance(op, Loss) or (fused := loss_function(op.loss).fused) is None:
+        return {}
+    z, t = found[op.y.name], np.abs(found[op.t.name])
+    largest = np.abs(z).max(axis=1, keepdims=True)
+    weight = 1.0 if op.weight is None else np.abs(found[op.weight.name])
+    if loss_function(op.loss).mean:
+        weight = weight / op.y.width
+    y = sigmoid(z) if fused == "sigmoid" else softmax(z) * t.sum(axis=1, keepdims=True)
+    record = np.zeros_like(found[op.record.name])
+    terms = ((1 + t) * (np.abs(z) + largest) * weight).sum(axis=1)
+    record[:, 0] = FUNCTION_ROUNDINGS * terms
+    record[:, 1] = 2 * OUTPUT_ROUNDINGS * np.square(y + t).sum(axis=1)
+    error = OUTPUT_ROUNDINGS * (y + t) * weight
+    return {op.dy.name: error, op.record.name: record}
+
+
+def _with_rounded_constants(
+    op: GradientNorm | Update, u: float, rng: np.random.Generator
+) -> GradientNorm | Update:
+    """Return an op whose constants are rounded to a type of unit u, up or down."""
+    def rounded(row: Any) -> Any:
+        numbers = {
+            field.name: value * (1 + u * rng.choice((-1, 1)))
+            for field in fields(row)
+            if isinstance(value := getattr(row, field.name), float)
+        }
+        return replace(row, **numbers)
+
+    regularisation = rounded(op.regularisation)
+    if isinstance(op, GradientNorm):
+        return replace(op, regularisation=regularisation)
+    return replace(
+        op, regularisation=regularisation, optimiser=rounded(op.optimiser)
+    )
 
 
 def assert_right(network, x, y):
