@@ -32,7 +32,8 @@ from clnet.ir.training_ops import (
     Update,
 )
 from clnet.nn.activations import ACTIVATIONS
-from clnet.nn.losses import loss_function, sigmoid, softmax
+from clnet.nn.losses import FANN_TANH_LIMIT, loss_function, sigmoid, softmax
+from clnet.nn.optimisers import Optimiser
 
 LAMBDA = 6.0  # probability 3e-8 per sum
 
@@ -174,6 +175,11 @@ def span_bound(
             if arithmetic is not None:
                 relative *= arithmetic.addition / unit(span.dtype)
                 relative += 2 * arithmetic.factor + arithmetic.product
+                x = np.nan_to_num(np.abs(before[op.x.name]))
+                carried += arithmetic.underflow * (
+                    x.max(axis=1, keepdims=True) * size.sum(axis=1)
+                    + x.sum(axis=1, keepdims=True) * size.max(axis=1)
+                )
             error[op.z.name] = relative * terms + carried
         elif isinstance(op, BiasAct):
             bias: NDArray[Any] | float = 0.0
@@ -207,6 +213,8 @@ class Arithmetic:
         Relative error of a product by its omitted splits.
     addition : float
         Relative error of an addition.
+    underflow : float
+        Absolute error of a factor, relative to the largest of its row.
     dtype : str
         Type of values other than factors.
     """
@@ -214,6 +222,7 @@ class Arithmetic:
     factor: float
     product: float
     addition: float
+    underflow: float = 0.0
     dtype: str = "float32"
 
 
@@ -221,10 +230,10 @@ class Arithmetic:
 # four products of two splits the smallest is omitted. Matrix units truncate sums, which
 # is up to twice a rounding.
 FLOAT32 = Arithmetic(0.0, 0.0, unit("float32"))
-FLOAT64 = Arithmetic(0.0, 0.0, unit("float64"), "float64")
-ONE_SPLIT = Arithmetic(2.0**-11, 0.0, 2.0**-23)
+FLOAT64 = Arithmetic(0.0, 0.0, unit("float64"), dtype="float64")
+ONE_SPLIT = Arithmetic(2.0**-11, 0.0, 2.0**-23, 2.0**-39)
 FP16_SPLIT = {  # as promised or better: TF32's 11 bits for high, 8 for medium
-    "highest": Arithmetic(2.0**-22, 2.0**-22, 2.0**-23),
+    "highest": Arithmetic(2.0**-22, 2.0**-22, 2.0**-23, 2.0**-50),
     "high": ONE_SPLIT,
     "medium": ONE_SPLIT,
 }
@@ -285,7 +294,7 @@ def perturbed_runs(
         found = {name: x.copy() for name, x in initial.items()}
         weights = start.copy()
         if rounded is not None:
-            weights = perturbed(weights, rounded.factor * np.abs(weights))
+            weights = perturbed(weights, factor_error(weights, rounded))
         for values in passes:
             found.update({name: np.asarray(x) for name, x in values.items()})
             for op in ops:
@@ -299,10 +308,11 @@ def perturbed_runs(
                 rate = found.get("rate")
                 if isinstance(op, (GradientNorm, Update)):
                     op = _with_rounded_constants(op, unit(rounded.dtype), rng)
-                    if rate is not None:
-                        found["rate"] = perturbed(rate, unit(rounded.dtype) * rate)
+                if isinstance(op, Update):
+                    by = unit(rounded.dtype) * _rate_roundings(op.optimiser)
+                    found["rate"] = perturbed(np.asarray(rate), by * rate)
                 reference.run_op(op, found, weights)
-                if rate is not None:
+                if isinstance(op, Update):
                     found["rate"] = rate
                 if terms:
                     reference.run_op(op, sizes, np.abs(weights))
@@ -316,8 +326,9 @@ def perturbed_runs(
         u = unit(rounded.dtype)
         more = _cancellations(op, found)
         for value in op.writes:
-            by = rounded.factor + FUNCTION_ROUNDINGS * u
-            by = by * np.abs(found[value.name]) + u * more.get(value.name, 0.0)
+            by = FUNCTION_ROUNDINGS * u * np.abs(found[value.name])
+            by += factor_error(found[value.name], rounded)
+            by += u * more.get(value.name, 0.0)
             if terms:
                 sums = rounded.product + terms * rounded.addition
                 by = by + sums * sizes[value.name]
@@ -337,6 +348,21 @@ def perturbed_runs(
         yield run(arithmetic)
 
 
+def factor_error(factors: NDArray[Any], arithmetic: Arithmetic) -> NDArray[Any]:
+    """Return the errors of an array's elements as factors of products."""
+    size: NDArray[Any] = np.abs(factors)
+    return arithmetic.factor * size + arithmetic.underflow * size.max(initial=0.0)
+
+
+def _rate_roundings(rule: Optimiser) -> float:
+    """Return the relative error of the learning rate by constants, in units u.
+
+    Adam weighs gradients by 1 - beta, of a rounded beta, and corrects by another.
+    """
+    betas = [getattr(rule, name, 0.0) for name in ("beta1", "beta2")]
+    return 1 + sum(beta / (1 - beta) for beta in betas)
+
+
 def _terms(op: Op, samples: int) -> int:
     """Return the number of terms in an op's sums; 0: it forms none."""
     if isinstance(op, Apply):
@@ -352,7 +378,8 @@ def _cancellations(
     """Return errors of written values that may be large beside them, in units u.
 
     These are differences of inexact terms: a loss that includes the activation
-    subtracts the target from it; a derivative may be a difference, as 1 - y^2.
+    subtracts the target from it; a derivative may be a difference, as 1 - y^2. And
+    FANN's tanh error is steep where the difference is near 1.
     """
     if isinstance(op, ActGrad):
         function, dy = op.nonlinearity, found[op.dy.name]
@@ -362,15 +389,24 @@ def _cancellations(
             0.0 if name in PIECEWISE_LINEAR else largest_slope(name) for name in names
         ])
         return {op.dz.name: OUTPUT_ROUNDINGS * np.abs(dy * steepness) * slopes}
-    if not isinstance(op, Loss) or (fused := loss_function(op.loss).fused) is None:
+    if not isinstance(op, Loss):
         return {}
-    z, t = found[op.y.name], np.abs(found[op.t.name])
-    largest = np.abs(z).max(axis=1, keepdims=True)
+    z, t = found[op.y.name], found[op.t.name]
     weight = 1.0 if op.weight is None else np.abs(found[op.weight.name])
+    record = np.zeros_like(found[op.record.name])
+    if op.loss == "fann_tanh":  # log((1 + d) / (1 - d)), and its antiderivative
+        half = np.where(op.halved, 0.5, 1.0)
+        d = np.minimum(np.abs(t - z) * half, FANN_TANH_LIMIT)
+        record[:, 0] = FUNCTION_ROUNDINGS * (d / half * weight).sum(axis=1)
+        error = (FUNCTION_ROUNDINGS + 2 * d / (1 - d * d)) * weight
+        return {op.dy.name: error, op.record.name: record}
+    fused = loss_function(op.loss).fused
+    if fused is None:
+        return {}
+    largest, t = np.abs(z).max(axis=1, keepdims=True), np.abs(t)
     if loss_function(op.loss).mean:
         weight = weight / op.y.width
     y = sigmoid(z) if fused == "sigmoid" else softmax(z) * t.sum(axis=1, keepdims=True)
-    record = np.zeros_like(found[op.record.name])
     terms = ((1 + t) * (np.abs(z) + largest) * weight).sum(axis=1)
     record[:, 0] = FUNCTION_ROUNDINGS * terms
     record[:, 1] = 2 * OUTPUT_ROUNDINGS * np.square(y + t).sum(axis=1)

@@ -1,0 +1,489 @@
+"""A case beside the oracle: binds a cover, poisons its outputs, and compares."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from bounds import (
+    DRAWS,
+    FLOAT32,
+    FLOAT64,
+    FP16_SPLIT,
+    LAMBDA,
+    Arithmetic,
+    perturbed_runs,
+    span_bound,
+    unit,
+)
+
+import clnet
+from clnet import Network
+from clnet.errors import ClnetWarning
+from clnet.ir.lowering import lower_training
+from clnet.ir.ops import Program
+from clnet.nn.losses import loss_function
+from clnet.nn.random import key
+from clnet.nn.schedules import schedule
+from clnet.nn.storage.layout import live_elements
+from clnet.opencl.device import Device
+from clnet.opencl.session import session
+from clnet.planning.training_planner import TrainingPlan
+from clnet.runtime.binding import Step
+from clnet.runtime.executable import Executable
+from clnet.runtime.replay import Replay
+from clnet.runtime.train_state import TrainState
+from clnet.training import fit, parallel
+
+from .cases import Case, Outcome
+from .covers import SPLIT_VARIANTS, cover
+
+HUGE = 1e30  # values beyond it overflow in float32, and are not compared
+TINY = float(np.finfo(np.float32).tiny)  # below it, devices may flush to zero
+
+
+class Wrong(AssertionError):
+    """A result beyond its bound, or another broken promise."""
+
+
+class Skipped(Exception):
+    """A case without a result to compare: a wait timed out, or the case diverged."""
+
+
+def home(case: Case, device: Device) -> Device:
+    """Return the device of a case, which may pose as one with a single group."""
+    if case.one_group and not device.forward_progress:
+        return replace(device, forward_progress=True, compute_units=1)
+    return device
+
+
+class Runner:
+    """Runs cases on a device, and keeps what they share.
+
+    Parameters
+    ----------
+    device : Device
+        The device.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._shapes: dict[Case, Any] = {}
+        self._same: dict[Any, Any] = {}
+        self._network: dict[Any, Network] = {}
+
+    def run(self, case: Case) -> Outcome:
+        """Return the outcome of a case."""
+        steps: tuple[tuple[str, str], ...] = ()
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("error", ClnetWarning)
+                bound = self._bound(case)
+                steps = tuple(dict.fromkeys(
+                    (step.variant.name, str(dict(step.config))) for step in bound.steps
+                ))
+                return Outcome(margin=bound(case), steps=steps)
+        except Skipped as reason:
+            return Outcome(skipped=str(reason), steps=steps)
+        except Exception as error:  # any other is a fault
+            return Outcome(f"{type(error).__name__}: {error}", steps=steps)
+
+    def forget(self) -> None:
+        """Forget what cases share."""
+        self._shapes.clear()
+        self._same.clear()
+        self._network.clear()
+
+    def _bound(self, case: Case) -> Any:
+        if case.shape not in self._shapes:
+            family = case.n_in, case.layers, case.dtype, case.fann_compatible
+            if family not in self._network:
+                self.forget()
+                self._network[family] = case.network()
+            kinds = {"predict": Predict, "gradients": Train, "train": Train, "fit": Fit}
+            self._shapes[case.shape] = kinds[case.task](
+                case, self._network[family], home(case, self.device),
+                self._same.setdefault(case.task, {}),
+            )
+        return self._shapes[case.shape]
+
+
+def arithmetic(case: Case, steps: Sequence[Step]) -> Arithmetic:
+    """Return how the products of steps round."""
+    if case.dtype == "float64":
+        return FLOAT64
+    if any(step.variant.name in SPLIT_VARIANTS for step in steps):
+        return FP16_SPLIT[case.precision]
+    return FLOAT32
+
+
+def largest(error: Any, bound: Any, what: str) -> float:
+    """Return the largest error over its bound; raise Wrong if it is beyond."""
+    error, bound = np.broadcast_arrays(error, bound)
+    with np.errstate(all="ignore"):
+        share = np.where(error == 0, 0.0, error / bound)
+    share = np.where(np.isnan(share), np.inf, share)
+    worst = float(share.max(initial=0.0))
+    if worst > 1:
+        at = np.unravel_index(np.argmax(share), share.shape)
+        place = ", ".join(map(str, at))
+        raise Wrong(
+            f"{what}[{place}] is off by {error[at]:.3g}, {worst:.3g} times its bound; "
+            f"{np.count_nonzero(share > 1)} of {share.size} are beyond"
+        )
+    return worst
+
+
+# Inference ---------------------------------------------------------------------------
+
+
+class Predict:
+    """A cover of the inference program, called with host arrays."""
+
+    def __init__(
+        self, case: Case, network: Network, device: Device, same: dict[Any, Any]
+    ) -> None:
+        self.network = network
+        self._program = program = network.program.at(case.precision)
+        self.steps = cover(program, case.batch, device, case, same)
+        self._executable = Executable(
+            session(device), network, self.steps, [program.input], [program.output]
+        )
+        self._span = program.span(0, len(program.ops), case.batch)
+        self._arithmetic = arithmetic(case, self.steps)
+
+    def __call__(self, case: Case) -> float:
+        """Run a case, and return its largest error over the bound."""
+        program, run = self._program, self._executable
+        self.network.parameters = case.parameters(self.network)
+        x = case.inputs(case.batch, program.input.width)
+        for name, memory in run._values.items():
+            if name not in (program.input.name,):
+                self._poison(name, memory)
+        run.x[program.input.name][...] = x
+        if program.output.name in run._host:  # else a step on the host makes it
+            run._host[program.output.name][...] = np.nan
+        run.run()
+        y = run.result(program.output.name).copy()
+        if run.result_timed_out(y):
+            raise Skipped("a wait timed out")
+        if not np.array_equal(run.x[program.input.name], x, equal_nan=True):
+            raise Wrong("the inputs were changed")
+        exact, bounds = span_bound(
+            self._span, {program.input.name: x}, self.network.parameters,
+            self._arithmetic,
+        )
+        wanted, bound = exact[program.output.name], bounds[program.output.name]
+        if any(np.nanmax(np.abs(v), initial=0) > HUGE for v in exact.values()):
+            raise Skipped("values overflow")
+        if case.dtype == "float64":
+            bound = 2 * bound  # the oracle rounds too
+        missing = np.isnan(wanted)
+        if not np.array_equal(np.isnan(y), missing):
+            wrong = np.argwhere(np.isnan(y) != missing)
+            raise Wrong(f"y{wrong[0].tolist()} is {y[tuple(wrong[0])]}, expected "
+                        f"{wanted[tuple(wrong[0])]}")
+        error = np.where(missing, 0, np.abs(y - wanted))
+        return largest(error, np.where(missing, 1, bound), "y")
+
+    def _poison(self, name: str, memory: Any) -> None:
+        for op in self._span.ops:
+            for value in op.writes:
+                if value.name == name:
+                    rows = np.full((self._span.batch, value.width), np.nan)
+                    self._executable.write(value, rows)
+
+
+# Training ----------------------------------------------------------------------------
+
+
+def lowered(case: Case, network: Network) -> Program:
+    """Return the program of a case's training step."""
+    options = case.options
+    assert options is not None
+    return lower_training(
+        network, loss_function(options.loss),
+        None if case.task == "gradients" else options.rule,
+        samples=options.samples if options.batches and batch(case) < options.samples
+        else None,
+        shuffled=options.shuffled and batch(case) < options.samples,
+        weighted=options.weighted, regularisation=options.regularisation,
+    ).at(case.precision)
+
+
+def batch(case: Case) -> int:
+    """Return the samples of a step."""
+    assert case.options is not None
+    options = case.options
+    if not options.batches:
+        return options.samples
+    return min(options.rule.batch or case.batch, options.samples)
+
+
+def passes(case: Case, program: Program) -> Iterator[dict[str, Any]]:
+    """Yield the scalars of each step."""
+    options = case.options
+    assert options is not None
+    n, size = options.samples, batch(case)
+    factor = schedule(options.schedule, options.epochs)
+    count = 0
+    for epoch in range(options.epochs):
+        for first in range(0, n, size):
+            samples = min(size, n - first)
+            yield {
+                "first": first, "samples": samples, "seen": first + samples,
+                "fresh": first == 0, "count": count, "key": key(case.seed, epoch),
+                "rate": options.rule.rate * factor(epoch), "seed": seed(case),
+                "batch": size,
+            }
+            count += 1
+
+
+def seed(case: Case) -> int:
+    """Return the seed of a step's random numbers."""
+    return case.seed & 0xFFFFFFFF
+
+
+class Oracle:
+    """The oracle's values after a training, and bounds of their errors.
+
+    A bound is that of `bounds.deviations`. Its draws are made one by one until all
+    errors are within the part of the bound that is known: the squares only add up.
+
+    The analysis is of first order. Where a deviation, relative to its array, is above
+    the root of a rounding, terms of second order are above a rounding: a training that
+    amplifies errors so has no bound here.
+    """
+
+    def __init__(
+        self, case: Case, program: Program, values: Mapping[str, Any],
+        parameters: Any, rounding: Arithmetic,
+    ) -> None:
+        self._runs = perturbed_runs(
+            program.ops, values, parameters, rounding, list(passes(case, program))
+        )
+        self._linear = np.sqrt(unit(rounding.dtype))
+        self.exact = next(self._runs)
+        for value in self.exact.values():
+            if not np.isfinite(value).all() or np.abs(value).max(initial=0) > HUGE:
+                raise Skipped("the training diverges")
+
+    def check(self, found: Mapping[str, Any], part: Mapping[str, Any]) -> float:
+        """Return the largest error over its bound; raise Wrong if it is beyond.
+
+        Parameters
+        ----------
+        found : mapping of str to ndarray
+            The device's results, in the shapes of the oracle's.
+        part : mapping of str to ndarray
+            Elements to compare.
+        """
+        names = list(found)
+        squares = {name: np.zeros_like(self.exact[name]) for name in names}
+        errors = {name: np.abs(found[name] - self.exact[name]) for name in names}
+        wrong = Wrong()
+        for run in self._runs:
+            for name in names:
+                squares[name] += np.square(run[name] - self.exact[name])
+            try:
+                worst = 0.0
+                for name in names:
+                    at = (..., part.get(name, slice(None)))
+                    bound = LAMBDA * np.sqrt(squares[name][at] / DRAWS) + TINY
+                    worst = max(worst, largest(errors[name][at], bound, name))
+                return worst
+            except Wrong as error:
+                wrong = error
+        for name in names:
+            deviation = np.sqrt(squares[name] / DRAWS).max(initial=0.0)
+            if deviation > self._linear * np.abs(self.exact[name]).max(initial=0.0):
+                raise Skipped("the training is ill-conditioned")
+        raise wrong
+
+
+class Train:
+    """A cover of a training program, replayed."""
+
+    def __init__(
+        self, case: Case, network: Network, device: Device, same: dict[Any, Any]
+    ) -> None:
+        self.network, self._device = network, device
+        self._program = program = lowered(case, network)
+        self.steps = cover(program, batch(case), device, case, same)
+        self._session = session(device)
+        options = case.options
+        assert options is not None
+        slots = 0 if case.task == "gradients" else options.rule.slots
+        size = network.layout.size
+        self._state = TrainState(
+            self._session, network.parameters, np.zeros((slots, size), case.dtype)
+        )
+        self._replay = Replay(self._session, self.steps, network.layout, self._state)
+        self._arithmetic = arithmetic(case, self.steps)
+        self._live = live_elements(network.layout, network.storages)
+
+    def __call__(self, case: Case) -> float:
+        """Run a case, and return its largest error over the bound."""
+        options, program, network = case.options, self._program, self.network
+        assert options is not None
+        network.parameters = case.parameters(network)
+        values = data(case, program, network)
+        replay, state = self._replay, self._state
+        trains = case.task != "gradients"
+        start = options.rule.initial_state(network.layout.size, case.dtype)
+        for value in program.inputs:
+            replay.write(value, values[value.name])
+        self._poison(case)
+        state.replace(network.parameters)
+        if trains and start.size:
+            state.state.write(self._session, start)
+        count = 0
+        for one in passes(case, program):
+            if one["fresh"]:
+                words = {f"key{i}": int(w) for i, w in enumerate(one["key"])}
+                replay.set(rate=one["rate"], seed=one["seed"], **words)
+                count += replay.run_pass(options.samples, count)
+        self._session.finish()
+        if replay.timed_out():
+            raise Skipped("a wait timed out")
+        oracle = Oracle(
+            case, program,
+            {**values, "state": start if trains else np.zeros((0, 0))},
+            network.parameters, self._arithmetic,
+        )
+        found, part = {}, {}
+        totals = replay.read(program.output)
+        found["totals"] = totals + np.roll(totals, 3, axis=1)
+        part["totals"] = slice(0, 3)
+        if trains:
+            parameters, states = state.values()
+            found["parameters"] = parameters[np.newaxis]
+            found["state"] = states
+            part["parameters"] = part["state"] = self._live
+            if parameters[~self._live].any():
+                raise Wrong("padding of the parameters was written")
+            return oracle.check(found, part)
+        flat = replay.read_gradients()
+        for op in program.ops:
+            if hasattr(op, "gradient"):
+                slot = op.weights if hasattr(op, "weights") else op.bias
+                at = slice(slot.offset, slot.offset + slot.size)
+                found[op.gradient.name] = flat[np.newaxis, at]
+                part[op.gradient.name] = self._live[at]
+        return oracle.check(found, part)
+
+    def _poison(self, case: Case) -> None:
+        """Fill all that the steps write with NaN."""
+        replay, inputs = self._replay, set(self._program.inputs)
+        written = {
+            value for op in self._program.ops for value in op.writes
+            if value not in inputs and value.name in replay._values
+        }
+        for value in sorted(written, key=lambda v: v.name):
+            rows = value.height(batch(case))
+            replay.write(value, np.full((rows, value.width), np.nan))
+        replay.write_gradients(
+            np.full(self.network.layout.size, np.nan, case.dtype)
+        )
+
+
+def data(case: Case, program: Program, network: Network) -> dict[str, Any]:
+    """Return the program's inputs by name."""
+    options = case.options
+    assert options is not None
+    x = case.inputs(options.samples, network.n_in)
+    t, weights = case.targets(options.samples, network.n_out)
+    arrays = (x, t, weights)
+    return {value.name: rows for value, rows in zip(program.inputs, arrays, strict=False)}
+
+
+class Fit:
+    """`Network.fit` with all its options, its plans replaced by random covers."""
+
+    def __init__(
+        self, case: Case, network: Network, device: Device, same: dict[Any, Any]
+    ) -> None:
+        self.network, self._device, self._same = network, device, same
+        self._covers: dict[Any, list[Step]] = {}
+        self.steps: list[Step] = []
+
+    def __call__(self, case: Case) -> float:
+        """Run a case, and return its largest error over the bound."""
+        options, network = case.options, self.network
+        assert options is not None
+        network.parameters = start = case.parameters(network)
+        start = network.parameters.copy()
+        program = lowered(case, network)
+        values = data(case, program, network)
+        x, t, *weight = (values[value.name] for value in program.inputs)
+        others = Case(**{**vars(case), "seed": case.seed + (1 << 40)})
+        validation = None
+        if options.validation:
+            validation = (
+                others.inputs(options.validation, network.n_in),
+                others.targets(options.validation, network.n_out)[0],
+            )
+        self.steps.clear()
+        regular = options.regularisation
+        with self._forced(case):
+            history = network.fit(
+                x, t, optimiser=options.rule, loss=options.loss, epochs=options.epochs,
+                batch_size=batch(case) if options.batches else None,
+                shuffle=options.shuffled, validation=validation,
+                sample_weight=weight[0][:, 0] if weight else None, seed=case.seed,
+                devices=devices(self._device, options.devices),
+                schedule=options.schedule, l1=regular.l1, l2=regular.l2,
+                clip_norm=regular.clip_norm, clip_value=regular.clip_value,
+                precision=case.precision,
+            )
+        size = network.layout.size
+        oracle = Oracle(
+            case, program,
+            {**values, "state": options.rule.initial_state(size, case.dtype)},
+            start, arithmetic(case, self.steps),
+        )
+        live = live_elements(network.layout, network.storages)
+        n, last = options.samples, history[-1].training
+        assert history.state is not None
+        totals = np.array([[
+            last.loss * n, last.mse * n * network.n_out, last.bit_fail, 0, 0, 0
+        ]])
+        if len(history) != options.epochs:
+            raise Wrong(f"fit ran {len(history)} epochs: {history.stopped}")
+        return oracle.check(
+            {"parameters": network.parameters[np.newaxis], "totals": totals,
+             "state": history.state.values},
+            {"parameters": live, "state": live},
+        )
+
+    @contextlib.contextmanager
+    def _forced(self, case: Case) -> Iterator[None]:
+        def plan(network: Any, program: Program, device: Device, size: int, **_: Any):
+            key = program, device, size
+            if key not in self._covers:
+                same = self._same.setdefault(program.outputs, {})
+                self._covers[key] = cover(program, size, device, case, same)
+            steps = tuple(self._covers[key])
+            self.steps += steps
+            return TrainingPlan(network, program, steps, "")
+
+        with (
+            mock.patch.object(fit, "plan_training", plan),
+            mock.patch.object(parallel, "plan_training", plan),
+        ):
+            yield
+
+
+def devices(device: Device, count: int) -> list[Device]:
+    """Return a device, and records of others like it that are the same."""
+    return [device, *(replace(device, index=f"9:{i}") for i in range(1, count))]
+
+
+def default_device(spec: str | None) -> Device:
+    """Return the device of a specification."""
+    return clnet.device(spec)
