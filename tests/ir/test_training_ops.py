@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clnet import Dense, Network
+from clnet import Dense, Network, Sparse
 from clnet.errors import InputError
 from clnet.ir import reference
 from clnet.ir.lowering import lower_training
@@ -195,6 +195,27 @@ def test_softmax_in_a_hidden_layer_is_refused():
     network = Network(3, [Dense(2, "softmax"), Dense(2)])
     with pytest.raises(InputError, match="layer 1 is softmax"):
         lower_training(network, loss_function("mse"), None)
+
+
+def test_layers_without_a_connection_to_the_output_train_as_not_there():
+    """A pattern without entries in a source's block: nothing reads layers 1 and 2."""
+    mask = np.zeros((3, 4 + 2), bool)
+    mask[:, :4] = True
+    layers = [
+        Dense(5, "tanh", dropout=0.5), Dense(2, "tanh"),
+        Sparse(3, "tanh", pattern=mask, sources=(0, 2), initialiser="uniform"),
+    ]
+    network = Network(4, layers, seed=1, dtype="float64")
+    rng = np.random.default_rng(2)
+    x, t = rng.uniform(-1, 1, (6, 4)), rng.uniform(-1, 1, (6, 3))
+    _, flat = gradient_of(network, "mse", x, t)
+    np.testing.assert_allclose(flat, differences(network, "mse", x, t), atol=1e-7)
+    before = network.parameters.copy()
+    network.fit(x, t, optimiser="rprop", epochs=2)
+    moved = network.parameters != before
+    weights, biases = network.layout.weights, network.layout.biases
+    for slot, live in zip((*weights, *biases), (False, False, True) * 2, strict=True):
+        assert moved[slot.offset : slot.offset + slot.size].any() == live
 
 
 def test_the_record_counts_as_fann_does():
