@@ -87,7 +87,7 @@ def test_a_kernel_wrong_at_the_plans_batch_alone_gives_no_answer(monkeypatch, tu
     """Times are measured at a power of two, and its results are right there."""
     network = net()
     monkeypatch.setattr(inference, "VARIANTS", (WrongEdge(), Naive()))
-    assert "wrong_edge" in names(network.compile(CPU, 32, tune=tune))
+    network.compile(CPU, 32, tune=tune)  # right, whichever is measured faster
     remembered = times.store_of(CPU)
     for candidate in Planner(network, CPU, 32, False, (WrongEdge(),))._candidates():
         span = candidate.step.span
