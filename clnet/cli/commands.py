@@ -52,9 +52,12 @@ def info(arguments: argparse.Namespace) -> int:
 
     if _is_network(arguments.file):
         _no_outputs(arguments)
-        print(network_text(load(arguments.file)))
+        print(network_text(load(arguments.file, memory_limit=arguments.memory_limit)))
     else:
-        print(data_text(*load_data(arguments.file, outputs=arguments.outputs)))
+        print(data_text(*load_data(
+            arguments.file, outputs=arguments.outputs,
+            memory_limit=arguments.memory_limit,
+        )))
     return 0
 
 
@@ -69,8 +72,11 @@ def predict(arguments: argparse.Namespace) -> int:
 
     if arguments.out is not None:  # before the work
         check_save_data(arguments.out)
-    network = load(arguments.network)
-    x, t = load_data(arguments.data, dtype=network.dtype, outputs=arguments.outputs)
+    network = load(arguments.network, memory_limit=arguments.memory_limit)
+    x, t = load_data(
+        arguments.data, dtype=network.dtype, outputs=arguments.outputs,
+        memory_limit=arguments.memory_limit,
+    )
     scaling = network.scaling
     if arguments.scale and scaling is None:
         raise InputError(
@@ -128,7 +134,7 @@ def convert(arguments: argparse.Namespace) -> int:
         )
     if _is_network(source):
         _no_outputs(arguments)
-        network = load(source, dtype=dtype)
+        network = load(source, dtype=dtype, memory_limit=arguments.memory_limit)
         network.save(target)
         print(f"wrote {target}: {network!r}")
         if target.lower().endswith(".net") and not network.fann_compatible:
@@ -138,7 +144,8 @@ def convert(arguments: argparse.Namespace) -> int:
         return 0
     text = not source.lower().endswith(".npz")  # float64 holds decimals best
     x, t = load_data(
-        source, dtype=dtype or ("float64" if text else None), outputs=arguments.outputs
+        source, dtype=dtype or ("float64" if text else None), outputs=arguments.outputs,
+        memory_limit=arguments.memory_limit,
     )
     save_data(target, x, t)
     sizes = (len(x), "sample"), (x.shape[1], "input"), (t.shape[1], "output")
@@ -151,7 +158,8 @@ def explain(arguments: argparse.Namespace) -> int:
     from clnet.network import load
 
     tune = True if arguments.tune else None
-    network, batch = load(arguments.network), arguments.batch
+    network = load(arguments.network, memory_limit=arguments.memory_limit)
+    batch = arguments.batch
     progress = sys.stderr.isatty()
     if arguments.training is None:
         print(network.compile(
@@ -172,7 +180,7 @@ def tune(arguments: argparse.Namespace) -> int:
     """Measure all ways to run a network, for each batch size."""
     from clnet.network import load
 
-    network = load(arguments.network)
+    network = load(arguments.network, memory_limit=arguments.memory_limit)
     for batch in arguments.batch:
         print(network.compile(
             arguments.device, batch, tune=True, precision=arguments.precision,

@@ -171,6 +171,15 @@ def _parser() -> _Parser:
             "t, t0, t1, … or target…",
         )
 
+    def with_memory_limit(sub: _Parser) -> None:
+        sub.add_argument(
+            "--memory-limit",
+            type=_count,
+            metavar="BYTES",
+            help="bytes that a file may unpack to; default: 64 MiB, and 16 times its "
+            "size",
+        )
+
     command(
         "devices", do.devices, "list the OpenCL devices, best first",
         "List the OpenCL devices of this machine, best first, with notes on each. The "
@@ -191,6 +200,7 @@ def _parser() -> _Parser:
     )
     sub.add_argument("file", metavar="FILE", help="a network or data file")
     with_outputs(sub)
+    with_memory_limit(sub)
 
     sub = command(
         "predict", do.predict, "run a network on data",
@@ -222,6 +232,7 @@ def _parser() -> _Parser:
         help="show the times of one call: upload, launch, device, download",
     )
     with_outputs(sub)
+    with_memory_limit(sub)
 
     sub = command(
         "train", cli_train.run, "train a network on data",
@@ -239,6 +250,7 @@ def _parser() -> _Parser:
     on_device(sub, several=True)
     with_precision(sub)
     with_outputs(sub)
+    with_memory_limit(sub)
 
     sub = command(
         "convert", do.convert, "write a network or data in another format",
@@ -254,6 +266,7 @@ def _parser() -> _Parser:
         ".net, float64 for data",
     )
     with_outputs(sub)
+    with_memory_limit(sub)
 
     sub = command(
         "explain", do.explain, "show how a network would be run, and why",
@@ -273,6 +286,7 @@ def _parser() -> _Parser:
         help="explain a training step of N samples with this optimiser instead",
     )
     sub.add_argument("--tune", action="store_true", help="measure all candidates first")
+    with_memory_limit(sub)
 
     sub = command(
         "tune", do.tune, "measure all kernels for a network, and store the times",
@@ -287,6 +301,7 @@ def _parser() -> _Parser:
         "--batch", type=_counts, default=TUNED_BATCHES, metavar="N,N",
         help="samples a call; several, separated by commas; default: %(default)s",
     )
+    with_memory_limit(sub)
 
     sub = command(
         "bench", cli_bench.run, "run a study: clnet's kernels against others",

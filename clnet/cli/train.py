@@ -275,7 +275,10 @@ def _share(text: str | None) -> float | None:
 def _file(arguments: argparse.Namespace, path: str) -> DataSet:
 
     dtype = "float64" if _scales(arguments) else "float32"  # scaled before rounding
-    x, t = load_data(path, dtype=dtype, outputs=arguments.outputs)
+    x, t = load_data(
+        path, dtype=dtype, outputs=arguments.outputs,
+        memory_limit=arguments.memory_limit,
+    )
     if t.shape[1] == 0:
         raise InputError(f"{path} has no targets to train on: see --outputs")
     return DataSet(x, t)
@@ -327,7 +330,7 @@ def _network(arguments: argparse.Namespace, data: DataSet) -> Network:
             f"{columns[0]}-32-{columns[1]}, or --network"
         )
     if arguments.network is not None:
-        network = load(arguments.network)
+        network = load(arguments.network, memory_limit=arguments.memory_limit)
         for option in ("initialiser", "dropout"):
             if getattr(arguments, option):
                 raise InputError(f"--{option} is for --layers, not for --network")

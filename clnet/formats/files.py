@@ -88,7 +88,7 @@ def check_memory(path: Path, needed: int, found: int, limit: int | None) -> None
     if needed > limit:
         raise FormatError(
             f"{path} of {found} bytes unpacks to {quoted(needed)} bytes or more, "
-            f"expected at most {limit}: if you trust it, give a larger memory_limit"
+            f"expected at most {limit}: if you trust it, give a larger memory limit"
         )
 
 

@@ -317,6 +317,7 @@ def test_version(clnet_command):
     ("info cut.net", "cut.net, line 36: found"),
     ("info a.txt", "a.txt has no suffix for networks or data: known are .net"),
     ("info a", "a has no suffix"),
+    ("info d.npz --memory-limit 10", "unpacks to"),
     ("info a.net --outputs 1", "--outputs is for .csv files"),
     ("info d.data --outputs 1", "outputs= is for .csv files"),
     ("info bare.csv", "names no targets"),

@@ -37,7 +37,7 @@ def most(path):
 
 def refuses(path, load):
     def action():
-        with pytest.raises(FormatError, match=r"unpacks to \d+ bytes.*memory_limit"):
+        with pytest.raises(FormatError, match=r"unpacks to \d+ bytes.*memory limit"):
             load(path)
 
     assert peak_of(action) <= most(path)
@@ -100,7 +100,7 @@ def test_the_limit_can_be_raised_and_lowered(padded, tmp_path):
     x, _ = clnet.load_data(data, memory_limit=1 << 30)
     assert x.shape == (5000, 4000)
     assert x.flags.writeable
-    with pytest.raises(FormatError, match=r"expected at most 1000: .*memory_limit"):
+    with pytest.raises(FormatError, match=r"expected at most 1000: .*memory limit"):
         clnet.load_data(data, memory_limit=1000)
     for limit in (0, -1, 1.5, "1"):
         with pytest.raises(InputError, match="memory_limit must be a whole number"):
