@@ -44,9 +44,11 @@ forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 
 
 def run(script, *, timeout=120):
+    # Python 3.12 warns of every fork of a process with threads.
+    quiet = ["-W", "ignore::DeprecationWarning"]
     done = subprocess.run(
-        [sys.executable, "-c", SETUP + textwrap.dedent(script)], timeout=timeout,
-        capture_output=True, text=True, check=False,
+        [sys.executable, *quiet, "-c", SETUP + textwrap.dedent(script)],
+        timeout=timeout, capture_output=True, text=True, check=False,
     )
     return done.returncode, done.stdout, done.stderr
 
