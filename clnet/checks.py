@@ -69,8 +69,38 @@ def is_sparse(found: object) -> TypeGuard[Any]:
     return hasattr(found, "tocsr") and hasattr(found, "toarray")
 
 
-def as_rows(matrix: Any) -> Any:
-    """Return a scipy.sparse matrix in a form whose rows can be sliced."""
+def checked_sparse(name: str, matrix: Any) -> Any:
+    """Return a scipy.sparse matrix whose indices are within its shape.
+
+    SciPy's constructors read few of them, and its conversions write wherever they say.
+
+    Raises
+    ------
+    InputError
+        If an index is not.
+    """
+    try:
+        if hasattr(matrix, "check_format"):  # csr, csc, bsr
+            matrix.check_format(full_check=True)
+            return matrix
+        matrix = matrix.tocoo()  # of the others, lists and dicts, by checked steps
+        axes = getattr(matrix, "coords", None) or (matrix.row, matrix.col)
+        for indices, size in zip(axes, matrix.shape, strict=True):
+            if len(indices) != len(matrix.data):
+                raise ValueError(f"{len(indices)} indices of {len(matrix.data)} values")
+            if indices.size and not 0 <= indices.min() <= indices.max() < size:
+                raise ValueError(f"an index is not from 0 to {size - 1}")
+    except (ValueError, IndexError) as error:
+        shape = list(matrix.shape)
+        raise InputError(
+            f"{name} is a sparse matrix {shape} with wrong indices: {error}"
+        ) from None
+    return matrix
+
+
+def as_rows(name: str, matrix: Any) -> Any:
+    """Return a scipy.sparse matrix, checked, in a form whose rows can be sliced."""
+    matrix = checked_sparse(name, matrix)
     return matrix.tocsr() if matrix.ndim == 2 else matrix.toarray()
 
 
@@ -84,8 +114,10 @@ def as_numbers(name: str, found: ArrayLike, dtype: str | None = None) -> NDArray
     InputError
         If it is ragged, complex, or not made of numbers.
     """
+    if is_sparse(found):
+        found = checked_sparse(name, found).toarray()
     try:
-        array = np.asarray(found.toarray() if is_sparse(found) else found)
+        array = np.asarray(found)
     except ValueError:
         raise InputError(f"{name} must be a rectangular array of numbers") from None
     if array.dtype.kind not in "biuf":

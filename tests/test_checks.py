@@ -209,3 +209,96 @@ def test_fields_are_converted():
     object.__setattr__(layer, "n_out", np.uint8(200))
     convert_wholes(layer, "n_out")
     assert type(layer.n_out) is int
+
+
+# Sparse matrices ----------------------------------------------------------------------
+
+
+def csr_column(matrix):
+    matrix.indices[1] = 10**8
+
+
+def csr_negative(matrix):
+    matrix.indices[0] = -5
+
+
+def csr_starts(matrix):
+    matrix.indptr[2] = 10**6
+
+
+def csr_descending(matrix):
+    matrix.indptr[3] = 0
+
+
+def csr_end(matrix):
+    matrix.indptr[-1] = 10**7
+
+
+def coo_row(matrix):
+    rows = np.array(matrix.row)
+    rows[0] = 10**8
+    matrix.row = rows
+
+
+def coo_column(matrix):
+    columns = np.array(matrix.col)
+    columns[-1] = 6
+    matrix.col = columns
+
+
+def lil_column(matrix):
+    matrix.rows[3][0] = 10**8
+
+
+def dok_key(matrix):
+    matrix._dict[(10**8, 2)] = 1.0
+
+
+DAMAGES = [
+    ("csr", csr_column), ("csr", csr_negative), ("csr", csr_starts),
+    ("csr", csr_descending), ("csr", csr_end), ("csc", csr_column),
+    ("csc", csr_starts), ("csc", csr_end), ("bsr", csr_column), ("bsr", csr_end),
+    ("coo", coo_row), ("coo", coo_column), ("lil", lil_column), ("dok", dok_key),
+]
+USES = {
+    "predict": lambda m: NETWORK.predict(m, CPU),
+    "fit": lambda m: Network.mlp([6, 2], seed=1).fit(m, T, epochs=1, device=CPU),
+    "targets": lambda m: Network.mlp([6, 6], seed=1).fit(X, m, epochs=1, device=CPU),
+    "pattern": lambda m: Sparse(12, pattern=m),
+    "of": Pattern.of,
+    "set_layer": lambda m: Network(6, [Dense(12)]).set_layer(0, m),
+    "scaling": lambda m: clnet.Scaling.of(m, T),
+    "evaluate": lambda m: Network.mlp([6, 6], seed=1).evaluate(X, m, CPU),
+}
+
+
+@pytest.mark.parametrize(("form", "damage"), DAMAGES)
+@pytest.mark.parametrize("use", USES)
+def test_sparse_matrices_with_wrong_indices_are_refused(form, damage, use):
+    sparse = pytest.importorskip("scipy.sparse")
+    matrix = sparse.csr_matrix(np.where(X > 0, X, 0)).asformat(form)
+    USES[use](matrix.copy())
+    damage(matrix)
+    with pytest.raises(InputError, match=r"is a sparse matrix \[12, 6\] with wrong"):
+        USES[use](matrix)
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "bsr", "coo", "lil", "dok", "dia"])
+def test_sparse_matrices_are_taken_as_they_are(form):
+    sparse = pytest.importorskip("scipy.sparse")
+    x = np.where(X > 0, X, 0)
+    for kind in (sparse.csr_matrix, sparse.csr_array):
+        matrix = kind(x).asformat(form)
+        np.testing.assert_array_equal(
+            NETWORK.predict(matrix, CPU), NETWORK.predict(x, CPU)
+        )
+        assert len(Pattern.of(matrix)) == np.count_nonzero(x)
+
+
+def test_a_pattern_of_one_axis_or_of_huge_ones_is_refused():
+    sparse = pytest.importorskip("scipy.sparse")
+    with pytest.raises(InputError, match="is no matrix"):
+        Pattern.of(sparse.coo_array(np.ones(3)))
+    huge = sparse.coo_array(([1.0], ([0], [1 << 40])), shape=(1 << 40, 1 << 41))
+    with pytest.raises(InputError, match=f"at most {INT_MAX}"):
+        Pattern.of(huge)

@@ -117,7 +117,7 @@ def predict(
         return scaling.descale_output(outputs)
     # Sparse inputs become dense a chunk at a time: the whole may be too large.
     dense = not is_sparse(x)
-    array = as_numbers("x", x, network.dtype) if dense else as_rows(x)
+    array = as_numbers("x", x, network.dtype) if dense else as_rows("x", x)
     rows = array[np.newaxis] if array.ndim == 1 else array
     if rows.ndim != 2 or rows.shape[1] != network.n_in:
         raise InputError(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import INT_MAX, convert_wholes
+from clnet.checks import INT_MAX, as_whole, checked_sparse, convert_wholes
 from clnet.errors import InputError
 
 
@@ -90,11 +90,13 @@ class Pattern:
         if isinstance(matrix, Pattern):
             return matrix
         if hasattr(matrix, "tocoo"):
-            entries = matrix.tocoo()
-            flat = sorted_unique(
-                entries.row.astype(np.int64) * entries.shape[1] + entries.col
+            entries = checked_sparse("a pattern", matrix).tocoo()
+            if len(entries.shape) != 2:
+                raise InputError(f"a pattern of shape {entries.shape} is no matrix")
+            n_out, n_in = (
+                as_whole("a side of a pattern", n, most=INT_MAX) for n in entries.shape
             )
-            n_out, n_in = entries.shape
+            flat = sorted_unique(entries.row.astype(np.int64) * n_in + entries.col)
         else:
             mask = np.asarray(matrix)
             if mask.ndim != 2 or mask.dtype != np.bool_:
