@@ -18,7 +18,7 @@ from types import FrameType
 from clnet.errors import DeviceError
 
 PACKAGE = str(Path(__file__).parents[1])
-EXIT_SECONDS = 5.0  # limit of the wait for other threads at exit
+EXIT_SECONDS = 30.0  # limit of the wait for other threads at exit, as for a build
 EXIT_PAUSE = 1e-3  # seconds between two looks at them
 
 _used = False  # by this process, or by the one that it was forked from
@@ -79,7 +79,12 @@ def _end() -> None:
 
 
 def _is_inside(frame: FrameType | None) -> bool:
-    """Return whether a frame or a caller of it is of this package."""
+    """Return whether a thread's innermost frame or a caller of it is of this package.
+
+    A thread that waits for another one is not: it may be a callback that never returns.
+    """
+    if frame is not None and frame.f_code.co_filename == threading.__file__:
+        return False
     while frame is not None:
         if frame.f_code.co_filename.startswith(PACKAGE):
             return True

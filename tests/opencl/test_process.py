@@ -168,9 +168,6 @@ def test_handlers_at_exit_compute():
 def test_a_thread_that_stays_inside_is_not_waited_for(monkeypatch):
     """A callback may block for ever."""
     code, out, err = run("""
-        from clnet.opencl import process
-        process.EXIT_SECONDS = 0.1
-
         def wait(training, epoch):
             threading.Event().wait()
 

@@ -17,6 +17,7 @@ from clnet.errors import ClnetError, DeviceError
 from clnet.ir.ops import PRECISIONS, Apply, Op, Program, Span, Value
 from clnet.ir.reference import run_op
 from clnet.ir.training_ops import ApplyT, Outer
+from clnet.opencl.process import check_process
 from clnet.opencl.store import Timing
 from clnet.runtime.executable import Executable
 
@@ -155,6 +156,7 @@ def timing(
     repeats = max(1, min(1000, int(ROUND_SECONDS / max(alone, 1e-7))))
 
     def seconds_of(repeats: int) -> float:
+        check_process()
         start = time.perf_counter()
         for _ in range(repeats):
             run()
