@@ -38,6 +38,8 @@ def load_arrays(path: Path, memory_limit: int | None) -> dict[str, NDArray[Any]]
         to more than the limit.
     """
     content = read(path)
+    if not content.startswith(b"PK"):
+        raise FormatError(f"{path} is not a .npz file: it does not begin with PK")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             members = archive.infolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import re
@@ -20,6 +21,7 @@ from bounds import span_bound
 from clnet import FormatError, Network
 from clnet.errors import ClnetWarning
 
+from . import mutations
 from .parsers import MEMORY_LIMIT, PARSERS, Parser
 
 SECONDS = 2.0  # of the processor, for one file
@@ -29,7 +31,7 @@ FLOOR = 10 * MEMORY_LIMIT  # bytes besides: what unpacks may be copied a few tim
 ADDRESSES = 2 << 30  # bytes of addresses beyond those of the start: a hard limit
 MEASURED = 64  # one in so many files is read with its memory measured
 CORPUS = 400  # files that behaved in a new way, and are damaged further
-LARGEST = 1 << 16  # bytes of a file that is damaged further
+LARGEST = mutations.LARGEST  # bytes of a file that is damaged further
 WIDEST = 1 << 16  # values of a layer of networks that are predicted with
 MOST_BUILT = 20  # structures of networks that kernels are built for
 MODERATE = 1e6  # weights and steepnesses up to it cannot overflow
@@ -145,7 +147,7 @@ def check(
     result = None
     if measured:
         tracemalloc.start()
-    before = time.process_time()
+    before = time.perf_counter()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -157,7 +159,9 @@ def check(
         assert way.isprintable(), repr(way)
         assert len(way) <= SENTENCE, way
     finally:
-        took = time.process_time() - before
+        took = time.perf_counter() - before
+        if took > SECONDS:  # of a busy machine, perhaps: the processor's time counts
+            took = processor_time(parser, path)
         tally.slowest = max(tally.slowest, took)
         if measured:
             peak = tracemalloc.get_traced_memory()[1]
@@ -177,6 +181,15 @@ def check(
             predict(result, tally)
         return f"{ACCEPTED} {result.layers}"
     return ACCEPTED
+
+
+def processor_time(parser: Parser, path: Path) -> float:
+    """Return the seconds of the processor that reading a file takes."""
+    before = time.process_time()
+    with contextlib.suppress(FormatError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parser.load(path)
+    return time.process_time() - before
 
 
 def predict(network: Network, tally: Tally) -> None:

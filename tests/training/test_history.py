@@ -33,7 +33,7 @@ def test_a_plot_without_matplotlib(monkeypatch):
         net().fit(x, t, epochs=1).plot()
 
 
-@pytest.mark.parametrize("text", [b"", b"nonsense", b"PK\x03\x04zzz"])
+@pytest.mark.parametrize("text", [b"", b"nonsense", b"PK\x03\x04zzz", b"\x93NUMPY"])
 def test_damaged_states(tmp_path, text):
     path = tmp_path / "state.npz"
     path.write_bytes(text)
