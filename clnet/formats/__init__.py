@@ -20,6 +20,7 @@ from clnet.formats import fann, fann_data, safetensors, table
 from clnet.formats.files import as_path, check_writable
 from clnet.nn.description import DTYPES
 from clnet.nn.model import Model
+from clnet.nn.storage.sparse import SparseStorage, check_indices
 
 M = TypeVar("M", bound="Model")
 
@@ -46,10 +47,15 @@ def load_network(
         raise InputError(f"dtype is for .net files: {file} holds its own")
     try:
         if suffix == ".net":
-            return fann.load(file, kind, dtype)
-        return safetensors.load(file, kind, memory_limit)
+            network = fann.load(file, kind, dtype)
+        else:
+            network = safetensors.load(file, kind, memory_limit)
+        for storage in network.storages:
+            if isinstance(storage, SparseStorage):
+                check_indices(storage)
     except InputError as error:
         raise FormatError(f"{file} does not describe a network: {error}") from None
+    return network
 
 
 def save(network: Model, path: str | PathLike[str]) -> None:

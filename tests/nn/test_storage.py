@@ -21,6 +21,7 @@ from clnet.nn.storage.hyb import hyb, hyb_width
 from clnet.nn.storage.masked import MaskedStorage
 from clnet.nn.storage.pattern import Pattern
 from clnet.nn.storage.sell import SellStorage
+from clnet.nn.storage.sparse import SparseStorage, check_indices
 
 # The example of Bell and Garland, "Efficient sparse matrix-vector multiplication on
 # CUDA", 2008, which the second study works through.
@@ -103,6 +104,36 @@ def check_storages(storages, mask):
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_every_format_holds_every_pattern(name, mask):
     check_storages(FORMATS[name](Pattern.of(mask)), mask)
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_tables_are_in_range(name, mask):
+    for storage in FORMATS[name](Pattern.of(mask)):
+        if isinstance(storage, SparseStorage):
+            check_indices(storage)
+
+
+@pytest.mark.parametrize(("kind", "name", "at", "value"), [
+    (CsrStorage, "columns", 3, 4), (CsrStorage, "columns", 0, 2**16 - 1),
+    (CsrStorage, "starts", 0, 1), (CsrStorage, "starts", 2, -1),
+    (CsrStorage, "starts", 2, 8), (CsrStorage, "starts", 4, 8),
+    (CooStorage, "rows", 0, 4), (CooStorage, "columns", 0, 4),
+    (EllStorage, "columns", 0, 4), (EllStorage, "lengths", 1, 4),
+    (DiaStorage, "offsets", 0, -4), (DiaStorage, "offsets", 2, 0),
+    (DiaStorage, "offsets", 2, 4),
+    (SellStorage, "columns", 0, 4), (SellStorage, "order", 0, 0),
+    (SellStorage, "order", 0, 4), (SellStorage, "lengths", 0, 4),
+    (SellStorage, "starts", 1, 0),
+])
+def test_tables_out_of_range_are_noticed(kind, name, at, value):
+    storage = kind(Pattern.of(EXAMPLE != 0))
+    check_indices(storage)
+    tables = {key: table.copy() for key, table in storage.indices.items()}
+    tables[name].flat[at] = value
+    storage.__dict__["indices"] = tables
+    with pytest.raises(InputError, match=f"the {name} of a matrix as {kind.name}"):
+        check_indices(storage)
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)

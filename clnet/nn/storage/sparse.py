@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.errors import InputError
 from clnet.nn.storage.base import Entries
 
 if TYPE_CHECKING:
@@ -89,6 +90,44 @@ class SparseStorage(ABC):
     def nbytes(self, item_size: int) -> int:
         """Return the bytes of values, of item_size each, and of index arrays."""
         return self.size * item_size + sum(a.nbytes for a in self.indices.values())
+
+
+def check_indices(storage: SparseStorage) -> None:
+    """Check the tables that kernels read, in time proportional to their size.
+
+    Kernels check no index. They assume that ``columns`` and ``rows`` are those of A;
+    that ``starts`` rise from 0 to the number of slots; that ``lengths`` are at most the
+    longest row's; that ``order`` is a permutation of the rows; that ``offsets`` are
+    rising diagonals of A; and that the slots of entries differ and exist.
+
+    Raises
+    ------
+    InputError
+        If a table is not so: the pattern, or this library, is at fault.
+    """
+    n_out, n_in, size = storage.n_out, storage.n_in, storage.size
+    ranges = {
+        "columns": (0, n_in - 1), "rows": (0, n_out - 1), "starts": (0, size),
+        "lengths": (0, storage.pattern.longest), "order": (0, n_out - 1),
+        "offsets": (1 - n_out, n_in - 1), "slots": (0, size - 1),
+    }
+    for name, table in {**storage.indices, "slots": storage.slots}.items():
+        least, most = ranges[name]
+        right = table.size > 0 and least <= table.min() and table.max() <= most
+        if right and name in ("starts", "offsets"):
+            steps = np.diff(table.astype(np.int64))
+            right = bool((steps >= (name == "offsets")).all())
+        if right and name == "starts":
+            right = table[0] == 0 and table[-1] == size
+        if right and name in ("order", "slots"):
+            found = np.zeros(most + 1, bool)
+            found[table] = True
+            right = np.count_nonzero(found) == table.size
+        if not right:
+            raise InputError(
+                f"the {name} of a matrix as {storage.name} are out of range, expected "
+                f"{least} to {most}"
+            )
 
 
 def index_array(values: NDArray[np.int64], count: int) -> NDArray[Any]:
