@@ -19,6 +19,7 @@ from clnet.errors import FormatError, InputError, quoted
 
 MEMORY_FLOOR = 1 << 26  # bytes that any file may unpack to
 MEMORY_FACTOR = 16  # bytes that it may unpack to besides, for each byte of the file
+DESCRIPTORS = Path("/proc/self/fd")  # the open files of a process, on Linux
 TEMPORARY = ".clnet-{}.tmp"  # name of a temporary file, around a random number
 
 
@@ -116,6 +117,7 @@ def write(path: Path, parts: Iterable[bytes]) -> None:
             file.write(part)
         file.flush()
         os.fsync(file.fileno())
+        _give_name(file, temporary)
         if fcntl is None:  # Windows replaces no open file
             file.close()
         temporary.replace(target)
@@ -131,7 +133,7 @@ def _temporary(path: Path) -> Iterator[tuple[BinaryIO, Path, Path]]:
     file : binary file
         The temporary file, locked until it is closed.
     temporary, target : Path
-        Its name, and the file that the path refers to.
+        Its name, once it has one, and the file that the path refers to.
     """
     try:
         target = Path(os.path.realpath(path))
@@ -160,20 +162,44 @@ def _permissions(path: Path, target: Path) -> int | None:
 
 
 def _created(folder: Path, mode: int | None) -> tuple[BinaryIO, Path]:
-    """Return a new temporary file, open and locked, and its name."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    """Return a new temporary file, open and locked, and its name or name to be."""
     while True:
         temporary = folder / TEMPORARY.format(secrets.token_hex(8))
-        handle = os.open(temporary, flags, 0o666 if mode is None else mode)
+        handle, named = _opened(temporary, 0o666 if mode is None else mode)
         file = os.fdopen(handle, "wb")
-        if mode is not None:
-            temporary.chmod(mode)  # the umask may have taken some
+        if mode is not None and hasattr(os, "fchmod"):
+            os.fchmod(handle, mode)  # the umask may have taken some
         if fcntl is not None:
             with contextlib.suppress(OSError):  # some file systems have no locks
                 fcntl.flock(file, fcntl.LOCK_EX)
-        if os.fstat(file.fileno()).st_nlink:
+        if not named or os.fstat(handle).st_nlink:
             return file, temporary
         file.close()  # another process swept it before it was locked
+
+
+def _opened(temporary: Path, permissions: int) -> tuple[int, bool]:
+    """Return the handle of a new file, and whether it has its name already.
+
+    Without a name, where the system can, nothing is left of a killed process.
+    """
+    if hasattr(os, "O_TMPFILE") and DESCRIPTORS.is_dir():
+        with contextlib.suppress(OSError):  # some file systems have none
+            flags = os.O_WRONLY | os.O_TMPFILE
+            return os.open(temporary.parent, flags, permissions), False
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    return os.open(temporary, flags, permissions), True
+
+
+def _give_name(file: BinaryIO, temporary: Path) -> None:
+    """Give a temporary file its name, unless it has it."""
+    if os.fstat(file.fileno()).st_nlink:
+        return
+    folder = os.open(temporary.parent, os.O_RDONLY)
+    try:
+        # Python follows the link if it is given a folder, and only then.
+        os.link(DESCRIPTORS / str(file.fileno()), temporary, src_dir_fd=folder)
+    finally:
+        os.close(folder)
 
 
 def _sweep(folder: Path) -> None:
