@@ -250,8 +250,8 @@ def test_every_row_has_its_gradients_and_every_gradient_its_row(fann):
     """Where FANN's gradient is inexact, there is one function for each."""
     text = kernel_text("include/gradients.h")
     functions = re.findall(
-        r"^static inline VAL ((?:fann_)?grad_\w+)\(VAL ([vy]), VAL s\)",
-        text, re.MULTILINE,
+        r"^static inline VAL ((?:fann_)?grad_\w+)\(VAL ([vy]), VAL s\)", text,
+        re.MULTILINE,
     )
     found = {name: read for name, read in functions if name.startswith("fann") == fann}
     expected = {

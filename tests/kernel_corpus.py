@@ -1,0 +1,231 @@
+"""Every kernel in every configuration, as the variants describe them for a device.
+
+The networks have all layers, activations, formats, losses and rules. They are small:
+oclgrind interprets a case in about a second. The `large` ones, with larger tiles and
+teams, are for compilers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from clnet import Dense, Local, Network, Sparse
+from clnet.ir.lowering import lower, lower_training
+from clnet.ir.ops import Program, Span
+from clnet.nn.activations import ACTIVATIONS
+from clnet.nn.losses import LOSSES, loss_function
+from clnet.nn.optimisers import OPTIMISERS, optimiser
+from clnet.nn.regularisation import Regularisation
+from clnet.opencl.device import Device
+from clnet.opencl.launch import Launch
+from clnet.opencl.probes import MAX_POLLS
+from clnet.opencl.program import source_text
+from clnet.variants import ALL_VARIANTS, STUDY_VARIANTS, TRAINING_VARIANTS
+from clnet.variants.base import Config, Variant
+from clnet.variants.packing import merge_packings
+from clnet.variants.training.gradient_sum import gradient_sum
+
+NAMES = tuple(ACTIVATIONS)
+FORMATS = ("csr", "coo", "ell", "hyb", "dia", "sell", "dense")
+VARIANTS = tuple(
+    {v.name: v for v in (*ALL_VARIANTS, *STUDY_VARIANTS, *TRAINING_VARIANTS)}.values()
+)
+SHORT = 10  # ops
+FEW = ("rprop", "adam")  # rules of every network
+
+# The records are of what the drivers report (ROCm 5 and 6, Intel's compute runtime).
+GFX90A = Device(
+    "gfx90a", "gpu", compute_units=104, global_memory=64 << 30, largest_buffer=54 << 30,
+    local_memory=64 << 10, declared_local_memory=64 << 10, unit_local_memory=64 << 10,
+    largest_group=1024, simd_width=64, fp64=True, fp16=True, forward_progress=True,
+)
+GFX1100 = replace(
+    GFX90A, name="gfx1100", compute_units=48, global_memory=24 << 30,
+    largest_buffer=20 << 30, largest_group=256, simd_width=32,
+)
+DG2 = Device(
+    "dg2", "gpu", compute_units=512, global_memory=16 << 30, largest_buffer=4 << 30,
+    local_memory=64 << 10, declared_local_memory=64 << 10, unit_local_memory=64 << 10,
+    largest_group=1024, simd_width=32, fp16=True, subgroups=True, forward_progress=True,
+)
+PVC = replace(
+    DG2, name="pvc", compute_units=1024, local_memory=128 << 10, fp64=True,
+    declared_local_memory=128 << 10, unit_local_memory=128 << 10,
+)
+DEVICES = {device.name: device for device in (GFX1100, GFX90A, DG2, PVC)}
+
+
+@dataclass(frozen=True)
+class KernelCase:
+    """A span of a program, in one configuration of a variant."""
+
+    network: Network
+    program: Program
+    span: Span
+    variant: Variant
+    config: Config
+    name: str
+
+    def launches(self, device: Device) -> list[Launch]:
+        """Return its launches as the runtime makes them."""
+        return merge_packings(self.variant.launches(self.span, self.config, device))
+
+
+@dataclass(frozen=True)
+class Source:
+    """A program's text, with its launches."""
+
+    name: str
+    file: str
+    text: str
+    launches: list[Launch]
+
+
+def small() -> Iterator[tuple[str, Network, tuple[int, ...]]]:
+    """Yield names, networks and batches."""
+    mlp = Network.mlp
+    yield "functions", mlp([9, *[8] * len(NAMES)], NAMES, seed=1), (3,)
+    layers = [Dense(6, name, 0.5) for name in NAMES if name != "softmax"]
+    yield "fann", Network(9, layers, seed=1, fann_compatible=True), (3,)
+    yield "uniform", mlp([20, 36, 19, 8], "sigmoid", seed=2), (1, 5, 33)
+    yield "narrow", mlp([16] * 4, "tanh", seed=3), (1, 17, 64)
+    yield "parity", mlp([5, 7, 3], "tanh", seed=4), (1, 3, 17)
+    yield "softmax", mlp([12, 20, 6], ("relu", "softmax"), seed=5), (4,)
+    yield "double", mlp([11, 18, 5], ("tanh", "gelu"), dtype="float64", seed=6), (1, 9)
+    yield "dropout", mlp([10, 20, 5], "tanh", dropout=0.2, seed=7), (8,)
+    for dtype, form in itertools.product(("float32", "float64"), FORMATS):
+        layers = [
+            Sparse(30, density=0.2, format=form, seed=1), Dense(12, "tanh"),
+            Sparse(17, density=0.3, format=form, seed=2),
+        ]
+        network = Network(40, layers, seed=8, dtype=dtype)
+        yield f"{form}-{dtype}", network, (1, 6) if dtype == "float32" else (2,)
+    for dtype in ("float32", "float64"):
+        layers = [Local(window=5, activation="tanh") for _ in range(3)]
+        yield f"local-{dtype}", Network(40, layers, seed=9, dtype=dtype), (1, 5)
+    layers = [
+        Sparse(30, density=0.2, seed=1), Local(window=7, activation="tanh"),
+        Dense(16, "relu"), Dense(5),
+    ]
+    yield "mixed", Network(24, layers, seed=10), (1, 6)
+
+
+def sample() -> Iterator[tuple[str, Network, tuple[int, ...]]]:
+    """Yield the small networks that together run every kernel, at one batch each."""
+    for name, network, batches in small():
+        if name in ("parity", "softmax", "dropout", "mixed") or "float32" in name:
+            yield name, network, batches[-1:]
+
+
+def large() -> Iterator[tuple[str, Network, tuple[int, ...]]]:
+    """Yield names, networks and batches that only compilers read."""
+    mlp = Network.mlp
+    yield "cfg1", mlp([200, 400, 500, 500, 400, 100], seed=0), (1, 32, 1024)
+    yield "wide", mlp([784, 1024, 10], ("relu", "softmax"), seed=1), (1, 256)
+    yield "deep", mlp([64] * 6, "tanh", seed=2), (64, 4096)
+    yield "large-double", mlp([200, 300, 20], dtype="float64", seed=3), (1, 128)
+    for form in FORMATS:
+        layers = [
+            Sparse(200, density=0.05, format=form, seed=1), Dense(40, "tanh"),
+            Sparse(30, density=0.2, format=form, seed=2),
+        ]
+        yield f"large-{form}", Network(300, layers, seed=4), (1, 64)
+    layers = [Local(window=5, activation="tanh") for _ in range(5)]
+    yield "large-local", Network(2000, layers, seed=5), (1, 64)
+
+
+def programs(name: str, network: Network, batch: int) -> Iterator[tuple[str, Program]]:
+    """Yield the programs of a network: inference, and training by rules and losses."""
+    yield "infer", lower(network)
+    softmax = network.layers[-1].activation == "softmax"
+    usual = loss_function("categorical_cross_entropy" if softmax else "mse")
+    for rule in OPTIMISERS if name in ("parity", "csr-float32", "double") else FEW:
+        if rule == "incremental" and batch > 1:
+            continue
+        gathered = rule == "adam"
+        yield rule, lower_training(
+            network, usual, optimiser(rule), shuffled=gathered,
+            samples=4 * batch + 1 if gathered else None,
+        )
+    if name == "parity":
+        for loss in LOSSES:
+            if LOSSES[loss].fused is None:
+                yield loss, lower_training(
+                    network, loss_function(loss), optimiser("batch"), weighted=True
+                )
+    if name in ("parity", "double"):
+        for kind, regularisation in {
+            "norm": Regularisation(l1=0.1, l2=0.2, clip_norm=1.0),
+            "value": Regularisation(l2=0.2, clip_value=1.0),
+        }.items():
+            yield kind, lower_training(
+                network, usual, optimiser("adam"), samples=50, shuffled=True,
+                weighted=True, regularisation=regularisation,
+            )
+
+
+def spans(program: Program, batch: int, variant: Variant) -> Iterator[Span]:
+    """Yield a program's spans of a variant's reach; of long programs, few runs."""
+    n = len(program.ops)
+    lengths = {
+        "op": (1,), "pair": (1, 2), "layer": (2,), "triple": (1, 2, 3),
+        "run": range(2, n + 1) if n <= SHORT else (4, n), "program": (n,),
+    }[variant.reach]
+    for length in lengths:
+        for start in range(n - length + 1):
+            yield program.span(start, start + length, batch)
+
+
+def cases(device: Device, networks=small) -> Iterator[KernelCase]:
+    """Yield every span, variant and configuration of the networks on a device."""
+    for name, network, batches in networks():
+        for batch in batches:
+            for kind, program in programs(name, network, batch):
+                for variant in VARIANTS:
+                    for span in spans(program, batch, variant):
+                        if variant.refuse(span, device) is not None:
+                            continue
+                        for config in variant.space(span, device):
+                            yield KernelCase(
+                                network, program, span, variant, config,
+                                f"{name}x{batch}-{kind}-{variant.name}",
+                            )
+
+
+def single_launches(device: Device) -> Iterator[Launch]:
+    """Yield the launches that belong to no variant: probes and the reduction."""
+    items = min(256, device.largest_group)
+    sizes = {"REAL": "float", "WIDTH": 4}
+    groups = {"global_size": (items,), "local_size": (items,), "arguments": ()}
+    for source, kernel, defines in (
+        ("doctor", "probe", {"SIZE": items}),
+        ("forward_progress", "forward_progress",
+         {"GROUP": items, "LOCAL": device.local_memory, "MAX_POLLS": MAX_POLLS}),
+        ("mapped_host_memory", "mapped_host_memory", {}),
+        ("bandwidth", "read_coalesced", {**sizes, "UNROLL": 8}),
+        ("rate", "multiply_add", {**sizes, "CHAINS": 4}),
+    ):
+        yield Launch(f"probes/{source}.cl", kernel, defines, **groups)
+    for dtype in ("float32", "float64") if device.fp64 else ("float32",):
+        yield gradient_sum(1000, 2, dtype, device)
+
+
+def sources(device: Device, networks=small) -> dict[str, Source]:
+    """Return the distinct programs for a device by their text."""
+    found: dict[str, Source] = {}
+
+    def add(name: str, launch: Launch) -> None:
+        text = source_text(launch.source, launch.defines, device)
+        if text not in found:
+            found[text] = Source(name, launch.source, text, [])
+        if launch not in found[text].launches:
+            found[text].launches.append(launch)
+
+    for case in cases(device, networks):
+        for launch in case.launches(device):
+            add(f"{case.name} {dict(case.config)}", launch)
+    for launch in single_launches(device):
+        add(launch.source, launch)
+    return found
