@@ -11,6 +11,7 @@ tight enough to notice one weight left out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -158,6 +159,7 @@ def span_bound(
     exact = {name: np.asarray(x, np.float64) for name, x in inputs.items()}
     weights = np.asarray(parameters, np.float64)
     error: dict[str, Any] = {name: np.zeros_like(x) for name, x in exact.items()}
+    sums: dict[str, float] = {}  # relative errors of pre-activations
     for op in span.ops:
         before = dict(exact)
         reference.run_op(op, exact, weights)
@@ -181,14 +183,17 @@ def span_bound(
                     + x.sum(axis=1, keepdims=True) * size.max(axis=1)
                 )
             error[op.z.name] = relative * terms + carried
+            sums[op.z.name] = relative + (sums[op.z.name] if op.accumulate else 0.0)
         elif isinstance(op, BiasAct):
             bias: NDArray[Any] | float = 0.0
             if op.bias is not None:
                 bias = weights[op.bias.offset : op.bias.offset + op.bias.size]
-            sums = exact[op.z.name] + bias
+            # A kernel may add the bias first: it is then a term of every sum.
             added = 2 * unit(span.dtype) * (np.abs(exact[op.z.name]) + np.abs(bias))
+            added = added + sums.get(op.z.name, 0.0) * np.abs(bias)
             error[op.y.name] = _nonlinearity_bound(
-                op.nonlinearity, sums, error[op.z.name] + added, span.dtype
+                op.nonlinearity, exact[op.z.name] + bias, error[op.z.name] + added,
+                span.dtype,
             )
         elif isinstance(op, Softmax):
             x = exact[op.x.name]
@@ -286,6 +291,10 @@ def perturbed_runs(
         for name, x in inputs.items()
     }
     start = np.asarray(parameters, np.float64)
+    fan_in = Counter[str]()
+    for op in ops:
+        if isinstance(op, Apply):
+            fan_in[op.z.name] += op.storage.n_in
 
     def perturbed(values: NDArray[Any], by: NDArray[Any] | float) -> NDArray[Any]:
         return values + rng.choice((-1.0, 1.0), values.shape) * by
@@ -311,6 +320,11 @@ def perturbed_runs(
                 if isinstance(op, Update):
                     by = unit(rounded.dtype) * _rate_roundings(op.optimiser)
                     found["rate"] = perturbed(np.asarray(rate), by * rate)
+                if isinstance(op, BiasAct) and op.bias is not None:
+                    # A kernel may add the bias first: it is then a term of every sum.
+                    bias = weights[op.bias.offset : op.bias.offset + op.bias.size]
+                    by = fan_in[op.z.name] * rounded.addition * np.abs(bias)
+                    found[op.z.name] = perturbed(found[op.z.name], by)
                 reference.run_op(op, found, weights)
                 if isinstance(op, Update):
                     found["rate"] = rate

@@ -1,8 +1,8 @@
 """The differential tester: random networks and covers against oracles.
 
 A case is a network, a cover of its program by forced variants and configurations, and
-data; `cases` draws it from a seed, `check` compares it with the oracle in NumPy, and
-`pytorch` with PyTorch where it is installed. ``python -m tests.differential`` runs many.
+data. `cases` draws it from a seed; `check` compares it with the oracle in NumPy.
+``python -m tests.differential`` runs many.
 """
 
 import sys

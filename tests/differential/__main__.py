@@ -1,8 +1,8 @@
 """``python -m tests.differential``: many cases, in several processes.
 
 Results are appended to a file, and a run that was interrupted goes on where it was. The
-report names each case that failed, with the command that runs it alone, and the smallest
-case that was found to fail alike.
+report names the cases that failed, with the command that runs one alone, and a smaller
+case that fails alike.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ NETWORKS = {"dense": 0.35, "deep": 0.1, "local": 0.15, "sparse": 0.2, "mixed": 0
 WIDTHS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 21, 31, 32, 33, 48, 63, 64, 65, 100, 127,
           128, 129)
 WIDE = (255, 256, 257, 500, 1023, 1025)
-BATCH_SIZES = (1, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128,
-               129)
+BATCH_SIZES = (1, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127,
+               128, 129)
 LARGE_BATCHES = (255, 256, 257, 1000)
 # At most, for the oracle's sake, which runs a training some times:
 PARAMETERS = {"predict": 40_000}

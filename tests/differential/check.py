@@ -47,11 +47,11 @@ HUGE = 1e30  # values beyond it overflow in float32, and are not compared
 TINY = float(np.finfo(np.float32).tiny)  # below it, devices may flush to zero
 
 
-class Wrong(AssertionError):
+class WrongError(AssertionError):
     """A result beyond its bound, or another broken promise."""
 
 
-class Skipped(Exception):
+class Skipped(Exception):  # noqa: N818  no error
     """A case without a result to compare: a wait timed out, or the case diverged."""
 
 
@@ -123,7 +123,7 @@ def arithmetic(case: Case, steps: Sequence[Step]) -> Arithmetic:
 
 
 def largest(error: Any, bound: Any, what: str) -> float:
-    """Return the largest error over its bound; raise Wrong if it is beyond."""
+    """Return the largest error over its bound; raise WrongError if it is beyond."""
     error, bound = np.broadcast_arrays(error, bound)
     with np.errstate(all="ignore"):
         share = np.where(error == 0, 0.0, error / bound)
@@ -132,7 +132,7 @@ def largest(error: Any, bound: Any, what: str) -> float:
     if worst > 1:
         at = np.unravel_index(np.argmax(share), share.shape)
         place = ", ".join(map(str, at))
-        raise Wrong(
+        raise WrongError(
             f"{what}[{place}] is off by {error[at]:.3g}, {worst:.3g} times its bound; "
             f"{np.count_nonzero(share > 1)} of {share.size} are beyond"
         )
@@ -173,7 +173,7 @@ class Predict:
         if run.result_timed_out(y):
             raise Skipped("a wait timed out")
         if not np.array_equal(run.x[program.input.name], x, equal_nan=True):
-            raise Wrong("the inputs were changed")
+            raise WrongError("the inputs were changed")
         exact, bounds = span_bound(
             self._span, {program.input.name: x}, self.network.parameters,
             self._arithmetic,
@@ -186,7 +186,7 @@ class Predict:
         missing = np.isnan(wanted)
         if not np.array_equal(np.isnan(y), missing):
             wrong = np.argwhere(np.isnan(y) != missing)
-            raise Wrong(f"y{wrong[0].tolist()} is {y[tuple(wrong[0])]}, expected "
+            raise WrongError(f"y{wrong[0].tolist()} is {y[tuple(wrong[0])]}, expected "
                         f"{wanted[tuple(wrong[0])]}")
         error = np.where(missing, 0, np.abs(y - wanted))
         return largest(error, np.where(missing, 1, bound), "y")
@@ -274,7 +274,7 @@ class Oracle:
                 raise Skipped("the training diverges")
 
     def check(self, found: Mapping[str, Any], part: Mapping[str, Any]) -> float:
-        """Return the largest error over its bound; raise Wrong if it is beyond.
+        """Return the largest error over its bound; raise WrongError if it is beyond.
 
         Parameters
         ----------
@@ -286,7 +286,7 @@ class Oracle:
         names = list(found)
         squares = {name: np.zeros_like(self.exact[name]) for name in names}
         errors = {name: np.abs(found[name] - self.exact[name]) for name in names}
-        wrong = Wrong()
+        wrong = WrongError()
         for run in self._runs:
             for name in names:
                 squares[name] += np.square(run[name] - self.exact[name])
@@ -297,7 +297,7 @@ class Oracle:
                     bound = LAMBDA * np.sqrt(squares[name][at] / DRAWS) + TINY
                     worst = max(worst, largest(errors[name][at], bound, name))
                 return worst
-            except Wrong as error:
+            except WrongError as error:
                 wrong = error
         for name in names:
             deviation = np.sqrt(squares[name] / DRAWS).max(initial=0.0)
@@ -366,7 +366,7 @@ class Train:
             found["state"] = states
             part["parameters"] = part["state"] = self._live
             if parameters[~self._live].any():
-                raise Wrong("padding of the parameters was written")
+                raise WrongError("padding of the parameters was written")
             return oracle.check(found, part)
         flat = replay.read_gradients()
         for op in program.ops:
@@ -387,9 +387,12 @@ class Train:
         for value in sorted(written, key=lambda v: v.name):
             rows = value.height(batch(case))
             replay.write(value, np.full((rows, value.width), np.nan))
-        replay.write_gradients(
-            np.full(self.network.layout.size, np.nan, case.dtype)
-        )
+        flat = np.zeros(self.network.layout.size, case.dtype)
+        for op in self._program.ops:
+            if hasattr(op, "gradient"):
+                slot = op.weights if hasattr(op, "weights") else op.bias
+                flat[slot.offset : slot.offset + slot.size] = np.nan
+        replay.write_gradients(flat)
 
 
 def data(case: Case, program: Program, network: Network) -> dict[str, Any]:
@@ -399,7 +402,9 @@ def data(case: Case, program: Program, network: Network) -> dict[str, Any]:
     x = case.inputs(options.samples, network.n_in)
     t, weights = case.targets(options.samples, network.n_out)
     arrays = (x, t, weights)
-    return {value.name: rows for value, rows in zip(program.inputs, arrays, strict=False)}
+    return {
+        value.name: rows for value, rows in zip(program.inputs, arrays, strict=False)
+    }
 
 
 class Fit:
@@ -454,7 +459,7 @@ class Fit:
             last.loss * n, last.mse * n * network.n_out, last.bit_fail, 0, 0, 0
         ]])
         if len(history) != options.epochs:
-            raise Wrong(f"fit ran {len(history)} epochs: {history.stopped}")
+            raise WrongError(f"fit ran {len(history)} epochs: {history.stopped}")
         return oracle.check(
             {"parameters": network.parameters[np.newaxis], "totals": totals,
              "state": history.state.values},
