@@ -435,23 +435,32 @@ class Fit:
             )
         self.steps.clear()
         regular = options.regularisation
-        with self._forced(case):
-            history = network.fit(
-                x, t, optimiser=options.rule, loss=options.loss, epochs=options.epochs,
-                batch_size=batch(case) if options.batches else None,
-                shuffle=options.shuffled, validation=validation,
-                sample_weight=weight[0][:, 0] if weight else None, seed=case.seed,
-                devices=devices(self._device, options.devices),
-                schedule=options.schedule, l1=regular.l1, l2=regular.l2,
-                clip_norm=regular.clip_norm, clip_value=regular.clip_value,
-                precision=case.precision,
-            )
+        diverged = None
+        try:
+            with self._forced(case):
+                history = network.fit(
+                    x, t, optimiser=options.rule, loss=options.loss,
+                    epochs=options.epochs,
+                    batch_size=batch(case) if options.batches else None,
+                    shuffle=options.shuffled, validation=validation,
+                    sample_weight=weight[0][:, 0] if weight else None, seed=case.seed,
+                    devices=devices(self._device, options.devices),
+                    schedule=options.schedule, l1=regular.l1, l2=regular.l2,
+                    clip_norm=regular.clip_norm, clip_value=regular.clip_value,
+                    precision=case.precision,
+                )
+        except ClnetWarning as warning:
+            if "timed out" in str(warning):
+                raise Skipped("a wait timed out") from None
+            diverged = str(warning)
         size = network.layout.size
         oracle = Oracle(
             case, program,
             {**values, "state": options.rule.initial_state(size, case.dtype)},
             start, arithmetic(case, self.steps),
         )
+        if diverged is not None:  # and the oracle does not
+            raise WrongError(diverged)
         live = live_elements(network.layout, network.storages)
         n, last = options.samples, history[-1].training
         assert history.state is not None
