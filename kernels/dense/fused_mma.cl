@@ -40,12 +40,15 @@ typedef float4 Values[HELD];  // a lane's 4 values of a sample, of each block of
 #define LOAD_FENCE()
 #endif
 
+// NaN stays NaN, which `clamp` does not promise.
 static inline float4 activate_four(const int code, const float4 v)
 {
     switch (code) {
 #define FOUR(number, function, steepness, limit)                                       \
     case number: {                                                                     \
-        const float4 w = isinf(limit) ? v : clamp(v, -(limit), limit);                 \
+        const float4 low = -(limit), high = limit;                                     \
+        float4 w = v < low ? low : v;                                                  \
+        w = w > high ? high : w;                                                       \
         return (float4)(function(w.s0), function(w.s1),                                \
                         function(w.s2), function(w.s3));                               \
     }
@@ -141,7 +144,9 @@ UNROLLED
 // rows = a layer's outputs for its inputs `rows`; the last layer's go to y instead
 //
 // terms, neurons  its blocks
-static inline void compute_layer(Fragments *rows, int (*scales)[2], const int layer,
+// Always inline: PoCL 3.0 computes a call of a function with barriers wrongly.
+static inline __attribute__((always_inline))
+void compute_layer(Fragments *rows, int (*scales)[2], const int layer,
                                  const int terms, const int neurons, const int last,
                                  Pipeline *pipeline, __local uint4 *exchange,
                                  __local const float4 *biases,

@@ -148,7 +148,10 @@ static inline void forward(const Net *net, const int l, __local const float *x,
         }
         v = sum_of_slices(v, slices);
         if (slice || neuron_index >= layer.n_out) continue;
-        v = clamp(v * neuron.steepness, -neuron.limit, neuron.limit);
+        const float4 low = -neuron.limit, high = neuron.limit;
+        v *= neuron.steepness;
+        v = v < low ? low : v;  // NaN stays
+        v = v > high ? high : v;
         const int offset = o * PITCH + quad;
         if (layer.pre_activations >= 0)
             *(__local float4 *)(memory + layer.pre_activations + offset) = v;

@@ -1,0 +1,26 @@
+"""NaN in a sample's inputs: it stays NaN, and stays in its sample."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from devices import DEVICE
+
+from clnet import Dense, DeviceError, Network
+from clnet.variants import ALL_VARIANTS
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "linear_piece", "cos_symmetric",
+                                        "tanh", "linear_piece_symmetric", "identity"])
+@pytest.mark.parametrize("variant", [v.name for v in ALL_VARIANTS])
+def test_nan_passes_the_limit_of_pre_activations(variant, activation):
+    """FANN's limit is no `clamp`, whose result of NaN is undefined."""
+    layers = [Dense(20, activation, steepness=0.5) for _ in range(3)]
+    network = Network(17, layers, seed=1, fann_compatible=True)
+    x = np.random.default_rng(2).random((9, 17), np.float32)
+    x[4, 3] = np.nan
+    try:
+        plan = network.compile(DEVICE, 9, variants=[variant], tune=False)
+    except DeviceError as refusal:
+        pytest.skip(str(refusal)[:60])
+    assert (np.isnan(plan(x)) == (np.arange(9) == 4)[:, None]).all()
