@@ -26,7 +26,7 @@ static inline REAL group_sum(const REAL value, __local REAL *partial)
         barrier(CLK_LOCAL_MEM_FENCE);
         if (i < step) partial[i] += partial[i + step];
     }
-    return partial[0];
+    return partial[i];  // partial[0] may still be written
 }
 
 // parameters, gradients, live [size]  as in optimisers.cl
