@@ -169,8 +169,9 @@ static inline void combine_groups(__global const float *gradients, const int gro
         const int element = begin + id % width;
         const int source = element < SIZE + RECORD ? element : 0;
 #if UPDATE
-        const int updated = id < width && element < SIZE ? element : 0;
-        const Element current = load_element(parameters, state, live, updated);
+        Element current;
+        if (id < width && element < SIZE)  // no other is read: its group may update it
+            current = load_element(parameters, state, live, element);
 #endif
         float sum = 0;
         for (int first = id / width; first < groups; first += LOADS * REDUCERS) {
