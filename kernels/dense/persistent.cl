@@ -167,5 +167,6 @@ void persistent(__global const float *parameters, __global const float *x,
             LOCATE
         }
     }
+    barrier(CLK_GLOBAL_MEM_FENCE);  // all work-items have read it
     if (id == 0) launches[group] = launch + 1;
 }

@@ -131,10 +131,10 @@ void persistent_mma(__global const uint4 *weights, __global const float *inverse
     __local float4 shared[2 * WARPS * REDUCED * WARP];
     const int id = get_local_id(0), warp = id / WARP, lane = id % WARP;
     const int group = get_group_id(0), groups = get_num_groups(0);
+    const uint launch = launches[group];
     for (int i = id; i < TASKS * TASK_INTS; i += GROUP)
         ((__local int *)tasks)[i] = schedule[group * TASKS * TASK_INTS + i];
-    barrier(CLK_LOCAL_MEM_FENCE);
-    const uint launch = launches[group];
+    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
     // The words of this launch, and those of the next one, which this one clears.
     __global uint *now = words + (launch & 1) * SET;
     __global uint *then = words + (~launch & 1) * SET;

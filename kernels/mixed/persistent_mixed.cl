@@ -244,6 +244,7 @@ void persistent_mixed(__global const float *parameters, __global const float4 *l
         source = other;
         other = read;
     }
+    barrier(CLK_GLOBAL_MEM_FENCE);  // all work-items have read it
     if (id == 0) launches[group] = launch + 1;
 }
 
