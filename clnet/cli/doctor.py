@@ -9,9 +9,7 @@ import importlib.util
 import os
 import platform
 import shutil
-import signal
 import struct
-import subprocess
 import sys
 import tempfile
 import textwrap
@@ -23,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clnet.errors import WIDTH, ClnetError, DeviceError, counted
+from clnet.opencl.child_process import run_child
 from clnet.opencl.discovery import GET_PLATFORM, NO_PLATFORM, device, discover
 from clnet.opencl.program import build, source_text
 from clnet.opencl.quirks import NVIDIA, POCL
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 VENDORS = Path("/etc/OpenCL/vendors")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia")
 NVIDIA_LIBRARY = "libnvidia-opencl.so.1"
-SECONDS = 120  # timeout of a child process; a cold compiler needs a few
 
 _LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
 _PROBE = (sys.executable, "-m", "clnet.cli.doctor", "--probe")
@@ -67,13 +65,13 @@ def examine() -> Iterator[Finding]:
     Yields
     ------
     Finding
-        The result of each check. A device that hangs takes `SECONDS`.
+        The result of each check. A device that hangs takes `run_child`'s time.
     """
     files = _icd_files()
     yield from _icd_findings(files)
     yield from _nvidia_findings(files)
     yield from _cache_findings()
-    outcome = _child(_PROBE)
+    outcome = run_child(_PROBE)
     if outcome:
         yield Finding(
             "platforms",
@@ -118,41 +116,6 @@ def _wrapped(head: str, text: str) -> str:
         break_on_hyphens=False,
         break_long_words=False,
     )
-
-
-def _child(command: Sequence[str], **environment: str) -> str:
-    """Run a command with further environment variables.
-
-    Returns
-    -------
-    str
-        Empty after success, else the failure: the signal that killed the process, its
-        last line of output, or a timeout.
-    """
-    # The child finds this clnet even if it is not installed.
-    path = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
-    paths = os.pathsep.join(filter(None, path))
-    try:
-        done = subprocess.run(
-            command,
-            env={**os.environ, "PYTHONPATH": paths, **environment},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"no answer within {SECONDS} s"
-    if done.returncode < 0:
-        names = {number.value: number.name for number in signal.Signals}
-        return f"killed by {names.get(-done.returncode, f'signal {-done.returncode}')}"
-    if done.returncode > 0:
-        lines = (done.stderr or done.stdout).split("\n")
-        last = next((line for line in reversed(lines) if line.strip()), "")
-        return last.strip() or f"exit status {done.returncode}"
-    return ""
 
 
 # The files that name drivers ------------------------------------------------------
@@ -218,7 +181,7 @@ def _icd_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
         )
     for file, library in files.items():
         sibling = file.parent / library
-        outcome = _child(
+        outcome = run_child(
             [sys.executable, "-c", _LOAD, str(sibling if sibling.exists() else library)]
         )
         if outcome:
@@ -239,7 +202,7 @@ def _names_nvidia(files: Mapping[Path, str]) -> bool:
 def _nvidia_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
     if _names_nvidia(files):
         return
-    loads = not _child([sys.executable, "-c", _LOAD, NVIDIA_LIBRARY])
+    loads = not run_child([sys.executable, "-c", _LOAD, NVIDIA_LIBRARY])
     if loads:
         yield Finding(
             "NVIDIA",
@@ -407,12 +370,12 @@ def _choice_finding() -> Finding:
 def _device_finding(one: Device) -> Finding:
     subject = f"device {one.index}"
     command = (*_PROBE, one.index)
-    outcome = _child(command)
+    outcome = run_child(command)
     if not outcome:
         return Finding(subject, True, f"{one.name} builds and runs a kernel")
     if one.platform == POCL:
         with tempfile.TemporaryDirectory() as empty:
-            if not _child(command, POCL_CACHE_DIR=empty):
+            if not run_child(command, POCL_CACHE_DIR=empty):
                 return Finding(
                     subject,
                     False,

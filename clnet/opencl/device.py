@@ -59,6 +59,8 @@ class Device:
         Whether kernels run in the calling thread on one core.
     emulated : bool
         Whether the device is software that emulates another kind of processor.
+    untested : bool
+        Whether kernels may kill the process: steps run in a child process first.
     launch_cost : float
         Estimated seconds from a kernel's enqueueing until the host sees its end.
     build_options : tuple of str
@@ -99,6 +101,7 @@ class Device:
     operator_math: bool = False
     serial: bool = False
     emulated: bool = False
+    untested: bool = False
     launch_cost: float = 1e-5
     build_options: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ from clnet.errors import DeviceError, InputError
 from clnet.opencl.device import TYPES, Device
 from clnet.opencl.probes import probed
 from clnet.opencl.process import check_process
-from clnet.opencl.quirks import apply_environment_quirks, apply_quirks
+from clnet.opencl.quirks import TESTED, apply_environment_quirks, apply_quirks
 
 ALL = "all"  # every device
 FASTEST = "fastest"  # the device with the shortest measured call
@@ -310,6 +310,7 @@ def _query(handle: Any, index: str) -> Device:
         compute_capability=None if major is None or minor is None else (major, minor),
         # A CPU's threads have other work too: not probed.
         forward_progress=False if kind == "cpu" else None,
+        untested=(handle.platform.name.strip(), kind) not in TESTED,
         fine_svm=bool(svm & svm_bits.FINE_GRAIN_BUFFER),
         system_svm=bool(svm & svm_bits.FINE_GRAIN_SYSTEM),
         handle=handle,

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 POCL = "Portable Computing Language"
 NVIDIA = "NVIDIA CUDA"
+# Platforms, and types of their devices, on which the suite ends without a crash.
+TESTED = {
+    (POCL, "cpu"), (NVIDIA, "gpu"), ("Intel(R) OpenCL", "cpu"), ("Oclgrind", "gpu")
+}
 
 
 @dataclass(frozen=True)

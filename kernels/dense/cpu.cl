@@ -115,10 +115,10 @@ static inline void store(__global float *y, const float8 v, const int live)
           live - p * PANEL - 8);
 // A tall tile reads one stream of weights so slowly that the hardware does not prefetch
 // far enough: rows of a panel are prefetched PREFETCH_DISTANCE rows ahead. (In the tiles
-// of one row, with four streams, this costs more than it gains.) SPIR-V has no such
-// instruction: its translator ends the process.
+// of one row, with four streams, this costs more than it gains.) Only compilers to a
+// processor's own code have it: a translator to SPIR-V ends the process.
 #define PREFETCH_DISTANCE 64
-#if defined(__clang__) && !defined(__SPIR__) && !defined(__SPIRV__)
+#if defined(__clang__) && (defined(__x86_64__) || defined(__aarch64__))
 #define PREFETCH(p)                                                                \
     __builtin_prefetch((const void *)(size_t)(w##p + 2 * (i + 1 + PREFETCH_DISTANCE)));
 #else

@@ -317,19 +317,6 @@ def python(code):
     return (sys.executable, "-c", code)
 
 
-def test_the_outcome_of_a_child(monkeypatch):
-    assert doctor._child(python("pass")) == ""
-    assert doctor._child(python("import os; os.abort()")) == "killed by SIGABRT"
-    assert (
-        doctor._child(python("raise SystemExit('a\\nlast words\\n')")) == "last words"
-    )
-    assert doctor._child(python("raise SystemExit(3)")) == "exit status 3"
-    code = "import os; raise SystemExit(os.environ['ANSWER'])"
-    assert doctor._child(python(code), ANSWER="an answer") == "an answer"
-    monkeypatch.setattr(doctor, "SECONDS", 0.2)
-    assert "no answer" in doctor._child(python("import time; time.sleep(60)"))
-
-
 def test_a_kernel_that_kills_the_process(monkeypatch):
     monkeypatch.setattr(doctor, "_PROBE", python("import os; os.abort()"))
     for platform in ("some platform", POCL):
@@ -376,7 +363,7 @@ def test_every_device_here_runs_the_probe():
 def test_a_probe_of_no_device():
     with pytest.raises(DeviceError, match="99:0"):
         doctor.probe("99:0")
-    outcome = doctor._child((*doctor._PROBE, "99:0"))
+    outcome = doctor.run_child((*doctor._PROBE, "99:0"))
     assert "no device matches '99:0'" in outcome
 
 

@@ -4,7 +4,8 @@
 
 A runtime of PyPI gets a virtual environment of this Python. A runtime of Debian gets a
 root file system of its suite, with that suite's Python; it needs root and mmdebstrap.
-A second call uses what the first one installed.
+A second call uses what the first one installed, and brings clnet's own needs up to
+date.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def run_with_wheel(runtime: Runtime, root: Path, tests: Sequence[str]) -> None:
     python = root / "bin/python"
     if not python.exists():
         run(sys.executable, "-m", "venv", root)
-        run(python, "-m", "pip", "install", "-q", *runtime.packages, "-e", CLNET)
+    run(python, "-m", "pip", "install", "-q", *runtime.packages, "-e", CLNET)
     (cache := root / "cache").mkdir(exist_ok=True)
     run(
         python, "-m", "pytest", *tests, POCL_CACHE_DIR=str(cache),
@@ -130,11 +131,8 @@ def run_in_debian(runtime: Runtime, root: Path, tests: Sequence[str]) -> None:
         mount --rbind /dev dev
         exec chroot . sh -ec '
             cd clnet
-            if [ ! -e /venv ]; then
-                python3 -m venv /venv.new
-                /venv.new/bin/python -m pip install -q -e "{CLNET}"
-                mv /venv.new /venv
-            fi
+            [ -e /venv ] || python3 -m venv /venv
+            /venv/bin/python -m pip install -q -e "{CLNET}"
             exec /venv/bin/python -m pytest "$@"' sh "$@"
     """
     run(

@@ -13,6 +13,7 @@ from clnet.errors import ClnetError, ClnetWarning, DeviceError, OutOfMemoryError
 from clnet.opencl.session import Session, session
 from clnet.opencl.store import Store, Timing
 from clnet.planning.cover import Candidate, Cover, PlanReport, device_name
+from clnet.planning.tuning.child_trial import require_survival
 from clnet.planning.tuning.fingerprint import exact_fingerprint, fingerprint
 from clnet.planning.tuning.measure import (
     SPIN_SECONDS,
@@ -110,6 +111,7 @@ class Times:
             )
             self._search.show(step.variant.name)
             try:
+                self._try_in_child([trial])
                 timing = self._timed(
                     [trial], span.inputs, span.outputs,
                     on_device=step.device is not None, alike=alike,
@@ -141,6 +143,7 @@ class Times:
         ]
         self._search.show(f"{names_of(steps)}, {self.whole}")
         try:
+            self._try_in_child(steps)
             timing = self._timed(
                 steps, self.program.inputs, self.program.outputs, on_device=False
             )
@@ -166,6 +169,7 @@ class Times:
         device = self.session  # its errors are no candidate's
         whole = self.program.span(0, len(self.program.ops), steps[0].span.batch)
         try:
+            self._try_in_child(steps)
             compared = self._compared(device, steps, whole.inputs, whole.outputs)
         except OutOfMemoryError:
             raise
@@ -179,11 +183,29 @@ class Times:
             store.put_fact(name, True)
         return []
 
+    def compare(self, step: Step) -> None:
+        """Compare a step alone with the oracle.
+
+        Raises
+        ------
+        WrongResultError, DeviceError
+            If the results differ, or the device fails.
+        """
+        self._compared(self.session, [step], step.span.inputs, step.span.outputs)
+
+    def _try_in_child(self, steps: Sequence[Step]) -> None:
+        """Raise DeviceError if a step ends a child process on an untested runtime."""
+        for step in steps if self.device.untested else ():
+            if step.device is not None:
+                key = f"{key_of(step)} {self.program.dtype}"
+                require_survival(self, step, store_of(self.device), key)
+
     def _fails(self, candidate: Candidate) -> bool:
         """Return whether a candidate fails alone; warns if it does."""
         step = candidate.step
         try:
-            self._compared(self.session, [step], step.span.inputs, step.span.outputs)
+            self._try_in_child([step])
+            self.compare(step)
         except (DeviceError, WrongResultError) as error:
             self._leave_out(step.variant.name, error, candidate)
             return True

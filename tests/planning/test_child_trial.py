@@ -1,0 +1,88 @@
+"""Child trials: a kernel that kills its process costs a candidate."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import clnet
+from clnet import Network
+from clnet.errors import ClnetWarning
+from clnet.ir.lowering import lower_training
+from clnet.nn.losses import LOSSES
+from clnet.nn.optimisers import SGD
+from clnet.planning.planner import Planner
+from clnet.planning.training_planner import plan_training
+from clnet.planning.tuning import child_trial
+from clnet.variants import TRAINING_VARIANTS, Generic
+from clnet.variants.reference.generic_backward import GenericBackward
+
+NETWORK = Network.mlp([3, 5, 2], seed=1)
+UNTESTED = replace(clnet.device(), untested=True)
+LEFT_OUT = "killer is left out: .* as it did a child process"
+IN_CHILD = sys.modules["__main__"].__spec__
+IN_CHILD = IN_CHILD is not None and IN_CHILD.name == child_trial.__name__
+
+
+class Kills:
+    """Launches that kill a child process."""
+
+    def cost(self, span, config, device):
+        return replace(super().cost(span, config, device), launches=0)
+
+    def launches(self, span, config, device):
+        if IN_CHILD:
+            os.abort()
+        return super().launches(span, config, device)
+
+
+class Killer(Kills, Generic):
+    pass
+
+
+class TrainingKiller(Kills, GenericBackward):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def importable_in_child(own_store, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+
+def plan(tune):
+    variants = (Killer("killer"), Generic())
+    return Planner(NETWORK, UNTESTED, 4, tune, variants).plan()
+
+
+@pytest.mark.parametrize("tune", [None, False])
+def test_a_variant_that_kills_its_process_is_left_out(tune, monkeypatch):
+    with pytest.warns(ClnetWarning, match=LEFT_OUT):
+        found = plan(tune)
+    assert {step.variant.name for step in found.steps} == {"generic"}
+    assert found(np.zeros((4, 3), np.float32)).shape == (4, 2)
+    # The outcome is remembered.
+    monkeypatch.setattr(child_trial, "run_child", None)
+    with pytest.warns(ClnetWarning, match=LEFT_OUT):
+        found = plan(tune)
+    assert {step.variant.name for step in found.steps} == {"generic"}
+
+
+def test_a_step_of_training():
+    program = lower_training(NETWORK, LOSSES["mse"], SGD())
+    shorter = [variant for variant in TRAINING_VARIANTS if variant.reach == "op"]
+    variants = (TrainingKiller("killer"), *shorter)
+    with pytest.warns(ClnetWarning, match=LEFT_OUT):
+        found = plan_training(
+            NETWORK, program, UNTESTED, 4, tune=False, variants=variants
+        )
+    assert "killer" not in {step.variant.name for step in found.steps}
+
+
+def test_tested_runtimes_start_no_child(monkeypatch):
+    monkeypatch.setattr(child_trial, "run_child", None)
+    Planner(NETWORK, replace(UNTESTED, untested=False), 4, None, (Generic(),)).plan()
