@@ -25,6 +25,7 @@ from clnet.opencl.child_process import run_child
 from clnet.opencl.discovery import GET_PLATFORM, NO_PLATFORM, device, discover
 from clnet.opencl.program import build, source_text
 from clnet.opencl.quirks import NVIDIA, POCL
+from clnet.opencl.session import Session
 
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
@@ -411,8 +412,8 @@ def probe(index: str) -> None:
     size, groups = 16, 64
     x = np.linspace(-0.1, 0.1, groups * size, dtype=np.float32)
     y = np.zeros(groups, dtype=np.float32)
-    context = cl.Context([one.handle])
-    queue = cl.CommandQueue(context)
+    session = Session(one)
+    context, queue = session.context, session.queue
     flags = cl.mem_flags
     source = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=x)
     target = cl.Buffer(context, flags.WRITE_ONLY, y.nbytes)

@@ -65,6 +65,8 @@ class Device:
         Estimated seconds from a kernel's enqueueing until the host sees its end.
     build_options : tuple of str
         Further options for the device's compiler.
+    environment : tuple of (str, str)
+        Variables that the device's compiler reads, unless the user set them.
     notes : tuple of str
         The reason of each quirk that edited this record.
     companions : tuple of Device
@@ -104,6 +106,7 @@ class Device:
     untested: bool = False
     launch_cost: float = 1e-5
     build_options: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     companions: tuple[Device, ...] = ()
     handle: Any = field(default=None, compare=False, repr=False)

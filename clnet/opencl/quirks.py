@@ -106,6 +106,10 @@ def _emulated(device: Device) -> bool:
     )
 
 
+def _pocl_7(device: Device) -> bool:
+    return _pocl_cpu(device) and device.driver.startswith("7.")
+
+
 # Rows apply in order; a row sees the edits of the rows before it.
 QUIRKS: tuple[Quirk, ...] = (
     Quirk(
@@ -144,6 +148,24 @@ QUIRKS: tuple[Quirk, ...] = (
         " pthread device, called cpu since 4.0)",
     ),
     Quirk(
+        match=_pocl_7,
+        effect={"environment": (("POCL_FORCE_PARALLEL_OUTER_LOOP", "0"),)},
+        reason="adds barriers to loops of kernels that have none, and then runs the"
+        " body of a loop once too often, beyond the ends of arrays, if the number of"
+        " its turns is odd (PoCL 7.1, whose default is 1)",
+    ),
+    Quirk(
+        match=_pocl_7,
+        effect={
+            "environment": lambda device: (
+                *device.environment, ("POCL_WORK_GROUP_METHOD", "cbs")
+            )
+        },
+        reason="computes wrong numbers by its loops over the work-items of kernels with"
+        " barriers, so these are compiled by continuations (PoCL 7.1; its later commit"
+        " d7c16d77a names loads repeated after a barrier)",
+    ),
+    Quirk(
         match=lambda device: device.platform == NVIDIA,
         effect={
             "launch_cost": 5e-6,
@@ -176,12 +198,6 @@ ENVIRONMENT_QUIRKS: tuple[EnvironmentQuirk, ...] = (
         reason="lists its serial device, with launches thirty times cheaper, beside the"
         " parallel one only if asked before it is loaded (PoCL, all versions)",
     ),
-    EnvironmentQuirk(
-        effect={"POCL_FORCE_PARALLEL_OUTER_LOOP": "0"},
-        reason="adds barriers to the loops of kernels that have none, then runs the"
-        " body of such a loop once too often where the number of turns is odd (PoCL"
-        " 7.0 and 7.1, whose default is 1; mended after 7.1 by its commit ab3ed1cdd)",
-    ),
 )
 
 
@@ -194,8 +210,15 @@ def apply_environment_quirks(environment: MutableMapping[str, str]) -> None:
         The process's environment, before OpenCL is loaded.
     """
     for quirk in ENVIRONMENT_QUIRKS:
-        for variable, value in quirk.effect.items():
-            environment.setdefault(variable, value)
+        set_variables(quirk.effect, environment)
+
+
+def set_variables(
+    variables: Mapping[str, str], environment: MutableMapping[str, str]
+) -> None:
+    """Set variables of an environment; a user's own setting stays."""
+    for variable, value in variables.items():
+        environment.setdefault(variable, value)
 
 
 def apply_quirks(device: Device) -> Device:

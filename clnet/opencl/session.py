@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from functools import cache, lru_cache
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from clnet.errors import DeviceError
 from clnet.opencl.process import check_process
 from clnet.opencl.program import build, source_text
+from clnet.opencl.quirks import set_variables
 
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
@@ -48,6 +50,7 @@ class Session:
         self.device = device
         self.profiling = profiling
         self.errors: tuple[type[Exception], ...] = (cl.Error, MemoryError)
+        set_variables(dict(device.environment), os.environ)
         properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
         try:
             self.context = cl.Context([one.handle for one in device.places])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import clnet
 from clnet.opencl import quirks
 from clnet.opencl.device import TYPES, Device
 from clnet.opencl.quirks import (
@@ -18,12 +21,14 @@ from clnet.opencl.quirks import (
     apply_environment_quirks,
     apply_quirks,
 )
+from clnet.opencl.session import Session
 
 SAMPLES = (
     Device("Oclgrind Simulator", "gpu", platform="Oclgrind", simd_width=32),
     Device("a large CPU", "cpu", global_memory=1 << 60, largest_buffer=1 << 58),
     Device("pthread-A", "cpu", platform=POCL),
     Device("basic-A", "cpu", platform=POCL),
+    Device("cpu-A", "cpu", platform=POCL, driver="7.1"),
     Device(
         "H200", "gpu", platform=NVIDIA, local_memory=48 << 10,
         compute_capability=(9, 0),
@@ -63,10 +68,7 @@ def test_environment_quirks():
         assert quirk.reason.endswith(")")
     environment = {"HOME": "/"}
     apply_environment_quirks(environment)
-    assert environment == {
-        "HOME": "/", "POCL_DEVICES": "pthread basic",
-        "POCL_FORCE_PARALLEL_OUTER_LOOP": "0",
-    }
+    assert environment == {"HOME": "/", "POCL_DEVICES": "pthread basic"}
 
 
 def test_a_users_setting_stays():
@@ -98,6 +100,18 @@ def test_pocl():
 )
 def test_names_of_newer_pocls(name, serial):
     assert apply_quirks(Device(name, "cpu", platform=POCL)).serial is serial
+
+
+@pytest.mark.parametrize(("driver", "count"), [("3.0", 0), ("6.0", 0), ("7.1", 2)])
+def test_variables_of_a_compiler(driver, count, monkeypatch):
+    chosen = apply_quirks(Device("cpu-A", "cpu", platform=POCL, driver=driver))
+    assert len(chosen.environment) == count
+    here = replace(clnet.device(), environment=(("CLNET_A", "1"), ("CLNET_B", "1")))
+    monkeypatch.setenv("CLNET_A", "0")
+    monkeypatch.setenv("CLNET_B", "")
+    monkeypatch.delenv("CLNET_B")
+    Session(here)
+    assert (os.environ["CLNET_A"], os.environ["CLNET_B"]) == ("0", "1")
 
 
 def test_a_gpu_under_pocl_has_no_quirk():
