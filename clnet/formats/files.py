@@ -41,14 +41,7 @@ def as_path(path: object) -> Path:
 
 def check_readable(path: Path) -> None:
     """Raise FormatError unless a path is a regular, readable and non-empty file."""
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # others may block, or have no end
-            raise FormatError(f"cannot read {path}: it is not a regular file")
-        with path.open("rb") as file:
-            if not file.read(1):
-                raise FormatError(f"{path} is empty")
-    except OSError as error:
-        raise FormatError(_why("read", path, error)) from None
+    _read(path, 1)
 
 
 def read(path: Path) -> bytes:
@@ -59,11 +52,21 @@ def read(path: Path) -> bytes:
     FormatError
         If the file is missing, not a regular file, unreadable or empty.
     """
-    check_readable(path)
+    return _read(path)
+
+
+def _read(path: Path, most: int = -1) -> bytes:
+    """Return the first bytes of a file, or all; see `read`."""
     try:
-        return path.read_bytes()
+        if not stat.S_ISREG(path.stat().st_mode):  # others may block, or have no end
+            raise FormatError(f"cannot read {path}: it is not a regular file")
+        with path.open("rb") as file:
+            content = file.read(most)
     except OSError as error:
         raise FormatError(_why("read", path, error)) from None
+    if not content:
+        raise FormatError(f"{path} is empty")
+    return content
 
 
 def check_memory(path: Path, needed: int, found: int, limit: int | None) -> None:
