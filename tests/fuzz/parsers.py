@@ -56,14 +56,15 @@ class Parser:
     load : callable
         Reads a file by clnet.
     check : callable
-        Compares the content of an accepted file, by the oracle, with what was read.
+        Compares the content of an accepted file, by the oracle, with what was read;
+        returns the samples of data.
     """
 
     suffix: str
     seeds: Callable[[], list[bytes]]
     mutate: mutations.Mutation
     load: Callable[[Path], Any]
-    check: Callable[[bytes, Any], None]
+    check: Callable[[bytes, Any], np.ndarray | None]
 
 
 def same(found: Any, expected: Any) -> None:
@@ -314,20 +315,21 @@ def data_seeds() -> list[bytes]:
     ]
 
 
-def data_check(content: bytes, pair: tuple[np.ndarray, np.ndarray]) -> None:
+def data_check(content: bytes, pair: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     tokens = content.split()
     samples, n_in, n_out = (int(token) for token in tokens[:3])
     rows = numbers(tokens[3:], "float32").reshape(samples, n_in + n_out)
     same(pair[0], rows[:, :n_in])
     same(pair[1], rows[:, n_in:])
+    return pair[0]
 
 
 def gz_seeds() -> list[bytes]:
     return [gzip.compress(seed, mtime=0) for seed in data_seeds()]
 
 
-def gz_check(content: bytes, pair: tuple[np.ndarray, np.ndarray]) -> None:
-    data_check(gzip.decompress(content), pair)
+def gz_check(content: bytes, pair: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    return data_check(gzip.decompress(content), pair)
 
 
 def csv_seeds() -> list[bytes]:
@@ -335,7 +337,7 @@ def csv_seeds() -> list[bytes]:
             b"t,x\r\n0x10,-.5\r\n", b"\xef\xbb\xbfa,b,T1\n1,2,3\n", b"1,2\n3,4\n"]
 
 
-def csv_check(content: bytes, read: Any) -> None:
+def csv_check(content: bytes, read: Any) -> np.ndarray:
     """By Python's reader."""
     pair, outputs = read
     text = content.decode("utf-8-sig")
@@ -354,6 +356,7 @@ def csv_check(content: bytes, read: Any) -> None:
                        for row in rows])
     same(pair[0], values[:, ~np.array(targets)])
     same(pair[1], values[:, np.array(targets)])
+    return pair[0]
 
 
 def load_table(path: Path) -> Any:
@@ -381,12 +384,13 @@ def npz_seeds() -> list[bytes]:
     return found
 
 
-def npz_check(content: bytes, pair: tuple[np.ndarray, np.ndarray]) -> None:
+def npz_check(content: bytes, pair: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         x = arrays["x"]
         t = arrays["t"] if "t" in arrays else np.zeros((len(x), 0), "float32")
     same(pair[0], x.astype(pair[0].dtype))
     same(pair[1], t.astype(pair[1].dtype))
+    return pair[0]
 
 
 # --- states of trainings, and the store ----------------------------------------------

@@ -11,6 +11,7 @@ import time
 import traceback
 import tracemalloc
 import warnings
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 from bounds import span_bound
 
-from clnet import FormatError, Network
+from clnet import Dense, FormatError, Network
 from clnet.errors import ClnetWarning
 
 from . import mutations
@@ -34,6 +35,8 @@ CORPUS = 400  # files that behaved in a new way, and are damaged further
 LARGEST = mutations.LARGEST  # bytes of a file that is damaged further
 WIDEST = 1 << 16  # values of a layer of networks that are predicted with
 MOST_BUILT = 20  # structures of networks that kernels are built for
+BATCH = 4  # samples of a data file that are predicted
+NARROW = 8  # columns of data files that are predicted
 MODERATE = 1e6  # weights and steepnesses up to it cannot overflow
 ACCEPTED = "accepted"
 FINDINGS = Path(__file__).parent / "findings"
@@ -175,7 +178,9 @@ def check(
     tally.accepted += 1
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        parser.check(content, result)
+        x = parser.check(content, result)
+    if x is not None:
+        predict_samples(x, tally)
     if isinstance(result, Network):
         if rng.random() < predictions:
             predict(result, tally)
@@ -190,6 +195,33 @@ def processor_time(parser: Parser, path: Path) -> float:
         warnings.simplefilter("ignore")
         parser.load(path)
     return time.process_time() - before
+
+
+@cache
+def layer_of(n_in: int) -> tuple[Network, Any]:
+    """Return a network of one layer, and its plan for `BATCH` samples."""
+    network = Network(n_in, [Dense(2, "tanh")], seed=n_in)
+    return network, network.compile(batch=BATCH, tune=False, variants=["generic"])
+
+
+def predict_samples(x: np.ndarray, tally: Tally) -> None:
+    """Predict the first samples of a file by kernels, and compare with NumPy."""
+    if x.shape[1] > NARROW:
+        return
+    samples = np.zeros((BATCH, x.shape[1]), np.float32)
+    with np.errstate(over="ignore"):
+        samples[: len(x)] = x[:BATCH]
+    network, plan = layer_of(x.shape[1])
+    y = plan(samples)
+    tally.predicted += 1
+    weights, exact = network.weights(0).astype(float), samples.astype(float)
+    with np.errstate(all="ignore"):
+        z = exact @ weights.T
+        errors = (x.shape[1] + 1) * np.abs(exact) @ np.abs(weights).T + 10
+    known = np.abs(samples).max(axis=1) <= MODERATE
+    bound = errors * np.finfo(np.float32).eps
+    assert (np.abs(y - np.tanh(z)) <= bound)[known].all()
+    tally.compared += 1
 
 
 def predict(network: Network, tally: Tally) -> None:
