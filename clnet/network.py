@@ -495,9 +495,9 @@ def load(
     dtype : {"float32", "float64"} or None
         Type of the numbers of a ``.net`` file, which does not hold it; None: float32.
     memory_limit : int or None
-        Most bytes of the partially connected layers of a ``.safetensors`` file, with
-        the padding of their formats; None: 64 MiB, and 16 times the file's size. All
-        else takes memory in proportion to the file.
+        Most bytes that the file may hold, and that its partially connected layers may
+        take with the padding of their formats; None: 64 MiB, and 16 times the file's
+        size. All else takes memory in proportion to the file.
 
     Raises
     ------

@@ -7,6 +7,7 @@ select the format; `files` reads and writes all files, `numbers` parses text.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from clnet.checks import as_numbers, as_whole
 from clnet.errors import FormatError, InputError, quoted, unknown
 from clnet.formats import fann, fann_data, safetensors, table
-from clnet.formats.files import as_path, check_writable
+from clnet.formats.files import as_path, check_memory, check_writable
 from clnet.nn.description import DTYPES
 from clnet.nn.model import Model
 from clnet.nn.storage.sparse import SparseStorage, check_indices
@@ -42,7 +43,7 @@ def load_network(
     """Return the network of a file, as an object of class `kind`; see `clnet.load`."""
     file = as_path(path)
     suffix = suffix_of(file, NETWORK_SUFFIXES, "networks")
-    _check_options(dtype, memory_limit)
+    _check_options(file, dtype, memory_limit)
     if suffix == ".safetensors" and dtype is not None:
         raise InputError(f"dtype is for .net files: {file} holds its own")
     try:
@@ -128,8 +129,8 @@ def load_data(
         For ``.csv``: the number of target columns, the last ones; None: the columns
         named ``t``, ``t`` with a number, or ``target…``.
     memory_limit : int or None
-        Most bytes that a ``.gz`` or ``.npz`` file may unpack to; None: 64 MiB, and 16
-        times its size.
+        Most bytes that the file may hold or, if it is compressed, unpack to; None: 64
+        MiB, and 16 times its size.
 
     Returns
     -------
@@ -149,7 +150,7 @@ def load_data(
         another suffix.
     """
     file, suffix = _data_file(path)
-    _check_options(dtype, memory_limit)
+    _check_options(file, dtype, memory_limit)
     outputs = None if outputs is None else as_whole("outputs", outputs, 0)
     if suffix == ".csv":
         return table.load_csv(file, dtype, outputs)
@@ -232,11 +233,14 @@ def suffix_of(path: str | PathLike[str], known: Iterable[str], what: str) -> str
     raise FormatError(f"{path} has no suffix for {what}: known are {', '.join(known)}")
 
 
-def _check_options(dtype: str | None, memory_limit: int | None) -> None:
+def _check_options(file: Path, dtype: str | None, memory_limit: int | None) -> None:
     if dtype is not None and dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
     if memory_limit is not None:
         as_whole("memory_limit", memory_limit)
+        with suppress(OSError):  # whoever reads the file names the fault
+            size = file.stat().st_size
+            check_memory(file, size, size, memory_limit)
 
 
 def _float_type(array: ArrayLike) -> str:

@@ -91,8 +91,9 @@ def check_memory(path: Path, needed: int, found: int, limit: int | None) -> None
         limit = MEMORY_FLOOR + MEMORY_FACTOR * found
     if needed > limit:
         raise FormatError(
-            f"{path} of {found} bytes unpacks to {quoted(needed)} bytes or more, "
-            f"expected at most {limit}: if you trust it, give a larger memory limit"
+            f"{path} of {found} bytes holds or unpacks to {quoted(needed)} bytes or "
+            f"more, expected at most {limit}: if you trust it, give a larger memory "
+            "limit"
         )
 
 

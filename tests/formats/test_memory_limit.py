@@ -102,6 +102,11 @@ def test_the_limit_can_be_raised_and_lowered(padded, tmp_path):
     assert x.flags.writeable
     with pytest.raises(FormatError, match=r"expected at most 1000: .*memory limit"):
         clnet.load_data(data, memory_limit=1000)
+    text = tmp_path / "x.csv"
+    text.write_bytes(b"x,t\n" + b"1,2\n" * 99)
+    with pytest.raises(FormatError, match=r"400 bytes.*expected at most 399"):
+        clnet.load_data(text, memory_limit=399)
+    assert len(clnet.load_data(text, memory_limit=400)[0]) == 99
     for limit in (0, -1, 1.5, "1"):
         with pytest.raises(InputError, match="memory_limit must be a whole number"):
             clnet.load_data(data, memory_limit=limit)

@@ -1,4 +1,4 @@
-"""Mutations guided by coverage, with atheris (``pip install atheris``)."""
+"""Mutations guided by coverage, with atheris (the extra ``fuzz``)."""
 
 from __future__ import annotations
 
