@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +35,9 @@ _TOKEN = 1  # a number, among the bytes of an item's shape
 _PUNCTUATION = b"(,)"
 _TO_SPACE = bytes.maketrans(_PUNCTUATION, b" " * len(_PUNCTUATION))
 _EXCERPT = 30  # bytes of the text that an error shows
+# The least number that rounds to infinity: half a step beyond the largest finite one.
+_OVERFLOWS = {"float32": float.fromhex("0x1.ffffffp127"), "float64": math.inf}
+_SMALL_BLOCK = 1 << 12  # bytes parsed item by item
 _BLOCK = 1 << 22  # bytes parsed at a time, so that temporary arrays stay small
 
 
@@ -108,18 +113,21 @@ class Items:
             beyond the dtype's range; None: all items are good.
         """
         found = [np.zeros((0, self.width), result)]
-        while start < stop:
-            end = self._boundary(text, min(start + _BLOCK, stop), stop)
+        size, bad = _BLOCK, None
+        while start < stop and bad is None:
+            end = self._boundary(text, min(start + size, stop), stop)
             block = text[start:end]
             values = self._fast(block, dtype)
+            if values is None and size > _SMALL_BLOCK:
+                size = _SMALL_BLOCK  # around the items that need more than NumPy
+                continue
             if values is None:
                 values, bad = self._slow(block, dtype)
-                if bad is not None:
-                    found.append(values.astype(result))
-                    return np.concatenate(found), start + bad
+            else:
+                size = min(2 * size, _BLOCK)
             found.append(values.astype(result))
-            start = end
-        return np.concatenate(found), None
+            start = end if bad is None else start + bad
+        return np.concatenate(found), None if bad is None else start
 
     def offset(self, text: bytes, start: int, number: int) -> int:
         """Return the offset of item `number`, from 0, of the list at text[start:]."""
@@ -168,7 +176,7 @@ class Items:
 
     def _slow(self, block: bytes, dtype: str) -> tuple[Array, int | None]:
         """Parse item by item, up to the first bad one."""
-        rows: list[list[float]] = []
+        found = array("d")
         bad, end = None, 0
         while (at := skip_space(block, end)) < len(block):
             match = self._pattern.match(block, at)
@@ -178,9 +186,9 @@ class Items:
             if match is None or len(row) < self.width:
                 bad = at
                 break
-            rows.append(row)
+            found.extend(row)
             end = match.end()
-        return np.asarray(rows, np.float64).reshape(-1, self.width), bad
+        return np.array(found).reshape(-1, self.width), bad
 
     @cached_property
     def _pattern(self) -> re.Pattern[bytes]:
@@ -203,7 +211,7 @@ def infinite(values: ArrayLike, dtype: str) -> NDArray[np.bool_]:
 
 def holds(dtype: str, value: float) -> bool:
     """Return whether a type holds a number: it is in range, infinite or NaN."""
-    return bool(np.isinf(value) or not infinite(value, dtype))
+    return not abs(value) >= _OVERFLOWS[dtype] or math.isinf(value)
 
 
 def skip_space(text: bytes, at: int) -> int:

@@ -189,7 +189,14 @@ def _values(
         )
         if values.shape[1] == width and not infinite(values, dtype).any():
             return values
-    rows: list[list[float]] = []
+    numbers = _numbers(path, text, width, named, dtype)
+    return np.fromiter(numbers, np.float64).reshape(-1, width)
+
+
+def _numbers(
+    path: Path, text: str, width: int, named: bool, dtype: str
+) -> Iterator[float]:
+    """Yield the numbers line by line, or raise the error of the first bad one."""
     for line, cells in _cells(path, text):
         if len(cells) != width:
             raise FormatError(
@@ -199,15 +206,14 @@ def _values(
         if named:
             named = False
             continue
-        numbers = [to_number(cell.encode()) for cell in cells]
-        for cell, number in zip(cells, numbers, strict=True):
+        for cell in cells:
+            number = to_number(cell.encode())
             if number is None or not holds(dtype, number):
                 raise FormatError(
                     f"{path}, line {line}: found {quoted(cell)}, expected a number "
                     f"within {dtype}"
                 )
-        rows.append([number for number in numbers if number is not None])
-    return np.asarray(rows, np.float64)
+            yield number
 
 
 def _targets(

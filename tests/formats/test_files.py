@@ -318,8 +318,10 @@ def test_lists_with_a_bad_item(shape, bad):
                                  (3, len(f"{good} {good}\n") + len(bad) - 1))
 
 
-def test_lists_longer_than_a_block(monkeypatch):
+@pytest.mark.parametrize("small", [3, 7])
+def test_lists_longer_than_a_block(monkeypatch, small):
     monkeypatch.setattr(numbers, "_BLOCK", 7)
+    monkeypatch.setattr(numbers, "_SMALL_BLOCK", small)
     pairs = np.arange(200).reshape(-1, 2)
     text = " ".join(f"({a}, {b})" for a, b in pairs).encode()
     values, bad = numbers.Items("(n,n)").parse(text, 0, len(text), "float32")
@@ -330,9 +332,19 @@ def test_lists_longer_than_a_block(monkeypatch):
     assert bad is None
     assert np.array_equal(values[:, 0], pairs.ravel())
     assert numbers.Items("n").offset(text, 0, 3) == text.index(b"3")
+    text = text.replace(b" 17 ", b" 0x11 ").replace(b" 150 ", b" x ")
+    values, bad = numbers.Items("n").parse(text, 0, len(text), "float32")
+    assert bad == text.index(b"x ", text.index(b"149"))
+    assert np.array_equal(values[:, 0], pairs.ravel()[:150])
 
 
 def test_numbers_beyond_a_type():
+    for number in ("0x1.fffffefp127", "0x1.ffffffp127", "-0x1.ffffffp127", "inf", "nan",
+                   "0x1.fffffeffffffffp127", "1e300", "0"):
+        value = float.fromhex(number)
+        infinite = numbers.infinite(value, "float32") and not np.isinf(value)
+        assert numbers.holds("float32", value) == (not infinite)
+        assert numbers.holds("float64", value)
     text = b"1 2e39 3"
     assert numbers.Items("n").parse(text, 0, len(text), "float64")[1] is None
     assert numbers.Items("n").parse(text, 0, len(text), "float32")[1] == 2

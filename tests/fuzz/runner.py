@@ -27,7 +27,7 @@ from .parsers import MEMORY_LIMIT, PARSERS, Parser
 
 SECONDS = 2.0  # of the processor, for one file
 SENTENCE = 1000  # characters of an error, the path aside
-FACTOR = 64  # bytes of memory for each byte of a file
+FACTOR = 100  # bytes of memory for each byte of a file
 FLOOR = 10 * MEMORY_LIMIT  # bytes besides: what unpacks may be copied a few times
 ADDRESSES = 2 << 30  # bytes of addresses beyond those of the start: a hard limit
 MEASURED = 64  # one in so many files is read with its memory measured
