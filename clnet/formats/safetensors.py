@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from clnet.checks import INT_MAX, as_whole
 from clnet.errors import FormatError, InputError, quoted, reason, unknown
 from clnet.formats.files import check_memory, check_readable, write
-from clnet.nn.description import DTYPES
+from clnet.nn.description import DTYPES, check_sources
 from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.layers import Dense, Layer, Local, Sparse, bias_size, infer_sizes
 from clnet.nn.scaling import Scaling
@@ -198,6 +198,7 @@ def _described(
         for layer in infer_sizes(n_in, made):
             layers.append(layer)
             sizes.append(layer.n_out)  # which the next layer's pattern is checked by
+        check_sources(layers)
         options = {name: description.pop(name) for name in _OPTIONS}
         if options["dtype"] not in DTYPES:
             raise unknown("dtype", options["dtype"], DTYPES)

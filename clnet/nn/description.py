@@ -52,7 +52,7 @@ class Description:
             raise InputError(
                 "the last layer has dropout, which is for layers that others read"
             )
-        _check_sources([_sources(layers, i) for i in range(len(layers))])
+        check_sources(layers)
         if dtype not in DTYPES:
             raise unknown("dtype", dtype, DTYPES)
         layers = tuple(infer_sizes(n_in, layers))
@@ -184,8 +184,9 @@ def _sources(layers: Sequence[Layer], number: int) -> tuple[int, ...]:
     return (number,) if sources is None else sources
 
 
-def _check_sources(sources: Sequence[tuple[int, ...]]) -> None:
+def check_sources(layers: Sequence[Layer]) -> None:
     """Raise InputError unless each layer reads earlier ones, and is read itself."""
+    sources = [_sources(layers, number) for number in range(len(layers))]
     for number, found in enumerate(sources):
         if max(found) > number:
             raise InputError(

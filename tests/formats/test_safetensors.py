@@ -232,6 +232,8 @@ def changed(**changes):
     (lambda d: d["fann"].update(learning_rate=10**400), "within float32's range"),
     (lambda d: d["layers"][0].update(steepness="x"), "expected numbers"),
     (lambda d: d["layers"][0].update(window=3), "TypeError"),
+    (lambda d: d["layers"][1].update(sources=[0, 7]), "has the sources (0, 7), expec"),
+    (lambda d: d["layers"][1].update(sources=[-1]), "of the sources must be a whole"),
     (lambda d: d["fann"].update(learning_rate="x"), "learning_rate must be a number"),
     (lambda d: d["fann"].update(momentum=1), "TypeError"),
 ])

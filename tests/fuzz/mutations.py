@@ -238,5 +238,7 @@ def _change(rng: Random, tree: Any) -> None:
         parent[key] = child + rng.choice((1, -1, 0.5))
     elif kind == 3 and isinstance(parent, dict):
         parent[rng.choice(("n_out", "x", "window", "density", "pattern"))] = child
+    elif kind == 4 and isinstance(parent, list) and isinstance(child, int):
+        parent[key] = rng.choice((*range(10), -1, 2**31, 2**63))
     else:
         parent[key] = rng.choice(VALUES)
