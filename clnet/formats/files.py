@@ -196,14 +196,10 @@ def _opened(temporary: Path, permissions: int) -> tuple[int, bool]:
 
 def _give_name(file: BinaryIO, temporary: Path) -> None:
     """Give a temporary file its name, unless it has it."""
-    if os.fstat(file.fileno()).st_nlink:
-        return
-    folder = os.open(temporary.parent, os.O_RDONLY)
-    try:
-        # Python follows the link if it is given a folder, and only then.
-        os.link(DESCRIPTORS / str(file.fileno()), temporary, src_dir_fd=folder)
-    finally:
-        os.close(folder)
+    handle = file.fileno()
+    if os.fstat(handle).st_nlink == 0:
+        # Python follows the link only if a folder is given, which does not matter here.
+        os.link(DESCRIPTORS / str(handle), temporary, src_dir_fd=handle)
 
 
 def _sweep(folder: Path) -> None:
