@@ -170,15 +170,21 @@ def _created(folder: Path, mode: int | None) -> tuple[BinaryIO, Path]:
     while True:
         temporary = folder / TEMPORARY.format(secrets.token_hex(8))
         handle, named = _opened(temporary, 0o666 if mode is None else mode)
-        file = os.fdopen(handle, "wb")
-        if mode is not None and hasattr(os, "fchmod"):
-            os.fchmod(handle, mode)  # the umask may have taken some
-        if fcntl is not None:
-            with contextlib.suppress(OSError):  # some file systems have no locks
-                fcntl.flock(file, fcntl.LOCK_EX)
-        if not named or os.fstat(handle).st_nlink:
-            return file, temporary
-        file.close()  # another process swept it before it was locked
+        try:
+            if mode is not None and hasattr(os, "fchmod"):
+                os.fchmod(handle, mode)  # the umask may have taken some
+            if fcntl is not None:
+                with contextlib.suppress(OSError):  # some file systems have no locks
+                    fcntl.flock(handle, fcntl.LOCK_EX)
+            if not named or os.fstat(handle).st_nlink:
+                return os.fdopen(handle, "wb"), temporary
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.close(handle)
+            if named:
+                temporary.unlink(missing_ok=True)
+            raise
+        os.close(handle)  # another process swept it before it was locked
 
 
 def _opened(temporary: Path, permissions: int) -> tuple[int, bool]:

@@ -87,6 +87,7 @@ def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
                     "clnet wrote (metadata key 'clnet')"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        size = path.stat().st_size
     except FormatError:
         raise
     # Tensors of a dtype, or of dimensions, that NumPy lacks raise the last three.
@@ -100,7 +101,7 @@ def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
     # Checked before the network, whose memory a wrong description could make huge.
     arrays = _arrays(path, n_in, layers, options["dtype"], tensors)
     padded = _sparse_nbytes(n_in, layers, options["dtype"])
-    check_memory(path, padded, path.stat().st_size, memory_limit)
+    check_memory(path, padded, size, memory_limit)
     network = kind(n_in, layers, **options)
     network.set_layers(arrays)
     return network

@@ -7,6 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -250,8 +251,11 @@ def staging_array(session: Session, shape: tuple[int, ...], dtype: str) -> Array
 
 
 def _release(session: Session, size: int, shared: bool) -> None:
-    if shared and not is_forked():
-        session.finish()  # unlike a buffer, it is freed even while commands use it
     session.allocated -= size
+    if shared and not is_forked():
+        # Unlike a buffer, it is freed even while commands use it; a device that failed
+        # runs none.
+        with suppress(*session.errors):
+            session.finish()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -113,3 +115,13 @@ def device_error(device: Device, error: BaseException, *others: Device) -> Devic
     """Return the error of a device, or one of several, that failed at run time."""
     names = " or ".join(one.name for one in (device, *others))
     return DeviceError(f"{names} failed while running: {error}")
+
+
+@contextmanager
+def device_errors(session: Session, *others: Session) -> Iterator[None]:
+    """Raise errors of OpenCL and of memory as DeviceError."""
+    try:
+        yield
+    except session.errors as error:
+        devices = (other.device for other in others)
+        raise device_error(session.device, error, *devices) from error

@@ -148,9 +148,11 @@ class Store:
 
     def _read(self, query: str, name: str) -> list[tuple[Any, ...]]:
         """Return the rows of this device and a name."""
-        if not self._readable or not self.path.exists():
+        if not self._readable:
             return []
         try:
+            if not self.path.exists():
+                return []
             return self._run(query, self._device, name)
         except (OSError, sqlite3.OperationalError) as error:
             self._readable = False

@@ -140,8 +140,9 @@ def predict(
     in_flight: list[tuple[Plan | ParallelPlan, NDArray[Any]]] = []
 
     def finish() -> None:
-        plan, out = in_flight.pop(0)
+        plan, out = in_flight[0]
         plan.finish(out)
+        in_flight.pop(0)
 
     # Double buffering: while the device computes a chunk, the host copies the inputs of
     # the next one and the outputs of the one before.
@@ -154,13 +155,15 @@ def predict(
                     plan = plan_for(device, len(chunk), precision)
                 if in_flight and in_flight[0][0] is plan:
                     finish()
-                plan.start(chunk, parameters)
                 in_flight.append((plan, y[start : start + length]))
+                plan.start(chunk, parameters)
                 if len(in_flight) > 1:
                     finish()
-        finally:
-            if in_flight:
+            while in_flight:
                 finish()
+        finally:
+            for plan, _ in in_flight:
+                plan.cancel()
     return y
 
 

@@ -10,7 +10,6 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from copy import copy
 from dataclasses import replace
 from itertools import accumulate
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import InputError
+from clnet.runtime.turn import Turn
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
@@ -133,7 +133,7 @@ class ParallelPlan:
                 rows = slice(first, first + count)
                 self._plans.append((plan(device, count), rows))
             first += count
-        self._lock = threading.Lock()
+        self._turn = Turn()
         self._twin: ParallelPlan | None = None
         self.alternation = threading.Lock()
 
@@ -174,15 +174,12 @@ class ParallelPlan:
             raise InputError(
                 f"x has shape {list(x.shape)}, expected {self.batch} samples"
             )
-        self._lock.acquire()
         try:
-            with ExitStack() as started:  # after an error, finishes the started plans
-                for plan, rows in self._start_order:
-                    plan.start(x[rows], parameters)
-                    started.callback(plan.finish)
-                started.pop_all()
+            self._turn.begin()
+            for plan, rows in self._start_order:
+                plan.start(x[rows], parameters)
         except BaseException:
-            self._lock.release()
+            self.cancel()
             raise
 
     def finish(self, out: Array | None = None) -> Array:
@@ -190,12 +187,19 @@ class ParallelPlan:
         if out is None:
             out = np.empty((self.batch, self.network.n_out), self.network.dtype)
         try:
-            with ExitStack() as waits:  # for all plans, in the order of their starts
-                for plan, rows in reversed(self._start_order):
-                    waits.callback(plan.finish, out[rows])
+            for plan, rows in self._start_order:
+                plan.finish(out[rows])
         finally:
-            self._lock.release()
+            self.cancel()  # after an error, the other plans' calls
         return out
+
+    def cancel(self) -> None:
+        """End the call that this thread has started, as `Plan.cancel` does."""
+        try:
+            for plan, _ in self._plans:
+                plan.cancel()
+        finally:
+            self._turn.end()
 
     def twin(self) -> ParallelPlan:
         """Return a second plan for double buffering, as `Plan.double` does."""
@@ -204,7 +208,7 @@ class ParallelPlan:
             self._twin = self
             if all(plan.twin() is not plan for plan, _ in self._plans):
                 self._twin = copy(self)
-                self._twin._plans, self._twin._lock = doubles, threading.Lock()
+                self._twin._plans, self._twin._turn = doubles, Turn()
         return self._twin
 
 

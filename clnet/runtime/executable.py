@@ -34,7 +34,7 @@ from clnet.opencl.memory import (
     staging_array,
 )
 from clnet.runtime.binding import Binding, Step, argument_setter, by_value_struct
-from clnet.runtime.parameter_store import parameter_store
+from clnet.runtime.parameter_store import PackedMemory, parameter_store
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Span, Value
@@ -98,7 +98,7 @@ class Executable(Binding):
     ----------
     x : dict of str to ndarray [batch, width]
         Host arrays of the inputs: fill them, then `run`.
-    enqueuing : threading.Lock
+    enqueuing : threading.RLock
         Held while a run is enqueued.
     parameters : ndarray
         Those of the last run, in the network's layout.
@@ -117,7 +117,7 @@ class Executable(Binding):
         self.network = network
         self.store = parameter_store(session, network)
         self.parameters = network.parameters
-        self.enqueuing = threading.Lock()
+        self.enqueuing = threading.RLock()
         self.x: dict[str, Array] = {}
         self._host: dict[str, Array] = {}
         self._fixed: set[str] = set()  # values with one host array for all runs
@@ -386,6 +386,7 @@ class Executable(Binding):
         }
         self._shared += packed.values()
         filled = {argument for argument, memory in packed.items() if memory.refill}
+        refills: list[tuple[PackedMemory, Action, list[Memory]]] = []
         for phase in phases(launches):
             self._order_after_busy(
                 step, [one for one in phase if one.when != "parameters"]
@@ -397,15 +398,17 @@ class Executable(Binding):
                 device = launch.device or step.device
                 action = self._bound(number, launch, device)
                 if launch.when == "parameters":
-                    for argument in fills:
-                        packed[argument].refill.append(action)
-                        packed[argument].sources += [
-                            self.store.table(table) for table in launch.arguments
-                            if isinstance(table, Table)
-                        ]
+                    tables = [
+                        self.store.table(table) for table in launch.arguments
+                        if isinstance(table, Table)
+                    ]
+                    refills += [(packed[one], action, tables) for one in fills]
                 else:
                     self._actions += self._by_value_updates(by_value)
                     self._append(action, launch, device)
+        for memory, action, tables in refills:  # all, or after a failure none
+            memory.refill.append(action)
+            memory.sources += tables
         on_device |= written
         on_host -= written
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.opencl.memory import Action, Memory
+from clnet.runtime.turn import release
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
@@ -43,7 +44,7 @@ class PackedMemory(Memory):
 class Reader(Protocol):
     """An executable that reads the buffers."""
 
-    enqueuing: threading.Lock
+    enqueuing: threading.RLock
 
     def wait_for_helpers(self) -> None:
         """Wait for helpers that outlast the enqueued runs."""
@@ -105,7 +106,8 @@ class ParameterStore:
         with self.lock, ExitStack() as held:
             readers = list(self._readers)
             for reader in readers:
-                held.enter_context(reader.enqueuing)
+                held.callback(release, reader.enqueuing)  # whatever interrupts this
+                reader.enqueuing.acquire()
             self.parameters = NO_PARAMETERS  # until all buffers are filled
             self._session.finish()
             for reader in readers:

@@ -20,13 +20,14 @@ from clnet.ir.lowering import lower
 from clnet.opencl.launch import may_time_out
 from clnet.opencl.memory import copy_rows
 from clnet.opencl.process import check_process
-from clnet.opencl.session import device_error, session
+from clnet.opencl.session import device_error, device_errors, session
 from clnet.runtime.device_arrays import (
     check_device_array,
     order_arrays_after,
     wait_for_arrays,
 )
 from clnet.runtime.executable import Executable
+from clnet.runtime.turn import Turn
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
@@ -85,7 +86,7 @@ class Plan:
         self._device_steps = device_steps
         self._fallback_steps = fallback_steps
         self._on_device: Executable | None = None
-        self._lock = threading.Lock()
+        self._turn = Turn()
         self._started_with: Array | None = None
         self._twin: Plan | None = None
         self.alternation = threading.Lock()
@@ -96,9 +97,10 @@ class Plan:
         self._prepare()
 
     def _prepare(self) -> None:
-        self._executable = Executable(
-            self._session, self.network, self.steps, [self._input], [self._output]
-        )
+        with device_errors(self._session):
+            self._executable = Executable(
+                self._session, self.network, self.steps, [self._input], [self._output]
+            )
         self._x = self._executable.x[self._input.name]
 
     @property
@@ -145,7 +147,8 @@ class Plan:
         rank = x.ndim
         if x.shape != self._shape:
             x = self._shaped(x)
-        with self._lock:
+        with self._turn.lock:
+            self._check_turn()
             copy_rows(self._x, x)
             try:
                 self._executable.run()
@@ -175,13 +178,14 @@ class Plan:
         check_process()
         if x.shape != self._shape:
             x = self._shaped(x)
-        self._lock.acquire()
+        self._check_turn()
         try:
+            self._turn.begin()
             copy_rows(self._x, x)
             self._started_with = parameters
             self._executable.start(parameters)
         except BaseException as error:
-            self._lock.release()
+            self._turn.end()
             if isinstance(error, self._session.errors):
                 raise device_error(self.device, error) from error
             raise
@@ -205,7 +209,21 @@ class Plan:
         except self._session.errors as error:
             raise device_error(self.device, error) from error
         finally:
-            self._lock.release()
+            self._turn.end()
+
+    def cancel(self) -> None:
+        """Wait for the call that this thread has started, if any, and end it."""
+        if self._turn.is_mine:
+            try:
+                with suppress(*self._session.errors):
+                    self._executable.finish()
+            finally:
+                self._turn.end()
+
+    def _check_turn(self) -> None:
+        """Raise InputError if this thread has started a call: it would wait forever."""
+        if self._turn.is_mine:
+            raise InputError("this plan has started a call: finish it before the next")
 
     def twin(self) -> Plan:
         """Return a second plan of the same steps, for double buffering.
@@ -290,7 +308,8 @@ class Plan:
             check_device_array("out", out, shape, self._dtype, context)
             if out.data == x.data:
                 raise InputError("out is x's own memory, expected another array")
-        with self._lock:
+        with self._turn.lock:
+            self._check_turn()
             try:
                 if out is None:
                     out = pyopencl.array.empty(self.queue, shape, self._dtype)

@@ -18,6 +18,7 @@ from clnet.ir.ops import PRECISIONS, Apply, Op, Program, Span, Value
 from clnet.ir.reference import run_op
 from clnet.ir.training_ops import ApplyT, Outer
 from clnet.opencl.process import check_process
+from clnet.opencl.session import device_errors
 from clnet.opencl.store import Timing
 from clnet.runtime.executable import Executable
 
@@ -90,7 +91,7 @@ def measure(
     for step in alike:
         read.update(dict.fromkeys(v for v in step.span.inputs if v not in written))
         written.update(step.span.outputs)
-    with device_errors(session):
+    with quiet_errors(session):
         executable = Executable(
             session, network, timed, tuple(read), timed[-1].span.outputs, on_device
         )
@@ -115,13 +116,10 @@ def measure(
 
 
 @contextlib.contextmanager
-def device_errors(session: Session) -> Iterator[None]:
-    """Raise errors of OpenCL as DeviceError, and silence NumPy's warnings."""
-    try:
-        with np.errstate(all="ignore"):
-            yield
-    except session.errors as error:
-        raise DeviceError(f"{session.device.name} failed: {error}") from error
+def quiet_errors(session: Session) -> Iterator[None]:
+    """Raise errors as `device_errors` does, and silence NumPy's warnings."""
+    with device_errors(session), np.errstate(all="ignore"):
+        yield
 
 
 def timing(
@@ -212,7 +210,7 @@ def check(
     WrongResultError, DeviceError
         If the results differ, or the device fails.
     """
-    with device_errors(session):
+    with quiet_errors(session):
         executable = Executable(session, network, steps, inputs, outputs)
         for array in executable.x.values():
             distinct = _random((min(PERIOD, array.shape[0]), array.shape[1]))

@@ -32,10 +32,10 @@ from clnet.planning.tuning.measure import (
     OVERFLOW_RATIO,
     Check,
     WrongResultError,
-    device_errors,
     difference,
     names_of,
     perturb,
+    quiet_errors,
     timing,
     tolerance_of,
     uses_threads,
@@ -101,7 +101,7 @@ class Trial:
         DeviceError
             If a launch does not build or run.
         """
-        with device_errors(self.session):
+        with quiet_errors(self.session):
             checked = self.check(steps, outputs)
             if checked.oracle_ran and uses_threads(_ops(steps), steps[0].span.batch):
                 time.sleep(measure.SPIN_SECONDS)
@@ -146,7 +146,7 @@ class Trial:
         WrongResultError, DeviceError
             If the results differ, or the device fails.
         """
-        with device_errors(self.session):
+        with quiet_errors(self.session):
             return self._check(_reduced(steps), outputs)
 
     def _check(self, steps: Sequence[Step], outputs: Sequence[Value]) -> Check:

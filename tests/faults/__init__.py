@@ -1,0 +1,1 @@
+"""Faults, kills and signals."""

@@ -1,0 +1,321 @@
+"""Faults: the n-th call of OpenCL, of the file system or of NumPy's memory fails.
+
+The functions that clnet calls are replaced by ones that count, for as long as an
+`Injector` is installed: actions that bind them at their making keep the counting ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import errno
+import gc
+import io
+import os
+import sqlite3
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+import pytest
+
+import clnet
+from clnet.errors import ClnetError
+from clnet.opencl.session import Session
+from clnet.runtime import binding
+
+OPENCL_CLASSES = ("Buffer", "CommandQueue", "Context", "Kernel", "Program")
+OPENCL_FUNCTIONS = (
+    "enqueue_copy", "enqueue_fill_buffer", "enqueue_map_buffer",
+    "enqueue_nd_range_kernel", "svm_empty",
+)
+OPENCL_DIRECT = ("_enqueue_read_buffer", "_enqueue_write_buffer")
+OPENCL_METHODS = (
+    (cl.Buffer, "get_sub_region"), (cl.CommandQueue, "finish"),
+    (cl.CommandQueue, "flush"), (cl.Event, "wait"), (cl.Kernel, "set_arg"),
+    (cl.Kernel, "_set_arg_buf"), (cl.Program, "build"),
+)
+FILE_FUNCTIONS = ("open", "fsync", "replace", "unlink", "chmod", "mkdir", "stat")
+MEMORY_FUNCTIONS = (
+    "empty", "zeros", "full", "array", "ascontiguousarray", "concatenate", "resize",
+    "empty_like", "where",
+)
+OUT_OF_RESOURCES = -5
+CALLS = {"CALL", "CALL_FUNCTION", "CALL_FUNCTION_EX", "CALL_FUNCTION_KW", "CALL_KW",
+         "CALL_METHOD", "JUMP_BACKWARD"}
+PACKAGE = str(Path(clnet.__file__).parent)
+
+
+class Injector:
+    """Counts the calls of a kind, and makes one of them fail.
+
+    Attributes
+    ----------
+    calls : list of str
+        Names of the counted calls of the last run.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.calls: list[str] = []
+        self._kind = ""
+        self._at = -1
+        self._given: BaseException | None = None
+        self._lock = threading.Lock()
+        self._failing = False  # a launch by ctypes, which pyopencl is to repeat
+        for name in OPENCL_CLASSES:
+            patch.setattr(cl, name, self._made(getattr(cl, name), f"cl.{name}"))
+        for name in OPENCL_FUNCTIONS:
+            patch.setattr(cl, name, self._counted(getattr(cl, name), f"cl.{name}"))
+        for name in OPENCL_DIRECT:
+            if hasattr(cl._cl, name):
+                direct = self._counted(getattr(cl._cl, name), f"cl.{name}")
+                patch.setattr(cl._cl, name, direct)
+        for kind, name in OPENCL_METHODS:
+            if hasattr(kind, name):
+                method = self._counted(getattr(kind, name), f"{kind.__name__}.{name}")
+                patch.setattr(kind, name, method)
+        enqueue = binding._enqueue_function()
+        if enqueue is not None:
+            launched = self._launched(enqueue)
+            patch.setattr(binding, "_enqueue_function", lambda: launched)
+        for name in FILE_FUNCTIONS:
+            patch.setattr(os, name, self._counted(getattr(os, name), f"os.{name}"))
+        patch.setattr(io, "open", self._opened(io.open))
+        patch.setattr("builtins.open", io.open)
+        patch.setattr(sqlite3, "connect", self._connected(sqlite3.connect))
+        for name in MEMORY_FUNCTIONS:
+            patch.setattr(np, name, self._counted(getattr(np, name), f"np.{name}"))
+
+    @contextlib.contextmanager
+    def interrupted(self, at: int = -1) -> Iterator[None]:
+        """Interrupt the process at one point in clnet, as Ctrl-C does.
+
+        The points are those where Python handles signals: the begin of a function, and
+        the return from a call. They are counted from 0 in the order in which they run;
+        -1: at none.
+        """
+        self.calls = []
+        codes: dict[Any, bytes] = {}
+
+        def traced(frame: Any) -> Any:
+            handles = True  # the begin
+
+            def opcode(frame: Any, event: str, argument: object) -> Any:
+                nonlocal handles
+                if event != "opcode":
+                    return opcode
+                if handles:
+                    self.calls.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+                    if len(self.calls) - 1 == at:
+                        raise KeyboardInterrupt
+                code = codes.get(frame.f_code)
+                if code is None:
+                    code = codes[frame.f_code] = frame.f_code.co_code
+                handles = dis.opname[code[frame.f_lasti]] in CALLS
+                return opcode
+
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            return opcode
+
+        def called(frame: Any, event: str, argument: object) -> Any:
+            inside = frame.f_code.co_filename.startswith(PACKAGE)
+            return traced(frame) if inside else None
+
+        before = sys.gettrace()
+        sys.settrace(called)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+    @contextlib.contextmanager
+    def failing(
+        self, kind: str, at: int = -1, error: BaseException | None = None
+    ) -> Iterator[None]:
+        """Let the call number `at` of a kind fail, counted from 0; -1: none.
+
+        With the error of its library, or with another one.
+        """
+        self.calls, self._kind, self._at, self._failing = [], kind, at, False
+        self._given = error
+        try:
+            yield
+        finally:
+            self._kind, self._given = "", None
+
+    def hit(self, name: str) -> None:
+        """Count a call, and raise its error if it is its turn."""
+        kind = _kind(name)
+        if kind != self._kind:
+            return
+        with self._lock:
+            if self._failing and name == "cl.enqueue_nd_range_kernel":
+                self._failing = False
+                raise _error(name)
+            self.calls.append(name)
+            mine = len(self.calls) - 1 == self._at
+        if mine:
+            raise self._given or _error(name)
+
+    def _counted(self, real: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def counted(*args: Any, **options: Any) -> Any:
+            self.hit(name)
+            return real(*args, **options)
+
+        return counted
+
+    def _made(self, real: type, name: str) -> type:
+        """Return a class whose making counts; it is a class still to `isinstance`."""
+        hit = self.hit
+
+        def make(self: Any, *args: Any, **options: Any) -> None:
+            hit(name)
+            real.__init__(self, *args, **options)
+
+        return type(real.__name__, (real,), {"__init__": make})
+
+    def _launched(self, real: Callable[..., int]) -> Callable[..., int]:
+        def launched(*args: Any) -> int:
+            try:
+                self.hit("cl.clEnqueueNDRangeKernel")
+            except cl.Error:
+                self._failing = True
+                return OUT_OF_RESOURCES
+            return real(*args)
+
+        return launched
+
+    def _opened(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def opened(*args: Any, **options: Any) -> Any:
+            self.hit("io.open")
+            return _File(real(*args, **options), self)
+
+        return opened
+
+    def _connected(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        hit = self.hit
+
+        class Connection(sqlite3.Connection):
+            def execute(self, *args: Any) -> Any:
+                hit("sqlite3.execute")
+                return super().execute(*args)
+
+            def executescript(self, *args: Any) -> Any:
+                hit("sqlite3.executescript")
+                return super().executescript(*args)
+
+        def connected(*args: Any, **options: Any) -> Any:
+            hit("sqlite3.connect")
+            return real(*args, **options, factory=Connection)
+
+        return connected
+
+
+class _File:
+    """A file whose reads, writes and close count."""
+
+    def __init__(self, file: Any, injector: Injector) -> None:
+        self._file, self._injector = file, injector
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._file, name)
+        if name in ("read", "write", "readline", "readinto", "flush", "close"):
+            def counted(*args: Any) -> Any:
+                try:
+                    self._injector.hit(f"file.{name}")
+                except BaseException:
+                    if name == "close":  # it closes whatever it reports
+                        found()
+                    raise
+                return found(*args)
+
+            return counted
+        return found
+
+    def __enter__(self) -> _File:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._file)
+
+
+def _kind(name: str) -> str:
+    library = name.split(".", maxsplit=1)[0]
+    if library in ("os", "io", "file", "sqlite3"):
+        return "file"
+    return "memory" if library == "np" else "opencl"
+
+
+def _error(name: str) -> Exception:
+    if _kind(name) == "memory":
+        return MemoryError("injected")
+    if name.startswith("sqlite3"):
+        return sqlite3.OperationalError("disk I/O error (injected)")
+    if _kind(name) == "file":
+        return OSError(errno.ENOSPC, "No space left on device (injected)")
+    if name in ("cl.Buffer", "cl.enqueue_fill_buffer", "cl.svm_empty"):
+        return cl.MemoryError("injected", OUT_OF_RESOURCES, name)
+    return cl.RuntimeError("injected", OUT_OF_RESOURCES, name)
+
+
+class Resources:
+    """Resources that a failing call may leak, of a session, the process and a folder.
+
+    Compare two of them after `gc.collect`.
+    """
+
+    def __init__(self, sessions: Iterable[Session], folder: Path) -> None:
+        gc.collect()
+        for session in sessions:
+            session.finish()
+        gc.collect()
+        self.found = {
+            "bytes of buffers": [session.allocated for session in sessions],
+            "references to contexts": [
+                session.context.reference_count for session in sessions
+            ],
+            "threads": sorted(thread.name for thread in threading.enumerate()),
+            "open files": len(list(Path("/proc/self/fd").iterdir()))
+            if Path("/proc/self/fd").is_dir() else 0,
+            "temporary files": sorted(
+                path.name for path in folder.rglob("*") if path.name.endswith(".tmp")
+            ),
+        }
+
+    def leaked_since(self, before: Resources) -> list[str]:
+        """Return what is more than before, in words."""
+        return [
+            f"{name}: {was} before, {self.found[name]} after"
+            for name, was in before.found.items() if self.found[name] != was
+        ]
+
+
+def outcome(scenario: Callable[[], Any]) -> Any:
+    """Return a scenario's result, or the exception that it raises."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return scenario()
+        except BaseException as error:
+            return error
+
+
+def is_clear(error: BaseException, kind: str) -> bool:
+    """Return whether an error is a sentence of clnet's, or Python's own.
+
+    Of NumPy's memory, MemoryError; of Ctrl-C, KeyboardInterrupt.
+    """
+    if kind == "memory" and type(error) is MemoryError:
+        return True
+    if kind == "interrupt":
+        return type(error) is KeyboardInterrupt
+    text = str(error)
+    return isinstance(error, ClnetError) and bool(text) and "\n" not in text.strip()

@@ -1,0 +1,89 @@
+"""Faults at every call of OpenCL, of files and of memory; interrupts at every point.
+
+Each fault ends in one clear error, or in the right result; nothing leaks, and the next
+call is right. ``-m sweep`` runs every scenario, the others a few of each kind.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clnet.opencl.session import session
+from faults.injection import Injector, Resources, is_clear, outcome
+from faults.scenarios import APART, CPU, SCENARIOS, same
+
+QUICK = {
+    "opencl": ("naive apart", "cpu", "called", "chunks"),
+    "file": ("save .net", "save .safetensors", "data .npz", "store"),
+    "memory": ("naive", "csr", "save .net"),
+    "interrupt": ("called", "called apart", "store"),
+}
+# A file that cannot be deleted stays.
+SAME_FOLDER = {"os.unlink"}
+
+
+@pytest.fixture
+def injector() -> Iterator[Injector]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield Injector(patch)
+
+
+def swept(injector: Injector, kind: str, name: str, folder: Path) -> list[str]:
+    """Return what goes wrong with a fault at each point of a scenario."""
+    def failing(at: int = -1):
+        if kind == "interrupt":
+            return injector.interrupted(at)
+        return injector.failing(kind, at)
+
+    run = SCENARIOS[name](folder)
+    expected = outcome(run)
+    assert not isinstance(expected, BaseException), expected
+    assert same(outcome(run), expected)
+    with failing():
+        outcome(run)
+    points = list(injector.calls)
+    problems = []
+    gc.collect()
+    gc.freeze()  # what there is already: collections are many
+    before = Resources((session(CPU), session(APART)), folder)
+    for at, point in enumerate(points):
+        with failing(at):
+            found = outcome(run)
+        where = f"{point} ({at})"
+        if isinstance(found, BaseException):
+            if not is_clear(found, kind):
+                problems.append(f"{where}: {type(found).__name__}: {found}")
+        elif not same(found, expected):
+            problems.append(f"{where}: a wrong result")
+        found = None  # an error's frames hold buffers
+        again = outcome(run)
+        if isinstance(again, BaseException) or not same(again, expected):
+            problems.append(f"{where}: the next call gives {again!r}")
+        again = None
+        after = Resources((session(CPU), session(APART)), folder)
+        leaks = after.leaked_since(before)
+        if leaks and point not in SAME_FOLDER:
+            problems += [f"{where}: {leak}" for leak in leaks]
+        before = after
+    gc.unfreeze()
+    return problems
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind in QUICK for name in QUICK[kind]]
+)
+def test_a_fault_anywhere_is_one_clear_error(injector, kind, name, tmp_path):
+    assert swept(injector, kind, name, tmp_path) == []
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(3600)
+@pytest.mark.unoptimised
+@pytest.mark.parametrize("kind", QUICK)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_fault_anywhere_in_any_scenario(injector, kind, name, tmp_path):
+    assert swept(injector, kind, name, tmp_path) == []
