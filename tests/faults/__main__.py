@@ -1,0 +1,36 @@
+"""``python -m tests.faults 500``: kill and interrupt so many processes at work."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from .kills import WORK, faults
+
+PROCESSES = 3  # at the same time
+FILES = ("save", "checkpoint", "store")
+
+
+def main() -> int:
+    """Run the command; return 1 if something was wrong."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    cases = [(work, signal.SIGKILL) for work in FILES]
+    cases += [(work, signal.SIGINT) for work in WORK]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(PROCESSES) as pool:
+        def case(number: int) -> list[str]:
+            work, sent = cases[number % len(cases)]
+            found = faults(work, sent, Path(folder) / f"{work}-{number % 12}", number)
+            return [f"{number} {work} {sent.name}: {fault}" for fault in found]
+
+        problems = [one for found in pool.map(case, range(count)) for one in found]
+    for problem in problems:
+        print(problem)
+    print(f"{count} processes, {len(problems)} problems")
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

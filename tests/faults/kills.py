@@ -1,0 +1,154 @@
+"""Processes that are killed or interrupted while they write files and compute."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import clnet
+from clnet.errors import FormatError
+from clnet.opencl.store import Store
+from clnet.training.history import TrainingState
+
+MOST_SECONDS = 0.3  # from a process's first work to its signal
+ENDS_SECONDS = 60  # a process that takes as long after a signal hangs
+HEAD = """
+import sys
+from functools import partial
+from pathlib import Path
+import numpy as np
+import clnet
+from clnet.opencl.store import Store, Timing
+from clnet.training import fit
+fit.plan_training = partial(fit.plan_training, tune=False)  # at once
+folder = Path(sys.argv[1])
+CPU = clnet.device("cpu")
+network = clnet.Network.mlp([20, 40, 30], "tanh", seed=1)
+x = np.linspace(-1, 1, 60, dtype=np.float32).reshape(3, 20)
+t = np.zeros((3, 30), np.float32)
+"""
+WORK = {
+    "save": """
+def work(number):
+    network.parameters = np.full_like(network.parameters, number)
+    network.save(folder / "net.safetensors")
+    network.save(folder / "net.net")
+    clnet.save_data(folder / "data.npz", x * 0 + number, t + number)
+""",
+    "checkpoint": """
+def work(number):
+    history = network.fit(
+        x, t, device=CPU, epochs=3, optimiser="adam", seed=1,
+        callbacks=[clnet.Checkpoint(folder / "net.safetensors")],
+    )
+    if "interrupted" in history.stopped:
+        raise KeyboardInterrupt
+    history.state.save(folder / "state.safetensors")
+""",
+    "store": """
+store = Store(CPU, folder)
+def work(number):
+    store.put("span", f"key {number % 50}", Timing(1.0, 2.0, 0.5))
+    store.put_fact("fact", True)
+""",
+    "predict": """
+def work(number):
+    y = network.predict(x, CPU)
+    assert np.array_equal(y, first), "another result"
+first = network.predict(x, CPU)
+""",
+    "tune": """
+def work(number):
+    network.compile(CPU, 3, variants=["naive", "split"], tune=True)(x)
+""",
+}
+LOOP = """
+try:
+    work(0)
+    print("ready", flush=True)
+    for number in range(1, 10**9):
+        work(number)
+except KeyboardInterrupt:
+    pass
+work(1)
+print("right", flush=True)
+"""
+
+
+def ended(work: str, number: int, folder: Path, seed: int) -> tuple[int, str, str]:
+    """Start some work, send a signal after a random time, and wait for the end.
+
+    Returns
+    -------
+    int, str, str
+        The exit code, and what the process has printed: of its work, and of errors.
+    """
+    folder.mkdir(exist_ok=True)
+    environment = {**os.environ, "CLNET_CACHE_DIR": str(folder)}
+    environment["PYTHONPATH"] = str(Path(clnet.__file__).parents[1])
+    with subprocess.Popen(
+        [sys.executable, "-c", HEAD + WORK[work] + LOOP, str(folder)], text=True,
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        try:
+            pause = random.Random(seed).uniform(0, MOST_SECONDS)
+            process.wait(pause if first else 0)
+        except subprocess.TimeoutExpired:
+            process.send_signal(number)
+        try:
+            out, errors = process.communicate(timeout=ENDS_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait(), first, "it hangs after the signal"
+        return process.returncode, first + out, errors
+
+
+def faults(work: str, number: int, folder: Path, seed: int) -> list[str]:
+    """Return what is wrong after a signal: with the process, and with its files."""
+    code, out, errors = ended(work, number, folder, seed)
+    found = []
+    interrupted = number == signal.SIGINT
+    if "ready" not in out or (interrupted and (code or "right" not in out)):
+        found.append(f"exit code {code}: {errors[-2000:]}")
+    if not interrupted and code != -number:
+        found.append(f"exit code {code}, expected {-number}: {errors[-2000:]}")
+    try:
+        found += unreadable(folder)
+    except FormatError as error:
+        found.append(str(error))
+    return found
+
+
+def unreadable(folder: Path) -> list[str]:
+    """Return what is wrong with the files of any work; none may be a part."""
+    found = []
+    # A kill at the moment of the rename leaves a name, which the next write sweeps.
+    last = folder / "last.net"
+    clnet.Network.mlp([1, 1]).save(last)
+    last.unlink()
+    for path in folder.iterdir():
+        name = path.name
+        if name == "state.safetensors":
+            TrainingState.load(path)
+        elif name.startswith("net"):
+            parameters = clnet.load(path).parameters
+            if not np.isfinite(parameters).all():
+                found.append(f"{name} holds numbers that are not finite")
+        elif name == "data.npz":
+            if len({*np.unique(np.hstack(clnet.load_data(path)))}) != 1:
+                found.append("data.npz is of two times")
+        elif not name.startswith("tuning"):
+            found.append(f"{name} is left")
+    store = Store(clnet.device("cpu"), folder)
+    store.get("span", "key 1")
+    if (folder / "tuning-1.damaged").exists():
+        found.append("the store was damaged")
+    return found

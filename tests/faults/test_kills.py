@@ -1,0 +1,84 @@
+"""Killed, interrupted and full: files stay whole, and the next call is right."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import clnet
+from faults.kills import HEAD, WORK, faults
+
+FILES = ("save", "checkpoint", "store")
+
+
+@pytest.mark.parametrize("work", FILES)
+def test_a_killed_process_leaves_whole_files(work, tmp_path):
+    """``python -m tests.faults`` kills many more."""
+    for seed in range(3):
+        assert faults(work, signal.SIGKILL, tmp_path, seed) == []
+
+
+def test_a_terminated_process_leaves_whole_files(tmp_path):
+    assert faults("checkpoint", signal.SIGTERM, tmp_path, 1) == []
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_after_an_interrupt_the_next_call_is_right(work, tmp_path):
+    for seed in range(2):
+        assert faults(work, signal.SIGINT, tmp_path, seed) == []
+
+
+FULL = HEAD + """
+import resource, signal, warnings
+network.fit(x, t, device=CPU, epochs=1, seed=1)  # PoCL builds kernels into files
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+limit = int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+network.parameters = network.parameters * 0
+for path in (folder / "net.safetensors", folder / "net.net"):
+    try:
+        network.save(path)
+    except clnet.FormatError as error:
+        print(error)
+try:
+    network.fit(
+        x, t, device=CPU, epochs=2, seed=1,
+        callbacks=[clnet.Checkpoint(folder / "net.safetensors")],
+    )
+except clnet.FormatError as error:
+    print(error)
+store = Store(CPU, folder)
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    for number in range(100):
+        store.put("span", f"key {number}" * 50, Timing(1.0, 2.0, 0.5))
+assert store.get("span", "key 7" * 50) == Timing(1.0, 2.0, 0.5)
+print([str(one.message) for one in warned])
+"""
+
+
+@pytest.mark.parametrize("limit", [0, 4096])
+def test_on_a_full_disk_files_stay_as_they_were(limit, tmp_path):
+    network = clnet.Network.mlp([20, 40, 30], "tanh", seed=2)
+    files = tmp_path / "net.safetensors", tmp_path / "net.net"
+    for path in files:
+        network.save(path)
+    before = [path.read_bytes() for path in files]
+    child = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path), str(limit)], text=True,
+        capture_output=True, check=False,
+        env={**os.environ, "CLNET_CACHE_DIR": str(tmp_path),
+             "PYTHONPATH": str(Path(clnet.__file__).parents[1])},
+    )
+    assert child.returncode == 0, child.stderr
+    *errors, warned = child.stdout.splitlines()
+    assert len(errors) == 3
+    assert all(error.startswith("cannot write ") for error in errors)
+    assert warned.count("measured times are not remembered") == 1
+    assert [path.read_bytes() for path in files] == before
+    assert list(tmp_path.glob(".clnet-*")) == []
