@@ -97,6 +97,19 @@ void pack(__global const float *source, const int offset, const int ld, const in
     __local uint largest[PACKERS];
     __local float sums[TOTALS ? PACKERS : 1];
     const int group = get_group_id(0);
+#if PAIR && PTX < 80
+    // One call: PoCL 3.0's threads mix up groups with barriers in different branches.
+    const int second = group >= groups;
+    pack_rows(largest, sums, second ? group - groups : group,
+              second ? TRANSPOSED_2 : TRANSPOSED,
+              second ? !TRANSPOSED_2 && SOURCE_PADDED_2 : !TRANSPOSED && SOURCE_PADDED,
+              second ? PANEL_ROWS_2 : PANEL_ROWS, second ? 0 : TOTALS,
+              second ? source_2 + offset_2 : source + offset, second ? ld_2 : ld,
+              second ? rows_2 : rows, second ? terms_2 : terms,
+              second ? packed_2 + at_2 : packed + at,
+              second ? inverse_2 + inverse_at_2 : inverse + inverse_at,
+              second ? blocks_2 : blocks, totals + totals_at);
+#else
 #if PAIR
     if (group >= groups) {
         pack_rows(largest, sums, group - groups, TRANSPOSED_2,
@@ -109,4 +122,5 @@ void pack(__global const float *source, const int offset, const int ld, const in
     pack_rows(largest, sums, group, TRANSPOSED, !TRANSPOSED && SOURCE_PADDED, PANEL_ROWS,
               TOTALS, source + offset, ld, rows, terms, packed + at,
               inverse + inverse_at, blocks, totals + totals_at);
+#endif
 }
