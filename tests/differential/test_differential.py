@@ -1,0 +1,142 @@
+"""A short run of the differential tester, and checks of the tester itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import time
+
+import numpy as np
+import pytest
+
+from clnet import Dense
+from clnet.nn.activations import ACTIVATIONS
+from clnet.nn.optimisers import SGD
+from clnet.opencl.discovery import device
+from clnet.runtime.executable import Executable
+from clnet.runtime.replay import Replay
+
+from .__main__ import _todo
+from .cases import FAMILY, SEASON, TASKS, Case, Options, Outcome, Palette, family
+from .check import Runner
+from .shrink import shrunk
+from .workers import Job, Result, jobs
+
+FRESH_SECONDS = 5.0
+SIMPLE = Case(
+    1, "predict", 5, (Dense(4, "tanh"), Dense(3)), batch=3, only=("naive", {})
+)
+
+
+@pytest.fixture(scope="module")
+def runner():
+    return Runner(device())
+
+
+def check(runner, cases):
+    for case in cases:
+        outcome = runner.run(case)
+        assert outcome.fault is None, (
+            f"seed {case.seed}: {outcome.fault}; python -m tests.differential "
+            f"--seed {case.seed} --cases 1"
+        )
+
+
+@pytest.mark.parametrize("number", [3, 11, 27])
+def test_fixed_seeds(runner, number):
+    check(runner, list(family(number))[:8])
+
+
+def test_fresh_seeds(runner):
+    """Others in each run; the message of a failure names the seed."""
+    stop = time.monotonic() + FRESH_SECONDS
+    while time.monotonic() < stop:
+        for case in list(family(secrets.randbelow(1 << 30)))[:8]:
+            check(runner, [case])
+            if time.monotonic() > stop:
+                break
+
+
+def test_a_seed_makes_one_case():
+    for number in (0, 5, 77):
+        for one, other in zip(family(number), family(number), strict=True):
+            assert one.seed // FAMILY == number
+            assert repr(one) == repr(other)
+            np.testing.assert_array_equal(
+                one.inputs(3, one.n_in), other.inputs(3, other.n_in)
+            )
+
+
+def test_palettes_have_every_activation():
+    palettes = map(Palette.of, range(len(ACTIVATIONS)))
+    found = {name for palette in palettes for name in palette.activations}
+    assert found == set(ACTIVATIONS)
+
+
+def test_families_have_every_task():
+    tasks = {next(iter(family(number))).task for number in range(2 * SEASON // FAMILY)}
+    assert tasks == set(TASKS)
+
+
+def test_a_wrong_output_is_found(monkeypatch):
+    run = Executable.run
+
+    def wrong(self):
+        run(self)
+        for name, rows in self._host.items():
+            if name not in self.x:
+                rows[-1, 0] *= 1.0001
+
+    assert Runner(device()).run(SIMPLE).fault is None
+    monkeypatch.setattr(Executable, "run", wrong)
+    assert "times its bound" in Runner(device()).run(SIMPLE).fault
+
+
+def test_a_missing_output_is_found(monkeypatch):
+    monkeypatch.setattr(Executable, "run", lambda self: None)
+    assert "is nan, expected" in Runner(device()).run(SIMPLE).fault
+
+
+def test_a_wrong_gradient_is_found(monkeypatch):
+    case = dataclasses.replace(
+        SIMPLE, task="gradients", options=Options(SGD(), "mse", samples=7)
+    )
+    read = Replay.read_gradients
+
+    def wrong(self):
+        flat = read(self)
+        flat[np.nanargmax(np.abs(flat))] *= 1.0001
+        return flat
+
+    assert Runner(device()).run(case).fault is None
+    monkeypatch.setattr(Replay, "read_gradients", wrong)
+    assert "times its bound" in Runner(device()).run(case).fault
+
+
+def test_jobs_cover_the_seeds_once():
+    found = [s for job in jobs(5, 3 * FAMILY + 7) for s in range(job.first, job.last)]
+    assert found == list(range(5, 3 * FAMILY + 7))
+
+
+def test_a_run_goes_on_where_it_was():
+    done = [Result(0, 0, FAMILY), Result(1, FAMILY, FAMILY + 10)]
+    assert _todo(0, 2 * FAMILY, done) == [Job(1, FAMILY + 10, 2 * FAMILY)]
+    assert _todo(0, FAMILY, done) == []
+
+
+def test_cases_are_shrunk(monkeypatch):
+    """A fault of layers with more than 2 neurons, in batches of more than 3."""
+    class Fake:
+        def run(self, case):
+            large = any(layer.n_out > 2 for layer in case.layers)
+            wrong = large and case.batch > 3 and case.task == "predict"
+            return Outcome("WrongError: far off" if wrong else None,
+                           steps=(("gemm", "{'tile': 1}"),))
+
+    case = dataclasses.replace(SIMPLE, batch=64)
+    monkeypatch.setattr(shrunk.__module__ + ".family", lambda _: [case])
+    text = shrunk(case.seed, Fake())
+    assert "batch=4" in text
+    assert "n_out=3" in text
+    assert "n_in=1" in text
+    assert "only=('gemm', {'tile': 1})" in text
