@@ -196,12 +196,15 @@ class Outcome:
         Largest error over its bound.
     steps : tuple of (str, str)
         Variant and configuration of each step.
+    judged : bool
+        Whether the oracle was compared with PyTorch.
     """
 
     fault: str | None = None
     skipped: str | None = None
     margin: float = 0.0
     steps: tuple[tuple[str, str], ...] = ()
+    judged: bool = False
 
 
 # Draws ------------------------------------------------------------------------------

@@ -40,10 +40,12 @@ from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.training import fit, parallel
 
+from . import pytorch
 from .cases import Case, Outcome
 from .covers import SPLIT_VARIANTS, cover
 
 HUGE = 1e30  # values beyond it overflow in float32, and are not compared
+JUDGED = 16  # of so many cases, PyTorch judges one
 TINY = float(np.finfo(np.float32).tiny)  # below it, devices may flush to zero
 
 
@@ -87,11 +89,34 @@ class Runner:
                 steps = tuple(dict.fromkeys(
                     (step.variant.name, str(dict(step.config))) for step in bound.steps
                 ))
-                return Outcome(margin=bound(case), steps=steps)
+                margin = bound(case)
+                judged = self._judge(case, bound) if case.seed % JUDGED == 0 else False
+                return Outcome(margin=margin, steps=steps, judged=judged)
         except Skipped as reason:
             return Outcome(skipped=str(reason), steps=steps)
         except Exception as error:  # any other is a fault
             return Outcome(f"{type(error).__name__}: {error}", steps=steps)
+
+    def _judge(self, case: Case, bound: Any) -> bool:
+        """Compare the oracle with PyTorch; return whether that is possible."""
+        if not (pytorch.AVAILABLE and pytorch.knows(case)):
+            return False
+        network, start = bound.network, bound.network.parameters
+        if case.task == "predict":
+            # PyTorch's products are of whole matrices, as if NaN reached all neurons.
+            x = np.nan_to_num(case.inputs(case.batch, network.n_in))
+            found = pytorch.check_outputs(case, network, x)
+        else:
+            start = np.asarray(case.parameters(network), case.dtype)
+            start = np.where(live_elements(network.layout, network.storages), start, 0)
+            program = lowered(case, network)
+            values = data(case, program, network)
+            values["state"] = initial_state(case, start)
+            found = pytorch.check_training(
+                case, program, network, values, start, passes(case, program)
+            )
+        largest(*found, "the oracle beside PyTorch")
+        return True
 
     def forget(self) -> None:
         """Forget what cases share."""
@@ -244,6 +269,14 @@ def passes(case: Case, program: Program) -> Iterator[dict[str, Any]]:
             count += 1
 
 
+def initial_state(case: Case, parameters: Any) -> Any:
+    """Return the optimiser's initial state; empty for gradients alone."""
+    assert case.options is not None
+    if case.task == "gradients":
+        return np.zeros((0, parameters.size), case.dtype)
+    return case.options.rule.initial_state(parameters.size, case.dtype)
+
+
 def seed(case: Case) -> int:
     """Return the seed of a step's random numbers."""
     return case.seed & 0xFFFFFFFF
@@ -335,12 +368,12 @@ class Train:
         values = data(case, program, network)
         replay, state = self._replay, self._state
         trains = case.task != "gradients"
-        start = options.rule.initial_state(network.layout.size, case.dtype)
+        start = initial_state(case, network.parameters)
         for value in program.inputs:
             replay.write(value, values[value.name])
         self._poison(case)
         state.replace(network.parameters)
-        if trains and start.size:
+        if start.size:
             state.state.write(self._session, start)
         count = 0
         for one in passes(case, program):
@@ -353,8 +386,7 @@ class Train:
             raise Skipped("a wait timed out")
         oracle = Oracle(
             case, program,
-            {**values, "state": start if trains else np.zeros((0, 0))},
-            network.parameters, self._arithmetic,
+            {**values, "state": start}, network.parameters, self._arithmetic,
         )
         found, part = {}, {}
         totals = replay.read(program.output)
@@ -453,11 +485,10 @@ class Fit:
             if "timed out" in str(warning):
                 raise Skipped("a wait timed out") from None
             diverged = str(warning)
-        size = network.layout.size
         oracle = Oracle(
             case, program,
-            {**values, "state": options.rule.initial_state(size, case.dtype)},
-            start, arithmetic(case, self.steps),
+            {**values, "state": initial_state(case, start)}, start,
+            arithmetic(case, self.steps),
         )
         if diverged is not None:  # and the oracle does not
             raise WrongError(diverged)

@@ -83,6 +83,7 @@ def run_job(runner: Any, job: Job, now: Any) -> Result:
         counts[f"{case.task} {case.dtype}"] += 1
         if outcome.skipped is not None:
             counts[outcome.skipped] += 1
+        counts["judged by PyTorch"] += outcome.judged
         if outcome.fault is not None:
             result.faults[case.seed] = outcome.fault
         elif case.task == "predict":
