@@ -34,8 +34,10 @@ def main() -> int:
     os.environ.setdefault("CLNET_CACHE_DIR", str(args.folder.resolve()))
     log = args.folder / "results.jsonl"
     done = [] if args.cases == 1 else list(_read(log))
-    todo = _todo(args.seed, args.seed + args.cases, done)
-    results = [one for one in done if args.seed <= one.first < args.seed + args.cases]
+    wanted = list(jobs(args.seed, args.cases, args.each))
+    todo = _todo(wanted, done)
+    first, last = wanted[0].first, wanted[-1].last
+    results = [one for one in done if first <= one.first < last]
     workers: list[Worker] = []
     try:
         _run(todo, results, workers, args, log)
@@ -54,6 +56,8 @@ def _arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--seed", type=int, default=0, help="seed of the first case (%(default)s)")
     add("--cases", type=int, default=1000, help="how many (%(default)s)")
+    add("--each", type=int, default=FAMILY,
+        help="cases of a network at most (%(default)s): fewer try more networks")
     add("--device", help="as for `clnet.device`; the default device otherwise")
     add("--processes", type=int, default=1, help="worker processes (%(default)s)")
     add("--seconds", type=float, default=float("inf"), help="limit of the time")
@@ -78,10 +82,10 @@ def _read(log: Path) -> list[Result]:
     return found
 
 
-def _todo(first: int, last: int, done: list[Result]) -> list[Job]:
+def _todo(wanted: list[Job], done: list[Result]) -> list[Job]:
     covered = {seed for one in done for seed in range(one.first, one.last)}
     todo = []
-    for job in jobs(first, last):
+    for job in wanted:
         left = [seed for seed in range(job.first, job.last) if seed not in covered]
         if left:
             todo.append(Job(job.family, left[0], left[-1] + 1))

@@ -114,14 +114,21 @@ def test_a_wrong_gradient_is_found(monkeypatch):
 
 
 def test_jobs_cover_the_seeds_once():
-    found = [s for job in jobs(5, 3 * FAMILY + 7) for s in range(job.first, job.last)]
-    assert found == list(range(5, 3 * FAMILY + 7))
+    found = [s for job in jobs(5, 3 * FAMILY) for s in range(job.first, job.last)]
+    assert found == list(range(5, 3 * FAMILY + 5))
+
+
+def test_jobs_of_few_cases_a_network():
+    assert list(jobs(0, 25, 10)) == [
+        Job(0, 0, 10), Job(1, FAMILY, FAMILY + 10), Job(2, 2 * FAMILY, 2 * FAMILY + 5)
+    ]
 
 
 def test_a_run_goes_on_where_it_was():
+    wanted = list(jobs(0, 2 * FAMILY))
     done = [Result(0, 0, FAMILY), Result(1, FAMILY, FAMILY + 10)]
-    assert _todo(0, 2 * FAMILY, done) == [Job(1, FAMILY + 10, 2 * FAMILY)]
-    assert _todo(0, FAMILY, done) == []
+    assert _todo(wanted, done) == [Job(1, FAMILY + 10, 2 * FAMILY)]
+    assert _todo(wanted[:1], done) == []
 
 
 def test_cases_are_shrunk(monkeypatch):

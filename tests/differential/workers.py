@@ -60,11 +60,26 @@ class Job:
     last: int
 
 
-def jobs(first: int, last: int) -> Iterator[Job]:
-    """Yield the jobs of the cases from seed `first` up to `last`."""
-    for number in range(first // FAMILY, -(-last // FAMILY)):
-        start = number * FAMILY
-        yield Job(number, max(first, start), min(last, start + FAMILY))
+def jobs(first: int, cases: int, each: int = FAMILY) -> Iterator[Job]:
+    """Yield the jobs of some cases from seed `first` on.
+
+    Parameters
+    ----------
+    first : int
+        The first seed.
+    cases : int
+        How many.
+    each : int
+        Cases of a family at most: the first ones.
+    """
+    number = first // FAMILY
+    while cases > 0:
+        start = max(first, number * FAMILY)
+        stop = min(number * FAMILY + each, start + cases)
+        if start < stop:
+            yield Job(number, start, stop)
+            cases -= stop - start
+        number += 1
 
 
 def run_job(runner: Any, job: Job, now: Any) -> Result:
@@ -104,16 +119,14 @@ def _serve(pipe: Any, now: Any, spec: str | None, number: int) -> None:
     from .check import Runner, default_device
 
     runner = Runner(default_device(spec))
-    while True:
-        try:
+    with suppress(EOFError, BrokenPipeError):  # the parent has ended
+        while True:
             task = pipe.recv()
-        except EOFError:
-            return
-        if isinstance(task, Case):
-            runner.forget()
-            pipe.send(runner.run(task))
-        else:
-            pipe.send(run_job(runner, task, now))
+            if isinstance(task, Case):
+                runner.forget()
+                pipe.send(runner.run(task))
+            else:
+                pipe.send(run_job(runner, task, now))
 
 
 class Worker:
