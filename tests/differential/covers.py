@@ -21,6 +21,7 @@ from clnet.variants.base import Config, Variant
 from .cases import Case
 
 REFERENCES = ("generic", "generic_backward")
+WHOLE_STEPS = tuple(v.name for v in TRAINING_VARIANTS if v.reach == "program")
 SPLIT_VARIANTS = ("mma", "mma_chain", "fused_mma", "persistent_mma", "mma_backward",
                   "fused_step")
 """The variants whose products are of fp16 splits."""
@@ -155,8 +156,11 @@ def _drawn(
     if again and rng.random() < SAME:
         return again[0]
     names = sorted(found)
-    # Reference variants are eligible everywhere, and built once.
-    shares = np.array([0.3 if name in REFERENCES else 1.0 for name in names])
+    # Reference variants are eligible everywhere, variants of whole steps at one place.
+    shares = np.array([
+        0.3 if name in REFERENCES else 3.0 if name in WHOLE_STEPS else 1.0
+        for name in names
+    ])
     name = names[rng.choice(len(names), p=shares / shares.sum())]
     steps = found[name]
     if rng.random() < PREFERRED:
