@@ -7,13 +7,16 @@ import dataclasses
 import numpy as np
 import pytest
 from devices import H200
-from spans import check, program_of, span_at
+from spans import DEVICE, SESSION, check, program_of, span_at
 
 from clnet import Dense, Local, Network
 from clnet.errors import InputError
 from clnet.ir.ops import PRECISIONS, Apply
 from clnet.ir.training_ops import ApplyT, Outer
 from clnet.opencl.program import WARP_GROUP_MMA, WARP_MMA
+from clnet.runtime.binding import Step
+from clnet.runtime.replay import Replay
+from clnet.runtime.train_state import TrainState
 from clnet.variants.dense.fused_mma import KEYS as FUSED_KEYS
 from clnet.variants.dense.fused_mma import FusedMma
 from clnet.variants.dense.mma import (
@@ -66,6 +69,24 @@ def test_small(sizes):
     n_in, n_out, batch = sizes
     network = Network(n_in, [Dense(n_out, "tanh", bias=n_in > 1)], seed=1)
     checked(network, forward(network, batch), config_of(SHAPES[2][-1]))
+
+
+def test_packings_in_one_launch_stay_right():
+    """Weights and inputs are packed by groups of one launch, which take turns."""
+    network = Network(5, [Dense(65, "tanh")], seed=1)
+    span = forward(network, 63)
+    config = config_of((WARP_GROUP_MMA, 64, 32, 4, 1, 4, 3, 4, 1))
+    train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
+    step = Step(span, Mma(), config, DEVICE)
+    replay = Replay(SESSION, [step], network.layout, train_state)
+    rows = np.random.default_rng(0).uniform(-1, 1, (63, 5))
+    (x,), (y,) = span.inputs, span.outputs
+    replay.write(x, rows)
+    replay.run()
+    expected = replay.read(y)
+    for _ in range(300):
+        replay.run()
+        np.testing.assert_array_equal(replay.read(y), expected)
 
 
 @pytest.mark.parametrize("units", [0, -1])
