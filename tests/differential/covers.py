@@ -67,7 +67,9 @@ def faces(device: Device) -> tuple[Device, ...]:
     if device.type != "cpu":
         return (device,)
     gpu = replace(
-        device, type="gpu", companions=(), simd_width=32, compute_units=132,
+        device, type="gpu", companions=(), simd_width=32,
+        # Groups that wait for each other are as many as the device runs.
+        compute_units=device.compute_units if device.forward_progress else 132,
         local_memory=min(device.local_memory, 47 << 10),
         declared_local_memory=min(device.declared_local_memory, 48 << 10),
         largest_group=LARGEST_GROUP,
