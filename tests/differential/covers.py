@@ -108,9 +108,14 @@ def candidates(
 
 
 def _on(variant: Variant, face: Device) -> bool:
-    """Return whether a record stands for a variant: matrix units for theirs alone."""
+    """Return whether a record stands for a variant: matrix units for theirs alone.
+
+    PoCL takes minutes to compile the plain path of ``fused_step``.
+    """
     emulated = face.compute_capability is not None and not face.vendor.startswith("NV")
-    return not emulated or variant.name in SPLIT_VARIANTS
+    return not emulated or (
+        variant.name in SPLIT_VARIANTS and variant.name != "fused_step"
+    )
 
 
 def _space(variant: Variant, span: Span, device: Device) -> Sequence[Config]:
