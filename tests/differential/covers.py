@@ -90,7 +90,7 @@ def candidates(
     known = set()
     for face in faces(device):
         for candidate in eligible(
-            program, batch, batch, [v for v in variants if _on(v, face)], face, _space,
+            program, batch, batch, [v for v in variants if _poses(v, face, device)], face, _space,
             {},
         ):
             step = candidate.step
@@ -107,13 +107,12 @@ def candidates(
     return found
 
 
-def _on(variant: Variant, face: Device) -> bool:
+def _poses(variant: Variant, face: Device, device: Device) -> bool:
     """Return whether a record stands for a variant: matrix units for theirs alone.
 
     PoCL takes minutes to compile the plain path of ``fused_step``.
     """
-    emulated = face.compute_capability is not None and not face.vendor.startswith("NV")
-    return not emulated or (
+    return face is device or face.compute_capability is None or (
         variant.name in SPLIT_VARIANTS and variant.name != "fused_step"
     )
 
