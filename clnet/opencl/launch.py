@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import NDArray
 
+from clnet.errors import DeviceError
 from clnet.ir.ops import Value
 
 if TYPE_CHECKING:
+    from clnet.nn.storage.contents import Contents
     from clnet.opencl.device import Device
 
 When = Literal["call", "parameters", "inputs"]
@@ -103,10 +105,27 @@ class Table:
         Equal keys within a network mean equal contents.
     make : callable
         Returns the array; called once.
+    contents : Contents or None
+        What kernels assume of the array; None: they use it as values alone.
     """
 
     key: str
     make: Callable[[], NDArray[Any]] = field(compare=False)
+    contents: Contents | None = field(default=None, compare=False)
+
+    def values(self) -> NDArray[Any]:
+        """Return the array, checked.
+
+        Raises
+        ------
+        DeviceError
+            If it is not as kernels assume, and they would read elsewhere.
+        """
+        found = self.make()
+        fault = None if self.contents is None else self.contents.fault(found)
+        if fault is not None:
+            raise DeviceError(f"table {self.key!r}: {fault.sentence}")
+        return found
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> Table:

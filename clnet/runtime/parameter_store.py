@@ -79,7 +79,7 @@ class ParameterStore:
         """Return the buffer of a constant array, uploaded at its first use."""
         memory = self._tables.get(table.key)
         if memory is None:
-            values = table.make()
+            values = table.values()
             memory = self._tables[table.key] = Memory(self._session, values.nbytes)
             memory.write(self._session, values)
         return memory

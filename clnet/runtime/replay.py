@@ -282,7 +282,7 @@ class Replay(Binding):
             return self._shared[argument.key]
         if isinstance(argument, Table):
             if argument.key not in self._shared:
-                values = argument.make()
+                values = argument.values()
                 memory = Memory(self.session, values.nbytes)
                 memory.write(self.session, values)
                 self._shared[argument.key] = memory

@@ -63,8 +63,10 @@ typedef struct {
 //
 // parameters [..]       the flat buffer
 // products   [count]
-// starts     [..]       of each sparse product: its rows' first entries, and the end
-// slots, columns [entries]   slots: unused if SLOTS is 0
+// starts     [..]       of each sparse product: its rows' first entries, and the end;
+//                       0 first, sorted, the number of entries last
+// slots, columns [entries]   columns are below VALUES, slots are in the flat buffer, each
+//                       once; slots: unused if SLOTS is 0
 // x          [batch, ldx]   n_in values a row; their offsets start at 0
 // y          [batch, ldy]
 #if GROUP > 1

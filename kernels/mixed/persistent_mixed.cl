@@ -144,8 +144,9 @@ static inline void advance(Step *step, const Task *task, const Task *following,
 //
 // parameters [..]      the flat buffer
 // lists [vectors]      values of all lists
-// starts [..]          of each list: offsets of its rows' vectors, and the end
-// columns [vectors]    of each value of the lists
+// starts [..]          of each list: offsets of its rows' vectors, and the end; 0 first,
+//                      sorted, the number of vectors last
+// columns [vectors]    of each value of the lists, below 4 * BUFFER
 // tasks [groups, TASKS]
 // x [n_in]  y [n_out]  one sample
 // words [2][IN_ALL]    all values between layers, double-buffered; initially 0
@@ -248,7 +249,8 @@ void persistent_mixed(__global const float *parameters, __global const float4 *l
     if (id == 0) launches[group] = launch + 1;
 }
 
-// lists [size]    parameters at the offsets `sources` [size]; 0 where these are negative
+// lists [size]    parameters at the offsets `sources` [size], within the flat buffer; 0
+//                 where these are -1
 // index map: work-item = value
 __kernel void gather_lists(__global const float *parameters,
                            __global const int *sources, __global float *lists,

@@ -10,9 +10,11 @@
 // value * x[b, column]
 //
 // parameters [..]           the flat buffer; this layer's values start at `weights`
-// starts     [n_out + 1]    row r has entries starts[r] … starts[r + 1] - 1
-// slots      [entries]      offset of an entry's value from `weights`
-// columns    [entries]      index of its input
+// starts     [n_out + 1]    row r has entries starts[r] … starts[r + 1] - 1; 0 first,
+//                           sorted, the number of entries last
+// slots      [entries]      offset of an entry's value from `weights`, below the
+//                           storage's size, each once
+// columns    [entries]      index of its input, below n_in
 // x          [batch, ldx]   sums [batch, lds]
 // index map: work-item b * row_items + r, in one dimension: others may end at 65535
 __kernel void apply(__global const REAL *parameters, const int weights,
@@ -34,7 +36,8 @@ __kernel void apply(__global const REAL *parameters, const int weights,
 // y[b, j] = f_j(clip(steepness[j] * (sums[b, j] + bias[j])))
 //
 // sums [batch, lds]                  pre-activations
-// codes, steepness, limits [width]   the activation of each neuron
+// codes, steepness, limits [width]   the activation of each neuron; codes are those of
+//                                    ACTIVATIONS
 // bias: offset of the layer's biases in `parameters`, or -1 without; bias_step: 1, or 0
 // where all neurons share one bias
 // index map: work-item b * row_items + j

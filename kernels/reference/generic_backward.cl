@@ -63,8 +63,10 @@ __kernel void act_grad(__global const REAL *parameters, const int bias,
 
 // dx[b, c] (+)= sum over the live entries of column c of A:  value * ds[b, row]
 //
-// starts [n_in + 1]           column c has entries starts[c] … starts[c + 1] - 1
-// slots, rows [entries]       offset of an entry's value from `weights`; its row
+// starts [n_in + 1]           column c has entries starts[c] … starts[c + 1] - 1; 0
+//                             first, sorted, the number of entries last
+// slots, rows [entries]       offset of an entry's value from `weights`, below the
+//                             storage's size; its row, below that of dz's width
 // index map: work-item b * row_items + c
 __kernel void apply_t(__global const REAL *parameters, const int weights,
                       __global const int *starts, __global const int *slots,
@@ -83,7 +85,8 @@ __kernel void apply_t(__global const REAL *parameters, const int weights,
 
 // gradients[weights + slot] = sum over b: ds[b, row] * x[b, column], at each live entry
 //
-// slots, rows, columns [entries]
+// slots, rows, columns [entries]   slots each once, for they are written; rows and
+//                                  columns below the widths of dz and x
 // index map: work-item = entry; neighbours are in one row and adjacent columns
 __kernel void outer(__global REAL *gradients, const int weights,
                     __global const int *slots, __global const int *rows,

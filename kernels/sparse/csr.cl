@@ -40,9 +40,11 @@
 // sums[b, r] (+)= sum over the entries of row r:  value * x[b, column]
 //
 // parameters [..]       values at `weights`, biases at `bias`
-// starts     [n_out+1]  row r owns entries starts[r] … starts[r + 1] - 1
-// slots, columns [entries]   slots: any int where SLOTS is 0
-// bounds     [runs + 1]
+// starts     [n_out+1]  row r owns entries starts[r] … starts[r + 1] - 1; 0 first,
+//                       sorted, the number of entries last
+// slots, columns [entries, padded with zeros to vectors]   columns are below WIDTH_X,
+//                       slots below the storage's size, each once; any int if SLOTS is 0
+// bounds     [runs + 1] 0 first, sorted, n_out last
 // source     [batch, ldx]    x; or transposed [tiles][WIDTH_X + 1][TILE]
 // sums [batch, lds]   y [batch, ldy]
 // index map: work-item = run

@@ -38,7 +38,7 @@
 // transposed                              values[d, r'] * x[b, r'], r' = r - offsets[d]
 //
 // parameters [..]        values [diagonals, pitch] at `weights`, biases at `bias`
-// offsets    [diagonals]
+// offsets    [diagonals]  ascending, from 1 - rows to columns - 1 of the stored matrix
 // x [batch, ldx]   columns values a row
 // sums [batch, lds]   y [batch, ldy]   as in sparse.h
 #if GROUP > 1

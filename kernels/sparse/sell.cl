@@ -65,10 +65,13 @@
 // sums[b, r] (+)= sum over the entries of row r:  value * x[b, column]
 //
 // parameters [..]   values at `weights`, biases at `bias`
-// starts   [slices]           the first slot of each slice; entry k is k * stride on
-// lengths  [slices * HEIGHT]  entries of each row of each slice, 0 for none
-// order    [slices * HEIGHT]  the row of the matrix of each row of the slices
-// columns  [slots]
+// starts   [slices]           the first slot of each slice; entry k is k * stride on;
+//                             sorted, at most the number of slots
+// lengths  [slices * HEIGHT]  entries of each row of each slice, 0 for none: its slots
+//                             are below the number of slots
+// order    [slices * HEIGHT]  the row of the matrix of each row of the slices, each
+//                             once; 0 past the last
+// columns  [slots]            below WIDTH_X, 0 in padding
 // source   [batch, ldx]       x; or transposed [tiles][WIDTH_X + 1][TILE]
 // sums [batch, lds]   y [batch, ldy]   as in sparse.h
 // index map: work-group (slice, tile of samples)

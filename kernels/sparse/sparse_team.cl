@@ -74,8 +74,11 @@
 //
 // parameters [..]           values at `weights`, biases at `bias`
 // starts     [n_out * SEGMENTS + 1]   in stage s row r has entries
-//                           starts[r * SEGMENTS + s] … starts[r * SEGMENTS + s + 1] - 1
-// slots, columns [entries, padded to vectors]   slots: any int where SLOTS is 0
+//                           starts[r * SEGMENTS + s] … starts[r * SEGMENTS + s + 1] - 1;
+//                           0 first, sorted, the number of entries last
+// slots, columns [entries, padded with zeros to vectors]   columns are below WIDTH_X,
+//                           slots below the storage's size, each once; any int if SLOTS
+//                           is 0
 // source     [batch, ldx]   x; or transposed [tiles][WIDTH_X + 1][TILE]
 // sums [batch, lds]   y [batch, ldy]   as in sparse.h
 // index map: work-group (block of ROWS rows, tile of samples)

@@ -36,7 +36,8 @@
 #define LANES (TILE / 4)
 #define PITCH (GROUP + 1)  // odd: no bank conflicts
 
-// rows, columns, slots [entries]   slots: any int where SLOTS is 0
+// rows, columns, slots [entries]   below n_out, n_in and the storage's size; slots each
+//                                  once, for they are written; any int where SLOTS is 0
 // ds [tiles][n_out + 1][TILE]   x [tiles][n_in + 1][TILE], transposed
 // index map: work-group = block of GROUP entries
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
@@ -99,10 +100,11 @@ static inline VEC4 lane_sums(const VEC a, const VEC b, const VEC c, const VEC d)
 #define ROW_OF_X(e) (__global const VEC *)(x + (size_t)columns[e] * TILE)
 #define SLOT(e) gradients[weights + (SLOTS ? slots[e] : (e))]
 
-// starts [n_out + 1]   row r owns entries starts[r] … starts[r + 1] - 1
-// columns, slots [entries]   slots: any int where SLOTS is 0
+// starts [n_out + 1]   row r owns entries starts[r] … starts[r + 1] - 1; 0 first,
+//                      sorted, the number of entries last
+// columns, slots [entries, padded with zeros]   as of outer
 // ds [tiles][n_out + 1][TILE]   x [tiles][n_in + 1][TILE], transposed
-// bounds [runs + 1]    index map: work-item = run
+// bounds [runs + 1]    0 first, sorted, n_out last; index map: work-item = run
 __kernel void outer_rows(__global REAL *gradients, const int weights,
                          __global const int *starts, __global const int *slots,
                          __global const COLUMN *columns, __global const REAL *ds,

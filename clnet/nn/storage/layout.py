@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from clnet.checks import INT_MAX
 from clnet.errors import InputError
 from clnet.nn.storage.dense import DenseStorage
+from clnet.nn.storage.local import LocalStorage
 
 if TYPE_CHECKING:
     from clnet.nn.storage.base import Storage
+    from clnet.nn.storage.pattern import Pattern
 
 PARAMETER_ALIGNMENT = 32  # values; every array of the flat buffer starts on 128 bytes
 
@@ -88,6 +90,16 @@ def layout(storages: Iterable[Storage], bias_sizes: Iterable[int]) -> Layout:
             f"{INT_MAX}"
         )
     return Layout(weights, biases, end)
+
+
+def live_count(storage: Storage) -> int:
+    """Return the number of a storage's live entries, without listing them."""
+    pattern: Pattern | None = getattr(storage, "pattern", None)
+    if pattern is not None:
+        return len(pattern)
+    if isinstance(storage, LocalStorage):
+        return storage.n_out * storage.window
+    return storage.n_out * storage.n_in
 
 
 def live_elements(where: Layout, storages: Iterable[Storage]) -> NDArray[np.bool_]:

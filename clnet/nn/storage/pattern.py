@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import INT_MAX, as_whole, checked_sparse, convert_wholes
 from clnet.errors import InputError
+from clnet.nn.storage.contents import Contents
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +45,11 @@ class Pattern:
         limits = {"rows": self.n_out, "columns": self.n_in}
         for name, limit in limits.items():
             found = _indices(name, getattr(self, name))
-            outside = np.flatnonzero((found < 0) | (found >= limit))
-            if outside.size:
+            fault = Contents(found.size, limit - 1).fault(found)
+            if fault is not None:
                 raise InputError(
-                    f"entry {outside[0]} of a pattern has {name[:-1]} "
-                    f"{found[outside[0]]}, expected 0 to {limit - 1}"
+                    f"entry {fault.at} of a pattern has {name[:-1]} "
+                    f"{found[fault.at]}, expected 0 to {limit - 1}"
                 )
             found.flags.writeable = False
             object.__setattr__(self, name, found)
@@ -61,13 +62,14 @@ class Pattern:
             raise InputError(
                 f"a pattern has {self.rows.size} entries, expected 1 to {INT_MAX}"
             )
-        steps = np.diff(self.rows * self.n_in + self.columns)
-        wrong = np.flatnonzero(steps <= 0)
-        if wrong.size:
-            at = wrong[0]
-            fault = "duplicate" if steps[at] == 0 else "unsorted"
+        flat = self.rows * self.n_in + self.columns
+        most = self.n_out * self.n_in - 1
+        fault = Contents(flat.size, most, order="ascending").fault(flat)
+        if fault is not None:
+            at = fault.at - 1
+            kind = "duplicate" if flat[at] == flat[at + 1] else "unsorted"
             raise InputError(
-                f"{fault} entries in a pattern: ({self.rows[at + 1]}, "
+                f"{kind} entries in a pattern: ({self.rows[at + 1]}, "
                 f"{self.columns[at + 1]}) follows ({self.rows[at]}, "
                 f"{self.columns[at]}), expected them row by row, each once"
             )

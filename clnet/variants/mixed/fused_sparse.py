@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.ops import Apply, Nonlinearity, Span, Value
+from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.coo import CooStorage
 from clnet.nn.storage.csr import CsrStorage
 from clnet.nn.storage.dense import RowStorage
+from clnet.nn.storage.layout import live_count
 from clnet.nn.storage.sparse import SparseStorage, index_array
 from clnet.opencl.launch import Launch, Launches, Parameters, Scratch, Table
 from clnet.variants.base import Config, Reach, unsupported_dtype
@@ -23,7 +25,6 @@ from clnet.variants.macros import real
 from clnet.variants.mixed.products import (
     Layer,
     layers_of,
-    live_count,
     live_entries,
     refuse_unless_several_layers,
 )
@@ -148,8 +149,24 @@ class FusedSparse:
             return found
 
         def table(name: str) -> Table:
-            return Table(f"fused_sparse {weights} {name}", partial(make, name))
+            key = f"fused_sparse {weights} {name}"
+            return Table(key, partial(make, name), contents.get(name))
 
+        listed = [
+            [a for a in layer.applies if not isinstance(a.storage, RowStorage)]
+            for layer in layers
+        ]
+        entries = sum(live_count(a.storage) for applies in listed for a in applies)
+        rows = sum(
+            layer.act.y.width + 1
+            for layer, applies in zip(layers, listed, strict=True) if applies
+        )
+        ends = [a.weights.offset + a.weights.size for x in listed for a in x]
+        contents = {
+            "starts": Contents.starts(rows - 1, entries),
+            "slots": Contents(entries, max(ends, default=1) - 1, order="distinct"),
+            "columns": Contents(entries, offsets.total - 1),
+        }
         products, starts = table("products"), table("starts")
         arguments = (
             Parameters(), products, sum(len(_products(layer)) for layer in layers),

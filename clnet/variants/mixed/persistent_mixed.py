@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.ops import VALUE_ALIGNMENT, Nonlinearity, Span
+from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.dense import RowStorage
-from clnet.nn.storage.layout import round_up
+from clnet.nn.storage.layout import live_count, round_up
 from clnet.nn.storage.local import LocalStorage
 from clnet.nn.storage.sparse import SparseStorage
 from clnet.opencl.launch import (
@@ -42,7 +43,6 @@ from clnet.variants.macros import real
 from clnet.variants.mixed.products import (
     Layer,
     layers_of,
-    live_count,
     live_entries,
     refuse_unless_several_layers,
 )
@@ -142,13 +142,14 @@ class PersistentMixed:
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the gathering of lists, and the one launch."""
         groups, group = config["groups"], config["group"]
-        lists, tasks = Lists(span, groups), Tasks(span, config, device)
+        room = _room(span, config, device)
+        lists, tasks = Lists(span, groups, room), Tasks(span, config, device)
         x, y = span.inputs[0], span.outputs[0]
         by_value = (ByValueInput(x),) if x.width <= BY_VALUE else ()
         words = sum(_words(span))
         defines: dict[str, int | str] = {
             "REAL": real(span), "GROUP": group, "DEPTH": config["depth"],
-            "ROOM": _room(span, config, device), "TASKS": tasks.most,
+            "ROOM": room, "TASKS": tasks.most,
             "IN_ALL": words, "MAX_POLLS": MAX_POLLS, "BACKOFF_NS": BACKOFF_NS,
             "BY_VALUE": len(by_value) * x.width,
             **functions_defines(span, _functions(span)),
@@ -299,6 +300,7 @@ class Lists:
 
     span: Span
     groups: int
+    room: int  # values of the widest range
 
     @property
     def layers(self) -> list[Layer]:
@@ -319,7 +321,20 @@ class Lists:
     def table(self, name: str) -> Table:
         """Return one of `Tables` as an argument."""
         suffix = f" for {self.groups} groups" * (name == "columns")
-        return Table(f"{self.key}, {name}{suffix}", lambda: getattr(self.tables, name))
+        return Table(
+            f"{self.key}, {name}{suffix}", lambda: getattr(self.tables, name),
+            self._contents(name),
+        )
+
+    def _contents(self, name: str) -> Contents:
+        rows = sum(_n_out(layer) + 1 for layer in self.layers)
+        if name == "starts":
+            return Contents.starts(rows - 1, self.vectors)
+        if name == "sources":
+            slots = [a.weights for layer in self.layers for a in layer.applies]
+            most = max(slot.offset + slot.size for slot in slots) - 1
+            return Contents(VECTOR * self.vectors, most, least=-1)
+        return Contents(VECTOR * self.vectors, VECTOR + self.room - 1)
 
     @cached_property
     def tables(self) -> Tables:

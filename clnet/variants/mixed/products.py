@@ -76,11 +76,3 @@ def live_entries(storage: Storage) -> tuple[NDArray[np.int64], ...]:
     entries = storage.entries()
     slots = np.flatnonzero(entries.live)
     return entries.rows[slots], entries.columns[slots], slots
-
-
-def live_count(storage: Storage) -> int:
-    """Return the number of live entries of a sparse or local storage."""
-    if isinstance(storage, SparseStorage):
-        return len(storage.pattern)
-    assert isinstance(storage, LocalStorage)
-    return storage.n_out * storage.window

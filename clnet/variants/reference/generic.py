@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.ops import Apply, BiasAct, Nonlinearity, Softmax, Span
-from clnet.nn.storage.layout import round_up
+from clnet.nn.storage.contents import Contents
+from clnet.nn.storage.layout import live_count, round_up
 from clnet.nn.storage.local import LocalStorage
 from clnet.opencl.launch import Launch, Launches, Parameters, Table
 from clnet.variants.base import GROUP, Config, Reach, Untuned, unsupported_dtype
@@ -17,8 +19,12 @@ from clnet.variants.cost import Cost, span_cost
 from clnet.variants.macros import kernel_function, real
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from clnet.nn.storage.base import Storage
     from clnet.opencl.device import Device
+
+Columns = tuple[NDArray[np.int32], ...]
 
 MAX_ENTRIES = 1 << 20  # listed entries of a local layer, at most
 
@@ -61,9 +67,11 @@ class Generic(Untuned):
                     (round_up(storage.n_out, group) * span.batch,), (group,),
                     (
                         Parameters(), op.weights.offset,
-                        Table(f"{key} starts", lambda: row_entries(storage)[0]),
-                        Table(f"{key} slots", lambda: row_entries(storage)[1]),
-                        Table(f"{key} columns", lambda: row_entries(storage)[2]),
+                        *entry_tables(
+                            key, row_entries, storage,
+                            {"starts": storage.n_out, "slots": storage.size,
+                             "columns": storage.n_in},
+                        ),
                         op.x, op.x.stride, op.z, op.z.stride, storage.n_out,
                         int(op.accumulate), round_up(storage.n_out, group),
                     ),
@@ -110,6 +118,43 @@ def refuse_entries(storage: Storage) -> str | None:
     return None
 
 
+def entry_tables(
+    key: str, make: Callable[[Storage], Columns], storage: Storage,
+    limits: Mapping[str, int],
+) -> tuple[Table, ...]:
+    """Return the tables of a storage's live entries.
+
+    Parameters
+    ----------
+    key : str
+        Of the tables, with the name of each.
+    make : callable
+        Returns the arrays: `row_entries` or the like.
+    storage : Storage
+        The storage.
+    limits : mapping of str to int
+        For each array its name, and the number that its own are below; of ``starts``
+        the number of rows.
+    """
+    entries = live_count(storage)
+    contents = {
+        name: Contents(
+            entries, limit - 1, order="distinct" if name == "slots" else "any"
+        )
+        for name, limit in limits.items()
+    }
+    if "starts" in limits:
+        contents["starts"] = Contents.starts(limits["starts"], entries)
+
+    def column(i: int) -> NDArray[np.int32]:
+        return make(storage)[i]
+
+    return tuple(
+        Table(f"{key} {name}", partial(column, i), contents[name])
+        for i, name in enumerate(limits)
+    )
+
+
 def distinct_activations(function: Nonlinearity) -> list[str]:
     """Return the distinct activations of a layer; their indices are their codes."""
     return sorted(set(function.names))
@@ -122,15 +167,18 @@ def function_tables(
     names = distinct_activations(function)
     codes = [names.index(name) for name in function.names]
 
-    def table(what: str, values: Any, kind: str) -> Table:
+    def table(
+        what: str, values: Any, kind: str, contents: Contents | None = None
+    ) -> Table:
         return Table(
             f"{function!r} {width} {what}",
             # `numpy.resize` takes seconds for millions of neurons.
             lambda: np.broadcast_to(np.asarray(values, kind), width).copy(),
+            contents,
         )
 
     return (
-        table("codes", codes, "int32"),
+        table("codes", codes, "int32", Contents(width, len(names) - 1)),
         table("steepness", function.steepness, dtype),
         table("limits", function.limits or (np.inf,), dtype),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,7 +42,9 @@ from clnet.variants.cost import (
 )
 from clnet.variants.macros import real
 from clnet.variants.reference.generic import (
+    Columns,
     distinct_activations,
+    entry_tables,
     function_tables,
     refuse_entries,
 )
@@ -164,7 +165,11 @@ def _apply_t(op: ApplyT, span: Span, device: Device) -> Launches:
             "apply_t", span, device, row_items * span.batch,
             (
                 Parameters(), op.weights.offset,
-                *_tables(key, column_entries, storage, ("starts", "slots", "rows")),
+                *entry_tables(
+                    key, column_entries, storage,
+                    {"starts": storage.n_in, "slots": storage.size,
+                     "rows": storage.n_out},
+                ),
                 op.dz, op.dz.stride, op.dx, op.dx.stride, storage.n_in,
                 int(op.accumulate), row_items,
             ),
@@ -181,7 +186,11 @@ def _outer(op: Outer, span: Span, device: Device) -> Launches:
             "outer", span, device, entries,
             (
                 Gradients(), op.weights.offset,
-                *_tables(key, live_entries, storage, ("slots", "rows", "columns")),
+                *entry_tables(
+                    key, live_entries, storage,
+                    {"slots": storage.size, "rows": storage.n_out,
+                     "columns": storage.n_in},
+                ),
                 op.dz, op.dz.stride, op.x, op.x.stride, entries, span.batch,
             ),
         ),
@@ -311,21 +320,6 @@ _LAUNCHES: dict[type[Op], Callable[..., Launches]] = {
     Outer: _outer,
     Tally: _tally,
 }
-
-Columns = tuple[NDArray[np.int32], ...]
-
-
-def _tables(
-    key: str, make: Callable[[Storage], Columns], storage: Storage,
-    names: tuple[str, ...],
-) -> tuple[Table, ...]:
-    def column(i: int) -> NDArray[np.int32]:
-        return make(storage)[i]
-
-    return tuple(
-        Table(f"{key} {name}", partial(column, i)) for i, name in enumerate(names)
-    )
-
 
 def column_entries(storage: Storage) -> Columns:
     """Return starts [n_in + 1], slots and rows [entries] of live entries, by column."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.training_ops import ApplyT
+from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.ell import EllStorage
 from clnet.nn.storage.sell import SLICE, SellStorage
 from clnet.opencl.launch import Launch, Launches, Table
@@ -112,8 +113,18 @@ class Sell:
 
         def table(name: str) -> Table:
             key = product.csr.key(f"of slices, {name}")
-            return Table(key, partial(_table, storage, name))
+            return Table(key, partial(_table, storage, name), contents[name])
 
+        lanes = slices * height
+        contents = {
+            "slices": Contents(slices, storage.size, order="sorted"),
+            "lengths": Contents(lanes, product.longest),
+            "order": Contents(
+                lanes, product.rows - 1, order="distinct",
+                padding=lanes - product.rows,
+            ),
+            "columns": Contents(storage.size, product.columns - 1),
+        }
         return (
             *before,
             Launch(

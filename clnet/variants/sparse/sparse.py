@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from clnet.ir.ops import Apply, BiasAct, LayerOps, Span, Value
 from clnet.ir.training_ops import ApplyT
+from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.coo import CooStorage
 from clnet.nn.storage.csr import CsrStorage
 from clnet.nn.storage.sparse import SparseStorage, index_array
@@ -108,11 +109,31 @@ class CsrTables:
             table: NDArray[np.int32] = getattr(built[0], name)
             return table
 
-        def named(name: str) -> Table:
-            return Table(self.key(name), partial(build, name))
+        def named(name: str, contents: Contents) -> Table:
+            return Table(self.key(name), partial(build, name), contents)
 
-        starts = named("starts")
-        return starts, starts if self.direct else named("slots"), named("columns")
+        entries = len(self.storage.pattern)
+        padding = -entries % VECTOR
+        size = entries + padding
+        slots = Contents(
+            size, self.storage.size - 1, order="distinct", padding=padding
+        )
+        columns = Contents(size, self.columns - 1, padding=padding)
+        starts = named("starts", Contents.starts(self.rows, entries))
+        return (
+            starts, starts if self.direct else named("slots", slots),
+            named("columns", columns),
+        )
+
+    @property
+    def rows(self) -> int:
+        """Rows of the matrix, or of its transpose."""
+        return self.storage.n_in if self.transposed else self.storage.n_out
+
+    @property
+    def columns(self) -> int:
+        """Columns of the matrix, or of its transpose."""
+        return self.storage.n_out if self.transposed else self.storage.n_in
 
     def segments(self, stages: int, width: int) -> Table:
         """Return the row pointers of each stage.
@@ -130,12 +151,16 @@ class CsrTables:
             counts = np.bincount(rows * stages + stage, minlength=len(lengths) * stages)
             return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
-        return Table(self.key(f"segments {stages} {width}"), make)
+        contents = Contents.starts(self.rows * stages, len(self.storage.pattern))
+        return Table(self.key(f"segments {stages} {width}"), make, contents)
 
     def bounds(self, runs: int) -> Table:
         """Return the table of the first rows of runs."""
         starts = self.tables()[0]
-        return Table(self.key(f"bounds {runs}"), lambda: bounds(starts.make(), runs))
+        return Table(
+            self.key(f"bounds {runs}"), lambda: bounds(starts.make(), runs),
+            Contents.starts(runs, self.rows),
+        )
 
 
 def bounds(starts: NDArray[np.int32], runs: int) -> NDArray[np.int32]:
@@ -191,12 +216,12 @@ class SparseProduct:
     @property
     def rows(self) -> int:
         """Rows of the multiplied matrix."""
-        return self.storage.n_in if self.transposed else self.storage.n_out
+        return self.csr.rows
 
     @property
     def columns(self) -> int:
         """Columns of the multiplied matrix."""
-        return self.storage.n_out if self.transposed else self.storage.n_in
+        return self.csr.columns
 
     @property
     def entries(self) -> int:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.local import BAND_ALIGNMENT, LocalStorage
 from clnet.opencl.launch import Table
 from clnet.variants.base import (
@@ -87,4 +88,5 @@ def offsets_table(layers: tuple[LayerOps, ...]) -> Table:
     return Table(
         f"offsets of local layers {offsets[0]} to {offsets[-1]}",
         lambda: np.asarray(offsets, np.int32),
+        Contents(2 * len(offsets), max(map(max, offsets))),
     )

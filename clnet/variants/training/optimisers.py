@@ -14,6 +14,7 @@ from clnet.nn.optimisers import (
     RPROP_LEAST_STEP,
     SARPROP_LEAST_STEP,
 )
+from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl.launch import (
     Gradients,
@@ -131,4 +132,5 @@ def live_table(op: Update | GradientNorm) -> Table:
     return Table(
         f"live elements of {op.layout.size}",
         lambda: live_elements(op.layout, op.storages).astype(np.uint8),
+        Contents(op.layout.size, 1),
     )

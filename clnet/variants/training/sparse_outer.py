@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from clnet.ir.training_ops import Outer
+from clnet.nn.storage.contents import Contents, Order
 from clnet.nn.storage.coo import CooStorage
 from clnet.nn.storage.csr import CsrStorage
 from clnet.nn.storage.sparse import SparseStorage, index_array
@@ -106,7 +107,14 @@ class SparseOuter:
         direct = isinstance(storage, (CooStorage, CsrStorage))
 
         def table(name: str) -> Table:
-            return Table(f"{key} {name}", partial(_table, storage, name))
+            limits = {
+                "rows": storage.n_out, "columns": storage.n_in, "slots": storage.size
+            }
+            order: Order = "distinct" if name == "slots" else "any"
+            return Table(
+                f"{key} {name}", partial(_table, storage, name),
+                Contents(entries, limits[name] - 1, order=order),
+            )
 
         return (
             *before,
