@@ -146,13 +146,11 @@ UNROLLED
 // terms, neurons  its blocks
 // Always inline: PoCL 3.0 computes a call of a function with barriers wrongly.
 static inline __attribute__((always_inline))
-void compute_layer(Fragments *rows, int (*scales)[2], const int layer,
-                                 const int terms, const int neurons, const int last,
-                                 Pipeline *pipeline, __local uint4 *exchange,
-                                 __local const float4 *biases,
-                                 __local const int2 *steps,
-                                 __local const float4 *factors, __global float *y,
-                                 const int ldy, const int first, const int batch)
+void compute_layer(Fragments *rows, int (*scales)[2], const int layer, const int terms,
+                   const int neurons, const int last, Pipeline *pipeline,
+                   __local uint4 *exchange, __local const float4 *biases,
+                   __local const int2 *steps, __local const float4 *factors,
+                   __global float *y, const int ldy, const int first, const int batch)
 {
     const int lane = get_local_id(0) % WARP, g = lane / 4, t = lane % 4;
     const int code = last ? OUTER : INNER, stays_scaled = code == RELU || code == IDENTITY;
