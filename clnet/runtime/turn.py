@@ -23,24 +23,26 @@ class Turn:
     ----------
     lock : threading.RLock
         Held by calls that end where they begin: ``with turn.lock``.
+    owner : int or None
+        The thread that has begun a call; None: no call has begun.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self._owner: int | None = None
+        self.owner: int | None = None
 
     @property
     def is_mine(self) -> bool:
         """Whether this thread has begun a call that has not ended."""
-        return self._owner == threading.get_ident()
+        return self.owner == threading.get_ident()
 
     def begin(self) -> None:
         """Wait for the turn; after an error in here, call `end` all the same."""
         self.lock.acquire()
-        self._owner = threading.get_ident()
+        self.owner = threading.get_ident()
 
     def end(self) -> None:
         """End this thread's turn, if it has it."""
         if self.is_mine:
-            self._owner = None
+            self.owner = None
         release(self.lock)

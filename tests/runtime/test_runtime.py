@@ -641,3 +641,19 @@ def test_an_executable_of_a_part_of_a_network():
     exact, bound = span_bound(span, {source.name: x}, network.parameters)
     y = executable.result(result.name)
     assert (np.abs(y - exact[result.name]) <= bound[result.name]).all()
+
+
+def test_a_second_call_before_the_first_is_finished_is_refused():
+    """It would wait for itself."""
+    plan = on_device(NETWORK, 2)
+    x = inputs(NETWORK, 2)
+    expected = plan(x).copy()
+    plan.start(x)
+    for second in (plan.start, plan):
+        with pytest.raises(InputError, match="finish it before the next"):
+            second(x)
+    assert np.array_equal(plan.finish(), expected)
+    plan.start(x)
+    plan.cancel()
+    plan.cancel()  # nothing is started
+    assert np.array_equal(plan(x), expected)
