@@ -25,10 +25,12 @@ def main() -> int:
             found = faults(work, sent, Path(folder) / f"{work}-{number % 12}", number)
             return [f"{number} {work} {sent.name}: {fault}" for fault in found]
 
-        problems = [one for found in pool.map(case, range(count)) for one in found]
-    for problem in problems:
-        print(problem)
-    print(f"{count} processes, {len(problems)} problems")
+        problems = 0
+        for found in pool.map(case, range(count)):
+            problems += len(found)
+            for problem in found:
+                print(problem, flush=True)
+    print(f"{count} processes, {problems} problems")
     return bool(problems)
 
 

@@ -20,6 +20,7 @@ MOST_SECONDS = 0.3  # from a process's first work to its signal
 ENDS_SECONDS = 60  # a process that takes as long after a signal hangs
 HEAD = """
 import sys
+import time
 from functools import partial
 from pathlib import Path
 import numpy as np
@@ -72,7 +73,9 @@ LOOP = """
 try:
     work(0)
     print("ready", flush=True)
-    for number in range(1, 10**9):
+    number, end = 0, time.monotonic() + 60  # also without a parent that sends signals
+    while time.monotonic() < end:
+        number += 1
         work(number)
 except KeyboardInterrupt:
     pass
