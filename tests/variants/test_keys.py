@@ -215,3 +215,42 @@ def test_plans_of_one_network_share_correct_tables(order, form, dtype):
             steps.append(Step(span, variant, config, DEVICE))
         kept.append(Plan(network, DEVICE, batch, steps, list, list, ""))
         assert_right(network, x[:batch], kept[-1](x[:batch]))
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("form", ["ell", "sell"])
+def test_forced_configurations_in_mixed_covers(form, dtype):
+    """Every layer by another variant and configuration; all plans stay alive."""
+    if dtype == "float64" and not DEVICE.fp64:
+        pytest.skip("the device has no float64")
+    network = Network(
+        150, [sparse(170, form, density=0.08), sparse(90, form, density=0.1),
+              Dense(64, "tanh"), sparse(70, form, "sigmoid", density=0.2)],
+        dtype=dtype, seed=1,
+    )
+    rng = np.random.default_rng(7)
+    named = {variant.name: variant for variant in ALL}
+    kept, met = [], set()
+    for number in range(12):
+        batch = (1, 5, 20)[number % 3]
+        x = rng.uniform(-1, 1, (batch, 150)).astype(dtype)
+        steps = []
+        for start in range(0, len(network.program.ops), 2):
+            span = network.program.span(start, start + 2, batch)
+            names = [
+                name for name in ("sell", "sparse_team", "csr", "gemm")
+                if named[name].refuse(span, DEVICE) is None
+            ]
+            variant = named[str(rng.choice(names))]
+            space = list(variant.space(span, DEVICE))
+            config = space[rng.integers(len(space))]
+            met.add((variant.name, repr(config)))
+            steps.append(Step(span, variant, config, DEVICE))
+        kept.append((Plan(network, DEVICE, batch, steps, list, list, ""), x))
+        for plan, inputs in kept[-3:]:
+            assert_right(network, inputs, plan(inputs))
+    assert {name for name, _ in met} >= {"sell", "sparse_team"}
+    network.parameters = network.parameters * np.dtype(dtype).type(0.5)
+    for plan, inputs in kept:
+        assert_right(network, inputs, plan(inputs))
