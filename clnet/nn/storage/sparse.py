@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from clnet.errors import InputError
 from clnet.nn.storage.base import Entries
+from clnet.nn.storage.contents import Contents, Order
 
 if TYPE_CHECKING:
     from clnet.nn.storage.pattern import Pattern
@@ -106,28 +107,25 @@ def check_indices(storage: SparseStorage) -> None:
         If a table is not so: the pattern, or this library, is at fault.
     """
     n_out, n_in, size = storage.n_out, storage.n_in, storage.size
-    ranges = {
-        "columns": (0, n_in - 1), "rows": (0, n_out - 1), "starts": (0, size),
-        "lengths": (0, storage.pattern.longest), "order": (0, n_out - 1),
-        "offsets": (1 - n_out, n_in - 1), "slots": (0, size - 1),
-    }
-    for name, table in {**storage.indices, "slots": storage.slots}.items():
-        least, most = ranges[name]
-        right = table.size > 0 and least <= table.min() and table.max() <= most
-        if right and name in ("starts", "offsets"):
-            steps = np.diff(table.astype(np.int64))
-            right = bool((steps >= (name == "offsets")).all())
-        if right and name == "starts":
-            right = table[0] == 0 and table[-1] == size
-        if right and name in ("order", "slots"):
-            found = np.zeros(most + 1, bool)
-            found[table] = True
-            right = np.count_nonzero(found) == table.size
-        if not right:
+    tables = {**storage.indices, "slots": storage.slots}
+
+    def check(name: str, most: int, least: int = 0, order: Order = "any") -> None:
+        if name not in tables:
+            return
+        table, ends = tables[name], (0, size) if name == "starts" else None
+        fault = Contents(table.size, most, least, order, ends).fault(table)
+        if fault is not None:
             raise InputError(
-                f"the {name} of a matrix as {storage.name} are out of range, expected "
-                f"{least} to {most}"
+                f"the {name} of a matrix as {storage.name} are wrong: {fault.sentence}"
             )
+
+    check("columns", n_in - 1)
+    check("rows", n_out - 1)
+    check("starts", size, order="sorted")
+    check("lengths", storage.pattern.longest)
+    check("order", n_out - 1, order="distinct")
+    check("offsets", n_in - 1, 1 - n_out, "ascending")
+    check("slots", size - 1, order="distinct")
 
 
 def index_array(values: NDArray[np.int64], count: int) -> NDArray[Any]:
