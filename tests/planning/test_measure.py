@@ -217,7 +217,8 @@ def test_single_ops_are_checked():
 )
 def test_errors_of_opencl_are_device_errors(variant, sentence):
     name = re.escape(CPU.name)
-    with pytest.raises(DeviceError, match=f"^{name} failed while running: .*{sentence}"):
+    expected = f"^{name} failed while running: .*{sentence}"
+    with pytest.raises(DeviceError, match=expected):
         measure(SESSION, NETWORK, *layer(NETWORK, variant), on_device=True)
 
 
