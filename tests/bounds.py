@@ -391,10 +391,14 @@ def _cancellations(
 ) -> dict[str, NDArray[Any]]:
     """Return errors of written values that may be large beside them, in units u.
 
-    These are differences of inexact terms: a loss that includes the activation
-    subtracts the target from it; a derivative may be a difference, as 1 - y^2. And
-    FANN's tanh error is steep where the difference is near 1.
+    These are differences of inexact terms: an activation near its zeros; a loss that
+    includes the activation, as it subtracts the target from it; a derivative, as
+    1 - y^2. And FANN's tanh error is steep where the difference is near 1.
     """
+    if isinstance(op, BiasAct):
+        names = np.resize(np.asarray(op.nonlinearity.names), op.y.width)
+        absolute = np.array([ACTIVATION_ERRORS[name][0] for name in names])
+        return {op.y.name: np.broadcast_to(absolute, found[op.y.name].shape)}
     if isinstance(op, ActGrad):
         function, dy = op.nonlinearity, found[op.dy.name]
         names = np.resize(np.asarray(function.names), dy.shape[1])

@@ -81,21 +81,22 @@ class Runner:
 
     def run(self, case: Case) -> Outcome:
         """Return the outcome of a case."""
-        steps: tuple[tuple[str, str], ...] = ()
+        bound = None
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("error", ClnetWarning)
                 bound = self._bound(case)
-                steps = tuple(dict.fromkeys(
-                    (step.variant.name, str(dict(step.config))) for step in bound.steps
-                ))
                 margin = bound(case)
-                judged = self._judge(case, bound) if case.seed % JUDGED == 0 else False
-                return Outcome(margin=margin, steps=steps, judged=judged)
+                judged = case.seed % JUDGED == 0 and self._judge(case, bound)
+                outcome = Outcome(margin=margin, judged=judged)
         except Skipped as reason:
-            return Outcome(skipped=str(reason), steps=steps)
+            outcome = Outcome(skipped=str(reason))
         except Exception as error:  # any other is a fault
-            return Outcome(f"{type(error).__name__}: {error}", steps=steps)
+            outcome = Outcome(f"{type(error).__name__}: {error}")
+        steps = () if bound is None else tuple(dict.fromkeys(
+            (step.variant.name, str(dict(step.config))) for step in bound.steps
+        ))
+        return replace(outcome, steps=steps)
 
     def _judge(self, case: Case, bound: Any) -> bool:
         """Compare the oracle with PyTorch; return whether that is possible."""
@@ -187,9 +188,9 @@ class Predict:
         program, run = self._program, self._executable
         self.network.parameters = case.parameters(self.network)
         x = case.inputs(case.batch, program.input.width)
-        for name, memory in run._values.items():
-            if name not in (program.input.name,):
-                self._poison(name, memory)
+        for value in {value for op in program.ops for value in op.writes}:
+            if value.name in run._values:
+                run.write(value, np.full((case.batch, value.width), np.nan))
         run.x[program.input.name][...] = x
         if program.output.name in run._host:  # else a step on the host makes it
             run._host[program.output.name][...] = np.nan
@@ -211,17 +212,12 @@ class Predict:
         missing = np.isnan(wanted)
         if not np.array_equal(np.isnan(y), missing):
             wrong = np.argwhere(np.isnan(y) != missing)
-            raise WrongError(f"y{wrong[0].tolist()} is {y[tuple(wrong[0])]}, expected "
-                        f"{wanted[tuple(wrong[0])]}")
+            raise WrongError(
+                f"y{wrong[0].tolist()} is {y[tuple(wrong[0])]}, expected "
+                f"{wanted[tuple(wrong[0])]}"
+            )
         error = np.where(missing, 0, np.abs(y - wanted))
         return largest(error, np.where(missing, 1, bound), "y")
-
-    def _poison(self, name: str, memory: Any) -> None:
-        for op in self._span.ops:
-            for value in op.writes:
-                if value.name == name:
-                    rows = np.full((self._span.batch, value.width), np.nan)
-                    self._executable.write(value, rows)
 
 
 # Training ----------------------------------------------------------------------------

@@ -89,10 +89,8 @@ def candidates(
     found: dict[int, dict[str, list[Step]]] = defaultdict(lambda: defaultdict(list))
     known = set()
     for face in faces(device):
-        for candidate in eligible(
-            program, batch, batch, [v for v in variants if _poses(v, face, device)], face, _space,
-            {},
-        ):
+        posing = [v for v in variants if _poses(v, face, device)]
+        for candidate in eligible(program, batch, batch, posing, face, _space, {}):
             step = candidate.step
             if step.device is face and face is not device:
                 variant = step.variant
