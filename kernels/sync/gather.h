@@ -25,11 +25,17 @@ static inline float4 weights_at(__global const float4 *from, const bool valid)
 #endif
 }
 
-// Gather published vectors into local memory, with zeros up to whole steps.
+// Gather published vectors into local memory, with zeros up to whole steps. All
+// work-items of the group call it.
 static inline void gather(__local float4 *source, __global const uint *words,
                           const int vectors, const int padded, __local int *timed_out,
                           __global int *timeout)
 {
+#if PTX < 70
+    // OpenCL does not promise that the group's other work-items, whose values these are
+    // too, run while one waits for them.
+    barrier(CLK_GLOBAL_MEM_FENCE);
+#endif
     __global const uint4 *from = (__global const uint4 *)words;
     for (int v = get_local_id(0); v < padded; v += GROUP) {
         if (v >= vectors) {
