@@ -86,12 +86,9 @@ class Source:
 def small() -> Iterator[tuple[str, Network, tuple[int, ...]]]:
     """Yield names, networks and batches."""
     mlp = Network.mlp
-    yield "functions", mlp([9, *[8] * len(NAMES)], NAMES, seed=1), (3,)
-    layers = [Dense(6, name, 0.5) for name in NAMES if name != "softmax"]
-    yield "fann", Network(9, layers, seed=1, fann_compatible=True), (3,)
-    yield "uniform", mlp([20, 36, 19, 8], "sigmoid", seed=2), (1, 5, 33)
-    yield "narrow", mlp([16] * 4, "tanh", seed=3), (1, 17, 64)
     yield "parity", mlp([5, 7, 3], "tanh", seed=4), (1, 3, 17)
+    yield "narrow", mlp([16] * 4, "tanh", seed=3), (1, 17, 64)
+    yield "uniform", mlp([20, 36, 19, 8], "sigmoid", seed=2), (1, 5, 33)
     yield "softmax", mlp([12, 20, 6], ("relu", "softmax"), seed=5), (4,)
     yield "double", mlp([11, 18, 5], ("tanh", "gelu"), dtype="float64", seed=6), (1, 9)
     yield "dropout", mlp([10, 20, 5], "tanh", dropout=0.2, seed=7), (8,)
@@ -110,6 +107,9 @@ def small() -> Iterator[tuple[str, Network, tuple[int, ...]]]:
         Dense(16, "relu"), Dense(5),
     ]
     yield "mixed", Network(24, layers, seed=10), (1, 6)
+    yield "functions", mlp([9, *[8] * len(NAMES)], NAMES, seed=1), (3,)
+    layers = [Dense(6, name, 0.5) for name in NAMES if name != "softmax"]
+    yield "fann", Network(9, layers, seed=1, fann_compatible=True), (3,)
 
 
 def sample() -> Iterator[tuple[str, Network, tuple[int, ...]]]:
