@@ -183,7 +183,8 @@ def span_bound(
                     + x.sum(axis=1, keepdims=True) * size.max(axis=1)
                 )
             error[op.z.name] = relative * terms + carried
-            sums[op.z.name] = relative + (sums[op.z.name] if op.accumulate else 0.0)
+            before_it = sums.get(op.z.name, 0.0) if op.accumulate else 0.0
+                sums[op.z.name] = relative + before_it
         elif isinstance(op, BiasAct):
             bias: NDArray[Any] | float = 0.0
             if op.bias is not None:
