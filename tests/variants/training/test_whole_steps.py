@@ -297,7 +297,7 @@ def test_single_samples_in_sequence(rule):
         13, [Dense(36, "elliot"), Dense(9, "tanh", bias=False),
              Dense(3, "sigmoid", bias=False)], seed=2,
     )
-    # Two samples: after three, RPROP saturates an output, whose gradient rounds to zero.
+    # After three samples RPROP saturates an output, whose gradient rounds to zero.
     check(network, "mse", 1, rule, Sequential(), n=2, shuffled=True, weighted=True,
           tolerance=1e-3)
 
