@@ -184,7 +184,7 @@ def span_bound(
                 )
             error[op.z.name] = relative * terms + carried
             before_it = sums.get(op.z.name, 0.0) if op.accumulate else 0.0
-                sums[op.z.name] = relative + before_it
+            sums[op.z.name] = relative + before_it
         elif isinstance(op, BiasAct):
             bias: NDArray[Any] | float = 0.0
             if op.bias is not None:

@@ -93,13 +93,15 @@ def layout(storages: Iterable[Storage], bias_sizes: Iterable[int]) -> Layout:
 
 
 def live_count(storage: Storage) -> int:
-    """Return the number of a storage's live entries, without listing them."""
+    """Return how many live entries a storage has; of known kinds without a list."""
     pattern: Pattern | None = getattr(storage, "pattern", None)
     if pattern is not None:
         return len(pattern)
     if isinstance(storage, LocalStorage):
         return storage.n_out * storage.window
-    return storage.n_out * storage.n_in
+    if isinstance(storage, DenseStorage):
+        return storage.n_out * storage.n_in
+    return int(np.count_nonzero(storage.live()))
 
 
 def live_elements(where: Layout, storages: Iterable[Storage]) -> NDArray[np.bool_]:
