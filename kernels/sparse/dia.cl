@@ -15,7 +15,7 @@
 // GROUP       work-items of a group; 1: the CPU kernel
 // TRANSPOSED  1: the transpose is multiplied
 // HOLES       1: diagonals have padding slots, which are zero; x there, even NaN, must
-//             not reach the sum
+//             not reach the sum. So x beside a weight of zero does not reach it either
 // SAMPLES     samples of a work-item  (GROUP above 1)
 // LANES, VECTORS  as in lanes.h       (GROUP 1)
 // ACCUMULATE, STORES_Z, HAS_ACT, HAS_BIAS  as in sparse.h
