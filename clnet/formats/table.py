@@ -230,7 +230,7 @@ def _targets(
     if not targets.any():
         raise FormatError(
             f"{path} names no targets (t0, t1, …): give the number of target columns, "
-            "the last ones, as outputs=, 0 for none"
+            "the last ones, by outputs= or --outputs, 0 for none"
         )
     if targets.all():
         raise FormatError(f"{path} names only targets, expected at least one input")
