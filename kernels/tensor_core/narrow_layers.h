@@ -80,10 +80,11 @@ static inline uint max_half2(const uint a, const uint b)
 #endif
 }
 
-// 2^power in both halves of a word, 2^-24 to 2^15; 0 below.
+// 2^power in both halves of a word: 2^15 at most, also of the powers above, by which
+// rows of zeros are scaled; 0 below 2^-24.
 static inline uint power_half2(const int power)
 {
-    const uint one = power >= -14 ? (uint)(15 + power) << 10
+    const uint one = power >= -14 ? (uint)(15 + min(power, 15)) << 10
                                   : power >= -24 ? 1u << (24 + power) : 0;
     return one | one << 16;
 }

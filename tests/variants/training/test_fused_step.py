@@ -50,6 +50,23 @@ def checker(network, program, data, batch, precision):
     return check
 
 
+def check_gradients(network, program, data, config, precision):
+    """Check totals and gradients of a step of all samples."""
+    batch = len(data[0])
+    bound, _ = trained(
+        network, program, batch, data, FusedStep(), config, H200_MEMORY, 1,
+        session(H200_MEMORY),
+    )
+    check = checker(network, program, data, batch, precision)
+    check(program.output, whole(bound.read(program.output)))
+    flat = bound.read_gradients()
+    assert not flat[~live_elements(network.layout, network.storages)].any()
+    for op in program.ops:
+        if hasattr(op, "gradient"):
+            slot = op.weights if hasattr(op, "weights") else op.bias
+            check(op.gradient, flat[np.newaxis, slot.offset : slot.offset + slot.size])
+
+
 def whole(totals):
     """Return totals [1, 6] with Kahan's compensation added, as the oracle's."""
     both = totals[:, :3] + totals[:, 3:]
@@ -77,18 +94,17 @@ def test_gradients(config, precision, hidden, scale):
     batch = 150
     data = data_of(network, "mse", batch)
     data[0][40:100] *= scale
-    bound, _ = trained(
-        network, program, batch, data, FusedStep(), config, H200_MEMORY, 1,
-        session(H200_MEMORY),
-    )
-    check = checker(network, program, data, batch, precision)
-    check(program.output, whole(bound.read(program.output)))
-    flat = bound.read_gradients()
-    assert not flat[~live_elements(network.layout, network.storages)].any()
-    for op in program.ops:
-        if hasattr(op, "gradient"):
-            slot = op.weights if hasattr(op, "weights") else op.bias
-            check(op.gradient, flat[np.newaxis, slot.offset : slot.offset + slot.size])
+    check_gradients(network, program, data, config, precision)
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize("exponent", [-38, -6, 26])
+def test_zero_deltas(exponent):
+    """Those of rows beyond the batch stay zero, for inputs of any magnitude."""
+    network, program = program_of([Dense(3, "tanh")], "mse", None, "highest", 5)
+    inputs, *targets = data_of(network, "mse", 3)
+    inputs = np.copysign(2.0**exponent, inputs)
+    check_gradients(network, program, [inputs, *targets], FUSED, "highest")
 
 
 @pytest.mark.unoptimised
