@@ -7,6 +7,7 @@ query reports.
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import os
 import re
@@ -111,6 +112,22 @@ def device(spec: str | Device | None = None, *, units: int | None = None) -> Dev
         return whole
     units = as_whole("units", units)
     return whole if units == whole.compute_units else _sub_device(whole, units)
+
+
+def _pickled(device: Device) -> tuple[Any, ...]:
+    return _found_again, ({**vars(device), "companions": (), "handle": None},)
+
+
+def _found_again(fields: dict[str, Any]) -> Device:
+    """Return a pickled record with the handles of this process."""
+    record = Device(**fields)
+    present = _named(record.index)
+    if record.compute_units < present.compute_units:
+        present = _sub_device(present, record.compute_units)
+    return replace(record, companions=present.companions, handle=present.handle)
+
+
+copyreg.pickle(Device, _pickled)
 
 
 @functools.cache

@@ -2,19 +2,21 @@
 
 The tuning store keeps the answers, by the device's name and driver. A probe that fails
 or times out has no answer: this process does without the capability, and the next one
-probes again.
+probes again. On an untested runtime, a probe runs in a child process first.
 """
 
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clnet.errors import BuildError, DeviceError
+from clnet.errors import BuildError, ClnetWarning, DeviceError
+from clnet.opencl.child_trial import survives
 from clnet.opencl.memory import staging_array
 from clnet.opencl.program import build, source_hash, source_text
 from clnet.opencl.session import Session
@@ -27,6 +29,9 @@ GROUP = 1024  # work-items; the largest work-group of any kernel
 MAX_POLLS = 20_000  # some milliseconds; concurrent groups start within microseconds
 WORDS = 100  # of pinned memory
 LAUNCHES = 5  # all must agree
+
+Probe = Callable[[Session, Any], "bool | None"]
+"""Takes a session and the built program; returns the answer, or None."""
 
 
 def probed(device: Device) -> Device:
@@ -49,20 +54,11 @@ def forward_progress(device: Device) -> bool:
     (``forward_progress.cl``). A launch that times out may have met another program's
     work: only True is an answer.
     """
-    group = min(GROUP, device.largest_group)
     defines = {
-        "GROUP": group, "LOCAL": device.local_memory // 4 * 4, "MAX_POLLS": MAX_POLLS
+        "GROUP": _group(device), "LOCAL": device.local_memory // 4 * 4,
+        "MAX_POLLS": MAX_POLLS,
     }
-
-    def probe(session: Session, program: Any) -> bool | None:
-        kernel = program.forward_progress
-        concurrent = all(
-            _groups_met(session.queue, kernel, device.compute_units, group)
-            for _ in range(LAUNCHES)
-        )
-        return True if concurrent else None
-
-    return _answer(device, "forward_progress", defines, probe)
+    return _answer(device, "forward_progress", defines, _groups_concurrent)
 
 
 @functools.cache
@@ -79,7 +75,7 @@ def _answer(
     device: Device,
     capability: str,
     defines: Mapping[str, int | str],
-    probe: Callable[[Session, Any], bool | None],
+    probe: Probe,
 ) -> bool:
     """Return a probe's answer, from the store if it is there; no answer is False.
 
@@ -92,7 +88,7 @@ def _answer(
     defines : mapping
         The kernel's macros.
     probe : callable
-        Takes the session and the built program, and returns the answer, or None.
+        A function of a module.
     """
     import pyopencl as cl
 
@@ -101,15 +97,45 @@ def _answer(
     found = store.fact(key)
     if found is not None:
         return found
+    launch = device, source, defines, probe
+    if device.untested and not survives(store, key, _launched, *launch):
+        warnings.warn(
+            f"{device.name} is used without {capability}: its probe ended a child "
+            "process",
+            ClnetWarning,
+            stacklevel=2,
+        )
+        return False
     try:
-        session = Session(device)
-        text = source_text(source, defines, device)
-        found = probe(session, build(session.context, device, text, source))
+        found = _launched(*launch)
     except (cl.Error, BuildError, DeviceError):
         return False
     if found is not None:
         store.put_fact(key, found)
     return bool(found)
+
+
+def _launched(
+    device: Device, source: str, defines: Mapping[str, int | str], probe: Probe
+) -> bool | None:
+    """Return the answer of a probe with a kernel file, in a new context."""
+    session = Session(device)
+    text = source_text(source, defines, device)
+    return probe(session, build(session.context, device, text, source))
+
+
+def _group(device: Device) -> int:
+    return min(GROUP, device.largest_group)
+
+
+def _groups_concurrent(session: Session, program: Any) -> bool | None:
+    """Return True if all launches' groups saw each other, else None."""
+    kernel, device = program.forward_progress, session.device
+    concurrent = all(
+        _groups_met(session.queue, kernel, device.compute_units, _group(device))
+        for _ in range(LAUNCHES)
+    )
+    return True if concurrent else None
 
 
 def _groups_met(queue: Any, kernel: Any, groups: int, group: int) -> bool:

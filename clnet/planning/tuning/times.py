@@ -10,10 +10,10 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from clnet.errors import ClnetError, ClnetWarning, DeviceError, OutOfMemoryError
+from clnet.opencl.child_trial import survives
 from clnet.opencl.session import Session, session
 from clnet.opencl.store import Store, Timing
 from clnet.planning.cover import Candidate, Cover, PlanReport, device_name
-from clnet.planning.tuning.child_trial import require_survival
 from clnet.planning.tuning.fingerprint import exact_fingerprint, fingerprint
 from clnet.planning.tuning.measure import (
     SPIN_SECONDS,
@@ -22,12 +22,12 @@ from clnet.planning.tuning.measure import (
     measure,
     names_of,
 )
+from clnet.planning.tuning.search import Search
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Program, Span, Value
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
-    from clnet.planning.tuning.search import Search
     from clnet.runtime.binding import Step
 
 MAX_ALIKE = 8  # equal spans that are timed together
@@ -198,7 +198,14 @@ class Times:
         for step in steps if self.device.untested else ():
             if step.device is not None:
                 key = f"{key_of(step)} {self.program.dtype}"
-                require_survival(self, step, store_of(self.device), key)
+                if not survives(
+                    store_of(self.device), key, _compare, type(self), self.network,
+                    self.program, self.device, step,
+                ):
+                    raise DeviceError(
+                        f"{step.variant.name} would end the process on "
+                        f"{self.device.name}, as it did a child process"
+                    )
 
     def _fails(self, candidate: Candidate) -> bool:
         """Return whether a candidate fails alone; warns if it does."""
@@ -265,6 +272,14 @@ class Times:
         if sentence not in self._report.failures:
             self._report.failures.append(sentence)
             warnings.warn(f"{what} is left out: {error}", ClnetWarning, stacklevel=2)
+
+
+def _compare(
+    kind: type[Times], network: Model, program: Program, device: Device, step: Step
+) -> None:
+    """Compare a step alone with the oracle, by a kind of times."""
+    batch = step.span.batch
+    kind(network, program, device, batch, PlanReport(), Search()).compare(step)
 
 
 def _exact_key(step: Step) -> str:

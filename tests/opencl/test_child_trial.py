@@ -1,8 +1,9 @@
-"""Child trials: a kernel that kills its process costs a candidate."""
+"""Child trials: a kernel that kills its process costs a candidate or a capability."""
 
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,11 @@ from clnet.errors import ClnetWarning
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import LOSSES
 from clnet.nn.optimisers import SGD
+from clnet.opencl import child_trial, probes
+from clnet.opencl.child_process import run_child
+from clnet.opencl.discovery import device as find_device
 from clnet.planning.planner import Planner
 from clnet.planning.training_planner import plan_training
-from clnet.planning.tuning import child_trial
 from clnet.variants import TRAINING_VARIANTS, Generic
 from clnet.variants.reference.generic_backward import GenericBackward
 
@@ -47,6 +50,12 @@ class Killer(Kills, Generic):
 
 class TrainingKiller(Kills, GenericBackward):
     pass
+
+
+def kills(session, program):
+    """A probe, all of whose launches kill a child process."""
+    assert IN_CHILD, "the probe ran in the process itself"
+    os.abort()
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +95,44 @@ def test_a_step_of_training():
 def test_tested_runtimes_start_no_child(monkeypatch):
     monkeypatch.setattr(child_trial, "run_child", None)
     Planner(NETWORK, replace(UNTESTED, untested=False), 4, None, (Generic(),)).plan()
+    assert mapped_host_memory(replace(UNTESTED, untested=False)) in (True, False)
+
+
+def mapped_host_memory(device):
+    """Probe a device as a new process does."""
+    probes.mapped_host_memory.cache_clear()
+    return find_device(replace(device, mapped_host_memory=None)).mapped_host_memory
+
+
+def test_a_probe_that_kills_its_process_costs_the_capability(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(probes, "_stores_seen", kills)
+        with pytest.warns(ClnetWarning, match="used without mapped_host_memory: its"):
+            assert mapped_host_memory(UNTESTED) is False
+    # The outcome is remembered.
+    monkeypatch.setattr(child_trial, "run_child", None)
+    with pytest.warns(ClnetWarning, match="used without mapped_host_memory: its"):
+        assert mapped_host_memory(UNTESTED) is False
+
+
+def test_a_probe_that_leaves_its_process_alive_is_tried_once(monkeypatch):
+    children = []
+    monkeypatch.setattr(
+        child_trial, "run_child",
+        lambda *given: children.append(run_child(*given)) or children[-1],
+    )
+    found = [mapped_host_memory(UNTESTED) for _ in range(2)]
+    assert found[0] is found[1] is mapped_host_memory(replace(UNTESTED, untested=False))
+    assert children == [""]
+
+
+@pytest.mark.parametrize("device", [
+    UNTESTED, *UNTESTED.companions, find_device(UNTESTED, units=1),
+    replace(UNTESTED, forward_progress=True),
+], ids=lambda device: f"{device.index}, {device.compute_units}")
+def test_a_device_is_found_again(device):
+    again = pickle.loads(pickle.dumps(device))
+    assert again == device
+    assert again.forward_progress is device.forward_progress
+    assert again.handle.name == device.handle.name
+    assert again.handle.max_compute_units == device.compute_units

@@ -1,0 +1,54 @@
+"""Child trials: on an untested runtime, a call runs in a child process first.
+
+A kernel that kills its compiler or its process then costs a candidate or a capability.
+The store remembers the outcome: each call is tried once per driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from clnet.opencl.child_process import run_child
+
+if TYPE_CHECKING:
+    from clnet.opencl.store import Store
+
+
+def survives(
+    store: Store, key: str, function: Callable[..., object], *arguments: object
+) -> bool:
+    """Return whether a call leaves its process alive, tried once per driver.
+
+    Parameters
+    ----------
+    store : Store
+        Of the device; remembers the outcome.
+    key : str
+        The store's key of the call.
+    function : callable
+        Of a module. Errors that it raises in the child are no outcome: the caller meets
+        them too.
+    *arguments
+        Devices are found again in the child. Arguments that cannot be pickled, such as
+        a caller's own variant, are not tried.
+    """
+    name = f"survives {key}"
+    survived = store.fact(name)
+    if survived is None:
+        try:
+            call = pickle.dumps((function, arguments))
+        except (pickle.PicklingError, AttributeError, TypeError):
+            return True
+        survived = not run_child((sys.executable, "-m", __name__), call)
+        store.put_fact(name, survived)
+    return survived
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(Exception):  # the parent meets it too
+        function, arguments = pickle.load(sys.stdin.buffer)
+        function(*arguments)
