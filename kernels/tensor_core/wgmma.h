@@ -369,7 +369,8 @@ static inline int mainloop(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared
 }
 
 #else
-// The same in plain C, without a pipeline.
+// The same in plain C, without a pipeline. The producer's work-items, which have no rows
+// of the tile, do nothing.
 static inline float half_at(__global const uint4 *packed, const size_t core_row,
                             const int split, const int k)
 {
@@ -381,6 +382,7 @@ static inline void mainloop_width(float (*sums)[4], __global const uint4 *a,
                                   const int blocks, const int from, const int to,
                                   const int width)
 {
+    if (get_local_id(0) >= CONSUMERS) return;
     for (int j = 0; j < width / 8; ++j)
         for (int e = 0; e < 4; ++e) {
             const int m = tile.s0 + ROW_OF(e / 2), n = tile.s1 + COLUMN_OF(j) + e % 2;
