@@ -8,6 +8,7 @@ program is thus one text, which build errors show and the tuning store hashes.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import warnings
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from clnet.errors import BuildError
 from clnet.nn.activations import LEAK
+from clnet.opencl.quirks import variables_option
 
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
@@ -106,7 +108,8 @@ def build(context: Any, device: Device, text: str, source: str) -> Any:
     """
     import pyopencl as cl
 
-    options, devices = list(device.build_options), [device.handle]
+    options = [*device.build_options, *variables_option(device, os.environ)]
+    devices = [device.handle]
     try:
         # Users need no remarks of compilers on successful builds. The filter stays:
         # other threads may change the filters of the process meanwhile.

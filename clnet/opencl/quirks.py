@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import os
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
@@ -219,6 +220,21 @@ def set_variables(
     """Set variables of an environment; a user's own setting stays."""
     for variable, value in variables.items():
         environment.setdefault(variable, value)
+
+
+def variables_option(
+    device: Device, environment: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the build option that tells apart a compiler's variables, if it has any.
+
+    A driver's cache of compiled kernels knows the options, but not all variables: PoCL
+    7.1 would find kernels that it compiled without POCL_FORCE_PARALLEL_OUTER_LOOP.
+    """
+    if not device.environment:
+        return ()
+    values = [(name, environment.get(name)) for name, _ in device.environment]
+    digest = hashlib.sha256(repr(values).encode()).hexdigest()
+    return (f"-DVARIABLES=0x{digest[:8]}",)
 
 
 def apply_quirks(device: Device) -> Device:

@@ -8,6 +8,7 @@ import re
 import weakref
 from pathlib import Path
 
+import pyopencl as cl
 import pytest
 
 import clnet
@@ -183,6 +184,13 @@ def test_a_refused_option_is_a_build_error():
     device = dataclasses.replace(CPU, build_options=("-no-such-option",))
     with pytest.raises(BuildError, match=r"kernel k.cl does not build on"):
         build(CONTEXT, device, KERNEL % "3", "k.cl")
+
+
+def test_variables_of_the_compiler_enter_its_options():
+    device = dataclasses.replace(CPU, environment=(("CLNET_A", "1"),))
+    built = build(CONTEXT, device, KERNEL % "4", "k.cl")
+    options = built.get_build_info(device.handle, cl.program_build_info.OPTIONS)
+    assert "-DVARIABLES=" in options
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -20,6 +20,7 @@ from clnet.opencl.quirks import (
     QUIRKS,
     apply_environment_quirks,
     apply_quirks,
+    variables_option,
 )
 from clnet.opencl.session import Session
 
@@ -112,6 +113,15 @@ def test_variables_of_a_compiler(driver, count, monkeypatch):
     monkeypatch.delenv("CLNET_B")
     Session(here)
     assert (os.environ["CLNET_A"], os.environ["CLNET_B"]) == ("0", "1")
+
+
+def test_variables_enter_the_key_of_a_compilers_cache():
+    device = Device("cpu-A", "cpu", environment=(("A", "1"), ("B", "2")))
+    environments = ({}, {"A": "1"}, {"A": "1", "B": "2"}, {"A": "2", "B": "1"})
+    options = [variables_option(device, environment) for environment in environments]
+    assert len(set(options)) == len(environments)
+    assert variables_option(device, environments[1]) == options[1]
+    assert variables_option(Device("A"), environments[1]) == ()
 
 
 def test_a_gpu_under_pocl_has_no_quirk():
