@@ -20,9 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+SHARED = CHECKOUT.parent / "shared"  # data sets, which conftest.py looks for here
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 CLNET = ".[test,demo]"  # in the checkout
-TESTS = ("tests/variants", "tests/runtime", "tests/training")
+TESTS = [
+    f"tests/{folder}" for folder in (
+        "variants", "runtime", "training", "planning", "opencl", "nn", "formats", "ir",
+        "cli",
+    )
+]
 
 
 @dataclass(frozen=True)
@@ -140,11 +146,14 @@ def run_in_debian(runtime: Runtime, root: Path, tests: Sequence[str]) -> None:
             '--aptopt=Acquire::Check-Valid-Until "false"',
             runtime.suite, root,
         )
-        (root / "clnet").mkdir()
+    for folder in ("clnet", SHARED.name):
+        (root / folder).mkdir(exist_ok=True)
     if CERTIFICATES.exists():
         (root / CERTIFICATES.relative_to("/")).write_bytes(CERTIFICATES.read_bytes())
     script = f"""
         mount --bind {shlex.quote(str(CHECKOUT))} clnet
+        [ ! -d {shlex.quote(str(SHARED))} ] ||
+            mount --bind {shlex.quote(str(SHARED))} {SHARED.name}
         mount -t proc proc proc
         mount -t sysfs sys sys  # PoCL aborts without it
         mount --rbind /dev dev
