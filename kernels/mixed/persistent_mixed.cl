@@ -169,7 +169,6 @@ void persistent_mixed(__global const float *parameters, __global const float4 *l
     // The words of this launch, and those of the next one, which this one clears.
     __global uint *now = words + (launch & 1) * IN_ALL;
     __global uint *then = words + (~launch & 1) * IN_ALL;
-    __local float4 *source = values + 1, *other = values + BUFFER + 1;
     if (id == 0) {
         timed_out = 0;
         values[0] = values[BUFFER] = (float4)0;
@@ -182,6 +181,8 @@ void persistent_mixed(__global const float *parameters, __global const float4 *l
     float bias = next.bias;
     advance(&next, &task, &following, starts, parameters);
     for (int number = 3; task.rows > 0; ++number) {
+        // By parity: some compilers for CPUs miscompile pointers that are swapped.
+        __local float4 *source = values + 1 + (number & 1) * BUFFER;
         if (task.position == 0)
             for (int i = id; i < 4 * task.padded; i += GROUP) {
                 const int at = task.words + i;
@@ -241,9 +242,6 @@ void persistent_mixed(__global const float *parameters, __global const float4 *l
             }
             advance(&next, &task, &following, starts, parameters);
         }
-        __local float4 *read = source;
-        source = other;
-        other = read;
     }
     barrier(CLK_GLOBAL_MEM_FENCE);  // all work-items have read it
     if (id == 0) launches[group] = launch + 1;
