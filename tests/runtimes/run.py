@@ -68,9 +68,7 @@ def debian(
     return Runtime(device, (package,), driver, suite, environment, deselected)
 
 
-PERSISTENT = "tests/variants/dense/test_persistent.py::test_"
 FUSED_STEP = "tests/variants/training/test_fused_step.py::test_mini_batches"
-MIXED = "tests/variants/mixed/test_persistent_mixed.py::test_"
 RUNTIMES = {
     "pocl-3": Runtime(
         "pocl", ("pocl-binary-distribution",),
@@ -78,13 +76,6 @@ RUNTIMES = {
     ),
     "intel": Runtime(
         "intel", ("intel-opencl-rt", "intel-cmplr-lib-rt"), "lib/libintelocl.so",
-        deselected=(
-            f"{PERSISTENT}sizes", f"{PERSISTENT}the_default_config",
-            f"{PERSISTENT}device_inputs", f"{PERSISTENT}functions_and_biases",
-            f"{PERSISTENT}nan_of_any_bits", f"{PERSISTENT}zero_copy_outputs",
-            f"{MIXED}networks", f"{MIXED}groups_publish_values",
-            f"{MIXED}lists_outlive",
-        ),
     ),
     # Barriers in functions that are not inlined crash or compute wrong numbers in these
     # two without their optimiser, which conftest.py otherwise disables.
