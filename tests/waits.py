@@ -1,6 +1,10 @@
-"""Checks of kernels whose groups wait for each other until a timeout."""
+"""Waits of tests, and checks of kernels whose groups wait until a timeout."""
 
 from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pyopencl.array as cla
@@ -13,6 +17,28 @@ from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
 from clnet.runtime.plan import Plan
 from clnet.variants import Generic
+
+# Until a thread or a process counts as hung: far above the time that it takes on a
+# machine with many processes a core.
+HANG_SECONDS = 240.0
+POLL_SECONDS = 0.01
+
+
+def until(condition: Callable[[], object], seconds: float = HANG_SECONDS) -> bool:
+    """Wait until a condition holds; return whether it does."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+def join(threads: Iterable[threading.Thread]) -> None:
+    """Wait for threads to end; one that hangs fails the test."""
+    for thread in threads:
+        thread.join(HANG_SECONDS)
+        assert not thread.is_alive()
 
 
 def assert_timeout_is_recovered(network, waiting, batch):

@@ -16,13 +16,15 @@ import sqlite3
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyopencl as cl
 import pytest
+from waits import until
 
 import clnet
 from clnet.errors import ClnetError
@@ -46,6 +48,7 @@ MEMORY_FUNCTIONS = (
     "empty_like", "where",
 )
 OUT_OF_RESOURCES = -5
+RELEASE_SECONDS = 10.0  # until a device's threads have released a command's memory
 CALLS = {"CALL", "CALL_FUNCTION", "CALL_FUNCTION_EX", "CALL_FUNCTION_KW", "CALL_KW",
          "CALL_METHOD", "JUMP_BACKWARD"}
 PACKAGE = str(Path(clnet.__file__).parent)
@@ -267,25 +270,26 @@ def _error(name: str) -> Exception:
 
 
 class Resources:
-    """Resources that a failing call may leak, of a session, the process and a folder.
+    """Resources that a failing call may leak, of sessions, the process and a folder."""
 
-    Compare two of them after `gc.collect`.
-    """
-
-    def __init__(self, sessions: Iterable[Session], folder: Path) -> None:
+    def __init__(self, sessions: Sequence[Session], folder: Path) -> None:
         gc.collect()
         for session in sessions:
             session.finish()
         gc.collect()
-        self.found = {
-            "bytes of buffers": [session.allocated for session in sessions],
-            "references to contexts": [
+        descriptors = Path("/proc/self/fd")
+        self.found: dict[str, Counter[Any]] = {
+            "bytes of buffers": Counter(
+                dict(enumerate(session.allocated for session in sessions))
+            ),
+            "references to contexts": Counter(dict(enumerate(
                 session.context.reference_count for session in sessions
-            ],
-            "threads": sorted(thread.name for thread in threading.enumerate()),
-            "open files": len(list(Path("/proc/self/fd").iterdir()))
-            if Path("/proc/self/fd").is_dir() else 0,
-            "temporary files": sorted(
+            ))),
+            "threads": Counter(thread.name for thread in threading.enumerate()),
+            "open files": Counter(
+                {"": len(list(descriptors.iterdir())) if descriptors.is_dir() else 0}
+            ),
+            "temporary files": Counter(
                 path.name for path in folder.rglob("*") if path.name.endswith(".tmp")
             ),
         }
@@ -293,9 +297,26 @@ class Resources:
     def leaked_since(self, before: Resources) -> list[str]:
         """Return what is more than before, in words."""
         return [
-            f"{name}: {was} before, {self.found[name]} after"
-            for name, was in before.found.items() if self.found[name] != was
+            f"{name}: {dict(was)} before, {dict(self.found[name])} after"
+            for name, was in before.found.items() if self.found[name] - was
         ]
+
+
+def leaks_since(
+    before: Resources, sessions: Sequence[Session], folder: Path
+) -> tuple[Resources, list[str]]:
+    """Return the resources of now, and what is more than before for long."""
+    leaked: list[str] = []
+    now = before
+
+    def none() -> bool:
+        nonlocal now, leaked
+        now = Resources(sessions, folder)
+        leaked = now.leaked_since(before)
+        return not leaked
+
+    until(none, RELEASE_SECONDS)
+    return now, leaked
 
 
 def outcome(scenario: Callable[[], Any]) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import contextlib
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,16 @@ import numpy as np
 import pytest
 
 import clnet
-from clnet import Checkpoint, Device, Network, Sparse
+from clnet import Checkpoint, Device, EarlyStopping, Network, Sparse
+from clnet.cli.main import main
+from clnet.errors import ClnetError
 from clnet.opencl.discovery import Devices
 from clnet.opencl.store import Store, Timing
 from clnet.planning import inference
 from clnet.planning.training_planner import plan_training
+from clnet.planning.tuning.times import store_of
 from clnet.training import fit as training
+from clnet.training.history import History, TrainingState
 from clnet.variants import TRAINING_VARIANTS
 from clnet.variants.dense.naive import Naive
 
@@ -70,14 +76,36 @@ def called_with_new_parameters(folder: Path) -> Callable[[], Any]:
     return run
 
 
+@contextlib.contextmanager
+def few_variants() -> Iterator[pytest.MonkeyPatch]:
+    """Let planners search few variants, which are quickly built and measured."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inference, "VARIANTS", (Naive(),))
+        patch.setattr(training, "plan_training", partial(plan_training, tune=False))
+        yield patch
+
+
+@contextlib.contextmanager
+def without_times(folder: Path) -> Iterator[None]:
+    """Remember no measured time of before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CLNET_CACHE_DIR", str(folder))
+        for path in folder.glob("tuning*"):
+            path.unlink(missing_ok=True)
+        store_of.cache_clear()
+        try:
+            yield
+        finally:
+            store_of.cache_clear()
+
+
 def predicted_in_chunks(device: Devices = CPU) -> Scenario:
     def scenario(folder: Path) -> Callable[[], Any]:
         network, x = mlp(), np.tile(X, (3, 1))
 
         def run() -> Any:
-            with pytest.MonkeyPatch.context() as patch:
+            with few_variants() as patch:
                 patch.setattr(inference, "CHUNK", 8)
-                patch.setattr(inference, "VARIANTS", (Naive(),))
                 return network.predict(x, device)
 
         return run
@@ -85,25 +113,58 @@ def predicted_in_chunks(device: Devices = CPU) -> Scenario:
     return scenario
 
 
-def tuned(folder: Path) -> Callable[[], Any]:
+def predicted(folder: Path) -> Callable[[], Any]:
+    """A first call, which measures."""
     def run() -> Any:
-        plan = mlp().compile(CPU, 9, variants=["naive", "local"], tune=True)
-        return np.round(plan(X), 5)
+        with few_variants(), without_times(folder):
+            return mlp().predict(X, CPU)
 
     return run
 
 
-def on_device_arrays(folder: Path) -> Callable[[], Any]:
-    from pyopencl.array import to_device
-
-    plan = mlp().compile(CPU, 9, variants=["naive"], tune=False)
-    x, out = (to_device(plan.queue, rows) for rows in (X, np.empty_like(T)))
+def evaluated(folder: Path) -> Callable[[], Any]:
+    network = mlp()
 
     def run() -> Any:
-        plan(x, out)
-        return X  # `get` has calls of its own
+        with few_variants():
+            return astuple(network.evaluate(X, T, CPU))
 
     return run
+
+
+def tuned(afresh: bool) -> Scenario:
+    def scenario(folder: Path) -> Callable[[], Any]:
+        def run() -> Any:
+            with without_times(folder) if afresh else contextlib.nullcontext():
+                plan = mlp().compile(CPU, 9, variants=["naive", "local"], tune=True)
+            return np.round(plan(X), 5)
+
+        return run
+
+    return scenario
+
+
+def on_device_arrays(returned: bool) -> Scenario:
+    def scenario(folder: Path) -> Callable[[], Any]:
+        from pyopencl.array import to_device
+
+        plan = mlp().compile(CPU, 9, variants=["naive"], tune=False)
+        x, out = (to_device(plan.queue, rows) for rows in (X, np.empty_like(T)))
+
+        def run() -> Any:
+            plan(x) if returned else plan(x, out)
+            return X  # `get` has calls of its own
+
+        return run
+
+    return scenario
+
+
+def uninterrupted(history: History) -> History:
+    """Return a history; raise KeyboardInterrupt if that ended the training."""
+    if "interrupted" in history.stopped:
+        raise KeyboardInterrupt
+    return history
 
 
 def fitted(
@@ -117,9 +178,9 @@ def fitted(
             network = mlp()
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(training, "plan_training", plan)
-                history = network.fit(
+                history = uninterrupted(network.fit(
                     X, T, devices=devices, epochs=3, seed=1, **options
-                )
+                ))
             return np.array([*history.loss, *network.parameters])
 
         return run
@@ -132,13 +193,68 @@ def checkpointed(folder: Path) -> Callable[[], Any]:
 
     def run() -> Any:
         network = mlp()
-        network.fit(
-            X, T, device=CPU, epochs=2, seed=1, optimiser="adam",
-            callbacks=[Checkpoint(network_file)],
-        )
+        with few_variants():
+            uninterrupted(network.fit(
+                X, T, device=CPU, epochs=2, seed=1, optimiser="adam",
+                callbacks=[Checkpoint(network_file)],
+            ))
         return clnet.load(network_file).parameters
 
     return run
+
+
+def resumed(folder: Path) -> Callable[[], Any]:
+    state_file = folder / "state.safetensors"
+    options = {"device": CPU, "epochs": 2, "optimiser": "adam"}
+    network = mlp()
+    with few_variants():
+        state = network.fit(X, T, seed=1, **options).state
+
+    def run() -> Any:
+        state.save(state_file)
+        network.parameters = network.parameters * 0
+        with few_variants():
+            history = network.fit(
+                X, T, state=TrainingState.load(state_file), **options
+            )
+        return uninterrupted(history).state.parameters
+
+    return run
+
+
+def commanded(text: str, *results: str) -> Scenario:
+    """The command line, in this process: its files `results` in the end.
+
+    Its sentence on stderr becomes an error, as if a function had raised it.
+    """
+    def scenario(folder: Path) -> Callable[[], Any]:
+        mlp().save(folder / "net.net")
+        for name in ("data.npz", "data.csv"):
+            clnet.save_data(folder / name, X, T)
+        words = [str(folder / word) if "." in word else word for word in text.split()]
+
+        def run() -> Any:
+            out, errors = io.StringIO(), io.StringIO()
+            with (
+                few_variants(), contextlib.redirect_stdout(out),
+                contextlib.redirect_stderr(errors),
+            ):
+                status = main(words)
+            sentence = errors.getvalue().removeprefix("clnet: ")
+            if status == 130 or "interrupted" in out.getvalue():
+                raise KeyboardInterrupt
+            if sentence.startswith("not enough memory"):
+                raise MemoryError(sentence)
+            if status:
+                raise ClnetError(sentence)
+            return [
+                np.hstack(clnet.load_data(folder / name)) if name.startswith("data")
+                else clnet.load(folder / name).parameters for name in results
+            ]
+
+        return run
+
+    return scenario
 
 
 def saved(suffix: str) -> Scenario:
@@ -193,8 +309,12 @@ SCENARIOS: dict[str, Scenario] = {
     "chunks": predicted_in_chunks(),
     "chunks apart": predicted_in_chunks(APART),
     "chunks of two": predicted_in_chunks(TWO),
-    "tuned": tuned,
-    "device arrays": on_device_arrays,
+    "predicted": predicted,
+    "evaluated": evaluated,
+    "tuned": tuned(afresh=False),
+    "tuned afresh": tuned(afresh=True),
+    "device arrays": on_device_arrays(returned=False),
+    "device arrays returned": on_device_arrays(returned=True),
     "fit": fitted(optimiser="adam", batch_size=4),
     "fit apart": fitted(APART, optimiser="adam", batch_size=4),
     "fit rprop": fitted(optimiser="rprop", validation=(X, T)),
@@ -203,13 +323,30 @@ SCENARIOS: dict[str, Scenario] = {
         batch_size=4,
     ),
     "fit on two": fitted(TWO),
+    "fit the best": fitted(
+        validation=(X, T), callbacks=[EarlyStopping(patience=1)]
+    ),
     "checkpoint": checkpointed,
+    "resumed": resumed,
     **{f"save {suffix}": saved(suffix) for suffix in (".net", ".safetensors")},
     **{
         f"data {suffix}": data_saved(suffix)
         for suffix in (".data", ".data.gz", ".csv", ".npz")
     },
     "store": stored,
+    "clnet devices": commanded("devices"),
+    "clnet info": commanded("info net.net"),
+    "clnet predict": commanded(
+        "predict net.net data.npz --device cpu --out data-out.csv", "data-out.csv"
+    ),
+    "clnet train": commanded(
+        "train data.csv --network net.net --optimiser rprop --epochs 2 --seed 1 "
+        "--device cpu --save net-out.safetensors", "net-out.safetensors",
+    ),
+    "clnet convert": commanded("convert net.net net-out.safetensors",
+                               "net-out.safetensors"),
+    "clnet convert data": commanded("convert data.csv data-out.data", "data-out.data"),
+    "clnet explain": commanded("explain net.net --device cpu"),
 }
 
 
