@@ -283,7 +283,8 @@ class Resources:
                 dict(enumerate(session.allocated for session in sessions))
             ),
             "references to contexts": Counter(dict(enumerate(
-                session.context.reference_count for session in sessions
+                session.context.reference_count - _cached_programs(session)
+                for session in sessions
             ))),
             "threads": Counter(thread.name for thread in threading.enumerate()),
             "open files": Counter(
@@ -300,6 +301,11 @@ class Resources:
             f"{name}: {dict(was)} before, {dict(self.found[name])} after"
             for name, was in before.found.items() if self.found[name] - was
         ]
+
+
+def _cached_programs(session: Session) -> int:
+    """Return the number of programs that a session keeps: measuring builds others."""
+    return int(session._program.cache_info().currsize)
 
 
 def leaks_since(

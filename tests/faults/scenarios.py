@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, replace
 from functools import partial
@@ -34,6 +35,7 @@ TWO = [replace(CPU, index="9:1"), replace(CPU, index="9:2")]
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (9, 6)).astype(np.float32)
 T = RNG.uniform(-1, 1, (9, 3)).astype(np.float32)
+NUMBERS = itertools.count()
 Scenario = Callable[[Path], Callable[[], Any]]
 
 
@@ -87,11 +89,9 @@ def few_variants() -> Iterator[pytest.MonkeyPatch]:
 
 @contextlib.contextmanager
 def without_times(folder: Path) -> Iterator[None]:
-    """Remember no measured time of before."""
+    """Remember no measured time of before: each run has a cache of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CLNET_CACHE_DIR", str(folder))
-        for path in folder.glob("tuning*"):
-            path.unlink(missing_ok=True)
+        patch.setenv("CLNET_CACHE_DIR", str(folder / f"cache-{next(NUMBERS)}"))
         store_of.cache_clear()
         try:
             yield
