@@ -11,6 +11,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from clnet.errors import WIDTH, nearest, unknown
@@ -41,24 +42,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.formatwarning = one_line  # type: ignore[assignment]  # fewer names
         arguments = _parsed(argv)
         status: int = arguments.run(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as of a process that was started without it
+            sys.stdout.flush()
         return status
     except ClnetError as error:
-        print(f"clnet: {error}", file=sys.stderr)
-        return 2
+        return _failed(str(error))
     except MemoryError as error:
         why = str(error) or "the files' content does not fit"
-        print(f"clnet: not enough memory: {why}", file=sys.stderr)
-        return 2
+        return _failed(f"not enough memory: {why}")
     except KeyboardInterrupt:
-        print("clnet: interrupted", file=sys.stderr)
-        return 130
+        return _failed("interrupted", 130)
     except BrokenPipeError:
-        # Python flushes stdout again at exit; let it succeed.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 141
+    except OSError as error:  # files raise FormatError
+        _discard_output()
+        why = (error.strerror or str(error)).lower()
+        return _failed(f"cannot write the output: {why}")
     finally:
         warnings.formatwarning = default
+
+
+def _failed(sentence: str, status: int = 2) -> int:
+    """Print a sentence on stderr, if that is possible; return the exit status."""
+    with suppress(OSError):
+        print(f"clnet: {sentence}", file=sys.stderr)
+    return status
+
+
+def _discard_output() -> None:
+    """Let Python's flush of stdout at exit succeed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Parser(argparse.ArgumentParser):

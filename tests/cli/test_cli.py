@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -440,3 +441,28 @@ def test_a_reader_that_closes_the_pipe(files):
     with os.fdopen(writing, "w") as pipe:
         done = process(files, "info", "a.net", stdout=pipe)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
+def test_an_output_on_a_full_disk(files):
+    with FULL.open("w") as full:
+        done = process(files, "info", "a.net", stdout=full)
+    assert (done.returncode, done.stderr) == (
+        2, "clnet: cannot write the output: no space left on device\n"
+    )
+
+
+@pytest.mark.parametrize(("name", "status"), [("a.net", 0), ("none.net", 2)])
+def test_without_an_output(files, name, status):
+    closed = (
+        "import os, sys; os.close(1); os.close(2); "
+        f"os.execv(sys.executable, [sys.executable, '-m', 'clnet', 'info', {name!r}])"
+    )
+    path = os.pathsep.join(p for p in sys.path if p)
+    assert subprocess.run(
+        [sys.executable, "-c", closed], cwd=files, check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    ).returncode == status

@@ -245,6 +245,7 @@ def commanded(text: str, *results: str) -> Scenario:
                 raise KeyboardInterrupt
             if sentence.startswith("not enough memory"):
                 raise MemoryError(sentence)
+            assert not sentence.startswith("cannot write the output")  # stdout is right
             if status:
                 raise ClnetError(sentence)
             return [
