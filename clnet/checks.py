@@ -122,7 +122,8 @@ def as_numbers(name: str, found: ArrayLike, dtype: str | None = None) -> NDArray
         raise InputError(f"{name} must be a rectangular array of numbers") from None
     if array.dtype.kind not in "biuf":
         raise InputError(f"{name}: found dtype {array.dtype}, expected numbers")
-    return np.asarray(array, dtype)
+    with np.errstate(invalid="ignore"):  # a signalling NaN is one more NaN
+        return np.asarray(array, dtype)
 
 
 def column_hint(name: str, found: NDArray[Any], n_out: int) -> str:
@@ -149,7 +150,7 @@ def as_real(name: str, found: object) -> float:
     except OverflowError:  # a whole number beyond float64's range too
         value = beyond = math.inf
     else:
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             beyond = np.isinf(np.float32(value)) and not np.isinf(value)
     if beyond:
         raise InputError(f"{name} must be within float32's range, not {quoted(found)}")

@@ -204,7 +204,7 @@ class Items:
 
 def infinite(values: ArrayLike, dtype: str) -> NDArray[np.bool_]:
     """Return for each number whether it is infinite in a type."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # signalling NaN
         found: NDArray[np.bool_] = np.isinf(np.asarray(values).astype(dtype))
     return found
 

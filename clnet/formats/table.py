@@ -146,7 +146,8 @@ def _narrowed(path: Path, name: str, values: Array, dtype: str) -> Array:
     """Return an array in a dtype, or raise FormatError if it exceeds its range."""
     if (infinite(values, dtype) & ~np.isinf(values)).any():
         raise FormatError(f"{path}: {name} holds numbers beyond {dtype}'s range")
-    return np.ascontiguousarray(values, dtype)
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        return np.ascontiguousarray(values, dtype)
 
 
 def _first_row(path: Path, text: str) -> tuple[list[str], bool]:

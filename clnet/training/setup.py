@@ -276,7 +276,7 @@ def _resumed_state(
         )
     if seed is not None and as_whole("a seed", seed, 0, SEEDS - 1) != state.seed:
         raise InputError(f"the state's seed is {state.seed}, not {seed}")
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         state = replace(
             state,
             parameters=np.asarray(state.parameters, network.dtype),

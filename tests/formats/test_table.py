@@ -139,6 +139,13 @@ def test_the_smallest_type_that_holds_the_arrays(npz, dtype, expected):
     assert (x.dtype, x.tolist(), t.shape) == (expected, [[1], [1]], (2, 0))
 
 
+def test_signalling_nans_are_nans(tmp_path):
+    bits = np.uint64([0x7FF0000000000001, 0x3FF0000000000000])
+    np.savez(tmp_path / "x.npz", x=bits.view(np.float64)[np.newaxis])
+    x, _ = load_data(tmp_path / "x.npz", dtype="float32")
+    assert np.isnan(x[0, 0]) and x[0, 1] == 1
+
+
 def test_a_given_type(tmp_path):
     save_data(tmp_path / "x.npz", [[1e300]], [[1]])
     x, _ = load_data(tmp_path / "x.npz", dtype="float64")
