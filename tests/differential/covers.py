@@ -6,7 +6,6 @@ import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 import numpy as np
 
@@ -58,7 +57,6 @@ class Posing:
         return self.variant.launches(span, config, self.face)
 
 
-@cache
 def faces(device: Device) -> tuple[Device, ...]:
     """Return the device, and on a CPU, records of GPUs whose kernels it runs too.
 

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from devices import H200
 
 from clnet import Dense
 from clnet.nn.activations import ACTIVATIONS
@@ -19,6 +20,7 @@ from clnet.runtime.replay import Replay
 from .__main__ import _todo
 from .cases import FAMILY, SEASON, TASKS, Case, Options, Outcome, Palette, family
 from .check import Runner
+from .covers import candidates
 from .shrink import shrunk
 from .workers import Job, Result, jobs
 
@@ -76,6 +78,16 @@ def test_palettes_have_every_activation():
 def test_families_have_every_task():
     tasks = {next(iter(family(number))).task for number in range(2 * SEASON // FAMILY)}
     assert tasks == set(TASKS)
+
+
+def test_covers_of_equal_devices_are_equal():
+    """`fit` has new records of its other devices in each case."""
+    program = SIMPLE.network().program
+    one, other = (
+        candidates(program, 3, dataclasses.replace(H200)) for _ in range(2)
+    )
+    assert one == other
+    assert all("generic" in found for found in one.values())
 
 
 def test_a_wrong_output_is_found(monkeypatch):
