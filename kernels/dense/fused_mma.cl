@@ -19,7 +19,7 @@
 // N_LAST    neurons of the last layer
 // ROWS_M, STAGES  as in pipeline.h; FIRST, HIDDEN, LAST, LAYERS, …  as in fused_mma.h
 #include "dense/fused_mma.h"
-#define HELD (FIRST > HIDDEN ? FIRST : HIDDEN)
+#define HELD ((FIRST > HIDDEN ? FIRST : HIDDEN) + POCL_PAD)
 #include "tensor_core/pipeline.h"
 #include "tensor_core/fast_math.h"
 #if !defined(PREFETCH_LAYERS) || !defined(X_PADDED) || !defined(Y_PADDED) \

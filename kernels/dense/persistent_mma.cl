@@ -57,7 +57,6 @@ EXCHANGED_FRAGMENTS and MAX_POLLS"
 #define WARP_QUARTERS ((4 * TASK_FRAGMENTS + WARPS - 1) / WARPS)
 #define SMALL_TASK (TASK_FRAGMENTS <= 4)        // leaves registers free
 #define LOW_ACCUMULATORS SMALL_TASK             // separate ones for the low products
-#define POCL_PAD (PTX < 80)  // PoCL 3.0 shares arrays of one row among work-items
 
 // A warp finishes quarters of a task's fragments, a value per lane: its neuron of the
 // layer and its sample of the batch.

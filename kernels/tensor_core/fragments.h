@@ -4,6 +4,9 @@
 // SPLITS, PTX  as in fp16_split.h
 #include "tensor_core/fp16_split.h"
 
+// Added to the sizes of arrays: PoCL 3.0 shares those of one row among work-items.
+#define POCL_PAD (PTX < 80)
+
 // A lane's fragment of a block. In plain C it is the whole block, in local memory.
 #if PTX >= 80
 typedef uint4 Fragment;

@@ -152,6 +152,7 @@ def fused(network, batch, shape, precision):
     ("sizes", "batch", "shape"),
     [
         ((20, 33, 7), 40, (1, 1, 1, 1)),
+        ((4, 48), 17, (8, 1, 1, 1)),  # arrays of one row
         pytest.param((9, 31), 17, (4, 1, 1, 0), marks=pytest.mark.sweep),
         pytest.param((20, 33, 33, 33, 5), 40, (2, 2, 1, 2), marks=pytest.mark.sweep),
         pytest.param((64,) * 8, 33, (8, 1, 1, 0), marks=pytest.mark.sweep),
