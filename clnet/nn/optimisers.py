@@ -199,7 +199,7 @@ class Rprop(Optimiser):
         """Grow steps while the slope keeps its sign; shrink them when it changes."""
         slope = -g
         before = np.maximum(state[0], _as(w, RPROP_LEAST_STEP))
-        same = state[1] * slope >= 0
+        same = state[1] * np.sign(slope) >= 0  # a product of both may underflow
         grown = before * _as(w, self.increase_factor)
         grown = np.minimum(grown, _as(w, self.delta_max))
         shrunk = np.maximum(
@@ -283,7 +283,7 @@ class Sarprop(Optimiser):
         slope = g - w * _as(w, 2 ** (heat + self.weight_decay_shift))
         previous = state[1]
         before = np.maximum(state[0], _as(w, SARPROP_LEAST_STEP))
-        sign = previous * slope
+        sign = previous * np.sign(slope)
         grown = before * _as(w, self.increase_factor)
         grown = np.minimum(grown, _as(w, self.delta_max))
         shrunk = before * _as(w, self.decrease_factor)

@@ -68,11 +68,17 @@ RULE
 RULE { return w - CONST(now.rate / now.samples) * g; }
 #endif
 
+// A number with the sign of a * b, which may underflow.
+static inline VAL agreement_of(const VAL a, const VAL b)
+{
+    return b > CONST(0) ? a : b < CONST(0) ? -a : a * b;
+}
+
 #ifdef RPROP
 RULE
 {
     const VAL previous = MAXIMUM(s[0], CONST(LEAST));
-    const INTS same_sign = s[1] * -g >= CONST(0);
+    const INTS same_sign = agreement_of(s[1], -g) >= CONST(0);
     const VAL grown = MINIMUM(previous * CONST(INCREASE_FACTOR), CONST(DELTA_MAX));
     const VAL shrunk = MAXIMUM(previous * CONST(DECREASE_FACTOR), CONST(DELTA_MIN));
     const VAL slope = same_sign ? -g : CONST(0);
@@ -128,7 +134,7 @@ RULE
     const REAL noise = sqrt(now.mse) * exp2(exponent + (REAL)STEP_ERROR_SHIFT);
     const VAL slope = g - w * CONST(exp2(exponent + (REAL)WEIGHT_DECAY_SHIFT));
     const VAL previous = MAXIMUM(s[0], CONST(LEAST));
-    const VAL agreement = s[1] * slope;
+    const VAL agreement = agreement_of(s[1], slope);
     const VAL grown = MINIMUM(previous * CONST(INCREASE_FACTOR), CONST(DELTA_MAX));
     VAL shrunk = previous * CONST(DECREASE_FACTOR);
     shrunk = previous < CONST((REAL)STEP_ERROR_THRESHOLD_FACTOR * now.mse)

@@ -17,7 +17,15 @@ from clnet.ir.training_ops import GradientNorm, Tally, Update
 from clnet.ir.training_ops import Outer as OuterOp
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.losses import LOSSES, loss_function
-from clnet.nn.optimisers import OPTIMISERS, SGD, AdamW, Incremental, RMSprop, Rprop
+from clnet.nn.optimisers import (
+    OPTIMISERS,
+    SGD,
+    AdamW,
+    Incremental,
+    RMSprop,
+    Rprop,
+    Sarprop,
+)
 from clnet.nn.random import key
 from clnet.nn.regularisation import Regularisation
 from clnet.nn.storage.base import Entries
@@ -315,6 +323,26 @@ def test_every_optimiser(rule, dtype):
         found, parameters, rtol=0, atol={"float32": 2e-4, "float64": 1e-10}[dtype]
     )
     agree(state[:, live], values["state"][:, live], dtype)
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize("rule", [Rprop(), Sarprop(weight_decay_shift=-1000.0)])
+def test_slopes_whose_product_underflows(rule):
+    """Their signs decide: the weight oscillates about 0.5."""
+    network = Network(1, [Dense(1, bias=False)], seed=2)
+    network.parameters = np.full(network.layout.size, 0.45)
+    program = lower_training(network, loss_function("mse"), rule)
+    data = {"x": np.array([[1e-12]]), "t": np.array([[0.5e-12]])}
+    scalars = [
+        {"first": 0, "samples": 1, "seen": 1, "fresh": 1, "count": count, "seed": 9,
+         "rate": rule.rate}
+        for count in range(4)
+    ]
+    _, train_state, values, parameters = run_both(network, program, 1, data, scalars)
+    SESSION.finish()
+    found, state = train_state.values()
+    agree(found, parameters, "float32")
+    agree(state, values["state"], "float32")
 
 
 @pytest.mark.unoptimised
