@@ -21,7 +21,7 @@ MOST_FLOORS = 12  # of packages, and of modules at import
 MOST_FILES = 25  # of a folder
 SUFFIXES = {".py", ".cl", ".h"}
 NO_KERNEL = {"__init__", "base", "packing", "team", "chain", "sparse", "local_layers",
-             "products", "backward", "whole_step", "host"}
+             "products", "tasks", "backward", "whole_step", "host"}
 
 
 @cache

@@ -256,6 +256,15 @@ class Span:
             written.update(op.writes)
         return tuple(found)
 
+    @property
+    def parameters_end(self) -> int:
+        """The end of its layers' weights and biases in the flat buffer."""
+        slots = [
+            op.weights if isinstance(op, Apply) else op.bias for op in self.ops
+            if isinstance(op, (Apply, BiasAct))
+        ]
+        return max(slot.offset + slot.size for slot in slots if slot is not None)
+
     @cached_property
     def layers(self) -> tuple[LayerOps, ...] | None:
         """The chain, or None if more than its last output is read outside."""

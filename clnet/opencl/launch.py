@@ -16,7 +16,7 @@ from clnet.errors import DeviceError
 from clnet.ir.ops import Value
 
 if TYPE_CHECKING:
-    from clnet.nn.storage.contents import Contents
+    from clnet.nn.storage.contents import Contents, Records
     from clnet.opencl.device import Device
 
 When = Literal["call", "parameters", "inputs"]
@@ -105,13 +105,13 @@ class Table:
         Equal keys within a network mean equal contents.
     make : callable
         Returns the array; called once.
-    contents : Contents or None
+    contents : Contents, Records or None
         What kernels assume of the array; None: they use it as values alone.
     """
 
     key: str
     make: Callable[[], NDArray[Any]] = field(compare=False)
-    contents: Contents | None = field(default=None, compare=False)
+    contents: Contents | Records | None = field(default=None, compare=False)
 
     def values(self) -> NDArray[Any]:
         """Return the array, checked.
@@ -129,7 +129,11 @@ class Table:
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> Table:
-        """Return the argument for a small array: its contents are its key."""
+        """Return the argument for a small array, which is its key.
+
+        It has the sizes, offsets and activations of dense layers alone. They follow
+        from the network's description, which is checked, and from no number of a file.
+        """
         return cls(f"{values.dtype} {values.tobytes().hex()}", lambda: values)
 
 

@@ -12,6 +12,7 @@ from clnet.opencl.program import WARP_GROUP_MMA, WARP_MMA
 
 TILES = "tensor_core/pack_tiles.cl"
 WARP = 32  # work-items
+LINE_WORDS = 32  # of a cache line: words of different layers share none
 BLOCK = 16  # rows, and terms, of a block
 BLOCK_BYTES = 2 * BLOCK * BLOCK  # of one split
 ROW_MULTIPLE = 128  # rows of most packed matrices are padded to it

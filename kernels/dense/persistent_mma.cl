@@ -112,7 +112,9 @@ static inline float4 load_inputs(__global const float *x, const int ldx,
 // parameters the biases
 // words      [2][SET], double-buffered; initially 0
 // launches   [groups] number of each group's launches so far; initially 0
-// schedule   [groups][TASKS] tasks in the order of their layers; no blocks: no task
+// schedule   [groups][TASKS] tasks in the order of their layers; no blocks: no task.
+//            Rows of blocks end within the weights; fragments of inputs, outputs and
+//            the exchange within their parts of a set; biases and scales in theirs
 // timeout    set when a wait reaches its bound
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void persistent_mma(__global const uint4 *weights, __global const float *inverse,

@@ -62,7 +62,8 @@ typedef struct {
 // y[b, :] = the last layer's output for x[b, :]
 //
 // parameters [..]       the flat buffer
-// products   [count]
+// products   [count]    rows end within the parameters or `starts`, inputs and outputs
+//                       within VALUES or y, biases within the parameters
 // starts     [..]       of each sparse product: its rows' first entries, and the end;
 //                       0 first, sorted, the number of entries last
 // slots, columns [entries]   columns are below VALUES, slots are in the flat buffer, each

@@ -12,7 +12,7 @@
 // The range of a dense layer is all inputs; of a local one, the share and the end of its
 // last window; of a sparse one, the first to the last column in the share. A group has a
 // task for each layer of which it has rows, described in a table
-// (variants/mixed/persistent_mixed.py) that is read two tasks ahead.
+// (variants/mixed/tasks.py) that is read two tasks ahead.
 //
 // Rows of dense layers are read in place. Other layers are lists: a row's values side by
 // side, padded to whole vectors, and each value's column, relative to the vector before
@@ -147,7 +147,10 @@ static inline void advance(Step *step, const Task *task, const Task *following,
 // starts [..]          of each list: offsets of its rows' vectors, and the end; 0 first,
 //                      sorted, the number of vectors last
 // columns [vectors]    of each value of the lists, below 4 * BUFFER
-// tasks [groups, TASKS]
+// tasks [groups, TASKS] the last three of a group have no rows; ranges of words end
+//                      within x or a set, on vectors and in ROOM; dense rows within the
+//                      parameters, lists within `starts`; outputs within y or a set;
+//                      padded has the whole steps of a dense row
 // x [n_in]  y [n_out]  one sample
 // words [2][IN_ALL]    all values between layers, double-buffered; initially 0
 // launches [groups]    number of each group's launches so far; initially 0

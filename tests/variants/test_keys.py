@@ -27,7 +27,6 @@ from clnet.variants import TRAINING_VARIANTS, VARIANTS
 
 ALL = tuple(dict.fromkeys((*VARIANTS, *TRAINING_VARIANTS)))
 MOST_CONFIGS = 8  # of a span's space
-RECORDS = ("tasks of", "samples on")  # tables of tasks, in keys
 BATCHES = (1, 70)
 # Records of one session.
 SESSIONS = {
@@ -145,12 +144,11 @@ def bytes_of(network, packed, launches):
 
 
 def assert_checked(table):
-    """Check that a table is as its kernels assume, and that indices are checked."""
+    """Check that a table is as its kernels assume, and that all numbers are checked."""
     values = table.values()
-    records = values.dtype.kind == "V" or any(part in table.key for part in RECORDS)
-    assert records or (table.contents is not None) == (values.dtype.kind in "iu"), (
-        table.key
-    )
+    described = table.key == Table.of(values).key
+    checked = values.dtype.kind in "iuV" and not described
+    assert (table.contents is not None) == checked, table.key
     return values
 
 

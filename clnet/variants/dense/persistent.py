@@ -27,7 +27,7 @@ from clnet.variants.base import (
 from clnet.variants.cost import Cost, span_bytes, span_cost
 from clnet.variants.dense.chain import chain, chain_defines, strides, table
 from clnet.variants.dense.mma import REGISTERS
-from clnet.variants.packing import WARP
+from clnet.variants.packing import LINE_WORDS, WARP
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Span
@@ -56,7 +56,6 @@ BY_VALUE = 224  # inputs: OpenCL guarantees 1 KiB for all arguments of a kernel
 WORD = 4  # bytes of a value, of its word, and of a launch count
 VECTOR = 16  # bytes
 MBARRIER_BYTES = 16  # of a slot's two mbarriers
-LINE_WORDS = 32  # of a cache line: words of different layers share none
 
 
 @dataclass(frozen=True)

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from clnet.ir.ops import VALUE_ALIGNMENT, Nonlinearity, Span
-from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import live_count, round_up
-from clnet.nn.storage.local import LocalStorage
-from clnet.nn.storage.sparse import SparseStorage
 from clnet.opencl.launch import (
     ByValueInput,
     Launch,
@@ -24,49 +15,47 @@ from clnet.opencl.launch import (
     Packed,
     Parameters,
     Scratch,
-    Table,
     TimeoutFlag,
     ZeroCopyOutput,
 )
-from clnet.opencl.program import inline_ptx
 from clnet.variants.base import Config, Reach, refuse_unless_forward_progress
 from clnet.variants.cost import Cost, span_bytes, span_flops
 from clnet.variants.dense.chain import functions_defines
 from clnet.variants.dense.persistent import (
     BACKOFF_NS,
     BY_VALUE,
-    LINE_WORDS,
     MAX_POLLS,
     WORD,
 )
 from clnet.variants.macros import real
 from clnet.variants.mixed.products import (
-    Layer,
     layers_of,
-    live_entries,
     refuse_unless_several_layers,
 )
-from clnet.variants.packing import WARP
+from clnet.variants.mixed.tasks import (
+    VECTOR,
+    Lists,
+    Tasks,
+    functions_of,
+    is_dense,
+    largest_share,
+    longest_row,
+    outputs_of,
+    room_of,
+    team_of,
+    team_shift,
+    words_of,
+)
 
 if TYPE_CHECKING:
-    from clnet.nn.storage.base import Storage
+    from clnet.ir.ops import Span
     from clnet.opencl.device import Device
 
 # Work-items of a group, vectors in flight.
 SHAPES = ((256, 2), (256, 4), (256, 8), (256, 16), (512, 2), (512, 4), (512, 8))
-LEAST_TEAM = 8  # work-items of a long row: together they read a cache line
 LEAST_UNITS = 2  # compute units per group, at least, if some stay idle
 EXCHANGE_BYTES = 36 << 10  # that a unit could read while groups exchange a layer
 GATHER_GROUP = 256  # work-items of a group of the kernel gather_lists
-VECTOR = 4  # values
-LOOK_AHEAD = 3  # empty tasks at the end of a group's tasks
-TASK = np.dtype(  # a task of the kernel's
-    [(name, np.int32) for name in (
-        "words", "inputs", "padded", "is_list", "shift", "rows", "vectors", "weights",
-        "outputs", "pads", "position", "bias", "bias_step", "function", "spare0",
-        "spare1",
-    )]
-)
 STEP_VECTORS = 1 << 10  # the overhead of a step, in vectors of a group
 MOST_COLUMNS = 1 << 16  # columns are of 16 bits
 COLUMN_BYTES = 2  # of a column
@@ -106,13 +95,13 @@ class PersistentMixed:
 
     def _configs(self, span: Span, device: Device) -> Iterator[Config]:
         units = device.compute_units
-        widest = max(map(_n_out, layers_of(span)))
+        widest = max(map(outputs_of, layers_of(span)))
         for group, depth in SHAPES:
             # With few rows: no more groups than give each team a row.
-            enough = max(1, widest * _team(device) // group)
+            enough = max(1, widest * team_of(device) // group)
             for groups in dict.fromkeys((units, min(units, enough))):
                 config = {"groups": groups, "group": group, "depth": depth}
-                room = _room(span, config, device)
+                room = room_of(span, config, device)
                 if (
                     (groups == units or LEAST_UNITS * groups <= units)
                     and group <= device.largest_group
@@ -125,7 +114,7 @@ class PersistentMixed:
         """Count the least traffic of the span, and the lists' columns."""
         entries = sum(
             live_count(apply.storage)
-            for layer in layers_of(span) if not _is_dense(layer)
+            for layer in layers_of(span) if not is_dense(layer)
             for apply in layer.applies
         )
         groups, moved = config["groups"], span_bytes(span) + COLUMN_BYTES * entries
@@ -134,7 +123,7 @@ class PersistentMixed:
             flops=span_flops(span),
             bytes=moved,
             launches=1,
-            scratch=WORD * (2 * sum(_words(span)) + groups + entries),
+            scratch=WORD * (2 * sum(words_of(span)) + groups + entries),
             compute_units=groups,
             efficiency=moved / (moved + groups * waits),
         )
@@ -142,17 +131,17 @@ class PersistentMixed:
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the gathering of lists, and the one launch."""
         groups, group = config["groups"], config["group"]
-        room = _room(span, config, device)
+        room = room_of(span, config, device)
         lists, tasks = Lists(span, groups, room), Tasks(span, config, device)
         x, y = span.inputs[0], span.outputs[0]
         by_value = (ByValueInput(x),) if x.width <= BY_VALUE else ()
-        words = sum(_words(span))
+        words = sum(words_of(span))
         defines: dict[str, int | str] = {
             "REAL": real(span), "GROUP": group, "DEPTH": config["depth"],
             "ROOM": room, "TASKS": tasks.most,
             "IN_ALL": words, "MAX_POLLS": MAX_POLLS, "BACKOFF_NS": BACKOFF_NS,
             "BY_VALUE": len(by_value) * x.width,
-            **functions_defines(span, _functions(span)),
+            **functions_defines(span, functions_of(span)),
         }
         size = VECTOR * lists.vectors
         gather_group = min(GATHER_GROUP, device.largest_group)
@@ -184,7 +173,7 @@ def _refuse_layers(span: Span) -> str | None:
     if refusal is not None:
         return refusal
     layers = layers_of(span)
-    if all(_is_dense(layer) for layer in layers):
+    if all(is_dense(layer) for layer in layers):
         return "it is for networks with sparse or local layers, and there is none here"
     x = layers[0].applies[0].x
     for layer in layers:
@@ -198,276 +187,11 @@ def _refuse_layers(span: Span) -> str | None:
     return None
 
 
-def _functions(span: Span) -> tuple[Nonlinearity, ...]:
-    """Return the activations of the layers; the index is the code."""
-    return tuple(dict.fromkeys(layer.act.nonlinearity for layer in layers_of(span)))
-
-
-def _is_dense(layer: Layer) -> bool:
-    """Return whether a layer's rows are read in place."""
-    return len(layer.applies) == 1 and isinstance(layer.applies[0].storage, RowStorage)
-
-
-def _n_out(layer: Layer) -> int:
-    return layer.act.y.width
-
-
-def _padded(layer: Layer) -> int:
-    """Return the inputs of a layer in whole vectors; of a dense one, its stride."""
-    storage = layer.applies[0].storage
-    if isinstance(storage, RowStorage):
-        return storage.stride
-    return round_up(storage.n_in, VALUE_ALIGNMENT)
-
-
-def _words(span: Span) -> list[int]:
-    """Return the words of each layer's inputs; the first layer has none."""
-    return [0, *(round_up(_padded(layer), LINE_WORDS) for layer in layers_of(span)[1:])]
-
-
-def _longest(layer: Layer) -> int:
-    """Return the vectors of a layer's longest row, or an upper bound."""
-
-    def entries(storage: Storage) -> int:
-        if isinstance(storage, SparseStorage):
-            return storage.pattern.longest
-        assert isinstance(storage, LocalStorage)
-        return storage.window
-
-    if _is_dense(layer):
-        return _padded(layer) // VECTOR
-    return -(-sum(entries(apply.storage) for apply in layer.applies) // VECTOR)
-
-
-def _share(layer: Layer, groups: int) -> int:
-    """Return the rows of a group's largest share of a layer."""
-    return -(-_n_out(layer) // groups)
-
-
-def _team(device: Device) -> int:
-    """Return the work-items that may read a row."""
-    return WARP if inline_ptx(device) else 1
-
-
-def _shift(layer: Layer, config: Config, device: Device) -> int:
-    """Return the logarithm of the number of work-items that read a row."""
-    idle = max(LEAST_TEAM, config["group"] // _share(layer, config["groups"]))
-    most = min(_team(device), idle).bit_length() - 1
-    return min(most, (_longest(layer) - 1).bit_length())
-
-
 def _work(span: Span, config: Config, device: Device) -> int:
     """Return an estimate of the time of a group's steps, in vectors."""
     group, depth, steps = config["group"], config["depth"], 0
     for layer in layers_of(span):
-        shift = _shift(layer, config, device)
-        rounds = -(-_share(layer, config["groups"]) // (group >> shift))
-        steps += rounds * -(-_longest(layer) // (depth << shift))
+        shift = team_shift(layer, config, device)
+        rounds = -(-largest_share(layer, config["groups"]) // (group >> shift))
+        steps += rounds * -(-longest_row(layer) // (depth << shift))
     return steps * (STEP_VECTORS + depth * group)
-
-
-def _room(span: Span, config: Config, device: Device) -> int:
-    """Return the values of the widest range that a group may read."""
-    most = 0
-    for layer in layers_of(span):
-        room = _padded(layer)
-        storage = layer.applies[0].storage
-        if _is_dense(layer):
-            step = config["depth"] << _shift(layer, config, device)
-            room = round_up(room, VECTOR * step)
-        elif isinstance(storage, LocalStorage):
-            rows = _share(layer, config["groups"])
-            # A range starts and ends on whole vectors.
-            room = min(room, round_up(rows + storage.window - 1 + VECTOR, VECTOR))
-        most = max(most, room)
-    return most
-
-
-# Tables -----------------------------------------------------------------------------
-
-
-class Tables(NamedTuple):
-    """The lists of ``persistent_mixed.cl``; `sources` are offsets in the parameters."""
-
-    sources: NDArray[np.int32]
-    starts: NDArray[np.int32]
-    columns: NDArray[np.uint16]
-
-
-@dataclass(frozen=True)
-class Lists:
-    """The lists of the sparse and local layers of a span, for a number of groups."""
-
-    span: Span
-    groups: int
-    room: int  # values of the widest range
-
-    @property
-    def layers(self) -> list[Layer]:
-        """The layers that have lists."""
-        return [layer for layer in layers_of(self.span) if not _is_dense(layer)]
-
-    @property
-    def key(self) -> str:
-        """A key that is unique among the layers of a network."""
-        offsets = [a.weights.offset for layer in self.layers for a in layer.applies]
-        return f"persistent_mixed {offsets}"
-
-    @property
-    def vectors(self) -> int:
-        """The vectors of all lists."""
-        return sum(int(_row_vectors(layer).sum()) for layer in self.layers)
-
-    def table(self, name: str) -> Table:
-        """Return one of `Tables` as an argument."""
-        suffix = f" for {self.groups} groups" * (name == "columns")
-        return Table(
-            f"{self.key}, {name}{suffix}", lambda: getattr(self.tables, name),
-            self._contents(name),
-        )
-
-    def _contents(self, name: str) -> Contents:
-        rows = sum(_n_out(layer) + 1 for layer in self.layers)
-        if name == "starts":
-            return Contents.starts(rows - 1, self.vectors)
-        if name == "sources":
-            slots = [a.weights for layer in self.layers for a in layer.applies]
-            most = max(slot.offset + slot.size for slot in slots) - 1
-            return Contents(VECTOR * self.vectors, most, least=-1)
-        return Contents(VECTOR * self.vectors, VECTOR + self.room - 1)
-
-    @cached_property
-    def tables(self) -> Tables:
-        """All tables, made once."""
-        made: list[Tables] = []
-        vectors = 0
-        for layer in self.layers:
-            made.append(_tables(layer, self.groups, vectors))
-            vectors += len(made[-1].sources) // VECTOR
-        return Tables(*(np.concatenate(parts) for parts in zip(*made, strict=True)))
-
-
-def _row_vectors(layer: Layer) -> NDArray[np.int64]:
-    """Return the vectors of each row of a layer's list [n_out]."""
-    entries = np.zeros(_n_out(layer), np.int64)
-    for apply in layer.applies:
-        storage = apply.storage
-        if isinstance(storage, SparseStorage):
-            entries += storage.pattern.lengths
-        else:
-            entries += live_count(storage) // _n_out(layer)
-    return -(-entries // VECTOR)
-
-
-def _tables(layer: Layer, groups: int, before: int) -> Tables:
-    """Return the tables of one layer; `before` vectors of other layers precede it."""
-    found = [live_entries(apply.storage) for apply in layer.applies]
-    rows = np.concatenate([r for r, _, _ in found])
-    order = np.argsort(rows, kind="stable")
-    rows = rows[order]
-    columns = np.concatenate([c for _, c, _ in found])[order]
-    slots = np.concatenate([
-        s + apply.weights.offset
-        for (_, _, s), apply in zip(found, layer.applies, strict=True)
-    ])[order]
-    starts = np.concatenate(([0], np.cumsum(_row_vectors(layer))))
-    entry_starts = np.searchsorted(rows, np.arange(_n_out(layer) + 1))
-    at = VECTOR * starts[rows] + np.arange(len(rows)) - entry_starts[rows]
-    counts = np.diff(entry_starts[_shares(layer, groups)])
-    # The first vector of local memory is zero.
-    columns += VECTOR * (1 - np.repeat(ranges_of(layer, groups)[:, 0], counts))
-    size = VECTOR * int(starts[-1])
-    sources, padded = np.full(size, -1, np.int32), np.zeros(size, np.uint16)
-    sources[at], padded[at] = slots, columns
-    return Tables(sources, (before + starts).astype(np.int32), padded)
-
-
-def _shares(layer: Layer, groups: int) -> NDArray[np.int64]:
-    """Return the first row of each group's share, and the end of the last."""
-    each, more = divmod(_n_out(layer), groups)
-    return np.cumsum([0, *(each + (group < more) for group in range(groups))])
-
-
-def ranges_of(layer: Layer, groups: int) -> NDArray[np.int64]:
-    """Return the first and past vector of each group's inputs [groups, 2]."""
-    shares = _shares(layer, groups)
-    first, past = np.full(groups, layer.applies[0].storage.n_in), np.zeros(groups, int)
-    for apply in layer.applies:
-        storage = apply.storage
-        if isinstance(storage, SparseStorage):
-            columns = storage.pattern.columns
-            for group, (a, b) in enumerate(pairwise(storage.pattern.starts[shares])):
-                if a < b:
-                    first[group] = min(first[group], columns[a:b].min())
-                    past[group] = max(past[group], columns[a:b].max() + 1)
-        elif isinstance(storage, LocalStorage):
-            first = np.minimum(first, shares[:-1])
-            past = np.maximum(past, shares[1:] + storage.window - 1)
-        else:
-            first[:], past[:] = 0, storage.n_in
-    first = np.minimum(first, past)  # of groups without entries
-    return np.stack([first // VECTOR, -(-past // VECTOR)], axis=1)
-
-
-@dataclass(frozen=True)
-class Tasks:
-    """The tasks of each group."""
-
-    span: Span
-    config: Config
-    device: Device
-
-    @property
-    def most(self) -> int:
-        """Tasks of a group: the kernel reads ahead."""
-        return len(layers_of(self.span)) + LOOK_AHEAD
-
-    def table(self) -> Table:
-        """Return the kernel's table [groups, most] as an argument."""
-        shape = ", ".join(f"{name} {value}" for name, value in self.config.items())
-        shape += f", rows by {_team(self.device)}"
-        weights = [a.weights.offset for x in layers_of(self.span) for a in x.applies]
-        key = f"persistent_mixed {weights}, tasks of {shape}"
-        return Table(key, self._make)
-
-    def _make(self) -> NDArray[Any]:
-        layers, groups = layers_of(self.span), self.config["groups"]
-        words = list(accumulate(_words(self.span), initial=0))
-        table = np.zeros((groups, self.most), TASK)
-        filled = np.zeros(groups, np.int64)
-        starts = 0  # of the rows of lists
-        for number, layer in enumerate(layers):
-            shares, act = _shares(layer, groups), layer.act
-            rows, last = np.diff(shares), number + 1 == len(layers)
-            shift, longest = _shift(layer, self.config, self.device), _longest(layer)
-            ranges = ranges_of(layer, groups)
-            weights = layer.applies[0].weights.offset // VECTOR + shares[:-1] * longest
-            if not _is_dense(layer):
-                weights = starts + shares[:-1]
-                starts += _n_out(layer) + 1
-            tasks = np.zeros(groups, TASK)
-            tasks["words"] = words[number] + VECTOR * ranges[:, 0]
-            tasks["inputs"] = tasks["padded"] = ranges[:, 1] - ranges[:, 0]
-            if _is_dense(layer):
-                step = self.config["depth"] << shift
-                tasks["inputs"] = _padded(layer) // VECTOR
-                tasks["padded"] = round_up(_padded(layer) // VECTOR, step)
-            tasks["is_list"], tasks["shift"] = not _is_dense(layer), shift
-            tasks["rows"], tasks["vectors"] = rows, longest
-            tasks["weights"] = weights
-            tasks["outputs"] = shares[:-1] + (0 if last else words[number + 1])
-            tasks["position"] = 0 if number == 0 else 2 if last else 1
-            if not last:
-                tasks["pads"][shares[1:] == _n_out(layer)] = (
-                    _padded(layers[number + 1]) - _n_out(layer)
-                )
-            step_of_bias = int(not act.shared)
-            tasks["bias"] = -1
-            if act.bias is not None:
-                tasks["bias"] = act.bias.offset + step_of_bias * shares[:-1]
-            tasks["bias_step"] = step_of_bias
-            tasks["function"] = _functions(self.span).index(act.nonlinearity)
-            working = np.flatnonzero(rows)
-            table[working, filled[working]] = tasks[working]
-            filled[working] += 1
-        return table.view(np.int32)

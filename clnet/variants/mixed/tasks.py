@@ -1,0 +1,359 @@
+"""The tasks and lists of ``persistent_mixed.cl``: what each group reads and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.ir.ops import VALUE_ALIGNMENT, Nonlinearity, Span
+from clnet.nn.storage.contents import Contents, Fields, Range, Records
+from clnet.nn.storage.dense import RowStorage
+from clnet.nn.storage.layout import live_count, round_up
+from clnet.nn.storage.local import LocalStorage
+from clnet.nn.storage.sparse import SparseStorage
+from clnet.opencl.launch import Table
+from clnet.opencl.program import inline_ptx
+from clnet.variants.mixed.products import Layer, layers_of, live_entries
+from clnet.variants.packing import LINE_WORDS, WARP
+
+if TYPE_CHECKING:
+    from clnet.nn.storage.base import Storage
+    from clnet.opencl.device import Device
+    from clnet.variants.base import Config
+
+LEAST_TEAM = 8  # work-items of a long row: together they read a cache line
+VECTOR = 4  # values
+LOOK_AHEAD = 3  # empty tasks at the end of a group's tasks
+TASK = np.dtype(  # a task of the kernel's
+    [(name, np.int32) for name in (
+        "words", "inputs", "padded", "is_list", "shift", "rows", "vectors", "weights",
+        "outputs", "pads", "position", "bias", "bias_step", "function", "spare0",
+        "spare1",
+    )]
+)
+
+
+def functions_of(span: Span) -> tuple[Nonlinearity, ...]:
+    """Return the activations of the layers; the index is the code."""
+    return tuple(dict.fromkeys(layer.act.nonlinearity for layer in layers_of(span)))
+
+
+def is_dense(layer: Layer) -> bool:
+    """Return whether a layer's rows are read in place."""
+    return len(layer.applies) == 1 and isinstance(layer.applies[0].storage, RowStorage)
+
+
+def outputs_of(layer: Layer) -> int:
+    """Return the neurons of a layer."""
+    return layer.act.y.width
+
+
+def padded_inputs(layer: Layer) -> int:
+    """Return the inputs of a layer in whole vectors; of a dense one, its stride."""
+    storage = layer.applies[0].storage
+    if isinstance(storage, RowStorage):
+        return storage.stride
+    return round_up(storage.n_in, VALUE_ALIGNMENT)
+
+
+def words_of(span: Span) -> list[int]:
+    """Return the words of each layer's inputs; the first layer has none."""
+    later = layers_of(span)[1:]
+    return [0, *(round_up(padded_inputs(layer), LINE_WORDS) for layer in later)]
+
+
+def longest_row(layer: Layer) -> int:
+    """Return the vectors of a layer's longest row, or an upper bound."""
+
+    def entries(storage: Storage) -> int:
+        if isinstance(storage, SparseStorage):
+            return storage.pattern.longest
+        assert isinstance(storage, LocalStorage)
+        return storage.window
+
+    if is_dense(layer):
+        return padded_inputs(layer) // VECTOR
+    return -(-sum(entries(apply.storage) for apply in layer.applies) // VECTOR)
+
+
+def largest_share(layer: Layer, groups: int) -> int:
+    """Return the rows of a group's largest share of a layer."""
+    return -(-outputs_of(layer) // groups)
+
+
+def team_of(device: Device) -> int:
+    """Return the work-items that may read a row."""
+    return WARP if inline_ptx(device) else 1
+
+
+def team_shift(layer: Layer, config: Config, device: Device) -> int:
+    """Return the logarithm of the number of work-items that read a row."""
+    idle = max(LEAST_TEAM, config["group"] // largest_share(layer, config["groups"]))
+    most = min(team_of(device), idle).bit_length() - 1
+    return min(most, (longest_row(layer) - 1).bit_length())
+
+
+def room_of(span: Span, config: Config, device: Device) -> int:
+    """Return the values of the widest range that a group may read."""
+    most = 0
+    for layer in layers_of(span):
+        room = padded_inputs(layer)
+        storage = layer.applies[0].storage
+        if is_dense(layer):
+            step = config["depth"] << team_shift(layer, config, device)
+            room = round_up(room, VECTOR * step)
+        elif isinstance(storage, LocalStorage):
+            rows = largest_share(layer, config["groups"])
+            # A range starts and ends on whole vectors.
+            room = min(room, round_up(rows + storage.window - 1 + VECTOR, VECTOR))
+        most = max(most, room)
+    return most
+
+
+# Tables -----------------------------------------------------------------------------
+
+
+class Tables(NamedTuple):
+    """The lists of ``persistent_mixed.cl``; `sources` are offsets in the parameters."""
+
+    sources: NDArray[np.int32]
+    starts: NDArray[np.int32]
+    columns: NDArray[np.uint16]
+
+
+@dataclass(frozen=True)
+class Lists:
+    """The lists of the sparse and local layers of a span, for a number of groups."""
+
+    span: Span
+    groups: int
+    room: int  # values of the widest range
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers that have lists."""
+        return [layer for layer in layers_of(self.span) if not is_dense(layer)]
+
+    @property
+    def key(self) -> str:
+        """A key that is unique among the layers of a network."""
+        offsets = [a.weights.offset for layer in self.layers for a in layer.applies]
+        return f"persistent_mixed {offsets}"
+
+    @property
+    def starts(self) -> int:
+        """The numbers of the table of that name."""
+        return sum(outputs_of(layer) + 1 for layer in self.layers)
+
+    @property
+    def vectors(self) -> int:
+        """The vectors of all lists."""
+        return sum(int(_row_vectors(layer).sum()) for layer in self.layers)
+
+    def table(self, name: str) -> Table:
+        """Return one of `Tables` as an argument."""
+        suffix = f" for {self.groups} groups" * (name == "columns")
+        return Table(
+            f"{self.key}, {name}{suffix}", lambda: getattr(self.tables, name),
+            self._contents(name),
+        )
+
+    def _contents(self, name: str) -> Contents:
+        if name == "starts":
+            return Contents.starts(self.starts - 1, self.vectors)
+        if name == "sources":
+            slots = [a.weights for layer in self.layers for a in layer.applies]
+            most = max(slot.offset + slot.size for slot in slots) - 1
+            return Contents(VECTOR * self.vectors, most, least=-1)
+        return Contents(VECTOR * self.vectors, VECTOR + self.room - 1)
+
+    @cached_property
+    def tables(self) -> Tables:
+        """All tables, made once."""
+        made: list[Tables] = []
+        vectors = 0
+        for layer in self.layers:
+            made.append(_tables(layer, self.groups, vectors))
+            vectors += len(made[-1].sources) // VECTOR
+        return Tables(*(np.concatenate(parts) for parts in zip(*made, strict=True)))
+
+
+def _row_vectors(layer: Layer) -> NDArray[np.int64]:
+    """Return the vectors of each row of a layer's list [n_out]."""
+    entries = np.zeros(outputs_of(layer), np.int64)
+    for apply in layer.applies:
+        storage = apply.storage
+        if isinstance(storage, SparseStorage):
+            entries += storage.pattern.lengths
+        else:
+            entries += live_count(storage) // outputs_of(layer)
+    return -(-entries // VECTOR)
+
+
+def _tables(layer: Layer, groups: int, before: int) -> Tables:
+    """Return the tables of one layer; `before` vectors of other layers precede it."""
+    found = [live_entries(apply.storage) for apply in layer.applies]
+    rows = np.concatenate([r for r, _, _ in found])
+    order = np.argsort(rows, kind="stable")
+    rows = rows[order]
+    columns = np.concatenate([c for _, c, _ in found])[order]
+    slots = np.concatenate([
+        s + apply.weights.offset
+        for (_, _, s), apply in zip(found, layer.applies, strict=True)
+    ])[order]
+    starts = np.concatenate(([0], np.cumsum(_row_vectors(layer))))
+    entry_starts = np.searchsorted(rows, np.arange(outputs_of(layer) + 1))
+    at = VECTOR * starts[rows] + np.arange(len(rows)) - entry_starts[rows]
+    counts = np.diff(entry_starts[_shares(layer, groups)])
+    # The first vector of local memory is zero.
+    columns += VECTOR * (1 - np.repeat(ranges_of(layer, groups)[:, 0], counts))
+    size = VECTOR * int(starts[-1])
+    sources, padded = np.full(size, -1, np.int32), np.zeros(size, np.uint16)
+    sources[at], padded[at] = slots, columns
+    return Tables(sources, (before + starts).astype(np.int32), padded)
+
+
+def _shares(layer: Layer, groups: int) -> NDArray[np.int64]:
+    """Return the first row of each group's share, and the end of the last."""
+    each, more = divmod(outputs_of(layer), groups)
+    return np.cumsum([0, *(each + (group < more) for group in range(groups))])
+
+
+def ranges_of(layer: Layer, groups: int) -> NDArray[np.int64]:
+    """Return the first and past vector of each group's inputs [groups, 2]."""
+    shares = _shares(layer, groups)
+    first, past = np.full(groups, layer.applies[0].storage.n_in), np.zeros(groups, int)
+    for apply in layer.applies:
+        storage = apply.storage
+        if isinstance(storage, SparseStorage):
+            columns = storage.pattern.columns
+            for group, (a, b) in enumerate(pairwise(storage.pattern.starts[shares])):
+                if a < b:
+                    first[group] = min(first[group], columns[a:b].min())
+                    past[group] = max(past[group], columns[a:b].max() + 1)
+        elif isinstance(storage, LocalStorage):
+            first = np.minimum(first, shares[:-1])
+            past = np.maximum(past, shares[1:] + storage.window - 1)
+        else:
+            first[:], past[:] = 0, storage.n_in
+    first = np.minimum(first, past)  # of groups without entries
+    return np.stack([first // VECTOR, -(-past // VECTOR)], axis=1)
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The tasks of each group."""
+
+    span: Span
+    config: Config
+    device: Device
+
+    @property
+    def most(self) -> int:
+        """Tasks of a group: the kernel reads ahead."""
+        return len(layers_of(self.span)) + LOOK_AHEAD
+
+    def table(self) -> Table:
+        """Return the kernel's table [groups, most] as an argument."""
+        shape = ", ".join(f"{name} {value}" for name, value in self.config.items())
+        shape += f", rows by {team_of(self.device)}"
+        weights = [a.weights.offset for x in layers_of(self.span) for a in x.applies]
+        key = f"persistent_mixed {weights}, tasks of {shape}"
+        size = self.config["groups"] * self.most
+        return Table(key, self._make, Records(size, TASK, self._ranges))
+
+    def _ranges(self, task: Fields) -> dict[str, Range]:
+        """Return what the kernel assumes of tasks."""
+        layers, y = layers_of(self.span), self.span.outputs[0]
+        lists = Lists(self.span, self.config["groups"], 0)
+        words, parameters = sum(words_of(self.span)), self.span.parameters_end
+        room = room_of(self.span, self.config, self.device) // VECTOR
+        inputs = padded_inputs(layers[0])
+        dense, first = task["is_list"] == 0, task["position"] == 0
+        rows, vectors, pads = task["rows"], task["vectors"], task["pads"]
+        number = np.arange(len(rows)) % self.most
+        step = self.config["depth"] << np.clip(task["shift"], 0, WARP)
+        read = task["words"] + VECTOR * task["inputs"]
+        last_bias = task["bias"] + np.maximum(rows - 1, 0) * task["bias_step"]
+        return {
+            "is_list": Range(task["is_list"], 0, 1),
+            "shift": Range(task["shift"], 0, team_of(self.device).bit_length() - 1),
+            "position": Range(task["position"], 0, 2),
+            "bias_step": Range(task["bias_step"], 0, 1),
+            "function": Range(task["function"], 0, len(functions_of(self.span)) - 1),
+            "rows": Range(rows, 0, np.where(
+                number < len(layers), max(map(outputs_of, layers)), 0
+            )),
+            "padded": Range(task["padded"], 0, room),
+            "inputs": Range(task["inputs"], 0, task["padded"]),
+            "words": Range(task["words"], 0, words + inputs),
+            "words, modulo a vector": Range(
+                np.where(first, 0, task["words"] % VECTOR), 0, 0
+            ),
+            "end of the words": Range(read, 0, np.where(first, inputs, words)),
+            "vectors": Range(vectors, 0, max(map(longest_row, layers))),
+            "vectors of a dense row, in whole steps": Range(
+                np.where(dense, -(-vectors // step) * step, 0), 0, task["padded"]
+            ),
+            "weights": Range(task["weights"], 0, parameters),
+            "end of the weights": Range(
+                task["weights"] + rows * np.where(dense, vectors, 1), 0,
+                np.where(dense, parameters // VECTOR, lists.starts - 1),
+            ),
+            "outputs": Range(task["outputs"], 0, words + y.width),
+            "pads": Range(pads, 0, VALUE_ALIGNMENT),
+            "end of the outputs": Range(
+                task["outputs"] + rows + pads, 0,
+                np.where(task["position"] == 2, y.width, words),
+            ),
+            "bias": Range(task["bias"], -1, parameters - 1),
+            "last bias": Range(last_bias, -1, parameters - 1),
+        }
+
+    def _make(self) -> NDArray[Any]:
+        layers, groups = layers_of(self.span), self.config["groups"]
+        words = list(accumulate(words_of(self.span), initial=0))
+        table = np.zeros((groups, self.most), TASK)
+        filled = np.zeros(groups, np.int64)
+        starts = 0  # of the rows of lists
+        for number, layer in enumerate(layers):
+            shares, act = _shares(layer, groups), layer.act
+            rows, last = np.diff(shares), number + 1 == len(layers)
+            shift = team_shift(layer, self.config, self.device)
+            longest = longest_row(layer)
+            ranges = ranges_of(layer, groups)
+            weights = layer.applies[0].weights.offset // VECTOR + shares[:-1] * longest
+            if not is_dense(layer):
+                weights = starts + shares[:-1]
+                starts += outputs_of(layer) + 1
+            tasks = np.zeros(groups, TASK)
+            tasks["words"] = words[number] + VECTOR * ranges[:, 0]
+            tasks["inputs"] = tasks["padded"] = ranges[:, 1] - ranges[:, 0]
+            if is_dense(layer):
+                step = self.config["depth"] << shift
+                tasks["inputs"] = padded_inputs(layer) // VECTOR
+                tasks["padded"] = round_up(padded_inputs(layer) // VECTOR, step)
+            tasks["is_list"], tasks["shift"] = not is_dense(layer), shift
+            tasks["rows"], tasks["vectors"] = rows, longest
+            tasks["weights"] = weights
+            tasks["outputs"] = shares[:-1] + (0 if last else words[number + 1])
+            tasks["position"] = 0 if number == 0 else 2 if last else 1
+            if not last:
+                tasks["pads"][shares[1:] == outputs_of(layer)] = (
+                    padded_inputs(layers[number + 1]) - outputs_of(layer)
+                )
+            step_of_bias = int(not act.shared)
+            tasks["bias"] = -1
+            if act.bias is not None:
+                tasks["bias"] = act.bias.offset + step_of_bias * shares[:-1]
+            tasks["bias_step"] = step_of_bias
+            tasks["function"] = functions_of(self.span).index(act.nonlinearity)
+            working = np.flatnonzero(rows)
+            table[working, filled[working]] = tasks[working]
+            filled[working] += 1
+        return table.view(np.int32)
