@@ -496,8 +496,9 @@ def load(
         Type of the numbers of a ``.net`` file, which does not hold it; None: float32.
     memory_limit : int or None
         Most bytes that the file may hold, and that its partially connected layers may
-        take with the padding of their formats; None: 64 MiB, and 16 times the file's
-        size. All else takes memory in proportion to the file.
+        take; None: 64 MiB, and 16 times the file's size. If they take more with the
+        padding of their formats, they are stored as ``"csr"``, which has none, with a
+        ClnetWarning. All else takes memory in proportion to the file.
 
     Raises
     ------

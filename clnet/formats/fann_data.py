@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import FormatError, reason
-from clnet.formats.files import check_memory, read, write
+from clnet.formats.files import check_memory, most_memory, read, write
 from clnet.formats.numbers import Items, Text, shortest
 
 Array = NDArray[Any]
@@ -94,7 +94,7 @@ def save(path: Path, x: Array, t: Array) -> None:
     """
     lines = _lines(x, t)
     if path.suffix.lower() == ".gz":
-        lines = iter([gzip.compress(b"".join(lines), mtime=0)])
+        lines = iter([_zipped(b"".join(lines))])
     write(path, lines)
 
 
@@ -103,6 +103,14 @@ def _lines(x: Array, t: Array) -> Iterator[bytes]:
     for inputs, targets in zip(x, t, strict=True):
         for row in (inputs, targets):
             yield ("".join(f"{number} " for number in shortest(row)) + "\n").encode()
+
+
+def _zipped(text: bytes) -> bytes:
+    """Return a text gzipped, so that it can be loaded without a larger limit."""
+    content = gzip.compress(text, mtime=0)
+    if len(text) > most_memory(len(content), None):
+        return gzip.compress(text, 0, mtime=0)
+    return content
 
 
 def _unzipped(path: Path, content: bytes, memory_limit: int | None) -> bytes:

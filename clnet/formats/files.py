@@ -69,6 +69,14 @@ def _read(path: Path, most: int = -1) -> bytes:
     return content
 
 
+def most_memory(found: int, limit: int | None) -> int:
+    """Return the most bytes that a file of so many bytes may unpack to.
+
+    That is the limit; None: `MEMORY_FLOOR`, and `MEMORY_FACTOR` times the file's.
+    """
+    return MEMORY_FLOOR + MEMORY_FACTOR * found if limit is None else limit
+
+
 def check_memory(path: Path, needed: int, found: int, limit: int | None) -> None:
     """Raise FormatError if a file takes more memory than its own bytes warrant.
 
@@ -84,11 +92,9 @@ def check_memory(path: Path, needed: int, found: int, limit: int | None) -> None
     found : int
         Bytes of the file.
     limit : int or None
-        Most bytes that it may unpack to; None: `MEMORY_FLOOR`, and `MEMORY_FACTOR`
-        times those of the file.
+        As for `most_memory`.
     """
-    if limit is None:
-        limit = MEMORY_FLOOR + MEMORY_FACTOR * found
+    limit = most_memory(found, limit)
     if needed > limit:
         raise FormatError(
             f"{path} of {found} bytes holds or unpacks to {quoted(needed)} bytes or "

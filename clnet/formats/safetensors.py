@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,13 +29,13 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from clnet.checks import INT_MAX, as_whole
-from clnet.errors import FormatError, InputError, quoted, reason, unknown
-from clnet.formats.files import check_memory, check_readable, write
+from clnet.errors import ClnetWarning, FormatError, InputError, quoted, reason, unknown
+from clnet.formats.files import check_memory, check_readable, most_memory, write
 from clnet.nn.description import DTYPES, check_sources
 from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.layers import Dense, Layer, Local, Sparse, bias_size, infer_sizes
 from clnet.nn.scaling import Scaling
-from clnet.nn.storage.formats import padded_nbytes
+from clnet.nn.storage.formats import DEFAULT_FORMAT, padded_nbytes
 from clnet.nn.storage.pattern import Pattern
 
 if TYPE_CHECKING:
@@ -72,10 +73,16 @@ def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
     ------
     FormatError
         If the file is unreadable, truncated, not clnet's, of a later version, its
-        tensors do not match its description, or its sparse layers with their padding
-        take more than the memory limit.
+        tensors do not match its description, or its sparse layers take more than the
+        memory limit without padding too.
     InputError
         If the description is of no network.
+
+    Warns
+    -----
+    ClnetWarning
+        If sparse layers take more than the memory limit with their padding: they are
+        then stored without.
     """
     check_readable(path)
     try:
@@ -100,8 +107,7 @@ def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
     n_in, layers, options = _described(path, metadata[_KEY], tensors)
     # Checked before the network, whose memory a wrong description could make huge.
     arrays = _arrays(path, n_in, layers, options["dtype"], tensors)
-    padded = _sparse_nbytes(n_in, layers, options["dtype"])
-    check_memory(path, padded, size, memory_limit)
+    layers = _within_limit(path, n_in, layers, options["dtype"], size, memory_limit)
     network = kind(n_in, layers, **options)
     network.set_layers(arrays)
     return network
@@ -248,17 +254,41 @@ def _pattern(n_out: int, n_in: int, starts: Array, columns: Array) -> Pattern:
     return Pattern(n_out, n_in, rows, columns)
 
 
-def _sparse_nbytes(n_in: int, layers: Sequence[Layer], dtype: str) -> int:
-    """Return the bytes of the sparse layers in their formats, padding included."""
+def _within_limit(
+    path: Path, n_in: int, layers: list[Layer], dtype: str, size: int,
+    memory_limit: int | None,
+) -> list[Layer]:
+    """Return the layers, without padding if it exceeds the memory limit.
+
+    A few bytes may describe much padding. The default format has none: its bytes are
+    about those of the tensors, so that every file that `save` writes can be loaded.
+    """
+    limit, found = most_memory(size, memory_limit), list(layers)
     sizes = [n_in, *(layer.n_out for layer in layers)]
-    return sum(
-        padded_nbytes(
-            layer.pattern.blocks([
-                sizes[source] for source in layer.sources or (number,)
-            ]), layer.format, np.dtype(dtype).itemsize,
+    needed = least = 0
+    for number, layer in enumerate(layers):
+        if not isinstance(layer, Sparse):
+            continue
+        blocks = layer.pattern.blocks(
+            [sizes[source] for source in layer.sources or (number,)]
         )
-        for number, layer in enumerate(layers) if isinstance(layer, Sparse)
+        padded, default = (
+            padded_nbytes(blocks, form, np.dtype(dtype).itemsize)
+            for form in (layer.format, DEFAULT_FORMAT)
+        )
+        if default < padded:
+            found[number] = dataclasses.replace(layer, format=DEFAULT_FORMAT)
+        needed, least = needed + padded, least + min(padded, default)
+    if needed <= limit:
+        return layers
+    check_memory(path, least, size, memory_limit)
+    warnings.warn(
+        f"{path}: sparse layers take {needed} bytes with their padding, and are stored "
+        f"as {DEFAULT_FORMAT}: a memory limit above {limit} keeps their formats",
+        ClnetWarning,
+        stacklevel=5,
     )
+    return found
 
 
 def _arrays(

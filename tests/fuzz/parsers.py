@@ -283,7 +283,8 @@ def safetensors_check(content: bytes, network: Network) -> None:
             expected = {"auto": "csr", "dense": "masked"}.get(form, form)
             if "memory_limit" not in entry or entry["memory_limit"] is None:
                 found = network.matrices[k].format.split("+")
-                assert found[0] == expected or form == "hyb"
+                # csr: within the memory limit, which the padding exceeds.
+                assert found[0] in (expected, "csr") or form == "hyb"
         else:
             n_out = len(weights)
             assert weights.shape[1] == entry.get("window", n_in)
