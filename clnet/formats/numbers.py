@@ -27,6 +27,7 @@ _NUMBER = (
     rb"|(?i:inf(?:inity)?|nan))"
 )
 _IS_NUMBER = re.compile(_NUMBER)
+_NUMBER_LINE = re.compile(rb"^" + _NUMBER + rb"$", re.MULTILINE)
 _SPACE = re.compile(rb"\s")
 _NOT_SPACE = re.compile(rb"\S")
 _WORD = re.compile(rb"\s*(\S*)")
@@ -63,12 +64,38 @@ def to_number(token: bytes) -> float | None:
     """
     if not is_number(token):
         return None
-    hexadecimal = b"x" in token or b"X" in token
-    try:
-        value = float.fromhex(token.decode()) if hexadecimal else float(token)
-    except OverflowError:
+    value = _value(token)
+    return None if math.isinf(value) and not _is_word(token) else value
+
+
+def to_numbers(tokens: Sequence[bytes], dtype: str) -> Array | None:
+    """Return the numbers of tokens, each as `to_number`.
+
+    None: a token is not a number, or is finite and beyond the dtype's range.
+    """
+    text = b"\n".join(tokens)
+    lines = text.count(b"\n") + 1  # more if a token has several
+    if len(_NUMBER_LINE.findall(text)) != len(tokens) or lines != len(tokens):
         return None
-    return None if np.isinf(value) and not token.lstrip(b"+-")[:1].isalpha() else value
+    hexadecimal = b"x" in text or b"X" in text
+    values = np.fromiter(map(_value if hexadecimal else float, tokens), np.float64)
+    at = np.flatnonzero(infinite(values, dtype)).tolist()
+    return values if all(_is_word(tokens[i]) for i in at) else None
+
+
+def _value(token: bytes) -> float:
+    """Return the value of a number, infinite beyond float64's range."""
+    if b"x" not in token and b"X" not in token:
+        return float(token)
+    try:
+        return float.fromhex(token.decode())
+    except OverflowError:
+        return math.inf
+
+
+def _is_word(token: bytes) -> bool:
+    """Return whether a number is infinity or NaN."""
+    return token.lstrip(b"+-")[:1].isalpha()
 
 
 @dataclass(frozen=True)
@@ -175,7 +202,11 @@ class Items:
         return values.reshape(-1, self.width)
 
     def _slow(self, block: bytes, dtype: str) -> tuple[Array, int | None]:
-        """Parse item by item, up to the first bad one."""
+        """Parse item by item, up to the first bad one; numbers alone together."""
+        if self.shape == "n":
+            values = to_numbers(block.split(), dtype)
+            if values is not None:
+                return values.reshape(-1, 1), None
         found = array("d")
         bad, end = None, 0
         while (at := skip_space(block, end)) < len(block):

@@ -25,10 +25,18 @@ from numpy.typing import NDArray
 from clnet.errors import FormatError, quoted
 from clnet.formats.files import read, write
 from clnet.formats.npz import load_arrays
-from clnet.formats.numbers import holds, infinite, is_number, shortest, to_number
+from clnet.formats.numbers import (
+    holds,
+    infinite,
+    is_number,
+    shortest,
+    to_number,
+    to_numbers,
+)
 
 Array = NDArray[Any]
 
+_BLOCK = 1 << 14  # cells parsed at a time
 _TARGET = re.compile(r"t\d*|target.*", re.IGNORECASE)
 
 
@@ -168,8 +176,9 @@ def _cells(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         for row in rows:
-            if len(row) > 1 or any(cell.strip() for cell in row):
-                yield rows.line_num, [cell.strip() for cell in row]
+            cells = [cell.strip() for cell in row]
+            if len(cells) > 1 or any(cells):
+                yield rows.line_num, cells
     except csv.Error as error:
         raise FormatError(f"{path}, line {rows.line_num}: {error}") from None
 
@@ -182,7 +191,7 @@ def _values(
         raise FormatError(
             f"{path} holds only a header, expected at least one sample"
         )
-    # The line-by-line parser below finds the error, if there is one.
+    # The parser below reads what NumPy does not, and finds the error, if there is one.
     with suppress(ValueError):
         values = np.loadtxt(
             io.StringIO(text, newline=""), delimiter=",", comments=None,
@@ -191,30 +200,33 @@ def _values(
         if values.shape[1] == width and not infinite(values, dtype).any():
             return values
     numbers = _numbers(path, text, width, named, dtype)
-    return np.fromiter(numbers, np.float64).reshape(-1, width)
+    return np.concatenate([*numbers]).reshape(-1, width)
 
 
 def _numbers(
     path: Path, text: str, width: int, named: bool, dtype: str
-) -> Iterator[float]:
-    """Yield the numbers line by line, or raise the error of the first bad one."""
-    for line, cells in _cells(path, text):
-        if len(cells) != width:
-            raise FormatError(
-                f"{path}, line {line}: found {len(cells)} cells, expected {width} as "
-                "in the first line"
-            )
-        if named:
-            named = False
-            continue
-        for cell in cells:
-            number = to_number(cell.encode())
-            if number is None or not holds(dtype, number):
+) -> Iterator[NDArray[np.float64]]:
+    """Yield the numbers of blocks of lines, or raise the error of the first bad one."""
+    lines = islice(_cells(path, text), int(named), None)
+    while block := list(islice(lines, max(1, _BLOCK // width))):
+        for line, cells in block:
+            if len(cells) != width:
                 raise FormatError(
-                    f"{path}, line {line}: found {quoted(cell)}, expected a number "
-                    f"within {dtype}"
+                    f"{path}, line {line}: found {len(cells)} cells, expected {width} "
+                    "as in the first line"
                 )
-            yield number
+        tokens = [cell.encode() for _, cells in block for cell in cells]
+        found = to_numbers(tokens, dtype)
+        if found is None:
+            at = next(
+                i for i, token in enumerate(tokens)
+                if (number := to_number(token)) is None or not holds(dtype, number)
+            )
+            raise FormatError(
+                f"{path}, line {block[at // width][0]}: found "
+                f"{quoted(tokens[at].decode())}, expected a number within {dtype}"
+            )
+        yield found
 
 
 def _targets(
