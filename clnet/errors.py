@@ -13,8 +13,21 @@ WIDTH = 80  # columns of printed text
 T = TypeVar("T")
 
 
+def printable(text: str) -> str:
+    """Return a text with control characters and surrogates escaped."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text
+    )
+
+
 class ClnetError(Exception):
-    """Base of every error that clnet raises on purpose."""
+    """Base of every error that clnet raises on purpose: one printable sentence.
+
+    Paths and names of a caller may hold control characters, which are escaped here.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable(message))
 
 
 class InputError(ClnetError, ValueError):
@@ -51,7 +64,10 @@ class BuildError(DeviceError):
 
 
 class ClnetWarning(UserWarning):
-    """A problem that changes no result."""
+    """A problem that changes no result; its sentence is printable, as an error's."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable(message))
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
@@ -139,7 +155,4 @@ def reason(error: Exception, most: int = 200) -> str:
 
 def _in_one_line(text: str) -> str:
     """Return a text with white space as blanks, and control characters escaped."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode()
-        for c in " ".join(text.split())
-    )
+    return printable(" ".join(text.split()))

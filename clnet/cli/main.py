@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from clnet.errors import WIDTH, nearest, unknown
+from clnet.errors import WIDTH, nearest, printable, unknown
 
 TUNED_BATCHES = "1,32"
 
@@ -88,7 +88,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and one line."""
-        self.exit(2, f"clnet: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"clnet: {printable(message)} (see {self.prog} --help)\n")
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
         """Exit as `error` does, for arguments that the parser does not know."""
