@@ -8,6 +8,7 @@ teams, are for compilers.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -33,6 +34,7 @@ VARIANTS = tuple(
     {v.name: v for v in (*ALL_VARIANTS, *STUDY_VARIANTS, *TRAINING_VARIANTS)}.values()
 )
 SHORT = 10  # ops
+NUMBER = re.compile(r"[1-9]\d+|[2-9]")
 FEW = ("rprop", "adam")  # rules of every network
 
 # The records are of what the drivers report (ROCm 5 and 6, Intel's compute runtime).
@@ -192,6 +194,17 @@ def cases(device: Device, networks=small) -> Iterator[KernelCase]:
                                 network, program, span, variant, config,
                                 f"{name}x{batch}-{kind}-{variant.name}",
                             )
+
+
+def outline(*launches: Launch) -> tuple[object, ...]:
+    """Return what distinguishes launches' programs, but for numbers above 1."""
+    return tuple(
+        (launch.source, launch.kernel, *(
+            (name, NUMBER.sub("2", str(value)))
+            for name, value in sorted(launch.defines.items())
+        ))
+        for launch in launches
+    )
 
 
 def single_launches(device: Device) -> Iterator[Launch]:

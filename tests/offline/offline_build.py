@@ -26,7 +26,8 @@ from shutil import which
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from kernel_corpus import DEVICES, Source, large, small, sources
+from kernel_corpus import DEVICES, Source, large, outline, small, sources
+from results import Results, key_of
 
 from clnet.opencl.device import Device
 
@@ -161,8 +162,13 @@ def main() -> int:
                         help="ROCm's *.bc: link with them")
     parser.add_argument("--every", type=int, default=1, metavar="N",
                         help="build every N-th program of a kernel file")
+    parser.add_argument("--outlines", action="store_true", help="of the programs that "
+                        "differ in numbers above 1 alone, build the first one")
+    parser.add_argument("--results", type=Path, metavar="FILE",
+                        help="append results to it; build no program again")
     parser.add_argument("--jobs", type=int, default=4)
     options = parser.parse_args()
+    results = Results(options.results)
     failed = 0
     print(f"{'device':10} {'kernels':>8} {'programs':>9} {'failed':>7}")
     for name in options.devices:
@@ -170,15 +176,23 @@ def main() -> int:
         build = builder_of(
             device, options.clang, options.ocloc, options.device_libraries
         )
-        chosen, seen = [], Counter()
-        for source in (sources(device, small) | sources(device, large)).values():
+        found = (sources(device, small) | sources(device, large)).values()
+        if options.outlines:
+            found = {outline(*x.launches): x for x in reversed(found)}.values()
+        chosen, seen = {}, Counter()
+        for source in found:
             if seen[source.file] % options.every == 0:
-                chosen.append(source)
+                chosen[key_of(name, source.text)] = source
             seen[source.file] += 1
-        kernels = {(x.file, one.kernel) for x in chosen for one in x.launches}
+        kernels = {(x.file, one.kernel) for x in chosen.values() for one in x.launches}
         with ThreadPoolExecutor(options.jobs) as pool:
-            faults = list(pool.map(partial(check, build, device), chosen))
-        bad = [(x, found) for x, found in zip(chosen, faults, strict=True) if found]
+            for key, faults in pool.map(
+                lambda key, build=build, device=device, chosen=chosen:
+                    (key, check(build, device, chosen[key])),
+                chosen.keys() - results.faults.keys(),
+            ):
+                results.add(key, f"{name} {chosen[key].name}", faults)
+        bad = [(x, results.faults[k]) for k, x in chosen.items() if results.faults[k]]
         failed += len(bad)
         print(f"{name:10} {len(kernels):8} {len(chosen):9} {len(bad):7}", flush=True)
         for text, count in Counter(

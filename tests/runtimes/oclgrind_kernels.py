@@ -12,6 +12,7 @@ programs differ in numbers alone, the first one runs.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import pickle
 import re
@@ -28,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 import pyopencl as cl
 from kernel_corpus import KernelCase, cases
+from results import Results, key_of
 from sparse_devices import LaunchesFor
 
 from clnet.ir.training_ops import Update
@@ -35,6 +37,7 @@ from clnet.nn.random import key as order_key
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import device
 from clnet.opencl.launch import Scratch
+from clnet.opencl.program import source_text
 from clnet.opencl.session import Session
 from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay
@@ -51,6 +54,7 @@ UNCHECKED = {key: value for key, value in SETTINGS.items() if "UNINIT" not in ke
 WITHOUT = "without the check of uninitialised values"
 CASE = "== case "
 CHUNK = 20  # cases of a process
+LIMIT = 1200  # seconds of a case: then its process ends
 REPORT = re.compile(  # of oclgrind, and of `run_cases`
     r"^(Uninitialized|Invalid|Oclgrind -|.*(race|divergence|FATAL|ended the case))",
     re.MULTILINE,
@@ -171,6 +175,7 @@ def run_cases(path: Path, first: int, end: int) -> None:
         config = " ".join(f"{key}={value}" for key, value in case.config.items())
         print(f"{CASE}{number} {name}: {case.name} {config}", flush=True)
         record = described[name]
+        faulthandler.dump_traceback_later(LIMIT, exit=True)
         try:
             execute(case, record, where[record.operator_math])
         except Exception as error:  # a report like the others
@@ -231,6 +236,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--limit", type=int, default=sys.maxsize, metavar="N",
                         help="run the first N cases: new kernels and configurations")
+    parser.add_argument("--results", type=Path, metavar="FILE",
+                        help="append results to it; run no case again")
     parser.add_argument("--cases", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.cases:
@@ -248,24 +255,37 @@ def main() -> int:
         ran = {x for record, case in chosen for x in kernels(case, described[record])}
         configs = {(case.variant.name, *case.config.items()) for _, case in chosen}
         print(f"{name:16}{len(ran):9}{len(configs):16}{len(chosen):7}", flush=True)
-    reported = without = 0
+    keys = [case_key(case, described[name]) for name, case in rows]
+    results = Results(options.results)
+    left = [row for row, key in zip(rows, keys, strict=True)
+            if key not in results.faults]
+    left_keys = [key for key in keys if key not in results.faults]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cases"
-        path.write_bytes(pickle.dumps(rows))
+        path.write_bytes(pickle.dumps(left))
         with ThreadPoolExecutor(options.jobs) as pool:
-            chunks = [
-                pool.submit(run_chunk, path, len(rows), first)
-                for first in range(0, len(rows), CHUNK)
-            ]
+            chunks = {
+                pool.submit(run_chunk, path, len(left), first): first
+                for first in range(0, len(left), CHUNK)
+            }
             for done, chunk in enumerate(as_completed(chunks), 1):
-                for case, each in chunk.result():
-                    without += case.endswith(WITHOUT)
-                    reported += bool(each)
+                for at, (case, each) in enumerate(chunk.result(), chunks[chunk]):
+                    results.add(left_keys[at], case, each)
                     if each:
                         print(f"{case}: {len(each)} reports, the first:\n{each[0]}\n")
                 print(f"{done} of {len(chunks)} processes have ended", flush=True)
-    print(f"{reported} cases have reports, {without} ran {WITHOUT}")
+    reported = sum(bool(results.faults[key]) for key in keys)
+    print(f"{reported} of {len(keys)} cases have reports")
     return int(reported > 0)
+
+
+def case_key(case: KernelCase, described: Device) -> str:
+    """Return a name for what a case runs."""
+    return key_of(case.name, sorted(case.config.items()), *(
+        (source_text(launch.source, launch.defines, described), launch.kernel,
+         launch.global_size, launch.local_size)
+        for launch in case.launches(described)
+    ))
 
 
 def kernels(case: KernelCase, described: Device) -> set[tuple[str, str]]:

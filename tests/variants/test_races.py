@@ -52,4 +52,4 @@ def test_a_race_is_reported():
 def test_kernels_do_not_race():
     """Every kernel once; without ``--limit`` the command runs all configurations."""
     output = reports("tests/runtimes/oclgrind_kernels.py", "--limit", "80")
-    assert "\n0 cases have reports" in output
+    assert "\n0 of 80 cases have reports" in output
