@@ -39,6 +39,8 @@ class Memory:
 
     Attributes
     ----------
+    size : int
+        Bytes.
     argument : object
         The buffer, as a kernel's `set_arg` accepts it.
     array : ndarray of uint8 or None
@@ -79,9 +81,10 @@ class Memory:
             raise OutOfMemoryError(
                 f"{device.name} has no room for {size} bytes: {error}"
             ) from error
-        session.allocated += size
-        shared = self.array is not None
-        weakref.finalize(self, _release, session, size, shared)
+        self.size = size
+        session.count(self)
+        if self.array is not None:
+            weakref.finalize(self, _wait_for_commands, session)
 
     def write(self, session: Session, values: Array) -> None:
         """Copy an array to the start of the buffer, and wait for it."""
@@ -250,12 +253,10 @@ def staging_array(session: Session, shape: tuple[int, ...], dtype: str) -> Array
     return array
 
 
-def _release(session: Session, size: int, shared: bool) -> None:
-    session.allocated -= size
-    if shared and not is_forked():
-        # Unlike a buffer, it is freed even while commands use it; a device that failed
-        # runs none.
-        with suppress(*session.errors):
+def _wait_for_commands(session: Session) -> None:
+    """Wait before shared memory is freed: unlike a buffer, it is freed while in use."""
+    if not is_forked():
+        with suppress(*session.errors):  # a device that failed runs no command
             session.finish()
 
 

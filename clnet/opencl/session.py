@@ -18,6 +18,7 @@ from clnet.opencl.quirks import set_variables
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.launch import Launch
+    from clnet.opencl.memory import Memory
 
 PROGRAMS = 256  # built programs in a session's least-recently-used cache
 
@@ -40,8 +41,6 @@ class Session:
         Of the device and each companion.
     queue : pyopencl.CommandQueue
         Of the device itself.
-    allocated : int
-        Bytes of all buffers of `memory.Memory`.
     parameter_stores : weak dict of Model to ParameterStore
         The device's copies of networks' parameters.
     """
@@ -63,13 +62,25 @@ class Session:
         except cl.Error as error:
             raise DeviceError(f"{device.name} gives no context: {error}") from error
         self.queue = self.queues[device]
-        self.allocated = 0
+        self._buffers: weakref.WeakSet[Memory] = weakref.WeakSet()
+        self._lock = threading.RLock()  # of the buffers: threads make and drop them
         context = self.context
         # Kernels in use hold their programs.
         self._program = lru_cache(PROGRAMS)(lambda *parts: build(context, *parts))
         self.parameter_stores: weakref.WeakKeyDictionary[Any, Any] = (
             weakref.WeakKeyDictionary()
         )
+
+    def count(self, buffer: Memory) -> None:
+        """Count a new buffer as allocated, until it is dropped."""
+        with self._lock:
+            self._buffers.add(buffer)
+
+    @property
+    def allocated(self) -> int:
+        """The size of all buffers, in bytes."""
+        with self._lock:
+            return sum(buffer.size for buffer in self._buffers)
 
     @property
     def free(self) -> int:

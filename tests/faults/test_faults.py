@@ -28,6 +28,12 @@ MOST_POINTS = 1000
 SAME_FOLDER = {"os.unlink"}
 
 
+# Python prints and drops an interrupt of a finalizer.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+
 @pytest.fixture
 def injector() -> Iterator[Injector]:
     with pytest.MonkeyPatch.context() as patch:

@@ -41,3 +41,18 @@ def test_system_svm_is_the_hosts_own_memory(monkeypatch):
         assert shared.array.nbytes == size
         assert shared.array.ctypes.data % ALIGNMENT == 0
         assert not shared.array.any()
+
+
+def test_a_dropped_buffer_is_no_longer_counted_though_its_end_is_interrupted(
+    monkeypatch
+):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    one = Session(device())
+    buffer = Memory(one, 1000)
+    assert one.allocated == buffer.size >= 1000
+    monkeypatch.setattr(memory, "is_forked", interrupted)
+    monkeypatch.setattr("sys.unraisablehook", lambda _: None)
+    del buffer
+    assert one.allocated == 0
