@@ -257,9 +257,9 @@ def test_an_interruption_keeps_the_rows_measured_before():
 def test_a_time_limit_restores_an_outer_timer():
     if not hasattr(signal, "setitimer"):
         pytest.skip("no interval timers here")
+    start = time.monotonic()
     before = signal.getitimer(signal.ITIMER_REAL)[0]
     handler = signal.getsignal(signal.SIGALRM)
-    start = time.monotonic()
     with pytest.raises(TimeoutError), harness.time_limit(0.02):
         time.sleep(5)
     with harness.time_limit(50):

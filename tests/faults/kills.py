@@ -17,7 +17,7 @@ from clnet.opencl.store import Store
 from clnet.training.history import TrainingState
 
 MOST_SECONDS = 0.3  # from a process's first work to its signal
-ENDS_SECONDS = 60  # a process that takes as long after a signal hangs
+ENDS_SECONDS = 240  # a process that takes as long after a signal hangs
 HEAD = """
 import sys
 import time

@@ -15,6 +15,7 @@ import pyopencl as cl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waits import HANG_SECONDS
 
 from clnet.cli.device_table import device_table
 from clnet.errors import DeviceError, InputError
@@ -97,7 +98,7 @@ def run(code, **environment):
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_SECONDS,
     )
 
 

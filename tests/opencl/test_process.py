@@ -8,14 +8,17 @@ import sys
 import textwrap
 
 import pytest
+from waits import HANG_SECONDS
 
 from clnet.opencl import process
 
-SETUP = """
+SETUP = f"HANG_SECONDS = {HANG_SECONDS:.0f}" + """
 import os, signal, sys, threading, time
 import numpy as np
 import clnet
+from clnet.opencl import process
 
+process.EXIT_SECONDS = HANG_SECONDS  # a build takes long on a busy machine
 x = np.random.default_rng(0).uniform(-1, 1, (64, 20)).astype(np.float32)
 t = np.random.default_rng(1).uniform(-1, 1, (64, 10)).astype(np.float32)
 network = clnet.Network.mlp([20, 300, 300, 10], "tanh", seed=1)
@@ -27,7 +30,7 @@ def compiled(name="naive"):
 def forked(child):
     pid = os.fork()
     if pid == 0:
-        signal.alarm(30)
+        signal.alarm(HANG_SECONDS)
         try:
             child()
         except clnet.DeviceError as error:
@@ -43,12 +46,12 @@ REFUSED = (
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 
 
-def run(script, *, timeout=120):
+def run(script):
     # Python 3.12 warns of every fork of a process with threads.
     quiet = ["-W", "ignore::DeprecationWarning"]
     done = subprocess.run(
         [sys.executable, *quiet, "-c", SETUP + textwrap.dedent(script)],
-        timeout=timeout, capture_output=True, text=True, check=False,
+        timeout=HANG_SECONDS, capture_output=True, text=True, check=False,
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -101,7 +104,7 @@ def test_a_fork_that_does_not_compute_ends():
         plan = compiled("cpu")
         plan(x)
         pid = os.fork()
-        signal.alarm(30)
+        signal.alarm(HANG_SECONDS)
         if pid == 0:
             del plan, network
             sys.exit(5)
@@ -127,8 +130,9 @@ def test_spawned_processes_compute(tmp_path):
                 print(pool.map(work, range(2)))
     """))
     done = subprocess.run(
-        [sys.executable, str(script)], timeout=120, capture_output=True, text=True,
-        check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        [sys.executable, str(script)], timeout=HANG_SECONDS, capture_output=True,
+        text=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.stdout == "[(2, 3), (2, 3)]\n", done.stderr
 

@@ -15,6 +15,7 @@ import pytest
 from bounds import assert_right, span_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waits import join
 
 import clnet
 from clnet import Dense, Network
@@ -500,9 +501,7 @@ def run_threads(*works):
     threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    join(threads)
     assert errors == []
 
 
@@ -568,7 +567,7 @@ def test_a_run_reads_the_parameters_of_one_moment(device, name):
     actions = one._executable._actions
     actions.insert(len(actions) // 2, meanwhile)
     results.append(one(np.ones((1, 16), np.float32)))
-    thread.join(60)
+    join([thread])
     assert {float(y) for result in results for y in result.flat} <= {*outputs}
     np.testing.assert_array_equal(one(np.ones((1, 16), np.float32)), outputs[1])
 

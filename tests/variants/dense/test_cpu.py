@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 import pytest
 from bounds import assert_right
+from waits import join
 
 import clnet
 from clnet import Dense, Network
@@ -252,9 +253,7 @@ def test_threads_with_an_executable_each(mode):
     ]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    join(threads)
     assert wrong == []
 
 
