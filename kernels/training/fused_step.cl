@@ -257,8 +257,8 @@ UNROLLED
         local_biases[i] = biases[i];
     for (int i = get_local_id(0); i < LAYERS; i += ITEMS)
         local_exponents[i] = exponents[i];
-    for (int i = lane; i < LAYERS * (MAX_NEURONS + BLOCK); i += WARP)
-        bias_sums[warp][0][i] = 0;
+    __local float *own_sums = bias_sums[warp][0];
+    for (int i = lane; i < LAYERS * (MAX_NEURONS + BLOCK); i += WARP) own_sums[i] = 0;
     derivatives +=
         (size_t)(get_global_id(0) / WARP) * (LAYERS - 1) * LAYER_DERIVATIVES + lane;
     float record[RECORD] = {0, 0, 0};

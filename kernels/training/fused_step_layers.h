@@ -303,8 +303,10 @@ static inline void backward(const int layer, const int terms, Fragments *rows,
     float up[ROWS_M][2], down[ROWS_M][2];
     Fragments next[ROWS_M];
     float4 previous[ROWS_M][2], zeros[ROWS_M][2];
+    // PoCL 7.1 shares an array among work-items if all its uses are between two barriers.
 UNROLLED
-    for (int i = 0; i < 2 * ROWS_M; ++i) zeros[i / 2][i % 2] = (float4)(0);
+    for (int i = 0; i < 2 * ROWS_M; ++i)
+        previous[i / 2][i % 2] = zeros[i / 2][i % 2] = (float4)(0);
     derivatives += (layer - 1) * LAYER_DERIVATIVES;
 #if INNER_RELU
     uint bits[SIGN_WORDS];
