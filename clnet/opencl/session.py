@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clnet.errors import DeviceError
 from clnet.opencl.process import check_process
@@ -18,9 +18,14 @@ from clnet.opencl.quirks import set_variables
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.launch import Launch
-    from clnet.opencl.memory import Memory
 
 PROGRAMS = 256  # built programs in a session's least-recently-used cache
+
+
+class Buffer(Protocol):
+    """Device memory of a size in bytes: `memory.Memory`."""
+
+    size: int
 
 
 class Session:
@@ -62,7 +67,7 @@ class Session:
         except cl.Error as error:
             raise DeviceError(f"{device.name} gives no context: {error}") from error
         self.queue = self.queues[device]
-        self._buffers: weakref.WeakSet[Memory] = weakref.WeakSet()
+        self._buffers: weakref.WeakSet[Buffer] = weakref.WeakSet()
         self._lock = threading.RLock()  # of the buffers: threads make and drop them
         context = self.context
         # Kernels in use hold their programs.
@@ -71,7 +76,7 @@ class Session:
             weakref.WeakKeyDictionary()
         )
 
-    def count(self, buffer: Memory) -> None:
+    def count(self, buffer: Buffer) -> None:
         """Count a new buffer as allocated, until it is dropped."""
         with self._lock:
             self._buffers.add(buffer)
