@@ -244,6 +244,9 @@ FP16_SPLIT = {  # as promised or better: TF32's 11 bits for high, 8 for medium
     "medium": ONE_SPLIT,
 }
 DRAWS = 16
+# Share of values near -1, 0 or 1 that are drawn as these: of an output and of its slope,
+# both are in one of `DRAWS` runs but for a chance of 1 %.
+AT_END = 1 / 2
 FUNCTION_ROUNDINGS = 10  # of the functions and rules that ops apply
 OUTPUT_ROUNDINGS = 16  # of sigmoid, softmax, and slopes (`ACTIVATION_ERRORS`)
 # Functions whose derivative is one of few numbers, exact but where it jumps.
@@ -298,7 +301,12 @@ def perturbed_runs(
             fan_in[op.z.name] += op.storage.n_in
 
     def perturbed(values: NDArray[Any], by: NDArray[Any] | float) -> NDArray[Any]:
-        return values + rng.choice((-1.0, 1.0), values.shape) * by
+        found = values + rng.choice((-1.0, 1.0), values.shape) * by
+        # A sigmoid's output rounds to 1, its slope then to 0: rules that know signs treat
+        # 0 as neither.
+        nearest = np.clip(np.rint(values), -1.0, 1.0)
+        at_end = np.abs(values - nearest) <= by
+        return np.where(at_end & (rng.random(values.shape) < AT_END), nearest, found)
 
     def run(rounded: Arithmetic | None) -> dict[str, NDArray[Any]]:
         found = {name: x.copy() for name, x in initial.items()}

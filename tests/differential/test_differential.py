@@ -49,6 +49,12 @@ def test_fixed_seeds(runner, number):
     check(runner, list(family(number))[:8])
 
 
+def test_a_saturated_sigmoid(runner):
+    """Its slope rounds to 0, which SARPROP tells from any small one."""
+    seed = 1003723
+    check(runner, [list(family(seed // FAMILY))[seed % FAMILY]])
+
+
 def test_fresh_seeds(runner):
     """Others in each run; the message of a failure names the seed."""
     stop = time.monotonic() + FRESH_SECONDS
