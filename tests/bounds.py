@@ -244,8 +244,8 @@ FP16_SPLIT = {  # as promised or better: TF32's 11 bits for high, 8 for medium
     "medium": ONE_SPLIT,
 }
 DRAWS = 16
-# Share of values near -1, 0 or 1 that are drawn as these: of an output and of its slope,
-# both are in one of `DRAWS` runs but for a chance of 1 %.
+# Share of values near -1, 0 or 1 that are drawn as these. In one of `DRAWS` runs both
+# an output and its slope are, but for a chance of 1 %.
 AT_END = 1 / 2
 FUNCTION_ROUNDINGS = 10  # of the functions and rules that ops apply
 OUTPUT_ROUNDINGS = 16  # of sigmoid, softmax, and slopes (`ACTIVATION_ERRORS`)
@@ -302,8 +302,8 @@ def perturbed_runs(
 
     def perturbed(values: NDArray[Any], by: NDArray[Any] | float) -> NDArray[Any]:
         found = values + rng.choice((-1.0, 1.0), values.shape) * by
-        # A sigmoid's output rounds to 1, its slope then to 0: rules that know signs treat
-        # 0 as neither.
+        # A sigmoid's output rounds to 1, its slope then to 0: rules that know signs
+        # treat 0 as neither.
         nearest = np.clip(np.rint(values), -1.0, 1.0)
         at_end = np.abs(values - nearest) <= by
         return np.where(at_end & (rng.random(values.shape) < AT_END), nearest, found)
