@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_whole
 from clnet.ir.lowering import lower, output_middles, symmetric_outputs
 from clnet.ir.ops import PRECISIONS, Program
 from clnet.nn.description import mlp_layers
@@ -221,22 +220,9 @@ class Network(Model):
         self, devices: Devices, batch: int, precision: str = PRECISIONS[0]
     ) -> Plan | ParallelPlan:
         """Return the plan that `predict` uses, from a cache of recent ones."""
-        from clnet.planning.inference import MAX_CACHED_PLANS, plan_on, resolve_devices
+        from clnet.planning.inference import cached_plan
 
-        if type(batch) is not int:
-            batch = as_whole("batch", batch)
-        key = (resolve_devices(devices), batch, precision)
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = plan_on(self, key[0], batch, precision)
-            self._plans[key] = plan
-        try:
-            self._plans.move_to_end(key)
-            while len(self._plans) > MAX_CACHED_PLANS:
-                self._plans.popitem(last=False)
-        except KeyError:  # another thread has evicted it
-            pass
-        return plan
+        return cached_plan(self, self._plans, devices, batch, precision)
 
     def predict(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,8 @@ Where = str | tuple[Device, ...]
 SEARCH_SECONDS = 5.0  # limit of measuring for `predict`, which then takes the best
 MAX_CACHED_PLANS = 16  # cached by a network for `predict`
 
+Plans = OrderedDict[tuple[Any, ...], Plan | ParallelPlan]
+"""A cache of plans, the least recently used first."""
 PlanFor = Callable[[Devices, int, str], Plan | ParallelPlan]
 """A function from devices, batch size and precision to a plan."""
 
@@ -100,6 +103,26 @@ def plan_on(
         if isinstance(where, str) or len(where) == 1:
             return plan(where if isinstance(where, str) else where[0], batch)
         return ParallelPlan(network, where, batch, plan)
+
+
+def cached_plan(
+    network: Model, plans: Plans, devices: Devices, batch: int, precision: str
+) -> Plan | ParallelPlan:
+    """Return a plan from a network's cache, of the recent ones, or make it."""
+    if type(batch) is not int:
+        batch = as_whole("batch", batch)
+    key = (resolve_devices(devices), batch, precision)
+    plan = plans.get(key)
+    if plan is None:
+        plan = plan_on(network, key[0], batch, precision)
+        plans[key] = plan
+    try:
+        plans.move_to_end(key)
+        while len(plans) > MAX_CACHED_PLANS:
+            plans.popitem(last=False)
+    except KeyError:  # another thread has evicted it
+        pass
+    return plan
 
 
 def predict(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from clnet.training.callbacks import Callback
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
     """All settings of one training.
 
@@ -154,9 +154,11 @@ def training_setup(
     if schedule is not None and not hasattr(rule, "learning_rate"):
         raise InputError(f"{rule.name} has no learning rate: leave out the schedule")
     return TrainingSetup(
-        data, other, batch, bool(shuffle) and batch < len(data), rule, row,
-        regularisation, rates, predictable(schedule), epochs, reached, checked, start,
-        chosen, precision, _fann_parameters(network, rule, row, stop),
+        data=data, validation=other, batch=batch,
+        shuffled=bool(shuffle) and batch < len(data), rule=rule, loss=row,
+        regularisation=regularisation, rates=rates, predictable=predictable(schedule),
+        epochs=epochs, reached=reached, callbacks=checked, state=start, devices=chosen,
+        precision=precision, fann=_fann_parameters(network, rule, row, stop),
     )
 
 
