@@ -11,7 +11,7 @@ import pyopencl as cl
 import pyopencl.array as cla
 import pytest
 from bounds import assert_right
-from test_runtime import CPU, DEVICES, NETWORK, cover, inputs, on_device
+from covers import CPU, DEVICES, NETWORK, cover, inputs, on_device
 
 from clnet import Network
 from clnet.errors import DeviceError, InputError
