@@ -368,10 +368,22 @@ class Program:
         return self.outputs[0]
 
     def span(self, start: int, stop: int, batch: int) -> Span:
-        """Return ops start … stop-1 as a span."""
-        ops = self.ops[start:stop]
-        later = {value for op in self.ops[stop:] for value in op.reads}
-        later |= set(self.outputs)
-        written = dict.fromkeys(value for op in ops for value in op.writes)
-        outputs = tuple(v for v in written if v in later)
-        return Span(ops, batch, self.dtype, outputs, self.precision)
+        """Return ops start … stop-1 as a span, one object for equal arguments."""
+        key = start, stop, batch
+        if key not in self._spans:
+            ops = self.ops[start:stop]
+            written = dict.fromkeys(value for op in ops for value in op.writes)
+            last = self._last_reads
+            outputs = tuple(v for v in written if last.get(v.name, 0) >= stop)
+            self._spans[key] = Span(ops, batch, self.dtype, outputs, self.precision)
+        return self._spans[key]
+
+    @cached_property
+    def _spans(self) -> dict[tuple[int, int, int], Span]:
+        return {}
+
+    @cached_property
+    def _last_reads(self) -> dict[str, int]:
+        """The last op that reads a value, by its name; of outputs, the end."""
+        found = {v.name: i for i, op in enumerate(self.ops) for v in op.reads}
+        return {**found, **{v.name: len(self.ops) for v in self.outputs}}

@@ -82,6 +82,8 @@ class Store:
     ----------
     path : Path
         The file of all devices, made at the first write.
+    kept : dict
+        Decisions of this process by the times, which stay however the times change.
     """
 
     def __init__(self, device: Device, directory: Path | None = None) -> None:
@@ -95,6 +97,7 @@ class Store:
         })
         self._spans: dict[str, dict[str, Timing]] = {}
         self._facts: dict[str, bool] = {}
+        self.kept: dict[Any, Any] = {}
         self._readable = self._writable = True
 
     def get(self, span: str, key: str) -> Timing | None:

@@ -131,29 +131,46 @@ class PlanReport:
     devices: list[tuple[str, float]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Path:
-    """Candidates from cut 0 on; their times and the synchronisation between them."""
+    """Candidates from cut 0 on: the last one, and the path before it.
 
-    candidates: tuple[Candidate, ...] = ()
+    Attributes
+    ----------
+    last : Candidate or None
+        None: the empty path.
+    before : _Path or None
+        The path that the last candidate extends.
+    seconds, synced : float
+        Their times, with the synchronisation between them; and until the host sees the
+        end.
+    """
+
+    last: Candidate | None = None
+    before: _Path | None = None
     seconds: float = 0.0
+    synced: float = 0.0
 
     @property
     def device(self) -> Device | None:
         """The device of the last candidate; None: the host."""
-        return self.candidates[-1].step.device if self.candidates else None
+        return self.last.step.device if self.last else None
 
     @property
-    def synced(self) -> float:
-        """Seconds until the host sees the end of the last candidate."""
-        last = self.candidates[-1].sync_seconds if self.candidates else 0.0
-        return self.seconds + last
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The candidates, in order."""
+        found: list[Candidate] = []
+        path: _Path | None = self
+        while path is not None and path.last is not None:
+            found.append(path.last)
+            path = path.before
+        return tuple(reversed(found))
 
     def extended(self, candidate: Candidate) -> _Path:
         """Return the path with one more candidate."""
-        same = self.device == candidate.step.device
-        before = self.seconds if same else self.synced
-        return _Path((*self.candidates, candidate), before + candidate.seconds)
+        same = self.device is candidate.step.device
+        seconds = (self.seconds if same else self.synced) + candidate.seconds
+        return _Path(candidate, self, seconds, seconds + candidate.sync_seconds)
 
 
 def shortest_path(n: int, candidates: Iterable[Candidate]) -> Cover | None:
@@ -172,7 +189,7 @@ def shortest_path(n: int, candidates: Iterable[Candidate]) -> Cover | None:
             _undominated([*known, *(path.extended(candidate) for path in before)])
         )
     best = min(paths.get(n, []), key=lambda path: path.synced, default=None)
-    if best is None or not best.candidates:
+    if best is None or best.last is None:
         return None
     return Cover(best.candidates, best.synced)
 
@@ -200,9 +217,9 @@ def shortest_through(n: int, candidates: Sequence[Candidate]) -> list[float]:
 
 def _undominated(paths: Iterable[_Path]) -> Iterable[_Path]:
     """Yield for each device the one or two paths that may be part of the shortest."""
-    by_device: dict[Device | None, list[_Path]] = {}
+    by_device: dict[int, list[_Path]] = {}  # by identity: a device's hash is slow
     for path in paths:
-        by_device.setdefault(path.device, []).append(path)
+        by_device.setdefault(id(path.device), []).append(path)
     for same in by_device.values():
         staying = min(same, key=lambda path: path.seconds)
         leaving = min(same, key=lambda path: path.synced)

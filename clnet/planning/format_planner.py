@@ -56,6 +56,8 @@ class NetworkView(Model):
 
     Attributes
     ----------
+    format : str
+        As given.
     relayout : Relayout
         The permutation between the two layouts.
 
@@ -67,6 +69,7 @@ class NetworkView(Model):
 
     def __init__(self, network: Model, format: str) -> None:  # noqa: A002
         self._network = network
+        self.format = format
         super().__init__(
             network.n_in,
             [

@@ -226,7 +226,7 @@ class Planner:
             return space
         known = [
             config for config in space
-            if self.times.lookup(Step(span, variant, config, device)) is not None
+            if self.times.lookup(Step(span, variant, config, device), span) is not None
         ]
         return [*space[:1], *(config for config in known if config != space[0])]
 

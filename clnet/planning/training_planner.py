@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clnet.ir.training_ops import Tally, Update
 from clnet.planning.cover import (
@@ -28,9 +28,9 @@ from clnet.planning.cover import (
     shortest_path,
 )
 from clnet.planning.explain import explanation
-from clnet.planning.format_planner import best_format
+from clnet.planning.format_planner import NetworkView, best_format, is_auto
 from clnet.planning.planner import Planner
-from clnet.planning.tuning.times import Times
+from clnet.planning.tuning.times import Times, store_of
 from clnet.planning.tuning.trial import Trial
 from clnet.variants import TRAINING_VARIANTS
 
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 VALIDATION_SPEEDUP = 4.0
 NEAR_RATIO = 1.3  # time over the best, up to which covers of one device are searched
 MAX_PER_SPAN = 3  # candidates of a span without a time, the best by the model
+MAX_KEPT = 64  # plans of a device
 
 
 @dataclass(frozen=True)
@@ -116,15 +117,52 @@ def plan_training(
         If no cover of the program exists.
     """
     chosen = TRAINING_VARIANTS if variants is None else tuple(variants)
+    last = program.ops[-1]
+    if isinstance(last, Update) and last.optimiser.uses_offset:
+        lowered = None
+    kept: dict[Any, _Kept] = store_of(device).kept
+    key = program, batch, chosen, lowered is None, *map(is_auto, network.layers)
+    if tune is None and key in kept:
+        return kept[key].plan(network)
 
     def planner(stored: Model) -> _TrainingPlanner:
         other = program if lowered is None else lowered(stored)
         return _TrainingPlanner(stored, device, batch, tune, chosen, other, search)
 
-    last = program.ops[-1]
-    if lowered is None or (isinstance(last, Update) and last.optimiser.uses_offset):
-        return planner(network).training_plan()
-    return best_format(network, device, planner).training_plan()
+    best = planner(network) if lowered is None else best_format(
+        network, device, planner
+    )
+    plan = best.training_plan()
+    if tune is not False:
+        while len(kept) >= MAX_KEPT:
+            kept.pop(next(iter(kept)), None)
+        view = plan.network if plan.network is not network else None
+        name = view.format if isinstance(view, NetworkView) else None
+        kept[key] = _Kept(name, plan.program, plan.steps, plan.explanation)
+    return plan
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A plan without its network: trainings alike have the first one's plan.
+
+    Attributes
+    ----------
+    format : str or None
+        Of the `NetworkView`; None: the network itself is trained.
+    program, steps, explanation
+        As of `TrainingPlan`.
+    """
+
+    format: str | None
+    program: Program
+    steps: tuple[Step, ...]
+    explanation: str
+
+    def plan(self, network: Model) -> TrainingPlan:
+        """Return the plan for a network with the same program."""
+        other = network if self.format is None else NetworkView(network, self.format)
+        return TrainingPlan(other, self.program, self.steps, self.explanation)
 
 
 class _TrainingTimes(Times):

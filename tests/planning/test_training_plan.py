@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from clnet import Dense, Network
+from clnet import Dense, Network, Sparse
 from clnet.cli import main as cli
 from clnet.errors import WIDTH, ClnetWarning, DeviceError
 from clnet.ir.lowering import lower_training
@@ -22,6 +22,7 @@ from clnet.opencl.launch import Scalar
 from clnet.opencl.session import session
 from clnet.opencl.store import Timing
 from clnet.planning import candidates, cover, training_planner
+from clnet.planning.format_planner import NetworkView
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import measure as measuring
 from clnet.planning.tuning import times, trial
@@ -98,6 +99,46 @@ def test_the_batch_of_the_training_is_measured_once(trials):
     assert [s.config for s in again.steps] == [s.config for s in first.steps]
     assert [s.variant for s in again.steps] == [s.variant for s in first.steps]
     assert again.explain() == first.explain()
+
+
+def test_plans_are_kept(trials):
+    """By what they depend on, for other networks of the shape too."""
+    first = plan_training(net(), program_of(net(), Rprop()), DEVICE, 20, variants=PLAIN)
+    trials.steps.clear()
+    other = Network(4, net().layers, seed=2)
+    again = plan_training(
+        other, program_of(other, Rprop()), DEVICE, 20, variants=PLAIN
+    )
+    assert trials.steps == [] and again.network is other
+    assert again.steps == first.steps and again.explain() == first.explain()
+    for rule, batch in ((Rprop(), 21), (Rprop(delta_max=9.0), 20)):
+        plan = plan_training(
+            other, program_of(other, rule), DEVICE, batch, variants=PLAIN
+        )
+        assert plan.steps != first.steps
+    plan_training(
+        other, program_of(other, Rprop()), DEVICE, 20, tune=True, variants=PLAIN
+    )
+    assert trials.steps  # measured again
+
+
+def test_kept_plans_have_the_format_of_a_view(monkeypatch):
+    """Each network gets a view of its own."""
+    layers = [Sparse(30, density=0.2, seed=1), Dense(2)]
+    monkeypatch.setattr(
+        training_planner, "best_format",
+        lambda network, device, planner: planner(NetworkView(network, "ell")),
+    )
+    views = []
+    for seed in (1, 2):
+        network = Network(20, layers, seed=seed)
+        lowered = partial(program_of, rule=Rprop())
+        views.append(plan_training(
+            network, lowered(network), DEVICE, 20, variants=PLAIN, lowered=lowered
+        ).network)
+    assert [view.format for view in views] == ["ell", "ell"]
+    assert views[0].layout == views[1].layout
+    assert (views[0].parameters != views[1].parameters).any()
 
 
 def test_a_few_candidates_of_a_span_are_measured(trials):

@@ -80,6 +80,7 @@ class Times:
         self.batch = batch
         self._report, self._search = report, search
         self._results: dict[tuple[str, str], Timing | str] = {}
+        self._keys: dict[tuple[object, ...], str] = {}
         self._host_worked = False
 
     @property
@@ -91,20 +92,20 @@ class Times:
         """Return ops start … stop-1 at the measured batch."""
         return self.program.span(start, stop, self.batch)
 
-    def lookup(self, step: Step) -> Timing | None:
-        """Return the remembered time of a step."""
-        span = replace(step.span, batch=self.batch)
-        return store_of(self.device).get(span.signature, key_of(step))
+    def lookup(self, step: Step, span: Span) -> Timing | None:
+        """Return the remembered time of a step, whose `span` has the measured batch."""
+        return store_of(self.device).get(span.signature, self._key_of(step))
 
     def remembered(self, candidate: Candidate) -> Candidate:
         """Return a candidate with its remembered time, if there is one."""
-        return replace(candidate, timing=self.lookup(candidate.step), fault=None)
+        span = self.span(candidate.start, candidate.stop)
+        return replace(candidate, timing=self.lookup(candidate.step, span), fault=None)
 
     def measured(self, candidate: Candidate) -> Candidate:
         """Return a candidate with its time, or its fault, measured once."""
         step = candidate.step
         span = self.span(candidate.start, candidate.stop)
-        key = (span.signature, key_of(step))
+        key = (span.signature, self._key_of(step))
         if key not in self._results:
             trial, *alike = (
                 replace(step, span=other) for other in self._alike(span, candidate)
@@ -163,7 +164,8 @@ class Times:
         steps, store = cover.steps, store_of(self.device)
         if all(step.device is None for step in steps):
             return []  # NumPy, as the oracle
-        name = f"compared {'; '.join(map(_exact_key, steps))}"
+        exact = (f"{self._key_of(s)} {exact_fingerprint(s.span)}" for s in steps)
+        name = f"compared {'; '.join(exact)}"
         if store.fact(name):
             return []
         device = self.session  # its errors are no candidate's
@@ -197,7 +199,7 @@ class Times:
         """Raise DeviceError if a step ends a child process on an untested runtime."""
         for step in steps if self.device.untested else ():
             if step.device is not None:
-                key = f"{key_of(step)} {self.program.dtype}"
+                key = f"{self._key_of(step)} {self.program.dtype}"
                 if not survives(
                     store_of(self.device), key, _compare, type(self), self.network,
                     self.program, self.device, step,
@@ -227,7 +229,9 @@ class Times:
 
     def _whole_key(self, cover: Cover) -> tuple[str, str]:
         span = self.span(0, len(self.program.ops))
-        parts = [f"{c.start}-{c.stop} {key_of(c.step)}" for c in cover.candidates]
+        parts = [
+            f"{c.start}-{c.stop} {self._key_of(c.step)}" for c in cover.candidates
+        ]
         return f"{self.whole} {span.signature}", "; ".join(parts)
 
     def _timed(
@@ -260,6 +264,16 @@ class Times:
                 end += 1
         return found
 
+    def _key_of(self, step: Step) -> str:
+        """Return `key_of` a step, made once for steps whose times are comparable."""
+        found = (
+            step.span.signature, step.variant.name, tuple(step.config.items()),
+            id(step.device),
+        )
+        if found not in self._keys:
+            self._keys[found] = key_of(step)
+        return self._keys[found]
+
     def _leave_out(self, what: str, error: ClnetError, candidate: Candidate) -> None:
         """Warn of the failure of an eligible candidate, and add it to the report.
 
@@ -280,10 +294,6 @@ def _compare(
     """Compare a step alone with the oracle, by a kind of times."""
     batch = step.span.batch
     kind(network, program, device, batch, PlanReport(), Search()).compare(step)
-
-
-def _exact_key(step: Step) -> str:
-    return f"{key_of(step)} {exact_fingerprint(step.span)}"
 
 
 def key_of(step: Step) -> str:
