@@ -24,6 +24,7 @@ EXIT_PAUSE = 1e-3  # seconds between two looks at them
 _used = False  # by this process, or by the one that it was forked from
 _forked = False  # after the use
 _ends = False
+_ending: set[threading.Thread] = set()  # other threads, from their next call on
 
 
 def check_process() -> None:
@@ -48,6 +49,7 @@ def check_process() -> None:
             'multiprocessing.get_context("spawn"), or fork before the first use'
         )
     if _ends and threading.current_thread() is not threading.main_thread():
+        _ending.add(threading.current_thread())
         raise SystemExit
     if not _used:
         _used = True
@@ -65,7 +67,11 @@ def _after_fork() -> None:
 
 
 def _end() -> None:
-    """Wait, for a limited time, until no other thread is inside the package."""
+    """Wait, for a limited time, until no other thread is inside the package.
+
+    Threads that are ending are waited for until they have: their last frames hold
+    OpenCL's objects.
+    """
     global _ends
     if _forked:
         return
@@ -76,6 +82,8 @@ def _end() -> None:
         for thread, frame in sys._current_frames().items()
     ):
         time.sleep(EXIT_PAUSE)
+    for thread in tuple(_ending):
+        thread.join(max(0.0, end - time.monotonic()))
 
 
 def _is_inside(frame: FrameType | None) -> bool:

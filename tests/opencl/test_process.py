@@ -158,6 +158,28 @@ def test_the_process_ends_while_daemon_threads_compute(work):
     assert (code, out, err) == (0, "end\n", "")
 
 
+def test_the_last_frames_of_ending_threads_are_waited_for():
+    """They hold OpenCL's objects."""
+    code, out, err = run("""
+        class Held:
+            def __del__(self):
+                time.sleep(0.2)
+                print("dropped", flush=True)
+
+        def work():
+            held = Held()
+            while True:
+                network.predict(x, "cpu")
+                started.set()
+
+        started = threading.Event()
+        threading.Thread(target=work, daemon=True).start()
+        started.wait()
+        print("end", flush=True)
+    """)
+    assert (code, out, err) == (0, "end\ndropped\n", "")
+
+
 def test_handlers_at_exit_compute():
     """The main thread may use a plan until the end."""
     code, out, err = run("""
