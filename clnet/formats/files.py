@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import secrets
 import stat
@@ -175,35 +176,44 @@ def _created(folder: Path, mode: int | None) -> tuple[BinaryIO, Path]:
     """Return a new temporary file, open and locked, and its name or name to be."""
     while True:
         temporary = folder / TEMPORARY.format(secrets.token_hex(8))
-        handle, named = _opened(temporary, 0o666 if mode is None else mode)
+        file, named = _opened(temporary, 0o666 if mode is None else mode)
         try:
             if mode is not None and hasattr(os, "fchmod"):
-                os.fchmod(handle, mode)  # the umask may have taken some
+                os.fchmod(file.fileno(), mode)  # the umask may have taken some
             if fcntl is not None:
                 with contextlib.suppress(OSError):  # some file systems have no locks
-                    fcntl.flock(handle, fcntl.LOCK_EX)
-            if not named or os.fstat(handle).st_nlink:
-                return os.fdopen(handle, "wb"), temporary
+                    fcntl.flock(file, fcntl.LOCK_EX)
+            if not named or os.fstat(file.fileno()).st_nlink:
+                return io.BufferedWriter(file), temporary
         except BaseException:
             with contextlib.suppress(OSError):
-                os.close(handle)
+                file.close()
             if named:
                 temporary.unlink(missing_ok=True)
             raise
-        os.close(handle)  # another process swept it before it was locked
+        file.close()  # another process swept it before it was locked
 
 
-def _opened(temporary: Path, permissions: int) -> tuple[int, bool]:
-    """Return the handle of a new file, and whether it has its name already.
+def _opened(temporary: Path, permissions: int) -> tuple[io.FileIO, bool]:
+    """Return a new file, and whether it has its name already.
 
     Without a name, where the system can, nothing is left of a killed process.
     """
     if hasattr(os, "O_TMPFILE") and DESCRIPTORS.is_dir():
         with contextlib.suppress(OSError):  # some file systems have none
             flags = os.O_WRONLY | os.O_TMPFILE
-            return os.open(temporary.parent, flags, permissions), False
+            return _owned(temporary.parent, flags, permissions), False
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    return os.open(temporary, flags, permissions), True
+    return _owned(temporary, flags, permissions), True
+
+
+def _owned(path: Path, flags: int, permissions: int) -> io.FileIO:
+    """Return an open file.
+
+    `map` calls from C: no interrupt comes between the handle and its owner.
+    """
+    handles = map(os.open, [path], [flags], [permissions])
+    return next(map(io.FileIO, handles, ["wb"]))
 
 
 def _give_name(file: BinaryIO, temporary: Path) -> None:
@@ -227,11 +237,13 @@ def _sweep(folder: Path) -> None:
 def _sync_folder(folder: Path) -> None:
     """Flush a rename to disk, if the system supports that."""
     with contextlib.suppress(OSError):  # Windows cannot open folders
-        handle = os.open(folder, os.O_RDONLY)
+        handles: list[int] = []
         try:
-            os.fsync(handle)
+            handles.extend(map(os.open, [folder], [os.O_RDONLY]))  # as in `_owned`
+            os.fsync(*handles)
         finally:
-            os.close(handle)
+            for handle in handles:
+                os.close(handle)
 
 
 def _why(verb: str, path: Path, error: OSError) -> str:
