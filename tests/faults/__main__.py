@@ -18,7 +18,7 @@ def main() -> int:
     """Run the command; return 1 if something was wrong."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     cases = [(work, signal.SIGKILL) for work in FILES]
-    cases += [(work, signal.SIGINT) for work in WORK]
+    cases += [(work, sent) for work in WORK for sent in (signal.SIGINT, signal.SIGTERM)]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(PROCESSES) as pool:
         def case(number: int) -> list[str]:
             work, sent = cases[number % len(cases)]
