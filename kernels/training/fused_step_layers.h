@@ -303,10 +303,8 @@ static inline void backward(const int layer, const int terms, Fragments *rows,
     float up[ROWS_M][2], down[ROWS_M][2];
     Fragments next[ROWS_M];
     float4 previous[ROWS_M][2], zeros[ROWS_M][2];
-    // PoCL 7.1 shares an array among work-items if all its uses are between two barriers.
 UNROLLED
-    for (int i = 0; i < 2 * ROWS_M; ++i)
-        previous[i / 2][i % 2] = zeros[i / 2][i % 2] = (float4)(0);
+    for (int i = 0; i < 2 * ROWS_M; ++i) zeros[i / 2][i % 2] = (float4)(0);
     derivatives += (layer - 1) * LAYER_DERIVATIVES;
 #if INNER_RELU
     uint bits[SIGN_WORDS];
@@ -346,7 +344,10 @@ UNROLLED
 #endif
             pack_words(next[m][j], h, products[m][h] * up[m][h]);
         }
-        if (j % 2) {
+        // Barriers under a condition: PoCL 6 fails, and 7.1 shares `previous` among lanes.
+        if (PTX < 80) {
+            add_biases(sums + BLOCK * j, products, zeros, exchange);
+        } else if (j % 2) {
             add_biases(sums + BLOCK * (j - 1), previous, products, exchange);
         } else {
 UNROLLED
@@ -354,6 +355,7 @@ UNROLLED
                 previous[i / 2][i % 2] = products[i / 2][i % 2];
         }
     }
-    if (HIDDEN % 2) add_biases(sums + BLOCK * (HIDDEN - 1), previous, zeros, exchange);
+    if (PTX >= 80 && HIDDEN % 2)
+        add_biases(sums + BLOCK * (HIDDEN - 1), previous, zeros, exchange);
     copy_fragments(rows, next);
 }

@@ -68,7 +68,6 @@ def debian(
     return Runtime(device, (package,), driver, suite, environment, deselected)
 
 
-FUSED_STEP = "tests/variants/training/test_fused_step.py::test_mini_batches"
 RUNTIMES = {
     "pocl-3": Runtime(
         "pocl", ("pocl-binary-distribution",),
@@ -80,10 +79,10 @@ RUNTIMES = {
     # Barriers in functions that are not inlined crash or compute wrong numbers in these
     # two without their optimiser, which conftest.py otherwise disables.
     "pocl-6": debian(
-        "trixie", "pocl", "pocl-opencl-icd", FUSED_STEP, POCL_EXTRA_BUILD_FLAGS=""
+        "trixie", "pocl", "pocl-opencl-icd", POCL_EXTRA_BUILD_FLAGS=""
     ),
     "pocl-7": debian(
-        "sid", "pocl", "pocl-opencl-icd", FUSED_STEP, POCL_EXTRA_BUILD_FLAGS=""
+        "sid", "pocl", "pocl-opencl-icd", POCL_EXTRA_BUILD_FLAGS=""
     ),
     "rusticl-25": debian(
         "trixie", "rusticl", "mesa-opencl-icd", RUSTICL_ENABLE="llvmpipe"
