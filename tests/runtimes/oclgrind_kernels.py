@@ -51,6 +51,7 @@ SETTINGS = {
 # Its check of uninitialised values lacks an instruction that optimisers introduce.
 BUILD_OPTIONS = ("-cl-opt-disable",)
 UNCHECKED = {key: value for key, value in SETTINGS.items() if "UNINIT" not in key}
+PTX_ONLY = {("dense/persistent_ring.cl", "persistent_ring")}  # no path in plain C
 WITHOUT = "without the check of uninitialised values"
 CASE = "== case "
 CHUNK = 20  # cases of a process
@@ -110,7 +111,7 @@ def distinct(
     found: dict[object, tuple[str, KernelCase]] = {}
     for name, record in described.items():
         for case in cases(record) if not names or name in names else ():
-            if case.variant.name != "host":
+            if case.variant.name != "host" and not kernels(case, record) & PTX_ONLY:
                 found.setdefault(signature(case, record), (name, case))
     seen: set[object] = set()
 
