@@ -76,8 +76,8 @@ RUNTIMES = {
     "intel": Runtime(
         "intel", ("intel-opencl-rt", "intel-cmplr-lib-rt"), "lib/libintelocl.so",
     ),
-    # Barriers in functions that are not inlined crash or compute wrong numbers in these
-    # two without their optimiser, which conftest.py otherwise disables.
+    # Kernels with barriers crash or compute wrong numbers in these two without their
+    # optimiser, which conftest.py otherwise disables.
     "pocl-6": debian(
         "trixie", "pocl", "pocl-opencl-icd", POCL_EXTRA_BUILD_FLAGS=""
     ),
