@@ -149,6 +149,15 @@ QUIRKS: tuple[Quirk, ...] = (
         " pthread device, called cpu since 4.0)",
     ),
     Quirk(
+        match=lambda device: (
+            _pocl_cpu(device) and device.driver.startswith(("6.", "7."))
+        ),
+        effect={"build_options": ("-w", "-Dinline=__attribute__((always_inline))")},
+        reason="passes wrong addresses of local memory to functions that its compiler"
+        " does not inline, so all are inlined, without its warning of a keyword's macro"
+        " (PoCL 6.0 and 7.1; see its issues 617 and 668)",
+    ),
+    Quirk(
         match=_pocl_7,
         effect={"environment": (("POCL_FORCE_PARALLEL_OUTER_LOOP", "0"),)},
         reason="adds barriers to loops of kernels that have none, and then runs the"

@@ -115,6 +115,12 @@ def test_variables_of_a_compiler(driver, count, monkeypatch):
     assert (os.environ["CLNET_A"], os.environ["CLNET_B"]) == ("0", "1")
 
 
+@pytest.mark.parametrize(("driver", "inlined"), [("3.0", 0), ("6.0", 1), ("7.1", 1)])
+def test_all_functions_are_inlined(driver, inlined):
+    chosen = apply_quirks(Device("cpu-A", "cpu", platform=POCL, driver=driver))
+    assert " ".join(chosen.build_options).count("always_inline") == inlined
+
+
 def test_variables_enter_the_key_of_a_compilers_cache():
     device = Device("cpu-A", "cpu", environment=(("A", "1"), ("B", "2")))
     environments = ({}, {"A": "1"}, {"A": "1", "B": "2"}, {"A": "2", "B": "1"})
