@@ -186,6 +186,17 @@ def test_a_refused_option_is_a_build_error():
         build(CONTEXT, device, KERNEL % "3", "k.cl")
 
 
+def test_a_kernel_builds_though_the_cache_of_pyopencl_fails(monkeypatch):
+    def fail(*arguments, **options):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("pyopencl.characterize.has_src_build_cache", lambda _: False)
+    monkeypatch.setattr(
+        "pyopencl.cache._create_built_program_from_source_cached", fail
+    )
+    assert build(CONTEXT, CPU, KERNEL % "5", "k.cl").all_kernels()
+
+
 def test_variables_of_the_compiler_enter_its_options():
     device = dataclasses.replace(CPU, environment=(("CLNET_A", "1"),))
     built = build(CONTEXT, device, KERNEL % "4", "k.cl")
