@@ -61,6 +61,8 @@ class Device:
         Whether the device is software that emulates another kind of processor.
     untested : bool
         Whether kernels may kill the process: steps run in a child process first.
+    late_errors : bool
+        Whether only a launch's event tells that its kernel could not be compiled.
     launch_cost : float
         Estimated seconds from a kernel's enqueueing until the host sees its end.
     build_options : tuple of str
@@ -104,6 +106,7 @@ class Device:
     serial: bool = False
     emulated: bool = False
     untested: bool = False
+    late_errors: bool = False
     launch_cost: float = 1e-5
     build_options: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()

@@ -176,6 +176,13 @@ QUIRKS: tuple[Quirk, ...] = (
         " d7c16d77a names loads repeated after a barrier)",
     ),
     Quirk(
+        match=_pocl_7,
+        effect={"late_errors": True},
+        reason="compiles kernels when they are first launched; if it cannot, for lack"
+        " of a linker or of its cache's folder, only the launch's event tells, and"
+        " results stay as they were (PoCL 7.1; its serial device aborts instead)",
+    ),
+    Quirk(
         match=lambda device: device.platform == NVIDIA,
         effect={
             "launch_cost": 5e-6,

@@ -223,7 +223,7 @@ class Binding:
             return standby.start
         return prepared_launch(
             self.session.queues[device], kernel, launch.global_size, launch.local_size,
-            events=self.session.profiling,
+            events=self.session.profiling, late_errors=device.late_errors,
         )
 
     def _resolved(self, number: int, argument: Argument) -> Any:
@@ -284,7 +284,7 @@ def argument_setter(kernel: Any) -> Callable[[int, Any], None]:
 
 def prepared_launch(
     queue: Any, kernel: Any, global_size: tuple[int, ...], local_size: tuple[int, ...],
-    *, events: bool,
+    *, events: bool, late_errors: bool = False,
 ) -> Action:
     """Return the action that enqueues a kernel with its arguments at that time.
 
@@ -302,6 +302,8 @@ def prepared_launch(
         Work-items of the launch, and of a work-group.
     events : bool
         True: each call returns its event; False: it may return None.
+    late_errors : bool
+        Whether the first call waits for its event, which alone tells of an error.
     """
     import pyopencl as cl
 
@@ -310,13 +312,29 @@ def prepared_launch(
     )
     enqueue = None if events else _enqueue_function()
     if enqueue is None:
-        return checked
+        return _awaited_once(checked, checked) if late_errors else checked
     sizes = [(ctypes.c_size_t * len(size))(*size) for size in (global_size, local_size)]
     arguments = (
         ctypes.c_void_p(queue.int_ptr), ctypes.c_void_p(kernel.int_ptr),
         ctypes.c_uint(len(global_size)), None, *sizes, ctypes.c_uint(0), None, None,
     )
-    return partial(_launch, enqueue, arguments, checked)
+    launch = partial(_launch, enqueue, arguments, checked)
+    return _awaited_once(launch, checked) if late_errors else launch
+
+
+def _awaited_once(launch: Action, checked: Action) -> Action:
+    """Return a launch that waits for its event until one has ended without an error."""
+    remaining = [checked]
+
+    def call() -> Any:
+        if not remaining:
+            return launch()
+        event = checked()
+        event.wait()
+        remaining.clear()
+        return event
+
+    return call
 
 
 def _launch(enqueue: Action, arguments: tuple[Any, ...], checked: Action) -> None:

@@ -35,3 +35,26 @@ def test_prepared_launches(events, direct, monkeypatch):
     values = np.zeros(8, np.int32)
     cl.enqueue_copy(SESSION.queue, values, x)
     np.testing.assert_array_equal(values, 3)
+
+
+class FailedEvent:
+    def wait(self):
+        raise cl.RuntimeError("the kernel was not compiled")
+
+
+def test_an_error_that_only_an_event_tells_is_raised(monkeypatch):
+    """By each call until one succeeds; later calls do not wait."""
+    events = [FailedEvent(), FailedEvent()]
+    monkeypatch.setattr(cl, "enqueue_nd_range_kernel", lambda *_: events.pop())
+    kernel = cl.Program(SESSION.context, TEXT).build().count
+    launch = binding.prepared_launch(
+        SESSION.queue, kernel, (8,), (4,), events=True, late_errors=True
+    )
+    for _ in range(2):
+        with pytest.raises(cl.RuntimeError, match="not compiled"):
+            launch()
+    done = cl.UserEvent(SESSION.context)
+    done.set_status(cl.command_execution_status.COMPLETE)
+    pending = cl.UserEvent(SESSION.context)
+    events += [pending, done]
+    assert [launch(), launch()] == [done, pending]
