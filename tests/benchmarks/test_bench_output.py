@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from children import child_environment
 from clnet.benchmarks import (
     candidates,
     command,
@@ -262,9 +263,8 @@ class Crashing:
 
 def test_a_baseline_that_ends_its_process_is_a_row(monkeypatch):
     monkeypatch.setattr(subprocess_guard, "TIMEOUT", None)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(
-        [*map(str, Path(__file__).parents[:2]), os.environ.get("PYTHONPATH", "")]
-    ))
+    path = child_environment()["PYTHONPATH"]
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{path}")
     kept = []
     bench = harness.Harness("s", GPU, BRIEF, ("wall",), kept.append)
     crashing = subprocess_guard.Guarded(Crashing())

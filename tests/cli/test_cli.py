@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from children import child_environment
 
 import clnet
 from clnet import Dense, DeviceError, Network
@@ -416,10 +417,9 @@ def test_a_file_without_permission_to_read(clnet_command, files):
 
 def process(folder, *arguments, **options):
     """Run ``python -m clnet`` in a process of its own."""
-    path = os.pathsep.join(p for p in sys.path if p)
     return subprocess.run(
         [sys.executable, "-m", "clnet", *arguments], cwd=folder, text=True,
-        stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}, check=False,
+        stderr=subprocess.PIPE, env=child_environment(), check=False,
         **options,
     )
 
@@ -461,8 +461,7 @@ def test_without_an_output(files, name, status):
         "import os, sys; os.close(1); os.close(2); "
         f"os.execv(sys.executable, [sys.executable, '-m', 'clnet', 'info', {name!r}])"
     )
-    path = os.pathsep.join(p for p in sys.path if p)
     assert subprocess.run(
         [sys.executable, "-c", closed], cwd=files, check=False,
-        env={**os.environ, "PYTHONPATH": path},
+        env=child_environment(),
     ).returncode == status

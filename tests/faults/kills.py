@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from children import child_environment
 
 import clnet
 from clnet.errors import FormatError
@@ -93,11 +93,10 @@ def ended(work: str, number: int, folder: Path, seed: int) -> tuple[int, str, st
         The exit code, and what the process has printed: of its work, and of errors.
     """
     folder.mkdir(exist_ok=True)
-    environment = {**os.environ, "CLNET_CACHE_DIR": str(folder)}
-    environment["PYTHONPATH"] = str(Path(clnet.__file__).parents[1])
     with subprocess.Popen(
         [sys.executable, "-c", HEAD + WORK[work] + LOOP, str(folder)], text=True,
-        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=child_environment(CLNET_CACHE_DIR=folder),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None
         first = process.stdout.readline()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from children import child_environment
 
 import clnet
 from faults.kills import HEAD, WORK, faults
@@ -72,8 +71,7 @@ def test_on_a_full_disk_files_stay_as_they_were(limit, tmp_path):
     child = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path), str(limit)], text=True,
         capture_output=True, check=False,
-        env={**os.environ, "CLNET_CACHE_DIR": str(tmp_path),
-             "PYTHONPATH": str(Path(clnet.__file__).parents[1])},
+        env=child_environment(CLNET_CACHE_DIR=tmp_path),
     )
     assert child.returncode == 0, child.stderr
     *errors, warned = child.stdout.splitlines()

