@@ -114,11 +114,11 @@ def build(context: Any, device: Device, text: str, source: str) -> Any:
         # Users need no remarks of compilers on successful builds. The filter stays:
         # other threads may change the filters of the process meanwhile.
         warnings.simplefilter("ignore", cl.CompilerWarning)
-        try:
-            program = cl.Program(context, text).build(options, devices=devices)
-        except KeyError:  # of a variable, if pyopencl's cache fails (2026.1)
-            program = cl.Program(context, text)
-            program.build(options, devices=devices, cache_dir=False)
+        program = cl.Program(context, text)
+        # Not with the cache that pyopencl has where no driver.s own is known: a killed
+        # process leaves its lock, for which each build waits a minute, and errors other
+        # than of the build become a KeyError (2026.1).
+        program.build(options, devices=devices, cache_dir=False)
         if _SM_90A in text and WARP_GROUP_MMA in matrix_units(device):
             built = dict(zip(program.devices, program.binaries, strict=True))
             binary = retargeted(built[device.handle])
