@@ -115,7 +115,7 @@ def build(context: Any, device: Device, text: str, source: str) -> Any:
         # other threads may change the filters of the process meanwhile.
         warnings.simplefilter("ignore", cl.CompilerWarning)
         program = cl.Program(context, text)
-        # Not with the cache that pyopencl has where no driver.s own is known: a killed
+        # Not with the cache that pyopencl has where no driver's own is known: a killed
         # process leaves its lock, for which each build waits a minute, and errors other
         # than of the build become a KeyError (2026.1).
         program.build(options, devices=devices, cache_dir=False)
