@@ -152,8 +152,11 @@ class TrainingState:
                 f"{file} holds no training state: it has the arrays "
                 f"{quoted(sorted(arrays))}, expected {', '.join(expected)}"
             )
+        # Dates (kinds m, M) would become whole numbers.
         found: dict[str, Any] = {
-            name: array if name in _ARRAYS or array.ndim else array.item()
+            name: array
+            if name in _ARRAYS or array.ndim or array.dtype.kind in "mM"
+            else array.item()
             for name, array in arrays.items()
         }
         state = cls(**found)

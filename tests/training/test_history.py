@@ -86,6 +86,7 @@ def filled(array, value):
     ({"count": 1e3}, "count must be a whole number"),
     ({"seed": -5}, "seed must be a whole number"),
     ({"seed": 2**63}, "seed must be a whole number"),
+    ({"seed": np.datetime64(7, "ns")}, "seed must be a whole number"),
     ({"seed": "\x1b[2J" * 1000}, r"seed must be .*, not '\\x1b\[2J"),
     ({"optimiser": 3}, "optimiser must be text, not 3"),
     ({"parameters": filled(ADAM.parameters, np.nan)}, "parameters must be finite"),
