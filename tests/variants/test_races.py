@@ -9,7 +9,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from shutil import which
 
+import pyopencl
 import pytest
 from children import child_environment
 
@@ -53,3 +55,34 @@ def test_kernels_do_not_race():
     """Every kernel once; without ``--limit`` the command runs all configurations."""
     output = reports("tests/runtimes/oclgrind_kernels.py", "--limit", "80")
     assert "\n0 of 80 cases have reports" in output
+
+
+def sanitized(*options):
+    """Return the process that runs workers' kernels under ThreadSanitizer."""
+    if not all(map(which, ("clang", "opt", "gcc"))):
+        pytest.skip("there is no clang, opt or gcc")
+    library = subprocess.run(
+        ["gcc", "-print-file-name=libtsan.so"], capture_output=True, text=True,
+        check=True,
+    ).stdout.strip()
+    if not Path(library).is_absolute():
+        pytest.skip("gcc has no ThreadSanitizer")
+    return subprocess.run(
+        [sys.executable, "tests/variants/thread_sanitizer.py", *options],
+        env={**os.environ, "LD_PRELOAD": library, "TSAN_OPTIONS": "halt_on_error=1",
+             "LD_LIBRARY_PATH": str(Path(pyopencl.__file__).parent / ".libs")},
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
+    )
+
+
+def test_workers_do_not_race():
+    """Flags order what the workers of `cpu` and `epoch` share."""
+    done = sanitized()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("epoch") == 4
+
+
+def test_workers_without_order_race():
+    done = sanitized("--relaxed")
+    assert done.returncode != 0
+    assert "WARNING: ThreadSanitizer: data race" in done.stderr
