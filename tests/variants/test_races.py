@@ -69,8 +69,10 @@ def sanitized(*options):
         pytest.skip("gcc has no ThreadSanitizer")
     return subprocess.run(
         [sys.executable, "tests/variants/thread_sanitizer.py", *options],
-        env={**os.environ, "LD_PRELOAD": library, "TSAN_OPTIONS": "halt_on_error=1",
-             "LD_LIBRARY_PATH": str(Path(pyopencl.__file__).parent / ".libs")},
+        env=child_environment(
+            LD_PRELOAD=library, TSAN_OPTIONS="halt_on_error=1",
+            LD_LIBRARY_PATH=Path(pyopencl.__file__).parent / ".libs",
+        ),
         cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
     )
 
