@@ -179,9 +179,9 @@ class Watched(Session):
 def bind_to_threads() -> None:
     """Let bindings launch a `Kernel` by its own methods."""
     launched, standby = binding.prepared_launch, binding.Standby
-    binding.prepared_launch = lambda queue, kernel, *sizes, events: (
+    binding.prepared_launch = lambda queue, kernel, *sizes, **options: (
         kernel.run if isinstance(kernel, Kernel)
-        else launched(queue, kernel, *sizes, events=events)
+        else launched(queue, kernel, *sizes, **options)
     )
     binding.Standby = lambda session, on, kernel, launch: (
         SimpleNamespace(start=kernel.start, finish=kernel.finish)
