@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from types import FrameType
 
@@ -53,6 +54,9 @@ def check_process() -> None:
         raise SystemExit
     if not _used:
         _used = True
+        # The first finalizer registers the exit of them all. After it none is called,
+        # and memory would be freed while commands use it: so it comes after `_end`.
+        weakref.finalize(check_process, bool)
         atexit.register(_end)
 
 

@@ -181,6 +181,19 @@ def test_the_last_frames_of_ending_threads_are_waited_for():
     assert (code, out, err) == (0, "end\ndropped\n", "")
 
 
+def test_finalizers_wait_for_threads_at_exit():
+    """Memory that threads drop waits for its commands until they have ended."""
+    code, out, err = run("""
+        import weakref
+        from clnet.opencl import process
+
+        network.predict(x, "cpu")
+        held = lambda: None
+        weakref.finalize(held, lambda: print(process._ends))
+    """)
+    assert (code, out, err) == (0, "True\n", "")
+
+
 def test_handlers_at_exit_compute():
     """The main thread may use a plan until the end."""
     code, out, err = run("""
