@@ -27,7 +27,7 @@ from clnet.formats.fann_structure import (
     structure_of,
 )
 from clnet.formats.files import read, write
-from clnet.formats.numbers import Items, Text, infinite
+from clnet.formats.numbers import Items, Text
 from clnet.nn.activations import (
     ACTIVATIONS,
     SOFTMAX,
@@ -369,8 +369,6 @@ def _fann_neurons(network: Model, number: int, path: Path) -> _FannNeurons:
         raise refused(f"has the activation {missing[0]!r}, which FANN does not have")
     factors = [row.fann_factor for row in rows if row is not None]
     steepness = np.broadcast_to(layer.steepness, layer.n_out) / np.asarray(factors)
-    if infinite(steepness, network.dtype).any():
-        raise refused(f"has a steepness beyond {network.dtype}'s range")
     n = layer.n_out // len(numbers)
     return _FannNeurons(numbers * n, steepness.tolist())
 

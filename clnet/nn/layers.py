@@ -96,8 +96,8 @@ class Neurons:
     activation : str or sequence of str
         A name of `clnet.nn.activations`, or ``"softmax"``; or one name a neuron.
     steepness : float or sequence of float
-        Finite; one, or one a neuron. FANN's steepness, but twice FANN's for its
-        sigmoid, ``1 / (1 + exp(-2 s x))``.
+        Within float32's range; one, or one a neuron. FANN's steepness, but twice FANN's
+        for its sigmoid, ``1 / (1 + exp(-2 s x))``.
     bias : bool
         Whether neurons have a bias.
     initialiser : str
@@ -147,10 +147,11 @@ def _check_neurons(layer: Neurons | Local) -> None:
     elif names != SOFTMAX:
         activation(names)
     steepness = as_numbers("steepness", layer.steepness, "float64")
-    if steepness.ndim > 1 or not np.isfinite(steepness).all():
+    within = np.abs(steepness) <= np.finfo(np.float32).max  # kernels' type
+    if steepness.ndim > 1 or not within.all():
         raise InputError(
-            "a steepness must be one finite number, or one a neuron, not "
-            f"{quoted(layer.steepness)}"
+            "a steepness must be one finite number of float32's range, or one a "
+            f"neuron, not {quoted(layer.steepness)}"
         )
     one = steepness.ndim == 0
     values = float(steepness) if one else tuple(steepness.ravel().tolist())

@@ -227,6 +227,7 @@ def changed(**changes):
     (lambda d: d["layers"][0].update(n_out=2**40), "of at most 2147483647"),
     (lambda d: d["layers"][0].update(steepness=10**400), "found dtype object"),
     (lambda d: d["layers"][0].update(steepness=[[1], [1], [1]]), "one finite number"),
+    (lambda d: d["layers"][0].update(steepness=1e300), "of float32's range"),
     (lambda d: d["layers"][0].update(activation="x" * 10**4), "unknown activation"),
     (lambda d: d["layers"][0].update(activation="\x1b[2J"), "activation '\\x1b[2J'"),
     (lambda d: d["fann"].update(learning_rate=10**400), "within float32's range"),
