@@ -47,6 +47,8 @@ typedef struct {
     int out;       // offset of its values in `inner`; unused for the last layer
     int ldo;       // stride between samples
     int function;  // code of its activation
+    int weights, stride;  // A [n_out, stride], from here on in the parameters
+    int bias;             // offset of its biases there; -1: none
     float steepness, limit;
 } Layer;
 
@@ -329,24 +331,29 @@ helpers(SHARED_ARGUMENTS, volatile __global int *state)
     }
 }
 
-// packed = A of one dense layer in panels, the bias first; neurons past n_out are zero.
+// packed = A of every layer in panels, the bias first; neurons past n_out are zero.
 //
-// parameters  A [n_out, stride] at `weights`, bias [n_out] at `bias` (-1: none)
-// packed      [panels][1 + n_in][16] at `start`
-// index map: work-item (panel, row of the panel)
-__kernel void pack(__global const float *parameters, const int weights,
-                   const int stride, const int bias, const int n_in, const int n_out,
-                   __global float *packed, const int start)
+// packed      [panels][1 + n_in][16] of each layer, from layers[l].packed on
+// index map: work-item: every get_global_size(0)-th panel of each layer
+__kernel void pack(__global const float *parameters, __global const Layer *layers,
+                   const int count, __global float *packed)
 {
-    const int panel = get_global_id(0), row = get_global_id(1);
-    __global float *out = packed + start + ((size_t)panel * (n_in + 1) + row) * PANEL;
-    for (int j = 0; j < PANEL; ++j) {
-        const int neuron = panel * PANEL + j;
-        float value = 0;
-        if (neuron < n_out && row > 0)
-            value = parameters[weights + (size_t)neuron * stride + row - 1];
-        else if (neuron < n_out && bias >= 0)
-            value = parameters[bias + neuron];
-        out[j] = value;
+    for (int l = 0; l < count; ++l) {
+        __global const Layer *layer = layers + l;
+        const int n_in = layer->n_in, panels = (layer->n_out + PANEL - 1) / PANEL;
+        for (int panel = get_global_id(0); panel < panels; panel += get_global_size(0)) {
+            __global float *out =
+                packed + layer->packed + (size_t)panel * (n_in + 1) * PANEL;
+            for (int j = 0; j < PANEL; ++j) {
+                const int neuron = panel * PANEL + j;
+                const int is_live = neuron < layer->n_out;
+                out[j] = is_live && layer->bias >= 0 ? parameters[layer->bias + neuron]
+                                                     : 0;
+                __global const float *row =
+                    parameters + layer->weights + (size_t)neuron * layer->stride;
+                for (int i = 0; i < n_in; ++i)
+                    out[(i + 1) * PANEL + j] = is_live ? row[i] : 0;
+            }
+        }
     }
 }

@@ -41,8 +41,12 @@ GROUPS = (4, 2, 1, 8)  # panels of a task, the usually best first
 MAX_POLLS = 1 << 16  # of another worker's task: some hundred microseconds
 SPIN_POLLS = 1 << 18  # for another call: likewise
 LAYER = np.dtype(  # a row of cpu.cl's table of layers
-    [(name, np.int32) for name in ("n_in", "n_out", "packed", "out", "ldo", "function")]
-    + [(name, np.float32) for name in ("steepness", "limit")]
+    [
+        (name, np.int32) for name in (
+            "n_in", "n_out", "packed", "out", "ldo", "function", "weights", "stride",
+            "bias",
+        )
+    ] + [(name, np.float32) for name in ("steepness", "limit")]
 )
 STATE = 8  # words of the state before its counters
 
@@ -95,7 +99,7 @@ class Cpu:
         return Cost(span_flops(span), moved, 1, scratch, config["workers"])
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
-        """Return the packing of each layer, and the launches of a call."""
+        """Return the packing of all layers, and the launches of a call."""
         layers = chain(span)
         workers, group = config["workers"], config["group"]
         block = min(BLOCK, span.batch)
@@ -116,9 +120,9 @@ class Cpu:
         tasks = max(-(-layer.n_out // (PANEL * group)) for layer in layers)
         tasks *= -(-span.batch // block)
         x, y = layers[0].apply.x, layers[-1].act.y
+        table = Table.of(_table(span, layers, starts))
         shared = (
-            Table.of(_table(span, layers, starts)),
-            len(layers), packed, x, x.stride,
+            table, len(layers), packed, x, x.stride,
             Scratch("inner", 4 * _hidden_size(span)), y, tasks, span.batch, block,
             group, int(workers > 1),
             Scratch("state", 4 * (STATE + len(layers) * (1 + tasks))),
@@ -135,21 +139,11 @@ class Cpu:
                 device=serial_companion(device),
             )
             runs = (helpers, lead)
-        repacks = tuple(
-            Launch(
-                "dense/cpu.cl", "pack", defines,
-                (-(-layer.n_out // PANEL), layer.n_in + 1), (1, 1),
-                (
-                    Parameters(), layer.apply.weights.offset,
-                    layer.apply.storage.stride,  # type: ignore[attr-defined]
-                    -1 if layer.act.bias is None else layer.act.bias.offset,
-                    layer.n_in, layer.n_out, packed, int(start),
-                ),
-                when="parameters",
-            )
-            for layer, start in zip(layers, starts, strict=False)
+        repack = Launch(
+            "dense/cpu.cl", "pack", defines, (workers,), (1,),
+            (Parameters(), table, len(layers), packed), when="parameters",
         )
-        return (*repacks, *runs)
+        return (repack, *runs)
 
 
 def serial_companion(device: Device) -> Device | None:
@@ -181,6 +175,9 @@ def _table(
         row["n_in"], row["n_out"], row["packed"] = layer.n_in, layer.n_out, start
         row["out"] = 0 if last else out
         row["ldo"] = layer.act.y.stride if last else stride
+        row["weights"] = layer.apply.weights.offset
+        row["stride"] = layer.apply.storage.stride  # type: ignore[attr-defined]
+        row["bias"] = -1 if layer.act.bias is None else layer.act.bias.offset
         row["function"] = names.index(function.names[0])
         row["steepness"] = function.steepness[0]
         row["limit"] = (function.limits or (np.inf,))[0]
