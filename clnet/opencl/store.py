@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
-from clnet.errors import ClnetWarning
+from clnet.errors import ClnetWarning, reason
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from clnet.opencl.device import Device
-from clnet.errors import reason
 
 SCHEMA = 1  # version of the file's tables; each has a file of its own
 BUSY_SECONDS = 10.0  # maximum wait for writes of other processes
@@ -103,8 +104,6 @@ class Store:
     def get(self, span: str, key: str) -> Timing | None:
         """Return the remembered time of `key` for a span's signature, or None.
 
-        The times of a span are read once.
-
         Parameters
         ----------
         span : str
@@ -112,6 +111,10 @@ class Store:
         key : str
             Of a step: variant, configuration, device, fingerprint.
         """
+        return self.times_of(span).get(key)
+
+    def times_of(self, span: str) -> Mapping[str, Timing]:
+        """Return the remembered times of a span by their keys, read once."""
         if span not in self._spans:
             rows = self._read(
                 "SELECT key, seconds, latency, spread FROM times "
@@ -121,7 +124,7 @@ class Store:
                 key: Timing(*times) for key, *times in rows
                 if all(isinstance(t, float) and 0 <= t < math.inf for t in times)
             }
-        return self._spans[span].get(key)
+        return self._spans[span]
 
     def put(self, span: str, key: str, timing: Timing) -> None:
         """Remember a time, at once.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from clnet.ir.ops import Apply, BiasAct, Program, Span, Value
@@ -16,7 +16,7 @@ from clnet.nn.storage.layout import Slot
 from clnet.opencl.device import Device
 from clnet.planning.cover import Candidate
 from clnet.runtime.binding import Step
-from clnet.variants.base import Config, Variant
+from clnet.variants.base import Config, Reach, Variant
 from clnet.variants.reference.host import Host
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 # Peak flops and bytes a second of a compute unit, for the model alone.
 RATES = {"cpu": (5e10, 2e10), "gpu": (4e11, 3e10)}
 LONGEST = {"op": 1, "pair": 2, "triple": 3}  # ops of a span
+LONGEST_ALIKE = 4  # ops of spans whose shapes are compared: two dense layers
 
 Configs = Callable[[Variant, Span, Device], Sequence[Config]]
 Refusals = dict[tuple[str, str], list[tuple[int, int]]]
-_Priced = tuple[str | None, list[tuple[Config, float]]]  # refusal; modelled seconds
 
 
 def eligible(
@@ -58,48 +58,56 @@ def eligible(
     refusals : dict of (variant name, sentence) to list of (start, stop)
         The refused spans are added to it.
     """
-    # Equal layers are priced once: by shapes, which are equal objects where they are
-    # equal, so that they are hashed once a span.
-    shapes: dict[tuple[object, ...], int] = {}
-    numbers: dict[tuple[int, int], int] = {}
-    found: dict[tuple[str, int, int], _Priced] = {}
+    @cache
+    def shape(start: int, stop: int) -> tuple[object, ...]:
+        """Return what is equal for spans that are refused and priced alike."""
+        if stop - start > LONGEST_ALIKE:
+            return start, stop
+        batches = {batch, measured_batch}
+        return tuple(shape_of(program.span(start, stop, b)) for b in batches)
 
-    def priced_once(variant: Variant, start: int, stop: int, target: Device) -> _Priced:
-        if stop - start > max(LONGEST.values()):
-            return priced(variant, start, stop, target)
-        if (start, stop) not in numbers:
-            spans = (program.span(start, stop, b) for b in (batch, measured_batch))
-            shape = tuple(map(shape_of, spans))
-            numbers[start, stop] = shapes.setdefault(shape, len(shapes))
-        key = variant.name, numbers[start, stop], id(target)
-        if key not in found:
-            found[key] = priced(variant, start, stop, target)
-        return found[key]
+    refused: dict[tuple[str, tuple[object, ...], int], str | None] = {}
 
-    def priced(variant: Variant, start: int, stop: int, target: Device) -> _Priced:
-        refusal = variant.refuse(program.span(start, stop, batch), target)
+    def refusal(variant: Variant, target: Device, start: int, stop: int) -> str | None:
+        key = variant.name, shape(start, stop), id(target)
+        if key not in refused:
+            refused[key] = variant.refuse(program.span(start, stop, batch), target)
+        return refused[key]
+
+    def priced(
+        variant: Variant, target: Device, start: int, stop: int
+    ) -> tuple[str | None, list[tuple[Config, float]]]:
+        """Return the refusal, and the configurations with their modelled seconds."""
+        reason = refusal(variant, target, start, stop)
         span = program.span(start, stop, measured_batch)
-        costs = [] if refusal else [
+        costs = [] if reason else [
             (config, modelled(variant.cost(span, config, target), target))
             for config in configs(variant, span, target)
         ]
         if not costs:
-            refusal = refusal or "it has no configuration for this size"
-        return refusal, costs
+            reason = reason or "it has no configuration for this size"
+        return reason, costs
 
     for variant in variants:
         host = isinstance(variant, Host)
-        for start, stop in _spans(program, batch, variant, device):
-            span = program.span(start, stop, batch)
+        groups: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+        refuses = partial(refusal, variant, device)
+        for span in _spans(program, batch, variant.reach, refuses):
+            groups.setdefault(shape(*span), []).append(span)
+        for group in groups.values():
             for target in (device,) if host else device.places:
-                refusal, costs = priced_once(variant, start, stop, target)
-                if refusal:
-                    refused = refusals.setdefault((variant.name, refusal), [])
-                    if (start, stop) not in refused:
-                        refused.append((start, stop))
+                # Equal spans are priced once.
+                reason, costs = priced(variant, target, *group[0])
+                if reason:
+                    known = refusals.setdefault((variant.name, reason), [])
+                    seen = set(known)
+                    known += [span for span in group if span not in seen]
+                place = None if host else target
                 for config, seconds in costs:
-                    step = Step(span, variant, config, None if host else target)
-                    yield Candidate(start, stop, step, seconds)
+                    for start, stop in group:
+                        ops = program.span(start, stop, batch)
+                        step = Step(ops, variant, config, place)
+                        yield Candidate(start, stop, step, seconds)
 
 
 def shape_of(span: Span) -> tuple[object, ...]:
@@ -127,56 +135,60 @@ def shape_of(span: Span) -> tuple[object, ...]:
 
 
 def _spans(
-    program: Program, batch: int, variant: Variant, device: Device
+    program: Program, batch: int, reach: Reach,
+    refuses: Callable[[int, int], str | None],
 ) -> Iterable[tuple[int, int]]:
     """Return the spans within a variant's reach, as pairs of op numbers."""
     n = len(program.ops)
-    if variant.reach == "program":
+    if reach == "program":
         return [(0, n)]
-    if variant.reach in LONGEST:
-        longest = LONGEST[variant.reach]
-        return [(i, i + k) for k in range(1, longest + 1) for i in range(n - k + 1)]
+    if reach in LONGEST:
+        lengths = range(1, LONGEST[reach] + 1)
+        return [(i, i + k) for k in lengths for i in range(n - k + 1)]
     single = [
         (i, i + 2) for i in range(n - 1)
         if program.span(i, i + 2, batch).chain is not None
     ]
-    if variant.reach == "layer":
+    if reach == "layer":
         return single
 
-    def computes(start: int, stop: int) -> bool:
-        return variant.refuse(program.span(start, stop, batch), device) is None
+    layers = _layers(program)
+
+    def run(first: int, length: int) -> tuple[int, int]:
+        return layers[first][0], layers[first + length - 1][1]
+
+    def computes(first: int, length: int) -> bool:
+        return refuses(*run(first, length)) is None
 
     # Runs: each layer alone, and the longest runs of layers that it does not refuse. It
     # may refuse one layer and compute two.
     runs = list(single)
-    layers = _layers(program)
-    left = layers
-    while left:
-        ends = [stop for _, stop in left]
-        length = prefix(ends, partial(computes, left[0][0]))
+    first = 0
+    while first < len(layers):
+        length = longest(len(layers) - first, partial(computes, first))
         if length > 1:
-            runs.append((left[0][0], ends[length - 1]))
-        left = left[length:]
+            runs.append(run(first, length))
+        first += length
     # With shortcuts it may compute all layers and no fewer.
     if len(layers) > 1:
-        whole = layers[0][0], layers[-1][1]
-        if whole not in runs and computes(*whole):
+        whole = run(0, len(layers))
+        if whole not in runs and computes(0, len(layers)):
             runs.append(whole)
     return runs
 
 
-def prefix(ends: Sequence[int], holds: Callable[[int], bool]) -> int:
-    """Return how many ends, at least one, come before the first that does not hold.
+def longest(limit: int, holds: Callable[[int], bool]) -> int:
+    """Return the longest length, from 1 to a limit, before the first that fails.
 
-    Found by doubling: all ends before one that holds are taken to hold.
+    Found by doubling: all lengths below one that holds are taken to hold.
     """
     low, high = 1, 2
-    while high <= len(ends) and holds(ends[high - 1]):
+    while high <= limit and holds(high):
         low, high = high, 2 * high
-    high = min(high, len(ends) + 1)
+    high = min(high, limit + 1)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if holds(ends[middle - 1]) else (low, middle)
+        low, high = (middle, high) if holds(middle) else (low, middle)
     return low
 
 

@@ -46,6 +46,12 @@ class Candidate:
     timing: Timing | None = None
     fault: str | None = None
 
+    def timed(self, timing: Timing | None) -> Candidate:
+        """Return the candidate with a time, and without a fault."""
+        if timing == self.timing and self.fault is None:
+            return self
+        return replace(self, timing=timing, fault=None)
+
     @property
     def seconds(self) -> float:
         """The measured time, else the modelled one."""
@@ -179,16 +185,24 @@ def shortest_path(n: int, candidates: Iterable[Candidate]) -> Cover | None:
     A change of the device, and the end on the host, costs the synchronisation of the
     candidate before. So two of the paths to a cut that end on one device can be part of
     the shortest: the shortest if the device stays, and the shortest with
-    synchronisation.
+    synchronisation if it does not.
     """
-    paths: dict[int, list[_Path]] = {0: [_Path()]}
+    # By cut and device (by identity: its hash is slow), the two paths.
+    paths: dict[int, dict[int, tuple[_Path, _Path]]] = {0: {id(None): (_Path(),) * 2}}
     for candidate in sorted(candidates, key=lambda c: (c.stop, c.start)):
-        before = paths.get(candidate.start, [])
-        known = paths.get(candidate.stop, [])
-        paths[candidate.stop] = list(
-            _undominated([*known, *(path.extended(candidate) for path in before)])
-        )
-    best = min(paths.get(n, []), key=lambda path: path.synced, default=None)
+        ends = paths.setdefault(candidate.stop, {})
+        key = id(candidate.step.device)
+        for staying, leaving in paths.get(candidate.start, {}).values():
+            same = staying.device is candidate.step.device
+            path = (staying if same else leaving).extended(candidate)
+            shortest, synced = ends.get(key, (path, path))
+            if path.seconds < shortest.seconds:
+                shortest = path
+            if path.synced < synced.synced:
+                synced = path
+            ends[key] = shortest, synced
+    whole = [leaving for _, leaving in paths.get(n, {}).values()]
+    best = min(whole, key=lambda path: path.synced, default=None)
     if best is None or best.last is None:
         return None
     return Cover(best.candidates, best.synced)
@@ -213,19 +227,6 @@ def shortest_through(n: int, candidates: Sequence[Candidate]) -> list[float]:
     for c in sorted(candidates, key=lambda c: -c.start):
         after[c.start] = min(after[c.start], c.seconds + after[c.stop])
     return [before[c.start] + c.seconds + after[c.stop] for c in candidates]
-
-
-def _undominated(paths: Iterable[_Path]) -> Iterable[_Path]:
-    """Yield for each device the one or two paths that may be part of the shortest."""
-    by_device: dict[int, list[_Path]] = {}  # by identity: a device's hash is slow
-    for path in paths:
-        by_device.setdefault(id(path.device), []).append(path)
-    for same in by_device.values():
-        staying = min(same, key=lambda path: path.seconds)
-        leaving = min(same, key=lambda path: path.synced)
-        yield staying
-        if leaving is not staying:
-            yield leaving
 
 
 def device_name(step: Step) -> str:

@@ -17,7 +17,7 @@ best covers are also measured whole, host arrays to host arrays, and ranked by t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -146,10 +146,10 @@ class Planner:
                 independent, "without kernels whose work-groups wait for each other"
             )
 
-        text = explanation(self.network, self.device, self.batch, report)
         return Plan(
             self.network, self.device, self.batch, best.steps, device_steps,
-            fallback_steps, text,
+            fallback_steps,
+            partial(explanation, self.network, self.device, self.batch, report),
         )
 
     def _steps_of(
@@ -281,7 +281,7 @@ class Planner:
         variant's configurations for a span stay together: they share an oracle.
         """
         n = len(self.program.ops)
-        modelled = [replace(c, timing=None) for c in candidates]
+        modelled = [c.timed(None) for c in candidates]
         cover = shortest_path(n, modelled)
         first = {id(step) for step in cover.steps} if cover else set()
         least: dict[tuple[str, int, int], float] = {}
@@ -369,7 +369,7 @@ class Planner:
         cover = self._incumbent(candidates)
         if cover is not None:
             return cover
-        modelled = [replace(c, timing=None) for c in candidates if c.fault is None]
+        modelled = [c.timed(None) for c in candidates if c.fault is None]
         return shortest_path(len(self.program.ops), modelled)
 
     def _no_cover(self) -> str:

@@ -58,8 +58,8 @@ class Plan:
         Returns the cover for device arrays, without steps on the host.
     fallback_steps : callable
         Returns a cover without kernels that can time out.
-    explanation : str
-        The reasons for the steps.
+    explanation : callable
+        Returns the reasons for the steps.
 
     Attributes
     ----------
@@ -75,13 +75,14 @@ class Plan:
         steps: Sequence[Step],
         device_steps: Callable[[], Sequence[Step]],
         fallback_steps: Callable[[], Sequence[Step]],
-        explanation: str,
+        explanation: Callable[[], str],
     ) -> None:
         self.network = network
         self.device = device
         self.batch = batch
         self.steps = tuple(steps)
         self._explanation = explanation
+        self._time_outs = ""
         self._session = session(device)
         self._device_steps = device_steps
         self._fallback_steps = fallback_steps
@@ -110,7 +111,7 @@ class Plan:
 
     def explain(self) -> str:
         """Return the chosen cover, the other candidates' times, and the refusals."""
-        return self._explanation
+        return self._explanation() + self._time_outs
 
     def __call__(self, x: Any, out: Any = None) -> Any:
         """Return the outputs for inputs.
@@ -271,7 +272,7 @@ class Plan:
             "this call and later ones are computed by a fallback"
         )
         warnings.warn(text, ClnetWarning, stacklevel=4)
-        self._explanation += f"\n\n{text}"
+        self._time_outs += f"\n\n{text}"
         self.steps = tuple(self._fallback_steps())
         self._device_steps = self._fallback_steps
         self._on_device = None

@@ -41,7 +41,7 @@ class Lab:
         monkeypatch.setattr(times, "check", lambda *parts: Check(True, False))
         monkeypatch.setattr(
             planner, "Plan", lambda *parts: SimpleNamespace(
-                steps=parts[3], device_steps=parts[4], text=parts[-1]
+                steps=parts[3], device_steps=parts[4], text=parts[-1]()
             ),
         )
 

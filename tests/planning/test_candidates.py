@@ -12,21 +12,20 @@ from hypothesis import strategies as st
 
 from clnet import Network
 from clnet.ir.lowering import lower
-from clnet.planning.candidates import eligible, prefix, shape_of
+from clnet.planning.candidates import eligible, longest, shape_of
 from clnet.variants import VARIANTS
 
 
-@given(st.lists(st.integers(), max_size=70), st.integers(0, 70))
-def test_prefixes(ends, most):
+@given(st.integers(1, 70), st.integers(0, 70))
+def test_the_longest_length(limit, most):
     asked = []
 
-    def holds(end):
-        asked.append(end)
-        return end < most
+    def holds(length):
+        asked.append(length)
+        return length < most
 
-    found = prefix(range(1, len(ends) + 2), holds)
-    assert found == min(max(1, most - 1), len(ends) + 1)
-    assert len(asked) <= 2 * (len(ends) + 1).bit_length()
+    assert longest(limit, holds) == min(max(1, most - 1), limit)
+    assert len(asked) <= 2 * limit.bit_length()
 
 
 @pytest.mark.parametrize("device", [DEVICE, H200], ids=["own", "gpu"])

@@ -256,7 +256,7 @@ def test_a_layer_with_softmax_has_three_parts():
 def test_real_reports_of_any_device_fit(monkeypatch, tmp_path, sizes, batch):
     monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
     times.store_of.cache_clear()
-    monkeypatch.setattr(planner, "Plan", lambda *parts: parts[-1])
+    monkeypatch.setattr(planner, "Plan", lambda *parts: parts[-1]())
     monkeypatch.setattr(times.Times, "wrong", lambda *parts: [])
     network = Network.mlp(sizes, "tanh", seed=0)
     for device in (

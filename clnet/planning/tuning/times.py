@@ -94,12 +94,13 @@ class Times:
 
     def lookup(self, step: Step, span: Span) -> Timing | None:
         """Return the remembered time of a step, whose `span` has the measured batch."""
-        return store_of(self.device).get(span.signature, self._key_of(step))
+        known = store_of(self.device).times_of(span.signature)
+        return known.get(self._key_of(step)) if known else None
 
     def remembered(self, candidate: Candidate) -> Candidate:
         """Return a candidate with its remembered time, if there is one."""
         span = self.span(candidate.start, candidate.stop)
-        return replace(candidate, timing=self.lookup(candidate.step, span), fault=None)
+        return candidate.timed(self.lookup(candidate.step, span))
 
     def measured(self, candidate: Candidate) -> Candidate:
         """Return a candidate with its time, or its fault, measured once."""
