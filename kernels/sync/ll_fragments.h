@@ -133,7 +133,7 @@ static inline uint split_half2(const float v)
 
 // Publish this lane's value of a quarter of a fragment in the set `now`, if `valid`, and
 // clear its word in the set `then`. Scales start at word `scales` of a set. In plain C
-// this is a barrier of all work-items.
+// this is a barrier of all work-items, before and after the stores.
 static inline void publish_fragment(const float v, const int fragment,
                                     const int quarter, const bool scaled,
                                     const bool valid, const int scales,
@@ -164,16 +164,22 @@ UNROLLED
 #else
     const uint neighbour = split_half2(all[lane ^ 4] * by.s0);
 #endif
-    if (!valid) return;
-    // The even neuron's lane publishes both high splits, the odd one's both low splits.
-    const bool odd = neuron % 2;
-    const uint word = odd ? neighbour >> 16 | (splits & 0xffff0000u)
-                          : (splits & 0xffffu) | neighbour << 16;
-    const int at = fragment * FRAGMENT + (4 * sample + neuron % 8 / 2) * 4 + neuron / 8
-                   + 2 * odd;
-    publish(now + at, then + at, as_float(word));
-    if (scaled) {  // all lanes of a sample publish the same scale
-        const int offset = scales + fragment * FRAGMENT_SAMPLES + sample;
-        publish(now + offset, then + offset, by.s1);
+    if (valid) {
+        // The even neuron's lane publishes both high splits, the odd one's both low ones.
+        const bool odd = neuron % 2;
+        const uint word = odd ? neighbour >> 16 | (splits & 0xffff0000u)
+                              : (splits & 0xffffu) | neighbour << 16;
+        const int at = fragment * FRAGMENT + (4 * sample + neuron % 8 / 2) * 4
+                       + neuron / 8 + 2 * odd;
+        publish(now + at, then + at, as_float(word));
+        if (scaled) {  // all lanes of a sample publish the same scale
+            const int offset = scales + fragment * FRAGMENT_SAMPLES + sample;
+            publish(now + offset, then + offset, by.s1);
+        }
     }
+#if PTX < 80
+    // PoCL 3.0 decides a branch between two barriers for each work-item, and one after
+    // the last barrier of a condition for all, as for the first.
+    barrier(CLK_LOCAL_MEM_FENCE);
+#endif
 }

@@ -21,6 +21,7 @@ from bounds import (
     span_bound,
     unit,
 )
+from guarded_memory import GuardedMemory
 
 import clnet
 from clnet import Network
@@ -78,15 +79,21 @@ class Runner:
         self._shapes: dict[Case, Any] = {}
         self._same: dict[Any, Any] = {}
         self._network: dict[Any, Network] = {}
+        self._guarded = GuardedMemory()
 
     def run(self, case: Case) -> Outcome:
         """Return the outcome of a case."""
         bound = None
         try:
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
+            with (
+                warnings.catch_warnings(), np.errstate(all="ignore"),
+                self._guarded.installed(),
+            ):
                 warnings.simplefilter("error", ClnetWarning)
                 bound = self._bound(case)
                 margin = bound(case)
+                for size in self._guarded.written():
+                    raise WrongError(f"bytes behind a buffer of {size} were written")
                 judged = case.seed % JUDGED == 0 and self._judge(case, bound)
                 outcome = Outcome(margin=margin, judged=judged)
         except Skipped as reason:

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 from devices import H200
+from guarded_memory import GUARD_BYTES
 
 from clnet import Dense
 from clnet.nn.activations import ACTIVATIONS
@@ -113,6 +114,24 @@ def test_a_wrong_output_is_found(monkeypatch):
 def test_a_missing_output_is_found(monkeypatch):
     monkeypatch.setattr(Executable, "run", lambda self: None)
     assert "is nan, expected" in Runner(device()).run(SIMPLE).fault
+
+
+def test_a_write_behind_a_buffer_is_found(monkeypatch):
+    bind, run = Executable._value, Executable.run
+    buffers = []
+
+    def wrong(self):
+        run(self)
+        behind = np.zeros(buffers[-1].size - GUARD_BYTES + 1, np.uint8)
+        buffers[-1].write(self.session, behind)
+
+    def seen(self, value):
+        buffers.append(bind(self, value))
+        return buffers[-1]
+
+    monkeypatch.setattr(Executable, "_value", seen)
+    monkeypatch.setattr(Executable, "run", wrong)
+    assert "were written" in Runner(device()).run(SIMPLE).fault
 
 
 def test_a_wrong_gradient_is_found(monkeypatch):

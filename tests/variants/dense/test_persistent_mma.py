@@ -57,6 +57,7 @@ def check(network, batch, config, scale=1.0, seed=0, device=ONE_GROUP):
 
 @pytest.mark.parametrize(("sizes", "batch", "shape"), [
     ((20, 33, 50, 7), 5, (2, 1, 1, 1)),
+    ((16, 65, 65, 4), 8, (16, 3, 1, 2)),  # a row of blocks too many
     pytest.param((16, 17, 1, 31), 16, (4, 2, 2, 2), marks=pytest.mark.sweep),
     pytest.param((130, 130, 66, 15), 17, (8, 2, 4, 1), marks=pytest.mark.sweep),
 ])
