@@ -58,10 +58,10 @@ static inline uint pack_half2(const float first, const float second)
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
     return word;
 #else
-    ushort two[2];
-    vstore_half_rte(first, 0, (half *)two);
-    vstore_half_rte(second, 1, (half *)two);
-    return two[0] | (uint)two[1] << 16;
+    uchar bytes[4] __attribute__((aligned(4)));  // which halves may alias
+    vstore_half_rte(first, 0, (half *)bytes);
+    vstore_half_rte(second, 1, (half *)bytes);
+    return as_uint(vload4(0, bytes));
 #endif
 }
 
@@ -74,8 +74,9 @@ static inline float2 unpack_half2(const uint word)
         : "=f"(first), "=f"(second) : "r"(word));
     return (float2)(first, second);
 #else
-    const ushort two[2] = {word & 0xffff, word >> 16};
-    return vload_half2(0, (const half *)two);
+    uchar bytes[4] __attribute__((aligned(4)));
+    vstore4(as_uchar4(word), 0, bytes);
+    return vload_half2(0, (const half *)bytes);
 #endif
 }
 
