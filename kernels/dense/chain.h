@@ -8,6 +8,7 @@
 // WEIGHTS       {n, …} offsets of each A [n_out, stride] in the parameters
 // BIAS          {n, …} offsets of the biases [n_out]; -1: none
 // FUNCTION      {n, …} codes of the activations
+//               Tables may have one number more, which no layer reads.
 // FUNCTIONS     as in functions.h
 // REAL          as in activations.h, which is included before
 #if !defined(LAYERS) || !defined(N_OUT) || !defined(STRIDE) || !defined(WEIGHTS) \
@@ -16,11 +17,11 @@
 #endif
 #include "include/functions.h"
 
-__constant int n_out_of[LAYERS] = N_OUT;
-__constant int stride_of[LAYERS] = STRIDE;
-__constant int weights_of[LAYERS] = WEIGHTS;
-__constant int bias_of[LAYERS] = BIAS;
-__constant int function_of[LAYERS] = FUNCTION;
+__constant int n_out_of[] = N_OUT;
+__constant int stride_of[] = STRIDE;
+__constant int weights_of[] = WEIGHTS;
+__constant int bias_of[] = BIAS;
+__constant int function_of[] = FUNCTION;
 
 // A layer's activation f(clip(steepness * sum)).
 static inline VAL chain_activate(const int layer, const VAL sum)

@@ -28,7 +28,7 @@
 #error "fused_local.cl needs VALUES and OFFSETS"
 #endif
 
-__constant int offset_of[LAYERS] = OFFSETS;
+__constant int offset_of[] = OFFSETS;
 
 // y[b, :] = the last layer's output for x[b, :]
 //

@@ -35,7 +35,7 @@
 #define TEAMS (GROUP / TEAM)
 #define STEP (DEPTH * TEAM)  // vectors
 
-__constant int words_of[LAYERS] = WORDS;
+__constant int words_of[] = WORDS;
 
 // A step of a team's stream of weights: DEPTH * TEAM vectors of one row. All teams have
 // the same number of rows of a layer, so that they enter the next layer together; rows

@@ -62,7 +62,7 @@ VECTORS, MAX_SHARE, HALVINGS, REDUCERS, L2_PERCENT, WORDS and IN_ALL"
 #define WARPS (GROUP / WARP)
 #define ROW_PARTIALS (GROUP >> HALVINGS)  // partial sums of a row in local memory
 
-__constant int words_of[LAYERS] = WORDS;
+__constant int words_of[] = WORDS;
 
 // A barrier of the consumers.
 static inline void group_barrier(void)

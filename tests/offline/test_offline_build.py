@@ -12,10 +12,14 @@ from functools import cache, partial
 from shutil import which
 
 import pytest
-from kernel_corpus import DEVICES, DG2, GFX90A, GFX1100, Source, sample, sources
+from kernel_corpus import DEVICES, DG2, GFX90A, GFX1100, PVC, Source, sample, sources
 from offline_build import build_for_amd, build_for_intel, check, check_launches, knows
 
-from clnet.opencl.program import kernel_directory
+from clnet import Network
+from clnet.ir.lowering import lower
+from clnet.opencl.program import kernel_directory, source_text
+from clnet.variants.dense.fused import Fused
+from clnet.variants.dense.fused_local import FusedLocal
 
 KERNELS = sorted(
     path for path in kernel_directory().rglob("*") if path.suffix in (".cl", ".h")
@@ -67,6 +71,18 @@ def test_kernels_build_for_amd(device):
 @pytest.mark.skipif(not OCLOC, reason="there is no ocloc")
 def test_kernels_build_for_intel():
     assert_all_build(partial(build_for_intel, OCLOC), DG2)
+
+
+@pytest.mark.skipif(not OCLOC, reason="there is no ocloc")
+@pytest.mark.parametrize("variant", [Fused(), FusedLocal()], ids=lambda v: v.name)
+def test_long_chains_of_narrow_layers_build_for_intel(variant):
+    """Their tables are of numbers below 256, which ocloc 22.43 failed to index."""
+    program = lower(Network.mlp(range(4, 16), "tanh", seed=1))
+    span = program.span(0, len(program.ops), 1)
+    launch, = variant.launches(span, next(iter(variant.space(span, PVC))), PVC)
+    text = source_text(launch.source, launch.defines, PVC)
+    source = Source(variant.name, launch.source, text, [launch])
+    assert not check(partial(build_for_intel, OCLOC), PVC, source)
 
 
 @pytest.mark.skipif(not CLANG, reason="there is no clang")

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from clnet.ir.ops import LayerOps, Nonlinearity, Span
     from clnet.variants.packing import Packing
 
+BYTE = 1 << 8
+
 
 def chain(span: Span) -> tuple[LayerOps, ...]:
     """Return the layers of a span, which was not refused."""
@@ -39,8 +41,16 @@ def parameter_count(span: Span) -> int:
 
 
 def table(numbers: Iterable[int]) -> str:
-    """Return the OpenCL initialiser of a constant array."""
-    return "{" + ", ".join(str(n) for n in numbers) + "}"
+    """Return the OpenCL initialiser of a constant array, which has no size of its own.
+
+    A long table of small numbers ends in one that no kernel reads: a compiler
+    (`docs/offline_builds.md`) makes a vector of bytes of it, and fails to index that.
+    Tables of one number, which other compilers fold, stay as they are.
+    """
+    row = list(numbers)
+    if len(row) > 8 and len(set(row)) > 1 and all(-BYTE < n < BYTE for n in row):
+        row.append(BYTE)
+    return "{" + ", ".join(str(n) for n in row) + "}"
 
 
 def functions_defines(
