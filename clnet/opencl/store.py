@@ -100,6 +100,7 @@ class Store:
         self._facts: dict[str, bool] = {}
         self.kept: dict[Any, Any] = {}
         self._readable = self._writable = True
+        self._checked = False
 
     def get(self, span: str, key: str) -> Timing | None:
         """Return the remembered time of `key` for a span's signature, or None.
@@ -160,7 +161,7 @@ class Store:
             if not self.path.exists():
                 return []
             return self._run(query, self._device, name)
-        except (OSError, sqlite3.OperationalError) as error:
+        except (OSError, sqlite3.DatabaseError) as error:
             self._readable = False
             _warn(f"measured times cannot be read: {self.path}: {reason(error)}")
         return []
@@ -173,7 +174,7 @@ class Store:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._run(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", *values)
-        except (OSError, sqlite3.OperationalError) as error:
+        except (OSError, sqlite3.DatabaseError) as error:
             self._writable = False
             _warn(
                 f"measured times are not remembered: {self.path}: {reason(error)}; set "
@@ -197,6 +198,11 @@ class Store:
         with closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS)) as file:
             # A damaged key matches no step.
             file.text_factory = partial(str, encoding="utf-8", errors="replace")
+            if not self._checked:  # rows out of order are neither found nor replaced
+                ((found,),) = file.execute("PRAGMA integrity_check(1)").fetchall()
+                if found != "ok":
+                    raise sqlite3.DatabaseError(found)
+                self._checked = True
             # Not synchronous: a killed process damages nothing, and times lost in a
             # power failure are measured again.
             file.executescript(f"PRAGMA synchronous = OFF; {_CREATE}")

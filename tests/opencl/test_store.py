@@ -337,6 +337,18 @@ def test_damage_found_by_a_write_is_set_aside(store, path):
     assert reopened(store).get(SPAN, "second") == TIMING
 
 
+def test_rows_out_of_order_are_set_aside(store):
+    """SQLite searches by the order: it inserted a second row, and found the first."""
+    for key in ("key a", "key b", "key c"):
+        store.put(SPAN, key, TIMING)
+    content = store.path.read_bytes()
+    store.path.write_bytes(content.replace(b"key b", b"key z"))
+    fresh, new = reopened(store), Timing(9, 9, 9)
+    with pytest.warns(ClnetWarning, match="are damaged .*order.*set aside"):
+        fresh.put(SPAN, "key c", new)
+    assert reopened(store).get(SPAN, "key c") == new
+
+
 @pytest.mark.parametrize("value", ["9" * 400, 2, -1, 0.5, b"1", None])
 def test_facts_that_are_neither_true_nor_false_are_asked_anew(store, path, value):
     store.put_fact("f", True)
