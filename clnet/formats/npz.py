@@ -18,6 +18,7 @@ _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
+_BEGINS = (b"PK\3\4", b"PK\5\6")  # of archives with and without members, as NumPy's
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # that NumPy writes
 
 
@@ -38,8 +39,8 @@ def load_arrays(path: Path, memory_limit: int | None) -> dict[str, NDArray[Any]]
         to more than the limit.
     """
     content = read(path)
-    if not content.startswith(b"PK"):
-        raise FormatError(f"{path} is not a .npz file: it does not begin with PK")
+    if not content.startswith(_BEGINS):  # zipfile allows anything before an archive
+        raise FormatError(f"{path} is not a .npz file: it begins as no archive")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             members = archive.infolist()

@@ -193,3 +193,12 @@ def test_foreign_files(npz):
     for content in (b"1 2 3\n", plain.getvalue(), packed.getvalue(), b"\x80\x04."):
         with pytest.raises(FormatError, match=r"file\.npz"):
             npz(content)
+
+
+@pytest.mark.parametrize("before", [b"PK", b"x", b"PK\5", b"\x80\x04."])
+def test_bytes_before_an_archive_are_refused(npz, before):
+    """NumPy takes such a file for pickled data; zipfile passes over them."""
+    buffer = io.BytesIO()
+    np.savez(buffer, x=np.ones((2, 2)))
+    with pytest.raises(FormatError, match="it begins as no archive"):
+        npz(before + buffer.getvalue())
