@@ -173,7 +173,7 @@ UNROLLED
             rescale_factor[m][i] = power_of_two(scales[m][i]);
         }
     PIPELINE_SEEK(pipeline, FORWARD_START(layer));
-    STAGE_WORDS(rows, exchange);
+    STAGE_WORDS(rows, terms, exchange);
 UNROLLED
     for (int j = 0; j < neurons; ++j) {
         const int n = BLOCK * j + 4 * t;

@@ -18,26 +18,27 @@
 // A lane's fragments of 16 samples: [block][split][word].
 typedef uint Fragments[HELD][SPLITS][4];
 
-// Access to a warp's fragments, and memory for its shuffles. In plain C both are in local
-// memory, the warp's `exchange`.
+// Access to `terms` blocks of a warp's fragments, and memory for its shuffles. In plain C
+// both are in local memory, the warp's `exchange`.
 #if PTX >= 80
 #define EXCHANGE_VECTORS 1
-#define STAGE_WORDS(rows, exchange)
+#define STAGE_WORDS(rows, terms, exchange)
 #define ROWS(m, k, p) \
     (uint4)(rows[m][k][p][0], rows[m][k][p][1], rows[m][k][p][2], rows[m][k][p][3])
 #define SHUFFLE_SPACE(exchange) 0
 #else
 #define STAGED_VECTORS (ROWS_M * HELD * SPLITS * WARP)  // of a warp; then WARP words
 #define EXCHANGE_VECTORS (WARPS * (STAGED_VECTORS + WARP / 4))
-#define STAGE_WORDS(rows, exchange) stage_words(rows, exchange)
+#define STAGE_WORDS(rows, terms, exchange) stage_words(rows, terms, exchange)
 #define ROWS(m, k, p) FRAGMENT(exchange + (((m) * HELD + (k)) * SPLITS + (p)) * WARP, 0)
 #define SHUFFLE_SPACE(exchange) ((__local uint *)((exchange) + STAGED_VECTORS))
-static inline void stage_words(Fragments *rows, __local uint4 *exchange)
+static inline void stage_words(Fragments *rows, const int terms, __local uint4 *exchange)
 {
     barrier(CLK_LOCAL_MEM_FENCE);
-    for (int i = 0; i < ROWS_M * HELD * SPLITS; ++i) {
-        const uint *words = rows[i / SPLITS / HELD][i / SPLITS % HELD][i % SPLITS];
-        exchange[i * WARP + get_local_id(0) % WARP] =
+    for (int i = 0; i < ROWS_M * terms * SPLITS; ++i) {
+        const int m = i / SPLITS / terms, k = i / SPLITS % terms, p = i % SPLITS;
+        const uint *words = rows[m][k][p];
+        exchange[((m * HELD + k) * SPLITS + p) * WARP + get_local_id(0) % WARP] =
             (uint4)(words[0], words[1], words[2], words[3]);
     }
     barrier(CLK_LOCAL_MEM_FENCE);

@@ -247,7 +247,7 @@ UNROLLED
         if (!last) down[i / 2][i % 2] *= up[i / 2][i % 2];
 #endif
     PIPELINE_SEEK(pipeline, FORWARD_START(layer));
-    STAGE_WORDS(rows, exchange);
+    STAGE_WORDS(rows, terms, exchange);
 UNROLLED
     for (int j = 0; j < neurons; ++j) {
         const float4 bias = biases[(layer * MAX_NEURONS + BLOCK * j) / 4 + at];
@@ -322,7 +322,7 @@ UNROLLED
         up[m][h] = power_of_two(scale[m][h]);
     }
     PIPELINE_SEEK(pipeline, TRANSPOSED_START(layer));
-    STAGE_WORDS(rows, exchange);
+    STAGE_WORDS(rows, terms, exchange);
 UNROLLED
     for (int j = 0; j < HIDDEN; ++j) {
         float4 products[ROWS_M][2];
