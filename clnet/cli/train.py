@@ -6,6 +6,8 @@ import argparse
 import re
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -293,14 +295,7 @@ def _digits(arguments: argparse.Namespace) -> tuple[DataSet, DataSet]:
     """Return the shuffled digits for training and test; set default arguments."""
     if arguments.validation is not None or arguments.outputs is not None:
         raise InputError(f"{DIGITS} has its own test set: leave out --validation")
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise ClnetError(
-            f"{DIGITS} needs scikit-learn, which is not installed: pip install "
-            "scikit-learn, or with clnet: pip install 'clnet[demo]'"
-        ) from None
-    images, labels = load_digits(return_X_y=True)
+    images, labels = _digits_data()
     order = np.random.default_rng(0).permutation(len(labels))
     x = (images[order] / images.max()).astype(np.float32)
     t: NDArray[Any] = np.eye(10, dtype=np.float32)[labels[order]]
@@ -315,6 +310,28 @@ def _digits(arguments: argparse.Namespace) -> tuple[DataSet, DataSet]:
         arguments.seed = 0 if arguments.seed is None else arguments.seed
     n = DIGITS_TEST
     return DataSet(x[n:], t[n:]), DataSet(x[:n], t[:n])
+
+
+def _digits_data() -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return scikit-learn's images [1797, 64] of digits, and their labels.
+
+    Its file is read: to import scikit-learn takes longer than the training.
+    """
+    found = find_spec("sklearn")
+    if found is None:
+        raise ClnetError(
+            f"{DIGITS} needs scikit-learn, which is not installed: pip install "
+            "scikit-learn, or with clnet: pip install 'clnet[demo]'"
+        )
+    for folder in found.submodule_search_locations or ():
+        path = Path(folder, "datasets", "data", "digits.csv.gz")
+        if path.is_file():
+            rows = np.loadtxt(path, delimiter=",")
+            return rows[:, :-1], rows[:, -1].astype(int)
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    return images, labels
 
 
 def _network(arguments: argparse.Namespace, data: DataSet) -> Network:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from clnet import Network, load
 from clnet.cli.main import main
-from clnet.cli.train import PICTURES
+from clnet.cli.train import PICTURES, _digits_data
 from clnet.errors import WIDTH
 from clnet.formats import NETWORK_SUFFIXES, save_data
 from clnet.nn.activations import ACTIVATION_NAMES
@@ -205,8 +206,18 @@ def test_bad_input(data, capsys, arguments, sentence, monkeypatch):
     assert err.count("\n") == 1
 
 
+def test_digits_are_those_of_scikit_learn(monkeypatch):
+    datasets = pytest.importorskip("sklearn.datasets")
+    expected = datasets.load_digits(return_X_y=True)
+    for found in zip(_digits_data(), expected, strict=True):
+        np.testing.assert_array_equal(*found)
+    monkeypatch.setattr(Path, "is_file", lambda path: False)  # of another version
+    for found in zip(_digits_data(), expected, strict=True):
+        np.testing.assert_array_equal(*found)
+
+
 def test_digits_without_scikit_learn(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     assert main(["train", "digits"]) == 2
     assert "pip install scikit-learn" in capsys.readouterr().err
 
