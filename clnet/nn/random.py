@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+FEW_KEYS = 8  # are made one by one
+POOL = 4  # words of a SeedSequence
 HASH_BITS = 24  # a float32 holds them
 ROUNDS = 8  # of the network, a word of the key each; fewer bias small permutations
 
@@ -28,6 +30,43 @@ def key(seed: int, epoch: int) -> NDArray[np.uint32]:
     """Return the key [ROUNDS] of an epoch, counted from 0."""
     words = np.random.SeedSequence([seed, epoch]).generate_state(ROUNDS)
     return np.asarray(words, np.uint32)
+
+
+def keys(seed: int, first: int, count: int) -> NDArray[np.uint32]:
+    """Return the keys [count, ROUNDS] of consecutive epochs.
+
+    They are `key`'s: NumPy's `SeedSequence` (O'Neill, "Developing a seed_seq
+    alternative", 2015), computed for all epochs at once.
+    """
+    if count < FEW_KEYS or first + count > 1 << 32:
+        return np.stack([key(seed, first + i) for i in range(count)])
+    words = [np.uint32(seed & 0xFFFFFFFF)]
+    if seed >> 32:
+        words.append(np.uint32(seed >> 32))
+    epochs = np.arange(first, first + count, dtype=np.uint32)
+    entropy = [np.full(count, word) for word in words] + [epochs]
+    entropy += [np.zeros(count, np.uint32)] * (POOL - len(entropy))
+    factor = 0x43B0D7E5
+
+    def hashed(values: NDArray[np.uint32], multiplier: int) -> NDArray[np.uint32]:
+        nonlocal factor
+        values = values ^ np.uint32(factor)
+        factor = factor * multiplier & 0xFFFFFFFF
+        values = values * np.uint32(factor)
+        return np.asarray(values ^ (values >> np.uint32(16)), np.uint32)
+
+    pool = [hashed(values, 0x931E8875) for values in entropy]
+    for source in range(POOL):
+        for target in range(POOL):
+            if source != target:
+                other = hashed(pool[source], 0x931E8875)
+                found = pool[target] * np.uint32(0xCA01F9DD)
+                found = found - other * np.uint32(0x4973F715)
+                pool[target] = found ^ (found >> np.uint32(16))
+    factor = 0x8B51F9DD
+    return np.stack(
+        [hashed(pool[i % POOL], 0x58F38DED) for i in range(ROUNDS)], axis=1
+    )
 
 
 def mixed(x: NDArray[np.uint32]) -> NDArray[np.uint32]:

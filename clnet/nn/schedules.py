@@ -94,6 +94,11 @@ def _check_factor(factor: object) -> None:
         raise InputError(f"factor must be a number above 0, not {factor!r}")
 
 
+def constant(epoch: int) -> float:
+    """Return 1: every epoch has the optimiser's rate."""
+    return 1.0
+
+
 SCHEDULES: dict[str, Callable[[int], Schedule]] = {
     "step": lambda _: Step(),
     "exponential": lambda _: Exponential(),
@@ -121,7 +126,7 @@ def schedule(chosen: str | Schedule | None, last: int) -> Schedule:
         finite number of at least 0.
     """
     if chosen is None:
-        return lambda epoch: 1.0
+        return constant
     if isinstance(chosen, str):
         if chosen not in SCHEDULES:
             raise unknown("schedule", chosen, SCHEDULES)

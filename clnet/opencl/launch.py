@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import DeviceError
 from clnet.ir.ops import Value
+from clnet.nn.random import ROUNDS
 
 if TYPE_CHECKING:
     from clnet.nn.storage.contents import Contents, Records
@@ -54,6 +56,10 @@ class Scalar:
         describe the first. A launch that takes ``record_stride`` computes as many
         epochs of those samples as there are steps for; the totals of the first begin
         at element ``record_offset``, those of the next ``record_stride`` elements on.
+        With ``scheduled``, order and rate of the second epoch and later ones are in the
+        `EpochTable`. The launch ends early after an epoch whose totals are not finite,
+        or whose squared errors or bit fails are below ``squares_limit`` or
+        ``fails_limit``; the number of its epochs is behind the first one's totals.
         `gradient_sum` has its own names.
     kind : {"int", "uint", "real"}
         Its OpenCL type; ``"real"``: the network's.
@@ -61,6 +67,15 @@ class Scalar:
 
     name: str
     kind: Literal["int", "uint", "real"] = "int"
+
+
+EPOCH = np.dtype([("key", np.uint32, ROUNDS), ("rate", np.float32)])
+"""A row of the table of epochs (``steps.h``)."""
+
+
+@dataclass(frozen=True)
+class EpochTable:
+    """Argument: the key and learning rate of each epoch of a launch, as `EPOCH`."""
 
 
 @dataclass(frozen=True)
@@ -176,8 +191,8 @@ class ZeroCopyOutput:
 
 
 Argument = (
-    Value | Parameters | Gradients | State | Scalar | Scratch | Packed | Table
-    | HelperTimeout | TimeoutFlag | ByValueInput | ZeroCopyOutput | int | float
+    Value | Parameters | Gradients | State | Scalar | EpochTable | Scratch | Packed
+    | Table | HelperTimeout | TimeoutFlag | ByValueInput | ZeroCopyOutput | int | float
 )
 """An argument of a kernel; an int becomes OpenCL's `int`, a float REAL."""
 

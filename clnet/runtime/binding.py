@@ -20,6 +20,7 @@ from clnet.ir.ops import Span, Value
 from clnet.opencl.launch import (
     Argument,
     ByValueInput,
+    EpochTable,
     HelperTimeout,
     Launch,
     Scalar,
@@ -127,6 +128,7 @@ class Binding:
         self._uses: dict[str, list[tuple[Any, int]]] = {}
         self._by_value: dict[str, list[tuple[Any, int]]] = {}
         self._zero_copy: dict[str, list[tuple[Any, int]]] = {}
+        self._epoch_table_uses: list[tuple[Any, int]] = []
         self._scalars: dict[str, list[Callable[[float], None]]] = {}
         self._standbys: list[Standby] = []
         self._actions: list[Action] = []
@@ -213,6 +215,8 @@ class Binding:
                 self._zero_copy.setdefault(argument.value.name, []).append(use)
             if isinstance(argument, Value):
                 self._uses.setdefault(argument.name, []).append(use)
+            if isinstance(argument, EpochTable):
+                self._epoch_table_uses.append(use)
             if isinstance(argument, Scalar):
                 set_value = partial(set_scalar, kernel, index, self._type(argument))
                 self._scalars.setdefault(argument.name, []).append(set_value)

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from clnet.nn.storage.layout import Layout, round_up
 from clnet.opencl.launch import (
+    EPOCH,
     Argument,
+    EpochTable,
     Gradients,
     Launch,
     Packed,
@@ -37,7 +39,13 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-RUN_FLOPS = 10**10  # maximum of a run of many steps, so that Ctrl-C is handled soon
+# Bound of the time of a launch of many steps, or of launches between two waits: Ctrl-C
+# is handled between them. It is predicted from earlier steps, at first from operations.
+RUN_SECONDS = 0.05
+RUN_FLOPS = 2 * 10**9
+SEPARATE_RECORDS = 64  # records of launches that take each as a buffer
+RECORDS = 1 << 14  # records of launches that address them
+RECORD_ALIGNMENT = 8  # elements of such a record, or a multiple
 
 
 class _Records(NamedTuple):
@@ -50,7 +58,7 @@ class _Records(NamedTuple):
     stride : int
         Elements from one record to the next.
     arguments : list
-        The kernel argument of each record.
+        The kernel argument of each record; the only one where kernels address them.
     """
 
     memory: Memory
@@ -76,6 +84,8 @@ class Replay(Binding):
     ----------
     multi_step, multi_epoch : bool
         Whether all launches can do many steps per run, and steps of several epochs.
+    step_seconds : float or None
+        The time of a step, if it has been measured; set by the caller.
     """
 
     def __init__(
@@ -88,6 +98,7 @@ class Replay(Binding):
         self._shared: dict[str, Memory] = {}  # tables and packed buffers
         self._numbers: dict[str, float] = {}
         self._records: dict[str, _Records] = {}
+        self._epoch_table = Memory(session, 2 * EPOCH.itemsize)
         self._on_write: list[Action] = []
         self._inputs_changed = True
         calls: list[Launch] = []
@@ -114,13 +125,16 @@ class Replay(Binding):
             self._order_after_busy(steps[0], first)  # of the next run
         self.multi_step, self.multi_epoch = (
             all(
-                any(isinstance(a, Scalar) and a.name == name for a in call.arguments)
+                scalars <= {a.name for a in call.arguments if isinstance(a, Scalar)}
                 for call in calls if not call.standby
             )
-            for name in ("steps", "record_stride")
+            for scalars in ({"steps"}, {"steps", "record_stride"})
         )
         flops = sum(span_flops(step.span) for step in steps)
-        self._max_steps = max(1, RUN_FLOPS // max(flops, 1))
+        self._first_steps = max(1, RUN_FLOPS // max(flops, 1))
+        self.step_seconds: float | None = None
+        # The first record of the last run, if it was of whole epochs.
+        self._last_run: int | None = None
         self.set(steps=1)
 
     def set(self, **scalars: float) -> None:
@@ -169,8 +183,14 @@ class Replay(Binding):
         """
         batch = self.batch
         steps = -(-samples // batch)
-        per_run = min(steps, self._max_steps) if self.multi_step else 1
+        most = self._most_steps
+        per_run = min(steps, most) if self.multi_step else 1
+        enqueued = 0
+        self._last_run = None
         for number in range(0, steps, per_run):
+            if enqueued + per_run > most:
+                self.session.finish()
+                enqueued = 0
             first = number * batch
             left = samples - first
             self.set(
@@ -179,16 +199,28 @@ class Replay(Binding):
                 count=count + number, steps=min(per_run, steps - number),
             )
             self.run()
+            enqueued += per_run
         return steps
+
+    @property
+    def _most_steps(self) -> int:
+        """Steps of a run, or between two waits, at most."""
+        if self.step_seconds is None:
+            return self._first_steps
+        return max(1, int(RUN_SECONDS / self.step_seconds))
 
     def epochs_per_run(self, samples: int) -> int:
         """Return how many epochs of so many samples one run can do; 0: none."""
-        return self._max_steps // -(-samples // self.batch) if self.multi_epoch else 0
+        return self._most_steps // -(-samples // self.batch) if self.multi_epoch else 0
 
     def run_epochs(
-        self, samples: int, count: int, epochs: int, record: int = 0
+        self, samples: int, count: int, epochs: int, record: int = 0,
+        schedule: Array | None = None,
     ) -> None:
-        """Enqueue several epochs of one order and rate, in as few runs as possible.
+        """Enqueue several epochs, in as few runs as possible.
+
+        A run ends after an epoch whose totals are not finite or below the scalars
+        `squares_limit` or `fails_limit`: `read_records` tells.
 
         Parameters
         ----------
@@ -197,18 +229,40 @@ class Replay(Binding):
         epochs : int
             Number of epochs.
         record : int
-            Index of the first epoch's record of the totals: see `spread`.
+            Index of the first epoch's record: see `add_records`.
+        schedule : ndarray of `launch.EPOCH`, shape [epochs], or None
+            Order and rate of each epoch; None: those of the scalars.
         """
         steps = -(-samples // self.batch)
         per_run = self.epochs_per_run(samples)
         for number in range(0, epochs, per_run):
+            size = min(per_run, epochs - number)
+            if schedule is not None:
+                self._schedule(schedule[number : number + size])
             self.set(
                 first=0, samples=samples, seen=min(self.batch, samples), fresh=True,
-                count=count + number * steps,
-                steps=min(per_run, epochs - number) * steps,
+                count=count + number * steps, steps=size * steps,
+                scheduled=schedule is not None,
                 record_offset=(record + number) * self._numbers.get("record_stride", 0),
             )
             self.run()
+            self._last_run = record + number
+
+    def _schedule(self, rows: Array) -> None:
+        """Set order and rate of the epochs of the next run."""
+        words = rows["key"][0].tolist()
+        self.set(
+            rate=float(rows["rate"][0]),
+            **{f"key{i}": word for i, word in enumerate(words)},
+        )
+        size = rows.nbytes + EPOCH.itemsize  # kernels read the row after the last
+        if self._epoch_table.size < size:
+            self._epoch_table = Memory(self.session, 2 * size)
+            for kernel, index in self._epoch_table_uses:
+                kernel.set_arg(index, self._epoch_table.argument)
+        if self._epoch_table.array is not None:
+            self.session.finish()
+        self._epoch_table.write(self.session, rows)
 
     def write(self, value: Value, rows: Array) -> None:
         """Fill a value by its rows [rows, width], and wait."""
@@ -224,35 +278,58 @@ class Replay(Binding):
         flat = memory.read(self.session, rows * value.stride, self.dtype)
         return flat.reshape(rows, value.stride)[:, : value.width]
 
-    def add_records(self, value: Value, records: int) -> None:
-        """Give a value an array of records; `select_record` chooses the current one."""
+    def add_records(self, value: Value) -> int:
+        """Give a value an array of records; `select_record` chooses the current one.
+
+        Returns
+        -------
+        int
+            Number of records.
+        """
         rows = value.height(self.batch)
         item = np.dtype(self.dtype).itemsize
-        size = rows * value.stride * item
-        pitch = round_up(size, sub_buffer_alignment(self.session))
-        memory = Memory(self.session, records * pitch)
-        arguments = [memory.sub_buffer(i * pitch, size) for i in range(records)]
-        if self.multi_epoch:  # kernels address the records themselves
-            arguments = [memory.argument] * records
-            self.set(record_stride=pitch // item)
-        self._records[value.name] = _Records(memory, pitch // item, arguments)
+        if self.multi_epoch:  # kernels address the records, with a count behind each
+            records, stride = RECORDS, round_up(value.stride + 1, RECORD_ALIGNMENT)
+            memory = Memory(self.session, records * stride * item)
+            arguments = [memory.argument]
+            for kernel, index in self._uses[value.name]:
+                kernel.set_arg(index, memory.argument)
+            self.set(record_stride=stride)
+        else:
+            records = SEPARATE_RECORDS
+            size = rows * value.stride * item
+            pitch = round_up(size, sub_buffer_alignment(self.session))
+            stride = pitch // item
+            memory = Memory(self.session, records * pitch)
+            arguments = [memory.sub_buffer(i * pitch, size) for i in range(records)]
+        self._records[value.name] = _Records(memory, stride, arguments)
+        return records
 
     def select_record(self, value: Value, record: int) -> None:
         """Choose the record of a value that the steps enqueued next use."""
-        argument = self._records[value.name].arguments[record]
-        self.set(record_offset=record * self._numbers.get("record_stride", 0))
+        _, stride, arguments = self._records[value.name]
+        if self.multi_epoch:
+            self.set(record_offset=record * stride)
+            return
         for kernel, index in self._uses[value.name]:
-            kernel.set_arg(index, argument)
+            kernel.set_arg(index, arguments[record])
 
     def read_records(self, value: Value, count: int) -> Array:
-        """Wait for all steps, and return a value's first records [count, width]."""
+        """Wait for all steps, and return a value's first records [count, width].
+
+        There are fewer if the last run of several epochs ended early.
+        """
         memory, stride, _ = self._records[value.name]
         if memory.array is not None or len(self.session.queues) > 1:
             self.session.finish()
+        extra = int(self.multi_epoch and count > 1)
         rows = np.zeros((count, stride), self.dtype)
-        size = rows.size - stride + value.width
+        size = rows.size - stride + value.width + extra
         rows.reshape(-1)[:size] = memory.read(self.session, size, self.dtype)
-        return rows[:, : value.width]
+        first = self._last_run
+        if first is not None and count > 1:
+            count = min(count, first + int(rows[first, value.width]))
+        return rows[:count, : value.width]
 
     @property
     def may_time_out(self) -> bool:
@@ -276,6 +353,8 @@ class Replay(Binding):
             return self._train_state.state
         if isinstance(argument, Gradients):
             return self._train_state.gradients
+        if isinstance(argument, EpochTable):
+            return self._epoch_table
         if isinstance(argument, Packed):
             if argument.key not in self._shared:
                 self._shared[argument.key] = Memory(self.session, argument.size)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -22,17 +22,19 @@ from clnet.errors import ClnetWarning, counted
 from clnet.ir.lowering import lower_training
 from clnet.ir.ops import PRECISIONS, Program
 from clnet.ir.training_ops import Tally
-from clnet.nn.random import key
+from clnet.nn.random import keys
+from clnet.nn.schedules import constant
 from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import device_error, session
 from clnet.planning.format_planner import NetworkView
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning.search import Search
 from clnet.runtime.data_parallel import shares
+from clnet.runtime.replay import RECORDS
 from clnet.runtime.train_state import TrainState
-from clnet.training.history import Epoch, History, Measures, TrainingState
+from clnet.training.history import Epoch, History, TrainingState
 from clnet.training.parallel import ParallelPass
-from clnet.training.passes import MAX_EPOCHS, Pass, measures
+from clnet.training.passes import Pass, measures
 from clnet.training.setup import TrainingSetup, default_loss, rule_of
 
 if TYPE_CHECKING:
@@ -44,8 +46,9 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 VALIDATION_BATCH = 8192  # samples of a validation set per launch, at most
-# Bound of the time of one segment of speculative epochs. The host's share of longer
-# epochs is small, and a rollback would recompute them.
+MAX_EPOCHS = RECORDS  # of a segment: their totals are read together
+# Bound of the time of one segment of speculative epochs that a callback may have
+# recomputed, or that no kernel ends. The host's share of longer epochs is small.
 SPECULATION_SECONDS = 2e-3
 
 
@@ -57,12 +60,12 @@ class _Segment:
     ----------
     first : int
         Epochs done before.
-    rates : list of float
+    rates : ndarray, shape [epochs]
         The learning rate of each epoch.
     """
 
     first: int
-    rates: list[float]
+    rates: Array
 
 
 class Training:
@@ -91,9 +94,12 @@ class Training:
         self._state = state
         self._epoch = self._enqueued = state.epoch  # epochs reported, and enqueued
         # The segments of the last two snapshots of `TrainState`, the newest first.
-        self._segments = [_Segment(state.epoch, [])] * 2
+        self._segments = [_Segment(state.epoch, np.empty(0))] * 2
         # Epochs since a callback last read or replaced the parameters.
         self._unobserved = 0 if setup.callbacks else MAX_EPOCHS
+        self._observed = bool(setup.callbacks)
+        self._rates, self._rate = setup.rates, setup.rule.rate
+        self._desired = setup.desired
         self._speculates = setup.predictable and len(setup.devices) == 1
         self._samples = n = len(data)
         self._steps = -(-n // batch)
@@ -123,6 +129,8 @@ class Training:
                 network, program, data, batch, setup.devices, self._train_state, search
             )
             sharing = self._pass.shares
+        if setup.desired is not None:
+            self._pass.limit(*setup.desired.limits(n * network.n_out))
         self.history.plan = self.explain()
         self._validations = [] if setup.validation is None else list(
             self._validation_passes(setup, setup.validation, sharing, search)
@@ -188,43 +196,74 @@ class Training:
         """Copy the present parameters to the network."""
         self.network.parameters = self.parameters
 
-    def epochs(self, count: int, rate: Callable[[int], float]) -> Iterator[Epoch]:
-        """Train at most `count` epochs, and yield each when it is done.
+    def epochs(self, count: int) -> Iterator[Epoch]:
+        """Train at most `count` epochs, and yield those that the caller must look at.
 
-        Parameters
-        ----------
-        count : int
-            Epochs at most.
-        rate : callable
-            Returns the learning rate of an epoch, counted from 0.
+        With callbacks these are all; else the last of those that were run together, or
+        the one at which the training must stop. The history has all epochs up to it.
         """
-        last, seconds = self._epoch + count, inf
+        last, seconds = self._epoch + count, self._pass.epoch_seconds or inf
         while self._epoch < last:
             first, length = self._epoch, 1
             if self._speculates and self._train_state[0].can_snapshot_state:
                 length = max(1, min(
-                    MAX_EPOCHS, last - first, self._unobserved,
-                    int(SPECULATION_SECONDS / seconds),
+                    MAX_EPOCHS, self._pass.records, last - first, self._unobserved,
+                    self._most_epochs(seconds),
                 ))
-            segment = _Segment(first, [rate(n) for n in range(first, first + length)])
+            segment = _Segment(first, self._rates_of(first, length))
             start = time.perf_counter()
             self._enqueue(segment)
-            records = self._records(length)
-            finite = all(trained.finite for trained, _ in records)
-            if not finite and self._pass.recovered():
+            training, validation = self._measures(length)
+            if not np.isfinite(training[:, :2]).all() and self._pass.recovered():
                 self.history.plan = self.explain()
                 self._restore(first)
                 self._enqueued = first
                 continue
+            if len(training) < length:  # the launch ended early
+                length = len(training)
+                self._segments[0] = _Segment(first, segment.rates[:length])
+                self._enqueued = first + length
             seconds = (time.perf_counter() - start) / length
-            for trained, validation in records:
-                self._epoch += 1
-                self._unobserved += 1
-                done = Epoch(self._epoch, trained, validation, seconds)
-                self.history.epochs.append(done)
-                yield done
-                if self._enqueued == self._epoch:
-                    break  # the segment's end, or a rollback
+            self._pass.epoch_seconds = seconds
+            yield from self._reported(training, validation, seconds)
+
+    def _reported(
+        self, training: Array, validation: Array | None, seconds: float
+    ) -> Iterator[Epoch]:
+        """Add the epochs of a segment to the history; yield as `epochs` does."""
+        length = len(training)
+        size = 1 if self._observed else self._first_stop(training)
+        for begin in range(0, length, size):
+            part = slice(begin, begin + size)
+            done = training[part]
+            self._epoch += len(done)
+            self._unobserved += len(done)
+            self.history.epochs.add(
+                done, None if validation is None else validation[part], seconds
+            )
+            yield self.history[-1]
+            if self._enqueued == self._epoch:
+                return  # the segment's end, or a rollback
+
+    def _first_stop(self, training: Array) -> int:
+        """Return how many epochs end with the first at which the training must stop."""
+        stops = ~np.isfinite(training[:, :2]).all(axis=1)
+        if self._desired is not None:
+            stops |= self._desired.reached_by(training)
+        return int(stops.argmax()) + 1 if stops.any() else len(training)
+
+    def _most_epochs(self, seconds: float) -> int:
+        """Return how many epochs a segment may have, for epochs of so many seconds."""
+        most = self._pass.epochs_per_run
+        if self._observed or self._validations or not most:
+            return int(SPECULATION_SECONDS / seconds)
+        return most if seconds < inf else 1
+
+    def _rates_of(self, first: int, length: int) -> Array:
+        """Return the learning rates of epochs."""
+        if self._rates is constant:
+            return np.full(length, self._rate)
+        return np.array([self._rate * self._rates(first + i) for i in range(length)])
 
     def _enqueue(self, segment: _Segment) -> None:
         """Take a snapshot and enqueue a segment, with the validation of each epoch."""
@@ -235,18 +274,17 @@ class Training:
         self._run(segment.first, segment.rates, self._validations)
 
     def _run(
-        self, first: int, rates: list[float], validations: Sequence[Pass] = ()
+        self, first: int, rates: Array, validations: Sequence[Pass] = ()
     ) -> None:
-        """Enqueue an epoch for each rate, all in one run if nothing comes between."""
-        seed, length = self._state.seed, 1
-        uniform = len(set(rates)) == 1 and not self._shuffled and not validations
-        if uniform and self._pass.fuses_epochs:
-            length = len(rates)
-        for index in range(0, len(rates), length):
-            epoch = first + index
-            words = key(seed, epoch) if self._shuffled else ()
+        """Enqueue an epoch for each rate."""
+        seed, count = self._state.seed, len(rates)
+        epochs = keys(seed, first, count) if self._shuffled and count else None
+        size = 1 if validations else max(count, 1)
+        for index in range(0, count, size):
+            part = slice(index, index + size)
             self._pass.run(
-                words, rates[index], seed, self._steps_before(epoch), index, length
+                rates[part], None if epochs is None else epochs[part], seed,
+                self._steps_before(first + index), index,
             )
             for one in validations:
                 one.run(record=index)
@@ -255,15 +293,14 @@ class Training:
         """Return the number of steps of the first `epoch` epochs."""
         return self._state.count + (epoch - self._state.epoch) * self._steps
 
-    def _records(self, count: int) -> list[tuple[Measures, Measures | None]]:
-        """Wait for the segment's epochs, and return their measures."""
+    def _measures(self, count: int) -> tuple[Array, Array | None]:
+        """Wait for the segment's epochs, and return their measures [epochs, 3]."""
         n_out = self.network.n_out
         found = measures(self._pass.totals(count), self._samples, n_out)
         if not self._validations:
-            return [(trained, None) for trained in found]
+            return found, None
         totals = np.sum([one.totals(count) for one in self._validations], axis=0)
-        others = measures(totals, self._validation_samples, n_out)
-        return list(zip(found, others, strict=True))
+        return found, measures(totals, self._validation_samples, n_out)
 
     def _roll_back(self) -> None:
         """Discard the speculative epochs that are not reported yet."""
@@ -398,14 +435,11 @@ def _train(training: Training, setup: TrainingSetup, progress: bool) -> None:
     """Train epoch by epoch until a stop rule holds; `history.stopped` names it."""
     history, epochs, callbacks = training.history, setup.epochs, setup.callbacks
 
-    def rate(epoch: int) -> float:
-        return setup.rule.rate * setup.rates(epoch)
-
     try:
         with _bar(epochs) if progress else nullcontext() as bar:
-            for epoch in training.epochs(epochs, rate):
+            for epoch in training.epochs(epochs):
                 if bar is not None:
-                    bar.update()
+                    bar.update(len(history) - bar.n)
                     bar.set_postfix(loss=f"{epoch.loss:.4g}", refresh=False)
                 if not epoch.training.finite:
                     name = "mse" if np.isfinite(epoch.loss) else "loss"
@@ -422,7 +456,8 @@ def _train(training: Training, setup: TrainingSetup, progress: bool) -> None:
                         name = getattr(first, "__name__", type(first).__name__)
                         history.stopped = f"{name} stopped after epoch {epoch.number}"
                         return
-                sentence = setup.reached(epoch)
+                desired = setup.desired
+                sentence = None if desired is None else desired.reached(epoch)
                 if sentence is not None:
                     history.stopped = sentence
                     return

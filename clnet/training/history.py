@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from os import PathLike
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from clnet.errors import ClnetError, FormatError, InputError, counted, quoted
 from clnet.formats.files import as_path, write
 from clnet.formats.npz import load_arrays
 from clnet.nn.description import DTYPES
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class Epoch:
         return self.training.bit_fail
 
 
+MEASURES = len(fields(Measures))
 SEEDS = 1 << 63  # seeds are whole numbers below
 _ARRAYS = {"parameters": 1, "values": 2}  # of a state, and their dimensions
 
@@ -190,13 +193,100 @@ class TrainingState:
                 raise InputError(f"a state's {name} must be finite")
 
 
+class Epochs(Sequence[Epoch]):
+    """Consecutive epochs, stored as columns; each is made when it is read.
+
+    Parameters
+    ----------
+    done : int
+        Epochs before the first.
+    """
+
+    def __init__(self, done: int = 0) -> None:
+        self._done = done
+        self._rows = np.empty((1, 2 * MEASURES + 1))
+        self._count = 0
+        self._validates = False
+
+    def add(
+        self, training: Array, validation: Array | None, seconds: float
+    ) -> None:
+        """Append epochs.
+
+        Parameters
+        ----------
+        training, validation : ndarray, shape [epochs, 3]
+            The `Measures` of each; None: no validation set.
+        seconds : float
+            Mean time of one.
+        """
+        end = self._count + len(training)
+        if end > len(self._rows):
+            rows = np.empty((2 * end, self._rows.shape[1]))
+            rows[: self._count] = self._rows[: self._count]
+            self._rows = rows
+        added = self._rows[self._count : end]
+        added[:, :MEASURES] = training
+        if validation is not None:
+            added[:, MEASURES:-1] = validation
+            self._validates = True
+        added[:, -1] = seconds
+        self._count = end
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Epoch]:
+        rows = self._rows[: self._count].tolist()
+        for number, row in enumerate(rows, self._done + 1):
+            yield self._epoch(number, row)
+
+    @overload
+    def __getitem__(self, index: int) -> Epoch: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Epoch]: ...
+
+    def __getitem__(self, index: int | slice) -> Epoch | list[Epoch]:
+        chosen = range(self._count)[index]
+        if isinstance(chosen, range):
+            return [self[i] for i in chosen]
+        return self._epoch(self._done + chosen + 1, self._rows[chosen].tolist())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    def column(self, measure: str, *, validation: bool = False) -> list[Any]:
+        """Return a measure of all epochs."""
+        if validation and not self._validates:
+            return []
+        number = [one.name for one in fields(Measures)].index(measure)
+        found = self._rows[: self._count, number + MEASURES * validation]
+        listed: list[Any] = found.tolist()
+        return [int(fails) for fails in listed] if measure == "bit_fail" else listed
+
+    def _epoch(self, number: int, row: list[float]) -> Epoch:
+        validation = _measures(row[MEASURES:-1]) if self._validates else None
+        return Epoch(number, _measures(row[:MEASURES]), validation, row[-1])
+
+
+def _measures(numbers: list[float]) -> Measures:
+    loss, mse, bit_fail = numbers
+    return Measures(loss, mse, int(bit_fail))
+
+
 @dataclass
 class History:
     """The epochs of a training.
 
     Attributes
     ----------
-    epochs : list of Epoch
+    epochs : sequence of Epoch
         In order.
     stopped : str
         Why the training stopped, in one sentence.
@@ -207,9 +297,12 @@ class History:
     """
 
     state: TrainingState
-    epochs: list[Epoch] = field(default_factory=list)
+    epochs: Epochs = field(init=False)
     stopped: str = ""
     plan: str = ""
+
+    def __post_init__(self) -> None:
+        self.epochs = Epochs(self.state.epoch)
 
     def __len__(self) -> int:
         return len(self.epochs)
@@ -230,22 +323,22 @@ class History:
     @property
     def loss(self) -> list[float]:
         """The training's loss of each epoch."""
-        return [epoch.loss for epoch in self.epochs]
+        return self.epochs.column("loss")
 
     @property
     def mse(self) -> list[float]:
         """The training's mean squared error of each epoch."""
-        return [epoch.mse for epoch in self.epochs]
+        return self.epochs.column("mse")
 
     @property
     def bit_fail(self) -> list[int]:
         """The training's bit fails of each epoch."""
-        return [epoch.bit_fail for epoch in self.epochs]
+        return self.epochs.column("bit_fail")
 
     @property
     def validation_loss(self) -> list[float]:
         """The validation's loss of each epoch; empty without a validation set."""
-        return [e.validation.loss for e in self.epochs if e.validation is not None]
+        return self.epochs.column("loss", validation=True)
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the learning curve.

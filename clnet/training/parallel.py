@@ -192,23 +192,30 @@ class ParallelPass:
         texts.append(f"the update, on {updating}\n\n{self._update_plan.explain()}")
         return "\n\n".join(texts)
 
-    fuses_epochs = False
+    records = 1
+    epochs_per_run = 0
+    epoch_seconds: float | None = None
     may_time_out = False  # no kernel of a program of gradients alone waits for groups
 
     def recovered(self) -> bool:
         """Return False: no kernel can time out."""
         return False
 
+    def limit(self, squares: float, fails: float) -> None:
+        """Do nothing: the host looks at each epoch's totals."""
+
     def run(
-        self, words: Iterable[int], rate: float, seed: int, count: int,
-        record: int = 0, epochs: int = 1,
+        self, rates: Array, keys: Array | None, seed: int, count: int,
+        record: int = 0,
     ) -> None:
         """Train one epoch; the parameters are those of `Pass.run`."""
-        keys = {f"key{i}": int(word) for i, word in enumerate(words)}
+        (rate,) = rates.tolist()
+        words = () if keys is None else keys[0].tolist()
+        numbers = {f"key{i}": word for i, word in enumerate(words)}
         for number, worker in enumerate(self._workers):
             # Dropout hashes the seed and a sample's index, which starts at 0 on each
             # device: each needs a seed of its own.
-            worker.replay.set(seed=(seed + number) & 0xFFFFFFFF, **keys)
+            worker.replay.set(seed=(seed + number) & 0xFFFFFFFF, **numbers)
         for update in self._updates:
             update.set(rate=rate, seed=seed & 0xFFFFFFFF)
         n, batch = len(self._data), self._batch

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
 from dataclasses import replace
-from math import isfinite
-from operator import add
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import ClnetWarning
 from clnet.ir.training_ops import RECORD
+from clnet.opencl.launch import EPOCH
 from clnet.planning.training_planner import TrainingPlan, plan_training
 from clnet.runtime.replay import Replay
-from clnet.training.history import Measures
 
 if TYPE_CHECKING:
     from clnet.opencl.session import Session
@@ -24,7 +22,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-MAX_EPOCHS = 64  # per segment: their totals are read together
+NO_RATE = np.zeros(1)  # of a validation
+LIMIT_MARGIN = 1e-6  # of a sum of float32 and its compensation
 
 
 class Pass:
@@ -40,6 +39,11 @@ class Pass:
         The samples; the constructor uploads them.
     train_state : TrainState
         Parameters and optimiser state on the device.
+
+    Attributes
+    ----------
+    records : int
+        Number of rows of totals: most epochs between two calls of `totals`.
     """
 
     def __init__(
@@ -55,48 +59,85 @@ class Pass:
         self._replay = Replay(
             self._session, plan.steps, plan.network.layout, self._train_state
         )
-        self._replay.add_records(self._totals, MAX_EPOCHS)
+        self.records = self._replay.add_records(self._totals)
+        self._steps = -(-len(self._data) // self._replay.batch)
         for value, array in zip(plan.program.inputs, self._data.arrays, strict=True):
             self._replay.write(value, array)
 
     def run(
-        self, words: Iterable[int] = (), rate: float = 0.0, seed: int = 0,
-        count: int = 0, record: int = 0, epochs: int = 1,
+        self, rates: Array = NO_RATE, keys: Array | None = None, seed: int = 0,
+        count: int = 0, record: int = 0,
     ) -> None:
-        """Enqueue an epoch, or several (see `fuses_epochs`).
+        """Enqueue an epoch for each rate, in as few launches as possible.
 
         Parameters
         ----------
-        words : iterable of int
-            The key of the epoch's random order; empty: not shuffled.
-        rate : float
-            The learning rate.
+        rates : ndarray, shape [epochs]
+            The learning rate of each epoch.
+        keys : ndarray, shape [epochs, ROUNDS], or None
+            The key of each epoch's random order; None: not shuffled.
         seed : int
             Seed of the optimiser's random numbers.
         count : int
             Steps taken before.
         record : int
-            Row of the epoch's totals in `totals`.
-        epochs : int
-            Number of epochs; their totals take consecutive rows.
+            Row of the first epoch's totals in `totals`.
         """
-        self._replay.session.barrier()  # another pass may be in flight
-        self._replay.select_record(self._totals, record)
-        self._replay.set(rate=rate, seed=seed & 0xFFFFFFFF)
-        self._replay.set(**{f"key{i}": int(word) for i, word in enumerate(words)})
-        if epochs == 1:
-            self._replay.run_pass(len(self._data), count)
-        else:
-            self._replay.run_epochs(len(self._data), count, epochs, record)
+        replay, n = self._replay, len(self._data)
+        replay.session.barrier()  # another pass may be in flight
+        replay.set(seed=seed & 0xFFFFFFFF)
+        epochs = len(rates)
+        if epochs > 1 and self.epochs_per_run:
+            schedule = None
+            if keys is not None or np.ptp(rates):
+                schedule = np.zeros(epochs, EPOCH)
+                schedule["rate"] = rates
+                if keys is not None:
+                    schedule["key"] = keys
+            replay.set(rate=float(rates[0]))
+            replay.run_epochs(n, count, epochs, record, schedule)
+            return
+        for number in range(epochs):
+            replay.select_record(self._totals, record + number)
+            replay.set(rate=float(rates[number]))
+            if keys is not None:
+                words = keys[number].tolist()
+                replay.set(**{f"key{i}": word for i, word in enumerate(words)})
+            replay.run_pass(n, count + number * self._steps)
 
     def totals(self, count: int = 1) -> Array:
-        """Wait for the epochs, and return their totals [count, 6] (`Tally`)."""
+        """Wait for the epochs, and return their totals [count, 6] (`Tally`).
+
+        They are fewer if `limit` ended the last launch early.
+        """
         return self._replay.read_records(self._totals, count)
 
+    def limit(self, squares: float, fails: float) -> None:
+        """Let launches end after an epoch whose totals may be below a limit.
+
+        Parameters
+        ----------
+        squares, fails : float
+            Sum of squared errors, and bit fails; 0: no limit. The sums of a launch that
+            ended may be above by a rounding error, but no others are below.
+        """
+        margin = 1 + LIMIT_MARGIN
+        self._replay.set(squares_limit=squares * margin, fails_limit=fails * margin)
+
     @property
-    def fuses_epochs(self) -> bool:
-        """Whether one run computes several epochs of the same order and rate."""
-        return self._replay.epochs_per_run(len(self._data)) > 0
+    def epochs_per_run(self) -> int:
+        """Number of epochs that a launch computes at most; 0: launches take less."""
+        return self._replay.epochs_per_run(len(self._data))
+
+    @property
+    def epoch_seconds(self) -> float | None:
+        """The time of an epoch, measured or set."""
+        seconds = self._replay.step_seconds
+        return None if seconds is None else seconds * self._steps
+
+    @epoch_seconds.setter
+    def epoch_seconds(self, seconds: float) -> None:
+        self._replay.step_seconds = seconds / self._steps
 
     @property
     def may_time_out(self) -> bool:
@@ -137,8 +178,8 @@ class Pass:
         return self._plan.explain()
 
 
-def measures(totals: Array, samples: int, outputs: int) -> list[Measures]:
-    """Return the measures of epochs from their totals [epochs, 6].
+def measures(totals: Array, samples: int, outputs: int) -> Array:
+    """Return the measures of epochs [epochs, 3]: loss, mse, bit_fail.
 
     Parameters
     ----------
@@ -147,12 +188,13 @@ def measures(totals: Array, samples: int, outputs: int) -> list[Measures]:
     samples, outputs : int
         Samples of the data set, and outputs of the network.
     """
-    # As Python's floats: the sums have the network's precision, and the compensation of
-    # their rounding errors is added in float64.
-    rows: list[list[float]] = totals.tolist()
-    found, targets = [], outputs * samples
-    for numbers in rows:
-        loss, squares, fails = map(add, numbers, numbers[len(RECORD) :])
-        bit_fail = round(fails) if isfinite(fails) else targets
-        found.append(Measures(loss / samples, squares / targets, bit_fail))
+    # The sums have the network's precision; the compensation of their rounding errors
+    # is added in float64.
+    parts = totals.astype(np.float64)
+    found: Array = parts[:, : len(RECORD)] + parts[:, len(RECORD) :]
+    targets = outputs * samples
+    found[:, 0] /= samples
+    found[:, 1] /= targets
+    fails = found[:, 2]
+    found[:, 2] = np.where(np.isfinite(fails), np.rint(fails), targets)
     return found

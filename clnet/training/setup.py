@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import INT_MAX, as_whole, is_number
 from clnet.errors import InputError, counted, quoted, unknown
@@ -25,7 +25,7 @@ from clnet.nn.schedules import Schedule, predictable
 from clnet.nn.schedules import schedule as find_schedule
 from clnet.opencl.discovery import Devices, device_list
 from clnet.training.data_set import DataSet, data_set
-from clnet.training.history import SEEDS, Epoch, TrainingState
+from clnet.training.history import SEEDS, Epoch, Measures, TrainingState
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
@@ -33,6 +33,50 @@ if TYPE_CHECKING:
     from clnet.nn.scaling import Scaling
     from clnet.opencl.device import Device
     from clnet.training.callbacks import Callback
+
+
+FLOAT32 = np.finfo(np.float32)
+
+
+@dataclass(frozen=True)
+class DesiredError:
+    """The error at which a training stops.
+
+    Attributes
+    ----------
+    measure : str
+        One of `STOP_FUNCTIONS`.
+    most : float
+        Its largest value.
+    """
+
+    measure: str
+    most: float
+
+    def reached(self, epoch: Epoch) -> str | None:
+        """Return a sentence if an epoch has the error, else None."""
+        found = getattr(epoch, self.measure)
+        if found > self.most:
+            return None
+        return (
+            f"{self.measure} {found:.6g} of epoch {epoch.number} is at most "
+            f"{self.most:g}"
+        )
+
+    def reached_by(self, measures: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which epochs have the error, from their measures [epochs, 3]."""
+        column = [field.name for field in fields(Measures)].index(self.measure)
+        return np.asarray(measures[:, column] <= self.most)
+
+    def limits(self, targets: int) -> tuple[float, float]:
+        """Return the sum of squared errors and the bit fails of an epoch to stop at.
+
+        They are positive numbers of float32; 0 is no limit. `targets` is the number of
+        the epoch's outputs.
+        """
+        sums = self.most * targets if self.measure == "mse" else self.most + 0.5
+        limit = float(np.clip(sums, FLOAT32.tiny, FLOAT32.max / 2))
+        return (limit, 0.0) if self.measure == "mse" else (0.0, limit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +105,8 @@ class TrainingSetup:
         Whether the factor depends on the epoch's number alone.
     epochs : int
         Epochs at most.
-    reached : callable
-        Returns a sentence if an epoch has the desired error, else None.
+    desired : DesiredError or None
+        The error at which the training stops.
     callbacks : list of callables
         In the order of their calls.
     state : TrainingState
@@ -85,7 +129,7 @@ class TrainingSetup:
     rates: Schedule
     predictable: bool
     epochs: int
-    reached: Callable[[Epoch], str | None]
+    desired: DesiredError | None
     callbacks: list[Callback]
     state: TrainingState
     devices: tuple[Device, ...]
@@ -135,7 +179,7 @@ def training_setup(
         if not isinstance(validation, (tuple, list)) or len(validation) != 2:
             raise InputError("validation must be a pair (x, t)")
         other = data_set(network, *validation, what="validation ", scaling=scaling)
-    reached = _desired_error_rule(network, desired_error, stop)
+    desired = _desired_error(network, desired_error, stop)
     checked = _checked_callbacks(callbacks)
     if None not in (device, devices):
         raise InputError("give device or devices, not both")
@@ -157,7 +201,7 @@ def training_setup(
         data=data, validation=other, batch=batch,
         shuffled=bool(shuffle) and batch < len(data), rule=rule, loss=row,
         regularisation=regularisation, rates=rates, predictable=predictable(schedule),
-        epochs=epochs, reached=reached, callbacks=checked, state=start, devices=chosen,
+        epochs=epochs, desired=desired, callbacks=checked, state=start, devices=chosen,
         precision=precision, fann=_fann_parameters(network, rule, row, stop),
     )
 
@@ -226,26 +270,18 @@ def _checked_callbacks(callbacks: Iterable[Callback]) -> list[Callback]:
     return calls
 
 
-def _desired_error_rule(
+def _desired_error(
     network: Model, desired: float | None, stop: str | None
-) -> Callable[[Epoch], str | None]:
-    """Return `TrainingSetup.reached`."""
+) -> DesiredError | None:
     if stop is None:
         stop = "mse" if network.fann is None else network.fann.train_stop_function
     if stop not in STOP_FUNCTIONS:
         raise unknown("stop function", stop, STOP_FUNCTIONS)
     if desired is None:
-        return lambda epoch: None
+        return None
     if not is_number(desired) or not desired >= 0:
         raise InputError(f"desired_error must be a number of at least 0: {desired!r}")
-
-    def reached(epoch: Epoch) -> str | None:
-        found = getattr(epoch, stop)
-        if found > desired:
-            return None
-        return f"{stop} {found:.6g} of epoch {epoch.number} is at most {desired:g}"
-
-    return reached
+    return DesiredError(stop, desired)
 
 
 def _initial_state(network: Model, rule: Optimiser, seed: int | None) -> TrainingState:

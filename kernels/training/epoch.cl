@@ -30,10 +30,8 @@
 typedef struct {
     __global float *total;   // [size] gradients of the whole step
     __global float *state;   // [SLOTS, size] of the optimiser
-    __global float *totals;  // [6] of the epoch so far, and their rounding errors
     __global const uchar *live;  // [size] 0 for padding, which stays zero
     int outputs;
-    float rate;
     uint seed;
 } UpdateArguments;
 
@@ -55,20 +53,20 @@ static inline int8 live_lanes(__global const uchar *live)
 // Reduce the tasks' records and gradients [tasks, size + APART], and update the
 // parameters.
 static inline void finish_step(const Net *net, const UpdateArguments *update,
-                               const int tasks, __global const float *gradients,
-                               const int samples, const int seen, const int fresh,
-                               const int count)
+                               const Run *run, const int tasks,
+                               __global const float *gradients, const int count)
 {
+    const int samples = run->size;
     for (int k = 0; k < RECORD; ++k) {
         float sum = 0;
         for (int t = 0; t < tasks; ++t)
             sum += gradients[(size_t)t * (net->size + APART) + net->size + k];
-        add_to_total(update->totals, k, sum, fresh);
+        add_to_total(run->totals, k, sum, starts_epoch(run));
     }
 #if UPDATE
     StepInfo now =
-        step_info(update->rate, samples, update->totals[1] + update->totals[4], seen,
-                  update->outputs, count, update->seed);
+        step_info(run->rate, samples, run->totals[1] + run->totals[4],
+                  seen_samples(run), update->outputs, count, update->seed);
 #endif
 #if BACKWARD && (!UPDATE || defined(CLIP_NORM))
     // The norm, or the caller, needs the whole gradient first.
@@ -132,29 +130,23 @@ static inline void finish_step(const Net *net, const UpdateArguments *update,
         const int t_offset, const int weight_offset, const int dx_offset,            \
         const int gradient_offset, const int memory_size, const float bit_fail_limit
 // steps: how many, starting with the one that the others describe; samples: of all of
-// them; seen: samples of the epoch so far, those of the first step included
+// them, or of one epoch of several; seen: samples of the epoch so far, those of the
+// first step included
 #define STEP_ARGUMENTS                                                               \
     __global float *total, __global float *state, __global float *totals,            \
         __global const uchar *live, const int outputs, const int max_polls,          \
-        const int steps, const int first, const int samples, const int seen,         \
-        const int fresh, const float rate, const int count, const uint seed,         \
-        const uint k0, const uint k1, const uint k2, const uint k3, const uint k4,   \
-        const uint k5, const uint k6, const uint k7
+        const int steps, const int first, const int samples, RUN_ARGUMENTS,          \
+        const int seen, const int fresh, const float rate, const int count,          \
+        const uint seed, const uint k0, const uint k1, const uint k2, const uint k3, \
+        const uint k4, const uint k5, const uint k6, const uint k7
 #define SET_NET                                                                      \
     const Net net = {layers, neurons, parameters, x, t, weight, count_of_layers,     \
                      size, n, batch, bits, tile_size, pitch, tiles, x_offset,        \
                      t_offset, weight_offset, dx_offset, gradient_offset,            \
                      memory_size, bit_fail_limit};
 #define SET_UPDATE                                                                   \
-    const UpdateArguments update = {total, state, totals, live, outputs, rate, seed}; \
-    const uint8 key = (uint8)(k0, k1, k2, k3, k4, k5, k6, k7);
-// Step i of the launch.
-#define SAMPLES(i) min(batch, samples - (i) * batch)
-#define STEP(i) {first + (i) * batch, SAMPLES(i), key}
-#define FINISH(i, gradients)                                                         \
-    finish_step(&net, &update, tasks, gradients, SAMPLES(i),                         \
-                seen - SAMPLES(0) + (i) * batch + SAMPLES(i), fresh && (i) == 0,     \
-                count + (i))
+    const UpdateArguments update = {total, state, live, outputs, seed};
+#define STEP {first + run.begin, run.size, run.key}
 
 // All steps by one worker.
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
@@ -162,14 +154,17 @@ single_worker(SHARED_ARGUMENTS, STEP_ARGUMENTS)
 {
     SET_NET
     SET_UPDATE
+    SET_RUN
     for (int i = 0; i < steps; ++i) {
-        const Step step = STEP(i);
+        const Step step = STEP;
         for (int number = 0; number < tasks; ++number) {
             __global float *gradient = gradients + (size_t)number * (size + APART);
             task(&net, &step, memory, number, gradient, gradient);
         }
-        FINISH(i, gradients);
+        finish_step(&net, &update, &run, tasks, gradients, count + i);
+        if (!next_step(&run)) break;
     }
+    store_epochs(&run);
 }
 
 // Claim and compute tasks until none is left.
@@ -191,11 +186,12 @@ workers(SHARED_ARGUMENTS, STEP_ARGUMENTS)
 {
     SET_NET
     SET_UPDATE
-    const Step step = STEP(0);
+    SET_RUN
+    const Step step = STEP;
     work(&net, &step, memory + get_global_id(0) * (size_t)memory_size, tasks, gradients,
          sync, 1);
     if (add_seq_cst(sync + 4, 1) == (int)get_global_size(0) - 1) {
-        FINISH(0, gradients);
+        finish_step(&net, &update, &run, tasks, gradients, count);
         sync[3] = sync[4] = 0;
     }
 }
@@ -219,11 +215,12 @@ lead(SHARED_ARGUMENTS, STEP_ARGUMENTS, volatile __global int *timeout)
 {
     SET_NET
     SET_UPDATE
+    SET_RUN
     __global float *recomputed = gradients + (size_t)tasks * (size + APART);
     __global float *sum = memory + gradient_offset;
     int without_helpers = 0;
     for (int i = 0; i < steps; ++i) {
-        const Step step = STEP(i);
+        const Step step = STEP;
         const int next = sync[0] + 1, id = next ? next : 1;
         int timed_out = without_helpers;
         if (!without_helpers) {
@@ -231,7 +228,7 @@ lead(SHARED_ARGUMENTS, STEP_ARGUMENTS, volatile __global int *timeout)
             sync[3] = 0;
             sync[5] = step.first;
             sync[6] = step.samples;
-            vstore8(as_int8(key), 1, (__global int *)sync);
+            vstore8(as_int8(step.key), 1, (__global int *)sync);
             store_seq_cst(sync + 1, id);
             work(&net, &step, memory, tasks, gradients, sync, id);
             store_seq_cst(sync + 1, 0);
@@ -247,11 +244,14 @@ lead(SHARED_ARGUMENTS, STEP_ARGUMENTS, volatile __global int *timeout)
                 task(&net, &step, memory, number, sum,
                      recomputed + (size_t)number * (size + APART));
         }
-        FINISH(i, timed_out ? recomputed : gradients);
+        finish_step(&net, &update, &run, tasks, timed_out ? recomputed : gradients,
+                    count + i);
         int polls = 0;
         while (!without_helpers && load_seq_cst(sync + 2) && polls < max_polls) ++polls;
         if (polls == max_polls) *timeout = without_helpers = 1;
+        if (!next_step(&run)) break;
     }
+    store_epochs(&run);
 }
 
 // Workers that join the open step, and poll `spin_polls` times for the next one.

@@ -274,16 +274,13 @@ static inline int grid_barrier(volatile __global uint *arrivals, const uint targ
 // steps: how many, starting with the one that the others describe
 // samples: of all of them, or of one epoch of several
 // seen: samples of the epoch so far, those of the first step included
-// totals_offset, totals_stride: of the first epoch's totals, and to the next epoch's
 // arrivals: count of the groups' arrivals at barriers; after a timeout, totals are NaN
 // index map: group g takes tiles g, g + groups, … of each step
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
 steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
       __global float *totals, __global const uchar *live, const int batch,
-      const int outputs, const int steps, const int totals_offset,
-      const int totals_stride,
-      const int seen, const int fresh, const float rate, const int count,
-      const uint seed GRID_ARGUMENTS)
+      const int outputs, const int steps, RUN_ARGUMENTS, const int seen,
+      const int fresh, const float rate, const int count, const uint seed GRID_ARGUMENTS)
 {
     __local float memory[LOCAL_VALUES] ALIGNED;
     SET_NET
@@ -298,37 +295,33 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
     // Arrivals beyond a multiple of GRID are of this launch: no barrier has ended yet.
     uint target = poll(arrivals) / GRID * GRID;
 #endif
-    const int steps_per_epoch = (samples + batch - 1) / batch;
-    totals += totals_offset;
+    SET_RUN
     for (int step = 0; step < steps; ++step) {
-        const int begin = step % steps_per_epoch * batch;
-        const int size = min(batch, samples - begin);
-        const int reset = begin == 0 && (fresh || step > 0);
-        if (begin == 0 && step > 0) totals += totals_stride;
+        const int begin = run.begin, size = run.size, reset = starts_epoch(&run);
         stage_parameters(parameters, staged);
         for (int start = get_group_id(0) * TILE; start < size; start += groups * TILE)
-            tile(&net, memory, first + begin + start, min(TILE, size - start), key,
+            tile(&net, memory, first + begin + start, min(TILE, size - start), run.key,
                  group_gradients, start >= groups * TILE, &loaded);
 #if GRID
         target += GRID;
         if (!grid_barrier(arrivals, target, timeout, &timed_out)) break;
         const StepInfo now =
-            step_info(rate, size, 0.0f, seen, outputs, count + step, seed);
+            step_info(run.rate, size, 0.0f, seen, outputs, count + step, seed);
         combine_groups(gradients, min(groups, (size + TILE - 1) / TILE), parameters,
-                       state, total, totals, live, reset, now, sums);
+                       state, total, run.totals, live, reset, now, sums);
         target += GRID;
         if (!grid_barrier(arrivals, target, timeout, &timed_out)) break;
 #else
         barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
         if (get_local_id(0) == 0) {
             for (int k = 0; k < RECORD; ++k)
-                add_to_total(totals, k, gradients[SIZE + k], reset);
+                add_to_total(run.totals, k, gradients[SIZE + k], reset);
         }
         barrier(CLK_GLOBAL_MEM_FENCE);
 #if UPDATE
-        const StepInfo now = step_info(rate, size, totals[1] + totals[4],
-                                     seen - min(batch, samples) + begin + size, outputs,
-                                     count + step, seed);
+        const StepInfo now =
+            step_info(run.rate, size, run.totals[1] + run.totals[4],
+                      seen_samples(&run), outputs, count + step, seed);
         for (int i = get_local_id(0); i < SIZE; i += GROUP)
             update_element(load_element(parameters, state, live, i), parameters, state,
                            i, gradients[i], now);
@@ -337,10 +330,13 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
         for (int i = get_local_id(0); i < SIZE; i += GROUP) total[i] = gradients[i];
 #endif
 #endif
+        if (!next_step(&run)) break;
+        if (run.scheduled && run.begin == 0) loaded = -1;  // another order
     }
+    if (get_global_id(0) == 0) store_epochs(&run);
 #if GRID
     if (timed_out && get_local_id(0) == 0) {
-        for (int k = 0; k < RECORD; ++k) totals[k] = NAN;
+        for (int k = 0; k < RECORD; ++k) run.totals[k] = NAN;
     }
 #endif
 }

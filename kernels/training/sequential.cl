@@ -228,7 +228,8 @@ static inline void update_row(__global float *parameters, __global float *state,
 // memory                 of one worker; initially zero
 // x_offset, dx_offset    offsets in it of a sample and of a layer's value gradients
 // totals [6]             of the epoch so far
-// steps: how many, starting with the one that the others describe
+// steps: how many, starting with the one that the others describe; samples: of all of
+// them, or of one epoch of several
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 sequential(__global const Layer *layers, __global const Neuron *neurons,
            __global float *parameters, __global const float *x, __global const float *t,
@@ -236,17 +237,18 @@ sequential(__global const Layer *layers, __global const Neuron *neurons,
            __global float *totals, const int count_of_layers, const int size,
            const int n, const int bits, const int x_offset, const int dx_offset,
            const float bit_fail_limit, const int outputs, const int steps,
-           const int first, const int seen, const int fresh, const float rate,
-           const int count, const uint seed, const uint k0, const uint k1,
+           const int first, const int samples, RUN_ARGUMENTS, const int seen,
+           const int fresh, const float rate, const int count, const uint seed, const uint k0, const uint k1,
            const uint k2, const uint k3, const uint k4, const uint k5, const uint k6,
            const uint k7)
 {
-    const uint8 key = (uint8)(k0, k1, k2, k3, k4, k5, k6, k7);
+    const int batch = 1;
+    SET_RUN
     __global const Layer *last = layers + count_of_layers - 1;
     for (int number = 0; number < steps; ++number) {
-        int row = first + number;
+        int row = first + run.begin;
 #if GATHERED == 2
-        row = permuted(row, n, bits, key);
+        row = permuted(row, n, bits, run.key);
 #endif
         __global float *in = memory + x_offset;
         for (int i = 0; i < layers->n_in; ++i)
@@ -266,10 +268,11 @@ sequential(__global const Layer *layers, __global const Neuron *neurons,
         loss(last->n_out, in, t + (size_t)row * last->n_out, neurons + last->neuron,
              WEIGHTED ? weight[row] : 1.0f, bit_fail_limit, dy, record);
         for (int k = 0; k < RECORD; ++k)
-            add_to_total(totals, k, record[k], fresh && number == 0);
+            add_to_total(run.totals, k, record[k], starts_epoch(&run));
 #if UPDATE
-        const StepInfo now = step_info(rate, 1, totals[1] + totals[4], seen + number,
-                                     outputs, count + number, seed);
+        const StepInfo now =
+            step_info(run.rate, 1, run.totals[1] + run.totals[4], seen_samples(&run),
+                      outputs, count + number, seed);
         for (int l = count_of_layers - 1; l >= 0; --l) {
             __global const Layer *layer = layers + l;
             __global float *ds = memory + layer->values;
@@ -287,5 +290,7 @@ sequential(__global const Layer *layers, __global const Neuron *neurons,
                            (layer->n_out + 3) / 4 * 4, now);
         }
 #endif
+        if (!next_step(&run)) break;
     }
+    store_epochs(&run);
 }

@@ -58,6 +58,84 @@ static inline void add_to_total(__global float *totals, const int k, const float
     totals[RECORD + k] = added - (after - before);
 }
 
+// A row of the table of epochs (EPOCH of clnet/opencl/launch.py).
+typedef struct {
+    uint key[8];  // of the order of samples
+    float rate;
+} Epoch;
+
+// A launch's way through its steps: some of one epoch, or whole epochs in a row.
+typedef struct {
+    int batch;     // samples of a step, but for an epoch's last
+    int samples;   // of all steps, or of one epoch of several
+    int seen;      // samples of the epoch before the launch's first
+    int fresh;     // whether the launch's first step is the epoch's
+    int stride;    // elements from an epoch's totals to the next one's; 0: all share them
+    int scheduled;                  // whether each epoch has its own order and rate:
+    __global const Epoch *schedule;  // of the second epoch from [1] on
+    // The launch ends after an epoch whose squared errors or bit fails are below these.
+    float squares_limit, fails_limit;
+    __global float *first_totals;
+    // Of the step:
+    int epoch;           // of this launch
+    int begin, size;     // its samples, counted from the epoch's or launch's first
+    uint8 key;
+    float rate;
+    __global float *totals;
+} Run;
+
+#define RUN_ARGUMENTS                                                                \
+    const int record_offset, const int record_stride,                                \
+        __global const Epoch *schedule, const int scheduled,                         \
+        const float squares_limit, const float fails_limit
+#define SET_RUN                                                                      \
+    Run run = {batch, samples, seen - min(batch, samples), fresh, record_stride,      \
+               scheduled, schedule, squares_limit, fails_limit,                      \
+               totals + record_offset, 0, 0, min(batch, samples),                    \
+               (uint8)(k0, k1, k2, k3, k4, k5, k6, k7), rate, totals + record_offset};
+
+// Whether a step is the first of its epoch, whose totals start at zero.
+static inline int starts_epoch(const Run *run)
+{
+    return run->begin == 0 && (run->fresh || run->epoch);
+}
+
+// Samples of the epoch so far, those of the step included.
+static inline int seen_samples(const Run *run)
+{
+    return (run->epoch ? 0 : run->seen) + run->begin + run->size;
+}
+
+// Go to the next step; 0: the host looks at the totals first, as they are not finite or
+// below a limit.
+static inline int next_step(Run *run)
+{
+    run->begin += run->size;
+    if (run->begin < run->samples) {
+        run->size = min(run->batch, run->samples - run->begin);
+        return 1;
+    }
+    __global const float *totals = run->totals;
+    ++run->epoch;
+    const float zero = (totals[0] - totals[0]) + (totals[1] - totals[1]);
+    if (zero != 0 || totals[1] < run->squares_limit || totals[2] < run->fails_limit)
+        return 0;
+    run->begin = 0;
+    run->size = min(run->batch, run->samples);
+    run->totals += run->stride;
+    if (run->scheduled) {
+        run->key = vload8(0, run->schedule[run->epoch].key);
+        run->rate = run->schedule[run->epoch].rate;
+    }
+    return 1;
+}
+
+// Store the number of epochs of the launch behind the first one's totals.
+static inline void store_epochs(const Run *run)
+{
+    if (run->stride) run->first_totals[2 * RECORD] = run->epoch;
+}
+
 #if WIDTH == 8
 // Vectors without alignment.
 typedef float4 __attribute__((aligned(4))) float4_unaligned;

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clnet.nn.random import ROUNDS, half_bits, key, permuted, uniform
+from clnet.nn.random import ROUNDS, half_bits, key, keys, permuted, uniform
 from clnet.opencl.discovery import device
 from clnet.opencl.program import build, source_text
 from clnet.opencl.session import session
@@ -23,11 +23,20 @@ def test_permuted_is_a_bijection(n, seed, epoch):
 
 
 def test_keys_differ_by_seed_and_epoch():
-    keys = {tuple(key(seed, epoch)) for seed in range(20) for epoch in range(20)}
-    assert len(keys) == 400
-    assert all(len(words) == ROUNDS for words in keys)
+    found = {tuple(key(seed, epoch)) for seed in range(20) for epoch in range(20)}
+    assert len(found) == 400
+    assert all(len(words) == ROUNDS for words in found)
     orders = {tuple(permuted(np.arange(50), 50, key(7, e))) for e in range(50)}
     assert len(orders) == 50
+
+
+@given(
+    seed=st.integers(0, 2**63 - 1) | st.sampled_from([0, 2**32 - 1, 2**32]),
+    first=st.integers(0, 2**31), count=st.integers(1, 20),
+)
+def test_keys_of_many_epochs(seed, first, count):
+    expected = [key(seed, first + i) for i in range(count)]
+    np.testing.assert_array_equal(keys(seed, first, count), expected)
 
 
 @pytest.mark.parametrize("n", [3, 10, 13])

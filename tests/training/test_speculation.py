@@ -16,7 +16,9 @@ from clnet.opencl.discovery import device
 from clnet.runtime import replay
 from clnet.runtime.binding import Step
 from clnet.training import fit as training
+from clnet.variants.training.epoch import Epoch
 from clnet.variants.training.group_step import GroupStep
+from clnet.variants.training.sequential import Sequential
 
 DEVICE = device()
 COPYING = replace(DEVICE, fine_svm=False, companions=())  # one queue, as on GPUs
@@ -103,21 +105,44 @@ def test_any_actions_of_callbacks(reads, replaces, stop, most):
     assert found[0] == found[1]
 
 
+def plan_by(variant, monkeypatch, **config):
+    """Let trainings be computed by a variant in its first such configuration."""
+    plan = training.plan_training
+
+    def planned(network, program, device, batch, **others):
+        span = program.span(0, len(program.ops), batch)
+        chosen = (
+            Step(span, variant, one, place) for place in device.places
+            if variant.refuse(span, place) is None
+            for one in variant.space(span, place) if {**one, **config} == one
+        )
+        step = next(chosen, None)
+        if step is None:
+            pytest.skip(f"{device.name} has no {variant.name} {config}")
+        found = plan(network, program, device, batch, tune=False)
+        return replace(found, steps=(step,))
+
+    monkeypatch.setattr(training, "plan_training", planned)
+
+
+BY_VARIANT = pytest.mark.parametrize(("variant", "config"), [
+    (GroupStep(), {"alone": 1}), (Epoch(), {"workers": 1}), (Epoch(), {"caller": 1}),
+    (Epoch(), {"workers": DEVICE.compute_units, "caller": 0}), (Sequential(), {}),
+], ids=["group_step", "epoch", "lead", "workers", "sequential"])
+
+
 @pytest.mark.parametrize("flops", [1, 10**9])
 @pytest.mark.parametrize("options", [
     {"optimiser": "rprop"}, {"optimiser": "adam", "batch_size": 16, "shuffle": False},
-    {"optimiser": "sarprop"},
-], ids=["rprop", "adam", "sarprop"])
-def test_several_epochs_a_launch(speculate, monkeypatch, options, flops):
-    plan = training.plan_training
-
-    def one_group(network, program, device, batch, **others):
-        span, variant = program.span(0, len(program.ops), batch), GroupStep()
-        config = next(c for c in variant.space(span, device) if c["alone"])
-        found = plan(network, program, device, batch, tune=False)
-        return replace(found, steps=(Step(span, variant, config, device),))
-
-    monkeypatch.setattr(training, "plan_training", one_group)
+    {"optimiser": "adam", "batch_size": 16, "schedule": "exponential"},
+    {"optimiser": "sarprop"}, {"optimiser": "incremental"},
+    {"optimiser": "incremental", "shuffle": True, "schedule": "cosine"},
+], ids=["rprop", "adam", "shuffled", "sarprop", "incremental", "incremental shuffled"])
+@BY_VARIANT
+def test_several_epochs_a_launch(
+    speculate, monkeypatch, options, flops, variant, config
+):
+    plan_by(variant, monkeypatch, **config)
     monkeypatch.setattr(replay, "RUN_FLOPS", flops)
     several = [{}, {"stop": 7}, {"reads": (4, 9)}]
     found = []
@@ -125,6 +150,35 @@ def test_several_epochs_a_launch(speculate, monkeypatch, options, flops):
         speculate(most)
         found.append([results(DEVICE, options, **acts) for acts in several])
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("stop", ["mse", "bit_fail"])
+@pytest.mark.parametrize("options", [
+    {"optimiser": "rprop"}, {"optimiser": "adam", "batch_size": 16},
+    {"optimiser": "incremental"},
+], ids=["rprop", "adam", "incremental"])
+def test_a_launch_ends_at_the_desired_error(speculate, options, stop):
+    def trained(**limit):
+        network = net()
+        history = network.fit(X, T, epochs=60, seed=2, **limit, **options)
+        state = history.state
+        return history, (
+            network.parameters.tobytes(), history.mse, history.bit_fail,
+            history.stopped, state.epoch, state.count, state.values.tobytes(),
+        )
+
+    whole, _ = trained()
+    errors = [getattr(epoch, stop) for epoch in whole]
+    limit = errors[30]
+    expected = next(i for i, error in enumerate(errors) if error <= limit) + 1
+    found = []
+    for most in (1, 7, 100):
+        speculate(most)
+        history, results = trained(desired_error=limit, stop=stop)
+        assert len(history) == expected
+        assert history.stopped.startswith(f"{stop} ")
+        found.append(results)
+    assert found[0] == found[1] == found[2]
 
 
 def test_the_length_of_segments(speculate, monkeypatch):

@@ -31,6 +31,7 @@ from clnet.variants.training.whole_step import (
     KEY,
     LANES,
     RULE,
+    RUN,
     Allocator,
     WholeStep,
     accepted_step,
@@ -143,7 +144,7 @@ class Epoch:
         changing: tuple[Argument, ...] = (
             Gradients(), State(), step.tally.totals, live, t.width,
             min(MAX_POLLS + TASK_POLLS * flops, INT_MAX), Scalar("steps"),
-            Scalar("first"), Scalar("samples"), *RULE, *KEY,
+            Scalar("first"), Scalar("samples"), *RUN, *RULE, *KEY,
         )
         if workers == 1:
             runs: Launches = (

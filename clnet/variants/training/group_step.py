@@ -32,6 +32,7 @@ from clnet.variants.training.whole_step import (
     APART,
     KEY,
     RULE,
+    RUN,
     Allocator,
     WholeStep,
     accepted_step,
@@ -177,8 +178,7 @@ class GroupStep:
                     "training/group_step.cl", "steps", defines, (count * group,),
                     (group,),
                     (*shared, State(), Gradients(), totals, live, span.batch, t.width,
-                     Scalar("steps"), Scalar("record_offset"),
-                     Scalar("record_stride"), *RULE, *barrier),
+                     Scalar("steps"), *RUN, *RULE, *barrier),
                 ),
             )
         return (

@@ -21,6 +21,7 @@ from clnet.variants.training.whole_step import (
     KEY,
     LANES,
     RULE,
+    RUN,
     Allocator,
     accepted_step,
     layer_table,
@@ -89,7 +90,8 @@ class Sequential(Untuned):
                     Scratch("memory", 4 * allocate.end), State(), step.tally.totals,
                     len(step.layers), step.size, n, half_bits(n),
                     *offsets, float(step.loss.bit_fail_limit),
-                    t.width, Scalar("steps"), Scalar("first"), *RULE, *KEY,
+                    t.width, Scalar("steps"), Scalar("first"), Scalar("samples"), *RUN,
+                    *RULE, *KEY,
                 ),
             ),
         )

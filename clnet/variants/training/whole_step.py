@@ -25,7 +25,7 @@ from clnet.ir.training_ops import (
 from clnet.nn.random import ROUNDS
 from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import PARAMETER_ALIGNMENT, round_up
-from clnet.opencl.launch import Argument, Gradients, Scalar
+from clnet.opencl.launch import Argument, EpochTable, Gradients, Scalar
 from clnet.variants.macros import kernel_function
 from clnet.variants.training.backward import (
     gradient_defines,
@@ -40,6 +40,11 @@ if TYPE_CHECKING:
 LANES = 8  # values of a vector of CPU kernels (WIDTH)
 APART = 8  # values reserved for a record behind partial gradients: a whole vector
 KEY = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
+# Arguments of launches of several epochs: RUN_ARGUMENTS of steps.h.
+RUN: tuple[Argument, ...] = (
+    Scalar("record_offset"), Scalar("record_stride"), EpochTable(), Scalar("scheduled"),
+    Scalar("squares_limit", "real"), Scalar("fails_limit", "real"),
+)
 # Arguments of the optimisers' rules.
 RULE = (
     Scalar("seen"), Scalar("fresh"), Scalar("rate", "real"), Scalar("count"),
