@@ -28,6 +28,10 @@
 // REDUCERS  work-items that reduce one element in `combine`: a power of two; usually 8
 // LOCAL_VALUES  values of local memory for a tile
 // SIZE      elements of the flat buffer
+// RESIDENT  1: `steps` by one group keeps parameters, gradients, state and totals in local
+//           memory for the whole launch; else 0
+// PARTS     a tile's samples are summed to its record by so many work-items: 1 unless
+//           RESIDENT
 // STAGED    1: parameters are copied to local memory. All groups read the same few L2
 //           cache lines, which would serve them one after the other.
 // LAYERS    their number
@@ -47,10 +51,11 @@
     || !defined(LOCAL_VALUES) || !defined(LAYERS) || !defined(LAYER_TABLE)           \
     || !defined(LAYER_NEURONS) || !defined(X_OFFSET) || !defined(T_OFFSET)           \
     || !defined(WEIGHT_OFFSET) || !defined(RECORD_OFFSET) || !defined(SIZE)          \
-    || !defined(STAGED) || !defined(GRID) || (GRID && !defined(MAX_POLLS))
+    || !defined(STAGED) || !defined(GRID) || (GRID && !defined(MAX_POLLS))           \
+    || !defined(PARTS)
 #error "group_step.cl needs TILE, PITCH, GROUP, REDUCERS, LOCAL_VALUES, LAYERS, \
 LAYER_TABLE, LAYER_NEURONS, X_OFFSET, T_OFFSET, WEIGHT_OFFSET, RECORD_OFFSET, SIZE, \
-STAGED, GRID and MAX_POLLS"
+STAGED, GRID, MAX_POLLS and PARTS"
 #endif
 #include "training/group_step_tile.h"
 
@@ -61,9 +66,8 @@ typedef struct {
     uchar live;
 } Element;
 
-static inline Element load_element(__global const float *parameters,
-                                   __global const float *state,
-                                   __global const uchar *live, const int i)
+static inline Element load_element(HOME const float *parameters, HOME const float *state,
+                                   HOME const uchar *live, const int i)
 {
     Element element;
     element.value = parameters[i];
@@ -74,8 +78,8 @@ static inline Element load_element(__global const float *parameters,
 }
 
 // Update element i by its gradient g.
-static inline void update_element(Element element, __global float *parameters,
-                                  __global float *state, const int i, const float g,
+static inline void update_element(Element element, HOME float *parameters,
+                                  HOME float *state, const int i, const float g,
                                   const StepInfo now)
 {
     if (!element.live) return;
@@ -107,6 +111,7 @@ typedef int StepInfo;  // there are no updates
     const Net net = {neurons, staged, x, t, weight, n, bits, bit_fail_limit};        \
     const uint8 key = (uint8)(k0, k1, k2, k3, k4, k5, k6, k7);
 
+#if !RESIDENT
 // Copy the parameters to local memory; each group starts at another offset.
 #if STAGED
 static inline void stage_parameters(__global const float *parameters,
@@ -220,6 +225,7 @@ combine(__global const float *gradients, const int groups,
     combine_groups(gradients, groups, parameters, state, total, totals, live, fresh,
                    now, sums);
 }
+#endif
 
 #if GRID
 // A device-wide fence: earlier stores become visible to other groups, and their stores
@@ -285,10 +291,37 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
     __local float memory[LOCAL_VALUES] ALIGNED;
     SET_NET
     for (int i = get_local_id(0); i < LOCAL_VALUES; i += GROUP) memory[i] = 0;
-    const int groups = get_num_groups(0);
     int loaded = -1;
+#if RESIDENT
+    const int groups = 1;
+    __local float sums[SIZE + RECORD * PARTS] ALIGNED, records[2 * RECORD];
+#if UPDATE
+    __local float slots[SLOTS * SIZE + 1];  // C has no empty arrays
+    __local uchar is_live[SIZE];
+#endif
+    for (int i = get_local_id(0); i < SIZE; i += GROUP) {
+        staged[i] = parameters[i];
+        sums[i] = 0;  // as padding stays
+#if UPDATE
+        is_live[i] = live[i];
+        for (int k = 0; k < SLOTS; ++k) slots[k * SIZE + i] = state[(size_t)k * SIZE + i];
+#endif
+    }
+    if (get_local_id(0) < 2 * RECORD)
+        records[get_local_id(0)] = totals[record_offset + get_local_id(0)];
+#define PARAMETERS staged
+#define GRADIENTS sums
+#define STATE slots
+#define LIVE is_live
+#else
+    const int groups = get_num_groups(0);
     __global float *group_gradients =
         gradients + get_group_id(0) * (size_t)(SIZE + APART);
+#define PARAMETERS parameters
+#define GRADIENTS group_gradients
+#define STATE state
+#define LIVE live
+#endif
 #if GRID
     __local float sums[GROUP];
     __local int timed_out;
@@ -298,10 +331,12 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
     SET_RUN
     for (int step = 0; step < steps; ++step) {
         const int begin = run.begin, size = run.size, reset = starts_epoch(&run);
+#if !RESIDENT
         stage_parameters(parameters, staged);
+#endif
         for (int start = get_group_id(0) * TILE; start < size; start += groups * TILE)
             tile(&net, memory, first + begin + start, min(TILE, size - start), run.key,
-                 group_gradients, start >= groups * TILE, &loaded);
+                 GRADIENTS, start >= groups * TILE, &loaded);
 #if GRID
         target += GRID;
         if (!grid_barrier(arrivals, target, timeout, &timed_out)) break;
@@ -313,27 +348,43 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
         if (!grid_barrier(arrivals, target, timeout, &timed_out)) break;
 #else
         barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-        if (get_local_id(0) == 0) {
-            for (int k = 0; k < RECORD; ++k)
-                add_to_total(run.totals, k, gradients[SIZE + k], reset);
+        if (get_local_id(0) < RECORD) {
+            HOME const float *parts = GRADIENTS + SIZE + get_local_id(0) * PARTS;
+            float sum = parts[0];
+#pragma unroll
+            for (int p = 1; p < PARTS; ++p) sum += parts[p];
+            add_to_total(run.totals, get_local_id(0), sum, reset);
         }
-        barrier(CLK_GLOBAL_MEM_FENCE);
+        barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
 #if UPDATE
         const StepInfo now =
             step_info(run.rate, size, run.totals[1] + run.totals[4],
                       seen_samples(&run), outputs, count + step, seed);
         for (int i = get_local_id(0); i < SIZE; i += GROUP)
-            update_element(load_element(parameters, state, live, i), parameters, state,
-                           i, gradients[i], now);
-        barrier(CLK_GLOBAL_MEM_FENCE);
+            update_element(load_element(PARAMETERS, STATE, LIVE, i), PARAMETERS, STATE, i,
+                           GRADIENTS[i], now);
 #elif BACKWARD
-        for (int i = get_local_id(0); i < SIZE; i += GROUP) total[i] = gradients[i];
+        for (int i = get_local_id(0); i < SIZE; i += GROUP) total[i] = GRADIENTS[i];
+#endif
+#if RESIDENT
+        if ((begin + size >= samples || step + 1 == steps) && get_local_id(0) < 2 * RECORD)
+            run.first_totals[run.epoch * run.stride + get_local_id(0)] =
+                records[get_local_id(0)];
+#elif UPDATE
+        barrier(CLK_GLOBAL_MEM_FENCE);
 #endif
 #endif
         if (!next_step(&run)) break;
         if (run.scheduled && run.begin == 0) loaded = -1;  // another order
     }
     if (get_global_id(0) == 0) store_epochs(&run);
+#if RESIDENT && UPDATE
+    for (int i = get_local_id(0); i < SIZE; i += GROUP) {
+        if (!is_live[i]) continue;
+        parameters[i] = staged[i];
+        for (int k = 0; k < SLOTS; ++k) state[(size_t)k * SIZE + i] = slots[k * SIZE + i];
+    }
+#endif
 #if GRID
     if (timed_out && get_local_id(0) == 0) {
         for (int k = 0; k < RECORD; ++k) run.totals[k] = NAN;

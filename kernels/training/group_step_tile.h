@@ -7,6 +7,11 @@
 #define SPACE __global
 #endif
 #include "include/warp.h"
+#if RESIDENT
+#define HOME __local
+#else
+#define HOME __global
+#endif
 #define QUADS (TILE / 4)  // vectors of 4 samples in a tile
 #define ALIGNED __attribute__((aligned(16)))
 
@@ -210,7 +215,7 @@ static inline void sample_loss(const Net *net, __local float *memory, const int 
 // and COLUMNS columns `across` apart
 #define DEFINE_OUTER(NAME, ROWS, COLUMNS)                                            \
     static inline void NAME(const Layer layer, __local const float *ds,              \
-                            __local const float *x, __global float *gradient,        \
+                            __local const float *x, HOME float *gradient,            \
                             const int add)                                           \
     {                                                                                \
         const int across = layer.stride / COLUMNS;                                   \
@@ -234,7 +239,7 @@ static inline void sample_loss(const Net *net, __local float *memory, const int 
             }                                                                        \
             _Pragma("unroll") for (int r = 0; r < ROWS; ++r)                         \
                 _Pragma("unroll") for (int c = 0; c < COLUMNS; ++c) {                \
-                    __global float *to = gradient + layer.weights                    \
+                    HOME float *to = gradient + layer.weights                        \
                                          + (o + r) * layer.stride + i + c * across;  \
                     const float sum = vector_sum(accumulators[r][c]);                \
                     if (o + r < layer.n_out) *to = add ? *to + sum : sum;            \
@@ -249,8 +254,7 @@ DEFINE_OUTER(outer_element, 1, 1)
 
 // The gradients of a layer's weights and biases.
 static inline void outer(const Layer layer, __local const float *ds,
-                         __local const float *x, __global float *gradient,
-                         const int add)
+                         __local const float *x, HOME float *gradient, const int add)
 {
     if (layer.n_out * layer.stride > 2 * GROUP)
         outer_block(layer, ds, x, gradient, add);
@@ -263,7 +267,7 @@ static inline void outer(const Layer layer, __local const float *ds,
 #pragma unroll
         for (int s = 0; s < TILE; s += 4)
             sum += *(__local const float4 *)(ds + o * PITCH + s);
-        __global float *to = gradient + layer.bias + o;
+        HOME float *to = gradient + layer.bias + o;
         *to = add ? *to + vector_sum(sum) : vector_sum(sum);
     }
 }
@@ -297,14 +301,14 @@ static inline void back(const Net *net, const int l, __local float *memory)
 
 // The forward and backward pass of a tile: `valid_samples` samples from `first` on.
 //
-// resident: the first sample of the tile that is in local memory
+// loaded: the first sample of the tile that is in local memory
 static inline void tile(const Net *net, __local float *memory, const int first,
                         const int valid_samples, const uint8 key,
-                        __global float *gradient, const int add, int *resident)
+                        HOME float *gradient, const int add, int *loaded)
 {
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-    if (*resident != first) load(net, memory, first, valid_samples, key);
-    *resident = first;
+    if (*loaded != first) load(net, memory, first, valid_samples, key);
+    *loaded = first;
 #pragma unroll
     for (int l = 0; l < LAYERS; ++l) {
         barrier(CLK_LOCAL_MEM_FENCE);
@@ -314,12 +318,14 @@ static inline void tile(const Net *net, __local float *memory, const int first,
     if (get_local_id(0) < TILE)
         sample_loss(net, memory, get_local_id(0), valid_samples);
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (get_local_id(0) < RECORD) {
+    if (get_local_id(0) < RECORD * PARTS) {
         float4 sum = (float4)(0);
-        __local const float *record = memory + RECORD_OFFSET + get_local_id(0) * TILE;
+        __local const float *record =
+            memory + RECORD_OFFSET + get_local_id(0) * (TILE / PARTS);
 #pragma unroll
-        for (int s = 0; s < TILE; s += 4) sum += *(__local const float4 *)(record + s);
-        __global float *to = gradient + SIZE + get_local_id(0);
+        for (int s = 0; s < TILE / PARTS; s += 4)
+            sum += *(__local const float4 *)(record + s);
+        HOME float *to = gradient + SIZE + get_local_id(0);
         *to = add ? *to + vector_sum(sum) : vector_sum(sum);
     }
 #if BACKWARD

@@ -10,6 +10,8 @@
 //               set in its own order; 2: in the epoch's random order
 // WEIGHTED      1: samples have weights
 // RECORD        values of a step's record: loss, squared error, bit fails
+// RESIDENT      1: an epoch's totals are in local memory until its end,
+//               the array `records`; 0 or undefined: in `totals`
 // APART         values reserved for a record behind partial gradients: a whole vector
 #include "include/activations.h"
 #include "include/gradients.h"
@@ -22,6 +24,17 @@
 #if !defined(FUNCTIONS) || !defined(BACKWARD) || !defined(GATHERED)                  \
     || !defined(WEIGHTED) || !defined(MEAN) || !defined(RECORD) || !defined(APART)
 #error "steps.h needs the macros of its head comment"
+#endif
+
+#ifndef RESIDENT
+#define RESIDENT 0
+#endif
+#if RESIDENT
+#define TOTALS __local
+#define RUN_TOTALS records
+#else
+#define TOTALS __global
+#define RUN_TOTALS totals + record_offset
 #endif
 
 #define AT_Y(y, v) (y)
@@ -48,7 +61,7 @@ typedef struct {
 
 // totals [2 * RECORD]: compensated sums of the epoch so far, and their rounding errors
 // (Kahan, "Further remarks on reducing truncation errors", 1965)
-static inline void add_to_total(__global float *totals, const int k, const float value,
+static inline void add_to_total(TOTALS float *totals, const int k, const float value,
                                 const int fresh)
 {
     const float before = fresh ? 0 : totals[k];
@@ -81,7 +94,7 @@ typedef struct {
     int begin, size;     // its samples, counted from the epoch's or launch's first
     uint8 key;
     float rate;
-    __global float *totals;
+    TOTALS float *totals;
 } Run;
 
 #define RUN_ARGUMENTS                                                                \
@@ -92,7 +105,7 @@ typedef struct {
     Run run = {batch, samples, seen - min(batch, samples), fresh, record_stride,      \
                scheduled, schedule, squares_limit, fails_limit,                      \
                totals + record_offset, 0, 0, min(batch, samples),                    \
-               (uint8)(k0, k1, k2, k3, k4, k5, k6, k7), rate, totals + record_offset};
+               (uint8)(k0, k1, k2, k3, k4, k5, k6, k7), rate, RUN_TOTALS};
 
 // Whether a step is the first of its epoch, whose totals start at zero.
 static inline int starts_epoch(const Run *run)
@@ -115,14 +128,14 @@ static inline int next_step(Run *run)
         run->size = min(run->batch, run->samples - run->begin);
         return 1;
     }
-    __global const float *totals = run->totals;
+    TOTALS const float *totals = run->totals;
     ++run->epoch;
     const float zero = (totals[0] - totals[0]) + (totals[1] - totals[1]);
     if (zero != 0 || totals[1] < run->squares_limit || totals[2] < run->fails_limit)
         return 0;
     run->begin = 0;
     run->size = min(run->batch, run->samples);
-    run->totals += run->stride;
+    if (!RESIDENT) run->totals += run->stride;
     if (run->scheduled) {
         run->key = vload8(0, run->schedule[run->epoch].key);
         run->rate = run->schedule[run->epoch].rate;

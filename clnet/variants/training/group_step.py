@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -50,7 +50,10 @@ if TYPE_CHECKING:
     from clnet.variants.base import Config, Reach
 
 TILES = (32, 16, 8)  # samples of a tile, the usually best first
+LARGE_TILES = (256, 128, 64)  # of one group alone, whose steps are its latency
 GROUPS = (512, 256)  # work-items of a group, the usually best first
+SMALL_GROUPS = (128, 64, 32)  # of one group alone, where layers are small
+PART = 32  # samples of a tile that one work-item sums to its record
 REDUCERS = 8  # work-items that reduce an element
 PADDING = 4  # values behind a row of a tile, against bank conflicts
 FEW_TILES = 2  # one group computes so many tiles as fast as several groups do
@@ -115,14 +118,17 @@ class GroupStep:
                 choices = [(tile, group, 0, 1) for group in groups]
             groups = groups[-1:]  # for the slower kinds
         few = span.batch <= FEW_TILES * tiles[0]
-        kinds = [1] if alone else [1, 0] if few else [0, 1]
-        choices += [
-            (tile, group, one, 0) for one in kinds for tile in tiles for group in groups
-            if one or span.batch > tile
+        one = [
+            (tile, group, 1, 0) for tile, group in _resident(step, span.batch, device)
+        ] or [(tile, group, 1, 0) for tile in tiles for group in groups]
+        several = [] if alone else [
+            (tile, group, 0, 0) for tile in tiles for group in groups
+            if span.batch > tile
         ]
+        choices += [*one, *several] if few else [*several, *one]
         return tuple(
-            {"tile": tile, "group": group, "alone": one, "together": several}
-            for tile, group, one, several in choices
+            {"tile": tile, "group": group, "alone": by_one, "together": by_many}
+            for tile, group, by_one, by_many in choices
         ) or ({"tile": tiles[-1], "group": groups[0], "alone": 1, "together": 0},)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
@@ -154,6 +160,12 @@ class GroupStep:
         }
         rule, live = rule_of(step, span)
         defines |= rule
+        resident = config["alone"] and _is_resident(step, tile, device)
+        defines |= {
+            "RESIDENT": int(resident), "PARTS": max(1, tile // PART) if resident else 1,
+        }
+        if resident:
+            defines["STAGED"] = 1
         x, t, *weight = step.data
         n = span.batch if step.gather is None else step.gather.samples
         groups = _groups(span, config, device)
@@ -216,6 +228,35 @@ class _LocalLayout:
         weight = allocate(tile)
         record = allocate(round_up(len(RECORD) * tile, 4))
         return cls(layers, x, t, weight, record, allocate.end)
+
+
+def _is_resident(step: WholeStep, tile: int, device: Device) -> bool:
+    """Return whether all that steps read and change fits local memory beside a tile."""
+    slots = 0 if step.update is None else step.update.optimiser.slots
+    flat = (2 + slots) * step.size + -(-step.size // 4)  # and which elements are live
+    sums = len(RECORD) * (2 + max(1, tile // PART)) + 1
+    return 4 * (_LocalLayout.of(step, tile).size + flat + sums) <= device.local_memory
+
+
+def _resident(
+    step: WholeStep, batch: int, device: Device
+) -> Iterator[tuple[int, int]]:
+    """Yield the tiles and groups of one group that keeps all in local memory.
+
+    The tile with the whole mini-batch comes first, and the smallest group that is not
+    mostly idle.
+    """
+    widest = max(max(layer.n_in, layer.n_out) for layer in step.layers)
+    sizes = sorted((*GROUPS, *SMALL_GROUPS))
+    least = min(LARGE_TILES[0], max(TILES[-1], 1 << (batch - 1).bit_length()))
+    for tile in (*LARGE_TILES, *TILES):
+        if tile > least or not _is_resident(step, tile, device):
+            continue
+        groups = [size for size in sizes if tile <= size <= _largest_group(device)]
+        enough = [size for size in groups if size >= tile // 4 * widest]
+        first = groups.index(enough[0]) if enough else len(groups) - 1
+        for group in groups[max(0, first - 1) : first + 1][::-1]:
+            yield tile, group
 
 
 def _layer_neurons(step: WholeStep) -> NDArray[Any]:
