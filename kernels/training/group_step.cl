@@ -63,15 +63,13 @@ STAGED, GRID, MAX_POLLS and PARTS"
 // An element of the flat buffer with its optimiser state.
 typedef struct {
     float value, slots[SLOTS + 1];  // C has no empty arrays
-    uchar live;
 } Element;
 
 static inline Element load_element(HOME const float *parameters, HOME const float *state,
-                                   HOME const uchar *live, const int i)
+                                   const int i)
 {
     Element element;
     element.value = parameters[i];
-    element.live = live[i];
 #pragma unroll
     for (int k = 0; k < SLOTS; ++k) element.slots[k] = state[(size_t)k * SIZE + i];
     return element;
@@ -82,7 +80,6 @@ static inline void update_element(Element element, HOME float *parameters,
                                   HOME float *state, const int i, const float g,
                                   const StepInfo now)
 {
-    if (!element.live) return;
     parameters[i] = stepped(element.value, g, element.slots, now, i);
 #pragma unroll
     for (int k = 0; k < SLOTS; ++k) state[(size_t)k * SIZE + i] = element.slots[k];
@@ -175,8 +172,11 @@ static inline void combine_groups(__global const float *gradients, const int gro
         const int source = element < SIZE + RECORD ? element : 0;
 #if UPDATE
         Element current;
-        if (id < width && element < SIZE)  // no other is read: its group may update it
-            current = load_element(parameters, state, live, element);
+        uchar is_live = 0;
+        if (id < width && element < SIZE) {  // no other is read: its group may update it
+            current = load_element(parameters, state, element);
+            is_live = live[element];
+        }
 #endif
         float sum = 0;
         for (int first = id / width; first < groups; first += LOADS * REDUCERS) {
@@ -199,7 +199,8 @@ static inline void combine_groups(__global const float *gradients, const int gro
                 add_to_total(totals, element - SIZE, sum, fresh);
             } else {
 #if UPDATE
-                update_element(current, parameters, state, element, sum, now);
+                if (is_live)
+                    update_element(current, parameters, state, element, sum, now);
 #elif BACKWARD
                 total[element] = sum;
 #endif
@@ -297,30 +298,26 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
     __local float sums[SIZE + RECORD * PARTS] ALIGNED, records[2 * RECORD];
 #if UPDATE
     __local float slots[SLOTS * SIZE + 1];  // C has no empty arrays
-    __local uchar is_live[SIZE];
+    __local int live_elements[SIZE], lives;  // those to update, in any order; their number
+    if (get_local_id(0) == 0) lives = 0;
+    barrier(CLK_LOCAL_MEM_FENCE);
 #endif
     for (int i = get_local_id(0); i < SIZE; i += GROUP) {
         staged[i] = parameters[i];
         sums[i] = 0;  // as padding stays
 #if UPDATE
-        is_live[i] = live[i];
+        if (live[i]) live_elements[atomic_inc(&lives)] = i;
         for (int k = 0; k < SLOTS; ++k) slots[k * SIZE + i] = state[(size_t)k * SIZE + i];
 #endif
     }
     if (get_local_id(0) < 2 * RECORD)
         records[get_local_id(0)] = totals[record_offset + get_local_id(0)];
-#define PARAMETERS staged
 #define GRADIENTS sums
-#define STATE slots
-#define LIVE is_live
 #else
     const int groups = get_num_groups(0);
     __global float *group_gradients =
         gradients + get_group_id(0) * (size_t)(SIZE + APART);
-#define PARAMETERS parameters
 #define GRADIENTS group_gradients
-#define STATE state
-#define LIVE live
 #endif
 #if GRID
     __local float sums[GROUP];
@@ -360,9 +357,18 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
         const StepInfo now =
             step_info(run.rate, size, run.totals[1] + run.totals[4],
                       seen_samples(&run), outputs, count + step, seed);
-        for (int i = get_local_id(0); i < SIZE; i += GROUP)
-            update_element(load_element(PARAMETERS, STATE, LIVE, i), PARAMETERS, STATE, i,
-                           GRADIENTS[i], now);
+#if RESIDENT
+        for (int j = get_local_id(0); j < lives; j += GROUP) {
+            const int i = live_elements[j];
+            update_element(load_element(staged, slots, i), staged, slots, i, sums[i], now);
+        }
+#else
+        for (int i = get_local_id(0); i < SIZE; i += GROUP) {
+            const Element element = load_element(parameters, state, i);
+            if (live[i])
+                update_element(element, parameters, state, i, GRADIENTS[i], now);
+        }
+#endif
 #elif BACKWARD
         for (int i = get_local_id(0); i < SIZE; i += GROUP) total[i] = GRADIENTS[i];
 #endif
@@ -379,8 +385,8 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
     }
     if (get_global_id(0) == 0) store_epochs(&run);
 #if RESIDENT && UPDATE
-    for (int i = get_local_id(0); i < SIZE; i += GROUP) {
-        if (!is_live[i]) continue;
+    for (int j = get_local_id(0); j < lives; j += GROUP) {
+        const int i = live_elements[j];
         parameters[i] = staged[i];
         for (int k = 0; k < SLOTS; ++k) state[(size_t)k * SIZE + i] = slots[k * SIZE + i];
     }

@@ -107,11 +107,12 @@ static inline void load(const Net *net, __local float *memory, const int first,
 }
 
 // The slices of a neuron's inner dimension (slice-k): they occupy idle work-items.
-static inline int slices_of(const int n_out)
+static inline int slices_of(const Layer layer)
 {
     int count = 1;
 #if PTX >= 70
-    while (2 * count * QUADS <= WARP && 2 * count * QUADS * n_out <= GROUP)
+    while (2 * count * QUADS <= WARP && 2 * count * QUADS * layer.n_out <= GROUP
+           && 4 * count < layer.stride)
         count *= 2;
 #endif
     return count;
@@ -132,7 +133,7 @@ static inline void forward(const Net *net, const int l, __local const float *x,
                            __local float *memory)
 {
     const Layer layer = layers[l];
-    const int slices = slices_of(layer.n_out), neurons = GROUP / QUADS / slices;
+    const int slices = slices_of(layer), neurons = GROUP / QUADS / slices;
     const int quad = get_local_id(0) % QUADS * 4;
     const int slice = get_local_id(0) / QUADS % slices;
     SPACE const float *parameters = net->parameters;

@@ -233,8 +233,8 @@ class _LocalLayout:
 def _is_resident(step: WholeStep, tile: int, device: Device) -> bool:
     """Return whether all that steps read and change fits local memory beside a tile."""
     slots = 0 if step.update is None else step.update.optimiser.slots
-    flat = (2 + slots) * step.size + -(-step.size // 4)  # and which elements are live
-    sums = len(RECORD) * (2 + max(1, tile // PART)) + 1
+    flat = (3 + slots) * step.size  # parameters, gradients, live elements, state
+    sums = len(RECORD) * (2 + max(1, tile // PART)) + 2
     return 4 * (_LocalLayout.of(step, tile).size + flat + sums) <= device.local_memory
 
 
@@ -243,8 +243,8 @@ def _resident(
 ) -> Iterator[tuple[int, int]]:
     """Yield the tiles and groups of one group that keeps all in local memory.
 
-    The tile with the whole mini-batch comes first, and the smallest group that is not
-    mostly idle.
+    The tile with the whole mini-batch comes first, and of the groups the smallest with
+    a work-item for every four outputs of the widest layer.
     """
     widest = max(max(layer.n_in, layer.n_out) for layer in step.layers)
     sizes = sorted((*GROUPS, *SMALL_GROUPS))
@@ -255,7 +255,7 @@ def _resident(
         groups = [size for size in sizes if tile <= size <= _largest_group(device)]
         enough = [size for size in groups if size >= tile // 4 * widest]
         first = groups.index(enough[0]) if enough else len(groups) - 1
-        for group in groups[max(0, first - 1) : first + 1][::-1]:
+        for group in (*groups[first : first + 2], *groups[:first][-1:]):
             yield tile, group
 
 
