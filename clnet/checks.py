@@ -114,7 +114,7 @@ def as_numbers(name: str, found: ArrayLike, dtype: str | None = None) -> NDArray
     InputError
         If it is ragged, complex, or not made of numbers.
     """
-    if is_sparse(found):
+    if type(found) is not np.ndarray and is_sparse(found):
         found = checked_sparse(name, found).toarray()
     try:
         array = np.asarray(found)
@@ -122,6 +122,8 @@ def as_numbers(name: str, found: ArrayLike, dtype: str | None = None) -> NDArray
         raise InputError(f"{name} must be a rectangular array of numbers") from None
     if array.dtype.kind not in "biuf":
         raise InputError(f"{name}: found dtype {array.dtype}, expected numbers")
+    if dtype is None or array.dtype == dtype:
+        return array
     with np.errstate(invalid="ignore"):  # a signalling NaN is one more NaN
         return np.asarray(array, dtype)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.discovery import Devices
     from clnet.runtime.data_parallel import ParallelPlan
-    from clnet.runtime.plan import Plan
+    from clnet.runtime.plan import DirectCall, Plan
     from clnet.training.callbacks import Callback
     from clnet.training.history import History, TrainingState
     from clnet.variants.base import Variant
@@ -66,6 +66,11 @@ class Network(Model):
     @cached_property
     def _plans(self) -> OrderedDict[tuple[Any, ...], Plan | ParallelPlan]:
         return OrderedDict()
+
+    @cached_property
+    def _direct(self) -> dict[tuple[Any, ...], DirectCall]:
+        """The direct calls of `_plans`: see `planning.inference.cached_plan`."""
+        return {}
 
     @classmethod
     def mlp(
@@ -222,7 +227,7 @@ class Network(Model):
         """Return the plan that `predict` uses, from a cache of recent ones."""
         from clnet.planning.inference import cached_plan
 
-        return cached_plan(self, self._plans, devices, batch, precision)
+        return cached_plan(self, self._plans, self._direct, devices, batch, precision)
 
     def predict(
         self,
@@ -245,7 +250,9 @@ class Network(Model):
             some thousand samples at a time.
         device : str, Device, list of these, or None
             As for `compile`. A list, or ``"all"``: devices that run at the same time
-            and share the samples in proportion to their speed.
+            and share the samples in proportion to their speed. What it names is found
+            at the first call with a batch size: later ones use the same plan, whatever
+            ``$CLNET_DEVICE`` is by then.
         scale : bool or None
             True: scale the inputs and descale the outputs by the network's `scaling`;
             False: do not scale, as in FANN; None: do not scale, and warn if the network
@@ -264,6 +271,13 @@ class Network(Model):
             If the shape or type is wrong, the scaling is missing, or no such device
             exists.
         """
+        if type(x) is np.ndarray and scale is None and self._scaling is None:
+            try:
+                direct = self._direct.get((x.shape, device, precision))
+            except TypeError:  # a list of devices
+                direct = None
+            if direct is not None and (y := direct(x)) is not None:
+                return y
         from clnet.planning.inference import predict
 
         scaling = scaling_to_apply(self._scaling, scale)
@@ -459,7 +473,8 @@ class Network(Model):
 
     def __getstate__(self) -> dict[str, Any]:
         # Plans belong to this network and hold device memory: copies make their own.
-        return {name: v for name, v in self.__dict__.items() if name != "_plans"}
+        own = ("_plans", "_direct")
+        return {name: v for name, v in self.__dict__.items() if name not in own}
 
     def __repr__(self) -> str:
         sizes = "-".join(str(n) for n in self.sizes)

@@ -24,6 +24,12 @@ PRECISIONS = ("highest", "high", "medium")
 bfloat16's 8. The first is the default."""
 
 
+def check_precision(precision: object) -> None:
+    """Raise InputError unless there is such a precision."""
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
+
+
 @dataclass(frozen=True)
 class Value:
     """An array [batch, width], or [rows, width], that ops read and write.
@@ -348,8 +354,7 @@ class Program:
         InputError
             If there is no such precision, or the network is float64.
         """
-        if precision not in PRECISIONS:
-            raise unknown("precision", precision, PRECISIONS)
+        check_precision(precision)
         if precision != PRECISIONS[0] and self.dtype != "float32":
             raise InputError(
                 f"precision {precision!r} is of float32 products, and this network is "

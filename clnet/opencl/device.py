@@ -114,6 +114,9 @@ class Device:
     companions: tuple[Device, ...] = ()
     handle: Any = field(default=None, compare=False, repr=False)
 
+    def __hash__(self) -> int:
+        return hash((self.index, self.name, self.compute_units))  # keys of every call
+
     @property
     def places(self) -> tuple[Device, ...]:
         """The device, then its companions: each can run a span."""

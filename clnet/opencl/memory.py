@@ -190,6 +190,13 @@ def copy_rows(target: Array, source: Array) -> None:
     deque(done, maxlen=0)  # waits, and raises the threads' errors
 
 
+def copier(target: Array) -> Callable[[Array], None]:
+    """Return `copy_rows` to an array, for arrays of its shape and dtype."""
+    if target.nbytes < LARGE_COPY:
+        return partial(target.__setitem__, ...)
+    return partial(copy_rows, target)
+
+
 def copy_in(session: Session, memory: Memory, host: Array) -> Action:
     """Return the upload of a whole host array to the start of a buffer."""
     import pyopencl as cl

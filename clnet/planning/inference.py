@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from clnet.checks import INT_MAX, as_numbers, as_rows, as_whole, is_sparse
 from clnet.errors import InputError, unknown
 from clnet.ir.lowering import lower
-from clnet.ir.ops import PRECISIONS
+from clnet.ir.ops import PRECISIONS, check_precision
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import ALL, FASTEST, Devices, device_list, is_fastest
 from clnet.opencl.discovery import device as find_device
@@ -22,7 +22,7 @@ from clnet.planning.format_planner import best_format
 from clnet.planning.planner import Planner
 from clnet.planning.tuning.search import Search
 from clnet.runtime.data_parallel import ParallelPlan
-from clnet.runtime.plan import CHUNK, Plan
+from clnet.runtime.plan import CHUNK, DirectCall, Plan
 from clnet.variants import ALL_VARIANTS, TRAINING_VARIANTS, VARIANTS
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ MAX_CACHED_PLANS = 16  # cached by a network for `predict`
 
 Plans = OrderedDict[tuple[Any, ...], Plan | ParallelPlan]
 """A cache of plans, the least recently used first."""
+DirectCalls = dict[tuple[Any, ...], DirectCall]
+"""The direct calls of plans, by shape, `Devices` and precision of a prediction."""
 PlanFor = Callable[[Devices, int, str], Plan | ParallelPlan]
 """A function from devices, batch size and precision to a plan."""
 
@@ -106,16 +108,25 @@ def plan_on(
 
 
 def cached_plan(
-    network: Model, plans: Plans, devices: Devices, batch: int, precision: str
+    network: Model, plans: Plans, direct: DirectCalls, devices: Devices, batch: int,
+    precision: str,
 ) -> Plan | ParallelPlan:
-    """Return a plan from a network's cache, of the recent ones, or make it."""
+    """Return a plan from a network's cache, of the recent ones, or make it.
+
+    Its direct calls are added to `direct`, until a plan is made.
+    """
     if type(batch) is not int:
         batch = as_whole("batch", batch)
+    check_precision(precision)  # before it is a key
     key = (resolve_devices(devices), batch, precision)
     plan = plans.get(key)
     if plan is None:
         plan = plan_on(network, key[0], batch, precision)
         plans[key] = plan
+        direct.clear()  # an evicted plan is freed, and the others' uses are noted
+    if devices is None or isinstance(devices, (str, Device)):
+        for shape, call in plan.direct.items():
+            direct[shape, devices, precision] = call
     try:
         plans.move_to_end(key)
         while len(plans) > MAX_CACHED_PLANS:

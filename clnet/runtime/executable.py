@@ -99,7 +99,7 @@ class Executable(Binding):
     x : dict of str to ndarray [batch, width]
         Host arrays of the inputs: fill them, then `run`.
     enqueuing : threading.RLock
-        Held while a run is enqueued.
+        Held while a run is enqueued, and until its end unless it is started alone.
     parameters : ndarray
         Those of the last run, in the network's layout.
     """
@@ -124,10 +124,10 @@ class Executable(Binding):
         self._rows: dict[str, Array] = {}  # host arrays with their padding
         self._downloads: list[Action] = []
         self._waits: list[Action] = []
+        self._ends: list[Action] = []  # of a run, after its actions
         # With pinned memory, a copy and a wait are faster than a blocking copy.
         self._blocking = session.device.type == "cpu"
         self._results: list[Any] = []  # events of the downloads of a started call
-        self._copies: list[Any] = []  # an event waits for its copy when collected
         self._buffers: dict[str, Any] = {}  # bound by `bind`
         self._shared: list[Memory] = []  # of the store; held while in use here
         # The bytes of each zero-copy output, and their pattern before the stores.
@@ -142,19 +142,38 @@ class Executable(Binding):
             self.store.add_reader(self)
             for number, step in enumerate(steps):
                 self._add(number, step, fresh_on_host, fresh_on_device)
-        if on_device:
-            if self._used != {session.device}:  # else its queue's order suffices
-                self._actions.insert(0, session.queue.finish)
-                self._append_waits()
-            return
-        remaining = [value for value in outputs if value.name not in fresh_on_host]
-        if session.device.mapped_host_memory:
-            remaining = [value for value in remaining if not self._is_zero_copy(value)]
+        if on_device and self._used != {session.device}:  # else its queue's order does
+            self._actions.insert(0, session.queue.finish)
+            self._append_waits()
+        if not on_device:
+            self._add_downloads(
+                [value for value in outputs if value.name not in fresh_on_host]
+            )
+        if self._helper_timeout is not None:
+            self._ends.append(self._handle_helper_timeout)
+
+    def _add_downloads(self, outputs: Sequence[Value]) -> None:
+        """Add the ways of outputs on the device to the host, and the wait for them."""
+        device = self.session.device
+        if device.mapped_host_memory:
+            outputs = [value for value in outputs if not self._is_zero_copy(value)]
+            self._actions[:0] = [
+                partial(output.__setitem__, slice(None), empty)
+                for output, empty in self._host_outputs
+            ]
         self._downloads = [
-            copy for value in remaining if (copy := self._copy_out(value)) is not None
+            copy for value in outputs if (copy := self._copy_out(value)) is not None
         ]
-        if not self._downloads or self._busy != [session.device] or not self._blocking:
+        if not self._downloads or self._busy != [device] or not self._blocking:
             self._waits = self._waits_for_busy()
+        self._ends = [
+            partial(copy, is_blocking=True) if self._blocking else _kept(copy)
+            for copy in self._downloads
+        ]
+        if self._host_outputs and not self._downloads:
+            self._ends.append(self._poll_outputs)
+        else:
+            self._ends += self._waits
 
     def run(self, parameters: Array | None = None) -> None:
         """Compute the outputs from the inputs, and wait for host outputs.
@@ -169,31 +188,22 @@ class Executable(Binding):
         pyopencl.Error, MemoryError
             If the device fails: see `Session.errors`.
         """
-        for output, empty in self._host_outputs:
-            output[:] = empty
-        self._with_parameters(self._enqueue, parameters)
-        if self._downloads:
-            blocking = self._blocking
-            self._copies += [copy(is_blocking=blocking) for copy in self._downloads]
-        self._polled = (
-            bool(self._host_outputs) and not self._downloads and self._poll_outputs()
-        )
+        self._with_parameters(self.compute, parameters)
+
+    def compute(self) -> None:
+        """Run by the parameters that the buffers hold; `enqueuing` is held."""
+        for action in self._actions:
+            action()
+        for end in self._ends:
+            end()
+
+    def _poll_outputs(self) -> None:
+        """Poll for the zero-copy outputs, then wait unless all arrived in time."""
+        self.session.queue.flush()
+        self._polled = all(_arrives(output) for output, _ in self._host_outputs)
         if not self._polled:
             for wait in self._waits:
                 wait()
-        if self._helper_timeout is not None:
-            self._handle_helper_timeout()
-
-    def _poll_outputs(self) -> bool:
-        """Poll for the zero-copy outputs; return whether all arrived in time."""
-        self.session.queue.flush()
-        for output, _ in self._host_outputs:
-            polls = 0
-            while output.tobytes().find(NOT_WRITTEN) >= 0:
-                polls += 1
-                if polls == MAX_POLLS:
-                    return False
-        return True
 
     def start(self, parameters: Array | None = None) -> None:
         """Start to compute the outputs, which are valid after `finish`.
@@ -211,7 +221,6 @@ class Executable(Binding):
         self._polled = False
         self._with_parameters(self._enqueue, parameters)
         self._results = [copy(is_blocking=False) for copy in self._downloads]
-        self._copies += self._results
         for queue in self.session.queues.values():
             queue.flush()
 
@@ -235,7 +244,8 @@ class Executable(Binding):
             self._handle_helper_timeout()
 
     def _enqueue(self) -> None:
-        self._copies = [action() for action in self._actions]
+        for action in self._actions:
+            action()
 
     def _with_parameters(
         self, work: Callable[[], T], parameters: Array | None = None
@@ -313,6 +323,17 @@ class Executable(Binding):
             and bool(np.isnan(result).any())
             and self.timed_out()
         )
+
+    @property
+    def can_time_out(self) -> bool:
+        """Whether a kernel's wait may time out: see `result_timed_out`."""
+        return self._timeout_flag is not None
+
+    def reader(self, name: str) -> Callable[[], Array]:
+        """Return the function that returns an output as `result` does."""
+        if name in self._fixed and self._host[name].nbytes < LARGE_COPY:
+            return self._host[name].copy
+        return partial(self.result, name)
 
     def result(self, name: str, out: Array | None = None) -> Array:
         """Return an output of the last run, in `out` or in an array of its own."""
@@ -452,7 +473,9 @@ class Executable(Binding):
             )
         copy = copy_in(self.session, memory, rows)
         blocking = len(self.session.queues) > 1  # a kernel on another queue may read it
-        self._actions.append(partial(copy, is_blocking=blocking))
+        self._actions.append(
+            partial(copy, is_blocking=True) if blocking else _kept(copy)
+        )
 
     def _copy_in(self, target: Array, name: str) -> None:
         np.copyto(target, self._host[name])
@@ -493,3 +516,22 @@ class Executable(Binding):
             self._shared.append(self.store.table(argument))
             return self._shared[-1]
         return super()._memory(argument)
+
+
+def _kept(copy: Action) -> Action:
+    """Return the start of a copy, whose event is kept until the next start.
+
+    An event waits for its copy when collected.
+    """
+    events: list[Any] = []
+
+    def start() -> Any:
+        events[:] = [copy(is_blocking=False)]
+        return events[0]
+
+    return start
+
+
+def _arrives(output: memoryview) -> bool:
+    """Return whether a zero-copy output is stored in time."""
+    return any(output.tobytes().find(NOT_WRITTEN) < 0 for _ in range(MAX_POLLS))

@@ -126,10 +126,12 @@ def test_a_failing_device_is_an_error(plan, monkeypatch):
     def fail():
         raise cl.RuntimeError("OUT_OF_RESOURCES")
 
-    monkeypatch.setattr(plan._executable, "run", fail)
+    x = inputs(NETWORK, 4)
+    monkeypatch.setattr(plan._executable, "compute", fail)
     sentence = re.escape(f"{CPU.name} failed while running: OUT_OF")
-    with pytest.raises(DeviceError, match=sentence):
-        plan(inputs(NETWORK, 4))
+    for call in (lambda: plan(x), lambda: plan(x, np.empty((4, 3), np.float32))):
+        with pytest.raises(DeviceError, match=sentence):
+            call()
     monkeypatch.undo()
     assert_right(NETWORK, inputs(NETWORK, 4), plan(inputs(NETWORK, 4)))
 
