@@ -58,15 +58,18 @@ def eligible(
     refusals : dict of (variant name, sentence) to list of (start, stop)
         The refused spans are added to it.
     """
-    @cache
-    def shape(start: int, stop: int) -> tuple[object, ...]:
-        """Return what is equal for spans that are refused and priced alike."""
-        if stop - start > LONGEST_ALIKE:
-            return start, stop
-        batches = {batch, measured_batch}
-        return tuple(shape_of(program.span(start, stop, b)) for b in batches)
+    shapes: dict[tuple[object, ...], int] = {}
 
-    refused: dict[tuple[str, tuple[object, ...], int], str | None] = {}
+    @cache
+    def shape(start: int, stop: int) -> int:
+        """Return a number that spans which are refused and priced alike share."""
+        found: tuple[object, ...] = start, stop
+        if stop - start <= LONGEST_ALIKE:
+            batches = {batch, measured_batch}
+            found = tuple(shape_of(program.span(start, stop, b)) for b in batches)
+        return shapes.setdefault(found, len(shapes))
+
+    refused: dict[tuple[str, int, int], str | None] = {}
 
     def refusal(variant: Variant, target: Device, start: int, stop: int) -> str | None:
         key = variant.name, shape(start, stop), id(target)
@@ -90,7 +93,7 @@ def eligible(
 
     for variant in variants:
         host = isinstance(variant, Host)
-        groups: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+        groups: dict[int, list[tuple[int, int]]] = {}
         refuses = partial(refusal, variant, device)
         for span in _spans(program, batch, variant.reach, refuses):
             groups.setdefault(shape(*span), []).append(span)
