@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,8 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
         raise ValueError(f"{found} bytes are no {dtype} of shape {shape}")
     content.seek(0)
     array: NDArray[Any] = np.lib.format.read_array(content, allow_pickle=False)
-    if dtype.kind == "U":
-        array.tolist()  # raises where the bytes are no text
+    if dtype.kind == "U":  # Python fails in odd ways where the bytes are no text
+        native = np.ascontiguousarray(array, dtype.newbyteorder("="))
+        if (native.view(np.uint32) > sys.maxunicode).any():
+            raise ValueError("a text has characters beyond Unicode")
     return array

@@ -10,7 +10,7 @@ import numpy as np
 
 from clnet.checks import INT_MAX, as_items, as_whole
 from clnet.errors import InputError, quoted, unknown
-from clnet.nn.layers import Dense, Layer, bias_size, infer_sizes
+from clnet.nn.layers import Dense, Layer, Sparse, bias_size, infer_sizes
 from clnet.nn.matrix import Matrix, Part
 from clnet.nn.storage.layout import Layout, layout
 
@@ -84,6 +84,11 @@ class Description:
     def layers(self) -> tuple[Layer, ...]:
         """The layers' descriptions."""
         return self._layers
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The format of each sparse layer, as described."""
+        return tuple(one.format for one in self._layers if isinstance(one, Sparse))
 
     @property
     def dtype(self) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from clnet.nn.model import Model
+    from clnet.nn.description import Description
 
 Array = NDArray[Any]
 
@@ -33,7 +33,7 @@ class Relayout:
     size: int
 
     @classmethod
-    def between(cls, source: Model, target: Model) -> Relayout:
+    def between(cls, source: Description, target: Description) -> Relayout:
         """Return the relayout between two networks of the same connections."""
         return cls(_offsets(source), _offsets(target), target.layout.size)
 
@@ -58,7 +58,7 @@ class Relayout:
         return found
 
 
-def _offsets(network: Model) -> NDArray[np.int64]:
+def _offsets(network: Description) -> NDArray[np.int64]:
     """Return the offsets of all live weights, row by row, then of all biases."""
     weights = [matrix.entries().offsets for matrix in network.matrices]
     biases = [

@@ -17,6 +17,7 @@ from clnet.errors import ClnetError, FormatError, InputError, counted, quoted
 from clnet.formats.files import as_path, write
 from clnet.formats.npz import load_arrays
 from clnet.nn.description import DTYPES
+from clnet.nn.storage.formats import check_format
 
 Array = NDArray[Any]
 
@@ -106,6 +107,10 @@ class TrainingState:
         The flat buffer.
     values : ndarray, shape [slots, size]
         The optimiser's state.
+    formats : tuple of str
+        Formats of the sparse layers, which the layout of the two arrays follows from;
+        a network of other formats may resume. Those of the network, if there are none:
+        version 0.1.0 wrote none.
     """
 
     optimiser: str
@@ -114,6 +119,7 @@ class TrainingState:
     seed: int
     parameters: NDArray[Any]
     values: NDArray[Any]
+    formats: tuple[str, ...] = ()
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the state to an ``.npz`` file, whole or not at all."""
@@ -121,6 +127,7 @@ class TrainingState:
         np.savez(
             file, optimiser=self.optimiser, epoch=self.epoch, count=self.count,
             seed=np.uint64(self.seed), parameters=self.parameters, values=self.values,
+            formats=np.array(self.formats, str),
         )
         write(as_path(path), [file.getvalue()])
 
@@ -148,7 +155,7 @@ class TrainingState:
         file = as_path(path)
         if memory_limit is not None:
             as_whole("memory_limit", memory_limit)
-        arrays = load_arrays(file, memory_limit)
+        arrays = {"formats": np.zeros(0, str), **load_arrays(file, memory_limit)}
         expected = [field.name for field in fields(cls)]
         if sorted(arrays) != sorted(expected):
             raise FormatError(
@@ -162,6 +169,8 @@ class TrainingState:
             else array.item()
             for name, array in arrays.items()
         }
+        if arrays["formats"].ndim == 1:
+            found["formats"] = tuple(arrays["formats"].tolist())
         state = cls(**found)
         try:
             state.check()
@@ -191,6 +200,13 @@ class TrainingState:
                 )
             if not np.isfinite(found).all():
                 raise InputError(f"a state's {name} must be finite")
+        if not isinstance(self.formats, tuple):
+            raise InputError(
+                "a state's formats must be a tuple of names, not "
+                f"{quoted(self.formats)}"
+            )
+        for name in self.formats:
+            check_format(name)
 
 
 class Epochs(Sequence[Epoch]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from clnet.checks import INT_MAX, as_whole, is_number
 from clnet.errors import InputError, counted, quoted, unknown
 from clnet.nn.activations import SOFTMAX
+from clnet.nn.description import Description
 from clnet.nn.fann_parameters import STOP_FUNCTIONS, FannParameters
+from clnet.nn.layers import Sparse
 from clnet.nn.losses import LossFunction, loss_function
 from clnet.nn.optimisers import (
     FANN,
@@ -21,6 +23,7 @@ from clnet.nn.optimisers import (
     fann_optimiser,
     optimiser,
 )
+from clnet.nn.relayout import Relayout
 from clnet.nn.schedules import Schedule, predictable
 from clnet.nn.schedules import schedule as find_schedule
 from clnet.opencl.discovery import Devices, device_list
@@ -290,7 +293,27 @@ def _initial_state(network: Model, rule: Optimiser, seed: int | None) -> Trainin
     seed = as_whole("a seed", seed, 0, SEEDS - 1)
     parameters = network.parameters.copy()
     values = rule.initial_state(parameters.size, network.dtype)
-    return TrainingState(repr(rule), 0, 0, seed, parameters, values)
+    return TrainingState(repr(rule), 0, 0, seed, parameters, values, network.formats)
+
+
+def _described(network: Model, formats: Sequence[str]) -> Description:
+    """Return the description of a network, or one of other formats."""
+    if not formats or formats == network.formats:
+        return network
+    if len(formats) != len(network.formats):
+        raise InputError(
+            f"the state is for {counted(len(formats), 'sparse layer')}, but this "
+            f"network has {len(network.formats)}"
+        )
+    names = iter(formats)
+    return Description(
+        network.n_in,
+        [
+            replace(layer, format=next(names)) if isinstance(layer, Sparse) else layer
+            for layer in network.layers
+        ],
+        network.dtype, network.fann_compatible,
+    )
 
 
 def _resumed_state(
@@ -305,12 +328,20 @@ def _resumed_state(
             f"the state was saved with optimiser {quoted(state.optimiser)[1:-1]}, but "
             f"fit was called with {rule!r}"
         )
-    size = network.layout.size
+    source = _described(network, state.formats)
+    size = source.layout.size
     shapes = (state.parameters.shape, state.values.shape)
     if shapes != ((size,), (rule.slots, size)):
+        formats = f" as {', '.join(state.formats)}" if state.formats else ""
         raise InputError(
             f"the state is for a network of {state.parameters.size} parameters, but "
-            f"this one has {size}"
+            f"this one has {size}{formats}"
+        )
+    if source is not network:
+        relayout = Relayout.between(source, network)
+        state = replace(
+            state, parameters=relayout.forward(state.parameters),
+            values=relayout.forward(state.values),
         )
     if seed is not None and as_whole("a seed", seed, 0, SEEDS - 1) != state.seed:
         raise InputError(f"the state's seed is {state.seed}, not {seed}")
@@ -319,6 +350,7 @@ def _resumed_state(
             state,
             parameters=np.asarray(state.parameters, network.dtype),
             values=np.asarray(state.values, network.dtype),
+            formats=network.formats,
         )
     state.check()  # of float64 in a network of float32 too
     for slot in rule.squares:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import sys
 
 import numpy as np
 import pytest
 from test_training import net, spirals
 
-from clnet import Dense, Network
-from clnet.errors import ClnetError, FormatError, InputError
+import clnet
+from clnet import Dense, Network, Sparse
+from clnet.errors import ClnetError, ClnetWarning, FormatError, InputError
 from clnet.nn.optimisers import Adam
+from clnet.nn.storage.formats import FORMATS
 from clnet.training.history import TrainingState
+from clnet.training.setup import _resumed_state
 
 
 def test_the_history():
@@ -60,7 +65,8 @@ def test_states_that_do_not_match(tmp_path):
 
 def test_states_are_records():
     assert {f.name for f in dataclasses.fields(TrainingState)} == {
-        "optimiser", "epoch", "count", "seed", "parameters", "values"
+        "optimiser", "epoch", "count", "seed", "parameters", "values",
+        "formats",
     }
 
 
@@ -95,6 +101,10 @@ def filled(array, value):
     ({"values": ADAM.values.astype(int)}, "values must be floats"),
     ({"parameters": "text"}, "parameters must be floats in 1 dimensions, not <U4"),
     ({"parameters": ADAM.parameters + 1j}, "parameters must be floats"),
+    ({"formats": ("ell", "x")}, "unknown format 'x'"),
+    ({"formats": ("ell", "\x1b[2J" * 1000)}, r"unknown format '\\x1b\[2J"),
+    ({"formats": np.zeros((1, 1), str)}, "formats must be a tuple of names"),
+    ({"formats": np.zeros(2)}, r"unknown format 0\.0"),
     ({"more": 1}, "it has the arrays"),
 ])
 def test_states_of_a_file_are_checked(tmp_path, changes, message):
@@ -111,12 +121,15 @@ def test_states_of_a_file_are_checked(tmp_path, changes, message):
             net().fit(*spirals(), optimiser="adam", state=state)
 
 
-def test_a_state_whose_text_is_none(tmp_path):
-    """Of characters beyond Unicode, for which NumPy raises a SystemError."""
+@pytest.mark.parametrize("code", [sys.maxunicode + 1, 2**31])
+@pytest.mark.parametrize("order", "<>")
+def test_a_state_whose_text_is_none(tmp_path, code, order):
+    """Of characters beyond Unicode, for which Python raises a SystemError."""
     path = tmp_path / "state.npz"
     arrays = {f.name: getattr(ADAM, f.name) for f in dataclasses.fields(ADAM)}
-    np.savez(path, **{**arrays, "optimiser": np.full(1, 2**31, "<u4").view("<U1")[0:1]})
-    with pytest.raises(FormatError, match="damaged or not a"):
+    text = np.full(1, code, f"{order}u4").view(f"{order}U1")
+    np.savez(path, **{**arrays, "optimiser": text})
+    with pytest.raises(FormatError, match=r"damaged or not a .*beyond Unicode"):
         TrainingState.load(path)
 
 
@@ -129,3 +142,62 @@ def test_states_that_no_training_leaves(changes, message):
     state = dataclasses.replace(ADAM, **changes)
     with pytest.raises(InputError, match=message):
         net().fit(*spirals(), optimiser="adam", state=state, epochs=5)
+
+
+def sparse_net(form, **options):
+    """A network of a sparse layer of rows of equal length, and of one of others."""
+    full = np.eye(64, dtype=bool) | np.eye(64, k=7, dtype=bool)
+    full[57:, 0] = True
+    ragged = np.tri(5, 64, k=-1, dtype=bool) | np.eye(5, 64, dtype=bool)
+    return Network(64, [
+        Sparse(64, "tanh", pattern=full, format=form), Sparse(5, pattern=ragged,
+                                                              format=form),
+    ], seed=0, **options)
+
+
+def test_a_state_resumes_in_other_formats(tmp_path):
+    """Formats order the values in their own ways, some in buffers of equal size."""
+    path = tmp_path / "state.npz"
+    for form, other in itertools.permutations(["auto", *FORMATS], 2):
+        source, network = sparse_net(form), sparse_net(other)
+        values = np.zeros((2, source.layout.size), "float32")
+        for matrix in source.matrices:
+            offsets = matrix.entries().offsets
+            values[:, offsets] = np.arange(2 * offsets.size).reshape(2, -1)
+        TrainingState(
+            repr(Adam()), 0, 0, 0, source.parameters, values, source.formats
+        ).save(path)
+        state = _resumed_state(network, Adam(), None, TrainingState.load(path))
+        assert state.formats == (other, other)
+        for old, new in zip(source.matrices, network.matrices, strict=True):
+            for before, after in ((source.parameters, state.parameters),
+                                  *zip(values, state.values, strict=True)):
+                assert np.array_equal(old.live_values(before), new.live_values(after))
+
+
+def test_states_of_other_sparse_layers():
+    state = TrainingState(repr(Adam()), 0, 0, 0, PARAMETERS, ADAM.values, ("ell",))
+    with pytest.raises(InputError, match="for 1 sparse layer, but this network has 0"):
+        net().fit(*spirals(), optimiser="adam", state=state)
+    source = sparse_net("csr")
+    state = _resumed_state(source, Adam(), None, TrainingState(
+        repr(Adam()), 0, 0, 0, source.parameters,
+        np.zeros((2, source.layout.size), "float32"),
+    ))
+    state = dataclasses.replace(state, formats=("dense", "ell"))
+    with pytest.raises(InputError, match=r"but this one has \d+ as dense, ell"):
+        _resumed_state(source, Adam(), None, state)
+
+
+def test_a_state_resumes_where_padding_exceeds_the_memory_limit(tmp_path):
+    """The network is then stored without the padding, which the state has."""
+    path, rng = tmp_path / "x.safetensors", np.random.default_rng(0)
+    x, t = rng.random((8, 64)), rng.random((8, 5))
+    network = sparse_net("dense")
+    state = network.fit(x, t, optimiser="adam", epochs=2, seed=1).state
+    network.save(path)
+    with pytest.warns(ClnetWarning, match="with their padding"):
+        smaller = clnet.load(path, memory_limit=9000)
+    assert smaller.layout.size < network.layout.size
+    history = smaller.fit(x, t, optimiser="adam", epochs=1, state=state)
+    assert history.state.epoch == 3
