@@ -29,7 +29,7 @@
 IDENTITY, BOUNDED and N_LAST"
 #endif
 #define UNSCALED_RANGE 5  // exponents below LEVEL within which samples stay unscaled
-__constant int bounded[] = BOUNDED;
+__constant int bounded[LAYERS] = BOUNDED;
 
 typedef float4 Values[HELD];  // a lane's 4 values of a sample, of each block of terms
 

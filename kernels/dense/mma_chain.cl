@@ -65,17 +65,17 @@ Y_PADDED, UNBOUNDED and MAX_POLLS"
 #define UNIT_SCALES scales_of(as_uint(1.0f))  // of rows bounded by 1
 #define COLUMNS_PER_LANE ((TILE_N + WARP_GROUP - 1) / WARP_GROUP)
 
-__constant int n_out_of[] = N_OUT;
-__constant int blocks_of[] = BLOCKS;
-__constant int width_of[] = WIDTHS;
-__constant int tiles_before[] = TILES;
-__constant int is_scaled[] = SCALED;
+__constant int n_out_of[LAYERS] = N_OUT;
+__constant int blocks_of[LAYERS] = BLOCKS;
+__constant int width_of[LAYERS] = WIDTHS;
+__constant int tiles_before[LAYERS + 1] = TILES;
+__constant int is_scaled[LAYERS + 1] = SCALED;
 __constant float steepness_of[LAYERS] = STEEPNESS_OF;
-__constant int values_of[] = VALUES;
-__constant int weights_of[] = WEIGHTS;
-__constant int inverse_of[] = INVERSE;
-__constant int bias_of[] = BIAS;
-__constant int function_of[] = FUNCTION;
+__constant int values_of[LAYERS] = VALUES;
+__constant int weights_of[LAYERS] = WEIGHTS;
+__constant int inverse_of[LAYERS] = INVERSE;
+__constant int bias_of[LAYERS] = BIAS;
+__constant int function_of[LAYERS - 1] = FUNCTION;
 
 #include "dense/mma_chain_tiles.h"
 

@@ -26,10 +26,10 @@
 #define ZERO_EXPONENT -127   // of zero
 #define MAX_SCALE 60         // exponents of scales
 #define MIN_SCALE -90
-__constant int n_out_of[] = N_OUT;
-__constant int stride_of[] = STRIDE;
-__constant int weights_of[] = WEIGHTS_OF;
-__constant int bias_of[] = BIAS_OF;
+__constant int n_out_of[LAYERS] = N_OUT;
+__constant int stride_of[LAYERS] = STRIDE;
+__constant int weights_of[LAYERS] = WEIGHTS_OF;
+__constant int bias_of[LAYERS] = BIAS_OF;
 __constant float steepness_of[LAYERS] = STEEPNESS_OF;
 
 static inline int terms_of(const int layer)

@@ -41,16 +41,21 @@ def parameter_count(span: Span) -> int:
 
 
 def table(numbers: Iterable[int]) -> str:
-    """Return the OpenCL initialiser of a constant array, which has no size of its own.
+    """Return the OpenCL initialiser of a constant array."""
+    return "{" + ", ".join(str(n) for n in numbers) + "}"
 
-    A long table of small numbers ends in one that no kernel reads: a compiler
+
+def wide_table(numbers: Iterable[int]) -> str:
+    """Return the initialiser of a constant array that does not fit into bytes.
+
+    A table of more than 4 small numbers ends in one that no kernel reads: a compiler
     (`docs/offline_builds.md`) makes a vector of bytes of it, and fails to index that.
     Tables of one number, which other compilers fold, stay as they are.
     """
     row = list(numbers)
-    if len(row) > 8 and len(set(row)) > 1 and all(-BYTE < n < BYTE for n in row):
+    if len(row) > 4 and len(set(row)) > 1 and all(-BYTE < n < BYTE for n in row):
         row.append(BYTE)
-    return "{" + ", ".join(str(n) for n in row) + "}"
+    return table(row)
 
 
 def functions_defines(
@@ -102,10 +107,10 @@ def chain_defines(span: Span) -> dict[str, int | str]:
     return {
         "REAL": real(span),
         "LAYERS": len(layers),
-        "N_OUT": table([layer.n_out for layer in layers]),
-        "STRIDE": table(strides(span)),
-        "WEIGHTS": table([layer.apply.weights.offset for layer in layers]),
-        "BIAS": table([-1 if bias is None else bias.offset for bias in biases]),
-        "FUNCTION": table([functions.index(x.act.nonlinearity) for x in layers]),
+        "N_OUT": wide_table([layer.n_out for layer in layers]),
+        "STRIDE": wide_table(strides(span)),
+        "WEIGHTS": wide_table([layer.apply.weights.offset for layer in layers]),
+        "BIAS": wide_table([-1 if bias is None else bias.offset for bias in biases]),
+        "FUNCTION": wide_table([functions.index(x.act.nonlinearity) for x in layers]),
         **functions_defines(span, functions),
     }

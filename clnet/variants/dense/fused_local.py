@@ -15,7 +15,7 @@ from clnet.variants.dense.chain import (
     chain_defines,
     parameter_count,
     strides,
-    table,
+    wide_table,
 )
 from clnet.variants.team import (
     single_sample_configs,
@@ -100,7 +100,7 @@ class FusedLocal:
             **chain_defines(span),
             **team_defines(config, span, max(strides(span))),
             "VALUES": values,
-            "OFFSETS": table(offsets),
+            "OFFSETS": wide_table(offsets),
         }
         return (
             Launch(

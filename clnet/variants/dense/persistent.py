@@ -25,7 +25,7 @@ from clnet.variants.base import (
     refuse_unless_forward_progress,
 )
 from clnet.variants.cost import Cost, span_bytes, span_cost
-from clnet.variants.dense.chain import chain, chain_defines, strides, table
+from clnet.variants.dense.chain import chain, chain_defines, strides, wide_table
 from clnet.variants.dense.mma import REGISTERS
 from clnet.variants.packing import LINE_WORDS, WARP
 
@@ -119,7 +119,7 @@ class Persistent:
             **chain_defines(span),
             "GROUP": group,
             "MAX_POLLS": MAX_POLLS,
-            "WORDS": table(accumulate(words[:-1], initial=0)),
+            "WORDS": wide_table(accumulate(words[:-1], initial=0)),
             "IN_ALL": sum(words),
         }
         if "piece" in config:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from clnet.variants.dense.chain import table
+from clnet.variants.dense.chain import wide_table
 
 
 @pytest.mark.parametrize(("numbers", "initialiser"), [
-    (range(8), "{0, 1, 2, 3, 4, 5, 6, 7}"),
-    (range(9), "{0, 1, 2, 3, 4, 5, 6, 7, 8, 256}"),
-    ([-1, *range(8)], "{-1, 0, 1, 2, 3, 4, 5, 6, 7, 256}"),
-    ([300, *range(8)], "{300, 0, 1, 2, 3, 4, 5, 6, 7}"),
-    ([8] * 9, "{8, 8, 8, 8, 8, 8, 8, 8, 8}"),
+    (range(4), "{0, 1, 2, 3}"),
+    (range(5), "{0, 1, 2, 3, 4, 256}"),
+    ([-1, *range(4)], "{-1, 0, 1, 2, 3, 256}"),
+    ([300, *range(4)], "{300, 0, 1, 2, 3}"),
+    ([8] * 5, "{8, 8, 8, 8, 8}"),
 ])
-def test_long_tables_of_bytes_end_in_a_larger_number(numbers, initialiser):
-    assert table(numbers) == initialiser
+def test_tables_of_bytes_end_in_a_larger_number(numbers, initialiser):
+    assert wide_table(numbers) == initialiser
