@@ -42,6 +42,7 @@ from clnet.opencl.session import Session
 from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
+from clnet.variants import packing
 
 SETTINGS = {
     "CLNET_DEVICE": "oclgrind", "OCLGRIND_CHECK_API": "1", "OCLGRIND_DATA_RACES": "1",
@@ -53,6 +54,7 @@ BUILD_OPTIONS = ("-cl-opt-disable",)
 UNCHECKED = {key: value for key, value in SETTINGS.items() if "UNINIT" not in key}
 PTX_ONLY = {("dense/persistent_ring.cl", "persistent_ring")}  # no path in plain C
 WITHOUT = "without the check of uninitialised values"
+packing.PACKERS = 64  # more would have nothing to pack, and take most of the time
 CASE = "== case "
 CHUNK = 20  # cases of a process
 LIMIT = 1200  # seconds of a case: then its process ends
