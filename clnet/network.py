@@ -307,6 +307,7 @@ class Network(Model):
         clip_norm: float | None = None,
         clip_value: float | None = None,
         state: TrainingState | None = None,
+        tune: bool | None = None,
         progress: bool = False,
         scale: bool | None = None,
         precision: str = PRECISIONS[0],
@@ -375,6 +376,12 @@ class Network(Model):
         state : TrainingState or None
             Resume from the `state` of an earlier `History`, bit for bit as without the
             interruption.
+        tune : bool or None
+            None: use stored times; measure the likely candidates without one, for a
+            tenth of the time that all epochs take at most, and nothing in a short
+            training. True: measure the whole tuning space. False: measure nothing, use
+            stored times or the cost model. Trainings of different lengths may thus
+            have different plans: False gives plans that do not depend on the length.
         progress : bool
             Whether to show the progress of measurements and epochs on stderr.
         scale : bool or None
@@ -399,9 +406,11 @@ class Network(Model):
             If the loss is not finite: the training stops, and the last finite
             parameters are kept.
         """
+        from clnet.planning.tuning.search import check_tune
         from clnet.training.fit import fit
         from clnet.training.setup import training_setup
 
+        check_tune(tune)
         setup = training_setup(
             self, x, t, optimiser=optimiser, loss=loss, epochs=epochs,
             batch_size=batch_size, shuffle=shuffle, validation=validation,
@@ -410,7 +419,7 @@ class Network(Model):
             regularisation=Regularisation(l1, l2, clip_norm, clip_value), state=state,
             scaling=scaling_to_apply(self._scaling, scale), precision=precision,
         )
-        return fit(self, setup, progress)
+        return fit(self, setup, progress, tune)
 
     def evaluate(
         self,

@@ -157,6 +157,9 @@ def best_format(network: Model, device: Device, planner: Callable[[Model], P]) -
     if least < SHORT_CALL and best.tune is not True:
         untried += [(name, f"{DEFAULT_FORMAT} is fast enough") for name in formats]
         formats = []
+    elif not best.search.pays(least):
+        untried += [(name, "there is no time to measure it") for name in formats]
+        formats = []
     times, faults = [(DEFAULT_FORMAT, least)], []
     for name in formats:
         try:

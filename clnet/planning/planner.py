@@ -17,9 +17,10 @@ best covers are also measured whole, host arrays to host arrays, and ranked by t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clnet.errors import DeviceError, OutOfMemoryError
 from clnet.ir.lowering import lower
@@ -35,7 +36,7 @@ from clnet.planning.cover import (
 )
 from clnet.planning.explain import explanation
 from clnet.planning.tuning.measure import representative
-from clnet.planning.tuning.search import Search
+from clnet.planning.tuning.search import CANDIDATE_SECONDS, Search
 from clnet.planning.tuning.times import Times
 from clnet.runtime.binding import Step
 from clnet.runtime.plan import Plan
@@ -96,6 +97,7 @@ class Planner:
         self.variants = variants
         self.program: Program = program or lower(network)
         self.search = search or Search()
+        self._programs: dict[Any, int] = {}
         self._begin(representative(batch))
 
     def _begin(self, batch: int) -> None:
@@ -107,6 +109,11 @@ class Planner:
         return Times(
             self.network, self.program, self.device, batch, self.report, self.search
         )
+
+    @property
+    def remembers(self) -> bool:
+        """Whether remembered times make the best cover."""
+        return self._find_cover().measured
 
     def can_prune(self, seconds: float) -> str | None:
         """Return why no cover takes less time, before any is measured, or None."""
@@ -248,7 +255,7 @@ class Planner:
         ranks = self._ranks(found)
         for i in sorted(unknown, key=ranks.__getitem__):
             incumbent = self._incumbent(found)
-            if incumbent is not None and self.search.expired:
+            if incumbent is not None and not self.search.pays(incumbent.seconds):
                 self.report.unmeasured = (
                     "candidates: pruned, or the search's limit of "
                     f"{self.search.seconds:g} s was over; `compile` and `clnet tune` "
@@ -349,9 +356,9 @@ class Planner:
         ]
         found = [cover for cover in measured if cover is not None]
         for _ in range(REMEASURES):
-            if self.search.expired:
-                break
             least = min((cover.seconds for cover in found), default=0.0)
+            if not self.search.pays(least):
+                break
             for i, cover in enumerate(found):
                 if len(found) > 1 and cover.seconds <= REMEASURE_RATIO * least:
                     again = self.times.measured_whole(cover)
@@ -364,13 +371,36 @@ class Planner:
     def _shortest(self, candidates: Sequence[Candidate]) -> Cover | None:
         """Return the shortest cover by candidates, or None if there is none.
 
-        By measured times alone, if these make a cover; else by modelled ones alone.
+        By measured times alone, if these make a cover; else by modelled ones alone. The
+        builds of each candidate, which all runs share, are added to these.
         """
         cover = self._incumbent(candidates)
         if cover is not None:
             return cover
+        n, build = len(self.program.ops), CANDIDATE_SECONDS / self.search.runs
         modelled = [c.timed(None) for c in candidates if c.fault is None]
-        return shortest_path(len(self.program.ops), modelled)
+        if not build:
+            return shortest_path(n, modelled)
+        of_step = {id(c.step): c for c in modelled}
+        cover = shortest_path(n, [
+            replace(c, modelled=c.modelled + build * self._builds(c.step))
+            for c in modelled
+        ])
+        steps = () if cover is None else cover.steps
+        return shortest_path(n, [of_step[id(step)] for step in steps])
+
+    def _builds(self, step: Step) -> int:
+        """Return the number of programs of a step, by its variant's first span."""
+        variant, device = step.variant, step.device
+        if device is None:
+            return 0
+        key = variant.name, tuple(step.config.items()), id(device)
+        if key not in self._programs:
+            self._programs[key] = len({
+                (launch.source, repr(launch.defines), launch.device or device)
+                for launch in variant.launches(step.span, step.config, device)
+            })
+        return self._programs[key]
 
     def _no_cover(self) -> str:
         refusals = [f"{name}: {text}" for name, text in self.report.refusals]

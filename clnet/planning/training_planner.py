@@ -8,6 +8,10 @@ A step has many ops, and building a kernel takes longer than measuring it. So th
 is best first: the shortest path by lower bounds is found, its slowest candidate without
 a time is measured, and so on until the path is measured. It is then the shortest of
 all, unless a kernel is more than `MAX_SPEEDUP` times as fast as its model.
+
+A training too short for that (`Search.pays`) has the best cover by the model, builds
+included. Where the model may mislead, that cover is measured whole, since it must be
+built and compared anyway; if it takes longer than modelled, the search goes on.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from clnet.planning.cover import (
 from clnet.planning.explain import explanation
 from clnet.planning.format_planner import NetworkView, best_format, is_auto
 from clnet.planning.planner import Planner
+from clnet.planning.tuning.search import Search
 from clnet.planning.tuning.times import Times, store_of
 from clnet.planning.tuning.trial import Trial
 from clnet.variants import TRAINING_VARIANTS
@@ -40,7 +45,6 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.session import Session
     from clnet.opencl.store import Timing
-    from clnet.planning.tuning.search import Search
     from clnet.runtime.binding import Step
     from clnet.variants.base import Variant
 
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
 VALIDATION_SPEEDUP = 4.0
 NEAR_RATIO = 1.3  # time over the best, up to which covers of one device are searched
 MAX_PER_SPAN = 3  # candidates of a span without a time, the best by the model
+MAX_ERROR = 10.0  # of modelled times, by which they say whether measuring pays
 MAX_KEPT = 64  # plans of a device
 
 
@@ -109,7 +114,8 @@ def plan_training(
         Lowers the same program from a `NetworkView`; layers of format ``"auto"`` get
         the format of the shortest step. None: formats stay.
     search : Search or None
-        The limit of the time for measuring, and its progress line.
+        The limit of the time for measuring, the number of steps of the training, and
+        the progress line; None: no limit.
 
     Raises
     ------
@@ -117,13 +123,17 @@ def plan_training(
         If no cover of the program exists.
     """
     chosen = TRAINING_VARIANTS if variants is None else tuple(variants)
+    search = search or Search()
     last = program.ops[-1]
     if isinstance(last, Update) and last.optimiser.uses_offset:
         lowered = None
-    kept: dict[Any, _Kept] = store_of(device).kept
+    kept: dict[Any, dict[bool, _Kept]] = store_of(device).kept
     key = program, batch, chosen, lowered is None, *map(is_auto, network.layers)
-    if tune is None and key in kept:
-        return kept[key].plan(network)
+    if tune is None:
+        # Short trainings keep their plan, though a longer one has measured since.
+        for short, plan in sorted(kept.get(key, {}).items(), reverse=True):
+            if not (short and search.pays(plan.seconds)):
+                return plan.plan(network)
 
     def planner(stored: Model) -> _TrainingPlanner:
         other = program if lowered is None else lowered(stored)
@@ -132,14 +142,17 @@ def plan_training(
     best = planner(network) if lowered is None else best_format(
         network, device, planner
     )
-    plan = best.training_plan()
+    found = best.training_plan()
     if tune is not False:
         while len(kept) >= MAX_KEPT:
             kept.pop(next(iter(kept)), None)
-        view = plan.network if plan.network is not network else None
+        view = found.network if found.network is not network else None
         name = view.format if isinstance(view, NetworkView) else None
-        kept[key] = _Kept(name, plan.program, plan.steps, plan.explanation)
-    return plan
+        seconds = best.report.covers[0].seconds
+        kept.setdefault(key, {})[best.short] = _Kept(
+            name, found.program, found.steps, found.explanation, seconds
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -152,12 +165,15 @@ class _Kept:
         Of the `NetworkView`; None: the network itself is trained.
     program, steps, explanation
         As of `TrainingPlan`.
+    seconds : float
+        Of a step.
     """
 
     format: str | None
     program: Program
     steps: tuple[Step, ...]
     explanation: str
+    seconds: float
 
     def plan(self, network: Model) -> TrainingPlan:
         """Return the plan for a network with the same program."""
@@ -186,6 +202,8 @@ class _TrainingTimes(Times):
 
 
 class _TrainingPlanner(Planner):
+    short = False  # whether the training is too short to measure candidates
+
     def _times(self, batch: int) -> Times:
         return _TrainingTimes(
             self.network, self.program, self.device, self.batch, self.report,
@@ -204,6 +222,8 @@ class _TrainingPlanner(Planner):
         best = self._right_cover()
         self.report.unmeasured = "candidates: " + (
             "nothing new may be measured" if self.tune is False else
+            "the training is too short to measure them; fit(tune=True) does"
+            if self.short else
             f"even {MAX_SPEEDUP:g} times as fast as modelled they would make no "
             f"faster step, or {MAX_PER_SPAN} others of their span are modelled faster"
         )
@@ -222,6 +242,9 @@ class _TrainingPlanner(Planner):
         if self.tune is True:
             return super()._measured(candidates)
         found = [self.times.remembered(c) for c in candidates]
+        self.short = self._is_short(found)
+        if self.short:
+            return found
         n = len(self.program.ops)
         wholes = [i for i, c in enumerate(found) if c.stop - c.start == n]
         trains = not isinstance(self.program.ops[-1], Tally)
@@ -234,6 +257,16 @@ class _TrainingPlanner(Planner):
             self._best_first(found, same, NEAR_RATIO * min(whole, divided))
         return found
 
+    def _is_short(self, candidates: Sequence[Candidate]) -> bool:
+        """Return whether no candidate pays, by the whole time of the best cover."""
+        best = self._shortest(candidates)
+        if best is None or self.search.pays(best.seconds):
+            return False
+        if not best.measured and not self.search.pays(MAX_ERROR * best.seconds):
+            return True
+        timed = self._time_whole([best])
+        return not timed or not self.search.pays(timed[0].seconds)
+
     def _best_first(
         self, candidates: list[Candidate], among: Sequence[int], limit: float
     ) -> float:
@@ -242,9 +275,13 @@ class _TrainingPlanner(Planner):
         Returns
         -------
         float
-            The path's seconds; infinite, if the lower bound of all exceeds the limit.
+            The path's seconds; infinite, if the lower bound of all exceeds the limit,
+            or no other candidate pays.
         """
         while True:
+            incumbent = self._incumbent(candidates)
+            if incumbent is not None and not self.search.pays(incumbent.seconds):
+                return inf
             bounds = {
                 i: lower_bound(candidates[i]) for i in _considered(candidates, among)
             }
@@ -262,6 +299,9 @@ class _TrainingPlanner(Planner):
             candidates[slowest] = self.times.measured(candidates[slowest])
 
     def _covers(self, candidates: Sequence[Candidate]) -> list[Cover]:
+        if self.short:
+            best = self._shortest(candidates)
+            return [] if best is None else [self.times.remembered_whole(best)]
         covers = super()._covers(candidates)
         if self.tune is not False and len(covers) == 1:
             return self._time_whole(covers) if covers[0].timing is None else covers

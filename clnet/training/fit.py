@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from clnet.nn.model import Model
     from clnet.nn.optimisers import Optimiser
     from clnet.opencl.device import Device
+    from clnet.planning.training_planner import TrainingPlan
     from clnet.training.data_set import DataSet
 
 Array = NDArray[Any]
@@ -85,7 +87,10 @@ class Training:
         The epochs so far.
     """
 
-    def __init__(self, network: Model, setup: TrainingSetup, search: Search) -> None:
+    def __init__(
+        self, network: Model, setup: TrainingSetup, search: Search,
+        tune: bool | None = None,
+    ) -> None:
         data, batch, state = setup.data, setup.batch, setup.state
         self.network = network
         self.history = History(state)
@@ -103,6 +108,8 @@ class Training:
         self._speculates = setup.predictable and len(setup.devices) == 1
         self._samples = n = len(data)
         self._steps = -(-n // batch)
+        epochs = inf if tune else setup.epochs
+        search.runs = epochs * self._steps
 
         def lowered(stored: Model) -> Program:
             return lower_training(
@@ -115,7 +122,7 @@ class Training:
         self._trained: Model = network  # or a view of it in other storage formats
         self._pass: Pass | ParallelPass
         if len(setup.devices) == 1:
-            plan = plan_training(
+            plan = _planning(tune)(
                 network, program, setup.devices[0], batch, lowered=lowered,
                 search=search,
             )
@@ -126,14 +133,15 @@ class Training:
         else:
             self._train_state = self._make_train_states(state)
             self._pass = ParallelPass(
-                network, program, data, batch, setup.devices, self._train_state, search
+                network, program, data, batch, setup.devices, self._train_state,
+                search, tune,
             )
             sharing = self._pass.shares
         if setup.desired is not None:
             self._pass.limit(*setup.desired.limits(n * network.n_out))
         self.history.plan = self.explain()
         self._validations = [] if setup.validation is None else list(
-            self._validation_passes(setup, setup.validation, sharing, search)
+            self._validation_passes(setup, setup.validation, sharing, search, tune)
         )
         self._validation_samples = len(setup.validation or ())
 
@@ -148,18 +156,19 @@ class Training:
 
     def _validation_passes(
         self, setup: TrainingSetup, data: DataSet, sharing: Sequence[int],
-        search: Search,
+        search: Search, tune: bool | None,
     ) -> Iterator[Pass]:
         """Yield each device's pass over its share of the validation set."""
         start = 0
         for number, n in enumerate(shares(len(data), sharing)):
             if n:
                 size = min(n, VALIDATION_BATCH)
+                search.runs = (inf if tune else setup.epochs) * -(-n // size)
                 program = lower_training(
                     self._trained, setup.loss, None, samples=n if size < n else None,
                     dropout=False,
                 ).at(setup.precision)
-                plan = plan_training(
+                plan = _planning(tune)(
                     self._trained, _without_backward(program), setup.devices[number],
                     size, search=search,
                 )
@@ -359,18 +368,25 @@ class Training:
         return self._train_state[0].values()[0]
 
 
+def _planning(tune: bool | None) -> Callable[..., TrainingPlan]:
+    """Return `plan_training` with an argument of `fit`."""
+    return plan_training if tune is None else partial(plan_training, tune=tune)
+
+
 def _without_backward(program: Program) -> Program:
     """Return a training program up to its totals: the forward pass and the loss."""
     stop = next(i for i, op in enumerate(program.ops) if isinstance(op, Tally)) + 1
     return replace(program, ops=program.ops[:stop], outputs=(program.output,))
 
 
-def fit(network: Model, setup: TrainingSetup, progress: bool) -> History:
+def fit(
+    network: Model, setup: TrainingSetup, progress: bool, tune: bool | None = None
+) -> History:
     """Train a network; see `Network.fit`."""
     errors = session(setup.devices[0]).errors
     try:
         with Search(progress=progress) as search:
-            training = Training(network, setup, search)
+            training = Training(network, setup, search, tune)
         for callback in setup.callbacks:
             if hasattr(callback, "start"):
                 callback.start(training)

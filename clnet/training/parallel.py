@@ -119,7 +119,9 @@ class ParallelPass:
     train_state : sequence of TrainState
         Parameters and optimiser state on each device.
     search : Search
-        Reports the progress of measurements.
+        The limit and the progress of measurements.
+    tune : bool or None
+        As for `Network.fit`.
 
     Raises
     ------
@@ -136,6 +138,7 @@ class ParallelPass:
         devices: Sequence[Device],
         train_state: Sequence[TrainState],
         search: Search,
+        tune: bool | None = None,
     ) -> None:
         if batch < len(devices):
             raise InputError(
@@ -144,7 +147,7 @@ class ParallelPass:
             )
         self._network, self._data, self._batch = network, data, batch
         self._devices, self._train_state = tuple(devices), tuple(train_state)
-        self._search = search
+        self._search, self._tune = search, tune
         self._gradients, update = split_program(program)
         self._alike = alike(devices)
         self._exchanges = [
@@ -271,7 +274,11 @@ class ParallelPass:
         for (other, batch), plan in self._plans.items():
             if batch == samples and alike([device, other]):
                 return retargeted(plan.steps, other, device)
-        plan = plan_training(
+        planning = (
+            plan_training if self._tune is None
+            else partial(plan_training, tune=self._tune)
+        )
+        plan = planning(
             self._network, self._gradients, device, samples, search=self._search
         )
         self._plans[device, samples] = plan

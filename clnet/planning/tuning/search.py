@@ -7,7 +7,19 @@ import time
 from types import TracebackType
 from typing import Any
 
+from clnet.errors import InputError
+
 PROGRESS_DELAY = 1.0  # seconds until the progress line appears
+SHARE = 0.1  # of the time that a plan's runs take, which measuring may take
+# Of a candidate: its build, its comparison with the oracle and its measurement. PoCL
+# takes 0.5 to 3 s for the build.
+CANDIDATE_SECONDS = 1.0
+
+
+def check_tune(tune: object) -> None:
+    """Raise InputError unless an argument `tune` is None, True or False."""
+    if tune is not None and not isinstance(tune, bool):
+        raise InputError(f"tune must be None, True or False, not {tune!r}")
 
 
 class Search:
@@ -21,22 +33,34 @@ class Search:
         The limit; after it, only what a plan needs is measured.
     progress : bool
         Whether a line on stderr shows what is measured, after `PROGRESS_DELAY`.
+    runs : float
+        How often the plan will be run, at most.
 
     Attributes
     ----------
-    seconds : float
+    seconds, runs : float
         As given.
     """
 
-    def __init__(self, seconds: float = math.inf, progress: bool = False) -> None:
-        self.seconds = seconds
-        self._end = time.perf_counter() + seconds
+    def __init__(
+        self, seconds: float = math.inf, progress: bool = False, runs: float = math.inf
+    ) -> None:
+        self.seconds, self.runs = seconds, runs
+        self._begin = time.perf_counter()
         self._line = _line() if progress else None
 
-    @property
-    def expired(self) -> bool:
-        """Whether the limit is over."""
-        return time.perf_counter() >= self._end
+    def pays(self, seconds: float) -> bool:
+        """Return whether one more candidate may be measured.
+
+        It must end within the limit, and within the `SHARE` of the time of all runs.
+
+        Parameters
+        ----------
+        seconds : float
+            Of one run, by the best plan so far.
+        """
+        end = time.perf_counter() - self._begin + CANDIDATE_SECONDS
+        return end <= min(self.seconds, SHARE * self.runs * seconds)
 
     def show(self, what: str) -> None:
         """Count one more measurement, and show what it measures."""
