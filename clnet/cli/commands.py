@@ -6,6 +6,7 @@ Each command takes the parsed arguments and returns the exit status.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
@@ -92,7 +93,10 @@ def predict(arguments: argparse.Namespace) -> int:
     chosen = resolve_devices(devices_of(arguments.device))
     if arguments.profile and not isinstance(chosen, str) and len(chosen) > 1:
         raise InputError(f"--profile is for one device, not for {len(chosen)}")
-    plan = plan_on(network, chosen, batch, arguments.precision, sys.stderr.isatty())
+    calls = math.inf if arguments.profile else -(-len(x) // batch)
+    plan = plan_on(
+        network, chosen, batch, arguments.precision, sys.stderr.isatty(), calls
+    )
     devices = plan.devices if isinstance(plan, ParallelPlan) else (plan.device,)
     y = run_in_batches(plan, x, scaling if arguments.scale else None)
     if arguments.out is not None:

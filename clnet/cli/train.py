@@ -25,6 +25,7 @@ from clnet.training.data_set import DataSet
 from clnet.training.history import figure
 
 if TYPE_CHECKING:
+    from clnet.runtime.data_parallel import ParallelPlan
     from clnet.runtime.plan import Plan
     from clnet.training.callbacks import Training
     from clnet.training.history import Epoch, History
@@ -204,9 +205,7 @@ def run(arguments: argparse.Namespace) -> int:
         mean = seconds / len(history) * 1e3
         rows.append(("time", f"{seconds:.3g} s, {mean:.3g} ms an epoch"))
     scale = _scales(arguments)
-    # The plan runs only once: measuring does not pay.
-    batch = min(len(training), LARGEST_BATCH)
-    plan = network.compile(devices[0], batch, tune=False)
+    plan = network.plan_for(devices[0], min(len(training), LARGEST_BATCH))
     rows += _result("training", network, plan, training, scale)
     if test is not None:
         rows += _result("test" if digits else "validation", network, plan, test, scale)
@@ -397,7 +396,7 @@ def _optimiser(arguments: argparse.Namespace, network: Network) -> Any:
 
 
 def _result(
-    what: str, network: Network, plan: Plan, data: DataSet, scale: bool
+    what: str, network: Network, plan: Plan | ParallelPlan, data: DataSet, scale: bool
 ) -> list[tuple[str, object]]:
     from clnet.cli.commands import run_in_batches
 

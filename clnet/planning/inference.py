@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,10 +21,11 @@ from clnet.opencl.discovery import device as find_device
 from clnet.planning.device_planner import fastest_planner
 from clnet.planning.format_planner import best_format
 from clnet.planning.planner import Planner
-from clnet.planning.tuning.search import Search
+from clnet.planning.tuning.search import Search, check_tune
 from clnet.runtime.data_parallel import ParallelPlan
 from clnet.runtime.plan import CHUNK, DirectCall, Plan
 from clnet.variants import ALL_VARIANTS, TRAINING_VARIANTS, VARIANTS
+from clnet.variants.reference.host import Host
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
@@ -34,6 +36,7 @@ Where = str | tuple[Device, ...]
 """`FASTEST`, or the devices of a plan."""
 
 SEARCH_SECONDS = 5.0  # limit of measuring for `predict`, which then takes the best
+CALL_SECONDS = 1e-5  # of a call, at least, whatever its kernels take
 MAX_CACHED_PLANS = 16  # cached by a network for `predict`
 
 Plans = OrderedDict[tuple[Any, ...], Plan | ParallelPlan]
@@ -56,8 +59,7 @@ def compile_network(
 ) -> Plan:
     """Return the best plan for a network on a device; see `Network.compile`."""
     batch = as_whole("batch", batch, most=INT_MAX)
-    if tune is not None and not isinstance(tune, bool):
-        raise InputError(f"tune must be None, True or False, not {tune!r}")
+    check_tune(tune)
     searched = _variants_of(variants)
 
     def planner(where: Device) -> Planner:
@@ -83,10 +85,13 @@ def plan_on(
     batch: int,
     precision: str,
     progress: bool = False,
+    calls: float = inf,
 ) -> Plan | ParallelPlan:
     """Return the plan of a device, or of several that share the batch.
 
-    Times that are not remembered are measured, for `SEARCH_SECONDS`.
+    Times that are not remembered are measured, for `SEARCH_SECONDS`; but not for the
+    first calls on one device, until these have taken as long. They are answered by
+    kernels of remembered times, or by NumPy, for which nothing is built.
 
     Parameters
     ----------
@@ -98,13 +103,38 @@ def plan_on(
         Samples a call.
     precision, progress
         As for `Network.compile`.
+    calls : float
+        How often the plan is called, as far as it is known. The plan's `calls_left`
+        says how often it may be called before measuring pays.
     """
     batch = as_whole("batch", batch, most=INT_MAX)
+    if calls < inf and not isinstance(where, str) and len(where) == 1:
+        first, seconds = _first_plan(network, where[0], batch, precision)
+        most = SEARCH_SECONDS // max(seconds, CALL_SECONDS)
+        if calls <= most:
+            first.calls_left = most
+            return first
     with Search(SEARCH_SECONDS, progress) as search:
         plan = partial(compile_network, network, precision=precision, search=search)
         if isinstance(where, str) or len(where) == 1:
             return plan(where if isinstance(where, str) else where[0], batch)
         return ParallelPlan(network, where, batch, plan)
+
+
+def _first_plan(
+    network: Model, device: Device, batch: int, precision: str
+) -> tuple[Plan, float]:
+    """Return a plan for which nothing is measured, and the seconds of a call.
+
+    By remembered times if they make a plan, else by NumPy on the host.
+    """
+    program = lower(network).at(precision)
+    for variants in (VARIANTS, (Host(),)):
+        planner = Planner(network, device, batch, False, variants, program)
+        if planner.remembers or variants is not VARIANTS:
+            plan = planner.plan()
+            return plan, planner.report.covers[0].seconds
+    raise AssertionError("the host computes all")
 
 
 def cached_plan(
@@ -120,11 +150,14 @@ def cached_plan(
     check_precision(precision)  # before it is a key
     key = (resolve_devices(devices), batch, precision)
     plan = plans.get(key)
-    if plan is None:
-        plan = plan_on(network, key[0], batch, precision)
+    if plan is None or not plan.calls_left:
+        calls = 1 if plan is None else inf
+        plan = plan_on(network, key[0], batch, precision, calls=calls)
         plans[key] = plan
         direct.clear()  # an evicted plan is freed, and the others' uses are noted
-    if devices is None or isinstance(devices, (str, Device)):
+    plan.calls_left -= 1
+    is_final = plan.calls_left == inf
+    if is_final and (devices is None or isinstance(devices, (str, Device))):
         for shape, call in plan.direct.items():
             direct[shape, devices, precision] = call
     try:

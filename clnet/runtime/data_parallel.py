@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import accumulate
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,6 +111,8 @@ class ParallelPlan:
     alternation, direct
         As of `Plan`; there is no direct call.
     """
+
+    calls_left = inf  # as of `Plan`
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,7 +75,11 @@ class Plan:
         Held while a caller alternates between this plan and its `double`.
     direct : dict of tuple to callable
         Of a shape of host arrays, the shortest way to their outputs: see `DirectCall`.
+    calls_left : float
+        Calls by `Network.predict` until it measures and plans anew; infinite: it has.
     """
+
+    calls_left = inf
 
     def __init__(
         self,

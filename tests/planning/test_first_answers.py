@@ -1,0 +1,227 @@
+"""First answers do not wait: what is measured when, by `fit` and by `predict`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from bounds import assert_right
+
+import clnet
+from clnet import Dense, Network
+from clnet.errors import InputError
+from clnet.ir.lowering import lower_training
+from clnet.nn.losses import loss_function
+from clnet.nn.optimisers import Rprop
+from clnet.opencl.store import Timing
+from clnet.planning import inference, training_planner
+from clnet.planning.training_planner import plan_training
+from clnet.planning.tuning import search as searching
+from clnet.planning.tuning import times
+from clnet.planning.tuning.search import CANDIDATE_SECONDS, SHARE, Search
+from clnet.planning.tuning.trial import Trial
+from clnet.training import fit as training
+from clnet.variants.dense.naive import Naive
+from clnet.variants.reference.generic import Generic
+from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.reference.host import Host
+from clnet.variants.training.optimisers import Optimisers
+
+pytestmark = pytest.mark.usefixtures("own_store")
+
+CPU = clnet.device("cpu")
+PLAIN = (Generic(), GenericBackward(), Optimisers())
+RNG = np.random.default_rng(0)
+SAMPLES = RNG.uniform(-1, 1, (20, 4)), RNG.uniform(0, 1, (20, 2))
+
+
+@pytest.fixture(autouse=True)
+def own_store(tmp_path, monkeypatch):
+    """Nothing is remembered at first."""
+    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
+    times.store_of.cache_clear()
+    yield
+    times.store_of.cache_clear()
+
+
+def net(seed=1):
+    return Network(4, [Dense(5, "tanh"), Dense(2)], seed=seed)
+
+
+# Search ---------------------------------------------------------------------------
+
+
+def test_measuring_pays_within_the_limit_and_a_share_of_all_runs(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(searching.time, "perf_counter", lambda: clock[0])
+    assert Search().pays(1e-9)
+    assert not Search(0.0).pays(1e9)
+    enough = CANDIDATE_SECONDS / SHARE
+    assert Search(runs=10).pays(enough / 10)
+    assert not Search(runs=10).pays(0.99 * enough / 10)
+    search = Search(runs=30)
+    clock[0] = 1.9 * CANDIDATE_SECONDS
+    assert search.pays(enough / 10)
+    clock[0] = 2.1 * CANDIDATE_SECONDS
+    assert not search.pays(enough / 10)
+
+
+# fit ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """The steps that trials measure, each a second; plans of few variants."""
+    found = []
+
+    def measure(self, steps, outputs):
+        self.check(steps, outputs)
+        found.append(tuple(steps))
+        return Timing(1.0, 1.0, 0.0)
+
+    monkeypatch.setattr(Trial, "measure", measure)
+    monkeypatch.setattr(training, "plan_training", plan_training)
+    monkeypatch.setattr(training_planner, "TRAINING_VARIANTS", PLAIN)
+    return found
+
+
+def planned(runs, network=None):
+    network = network or net()
+    program = lower_training(network, loss_function("mse"), Rprop())
+    return plan_training(network, program, CPU, 20, search=Search(runs=runs))
+
+
+def test_a_short_training_is_compared_and_not_measured(measured, monkeypatch):
+    checked, check = [], Trial.check
+
+    def counted(self, *parts):
+        checked.append(parts)
+        return check(self, *parts)
+
+    monkeypatch.setattr(Trial, "check", counted)
+    history = net().fit(*SAMPLES, epochs=3, validation=SAMPLES)
+    assert not measured
+    assert len(checked) == 2  # the step of training, and that of validation
+    text = " ".join(history.plan.split())
+    assert "the training is too short to measure them" in text
+    assert "modelled, nothing measured" in text
+
+
+def test_a_long_training_measures_and_short_ones_keep_their_plan(measured):
+    short = planned(10)
+    assert not measured
+    long = planned(1e12)
+    assert measured
+    del measured[:]
+    assert planned(10, net(seed=2)).explain() == short.explain()
+    assert planned(1e12, net(seed=2)).explain() == long.explain()
+    assert long.explain() != short.explain()
+    times.store_of.cache_clear()  # as in another process, which has times
+    assert planned(10).steps == planned(1e12).steps
+    assert not measured
+
+
+def test_a_cover_that_takes_longer_than_modelled_is_measured_against_others(
+    measured, monkeypatch
+):
+    """Where the model is near the limit, one whole step decides."""
+    seconds = []
+    pays = Search.pays
+    monkeypatch.setattr(
+        Search, "pays", lambda self, one: seconds.append(one) or pays(self, one)
+    )
+    planned(10)
+    runs = 0.5 * CANDIDATE_SECONDS / SHARE / seconds[0]
+    times.store_of.cache_clear()
+    planned(runs)
+    whole, *others = measured
+    assert len(whole) > 1 and others
+
+
+def test_a_measurement_may_say_that_no_other_pays(measured, monkeypatch):
+    monkeypatch.setattr(training_planner, "MAX_ERROR", 1e12)
+    monkeypatch.setattr(
+        Trial, "measure",
+        lambda self, steps, outputs: measured.append(steps) or Timing(1e-9, 1e-9, 0.0),
+    )
+    plan = planned(10)
+    assert len(measured) == 1
+    assert tuple(step.variant for step in measured[0]) == tuple(
+        step.variant for step in plan.steps
+    )
+    times.store_of.cache_clear()
+    planned(10)
+    assert len(measured) == 1  # remembered
+
+
+def test_tune_of_fit(measured):
+    net().fit(*SAMPLES, epochs=1, tune=False)
+    assert not measured
+    history = net().fit(*SAMPLES, epochs=1, tune=True)
+    assert measured and "too short" not in history.plan
+    for tune in (0, "yes"):
+        with pytest.raises(InputError, match="tune must be None, True or False, not"):
+            net().fit(*SAMPLES, tune=tune)
+
+
+@pytest.mark.parametrize("tune", [None, False])
+def test_short_trainings_are_bit_equal_whatever_was_measured_between(measured, tune):
+    found = []
+    for _ in range(2):
+        network = net()
+        network.fit(*SAMPLES, epochs=3, seed=3, tune=tune)
+        found.append(network.parameters)
+        planned(1e12)
+    np.testing.assert_array_equal(*found)
+
+
+# predict --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The variants of each measurement; the third call of a batch is the last free."""
+    found = []
+
+    def measure(session, network, steps, *parts, **options):
+        found.append({step.variant.name for step in steps})
+        seconds = 1.0 if steps[0].device is None else 1e-3
+        return Timing(seconds, seconds, 0.0)
+
+    monkeypatch.setattr(times, "measure", measure)
+    monkeypatch.setattr(inference, "VARIANTS", (Naive(), Host()))
+    monkeypatch.setattr(inference, "SEARCH_SECONDS", 3.5 * inference.CALL_SECONDS)
+    monkeypatch.setattr(searching, "CANDIDATE_SECONDS", 0.0)
+    return found
+
+
+def variants(network, batch=3):
+    return {step.variant.name for step in network.plan_for(CPU, batch).steps}
+
+
+def test_first_calls_build_and_measure_nothing(calls, monkeypatch):
+    monkeypatch.setattr(Search, "pays", lambda self, seconds: True)
+    network, x = net(), SAMPLES[0][:3]
+    for _ in range(3):
+        assert_right(network, x, network.predict(x, CPU))
+        assert not calls
+    network.predict(x, CPU)
+    assert {"naive"} in calls
+    assert variants(network) == {"naive"}
+    del calls[:]
+    for _ in range(9):
+        network.predict(x, CPU)
+    other = net(seed=2)
+    assert_right(other, x, other.predict(x, CPU))
+    assert variants(other) == {"naive"}  # by the remembered times
+    assert not calls
+
+
+def test_a_plan_of_compile_measures_at_once(calls):
+    plan = net().compile(CPU, 3)
+    assert calls and {step.variant.name for step in plan.steps} == {"naive"}
+
+
+def test_calls_that_take_long_measure_at_once(calls, monkeypatch):
+    monkeypatch.setattr(inference, "CALL_SECONDS", 1.0)
+    net().predict(SAMPLES[0][:3], CPU)
+    assert calls
