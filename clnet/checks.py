@@ -104,7 +104,9 @@ def as_rows(name: str, matrix: Any) -> Any:
     return matrix.tocsr() if matrix.ndim == 2 else matrix.toarray()
 
 
-def as_numbers(name: str, found: ArrayLike, dtype: str | None = None) -> NDArray[Any]:
+def as_numbers(
+    name: str, found: ArrayLike, dtype: str | np.dtype[Any] | None = None
+) -> NDArray[Any]:
     """Return `found` as an array of a dtype; None: of its own.
 
     Matrices of scipy.sparse become dense.

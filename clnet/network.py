@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.discovery import Devices
     from clnet.runtime.data_parallel import ParallelPlan
-    from clnet.runtime.plan import DirectCall, Plan
+    from clnet.runtime.plan import Plan
     from clnet.training.callbacks import Callback
     from clnet.training.history import History, TrainingState
     from clnet.variants.base import Variant
@@ -68,8 +68,8 @@ class Network(Model):
         return OrderedDict()
 
     @cached_property
-    def _direct(self) -> dict[tuple[Any, ...], DirectCall]:
-        """The direct calls of `_plans`: see `planning.inference.cached_plan`."""
+    def _recent(self) -> dict[tuple[Any, ...], Plan]:
+        """Some of `_plans`, by the shape, device and precision of predictions."""
         return {}
 
     @classmethod
@@ -227,7 +227,7 @@ class Network(Model):
         """Return the plan that `predict` uses, from a cache of recent ones."""
         from clnet.planning.inference import cached_plan
 
-        return cached_plan(self, self._plans, self._direct, devices, batch, precision)
+        return cached_plan(self, self._plans, self._recent, devices, batch, precision)
 
     def predict(
         self,
@@ -273,10 +273,11 @@ class Network(Model):
         """
         if type(x) is np.ndarray and scale is None and self._scaling is None:
             try:
-                direct = self._direct.get((x.shape, device, precision))
+                plan = self._recent.get((x.shape, device, precision))
             except TypeError:  # a list of devices
-                direct = None
-            if direct is not None and (y := direct(x)) is not None:
+                plan = None
+            if plan is not None:
+                y: NDArray[Any] = plan(x)
                 return y
         from clnet.planning.inference import predict
 
@@ -482,7 +483,7 @@ class Network(Model):
 
     def __getstate__(self) -> dict[str, Any]:
         # Plans belong to this network and hold device memory: copies make their own.
-        own = ("_plans", "_direct")
+        own = ("_plans", "_recent")
         return {name: v for name, v in self.__dict__.items() if name not in own}
 
     def __repr__(self) -> str:

@@ -23,7 +23,7 @@ from clnet.planning.format_planner import best_format
 from clnet.planning.planner import Planner
 from clnet.planning.tuning.search import Search, check_tune
 from clnet.runtime.data_parallel import ParallelPlan
-from clnet.runtime.plan import CHUNK, DirectCall, Plan
+from clnet.runtime.plan import CHUNK, Plan
 from clnet.variants import ALL_VARIANTS, TRAINING_VARIANTS, VARIANTS
 from clnet.variants.reference.host import Host
 
@@ -41,8 +41,8 @@ MAX_CACHED_PLANS = 16  # cached by a network for `predict`
 
 Plans = OrderedDict[tuple[Any, ...], Plan | ParallelPlan]
 """A cache of plans, the least recently used first."""
-DirectCalls = dict[tuple[Any, ...], DirectCall]
-"""The direct calls of plans, by shape, `Devices` and precision of a prediction."""
+RecentPlans = dict[tuple[Any, ...], Plan]
+"""Plans by shape, `Devices` and precision of a prediction."""
 PlanFor = Callable[[Devices, int, str], Plan | ParallelPlan]
 """A function from devices, batch size and precision to a plan."""
 
@@ -138,28 +138,32 @@ def _first_plan(
 
 
 def cached_plan(
-    network: Model, plans: Plans, direct: DirectCalls, devices: Devices, batch: int,
+    network: Model, plans: Plans, recent: RecentPlans, devices: Devices, batch: int,
     precision: str,
 ) -> Plan | ParallelPlan:
     """Return a plan from a network's cache, of the recent ones, or make it.
 
-    Its direct calls are added to `direct`, until a plan is made.
+    `recent` has those used since the last one was made: for them nothing is resolved.
     """
     if type(batch) is not int:
         batch = as_whole("batch", batch)
     check_precision(precision)  # before it is a key
+    one = devices is None or isinstance(devices, (str, Device))
+    shape = (batch, network.n_in)
+    if one and (found := recent.get((shape, devices, precision))) is not None:
+        return found
     key = (resolve_devices(devices), batch, precision)
     plan = plans.get(key)
     if plan is None or not plan.calls_left:
         calls = 1 if plan is None else inf
         plan = plan_on(network, key[0], batch, precision, calls=calls)
         plans[key] = plan
-        direct.clear()  # an evicted plan is freed, and the others' uses are noted
+        recent.clear()
     plan.calls_left -= 1
-    is_final = plan.calls_left == inf
-    if is_final and (devices is None or isinstance(devices, (str, Device))):
-        for shape, call in plan.direct.items():
-            direct[shape, devices, precision] = call
+    if one and isinstance(plan, Plan) and plan.calls_left == inf:
+        recent[shape, devices, precision] = plan
+        if batch == 1:
+            recent[shape[1:], devices, precision] = plan
     try:
         plans.move_to_end(key)
         while len(plans) > MAX_CACHED_PLANS:

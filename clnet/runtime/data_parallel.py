@@ -25,7 +25,7 @@ from clnet.runtime.turn import Turn
 if TYPE_CHECKING:
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
-    from clnet.runtime.plan import DirectCall, Plan
+    from clnet.runtime.plan import Plan
 from clnet.opencl.process import check_process
 
 Array = NDArray[Any]
@@ -108,8 +108,8 @@ class ParallelPlan:
     shares : list of int
         Samples of each device, in the order of the rows: equal for devices that are
         alike, else in proportion to their speeds on equal shares.
-    alternation, direct
-        As of `Plan`; there is no direct call.
+    alternation : threading.Lock
+        As of `Plan`.
     """
 
     calls_left = inf  # as of `Plan`
@@ -136,7 +136,6 @@ class ParallelPlan:
                 rows = slice(first, first + count)
                 self._plans.append((plan(device, count), rows))
             first += count
-        self.direct: dict[tuple[int, ...], DirectCall] = {}
         self._turn = Turn()
         self._twin: ParallelPlan | None = None
         self.alternation = threading.Lock()

@@ -199,7 +199,7 @@ class Plan:
             return self._call_on_device(x, out)
         if out is not None:
             self._check_out(out)
-        array = as_numbers("x", x, self._dtype.name)
+        array = as_numbers("x", x, self._dtype)
         if array is not x and out is None and array.shape in self.direct:
             return self(array)
         rows = self._shaped(array)
