@@ -8,9 +8,9 @@ width]``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from clnet.errors import InputError, unknown
 from clnet.nn.storage.base import Storage, rounded_size
@@ -345,6 +345,17 @@ class Program:
     layout: Layout
     dtype: str = "float32"
     precision: str = PRECISIONS[0]
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields alone: hashes of text differ between processes."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def at(self, precision: str) -> Program:
         """Return the program with products of a precision of `PRECISIONS`.

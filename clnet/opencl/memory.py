@@ -58,6 +58,7 @@ class Memory:
         size = max(size, 1)
         device = session.device
         if size > session.free:
+            session.kept.clear()
             gc.collect()  # a network and its plans form a reference cycle
         if size > session.free:
             raise OutOfMemoryError(

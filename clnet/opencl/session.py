@@ -48,6 +48,8 @@ class Session:
         Of the device itself.
     parameter_stores : weak dict of Model to ParameterStore
         The device's copies of networks' parameters.
+    kept : dict
+        Bindings kept for later use, by what they are for; dropped if memory runs out.
     """
 
     def __init__(self, device: Device, profiling: bool = False) -> None:
@@ -72,6 +74,7 @@ class Session:
         context = self.context
         # Kernels in use hold their programs.
         self._program = lru_cache(PROGRAMS)(lambda *parts: build(context, *parts))
+        self.kept: dict[Any, Any] = {}
         self.parameter_stores: weakref.WeakKeyDictionary[Any, Any] = (
             weakref.WeakKeyDictionary()
         )

@@ -57,11 +57,15 @@ class TrainState:
         self._snapshots = [Memory(session, parameters.nbytes) for _ in range(2)]
         self._state_snapshots: list[Memory] = []
         self._has_state = [False, False]
-        self.parameters.write(session, parameters)
-        for snapshot in self._snapshots:
-            snapshot.write(session, parameters)
+        self.reset(parameters, state)
+
+    def reset(self, parameters: Array, state: Array) -> None:
+        """Start from other parameters and another state, in the device's layout."""
+        self._has_state = [False, False]
+        for memory in (self.parameters, *self._snapshots):
+            memory.write(self._session, parameters)
         if state.size:
-            self.state.write(session, state)
+            self.state.write(self._session, state)
 
     @property
     def can_snapshot_state(self) -> bool:

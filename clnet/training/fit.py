@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +27,13 @@ from clnet.nn.random import keys
 from clnet.nn.schedules import constant
 from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import device_error, session
-from clnet.planning.format_planner import NetworkView
-from clnet.planning.training_planner import plan_training
+from clnet.planning.training_planner import TrainingPlan, plan_training
 from clnet.planning.tuning.search import Search
 from clnet.runtime.data_parallel import shares
 from clnet.runtime.replay import RECORDS
 from clnet.runtime.train_state import TrainState
-from clnet.training.history import Epoch, History, TrainingState
+from clnet.training.bound import MAX_PROGRAMS, Bound, bound, keep, program_of
+from clnet.training.history import Epoch, History
 from clnet.training.parallel import ParallelPass
 from clnet.training.passes import Pass, measures
 from clnet.training.setup import TrainingSetup, default_loss, rule_of
@@ -85,6 +85,8 @@ class Training:
         The network in training; it gets the trained parameters at the end.
     history : History
         The epochs so far.
+    interrupted : bool
+        Whether Ctrl-C has ended the training, maybe amid a call to the device.
     """
 
     def __init__(
@@ -106,53 +108,58 @@ class Training:
         self._rates, self._rate = setup.rates, setup.rule.rate
         self._desired = setup.desired
         self._speculates = setup.predictable and len(setup.devices) == 1
+        self.interrupted = False
+        self._ended = False  # the device's memory may be another training's
         self._samples = n = len(data)
         self._steps = -(-n // batch)
         epochs = inf if tune else setup.epochs
         search.runs = epochs * self._steps
 
         def lowered(stored: Model) -> Program:
-            return lower_training(
-                stored, setup.loss, setup.rule, samples=n if batch < n else None,
-                shuffled=setup.shuffled, weighted=data.weight is not None,
-                regularisation=setup.regularisation,
-            ).at(setup.precision)
+            return program_of(
+                stored, setup.loss, setup.rule, setup.precision,
+                samples=n if batch < n else None, shuffled=setup.shuffled,
+                weighted=data.weight is not None, regularisation=setup.regularisation,
+            )
 
         program = lowered(network)
-        self._trained: Model = network  # or a view of it in other storage formats
+        self._bound: Bound | None = None
         self._pass: Pass | ParallelPass
+        self._validations: list[Pass] = []
         if len(setup.devices) == 1:
             plan = _planning(tune)(
                 network, program, setup.devices[0], batch, lowered=lowered,
                 search=search,
             )
-            self._trained = plan.network
-            self._train_state = self._make_train_states(state)
-            self._pass = Pass(self._sessions[0], plan, data, self._train_state[0])
-            sharing = [1]
+            self._plans, self._sets = [plan], [data]
+            if setup.validation is not None:
+                size = len(setup.validation)
+                self._plans.append(
+                    _validation_plan(plan.network, setup, 0, size, search, tune)
+                )
+                self._sets.append(setup.validation)
+            self._bound = bound(self._sessions[0], state, self._plans, self._sets)
+            self._train_state = [self._bound.train_state]
+            self._pass = self._bound.training
+            if self._bound.validation is not None:
+                self._validations = [self._bound.validation]
         else:
-            self._train_state = self._make_train_states(state)
+            self._train_state = [
+                TrainState(one, state.parameters, state.values)
+                for one in self._sessions
+            ]
             self._pass = ParallelPass(
                 network, program, data, batch, setup.devices, self._train_state,
                 search, tune,
             )
-            sharing = self._pass.shares
+            if setup.validation is not None:
+                self._validations = list(self._validation_passes(
+                    setup, setup.validation, self._pass.shares, search, tune
+                ))
         if setup.desired is not None:
             self._pass.limit(*setup.desired.limits(n * network.n_out))
         self.history.plan = self.explain()
-        self._validations = [] if setup.validation is None else list(
-            self._validation_passes(setup, setup.validation, sharing, search, tune)
-        )
         self._validation_samples = len(setup.validation or ())
-
-    def _make_train_states(self, state: TrainingState) -> list[TrainState]:
-        """Return a state on each device, in the layout of the trained network."""
-        trained = self._trained
-        relayout = trained.relayout if isinstance(trained, NetworkView) else None
-        return [
-            TrainState(one, state.parameters, state.values, relayout)
-            for one in self._sessions
-        ]
 
     def _validation_passes(
         self, setup: TrainingSetup, data: DataSet, sharing: Sequence[int],
@@ -162,16 +169,7 @@ class Training:
         start = 0
         for number, n in enumerate(shares(len(data), sharing)):
             if n:
-                size = min(n, VALIDATION_BATCH)
-                search.runs = (inf if tune else setup.epochs) * -(-n // size)
-                program = lower_training(
-                    self._trained, setup.loss, None, samples=n if size < n else None,
-                    dropout=False,
-                ).at(setup.precision)
-                plan = _planning(tune)(
-                    self._trained, _without_backward(program), setup.devices[number],
-                    size, search=search,
-                )
+                plan = _validation_plan(self.network, setup, number, n, search, tune)
                 share = data.subset(slice(start, start + n))
                 yield Pass(
                     self._sessions[number], plan, share, self._train_state[number]
@@ -186,6 +184,8 @@ class Training:
     @property
     def parameters(self) -> Array:
         """The flat buffer, read from the device; assign to replace it."""
+        if self._ended:
+            return self.network.parameters
         self._roll_back()
         self._unobserved = 0
         self._sessions[0].finish()
@@ -193,6 +193,9 @@ class Training:
 
     @parameters.setter
     def parameters(self, values: Array) -> None:
+        if self._ended:
+            self.network.parameters = values
+            return
         self._roll_back()
         for train_state in self._train_state:
             train_state.replace(values)
@@ -200,6 +203,7 @@ class Training:
     def explain(self) -> str:
         """Return how a step is computed, and why, as `Plan.explain` does."""
         return self._pass.explain()
+
 
     def update_network(self) -> None:
         """Copy the present parameters to the network."""
@@ -360,6 +364,9 @@ class Training:
             history.state, epoch=self._epoch, count=self._steps_before(self._epoch),
             parameters=self.network.parameters.copy(), values=values,
         )
+        self._ended = True
+        if self._bound is not None and not self.interrupted:
+            keep(self._sessions[0], self._bound, self._plans, self._sets)
 
     def _parameters_at(self, epoch: int) -> Array:
         """Return the parameters after `epoch` epochs, or the initial ones."""
@@ -373,6 +380,23 @@ def _planning(tune: bool | None) -> Callable[..., TrainingPlan]:
     return plan_training if tune is None else partial(plan_training, tune=tune)
 
 
+def _validation_plan(
+    network: Model, setup: TrainingSetup, number: int, samples: int, search: Search,
+    tune: bool | None,
+) -> TrainingPlan:
+    """Return the plan of a validation of so many samples on a numbered device."""
+    size = min(samples, VALIDATION_BATCH)
+    search.runs = (inf if tune else setup.epochs) * -(-samples // size)
+    program = program_of(
+        network, setup.loss, None, setup.precision,
+        samples=samples if size < samples else None, dropout=False,
+    )
+    return _planning(tune)(
+        network, _without_backward(program), setup.devices[number], size, search=search
+    )
+
+
+@lru_cache(MAX_PROGRAMS)
 def _without_backward(program: Program) -> Program:
     """Return a training program up to its totals: the forward pass and the loss."""
     stop = next(i for i, op in enumerate(program.ops) if isinstance(op, Tally)) + 1
@@ -450,7 +474,6 @@ def explain(
 def _train(training: Training, setup: TrainingSetup, progress: bool) -> None:
     """Train epoch by epoch until a stop rule holds; `history.stopped` names it."""
     history, epochs, callbacks = training.history, setup.epochs, setup.callbacks
-
     try:
         with _bar(epochs) if progress else nullcontext() as bar:
             for epoch in training.epochs(epochs):
@@ -480,6 +503,7 @@ def _train(training: Training, setup: TrainingSetup, progress: bool) -> None:
         subject = f"all {epochs} epochs are" if epochs > 1 else "the epoch is"
         history.stopped = f"{subject} done"
     except KeyboardInterrupt:
+        training.interrupted = True
         done = counted(len(history), "epoch")
         history.stopped = f"interrupted after {done}; the trained parameters are kept"
 

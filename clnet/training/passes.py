@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from clnet.errors import ClnetWarning
 from clnet.ir.training_ops import RECORD
 from clnet.opencl.launch import EPOCH
-from clnet.planning.training_planner import TrainingPlan, plan_training
 from clnet.runtime.replay import Replay
 
 if TYPE_CHECKING:
     from clnet.opencl.session import Session
+    from clnet.planning.training_planner import TrainingPlan
     from clnet.runtime.train_state import TrainState
     from clnet.training.data_set import DataSet
 
@@ -44,25 +44,57 @@ class Pass:
     ----------
     records : int
         Number of rows of totals: most epochs between two calls of `totals`.
+    steps : tuple of Step
+        Of the plan, or of the fallback that has replaced it.
     """
 
     def __init__(
         self, session: Session, plan: TrainingPlan, data: DataSet,
         train_state: TrainState,
     ) -> None:
-        self._session, self._data, self._train_state = session, data, train_state
+        self._session, self._train_state = session, train_state
+        self._data: DataSet | None = data
         self._totals = plan.program.output
+        self._samples = len(data)
+        self._plan: TrainingPlan | None = plan
         self._bind(plan)
+
+    def reset(self, plan: TrainingPlan, data: DataSet) -> None:
+        """Take another data set of as many samples, and an equal plan."""
+        self._plan, self._data = plan, data
+        self.limit(0.0, 0.0)
+        self._write()
+
+    def release(self) -> None:
+        """Drop the plan and the data set until `reset`, but not the memory."""
+        self._plan = self._data = None
+
+    def _write(self) -> None:
+        inputs = self.plan.program.inputs
+        for value, array in zip(inputs, self.data.arrays, strict=True):
+            self._replay.write(value, array)
+
+    @property
+    def plan(self) -> TrainingPlan:
+        """The plan of one step."""
+        assert self._plan is not None
+        return self._plan
+
+    @property
+    def data(self) -> DataSet:
+        """The samples."""
+        assert self._data is not None
+        return self._data
 
     def _bind(self, plan: TrainingPlan) -> None:
         self._plan = plan
+        self.steps = plan.steps
         self._replay = Replay(
             self._session, plan.steps, plan.network.layout, self._train_state
         )
         self.records = self._replay.add_records(self._totals)
-        self._steps = -(-len(self._data) // self._replay.batch)
-        for value, array in zip(plan.program.inputs, self._data.arrays, strict=True):
-            self._replay.write(value, array)
+        self._count = -(-self._samples // self._replay.batch)
+        self._write()
 
     def run(
         self, rates: Array = NO_RATE, keys: Array | None = None, seed: int = 0,
@@ -83,7 +115,7 @@ class Pass:
         record : int
             Row of the first epoch's totals in `totals`.
         """
-        replay, n = self._replay, len(self._data)
+        replay, n = self._replay, self._samples
         replay.session.barrier()  # another pass may be in flight
         replay.set(seed=seed & 0xFFFFFFFF)
         epochs = len(rates)
@@ -103,7 +135,7 @@ class Pass:
             if keys is not None:
                 words = keys[number].tolist()
                 replay.set(**{f"key{i}": word for i, word in enumerate(words)})
-            replay.run_pass(n, count + number * self._steps)
+            replay.run_pass(n, count + number * self._count)
 
     def totals(self, count: int = 1) -> Array:
         """Wait for the epochs, and return their totals [count, 6] (`Tally`).
@@ -127,17 +159,17 @@ class Pass:
     @property
     def epochs_per_run(self) -> int:
         """Number of epochs that a launch computes at most; 0: launches take less."""
-        return self._replay.epochs_per_run(len(self._data))
+        return self._replay.epochs_per_run(self._samples)
 
     @property
     def epoch_seconds(self) -> float | None:
         """The time of an epoch, measured or set."""
         seconds = self._replay.step_seconds
-        return None if seconds is None else seconds * self._steps
+        return None if seconds is None else seconds * self._count
 
     @epoch_seconds.setter
     def epoch_seconds(self, seconds: float) -> None:
-        self._replay.step_seconds = seconds / self._steps
+        self._replay.step_seconds = seconds / self._count
 
     @property
     def may_time_out(self) -> bool:
@@ -159,7 +191,9 @@ class Pass:
         """
         if not self._replay.timed_out():
             return False
-        plan, device = self._plan, self._session.device
+        from clnet.planning.training_planner import plan_training
+
+        plan, device = self.plan, self._session.device
         names = ", ".join(step.variant.name for step in plan.steps)
         text = (
             f"{names} timed out on {device.name} (is another program using it?); these "
@@ -175,7 +209,7 @@ class Pass:
 
     def explain(self) -> str:
         """Return how a step is computed, and why that way."""
-        return self._plan.explain()
+        return self.plan.explain()
 
 
 def measures(totals: Array, samples: int, outputs: int) -> Array:
