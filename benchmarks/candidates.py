@@ -30,6 +30,7 @@ from .environment import blas_threads
 from .roofline import Roofline
 
 if TYPE_CHECKING:
+    from .cases.training import Train
     from .harness import Options
 
 # The clocks; a candidate offers some of them.
@@ -72,6 +73,8 @@ class Prepared:
         Host threads that it uses; None: unknown.
     spins : bool
         Whether its threads spin after a call, as a BLAS's do.
+    train : callable or None
+        The training that `timers` repeat, a `cases.training.Train`.
     """
 
     check: Callable[[], float]
@@ -79,6 +82,7 @@ class Prepared:
     config: str = ""
     threads: int | None = None
     spins: bool = False
+    train: Train | None = None
 
 
 class Candidate:

@@ -25,7 +25,7 @@ from .measurements import Measurement, ResultsFile, latest, measurements, read, 
 from .report.html_report import write_report
 from .report.plots import Plot, draw
 from .report.tables import number
-from .studies import dispatch, feedforward, local, sparse, training
+from .studies import dispatch, feedforward, local, small, sparse, training
 from .timing import EFFORTS
 
 RESULTS = Path("benchmarks", "results")  # under the working directory
@@ -58,7 +58,7 @@ class Study(Protocol):
 STUDIES: dict[str, Study] = {
     "feedforward": cast(Study, feedforward), "sparse": cast(Study, sparse),
     "training": cast(Study, training), "dispatch": cast(Study, dispatch),
-    "local": cast(Study, local),
+    "local": cast(Study, local), "small": cast(Study, small),
 }
 
 

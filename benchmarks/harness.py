@@ -119,6 +119,8 @@ class Trial:
         Names of slow candidates, which run only if named.
     against : tuple of str
         Baselines; ratios are those to the first that was measured.
+    roofline : bool
+        Whether times are compared with the roofline's floor.
     """
 
     table: str
@@ -126,6 +128,7 @@ class Trial:
     candidates: tuple[Candidate, ...]
     on_demand: frozenset[str] = frozenset()
     against: tuple[str, ...] = ("numpy",)
+    roofline: bool = True
 
 
 @contextlib.contextmanager
@@ -238,7 +241,7 @@ class Harness:
         if not ready:
             return
         try:
-            floor = self._floor(trial.case)
+            floor = self._floor(trial.case) if trial.roofline else None
             for basis in self._bases:
                 self._measure(trial, basis, ready, floor)
         finally:

@@ -6,6 +6,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -68,16 +69,35 @@ class Guarded(Candidate):
         return self.baseline.prepare(case, device)
 
 
+def run_in_child(
+    timeout: float, environment: Mapping[str, str] | None,
+    function: Callable[..., object], *values: object,
+) -> subprocess.CompletedProcess[bytes]:
+    """Call a function of the benchmarks in a new process, and return its output.
+
+    Parameters
+    ----------
+    timeout : float
+        Seconds until `subprocess.TimeoutExpired`.
+    environment : mapping or None
+        Its environment variables; None: this process's.
+    function : callable
+        A module's function.
+    *values
+        Its arguments, pickled.
+    """
+    data = pickle.dumps(list(clnet.__path__)) + pickle.dumps((function, *values))
+    return subprocess.run(
+        [sys.executable, "-c", CHILD], input=data, capture_output=True,
+        timeout=timeout, env=environment, check=False,
+    )
+
+
 @lru_cache
 def _crash(baseline: Any, index: str, name: str) -> str | None:
     """Return None if a baseline survives a tiny case or raises; else a sentence."""
-    data = pickle.dumps(list(clnet.__path__))
-    data += pickle.dumps((compute_tiny_case, baseline, index, name))
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", CHILD], input=data, capture_output=True,
-            timeout=TIMEOUT, check=False,
-        )
+        done = run_in_child(TIMEOUT, None, compute_tiny_case, baseline, index, name)
     except subprocess.TimeoutExpired:
         return f"a tiny case was not done after {TIMEOUT:g} s in a child process"
     if done.returncode < 0:

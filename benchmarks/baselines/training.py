@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from clnet.nn.optimisers import RPROP_LEAST_STEP, Adam, Incremental, Rprop
+from clnet.nn.optimisers import RPROP_LEAST_STEP, Adam, Batch, Incremental, Rprop
 from clnet.opencl.device import Device
 
 from ..candidates import Baseline, Candidate, Prepared, RefusedError
@@ -46,6 +46,7 @@ class TorchTraining(OnTorch):
         parameters = list(model.parameters())
         start = [p.detach().clone() for p in parameters]
         graph = self.name.endswith("-graph")
+        rule, rate = torch_rule(case, parameters, graph)
         loss_of = _torch_loss(case, model)
         if "compile" in self.name:
             if not graph:
@@ -53,7 +54,6 @@ class TorchTraining(OnTorch):
                 torch._dynamo.reset()
             mode = "reduce-overhead" if target == "cuda" and not graph else "default"
             loss_of = torch.compile(loss_of, mode=mode, dynamic=False)
-        rule, rate = torch_rule(case, parameters, graph)
         total = torch.zeros((), device=target)
         x, t = (torch.from_numpy(a).to(target) for a in _torch_data(case))
         batches = list(zip(x.split(case.batch), t.split(case.batch), strict=True))
@@ -114,7 +114,9 @@ TORCH_RPROP_AGREES = 3  # epochs; after a sign change PyTorch's step grows one l
 # Factors from an epoch's sum of the steps' loss times their samples to its error.
 _TORCH_SCALES: dict[str, Callable[[TrainingCase], float]] = {
     "rprop": lambda case: 1 / case.samples,
-    "incremental": lambda case: 2 / (case.samples * case.sizes[-1]),
+    **dict.fromkeys(
+        ("incremental", "batch"), lambda case: 2 / (case.samples * case.sizes[-1])
+    ),
     "adam": lambda case: 1 / case.samples,
 }
 
@@ -139,7 +141,9 @@ def _torch_loss(case: TrainingCase, model: Any) -> Callable[[Any, Any], Any]:
 
     kinds: dict[str, Callable[[Any, Any], Any]] = {
         "rprop": functional.mse_loss,
-        "incremental": lambda y, t: 0.5 * functional.mse_loss(y, t, reduction="sum"),
+        **dict.fromkeys(("incremental", "batch"), lambda y, t: (
+            0.5 / len(y) * functional.mse_loss(y, t, reduction="sum")
+        )),
         "adam": functional.cross_entropy,
     }
     kind = kinds[case.optimiser.name]
@@ -166,7 +170,7 @@ def torch_rule(
             parameters, rule.learning_rate, (rule.beta1, rule.beta2), rule.eps,
             fused=True, capturable=capturable,
         ), rule.learning_rate
-    if isinstance(rule, Incremental):
+    if isinstance(rule, (Incremental, Batch)):
         return optim.SGD(parameters, rule.learning_rate, fused=True), rule.learning_rate
     raise RefusedError(f"{rule.name} is not implemented for PyTorch")
 

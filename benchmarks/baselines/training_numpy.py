@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from clnet.nn.optimisers import RPROP_LEAST_STEP, Adam, Incremental, Rprop
+from clnet.nn.optimisers import RPROP_LEAST_STEP, Adam, Batch, Incremental, Rprop
 from clnet.opencl.device import Device
 
-from ..candidates import Baseline, Prepared
+from ..candidates import Baseline, Prepared, RefusedError
 from ..cases.dense import Array
 from ..cases.training import Clock, Trained, TrainingCase, trainer
 from ..environment import blas_threads
@@ -166,6 +166,12 @@ def _incremental(rule: Incremental, layers: _Layers) -> Callable[[], None]:
     return update
 
 
+def _batch(rule: Batch, layers: _Layers) -> Callable[[], None]:
+    return _incremental(
+        Incremental(rule.learning_rate / layers.case.samples), layers
+    )
+
+
 def _adam(rule: Adam, layers: _Layers) -> Callable[[], None]:
     flat, gradient = layers.flat, layers.gradient
     first, second, scratch = (_aligned(flat.shape, flat.dtype) for _ in range(3))
@@ -195,7 +201,7 @@ def _adam(rule: Adam, layers: _Layers) -> Callable[[], None]:
 
 
 _UPDATES: dict[str, Callable[[Any, _Layers], Callable[[], None]]] = {
-    "rprop": _rprop, "incremental": _incremental, "adam": _adam
+    "rprop": _rprop, "incremental": _incremental, "batch": _batch, "adam": _adam
 }
 
 
@@ -207,6 +213,8 @@ class NumPyTraining(Baseline):
 
     def prepare(self, case: TrainingCase, device: Device) -> Prepared:
         """Return the loop over epochs and batches."""
+        if case.optimiser.name not in _UPDATES:
+            raise RefusedError(f"{case.optimiser.name} is not implemented in NumPy")
         layers = _Layers(case)
         x, t = (_aligned_copy(array) for array in case.data)
         starts = range(0, case.samples, case.batch)

@@ -47,7 +47,8 @@ class Trained:
     Attributes
     ----------
     errors : sequence of float
-        Of each epoch, the first included: see `TrainingCase.errors`.
+        Of each epoch, the first included, as far as they are checked: see
+        `TrainingCase.errors`.
     seconds : float
         From the end of the first epoch to the end of the last.
     """
@@ -303,7 +304,7 @@ def trainer(
         return compare(case, train(len(errors) - 1).errors, errors)
 
     return Prepared(
-        check, {case.basis: lambda: timer(case, train)}, config, threads, spins
+        check, {case.basis: lambda: timer(case, train)}, config, threads, spins, train
     )
 
 

@@ -9,6 +9,7 @@ gradients in few launches. The study proposed a whole epoch in one launch, which
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -89,13 +90,23 @@ class _Copying(Replay):
 
 @dataclass(frozen=True)
 class Fitted(Candidate):
-    """`Network.fit` with a callback that reads the clock."""
+    """`Network.fit`.
+
+    Attributes
+    ----------
+    clocked : bool
+        Whether a callback reads the clock after each epoch. Otherwise only whole
+        trainings have a time.
+    """
 
     name: str = "planned"
+    clocked: bool = True
 
     def prepare(self, case: TrainingCase, device: Device) -> Prepared:
-        """Return the fit."""
+        """Return the fit, from the case's initial weights."""
         x, t = case.data
+        network = case.network()
+        start = network.parameters.copy()
 
         def train(epochs: int) -> Trained:
             clock = Clock()
@@ -103,18 +114,24 @@ class Fitted(Candidate):
             def record(training: Training, epoch: Epoch) -> None:
                 clock()
 
-            history = case.network().fit(
+            network.parameters = start
+            history = network.fit(
                 x, t, optimiser=case.optimiser, loss=case.loss, epochs=1 + epochs,
                 batch_size=case.batch, shuffle=False, seed=case.seed, device=device,
-                callbacks=[record],
+                callbacks=[record] if self.clocked else [],
             )
-            return Trained(history.loss if case.by_loss else history.mse, clock.seconds)
+            return Trained(
+                history.loss if case.by_loss else history.mse,
+                clock.seconds if self.clocked else math.nan,
+            )
 
-        network = case.network()
-        program = case.program(network, case.optimiser)
-        plan = plan_training(network, program, device, case.batch)
+        config = ""
+        if self.clocked:  # otherwise the first training plans, as a user's does
+            program = case.program(network, case.optimiser)
+            plan = plan_training(network, program, device, case.batch)
+            config = steps_text(plan.steps)
         threads = device.compute_units if device.type == "cpu" else None
-        return trainer(case, train, config=steps_text(plan.steps), threads=threads)
+        return trainer(case, train, config=config, threads=threads)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ if not (_PACKAGE / "benchmarks").is_dir():
 
 STUDY = (
     "feedforward (fully connected networks), sparse (partially connected networks), "
-    "training, dispatch (serial or parallel, by size) or local (locally connected "
-    "layers); default: list the studies"
+    "training, dispatch (serial or parallel, by size), local (locally connected "
+    "layers) or small (fixed costs of small networks); default: list the studies"
 )
 
 EXAMPLES = """\
