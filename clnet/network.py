@@ -173,7 +173,7 @@ class Network(Model):
         tune: bool | None = None,
         variants: Sequence[str | Variant] | None = None,
         precision: str = PRECISIONS[0],
-        progress: bool = False,
+        progress: bool | None = None,
     ) -> Plan:
         """Return a plan that runs this network on a device for one batch size.
 
@@ -198,8 +198,9 @@ class Network(Model):
         precision : {"highest", "high", "medium"}
             Precision of products: that of float32, or, if that is faster, of factors
             with 11 bits (TF32) or 8 bits (bfloat16); accumulation is in float32.
-        progress : bool
-            Whether to show the progress of long measurements on stderr.
+        progress : bool or None
+            Whether a line on stderr shows what is built and measured, if that takes
+            longer than a second; None: if stderr is a terminal.
 
         Raises
         ------
@@ -309,7 +310,7 @@ class Network(Model):
         clip_value: float | None = None,
         state: TrainingState | None = None,
         tune: bool | None = None,
-        progress: bool = False,
+        progress: bool | None = None,
         scale: bool | None = None,
         precision: str = PRECISIONS[0],
     ) -> History:
@@ -383,8 +384,9 @@ class Network(Model):
             training. True: measure the whole tuning space. False: measure nothing, use
             stored times or the cost model. Trainings of different lengths may thus
             have different plans: False gives plans that do not depend on the length.
-        progress : bool
-            Whether to show the progress of measurements and epochs on stderr.
+        progress : bool or None
+            True: show the progress of measurements and epochs on stderr; None: of
+            measurements, as `compile` does.
         scale : bool or None
             True: scale inputs and targets, also of the validation set, by the network's
             `scaling`; losses are those of scaled values. None, False: as for `predict`.

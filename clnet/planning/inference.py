@@ -84,7 +84,7 @@ def plan_on(
     where: Where,
     batch: int,
     precision: str,
-    progress: bool = False,
+    progress: bool | None = None,
     calls: float = inf,
 ) -> Plan | ParallelPlan:
     """Return the plan of a device, or of several that share the batch.

@@ -404,7 +404,8 @@ def _without_backward(program: Program) -> Program:
 
 
 def fit(
-    network: Model, setup: TrainingSetup, progress: bool, tune: bool | None = None
+    network: Model, setup: TrainingSetup, progress: bool | None = None,
+    tune: bool | None = None,
 ) -> History:
     """Train a network; see `Network.fit`."""
     errors = session(setup.devices[0]).errors
@@ -471,7 +472,9 @@ def explain(
         ).explain()
 
 
-def _train(training: Training, setup: TrainingSetup, progress: bool) -> None:
+def _train(
+    training: Training, setup: TrainingSetup, progress: bool | None
+) -> None:
     """Train epoch by epoch until a stop rule holds; `history.stopped` names it."""
     history, epochs, callbacks = training.history, setup.epochs, setup.callbacks
     try:

@@ -59,14 +59,30 @@ def test_pruned_candidates_are_measured_only_by_tuning(lab, tune):
 
 def test_a_search_shows_its_progress(lab, monkeypatch, capsys):
     monkeypatch.setattr("clnet.planning.tuning.search.PROGRESS_DELAY", 0.0)
-    lab.plan(device=GPU, search=Search())
+    for progress in (False, None):  # stderr is no terminal here
+        with Search(progress=progress) as search:
+            lab.plan(device=GPU, search=search)
     assert capsys.readouterr() == ("", "")
     with Search(progress=True) as search:
+        search._line._timer.join()
         lab.plan(device=GPU, batch=2, search=search)
     out, err = capsys.readouterr()
     assert "measuring kernels: " in err
     assert not out
     assert err.endswith("\r")  # and is wiped away
+
+
+def test_progress_is_drawn_during_a_long_build(monkeypatch, capsys):
+    monkeypatch.setattr("clnet.planning.tuning.search.PROGRESS_DELAY", 0.01)
+    with Search(progress=True) as search:
+        search.show("epoch")
+        search._line._timer.join()  # nothing is shown again
+        assert "measuring kernels: 1 in 00:00, epoch" in capsys.readouterr().err
+    capsys.readouterr()
+    monkeypatch.setattr("clnet.planning.tuning.search.PROGRESS_DELAY", 1e3)
+    with Search(progress=True) as search:
+        search.show("epoch")
+    assert capsys.readouterr().err == ""
 
 
 def test_a_power_of_two_represents_batches_down_to_its_half(lab):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import threading
 import time
 from types import TracebackType
 from typing import Any
@@ -31,8 +33,9 @@ class Search:
     ----------
     seconds : float
         The limit; after it, only what a plan needs is measured.
-    progress : bool
-        Whether a line on stderr shows what is measured, after `PROGRESS_DELAY`.
+    progress : bool or None
+        Whether a line on stderr shows what is built and measured, after
+        `PROGRESS_DELAY`; None: if stderr is a terminal.
     runs : float
         How often the plan will be run, at most.
 
@@ -43,11 +46,13 @@ class Search:
     """
 
     def __init__(
-        self, seconds: float = math.inf, progress: bool = False, runs: float = math.inf
+        self, seconds: float = math.inf, progress: bool | None = False,
+        runs: float = math.inf,
     ) -> None:
         self.seconds, self.runs = seconds, runs
         self._begin = time.perf_counter()
-        self._line = _line() if progress else None
+        shown = sys.stderr.isatty() if progress is None else progress
+        self._line = _Line() if shown else None
 
     def pays(self, seconds: float) -> bool:
         """Return whether one more candidate may be measured.
@@ -63,10 +68,9 @@ class Search:
         return end <= min(self.seconds, SHARE * self.runs * seconds)
 
     def show(self, what: str) -> None:
-        """Count one more measurement, and show what it measures."""
+        """Count one more comparison or measurement, and show what it tries."""
         if self._line is not None:
-            self._line.set_postfix_str(what, refresh=False)
-            self._line.update()
+            self._line.show(what)
 
     def __enter__(self) -> Search:
         """Return itself."""
@@ -81,11 +85,48 @@ class Search:
             self._line.close()
 
 
-def _line() -> Any:
-    """Return a progress line. The import is late: tqdm starts a thread."""
+class _Line:
+    """A progress line, drawn after a delay though a build still keeps the caller."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count, self._what, self._closed = 0, "", False
+        self._bar: Any = None
+        self._timer = threading.Timer(PROGRESS_DELAY, self._draw)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def show(self, what: str) -> None:
+        """Count one more, and name it."""
+        with self._lock:
+            self._count, self._what = self._count + 1, what
+            self._update()
+
+    def close(self) -> None:
+        """Wipe the line away."""
+        self._timer.cancel()
+        with self._lock:
+            self._closed = True
+            if self._bar is not None:
+                self._bar.close()
+
+    def _draw(self) -> None:
+        with self._lock:
+            if not self._closed:
+                self._bar = _bar()
+                self._update()
+
+    def _update(self) -> None:
+        if self._bar is not None:
+            self._bar.n = self._count
+            self._bar.set_postfix_str(self._what)
+
+
+def _bar() -> Any:
+    """Return an empty line. The import is late: tqdm starts a thread."""
     from tqdm import tqdm
 
     return tqdm(
-        desc="measuring kernels", delay=PROGRESS_DELAY, leave=False, dynamic_ncols=True,
+        desc="building and measuring kernels", leave=False, dynamic_ncols=True,
         bar_format="{desc}: {n_fmt} in {elapsed}{postfix}",
     )

@@ -169,6 +169,7 @@ class Times:
         name = f"compared {'; '.join(exact)}"
         if store.fact(name):
             return []
+        self._search.show(f"{names_of(steps)}, comparison")
         device = self.session  # its errors are no candidate's
         whole = self.program.span(0, len(self.program.ops), steps[0].span.batch)
         try:
