@@ -14,14 +14,16 @@
 // are arguments: one program serves all networks with the same activations and loss.
 //
 // SYNC_WORDS  words of `sync` before the tasks' completion flags: at least 16
+// SHARED      1: of the kernels of several workers, 0: of one worker; a compiler for
+//             CPUs takes half a second for the others
 // and those of steps.h
 #define REAL float
 #define WIDTH 8
 #include "include/atomics.h"
 #include "training/steps.h"
 #include "training/tiles.h"
-#ifndef SYNC_WORDS
-#error "epoch.cl needs SYNC_WORDS"
+#if !defined(SYNC_WORDS) || !defined(SHARED)
+#error "epoch.cl needs SYNC_WORDS and SHARED"
 #endif
 
 #include "training/epoch_task.h"
@@ -148,6 +150,7 @@ static inline void finish_step(const Net *net, const UpdateArguments *update,
     const UpdateArguments update = {total, state, live, outputs, seed};
 #define STEP {first + run.begin, run.size, run.key}
 
+#if !SHARED
 // All steps by one worker.
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 single_worker(SHARED_ARGUMENTS, STEP_ARGUMENTS)
@@ -166,7 +169,7 @@ single_worker(SHARED_ARGUMENTS, STEP_ARGUMENTS)
     }
     store_epochs(&run);
 }
-
+#else
 // Claim and compute tasks until none is left.
 static inline void work(const Net *net, const Step *step, __global float *memory,
                         const int tasks, __global float *gradients,
@@ -276,6 +279,7 @@ helpers(SHARED_ARGUMENTS, const int spin_polls)
         polls = 0;
     }
 }
+#endif
 
 // transposed: tiles of all samples, [tile][rows][pitch]; zero past the samples.
 //

@@ -111,7 +111,10 @@ class Epoch:
         workers, tile = config["workers"], config["tile"]
         gather = step.gather
         rule, live = rule_of(step, span)
-        defines = {**step_defines(step, span), "SYNC_WORDS": SYNC_WORDS, **rule}
+        defines = {
+            **step_defines(step, span), "SYNC_WORDS": SYNC_WORDS,
+            "SHARED": int(workers > 1), **rule,
+        }
         x, t, *weight = step.data
         data: list[Argument] = [x, t, weight[0] if weight else t]
         transposes: list[Launch] = []
