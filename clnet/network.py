@@ -240,9 +240,12 @@ class Network(Model):
     ) -> NDArray[Any]:
         """Return the outputs for inputs.
 
-        The first call with a batch size makes a plan from stored times. Without stored
-        times it measures, for a few seconds at most. `compile` and ``clnet tune``
-        search exhaustively; later calls use the times they store.
+        The first call with a batch size makes a plan from stored times; without stored
+        times NumPy computes the outputs, at once. When the calls of a batch size have
+        taken about as long as measuring would, `predict` measures, for a few seconds at
+        most, and plans anew: results may then differ in rounding. `compile` measures at
+        once, to the end, and gives a plan that stays; `predict` uses the times that it
+        and ``clnet tune`` store.
 
         Parameters
         ----------
@@ -277,7 +280,8 @@ class Network(Model):
                 plan = self._recent.get((x.shape, device, precision))
             except TypeError:  # a list of devices
                 plan = None
-            if plan is not None:
+            if plan is not None and plan.calls_left > 0:
+                plan.calls_left -= 1
                 y: NDArray[Any] = plan(x)
                 return y
         from clnet.planning.inference import predict

@@ -36,7 +36,7 @@ Where = str | tuple[Device, ...]
 """`FASTEST`, or the devices of a plan."""
 
 SEARCH_SECONDS = 5.0  # limit of measuring for `predict`, which then takes the best
-CALL_SECONDS = 1e-5  # of a call, at least, whatever its kernels take
+CALL_SECONDS = 2e-5  # of a call by NumPy, at least: some operations of 5 us each
 MAX_CACHED_PLANS = 16  # cached by a network for `predict`
 
 Plans = OrderedDict[tuple[Any, ...], Plan | ParallelPlan]
@@ -150,17 +150,19 @@ def cached_plan(
     check_precision(precision)  # before it is a key
     one = devices is None or isinstance(devices, (str, Device))
     shape = (batch, network.n_in)
-    if one and (found := recent.get((shape, devices, precision))) is not None:
+    found = recent.get((shape, devices, precision)) if one else None
+    if found is not None and found.calls_left > 0:
+        found.calls_left -= 1
         return found
     key = (resolve_devices(devices), batch, precision)
     plan = plans.get(key)
-    if plan is None or not plan.calls_left:
+    if plan is None or plan.calls_left <= 0:
         calls = 1 if plan is None else inf
         plan = plan_on(network, key[0], batch, precision, calls=calls)
         plans[key] = plan
         recent.clear()
     plan.calls_left -= 1
-    if one and isinstance(plan, Plan) and plan.calls_left == inf:
+    if one and isinstance(plan, Plan):
         recent[shape, devices, precision] = plan
         if batch == 1:
             recent[shape[1:], devices, precision] = plan
