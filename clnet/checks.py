@@ -9,9 +9,12 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.errors import InputError, quoted
+from clnet.errors import InputError, quoted, unknown
 
 INT_MAX = 2**31 - 1  # of sizes and indices: kernels count in OpenCL's int
+PRECISIONS = ("highest", "high", "medium")
+"""Precision of float32 products: factors of float32's 24 bits, of TF32's 11, of
+bfloat16's 8. The first is the default."""
 
 
 def is_whole(found: object) -> TypeGuard[int]:
@@ -54,6 +57,12 @@ def convert_wholes(
     for name in names:
         value = as_whole(name, getattr(record, name), least, most)
         object.__setattr__(record, name, value)
+
+
+def check_precision(precision: object) -> None:
+    """Raise InputError unless there is such a precision."""
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
 
 
 def as_items(found: object) -> list[Any]:

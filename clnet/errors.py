@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import reprlib
 from collections.abc import Iterable, Mapping
@@ -113,6 +112,8 @@ def known_row(
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name nearest to a name, case aside; "": none is near."""
+    import difflib
+
     names = {one.lower(): one for one in sorted(known)}
     near = difflib.get_close_matches(name.lower(), names, n=1)
     return names[near[0]] if near else ""

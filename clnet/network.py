@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.ir.lowering import lower, output_middles, symmetric_outputs
-from clnet.ir.ops import PRECISIONS, Program
+from clnet.checks import PRECISIONS
 from clnet.nn.description import mlp_layers
-from clnet.nn.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
 from clnet.nn.model import Model
-from clnet.nn.regularisation import Regularisation
 from clnet.nn.scaling import scaling_to_apply
 
 if TYPE_CHECKING:
     from os import PathLike
 
+    from clnet.ir.ops import Program
+    from clnet.nn.metrics import Evaluation
     from clnet.nn.optimisers import Optimiser
     from clnet.opencl.device import Device
     from clnet.opencl.discovery import Devices
@@ -102,6 +101,8 @@ class Network(Model):
     @cached_property
     def program(self) -> Program:
         """The network's ops."""
+        from clnet.ir.lowering import lower
+
         return lower(self)
 
     def prune(
@@ -413,6 +414,7 @@ class Network(Model):
             If the loss is not finite: the training stops, and the last finite
             parameters are kept.
         """
+        from clnet.nn.regularisation import Regularisation
         from clnet.planning.tuning.search import check_tune
         from clnet.training.fit import fit
         from clnet.training.setup import training_setup
@@ -465,6 +467,9 @@ class Network(Model):
         InputError
             If shapes differ, there is no sample, or the scaling is missing.
         """
+        from clnet.ir.lowering import output_middles, symmetric_outputs
+        from clnet.nn.metrics import BIT_FAIL_LIMIT, evaluate
+
         limit = BIT_FAIL_LIMIT if self.fann is None else self.fann.bit_fail_limit
         halved = [self.fann_compatible and one for one in symmetric_outputs(self)]
         middles: Sequence[float | None] = output_middles(self)

@@ -23,7 +23,8 @@ from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch
 from clnet.opencl.probes import MAX_POLLS
 from clnet.opencl.program import source_text
-from clnet.variants import ALL_VARIANTS, STUDY_VARIANTS, TRAINING_VARIANTS
+from clnet.planning.training_planner import TRAINING_VARIANTS
+from clnet.variants import ALL_VARIANTS, STUDY_VARIANTS
 from clnet.variants.base import Config, Variant
 from clnet.variants.packing import merge_packings
 from clnet.variants.training.gradient_sum import gradient_sum

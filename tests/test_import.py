@@ -10,20 +10,33 @@ import clnet
 HEAVY = {"numpy", "pyopencl", "scipy", "safetensors", "clnet.network"}
 
 
-def test_nothing_is_imported_before_its_use():
-    code = "import sys, clnet; print(*sys.modules)"
+def imported(code):
+    """The modules that a process has imported after some code."""
     shown = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        [sys.executable, "-c", f"import sys, clnet; {code}; print(*sys.modules)"],
+        capture_output=True, text=True, check=True,
     )
-    assert HEAVY.isdisjoint(shown.stdout.split())
+    return set(shown.stdout.split())
+
+
+def test_nothing_is_imported_before_its_use():
+    assert HEAVY.isdisjoint(imported("0"))
 
 
 def test_a_network_needs_no_opencl():
-    code = "import sys, clnet; clnet.Network.mlp([2, 1]); print(*sys.modules)"
-    shown = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert "pyopencl" not in shown.stdout.split()
+    found = imported("clnet.Network.mlp([2, 1])")
+    assert "pyopencl" not in found
+    assert not {"clnet.ir.ops", "clnet.planning", "clnet.nn.optimisers"} & found
+
+
+def test_an_answer_needs_nothing_of_training_and_no_table():
+    found = imported("clnet.Network.mlp([2, 1]).compile(tune=False)([[0, 1]])")
+    assert "pyopencl" in found
+    superfluous = {
+        "clnet.training", "clnet.formats", "clnet.cli", "clnet.nn.optimisers",
+        "clnet.variants.training_variants", "tabulate", "statistics",
+    }
+    assert not superfluous & found
 
 
 def test_every_public_name_is_there():

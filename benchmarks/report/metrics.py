@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from clnet.ir.ops import PRECISIONS
+from clnet.checks import PRECISIONS
 
 SERIAL_CALL = "batch 1, wall"  # of a baseline that computes sample after sample
 

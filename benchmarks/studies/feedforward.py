@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import pandas as pd
 
-from clnet.ir.ops import PRECISIONS
+from clnet.checks import PRECISIONS
 from clnet.opencl.device import Device
 from clnet.variants.team import ITEMS
 

@@ -21,13 +21,12 @@ from clnet.opencl.device import Device
 from clnet.opencl.launch import Gradients, Launch, Parameters, State
 from clnet.opencl.memory import Action, Memory
 from clnet.opencl.session import session
-from clnet.planning.training_planner import plan_training
+from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
 from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.training.callbacks import Training
 from clnet.training.history import Epoch
-from clnet.variants import TRAINING_VARIANTS
 from clnet.variants.base import Variant
 
 from ..candidates import (

@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 
 import clnet
+from clnet.checks import PRECISIONS
 from clnet.errors import InputError
-from clnet.ir.ops import PRECISIONS
 
 _PACKAGE = Path(clnet.__file__).parent
 if not (_PACKAGE / "benchmarks").is_dir():

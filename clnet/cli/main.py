@@ -115,11 +115,11 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _parser() -> _Parser:
     from clnet import __version__
+    from clnet.checks import PRECISIONS
     from clnet.cli import bench as cli_bench
     from clnet.cli import commands as do
     from clnet.cli import train as cli_train
     from clnet.formats import DATA_SUFFIXES, NETWORK_SUFFIXES
-    from clnet.ir.ops import PRECISIONS
     from clnet.nn.description import DTYPES
 
     networks, data = ", ".join(NETWORK_SUFFIXES), ", ".join(DATA_SUFFIXES)

@@ -12,22 +12,14 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from clnet.errors import InputError, unknown
+from clnet.checks import PRECISIONS, check_precision
+from clnet.errors import InputError
 from clnet.nn.storage.base import Storage, rounded_size
 
 if TYPE_CHECKING:
     from clnet.nn.storage.layout import Layout, Slot
 
 VALUE_ALIGNMENT = 4  # values; rows of inner values can be read as float4
-PRECISIONS = ("highest", "high", "medium")
-"""Precision of float32 products: factors of float32's 24 bits, of TF32's 11, of
-bfloat16's 8. The first is the default."""
-
-
-def check_precision(precision: object) -> None:
-    """Raise InputError unless there is such a precision."""
-    if precision not in PRECISIONS:
-        raise unknown("precision", precision, PRECISIONS)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ from clnet.ir.training_ops import (
 )
 from clnet.nn.activations import activation
 from clnet.nn.losses import loss_function, sigmoid, softmax
-from clnet.nn.optimisers import StepInfo
 from clnet.nn.random import hashes, permuted
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import Slot, live_elements
@@ -271,6 +270,8 @@ def _penalised(op: GradientNorm | Update, values: Values, parameters: Array) -> 
 @run_op.register
 def _update(op: Update, values: Values, parameters: Array) -> None:
     """Change parameters and state in place."""
+    from clnet.nn.optimisers import StepInfo
+
     live = live_elements(op.layout, op.storages)
     norm = 0.0 if op.norm is None else float(values[op.norm.name][0, 0])
     flat = op.regularisation.clipped(

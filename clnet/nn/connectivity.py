@@ -14,7 +14,7 @@ from clnet.nn.storage.pattern import Pattern, sorted_unique
 
 MASK_SHIFT = 7  # a mask of all entries is faster from a density of 2^-7 on
 
-Placement = Callable[[np.random.Generator, int, int, float], Pattern]
+Placement = Callable[["np.random.Generator", int, int, float], Pattern]
 
 
 def _uniform(

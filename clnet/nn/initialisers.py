@@ -20,7 +20,7 @@ from clnet.errors import InputError, known_row
 Sampler = Callable[[int], Any]
 """Returns the next n numbers: an array [n] of float64."""
 
-Draw = Callable[[np.random.Generator, float, float], tuple[Sampler, Sampler]]
+Draw = Callable[["np.random.Generator", float, float], tuple[Sampler, Sampler]]
 """Returns the samplers of a layer's weights and biases."""
 
 

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tabulate import tabulate
-
 from clnet.errors import WIDTH
 from clnet.ir.lowering import lower
 from clnet.ir.ops import Apply, BiasAct, Program, Softmax
@@ -178,6 +176,8 @@ def _table(program: Program, candidates: Iterable[Candidate]) -> str:
         rows.setdefault((kind, *_row(c)), []).append((c.start, c.stop))
     names = ("layers", "variant", "config", "device", "alone", "")
     cells = [(_named(program, spans), *row[1:]) for row, spans in rows.items()]
+    from tabulate import tabulate
+
     text: str = tabulate(
         cells, names, tablefmt="plain", maxcolwidths=_widths(names, cells),
         disable_numparse=True,

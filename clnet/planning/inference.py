@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import INT_MAX, as_numbers, as_rows, as_whole, is_sparse
+from clnet.checks import (
+    INT_MAX,
+    PRECISIONS,
+    as_numbers,
+    as_rows,
+    as_whole,
+    check_precision,
+    is_sparse,
+)
 from clnet.errors import InputError, unknown
 from clnet.ir.lowering import lower
-from clnet.ir.ops import PRECISIONS, check_precision
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import ALL, FASTEST, Devices, device_list, is_fastest
 from clnet.opencl.discovery import device as find_device
@@ -24,7 +31,7 @@ from clnet.planning.planner import Planner
 from clnet.planning.tuning.search import Search, check_tune
 from clnet.runtime.data_parallel import ParallelPlan
 from clnet.runtime.plan import CHUNK, Plan
-from clnet.variants import ALL_VARIANTS, TRAINING_VARIANTS, VARIANTS
+from clnet.variants import ALL_VARIANTS, VARIANTS
 from clnet.variants.reference.host import Host
 
 if TYPE_CHECKING:
@@ -245,7 +252,6 @@ def _variants_of(names: Sequence[str | Variant] | None) -> tuple[Variant, ...]:
     if names is None:
         return VARIANTS
     known = {variant.name: variant for variant in ALL_VARIANTS}
-    training = {variant.name for variant in TRAINING_VARIANTS} - known.keys()
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InputError(f"variants must be a list of names, not {names!r}")
     chosen = list(names)
@@ -256,12 +262,15 @@ def _variants_of(names: Sequence[str | Variant] | None) -> tuple[Variant, ...]:
         if not isinstance(variant, str) and hasattr(variant, "launches")
     ]
     for name in chosen:
-        if isinstance(name, str) and name in training:
+        if name in own or (isinstance(name, str) and name in known):
+            continue
+        from clnet.variants.training_variants import STEP_VARIANTS
+
+        if name in [variant.name for variant in STEP_VARIANTS]:
             raise InputError(
                 f"variant {name!r} computes steps of training, which `fit` plans by "
                 f"itself: expected some of {', '.join(known)}"
             )
-        if name not in own and not (isinstance(name, str) and name in known):
-            raise unknown("variant", name, known)
+        raise unknown("variant", name, known)
     registered = [variant for variant in ALL_VARIANTS if variant.name in chosen]
     return (*registered, *own)

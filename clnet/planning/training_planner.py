@@ -37,7 +37,8 @@ from clnet.planning.planner import Planner
 from clnet.planning.tuning.search import Search
 from clnet.planning.tuning.times import Times, store_of
 from clnet.planning.tuning.trial import Trial
-from clnet.variants import TRAINING_VARIANTS
+from clnet.variants import VARIANTS
+from clnet.variants.training_variants import STEP_VARIANTS
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Program, Value
@@ -55,6 +56,18 @@ NEAR_RATIO = 1.3  # time over the best, up to which covers of one device are sea
 MAX_PER_SPAN = 3  # candidates of a span without a time, the best by the model
 MAX_ERROR = 10.0  # of modelled times, by which they say whether measuring pays
 MAX_KEPT = 64  # plans of a device
+
+TRAINING_VARIANTS: tuple[Variant, ...] = (
+    # Training stays on the device and cannot repeat a step after a timeout.
+    *(
+        variant for variant in VARIANTS
+        if variant.name not in (
+            "host", "persistent", "persistent_mma", "persistent_mixed", "mma_chain"
+        )
+    ),
+    *STEP_VARIANTS,
+)
+"""The variants that may compute a training step."""
 
 
 @dataclass(frozen=True)

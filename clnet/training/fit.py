@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import INT_MAX, as_whole
+from clnet.checks import INT_MAX, PRECISIONS, as_whole
 from clnet.errors import ClnetWarning, counted
 from clnet.ir.lowering import lower_training
-from clnet.ir.ops import PRECISIONS, Program
 from clnet.ir.training_ops import Tally
 from clnet.nn.random import keys
 from clnet.nn.schedules import constant
@@ -39,6 +38,7 @@ from clnet.training.passes import Pass, measures
 from clnet.training.setup import TrainingSetup, default_loss, rule_of
 
 if TYPE_CHECKING:
+    from clnet.ir.ops import Program
     from clnet.nn.model import Model
     from clnet.nn.optimisers import Optimiser
     from clnet.opencl.device import Device

@@ -118,7 +118,7 @@ class TrainingSetup:
     devices : tuple of Device
         One, or several that share each batch.
     precision : str
-        Precision of products: one of `ops.PRECISIONS`.
+        Precision of products: one of `checks.PRECISIONS`.
     fann : FannParameters or None
         FANN's training parameters, which the network gets after the training.
     """

@@ -1,4 +1,7 @@
-"""Variants: one module per kernel family, of the same stem as its ``.cl`` file."""
+"""Variants: one module per kernel family, of the same stem as its ``.cl`` file.
+
+Those of training alone are in `training_variants`: an inference imports none of them.
+"""
 
 from clnet.variants.base import Variant
 from clnet.variants.dense.cpu import Cpu
@@ -16,7 +19,6 @@ from clnet.variants.dense.split import Split
 from clnet.variants.mixed.fused_sparse import FusedSparse
 from clnet.variants.mixed.persistent_mixed import PersistentMixed
 from clnet.variants.reference.generic import Generic
-from clnet.variants.reference.generic_backward import GenericBackward
 from clnet.variants.reference.host import Host
 from clnet.variants.sparse.csr import Csr
 from clnet.variants.sparse.dia import Dia
@@ -26,20 +28,6 @@ from clnet.variants.stencil.stencil import Stencil
 from clnet.variants.stencil.stencil_cpu import StencilCpu
 from clnet.variants.stencil.stencil_reduction import StencilReduction
 from clnet.variants.stencil.trapezoid import Trapezoid
-from clnet.variants.training.dropout import Dropping
-from clnet.variants.training.epoch import Epoch
-from clnet.variants.training.fused_step import FusedStep
-from clnet.variants.training.gemm_backward import GemmBackward
-from clnet.variants.training.gradient_norm import Norm
-from clnet.variants.training.group_step import GroupStep
-from clnet.variants.training.mma_backward import MmaBackward
-from clnet.variants.training.optimisers import Optimisers
-from clnet.variants.training.outer import Outer
-from clnet.variants.training.sequential import Sequential
-from clnet.variants.training.sparse_outer import SparseOuter
-from clnet.variants.training.stencil_backward import StencilBackward
-from clnet.variants.training.stencil_gradients import StencilGradients
-from clnet.variants.training.wide import Wide
 
 STUDY_VARIANTS: tuple[Variant, ...] = (Naive(), Local(), Fused(), StencilReduction())
 """The rungs of the studies, one idea each. The planner searches them only by name:
@@ -72,30 +60,4 @@ VARIANTS: tuple[Variant, ...] = (
 ALL_VARIANTS = (*STUDY_VARIANTS, *VARIANTS)
 """Every inference variant, in the order of `explain`."""
 
-TRAINING_VARIANTS: tuple[Variant, ...] = (
-    # Training stays on the device and cannot repeat a step after a timeout.
-    *(
-        variant for variant in VARIANTS
-        if variant.name not in (
-            "host", "persistent", "persistent_mma", "persistent_mixed", "mma_chain"
-        )
-    ),
-    Outer(),
-    GemmBackward(),
-    MmaBackward(),
-    SparseOuter(),
-    StencilBackward(),
-    StencilGradients(),
-    Wide(),
-    GenericBackward(),
-    Dropping(),
-    Norm(),
-    Optimisers(),
-    Epoch(),
-    Sequential(),
-    GroupStep(),
-    FusedStep(),
-)
-"""The variants that may compute a training step."""
-
-__all__ = ["ALL_VARIANTS", "STUDY_VARIANTS", "TRAINING_VARIANTS", "VARIANTS", "Variant"]
+__all__ = ["ALL_VARIANTS", "STUDY_VARIANTS", "VARIANTS", "Variant"]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from clnet import Dense, Local, Network, Sparse
-from clnet.ir.ops import PRECISIONS
+from clnet.checks import PRECISIONS
 from clnet.nn.activations import ACTIVATIONS, SOFTMAX
 from clnet.nn.connectivity import PLACEMENTS
 from clnet.nn.layers import Layer

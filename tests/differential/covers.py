@@ -13,8 +13,9 @@ from clnet.ir.ops import Program, Span
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch
 from clnet.planning.candidates import eligible
+from clnet.planning.training_planner import TRAINING_VARIANTS
 from clnet.runtime.binding import Step
-from clnet.variants import ALL_VARIANTS, TRAINING_VARIANTS
+from clnet.variants import ALL_VARIANTS
 from clnet.variants.base import Config, Variant
 
 from .cases import Case

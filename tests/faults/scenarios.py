@@ -21,11 +21,10 @@ from clnet.errors import ClnetError
 from clnet.opencl.discovery import Devices
 from clnet.opencl.store import Store, Timing
 from clnet.planning import inference
-from clnet.planning.training_planner import plan_training
+from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
 from clnet.planning.tuning.times import store_of
 from clnet.training import fit as training
 from clnet.training.history import History, TrainingState
-from clnet.variants import TRAINING_VARIANTS
 from clnet.variants.dense.naive import Naive
 
 CPU = clnet.device("cpu")

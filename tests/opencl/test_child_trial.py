@@ -23,8 +23,8 @@ from clnet.opencl import child_trial, probes
 from clnet.opencl.child_process import run_child
 from clnet.opencl.discovery import device as find_device
 from clnet.planning.planner import Planner
-from clnet.planning.training_planner import plan_training
-from clnet.variants import TRAINING_VARIANTS, Generic
+from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
+from clnet.variants import Generic
 from clnet.variants.reference.generic_backward import GenericBackward
 
 NETWORK = Network.mlp([3, 5, 2], seed=1)

@@ -23,14 +23,13 @@ from clnet.opencl.session import session
 from clnet.opencl.store import Timing
 from clnet.planning import candidates, cover, training_planner
 from clnet.planning.format_planner import NetworkView
-from clnet.planning.training_planner import plan_training
+from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
 from clnet.planning.tuning import measure as measuring
 from clnet.planning.tuning import times, trial
 from clnet.planning.tuning.measure import Check, WrongResultError
 from clnet.planning.tuning.trial import Trial
 from clnet.runtime.binding import Step
 from clnet.training import fit as training
-from clnet.variants import TRAINING_VARIANTS
 from clnet.variants.cost import Cost
 from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.generic_backward import GenericBackward

@@ -21,9 +21,10 @@ from clnet.nn.storage.formats import FORMATS
 from clnet.opencl.launch import Packed, Parameters, Scratch, Table
 from clnet.opencl.memory import Memory
 from clnet.opencl.session import session
+from clnet.planning.training_planner import TRAINING_VARIANTS
 from clnet.runtime.binding import Step
 from clnet.runtime.plan import Plan
-from clnet.variants import TRAINING_VARIANTS, VARIANTS
+from clnet.variants import VARIANTS
 
 ALL = tuple(dict.fromkeys((*VARIANTS, *TRAINING_VARIANTS)))
 MOST_CONFIGS = 8  # of a span's space

@@ -32,11 +32,11 @@ from clnet.nn.storage.base import Entries
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl.discovery import device
 from clnet.opencl.session import session
-from clnet.planning.training_planner import plan_training
+from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
 from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
-from clnet.variants import TRAINING_VARIANTS, VARIANTS
+from clnet.variants import VARIANTS
 from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.generic_backward import GenericBackward
 from clnet.variants.training.gradient_norm import Norm

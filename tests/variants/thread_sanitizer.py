@@ -34,11 +34,12 @@ from clnet.nn.random import key as order_key
 from clnet.opencl.discovery import device
 from clnet.opencl.program import source_text
 from clnet.opencl.session import Session
+from clnet.planning.training_planner import TRAINING_VARIANTS
 from clnet.runtime import binding
 from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
-from clnet.variants import ALL_VARIANTS, TRAINING_VARIANTS
+from clnet.variants import ALL_VARIANTS
 
 WATCHED = ("workers", "lead", "helpers")
 POLLS = 1 << 30  # no task is computed twice: two workers then store the same values

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.checks import PRECISIONS
 from clnet.errors import ClnetError, DeviceError
-from clnet.ir.ops import PRECISIONS, Apply, Op, Program, Span, Value
+from clnet.ir.ops import Apply, Op, Program, Span, Value
 from clnet.ir.reference import run_op
 from clnet.ir.training_ops import ApplyT, Outer
 from clnet.opencl.process import check_process
@@ -167,6 +167,8 @@ def timing(
         rounds.append(seconds_of(repeats))
         # A round of one run is a single run.
         singles.append(seconds_of(1) if repeats > 1 else rounds[-1])
+    import statistics
+
     low, median, high = statistics.quantiles(rounds, n=4)
     alone = statistics.quantiles(singles, n=4)[0]
     return Timing(low, alone, (high - low) / median)

@@ -10,8 +10,9 @@ from devices import H200
 from spans import DEVICE, SESSION, check, program_of, span_at
 
 from clnet import Dense, Local, Network
+from clnet.checks import PRECISIONS
 from clnet.errors import InputError
-from clnet.ir.ops import PRECISIONS, Apply
+from clnet.ir.ops import Apply
 from clnet.ir.training_ops import ApplyT, Outer
 from clnet.opencl.program import WARP_GROUP_MMA, WARP_MMA
 from clnet.runtime.binding import Step

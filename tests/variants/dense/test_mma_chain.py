@@ -11,7 +11,7 @@ from devices import CPU_ONLY, DEVICE, H200, ONE_GROUP
 from waits import assert_timeout_is_recovered
 
 from clnet import Dense, Local, Network
-from clnet.ir.ops import PRECISIONS
+from clnet.checks import PRECISIONS
 from clnet.nn.activations import activation
 from clnet.opencl.session import session
 from clnet.runtime.binding import Step

@@ -1,0 +1,37 @@
+"""The variants of training steps, which no inference imports."""
+
+from clnet.variants.base import Variant
+from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.training.dropout import Dropping
+from clnet.variants.training.epoch import Epoch
+from clnet.variants.training.fused_step import FusedStep
+from clnet.variants.training.gemm_backward import GemmBackward
+from clnet.variants.training.gradient_norm import Norm
+from clnet.variants.training.group_step import GroupStep
+from clnet.variants.training.mma_backward import MmaBackward
+from clnet.variants.training.optimisers import Optimisers
+from clnet.variants.training.outer import Outer
+from clnet.variants.training.sequential import Sequential
+from clnet.variants.training.sparse_outer import SparseOuter
+from clnet.variants.training.stencil_backward import StencilBackward
+from clnet.variants.training.stencil_gradients import StencilGradients
+from clnet.variants.training.wide import Wide
+
+STEP_VARIANTS: tuple[Variant, ...] = (
+    Outer(),
+    GemmBackward(),
+    MmaBackward(),
+    SparseOuter(),
+    StencilBackward(),
+    StencilGradients(),
+    Wide(),
+    GenericBackward(),
+    Dropping(),
+    Norm(),
+    Optimisers(),
+    Epoch(),
+    Sequential(),
+    GroupStep(),
+    FusedStep(),
+)
+"""The variants that compute steps of training alone."""
