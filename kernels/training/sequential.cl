@@ -10,10 +10,31 @@
 // Values are in `memory`, padded with zeros to whole vectors. Rows of A are padded to
 // vectors of 4: half a vector at the end is loaded and stored separately.
 //
-// The macros are those of steps.h; all neurons of a layer have the same activation.
+// All neurons of a layer have the same activation.
+//
+// CONSTANT_LAYERS, CONSTANT_NEURONS  optional: the rows of both tables, {{n_in, …}, …}.
+//               Of a few small layers the compiler then unrolls all loops.
+// and those of steps.h
 #define REAL float
 #define WIDTH 8
 #include "training/steps.h"
+
+// The tables, and the number of layers.
+#ifdef CONSTANT_LAYERS
+#define TABLE __constant
+TABLE Layer constant_layers[] = CONSTANT_LAYERS;
+TABLE Neuron constant_neurons[] = CONSTANT_NEURONS;
+#define LAYERS_OF(table) constant_layers
+#define NEURONS_OF(table) constant_neurons
+#define COUNT_OF(count) (int)(sizeof(constant_layers) / sizeof(Layer))
+#define UNROLL_LAYERS _Pragma("unroll")
+#else
+#define TABLE __global const
+#define LAYERS_OF(table) (table)
+#define NEURONS_OF(table) (table)
+#define COUNT_OF(count) (count)
+#define UNROLL_LAYERS
+#endif
 
 // w[i … i + 7] of a row of `stride` values, zero past its end.
 static inline float8 load_row(__global const float *w, const int i, const int stride)
@@ -31,8 +52,19 @@ static inline void store_row(__global float *w, const int i, const int stride,
         *(__global float4_unaligned *)(w + i) = v.lo;
 }
 
-// z[o] = w[o, :] . x for o < n_out. Up to 3 values past these are copies of the last.
-static inline void gemv(__global const Layer *layer, __global const float *w,
+// to[i] = from[i] for i < n, zeros up to a whole vector.
+static inline void copy_row(__global const float *from, const int n, __global float *to)
+{
+    for (int i = 0; i < n; i += 8) {
+        float8 row = (float8)(0.0f);
+        float *lanes = (float *)&row;
+        for (int k = 0; k < 8 && i + k < n; ++k) lanes[k] = from[i + k];
+        *(__global float8 *)(to + i) = row;
+    }
+}
+
+// z[o] = w[o, :] . x for o < n_out. Up to 7 values past these are copies of others.
+static inline void gemv(TABLE Layer *layer, __global const float *w,
                         __global const float *x, __global float *z)
 {
     const int stride = layer->stride, last = layer->n_out - 1;
@@ -56,12 +88,19 @@ static inline void gemv(__global const Layer *layer, __global const float *w,
             s2 += load_row(w2, i, stride) * v;
             s3 += load_row(w3, i, stride) * v;
         }
-        *(__global float4_unaligned *)(z + o) = lane_sums(s0, s1, s2, s3);
+        // A vector is loaded faster after a store of the whole.
+        const float4 sums = stride == 4
+                                ? half_lane_sums(s0.lo, s1.lo, s2.lo, s3.lo)
+                                : lane_sums(s0, s1, s2, s3);
+        if (o % 8)
+            *(__global float4_unaligned *)(z + o) = sums;
+        else
+            *(__global float8 *)(z + o) = (float8)(sums, sums);
     }
 }
 
 // dx[i] = sum over o of ds[o] * w[o, i]
-static inline void gemv_transposed(__global const Layer *layer, __global const float *w,
+static inline void gemv_transposed(TABLE Layer *layer, __global const float *w,
                                    __global const float *ds, __global float *dx)
 {
     const int stride = layer->stride;
@@ -97,7 +136,7 @@ static inline int8 lanes_below(const int i, const int n)
 
 // y = f(clip(steepness * (y + bias))) for a layer's neurons, zeros past them; v, if not
 // null, receives f's argument.
-static inline void activate_layer(__global const Layer *layer, const Neuron neuron,
+static inline void activate_layer(TABLE Layer *layer, const Neuron neuron,
                                   __global const float *bias, __global float *y,
                                   __global float *v)
 {
@@ -121,7 +160,7 @@ static inline void activate_layer(__global const Layer *layer, const Neuron neur
 
 // y = dy * f' * steepness for a layer's neurons, with f' at the output y or at v; zeros
 // past them.
-static inline void differentiate_layer(__global const Layer *layer, const Neuron neuron,
+static inline void differentiate_layer(TABLE Layer *layer, const Neuron neuron,
                                        __global const float *dy, __global float *y,
                                        __global const float *v)
 {
@@ -143,7 +182,7 @@ static inline void differentiate_layer(__global const Layer *layer, const Neuron
 
 // The loss gradient dy with respect to the outputs y [width], and the sample's record.
 static inline void loss(const int width, __global const float *y,
-                        __global const float *t, __global const Neuron *neurons,
+                        __global const float *t, TABLE Neuron *neurons,
                         const float factor, const float bit_fail_limit,
                         __global float *dy, float *record)
 {
@@ -231,10 +270,10 @@ static inline void update_row(__global float *parameters, __global float *state,
 // steps: how many, starting with the one that the others describe; samples: of all of
 // them, or of one epoch of several
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
-sequential(__global const Layer *layers, __global const Neuron *neurons,
-           __global float *parameters, __global const float *x, __global const float *t,
-           __global const float *weight, __global float *memory, __global float *state,
-           __global float *totals, const int count_of_layers, const int size,
+sequential(__global const Layer *layer_table, __global const Neuron *neuron_table,
+           __global float *restrict parameters, __global const float *x, __global const float *t,
+           __global const float *weight, __global float *restrict memory, __global float *restrict state,
+           __global float *restrict totals, const int layer_count, const int size,
            const int n, const int bits, const int x_offset, const int dx_offset,
            const float bit_fail_limit, const int outputs, const int steps,
            const int first, const int samples, RUN_ARGUMENTS, const int seen,
@@ -242,19 +281,22 @@ sequential(__global const Layer *layers, __global const Neuron *neurons,
            const uint k2, const uint k3, const uint k4, const uint k5, const uint k6,
            const uint k7)
 {
+    TABLE Layer *layers = LAYERS_OF(layer_table);
+    TABLE Neuron *neurons = NEURONS_OF(neuron_table);
+    const int count_of_layers = COUNT_OF(layer_count);
     const int batch = 1;
     SET_RUN
-    __global const Layer *last = layers + count_of_layers - 1;
+    TABLE Layer *last = layers + count_of_layers - 1;
     for (int number = 0; number < steps; ++number) {
         int row = first + run.begin;
 #if GATHERED == 2
         row = permuted(row, n, bits, run.key);
 #endif
         __global float *in = memory + x_offset;
-        for (int i = 0; i < layers->n_in; ++i)
-            in[i] = x[(size_t)row * layers->n_in + i];
+        copy_row(x + (size_t)row * layers->n_in, layers->n_in, in);
+        UNROLL_LAYERS
         for (int l = 0; l < count_of_layers; ++l) {
-            __global const Layer *layer = layers + l;
+            TABLE Layer *layer = layers + l;
             __global float *y = memory + layer->values;
             gemv(layer, parameters + layer->weights, in, y);
             activate_layer(layer, neurons[layer->neuron],
@@ -273,8 +315,9 @@ sequential(__global const Layer *layers, __global const Neuron *neurons,
         const StepInfo now =
             step_info(run.rate, 1, run.totals[1] + run.totals[4], seen_samples(&run),
                       outputs, count + number, seed);
+        UNROLL_LAYERS
         for (int l = count_of_layers - 1; l >= 0; --l) {
-            __global const Layer *layer = layers + l;
+            TABLE Layer *layer = layers + l;
             __global float *ds = memory + layer->values;
             differentiate_layer(layer, neurons[layer->neuron], dy, ds,
                                 memory + (layer->pre_activations < 0

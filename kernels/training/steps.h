@@ -161,13 +161,18 @@ static inline float lane_sum(const float8 v)
     return b.lo + b.hi;
 }
 
-// The lane pre_activations of four vectors.
-static inline float4 lane_sums(const float8 a, const float8 b, const float8 c,
-                               const float8 d)
+// The lane sums of four half vectors, and of four vectors.
+static inline float4 half_lane_sums(const float4 p, const float4 q, const float4 r,
+                                    const float4 s)
 {
-    const float4 p = a.lo + a.hi, q = b.lo + b.hi, r = c.lo + c.hi, s = d.lo + d.hi;
     const float4 first = (float4)(p.even, q.even) + (float4)(p.odd, q.odd);
     const float4 second = (float4)(r.even, s.even) + (float4)(r.odd, s.odd);
     return (float4)(first.even, second.even) + (float4)(first.odd, second.odd);
+}
+
+static inline float4 lane_sums(const float8 a, const float8 b, const float8 c,
+                               const float8 d)
+{
+    return half_lane_sums(a.lo + a.hi, b.lo + b.hi, c.lo + c.hi, d.lo + d.hi);
 }
 #endif

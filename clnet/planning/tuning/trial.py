@@ -58,7 +58,7 @@ TRIES = 2  # data sets; rounding may flip a count or a sign in one
 CHECKED_FLOPS = 3e8  # of a check; larger batches are checked at a smaller size
 LEAST_CHECKED = 64  # samples, whatever they cost
 LARGE = 1 << 22  # numbers that steps write, for which the oracle takes seconds
-MAX_STEPS = 64  # timed together, of launches that run many
+MAX_STEPS = 512  # timed together, of launches that run many
 PASS_SECONDS = 5e-3  # of the steps timed together
 LONGEST_SECONDS = 0.05  # a longer run is not repeated
 WARM_UP_RATIO = 0.2  # of inference's warm-up: trials follow each other
@@ -121,10 +121,11 @@ class Trial:
         batch, samples = replay.batch, self._samples(replay.batch)
 
         def run(steps: int) -> int:
-            epochs = replay.epochs_per_run(samples) if samples == batch else 0
-            if epochs > 1 and steps > 1:
-                count = min(epochs, steps)
-                replay.run_epochs(samples, 0, count)
+            of_epoch = -(-samples // batch)
+            epochs = min(replay.epochs_per_run(samples), steps // of_epoch)
+            if epochs > 1:
+                replay.run_epochs(samples, 0, epochs)
+                count = epochs * of_epoch
             else:
                 count = replay.run_pass(min(samples, steps * batch))
             self.session.finish()

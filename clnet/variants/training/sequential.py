@@ -24,6 +24,7 @@ from clnet.variants.training.whole_step import (
     RUN,
     Allocator,
     accepted_step,
+    constant_tables,
     layer_table,
     neuron_table,
     refuse_unless_whole_step,
@@ -75,7 +76,8 @@ class Sequential(Untuned):
         rule, _ = rule_of(step, span)
         defines = {**step_defines(step, span), **rule}
         allocate = Allocator(BLOCK)
-        layers = layer_table(step, allocate, 1, LANES)
+        layers, neurons = layer_table(step, allocate, 1, LANES), neuron_table(step)
+        defines |= constant_tables(step, layers, neurons)
         widest = max(layer.n_in for layer in step.layers)
         x, t, *weight = step.data
         offsets = (allocate(step.layers[0].n_in), allocate(max(widest, t.width)))
@@ -85,7 +87,7 @@ class Sequential(Untuned):
                 "training/sequential.cl", "sequential", defines, (1,), (1,),
                 (
                     Table.of(layers),
-                    Table.of(neuron_table(step)),
+                    Table.of(neurons),
                     Parameters(), x, t, weight[0] if weight else t,
                     Scratch("memory", 4 * allocate.end), State(), step.tally.totals,
                     len(step.layers), step.size, n, half_bits(n),

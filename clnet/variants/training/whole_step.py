@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
 
 LANES = 8  # values of a vector of CPU kernels (WIDTH)
+MAX_CONSTANT_LAYERS, MAX_CONSTANT_WEIGHTS = 4, 256  # of tables that are macros
 APART = 8  # values reserved for a record behind partial gradients: a whole vector
 KEY = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
 # Arguments of launches of several epochs: RUN_ARGUMENTS of steps.h.
@@ -287,6 +288,18 @@ def neuron_table(step: WholeStep) -> NDArray[Any]:
         found.append(rows)
     found[-1]["error_scale"] = np.resize(np.where(step.loss.halved, 0.5, 1.0), n)
     return np.concatenate(found)
+
+
+def constant_tables(
+    step: WholeStep, layers: NDArray[Any], neurons: NDArray[Any]
+) -> dict[str, int | str]:
+    """Return the macros of a small network's tables; none for others."""
+    weights = sum(layer.n_in * layer.n_out for layer in step.layers)
+    if len(layers) > MAX_CONSTANT_LAYERS or weights > MAX_CONSTANT_WEIGHTS:
+        return {}
+    return {
+        "CONSTANT_LAYERS": rows_text(layers), "CONSTANT_NEURONS": rows_text(neurons)
+    }
 
 
 def rows_text(rows: NDArray[Any]) -> str:
