@@ -40,6 +40,7 @@ COLOURS = (  # safe for any colour vision (Okabe and Ito; Tol)
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#999999",
     "#332288", "#882255", "#44aa99", "#999933",
 )
+BASELINE_COLOURS = (*COLOURS, "#117733")
 MARKERS = "osD^vPX"
 HATCHES = ("", "....", "xxxx", "oooo")
 GREY = "0.55"
@@ -235,8 +236,9 @@ def colour(name: str, lines: Sequence[str]) -> tuple[str, int]:
     if name in CHOSEN:
         return "black", 0
     order = next((o for o in (CANDIDATES, BASELINES) if name in o), list(lines))
-    cycles, number = divmod(order.index(name), len(COLOURS))
-    return COLOURS[number], cycles
+    colours = BASELINE_COLOURS if order is BASELINES else COLOURS
+    cycles, number = divmod(order.index(name), len(colours))
+    return colours[number], cycles
 
 
 def _points(axes: Any, lines: Lines, baselines: Set[str]) -> None:

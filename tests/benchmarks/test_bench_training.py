@@ -22,7 +22,7 @@ import clnet
 from clnet import DeviceError, InputError
 from clnet.cli.main import main
 from clnet.errors import WIDTH
-from clnet.nn.optimisers import Adam, Batch, Incremental, Rprop
+from clnet.nn.optimisers import Adam, Incremental, Quickprop, Rprop
 
 Options = harness.Options
 TrainingCase = training_cases.TrainingCase
@@ -164,8 +164,8 @@ def test_sklearn_without_adam_refuses():
 
 def test_an_optimiser_that_is_not_implemented_refuses():
     pytest.importorskip("torch")
-    with pytest.raises(candidates.RefusedError, match="batch"):
-        training_baselines.torch_rule(replace(RPROP, optimiser=Batch()), [], False)
+    with pytest.raises(candidates.RefusedError, match="quickprop"):
+        training_baselines.torch_rule(replace(RPROP, optimiser=Quickprop()), [], False)
 
 
 def test_libraries_that_are_not_installed_are_missing(monkeypatch):
