@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import PRECISIONS
+from clnet.nn.defaults import EPOCHS
 from clnet.nn.description import mlp_layers
 from clnet.nn.model import Model
 from clnet.nn.scaling import scaling_to_apply
@@ -295,9 +296,9 @@ class Network(Model):
         x: ArrayLike,
         t: ArrayLike,
         *,
-        optimiser: str | Optimiser = "rprop",
+        optimiser: str | Optimiser | None = None,
         loss: str | None = None,
-        epochs: int = 100,
+        epochs: int = EPOCHS,
         batch_size: int | None = None,
         shuffle: bool | None = None,
         validation: tuple[ArrayLike, ArrayLike] | None = None,
@@ -338,16 +339,21 @@ class Network(Model):
             whole.
         t : array_like, shape [samples, n_out]
             Targets, likewise.
-        optimiser : str or Optimiser
+        optimiser : str, Optimiser or None
             A name of `clnet.optimisers`, with its default constants, or one of its
-            rows; ``"fann"``: the optimiser and constants of the ``.net`` file.
+            rows; ``"fann"``: the optimiser and constants of the ``.net`` file. None:
+            ``"fann"`` for a network from FANN's files; else ``"adam"``, or ``"rprop"``
+            where a step takes the whole training set: by `batch_size`, or because the
+            set is no larger than a mini-batch of 32.
         loss : str or None
             A name of `clnet.nn.losses`; None: categorical_cross_entropy for softmax,
             the error function of a network from FANN's files, else mse.
         epochs : int
             Passes over the data set at most.
         batch_size : int or None
-            Samples a step; None: all, or one for ``"incremental"``.
+            Samples a step; None: the optimiser's `default_batch`: 32 for the stochastic
+            ``"sgd"``, ``"adam"``, ``"adamw"`` and ``"rmsprop"``, one for
+            ``"incremental"``, all for FANN's other rules.
         shuffle : bool or None
             Whether each epoch has its own random order; None: yes, except for
             ``"incremental"``. Without effect on a batch of all samples.

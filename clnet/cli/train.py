@@ -18,13 +18,15 @@ from clnet.errors import ClnetError, InputError, counted, nearest
 from clnet.formats import NETWORK_SUFFIXES, check_save, load_data
 from clnet.formats.files import as_path, check_writable, write
 from clnet.network import Network, load
+from clnet.nn.defaults import EPOCHS, default_optimiser
 from clnet.nn.fann_parameters import STOP_FUNCTIONS
 from clnet.nn.initialisers import INITIALISER_NAMES, WIDROW_NGUYEN
-from clnet.nn.optimisers import FANN, OPTIMISER_NAMES, optimiser
+from clnet.nn.optimisers import FANN, MINI_BATCH, OPTIMISER_NAMES, Adam, Rprop
 from clnet.training.data_set import DataSet
 from clnet.training.history import figure
 
 if TYPE_CHECKING:
+    from clnet.nn.optimisers import Optimiser
     from clnet.runtime.data_parallel import ParallelPlan
     from clnet.runtime.plan import Plan
     from clnet.training.callbacks import Training
@@ -35,9 +37,6 @@ DIGITS_LAYERS = "64-128-10"
 DIGITS_TEST = 360  # samples of scikit-learn's digits in the test set
 DIGITS_RATE = 3e-3
 DIGITS_EPOCHS = 40
-DIGITS_BATCH = 32
-EPOCHS = 100
-OPTIMISER = "rprop"
 PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -97,7 +96,8 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
     add(
         "--optimiser", metavar="NAME",
         help=f"{', '.join(OPTIMISER_NAMES)}; {FANN}: by the parameters of a .net file; "
-        f"default: {FANN} with a .net file, else {OPTIMISER}, which needs no tuning",
+        f"default: {FANN} with a .net file, else {Adam.name}, or {Rprop.name} where a "
+        "step takes all samples",
     )
     add("--rate", type=float, metavar="R", help="learning rate")
     add(
@@ -112,7 +112,11 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
         ) + "; default: by the last layer's activation",
     )
     add("--epochs", type=count, metavar="N", help=f"default: {EPOCHS}")
-    add("--batch-size", type=count, metavar="N", help="samples a step; default: all")
+    add(
+        "--batch-size", type=count, metavar="N",
+        help=f"samples a step; default: {MINI_BATCH}; of FANN's rules one for "
+        "incremental, all for the others",
+    )
     add("--desired-error", type=float, metavar="E", help="stop at this error or below")
     add(
         "--stop", metavar="NAME", choices=STOP_FUNCTIONS,
@@ -181,7 +185,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.patience is not None:
         callbacks.append(EarlyStopping(patience=arguments.patience))
     history = network.fit(
-        training.x, training.t, optimiser=_optimiser(arguments, network),
+        training.x, training.t, optimiser=_optimiser(arguments, network, len(training)),
         loss=arguments.loss, epochs=arguments.epochs or EPOCHS,
         batch_size=arguments.batch_size, seed=arguments.seed, devices=devices,
         desired_error=arguments.desired_error, stop=arguments.stop,
@@ -302,10 +306,9 @@ def _digits(arguments: argparse.Namespace) -> tuple[DataSet, DataSet]:
         arguments.layers, arguments.hidden = DIGITS_LAYERS, "relu"
         arguments.output = "softmax"
     if arguments.optimiser is None:
-        arguments.optimiser = "adam"
+        arguments.optimiser = Adam.name
         arguments.rate = arguments.rate or DIGITS_RATE
         arguments.epochs = arguments.epochs or DIGITS_EPOCHS
-        arguments.batch_size = arguments.batch_size or DIGITS_BATCH
         arguments.seed = 0 if arguments.seed is None else arguments.seed
     n = DIGITS_TEST
     return DataSet(x[n:], t[n:]), DataSet(x[:n], t[:n])
@@ -380,16 +383,20 @@ def _network(arguments: argparse.Namespace, data: DataSet) -> Network:
     return network
 
 
-def _optimiser(arguments: argparse.Namespace, network: Network) -> Any:
+def _optimiser(
+    arguments: argparse.Namespace, network: Network, samples: int
+) -> str | Optimiser:
     """Return the optimiser, with the learning rate if one is given."""
     from dataclasses import fields, replace
 
     from clnet.training.setup import rule_of
 
-    name = arguments.optimiser or (OPTIMISER if network.fann is None else FANN)
+    name = arguments.optimiser or default_optimiser(
+        network, samples, arguments.batch_size
+    )
     if arguments.rate is None:
-        return name
-    rule = rule_of(network, name) if name == FANN else optimiser(name)
+        return str(name)
+    rule = rule_of(network, name)
     if "learning_rate" not in {field.name for field in fields(rule)}:
         raise InputError(f"{rule.name} has no learning rate: leave out --rate")
     return replace(rule, learning_rate=arguments.rate)  # type: ignore[call-arg]

@@ -29,6 +29,7 @@ RPROP_LEAST_STEP = 1e-4  # RPROP raises smaller steps to it
 QUICKPROP_LEAST_STEP = 1e-3  # quickprop takes smaller steps as 0
 SARPROP_LEAST_STEP = 1e-6
 DECAYS = ("beta1", "beta2", "alpha")  # of moving averages, in [0, 1)
+MINI_BATCH = 32  # samples a step of stochastic rules, where none are given
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class Optimiser:
         State values of each parameter.
     batch : int or None
         The only batch size that it accepts; None: any.
+    default_batch : int or None
+        The batch size where none is given; None: the whole training set.
     reads_error : bool
         Whether its step depends on `StepInfo.mse`.
     squares : tuple of int
@@ -86,6 +89,7 @@ class Optimiser:
     name: ClassVar[str]
     slots: ClassVar[int]
     batch: ClassVar[int | None] = None
+    default_batch: ClassVar[int | None] = None
     reads_error: ClassVar[bool] = False
     squares: ClassVar[tuple[int, ...]] = ()
     uses_offset: ClassVar[bool] = False
@@ -149,7 +153,7 @@ class Incremental(Optimiser):
 
     name = "incremental"
     slots = 1
-    batch = 1
+    batch = default_batch = 1
     learning_rate: float = 0.7
     momentum: float = 0.0
 
@@ -306,6 +310,7 @@ class SGD(Optimiser):
 
     name = "sgd"
     slots = 1
+    default_batch = MINI_BATCH
     learning_rate: float = 1e-3
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -329,6 +334,7 @@ class Adam(Optimiser):
 
     name = "adam"
     slots = 2  # first and second moment
+    default_batch = MINI_BATCH
     squares = (1,)
     decoupled: ClassVar[bool] = False
     learning_rate: float = 1e-3
@@ -378,6 +384,7 @@ class RMSprop(Optimiser):
 
     name = "rmsprop"
     slots = 3  # mean square, mean, velocity
+    default_batch = MINI_BATCH
     squares = (0,)
     learning_rate: float = 1e-2
     alpha: float = 0.99

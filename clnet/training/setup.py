@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from clnet.checks import INT_MAX, as_whole, is_number
 from clnet.errors import InputError, counted, quoted, unknown
 from clnet.nn.activations import SOFTMAX
+from clnet.nn.defaults import default_optimiser
 from clnet.nn.description import Description
 from clnet.nn.fann_parameters import STOP_FUNCTIONS, FannParameters
 from clnet.nn.layers import Sparse
@@ -146,7 +147,7 @@ def training_setup(
     x: ArrayLike,
     t: ArrayLike,
     *,
-    optimiser: str | Optimiser,
+    optimiser: str | Optimiser | None,
     loss: str | None,
     epochs: int,
     batch_size: int | None,
@@ -174,6 +175,10 @@ def training_setup(
     """
     epochs = as_whole("epochs", epochs)
     data = data_set(network, x, t, sample_weight, scaling=scaling)
+    if batch_size is not None:
+        batch_size = as_whole("batch_size", batch_size)
+    if optimiser is None:
+        optimiser = default_optimiser(network, len(data), batch_size)
     rule = rule_of(network, optimiser)
     batch = _batch(rule, batch_size, len(data))
     if shuffle is None:
@@ -230,13 +235,11 @@ def rule_of(network: Model, chosen: str | Optimiser) -> Optimiser:
 
 def _batch(rule: Optimiser, size: int | None, n: int) -> int:
     """Return the samples of a step, at most all n."""
-    if size is not None:
-        size = as_whole("batch_size", size)
-        if rule.batch not in (None, size):
-            raise InputError(
-                f"{rule.name} trains with a batch_size of {rule.batch}, not {size}"
-            )
-    return min(size or rule.batch or n, n)
+    if size is not None and rule.batch not in (None, size):
+        raise InputError(
+            f"{rule.name} trains with a batch_size of {rule.batch}, not {size}"
+        )
+    return min(size or rule.default_batch or n, n)
 
 
 def default_loss(network: Model, chosen: str | Optimiser) -> LossFunction:

@@ -1,0 +1,35 @@
+"""The defaults of `Network.fit`: chosen by measurement, see ``docs/defaults.md``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
+
+EPOCHS = 200
+
+
+def default_optimiser(network: Model, samples: int, batch_size: int | None) -> str:
+    """Return the name of the optimiser where none is given.
+
+    It is that of the file for networks from FANN's files. RPROP, which compares the
+    gradients of successive steps, trains where a step takes the whole training set:
+    `batch_size` says so, or the set has no more samples than a mini-batch. Adam trains
+    by mini-batches.
+
+    Parameters
+    ----------
+    network : Model
+        The network to train.
+    samples : int
+        Of the training set.
+    batch_size : int or None
+        Samples a step, if given.
+    """
+    from clnet.nn.optimisers import FANN, MINI_BATCH, Adam, Rprop
+
+    if network.fann_compatible and network.fann is not None:
+        return FANN
+    whole = samples <= (batch_size or MINI_BATCH)
+    return Rprop.name if whole else Adam.name
