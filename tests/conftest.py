@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     Path(os.environ["POCL_CACHE_DIR"]).mkdir(parents=True, exist_ok=True)
 
 import clnet.cli.bench  # noqa: F401  tests import clnet.benchmarks from here on
+from clnet.errors import DeviceError
 
 # No test asserts a time.
 hypothesis.settings.register_profile(
@@ -29,15 +30,19 @@ EXTRA_FLAGS = "POCL_EXTRA_BUILD_FLAGS"  # PoCL adds these flags to every build
 
 
 @pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     """Disable PoCL's optimiser in tests marked ``unoptimised``: it is half their time.
 
-    ``POCL_EXTRA_BUILD_FLAGS= pytest`` optimises these too.
+    ``POCL_EXTRA_BUILD_FLAGS= pytest`` optimises these too. A test that computes in
+    float64 is skipped where the device cannot.
     """
     with pytest.MonkeyPatch.context() as patch:
         if item.get_closest_marker("unoptimised") and EXTRA_FLAGS not in os.environ:
             patch.setenv(EXTRA_FLAGS, "-cl-opt-disable")
-        yield
+        outcome = yield
+    error = outcome.excinfo[1] if outcome.excinfo else None
+    if isinstance(error, DeviceError) and "has no float64" in str(error):
+        outcome.force_exception(pytest.skip.Exception("the device has no float64"))
 
 
 @pytest.hookimpl(optionalhook=True)

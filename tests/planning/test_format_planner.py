@@ -222,8 +222,6 @@ SAMPLES = RNG.uniform(-1, 1, (24, 20)), RNG.uniform(0, 1, (24, 7))
 @pytest.mark.parametrize("form", ["dense", "sell"])
 def test_training_is_the_same_in_the_chosen_format(form, fastest, tmp_path):
     """Sums have another order; float64 keeps its roundings small for 4 epochs."""
-    if not CPU.fp64:
-        pytest.skip("the device has no float64")
     dtype, near = "float64", 1e-10
     options = {"optimiser": "rprop", "batch_size": 8, "seed": 3, "l2": 1e-3}
     usual = network_of(dtype)

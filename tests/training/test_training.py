@@ -365,8 +365,6 @@ def test_a_schedule_scales_the_rate():
 
 
 def test_float64():
-    if not DEVICE.fp64:
-        pytest.skip("the device has no float64")
     x, t = spirals()
     network = net(dtype="float64")
     history = network.fit(x, t, epochs=5, seed=1)

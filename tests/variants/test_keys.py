@@ -190,8 +190,6 @@ def test_equal_keys_mean_equal_content(name, which):
 @pytest.mark.parametrize("form", ["ell", "sell", "hyb"])
 @pytest.mark.parametrize("order", [("csr", "sell"), ("sell", "sparse_team")])
 def test_plans_of_one_network_share_correct_tables(order, form, dtype):
-    if dtype == "float64" and not DEVICE.fp64:
-        pytest.skip("the device has no float64")
     network = Network(
         300, [sparse(200, form, density=0.05), sparse(200, form, density=0.05)],
         dtype=dtype, seed=1,
