@@ -30,7 +30,9 @@ from clnet.variants.reference.generic_backward import GenericBackward
 NETWORK = Network.mlp([3, 5, 2], seed=1)
 # Another driver: the child finds the device itself, and may remember its answers.
 DEVICE = clnet.device()
-UNTESTED = replace(DEVICE, untested=True, driver=f"{DEVICE.driver}, untested")
+UNTESTED = replace(
+    DEVICE, untested=True, driver=f"{DEVICE.driver}, untested", emulated=False
+)
 LEFT_OUT = "killer is left out: .* as it did a child process"
 IN_CHILD = sys.modules["__main__"].__spec__
 IN_CHILD = IN_CHILD is not None and IN_CHILD.name == child_trial.__name__
