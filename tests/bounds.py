@@ -81,6 +81,11 @@ def unit(dtype: str) -> float:
     return float(np.finfo(dtype).eps) / 2
 
 
+def tiny(dtype: str) -> float:
+    """Return the smallest normal number: devices may flush those below it to zero."""
+    return float(np.finfo(dtype).tiny)
+
+
 def sum_error(n: float, dtype: str) -> float:
     """Return the error bound of a sum of n products over the sum of their sizes."""
     return min(n, LAMBDA * np.sqrt(n)) * unit(dtype)
@@ -118,16 +123,15 @@ def activation_bound(
     with np.errstate(all="ignore"):
         y = np.abs(ACTIVATIONS[name].value(v))
     absolute, relative = ACTIVATION_ERRORS[name]
-    tiny = float(np.finfo(dtype).tiny)  # below it, devices may flush to zero
     # Squaring and scaling v act as one more rounding of v.
     v_error = v_error + unit(dtype) * np.abs(v) * (relative > 0)
     error = slope(name, v, v_error) * v_error
-    error += unit(dtype) * (absolute + relative * y) + tiny
+    error += unit(dtype) * (absolute + relative * y) + tiny(dtype)
     points, height = JUMPS.get(name, ((), 0.0))
     for point in points:
         error += height * (np.abs(v - point) <= v_error + unit(dtype) * abs(point))
     # Where f maps NaN to a number, that number is exact.
-    return np.where(np.isnan(error) & ~np.isnan(y), tiny, error)
+    return np.where(np.isnan(error) & ~np.isnan(y), tiny(dtype), error)
 
 
 def _nonlinearity_bound(
@@ -203,7 +207,7 @@ def span_bound(
             one = one + unit(span.dtype) * (below + 8)
             total = one.max(axis=1, keepdims=True) + sum_error(x.shape[1], span.dtype)
             error[op.y.name] = exact[op.y.name] * np.expm1(one + total)
-            error[op.y.name] += float(np.finfo(span.dtype).tiny)
+            error[op.y.name] += tiny(span.dtype)
     return exact, error
 
 
@@ -243,10 +247,15 @@ FP16_SPLIT = {  # as promised or better: TF32's 11 bits for high, 8 for medium
     "high": ONE_SPLIT,
     "medium": ONE_SPLIT,
 }
-DRAWS = 16
-# Share of values near -1, 0 or 1 that are drawn as these. In one of `DRAWS` runs both
-# an output and its slope are, but for a chance of 1 %.
-AT_END = 1 / 2
+DRAWS = 16  # a power of two
+# Column c of an orthogonal array of two levels and strength two: the parities of the
+# bits that c and a draw have in common (Hedayat, Sloane and Stufken, "Orthogonal
+# Arrays", 1999, section 3.2). A column has each level in half of the draws, and any two
+# have both levels together in some draw.
+PARITIES = np.array([
+    [(column & draw).bit_count() % 2 for column in range(DRAWS)]
+    for draw in range(DRAWS)
+])
 FUNCTION_ROUNDINGS = 10  # of the functions and rules that ops apply
 OUTPUT_ROUNDINGS = 16  # of sigmoid, softmax, and slopes (`ACTIVATION_ERRORS`)
 # Functions whose derivative is one of few numbers, exact but where it jumps.
@@ -264,9 +273,17 @@ def deviations(
 
     Through many layers and back, bounds of the largest errors are far above the actual
     errors, which cancel. So the values that an op writes, and the weights, are
-    perturbed by the largest rounding error possible there, up or down at random,
-    several times: a value's deviation is the root mean square. A kernel's errors are no
-    larger and as independent, so that its values stay within `LAMBDA` deviations.
+    perturbed several times, by random numbers whose root mean square is the largest
+    rounding error possible there: a value's deviation is the root mean square. A
+    kernel's errors are no larger and as independent, so that its values stay within
+    `LAMBDA` deviations.
+
+    The random numbers are uniform: errors of one size and random signs, of two steps,
+    cancel in all draws for one value in 2^DRAWS.
+
+    Results that underflow may be flushed to zero: each product and each result has an
+    absolute error of the smallest normal number, unless it is an exact zero (Higham,
+    section 2.8, with flushing in place of gradual underflow).
 
     Each of the passes runs all ops, with some values set before.
     """
@@ -289,7 +306,8 @@ def perturbed_runs(
 
     See `deviations`; the state of an optimiser, ``state``, is perturbed too.
     """
-    rng = np.random.default_rng(0)
+    rng, columns = np.random.default_rng(0), np.random.default_rng(1)
+    parities = PARITIES[0]
     initial = {
         name: np.array(x, np.float64) if np.ndim(x) == 2 else np.array(x)
         for name, x in inputs.items()
@@ -301,12 +319,14 @@ def perturbed_runs(
             fan_in[op.z.name] += op.storage.n_in
 
     def perturbed(values: NDArray[Any], by: NDArray[Any] | float) -> NDArray[Any]:
-        found = values + rng.choice((-1.0, 1.0), values.shape) * by
+        found = values + rng.uniform(-np.sqrt(3), np.sqrt(3), values.shape) * by
         # A sigmoid's output rounds to 1, its slope then to 0: rules that know signs
-        # treat 0 as neither.
+        # treat 0 as neither. Each value near -1, 0 or 1 is drawn as that in half of the
+        # draws, and any two both are, and both are not, in some draw.
         nearest = np.clip(np.rint(values), -1.0, 1.0)
         at_end = np.abs(values - nearest) <= by
-        return np.where(at_end & (rng.random(values.shape) < AT_END), nearest, found)
+        ends = parities[columns.integers(1, DRAWS, values.shape)]
+        return np.where(at_end & (ends == 0), nearest, found)
 
     def run(rounded: Arithmetic | None) -> dict[str, NDArray[Any]]:
         found = {name: x.copy() for name, x in initial.items()}
@@ -347,7 +367,7 @@ def perturbed_runs(
         sizes: dict[str, NDArray[Any]], weights: NDArray[Any], rounded: Arithmetic,
     ) -> None:
         u = unit(rounded.dtype)
-        more = _cancellations(op, found)
+        more = _cancellations(op, found, tiny(rounded.dtype) / u)
         for value in op.writes:
             by = FUNCTION_ROUNDINGS * u * np.abs(found[value.name])
             by += factor_error(found[value.name], rounded)
@@ -355,6 +375,7 @@ def perturbed_runs(
             if terms:
                 sums = rounded.product + terms * rounded.addition
                 by = by + sums * sizes[value.name]
+            by = by + np.where(by > 0, (1 + terms) * tiny(rounded.dtype), 0.0)
             found[value.name] = perturbed(found[value.name], by)
         if isinstance(op, GradientNorm):
             norm = found[op.norm.name]
@@ -367,7 +388,8 @@ def perturbed_runs(
             found["state"] = perturbed(state, FUNCTION_ROUNDINGS * u * np.abs(state))
 
     yield run(None)
-    for _ in range(DRAWS):
+    for draw in range(DRAWS):  # the columns are the same in each
+        parities, columns = PARITIES[draw], np.random.default_rng(1)
         yield run(arithmetic)
 
 
@@ -396,17 +418,21 @@ def _terms(op: Op, samples: int) -> int:
 
 
 def _cancellations(
-    op: Op, found: Mapping[str, NDArray[Any]]
+    op: Op, found: Mapping[str, NDArray[Any]], underflow: float
 ) -> dict[str, NDArray[Any]]:
     """Return errors of written values that may be large beside them, in units u.
 
     These are differences of inexact terms: an activation near its zeros; a loss that
     includes the activation, as it subtracts the target from it; a derivative, as
-    1 - y^2. And FANN's tanh error is steep where the difference is near 1.
+    1 - y^2. And FANN's tanh error is steep where the difference is near 1. A function
+    may be off by `underflow` where it underflows in float64 too.
     """
     if isinstance(op, BiasAct):
         names = np.resize(np.asarray(op.nonlinearity.names), op.y.width)
-        absolute = np.array([ACTIVATION_ERRORS[name][0] for name in names])
+        absolute = np.array([
+            0.0 if name in PIECEWISE_LINEAR else ACTIVATION_ERRORS[name][0] + underflow
+            for name in names
+        ])
         return {op.y.name: np.broadcast_to(absolute, found[op.y.name].shape)}
     if isinstance(op, ActGrad):
         function, dy = op.nonlinearity, found[op.dy.name]
@@ -437,7 +463,7 @@ def _cancellations(
     terms = ((1 + t) * (np.abs(z) + largest) * weight).sum(axis=1)
     record[:, 0] = FUNCTION_ROUNDINGS * terms
     record[:, 1] = 2 * OUTPUT_ROUNDINGS * np.square(y + t).sum(axis=1)
-    error = OUTPUT_ROUNDINGS * (y + t) * weight
+    error = (OUTPUT_ROUNDINGS * (y + t) + underflow) * weight
     return {op.dy.name: error, op.record.name: record}
 
 

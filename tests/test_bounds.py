@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from bounds import (
     ACTIVATION_ERRORS,
+    FLOAT32,
     FP16_SPLIT,
     JUMPS,
     LAMBDA,
@@ -13,14 +14,18 @@ from bounds import (
     slope,
     span_bound,
     sum_error,
+    tiny,
+    unit,
 )
 from numpy.lib.stride_tricks import sliding_window_view
 
+from clnet import Dense
 from clnet.ir import reference
 from clnet.ir.lowering import lower_training
 from clnet.network import Network
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.losses import loss_function
+from clnet.nn.optimisers import SGD
 from clnet.nn.storage.layout import live_elements
 
 
@@ -111,3 +116,44 @@ def test_a_sample_omitted_from_a_gradient_is_detected(precision, share):
             live = full[name] != 0
             off = np.abs(full[name] - without[name])[live]
             assert (off > LAMBDA * deviation[name][live]).mean() >= share
+
+
+def of_training(network, rule, x, t, loss="mse", passes=1):
+    """Return deviations by name, of steps with the same samples."""
+    ops = lower_training(network, loss_function(loss), rule).ops
+    one = {"samples": len(x), "seen": len(x), "count": 0, "rate": 0.01, "seed": 0}
+    inputs = {"x": x, "t": t, "state": np.zeros((1, network.layout.size))}
+    return deviations(ops, inputs, network.parameters, FLOAT32, [one] * passes)
+
+
+def test_errors_of_two_steps_do_not_cancel():
+    """Two of one size and random signs did, in all draws, for one value in 2^16."""
+    network = Network.mlp([200, 600], "identity", seed=1)
+    x, t = np.zeros((1, 200)), np.zeros((1, 600))
+    exact, deviation = of_training(network, SGD(), x, t, passes=2)
+    rounding = unit("float32") * np.abs(exact["parameters"])
+    assert (LAMBDA * deviation["parameters"] >= rounding).all()
+
+
+def test_a_value_near_zero_is_not_zero_in_all_draws():
+    network = Network.mlp([1, 500, 1], "tanh_stepwise", seed=1)
+    exact, deviation = of_training(network, None, np.zeros((500, 1)), np.ones((500, 1)))
+    assert not exact["y1"].any()
+    assert deviation["y1"].all()
+
+
+def test_underflow_has_an_error():
+    """Of a sigmoid of -1000 a kernel may make the smallest normal number."""
+    network = Network(1, [Dense(1, "sigmoid", bias=False)])
+    network.parameters = np.where(network.parameters != 0, -1.0, 0.0)
+    x, t = np.full((1, 1), 1000.0), np.zeros((1, 1))
+    exact, deviation = of_training(network, None, x, t, "binary_cross_entropy")
+    assert exact["dweights1"][0, 0] == 0
+    assert LAMBDA * deviation["dweights1"][0, 0] > 1000 * tiny("float32")
+
+
+def test_an_exact_zero_has_no_error():
+    network = Network.mlp([3, 4, 2], "relu", seed=1)
+    exact, deviation = of_training(network, None, np.zeros((5, 3)), np.zeros((5, 2)))
+    assert not exact["dweights1"].any()
+    assert not deviation["dweights1"].any()

@@ -19,6 +19,7 @@ from bounds import (
     Arithmetic,
     perturbed_runs,
     span_bound,
+    tiny,
     unit,
 )
 from guarded_memory import GuardedMemory
@@ -47,7 +48,6 @@ from .covers import SPLIT_VARIANTS, cover
 
 HUGE = 1e30  # values beyond it overflow in float32, and are not compared
 JUDGED = 16  # of so many cases, PyTorch judges one
-TINY = float(np.finfo(np.float32).tiny)  # below it, devices may flush to zero
 
 
 class WrongError(AssertionError):
@@ -307,7 +307,7 @@ class Oracle:
         self._runs = perturbed_runs(
             program.ops, values, parameters, rounding, list(passes(case, program))
         )
-        self._linear = np.sqrt(unit(rounding.dtype))
+        self._linear, self._tiny = np.sqrt(unit(rounding.dtype)), tiny(rounding.dtype)
         self.exact = next(self._runs)
         for value in self.exact.values():
             if not np.isfinite(value).all() or np.abs(value).max(initial=0) > HUGE:
@@ -334,7 +334,7 @@ class Oracle:
                 worst = 0.0
                 for name in names:
                     at = (..., part.get(name, slice(None)))
-                    bound = LAMBDA * np.sqrt(squares[name][at] / DRAWS) + TINY
+                    bound = LAMBDA * np.sqrt(squares[name][at] / DRAWS) + self._tiny
                     worst = max(worst, largest(errors[name][at], bound, name))
                 return worst
             except WrongError as error:

@@ -12,7 +12,7 @@ from bounds import FLOAT64, LAMBDA, perturbed_runs, span_bound
 from clnet import Network
 from clnet.ir.lowering import nonlinearity
 from clnet.ir.ops import Program
-from clnet.nn.activations import SOFTMAX
+from clnet.nn.activations import LEAK, SOFTMAX
 from clnet.nn.losses import HUBER_DELTA, LOSSES
 from clnet.nn.optimisers import SGD, Adam, AdamW, Optimiser, RMSprop
 from clnet.nn.random import permuted
@@ -42,7 +42,9 @@ def functions() -> dict[str, Callable[[Any], Any]]:
         "sin_symmetric": torch.sin, "cos_symmetric": torch.cos,
         "sin": lambda v: torch.sin(v) / 2 + 0.5,
         "cos": lambda v: torch.cos(v) / 2 + 0.5,
-        "relu": functional.relu, "leaky_relu": functional.leaky_relu,
+        "relu": functional.relu,
+        # Its slope at 0 is FANN's 1; that of PyTorch's function is LEAK.
+        "leaky_relu": lambda v: torch.where(v < 0, LEAK * v, v),
         "elu": functional.elu, "gelu": functional.gelu, "silu": functional.silu,
         "softplus": lambda v: torch.logaddexp(v, torch.zeros_like(v)),
     }

@@ -18,6 +18,7 @@ from clnet.opencl.discovery import device
 from clnet.runtime.executable import Executable
 from clnet.runtime.replay import Replay
 
+from . import pytorch
 from .__main__ import _todo
 from .cases import FAMILY, SEASON, TASKS, Case, Options, Outcome, Palette, family
 from .check import Runner
@@ -95,6 +96,21 @@ def test_covers_of_equal_devices_are_equal():
     )
     assert one == other
     assert all("generic" in found for found in one.values())
+
+
+@pytest.mark.skipif(not pytorch.AVAILABLE, reason="PyTorch is not installed")
+@pytest.mark.parametrize("v", [-1.0, 0.0, 1.0])
+def test_slopes_at_kinks_are_pytorchs(v):
+    """Both sides agree on a value at a kink, such as the sum of no weights."""
+    import torch
+
+    for name, function in pytorch.functions().items():
+        at = torch.tensor([v], dtype=torch.float64, requires_grad=True)
+        function(at).sum().backward()
+        row, z = ACTIVATIONS[name], np.array([v])
+        np.testing.assert_allclose(
+            row.gradient(z, row.value(z)), at.grad.numpy(), atol=1e-15, err_msg=name
+        )
 
 
 def test_a_wrong_output_is_found(monkeypatch):
