@@ -330,14 +330,15 @@ static inline void tile(const Net *net, __local float *memory, const int first,
         *to = add ? *to + vector_sum(sum) : vector_sum(sum);
     }
 #if BACKWARD
+    // No barrier under a condition: PoCL 3.0 let all work-items into a loop of `outer`.
 #pragma unroll
-    for (int l = LAYERS - 1; l >= 0; --l) {
-        outer(layers[l], memory + layers[l].values,
-              memory + (l ? layers[l - 1].values : X_OFFSET), gradient, add);
-        if (l == 0) break;
+    for (int l = LAYERS - 1; l > 0; --l) {
+        outer(layers[l], memory + layers[l].values, memory + layers[l - 1].values,
+              gradient, add);
         barrier(CLK_LOCAL_MEM_FENCE);
         back(net, l, memory);
         barrier(CLK_LOCAL_MEM_FENCE);
     }
+    outer(layers[0], memory + layers[0].values, memory + X_OFFSET, gradient, add);
 #endif
 }

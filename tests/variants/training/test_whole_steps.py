@@ -207,6 +207,14 @@ def test_widths(variant, n_in, widths):
     check(Network(n_in, layers, seed=n_in), "mse", 50, Rprop(), variant)
 
 
+def test_layers_of_blocks_and_elements():
+    """PoCL's optimiser let work-items without a block into the loop over blocks."""
+    sizes = ((63, "elliot_symmetric", 1.0), (8, "tanh", 1.0),
+             (4, "elliot_symmetric", 2.0), (48, "elliot_symmetric", 2.0))
+    network = Network(17, [Dense(*size) for size in sizes], seed=1)
+    check(network, "mse", 1, SGD(RATE), GroupStep(), n=2)
+
+
 @pytest.mark.unoptimised
 @pytest.mark.parametrize(("variant", "loss"), selected(LOSSES, KINDS))
 def test_every_loss_with_weights(variant, loss):
