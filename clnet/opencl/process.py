@@ -71,37 +71,67 @@ def _after_fork() -> None:
 
 
 def _end() -> None:
-    """Wait, for a limited time, until no other thread is inside the package.
+    """Wait, for a limited time, for other threads' calls of the package.
 
-    Threads that are ending are waited for until they have: their last frames hold
-    OpenCL's objects.
+    Later calls but finalizers compute no more, and are not waited for: a thread may
+    load or store in a loop for ever. Threads that are ending are waited for until they
+    have: their last frames hold OpenCL's objects.
     """
     global _ends
     if _forked:
         return
     _ends = True
-    own, end = threading.get_ident(), time.monotonic() + EXIT_SECONDS
-    while time.monotonic() < end and any(
-        thread != own and _is_inside(frame)
-        for thread, frame in sys._current_frames().items()
-    ):
+    end = time.monotonic() + EXIT_SECONDS
+    calls = _calls()
+    while time.monotonic() < end and _go_on(calls):
         time.sleep(EXIT_PAUSE)
     for thread in tuple(_ending):
         thread.join(max(0.0, end - time.monotonic()))
 
 
-def _is_inside(frame: FrameType | None) -> bool:
-    """Return whether a thread's innermost frame or a caller of it is of this package.
+def _go_on(calls: dict[int, FrameType]) -> bool:
+    """Return whether a call or a finalizer goes on; drop calls that have ended.
 
-    A thread that waits for another one is not: it may be a callback that never returns.
+    A thread that waits for another one is not counted: it may be a callback that never
+    returns.
     """
-    if frame is not None and frame.f_code.co_filename == threading.__file__:
-        return False
+    now = _calls()
+    for thread, call in tuple(calls.items()):
+        if now.get(thread) is not call:
+            del calls[thread]  # and OpenCL's objects, which its frame holds
+    waiting = {
+        thread for thread, frame in sys._current_frames().items()
+        if frame.f_code.co_filename == threading.__file__
+    }
+    return any(
+        thread not in waiting and (thread in calls or _is_finalizer(call))
+        for thread, call in now.items()
+    )
+
+
+def _calls() -> dict[int, FrameType]:
+    """Return the frame of each other thread's call of this package."""
+    own = threading.get_ident()
+    return {
+        thread: call for thread, frame in sys._current_frames().items()
+        if thread != own and (call := _call(frame)) is not None
+    }
+
+
+def _call(frame: FrameType | None) -> FrameType | None:
+    """Return the outermost frame of this package from an innermost one on, if any."""
+    found = None
     while frame is not None:
         if frame.f_code.co_filename.startswith(PACKAGE):
-            return True
+            found = frame
         frame = frame.f_back
-    return False
+    return found
+
+
+def _is_finalizer(call: FrameType) -> bool:
+    """Return whether a call is that of an object that is dropped."""
+    caller = call.f_back
+    return caller is not None and caller.f_code.co_filename == weakref.__file__
 
 
 if hasattr(os, "register_at_fork"):  # else there is no fork

@@ -11,7 +11,9 @@ import pytest
 from children import child_environment
 from waits import HANG_SECONDS
 
+import clnet
 from clnet.opencl import process
+from clnet.opencl.store import Store
 
 SETUP = f"HANG_SECONDS = {HANG_SECONDS:.0f}" + """
 import os, signal, sys, threading, time
@@ -162,6 +164,43 @@ def test_the_process_ends_while_daemon_threads_compute(work):
     assert (code, out, err) == (0, "end\n", "")
 
 
+@pytest.mark.parametrize("work", [
+    "store.put('span', 'key', Timing(1, 1, 1))", "network.save(path)",
+    "clnet.load(path)", "clnet.load_data(data)",
+])
+def test_the_process_ends_while_daemon_threads_store_and_load(tmp_path, work):
+    """A call that does not compute is waited for; the next one of the loop is not."""
+    code, out, err = run(f"""
+        from pathlib import Path
+        from clnet.opencl.store import Store, Timing
+
+        folder = Path({str(tmp_path)!r})
+        path, data = folder / "x.net", folder / "x.npz"
+        network = clnet.Network.mlp([20, 30, 10])
+        network.predict(x, "cpu")
+        network.save(path)
+        clnet.save_data(data, x, t)
+        store = Store(clnet.device("cpu"), folder)
+
+        def work():
+            while True:
+                {work}
+                done.set()
+
+        done = threading.Event()
+        for _ in range(2):
+            threading.Thread(target=work, daemon=True).start()
+        done.wait()
+        begins = time.monotonic()
+        process._end()
+        print("waited", time.monotonic() - begins >= process.EXIT_SECONDS)
+    """)
+    assert (code, out, err) == (0, "waited False\n", "")
+    assert clnet.load(tmp_path / "x.net").sizes == (20, 30, 10)
+    store = Store(clnet.device("cpu"), tmp_path)
+    assert (store.get("span", "key") is None) == ("put" not in work)
+
+
 def test_the_last_frames_of_ending_threads_are_waited_for():
     """They hold OpenCL's objects."""
     code, out, err = run("""
@@ -224,5 +263,5 @@ def test_a_thread_that_stays_inside_is_not_waited_for(monkeypatch):
 
 
 def test_only_frames_of_the_package_count():
-    assert not process._is_inside(sys._getframe())
-    assert not process._is_inside(None)
+    assert process._call(sys._getframe()) is None
+    assert process._call(None) is None
