@@ -21,6 +21,8 @@ SECONDS = 60.0  # limit for a case
 def shrunk(seed: int, worker: Any) -> str:
     """Return a small case that fails as that of a seed, and its fault, as text.
 
+    If the case does not fail again alone: whether it does after those before it.
+
     Parameters
     ----------
     seed : int
@@ -28,11 +30,18 @@ def shrunk(seed: int, worker: Any) -> str:
     worker : Worker
         Runs the cases.
     """
-    case = next(one for one in family(seed // FAMILY) if one.seed == seed)
+    until = [one for one in family(seed // FAMILY) if one.seed <= seed]
+    case = until[-1]
     stop = time.monotonic() + SECONDS
     outcome = worker.run(case)
     if outcome.fault is None:
-        return "alone it does not fail: it needs the cases of its network before it"
+        for one in until:
+            outcome = worker.run(one)
+        again = "it does" if outcome.fault else "neither: it fails now and then"
+        return (
+            "run again alone it does not fail; after the cases of its network before "
+            f"it {again}"
+        )
     fault = outcome.fault
     smaller: Iterator[Case] = chain(_alone(case, outcome.steps), _smaller(case))
     while time.monotonic() < stop:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -182,6 +183,26 @@ def test_a_run_goes_on_where_it_was():
     done = [Result(0, 0, FAMILY), Result(1, FAMILY, FAMILY + 10)]
     assert _todo(wanted, done) == [Job(1, FAMILY + 10, 2 * FAMILY)]
     assert _todo(wanted[:1], done) == []
+
+
+@pytest.mark.parametrize(("fails", "known"), [
+    (False, "after the cases of its network before it neither: it fails now and then"),
+    (True, "after the cases of its network before it it does"),
+])
+def test_a_case_that_does_not_fail_again_alone(monkeypatch, fails, known):
+    first, case = (dataclasses.replace(SIMPLE, seed=seed) for seed in (1, 2))
+
+    class Fake:
+        ran: ClassVar[list[int]] = []
+
+        def run(self, one):
+            self.ran.append(one.seed)
+            wrong = fails and self.ran[-2:] == [1, 2]
+            return Outcome("WrongError: far off" if wrong else None)
+
+    monkeypatch.setattr(shrunk.__module__ + ".family", lambda _: [first, case])
+    assert shrunk(2, Fake()) == f"run again alone it does not fail; {known}"
+    assert Fake.ran == [2, 1, 2]
 
 
 def test_cases_are_shrunk(monkeypatch):
