@@ -23,7 +23,8 @@ from clnet import Dense, FormatError, Network
 from clnet.errors import ClnetWarning
 
 from . import mutations
-from .parsers import MEMORY_LIMIT, PARSERS, Parser
+from .oracle import MEMORY_LIMIT
+from .parsers import PARSERS, Parser
 
 SECONDS = 2.0  # of the processor, for one file
 SENTENCE = 1000  # characters of an error, the path aside

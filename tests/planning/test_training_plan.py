@@ -2,60 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import re
 from functools import partial
 
 import numpy as np
 import pytest
+from training_lab import DEVICE, PLAIN, Everything, net, program_of
 
 from clnet import Dense, Network, Sparse
 from clnet.cli import main as cli
 from clnet.errors import WIDTH, ClnetWarning, DeviceError
-from clnet.ir.lowering import lower_training
-from clnet.ir.training_ops import Update
-from clnet.nn.losses import LOSSES, loss_function
-from clnet.nn.optimisers import OPTIMISERS, Rprop
-from clnet.opencl.discovery import device
-from clnet.opencl.launch import Scalar
-from clnet.opencl.session import session
+from clnet.nn.optimisers import Rprop
 from clnet.opencl.store import Timing
 from clnet.planning import candidates, cover, training_planner
 from clnet.planning.format_planner import NetworkView
 from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
-from clnet.planning.tuning import measure as measuring
-from clnet.planning.tuning import times, trial
-from clnet.planning.tuning.measure import Check, WrongResultError
+from clnet.planning.tuning import times
 from clnet.planning.tuning.trial import Trial
-from clnet.runtime.binding import Step
 from clnet.training import fit as training
-from clnet.variants.cost import Cost
-from clnet.variants.reference.generic import Generic
-from clnet.variants.reference.generic_backward import GenericBackward
-from clnet.variants.training.optimisers import Optimisers
 
-DEVICE = device("cpu")
 SCREEN = 75  # lines
-PLAIN = (Generic(), GenericBackward(), Optimisers())
-
-
-@pytest.fixture(autouse=True)
-def own_store(tmp_path, monkeypatch):
-    """Every test starts with nothing remembered, and measures in a moment."""
-    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(measuring, "ROUND_SECONDS", 1e-5)
-    times.store_of.cache_clear()
-    yield
-    times.store_of.cache_clear()
-
-
-def net(last="sigmoid", **options):
-    return Network(4, [Dense(5, "tanh"), Dense(2, last)], seed=1, **options)
-
-
-def program_of(network, rule=None, loss="mse", **options):
-    return lower_training(network, loss_function(loss), rule, **options)
+pytestmark = pytest.mark.usefixtures("own_store")
 
 
 @pytest.fixture
@@ -268,223 +236,6 @@ def test_variants_can_be_forced():
     assert {step.variant for step in plan.steps} == set(PLAIN)
     with pytest.raises(DeviceError, match="no cover of this network"):
         plan_training(network, program, DEVICE, 3, variants=PLAIN[:2])
-
-
-# On the device ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("options", [
-    {}, {"samples": 50}, {"samples": 50, "shuffled": True, "weighted": True},
-], ids=str)
-def test_right_steps_pass_and_change_no_parameter(options):
-    network = net()
-    before = network.parameters.copy()
-    program = program_of(network, Rprop(), **options)
-    plan = plan_training(network, program, DEVICE, 20, variants=PLAIN)
-    assert "failed" not in plan.explain()
-    assert "measured whole" in " ".join(plan.explain().split())  # wrapped anywhere
-    np.testing.assert_array_equal(network.parameters, before)
-    assert network.version == 0
-
-
-@pytest.mark.parametrize("name", OPTIMISERS)
-def test_every_optimiser_passes(name):
-    network = net()
-    rule = OPTIMISERS[name]()
-    program = program_of(network, rule)
-    number = len(program.ops) - 1
-    span = program.span(number, number + 1, 1 if rule.batch else 20)
-    step = Step(span, Optimisers(), {}, DEVICE)
-    found = Trial(session(DEVICE), network, program).measure([step], span.outputs)
-    assert found.seconds > 0
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_every_loss_passes(loss):
-    network = net(LOSSES[loss].fused or "tanh")
-    program = program_of(network, None, loss)
-    tried = Trial(session(DEVICE), network, program)
-    steps = plan_training(
-        network, program, DEVICE, 20, tune=False, variants=PLAIN
-    ).steps
-    assert tried.measure(steps, program.outputs).seconds > 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Wrong(Optimisers):
-    """The optimisers, with other macros."""
-
-    name: str = "wrong"
-    change: tuple = ()
-
-    def launches(self, span, config, device):
-        (launch,) = super().launches(span, config, device)
-        defines = {**launch.defines, **dict(self.change)}
-        return (dataclasses.replace(launch, defines=defines),)
-
-
-@dataclasses.dataclass(frozen=True)
-class WrongBack(GenericBackward):
-    """Gradients of one sample fewer."""
-
-    name: str = "wrong_back"
-
-    def launches(self, span, config, device):
-        launches = super().launches(span, config, device)
-        return tuple(
-            dataclasses.replace(one, arguments=tuple(
-                span.batch - 1 if a == span.batch and isinstance(a, int) else a
-                for a in one.arguments
-            )) for one in launches
-        )
-
-
-@pytest.mark.parametrize(("variants", "name"), [
-    ((Wrong(change=(("INCREASE_FACTOR", "1.3f"),)),), "wrong"),
-    ((Wrong(change=(("LEAST", "nonsense("),)),), "wrong"),
-    ((WrongBack(),), "wrong_back"),
-], ids=["wrong", "unbuilt", "one left out"])
-def test_wrong_variants_are_left_out_and_reported(variants, name):
-    network = net()
-    program = program_of(network, Rprop())
-    with pytest.warns(ClnetWarning, match=f"^{name} is left out: "):
-        plan = plan_training(
-            network, program, DEVICE, 21, variants=(*variants, *PLAIN), tune=True
-        )
-    rightly = {"wrong": "optimisers", "wrong_back": "generic_backward"}[name]
-    assert rightly in {step.variant.name for step in plan.steps}
-    assert f"{name}: failed: " in " ".join(plan.explain().split())
-
-
-def test_a_wrong_whole_is_noticed():
-    network = net()
-    program = program_of(network, Rprop())
-    steps = plan_training(
-        network, program, DEVICE, 20, tune=False, variants=PLAIN
-    ).steps
-    last = dataclasses.replace(
-        steps[-1], variant=Wrong(change=(("INCREASE_FACTOR", "1.5f"),))
-    )
-    tried = Trial(session(DEVICE), network, program)
-    with pytest.raises(WrongResultError, match="wrong differs from the oracle by"):
-        tried.measure([*steps[:-1], last], program.outputs)
-
-
-def test_large_batches_are_checked_at_a_smaller_size(monkeypatch):
-    monkeypatch.setattr(trial, "CHECKED_FLOPS", 1e3)
-    seen = []
-    real = trial.Trial._fault
-    monkeypatch.setattr(
-        trial.Trial, "_fault",
-        lambda self, steps, *rest: seen.append(steps[0].span.batch)
-        or real(self, steps, *rest),
-    )
-    network = net()
-    plan = plan_training(
-        network, program_of(network, Rprop()), DEVICE, 500, variants=PLAIN
-    )
-    assert min(seen) == trial.LEAST_CHECKED
-    assert max(seen) <= 500  # of ops that do not grow with the batch
-    assert "failed" not in plan.explain()
-
-
-# Whole programs ---------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Everything:
-    """A whole program by generic kernels, as one span."""
-
-    name: str = "everything"
-    reach: str = "program"
-
-    def refuse(self, span, device):
-        return None if isinstance(span.ops[-1], Update) else "it trains"
-
-    def space(self, span, device):
-        return ({"a": 1}, {"a": 2})
-
-    def cost(self, span, config, device):
-        return Cost(1, 1, 1, 0, 1)
-
-    def launches(self, span, config, device):
-        found = []
-        for op in span.ops:
-            part = dataclasses.replace(span, ops=(op,), outputs=op.writes)
-            for variant in PLAIN:
-                if variant.refuse(part, device) is None:
-                    found += variant.launches(part, {}, device)
-                    break
-        return tuple(found)
-
-
-def test_a_variant_may_compute_a_whole_program():
-    network = net()
-    program = program_of(network, Rprop())
-    plan = plan_training(
-        network, program, DEVICE, 20, tune=True, variants=(Everything(),)
-    )
-    (step,) = plan.steps
-    assert step.span.ops == program.ops
-    assert "failed" not in plan.explain()
-    assert "everything" in plan.explain()
-
-
-def test_many_steps_are_timed_together(monkeypatch):
-    """A step's time is the mean of the pass."""
-    network = net()
-    program = program_of(network, Rprop(), samples=50)
-    span = program.span(0, len(program.ops), 8)
-    tried = Trial(session(DEVICE), network, program)
-    monkeypatch.setattr(Trial, "check", lambda *parts: Check(True, False))
-    monkeypatch.setattr(trial, "PASS_SECONDS", 1e3)
-
-    class Counting(Everything):
-        def launches(self, span, config, device):
-            return tuple(
-                dataclasses.replace(one, when="inputs") if i else dataclasses.replace(
-                    one, arguments=(*one.arguments[:-1], Scalar("steps"))
-                )
-                for i, one in enumerate(super().launches(span, config, device))
-            )
-
-    seen = []
-    real = trial.Replay.run_pass
-    monkeypatch.setattr(
-        trial.Replay, "run_pass",
-        lambda self, *rest: seen.append(rest[0]) or real(self, *rest),
-    )
-    for variant, samples in ((Everything(), 8), (Counting(), 50)):
-        seen.clear()
-        step = Step(span, variant, {}, DEVICE)
-        tried.measure([step], program.outputs)
-        assert seen[-1] == samples
-
-
-def test_trials_share_the_data_set_and_check_once(monkeypatch):
-    network = net()
-    program = program_of(network, Rprop(), samples=50)
-    span = program.span(0, len(program.ops), 8)
-    step = Step(span, Everything(), {}, DEVICE)
-    tried = Trial(session(DEVICE), network, program)
-    written, checked = [], []
-    real = trial.Replay.write
-    monkeypatch.setattr(
-        trial.Replay, "write",
-        lambda self, value, rows: written.append(value.name) or real(self, value, rows),
-    )
-    fault = Trial._fault
-    monkeypatch.setattr(
-        Trial, "_fault", lambda *parts: checked.append(parts) or fault(*parts)
-    )
-    for _ in range(3):
-        tried.measure([step], program.outputs)
-    assert sorted(written) == ["ts", "xs"]
-    assert len(checked) == 1
-    other = Step(span, Everything(), {"a": 2}, DEVICE)
-    tried.measure([other], program.outputs)
-    assert sorted(written) == ["ts", "xs"]
-    assert len(checked) == 2
 
 
 # Text -----------------------------------------------------------------------

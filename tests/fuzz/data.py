@@ -1,0 +1,107 @@
+"""Files of data: FANN's, packed or not, tables and archives of arrays."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import clnet
+from clnet import FormatError
+
+from .oracle import DATA, MEMORY_LIMIT, numbers, same
+
+
+def data_seeds() -> list[bytes]:
+    return [
+        (DATA / "fann-small.data").read_bytes(),
+        b"3 2 1\n0 1\n1\n0.5 -1e-3\n0\nnan inf\n-2\n", b"2 1 0\n1 2",
+        b"1 3 3\r\n1\t2 3 0x1p3 +5 .5",
+    ]
+
+
+def data_check(content: bytes, pair: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    tokens = content.split()
+    samples, n_in, n_out = (int(token) for token in tokens[:3])
+    rows = numbers(tokens[3:], "float32").reshape(samples, n_in + n_out)
+    same(pair[0], rows[:, :n_in])
+    same(pair[1], rows[:, n_in:])
+    return pair[0]
+
+
+def gz_seeds() -> list[bytes]:
+    return [gzip.compress(seed, mtime=0) for seed in data_seeds()]
+
+
+def gz_check(content: bytes, pair: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    return data_check(gzip.decompress(content), pair)
+
+
+def csv_seeds() -> list[bytes]:
+    return [b"x0,x1,t0\n1,2,3\n4,5e-1,6\n", b'"a","b, c",target\n"1",nan,3\n\n4,5,6\n',
+            b"t,x\r\n0x10,-.5\r\n", b"\xef\xbb\xbfa,b,T1\n1,2,3\n", b"1,2\n3,4\n"]
+
+
+def csv_check(content: bytes, read: Any) -> np.ndarray:
+    """By Python's reader."""
+    pair, outputs = read
+    text = content.decode("utf-8-sig")
+    rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text,
+                                                                    newline=""))]
+    rows = [row for row in rows if any(row) or len(row) > 1]
+    targets = [False] * (len(rows[0]) - 1) + [True]
+    try:
+        numbers([cell.encode() for cell in rows[0]])
+    except AssertionError:
+        header = rows.pop(0)
+        if outputs is None:
+            targets = [bool(re.fullmatch(r"t\d*|target.*", name, re.IGNORECASE))
+                       for name in header]
+    values = np.array([numbers([cell.encode() for cell in row], "float32")
+                       for row in rows])
+    same(pair[0], values[:, ~np.array(targets)])
+    same(pair[1], values[:, np.array(targets)])
+    return pair[0]
+
+
+def load_table(path: Path) -> Any:
+    """A header names the targets; where it does not, the last column is the target."""
+    try:
+        return clnet.load_data(path), None
+    except FormatError as error:
+        if "outputs=" not in str(error):
+            raise
+        return clnet.load_data(path, outputs=1), 1
+
+
+def npz_seeds() -> list[bytes]:
+    found = []
+    x = np.arange(6.0).reshape(3, 2)
+    for arrays in (
+        {"x": x, "t": x[:, :1]}, {"x": x.astype("float32")},
+        {"x": np.asfortranarray(x.astype(">f8")), "t": np.ones((3, 1), bool)},
+        {"x": np.ones((2, 3), np.uint8), "t": np.ones((2, 0), np.float16)},
+    ):
+        for write in (np.savez, np.savez_compressed):
+            file = io.BytesIO()
+            write(file, **arrays)
+            found.append(file.getvalue())
+    return found
+
+
+def npz_check(content: bytes, pair: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        x = arrays["x"]
+        t = arrays["t"] if "t" in arrays else np.zeros((len(x), 0), "float32")
+    same(pair[0], x.astype(pair[0].dtype))
+    same(pair[1], t.astype(pair[1].dtype))
+    return pair[0]
+
+
+def load_data(path: Path) -> Any:
+    return clnet.load_data(path, memory_limit=MEMORY_LIMIT)

@@ -1,0 +1,117 @@
+"""Files of a process's own state: trainings to resume, and the store of times."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import shutil
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from clnet.nn.optimisers import Adam
+from clnet.opencl.store import Store, Timing
+from clnet.training.history import TrainingState
+
+from . import mutations
+from .oracle import MEMORY_LIMIT, same
+
+
+def state_seeds() -> list[bytes]:
+    found = []
+    for dtype in ("float32", "float64"):
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "x.npz"
+            TrainingState(
+                repr(Adam()), 3, 12, 7, np.ones(64, dtype), np.zeros((2, 64), dtype),
+                ("ell", "auto"),
+            ).save(path)
+            found.append(path.read_bytes())
+    return found
+
+
+def state_load(path: Path) -> TrainingState:
+    return TrainingState.load(path, memory_limit=MEMORY_LIMIT)
+
+
+def state_check(content: bytes, state: TrainingState) -> None:
+    state.check()
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        for field in dataclasses.fields(state):
+            if field.name in arrays or state.formats:  # 0.1.0 wrote no formats
+                same(getattr(state, field.name), arrays[field.name])
+
+
+DEVICE = SimpleNamespace(name="d", platform="p", platform_version="1", driver="1",
+                         compute_units=4)
+
+
+def store_seeds() -> list[bytes]:
+    with TemporaryDirectory() as folder:
+        store = Store(DEVICE, Path(folder))
+        for span in ("a", "b"):
+            for key in ("k", "l"):
+                store.put(span, key, Timing(1e-6, 2e-6, 0.1))
+        store.put_fact("f", True)
+        return [store.path.read_bytes()]
+
+
+def store_mutation(rng: Random, content: bytes, others: Sequence[bytes]) -> bytes:
+    """Change bytes, or values by SQL."""
+    if rng.random() < 0.5:
+        return mutations.binary(rng, content, others)
+    with TemporaryDirectory(dir=_memory()) as folder:
+        path = Path(folder) / "x.sqlite3"
+        path.write_bytes(content)
+        value = rng.choice((
+            None, 0, -1, 1.5, float("inf"), "text", "9" * 400, b"\0\xff", 2**62, "\x1b",
+        ))
+        column = rng.choice(("seconds", "latency", "spread", "key", "span", "date"))
+        statement = rng.choice((
+            f"UPDATE OR REPLACE times SET {column} = ?", "UPDATE facts SET value = ?",
+            f"UPDATE OR REPLACE times SET {column} = ? WHERE key = 'k'",
+        ))
+        try:
+            with closing(sqlite3.connect(path)) as file, file:
+                file.execute(statement, (value,))
+        except (sqlite3.DatabaseError, UnicodeError):
+            return mutations.binary(rng, content, others)
+        return path.read_bytes()
+
+
+def store_load(path: Path) -> list[Any]:
+    """Read, write and read again; what is damaged is set aside."""
+    with TemporaryDirectory(dir=_memory()) as folder:
+        store = Store(DEVICE, Path(folder))
+        shutil.copyfile(path, store.path)
+        found = [store.get(span, key) for span in "ab" for key in "kl"]
+        fact = store.fact("f")
+        assert fact in (None, True, False)
+        assert fact is None or isinstance(fact, bool)
+        new = Timing(3e-6, 4e-6, 0.2)
+        store.put("a", "k", new)
+        assert store.get("a", "k") == new
+        again = Store(DEVICE, Path(folder))
+        # A file of other tables is neither read nor written, nor replaced.
+        usable = again._readable and store._writable
+        assert again.get("a", "k") == new or not usable
+        return found
+
+
+def store_check(content: bytes, found: list[Any]) -> None:
+    for timing in found:
+        if timing is not None:
+            times = dataclasses.astuple(timing)
+            assert all(isinstance(t, float) and 0 <= t < np.inf for t in times)
+
+
+def _memory() -> str | None:
+    """Return a folder in memory, if the system has one."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
