@@ -127,6 +127,10 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
         "--seed", type=int, metavar="N",
         help="seed of weights, order of samples and dropout",
     )
+    add(
+        "--tune", action="store_true",
+        help="measure all candidates first, however short the training",
+    )
     add = sub.add_argument_group("against overfitting").add_argument
     add(
         "--validation", metavar="FILE|P",
@@ -184,16 +188,18 @@ def run(arguments: argparse.Namespace) -> int:
     callbacks: list[Callback] = [_Report()]
     if arguments.patience is not None:
         callbacks.append(EarlyStopping(patience=arguments.patience))
+    # After each epoch a test set is measured for a plot or for early stopping alone.
+    watched = not digits or arguments.plot is not None or arguments.patience is not None
     history = network.fit(
         training.x, training.t, optimiser=_optimiser(arguments, network, len(training)),
         loss=arguments.loss, epochs=arguments.epochs or EPOCHS,
         batch_size=arguments.batch_size, seed=arguments.seed, devices=devices,
         desired_error=arguments.desired_error, stop=arguments.stop,
-        validation=None if test is None else (test.x, test.t),
+        validation=(test.x, test.t) if watched and test is not None else None,
         schedule=arguments.schedule, l1=arguments.l1, l2=arguments.l2,
         clip_norm=arguments.clip_norm, clip_value=arguments.clip_value,
         callbacks=callbacks, progress=sys.stderr.isatty(), scale=_scales(arguments),
-        precision=arguments.precision,
+        precision=arguments.precision, tune=True if arguments.tune else None,
     )
     if arguments.save is not None:
         network.save(arguments.save)

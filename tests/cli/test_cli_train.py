@@ -12,7 +12,7 @@ import pytest
 from clnet import Network, load
 from clnet.cli.main import main
 from clnet.cli.train import PICTURES, _digits_data
-from clnet.errors import WIDTH
+from clnet.errors import WIDTH, InputError
 from clnet.formats import NETWORK_SUFFIXES, save_data
 from clnet.nn.activations import ACTIVATION_NAMES
 from clnet.nn.initialisers import INITIALISER_NAMES
@@ -205,6 +205,31 @@ def test_bad_input(data, capsys, arguments, sentence, monkeypatch):
     assert err.startswith("clnet: ")
     assert sentence in err
     assert err.count("\n") == 1
+
+
+def test_the_digits_are_validated_for_a_plot_or_early_stopping(monkeypatch, tmp_path):
+    pytest.importorskip("sklearn.datasets")
+    pytest.importorskip("matplotlib")
+    seen = []
+
+    def fit(self, x, t, **options):
+        seen.append(options["validation"] is not None)
+        raise InputError("no training")
+
+    monkeypatch.setattr(Network, "fit", fit)
+    for options in [], ["--patience", "3"], ["--plot", f"{tmp_path}/curve.png"]:
+        assert main(["train", "digits", *options]) == 2
+    assert seen == [False, True, True]
+
+
+@pytest.mark.parametrize(("option", "tune"), [((), None), (("--tune",), True)])
+def test_a_training_is_tuned_if_asked(data, monkeypatch, option, tune):
+    def fit(self, x, t, **options):
+        assert options["tune"] is tune
+        raise InputError("no training")
+
+    monkeypatch.setattr(Network, "fit", fit)
+    assert main(["train", f"{data}/a.train", "--layers", "2-1", *option]) == 2
 
 
 def test_digits_are_those_of_scikit_learn(monkeypatch):
