@@ -36,7 +36,7 @@ from clnet.planning.cover import (
 )
 from clnet.planning.explain import explanation
 from clnet.planning.tuning.measure import representative
-from clnet.planning.tuning.search import CANDIDATE_SECONDS, Search
+from clnet.planning.tuning.search import CANDIDATE_SECONDS, SHARE, Search
 from clnet.planning.tuning.times import Times
 from clnet.runtime.binding import Step
 from clnet.runtime.plan import Plan
@@ -371,13 +371,14 @@ class Planner:
     def _shortest(self, candidates: Sequence[Candidate]) -> Cover | None:
         """Return the shortest cover by candidates, or None if there is none.
 
-        By measured times alone, if these make a cover; else by modelled ones alone. The
-        builds of each candidate, which all runs share, are added to these.
+        By measured times alone, if these make a cover; else by modelled ones alone. To
+        these the `SHARE` of each candidate's builds is added, which all runs share: the
+        driver keeps what is built, for trainings alike too.
         """
         cover = self._incumbent(candidates)
         if cover is not None:
             return cover
-        n, build = len(self.program.ops), CANDIDATE_SECONDS / self.search.runs
+        n, build = len(self.program.ops), SHARE * CANDIDATE_SECONDS / self.search.runs
         modelled = [c.timed(None) for c in candidates if c.fault is None]
         if not build:
             return shortest_path(n, modelled)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
-
 import numpy as np
 import pytest
 from bounds import assert_right
@@ -22,7 +20,6 @@ from clnet.planning import format_planner, training_planner
 from clnet.planning.cover import Cover, PlanReport
 from clnet.planning.format_planner import NetworkView, best_format
 from clnet.planning.training_planner import plan_training
-from clnet.planning.tuning import search as searching
 from clnet.planning.tuning import times
 from clnet.planning.tuning.search import Search
 from clnet.planning.tuning.trial import Trial
@@ -205,7 +202,7 @@ def _find_fastest(monkeypatch, form):
         products = 0.5 * sum(storage.name != name for storage in storages)
         return Timing(products + 1e-12, products + 1e-12, 0.0)
 
-    monkeypatch.setattr(searching, "SHARE", inf)  # measuring always pays
+    monkeypatch.setattr(Search, "pays", lambda self, seconds: True)
     monkeypatch.setattr(training, "plan_training", plan_training)
     monkeypatch.setattr(training_planner, "TRAINING_VARIANTS", PLAIN)
     monkeypatch.setattr(Trial, "measure", measure)
