@@ -41,8 +41,10 @@ def python_calls(function):
     return entered[1:]
 
 
-def test_a_known_batch_takes_the_direct_call(network):
-    """`predict` enters no other function than the plan."""
+@pytest.mark.parametrize("seconds", [inf, inference.CALL_SECONDS])
+def test_a_known_batch_takes_the_direct_call(network, monkeypatch, seconds):
+    """`predict` enters no other function than the plan, be it the first one."""
+    monkeypatch.setattr(inference, "CALL_SECONDS", seconds)
     for x in (inputs(network, 1)[0], inputs(network, 1), inputs(network, 4)):
         expected = network.predict(x, "cpu")
         plan = network.plan_for("cpu", len(np.atleast_2d(x)))
