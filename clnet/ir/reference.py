@@ -8,8 +8,8 @@ dict.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
-from functools import singledispatch
+from collections.abc import Callable, Iterable, MutableMapping
+from functools import partial, singledispatch
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Values = MutableMapping[str, Array]
+Function = Callable[[Values], Array]
+"""An op of an inference, from the values to its output."""
 
 
 def run(program: Program, x: Array, parameters: Array) -> Array:
@@ -73,13 +75,37 @@ def run_op(op: Op, values: Values, parameters: Array) -> None:
     raise NotImplementedError(f"no NumPy meaning for {type(op).__name__}")
 
 
+def bound(op: Op, parameters: Array) -> Function:
+    """Return an op of an inference with its parameters; values are of their dtype.
+
+    What does not change from call to call is decided here.
+    """
+    if isinstance(op, Apply):
+        return _bound_apply(op, parameters)
+    if isinstance(op, BiasAct):
+        return _bound_bias_act(op, parameters, parameters.dtype)
+    if isinstance(op, Softmax):
+        return lambda values: softmax(values[op.x.name])
+    raise NotImplementedError(f"no inference has {type(op).__name__}")
+
+
 @run_op.register
 def _apply(op: Apply, values: Values, parameters: Array) -> None:
-    weights = _array(op.weights, parameters)
-    z = _product(values[op.x.name], op.storage, weights, transposed=False)
+    values[op.z.name] = _bound_apply(op, parameters)(values)
+
+
+def _bound_apply(op: Apply, parameters: Array) -> Function:
+    x, z, weights = op.x.name, op.z.name, _array(op.weights, parameters)
+    if isinstance(op.storage, RowStorage):
+        columns = op.storage.matrix(weights).T
+        product: Callable[[Array], Array] = lambda x: x @ columns  # noqa: E731
+    else:
+        product = partial(
+            _product, storage=op.storage, weights=weights, transposed=False
+        )
     if op.accumulate:
-        z += values[op.z.name]
-    values[op.z.name] = z
+        return lambda values: product(values[x]) + values[z]
+    return lambda values: product(values[x])
 
 
 def _product(x: Array, storage: Storage, weights: Array, transposed: bool) -> Array:
@@ -129,10 +155,16 @@ def _windows(
 
 @run_op.register
 def _bias_act(op: BiasAct, values: Values, parameters: Array) -> None:
-    z = values[op.z.name]
-    if op.bias is not None:
-        z = z + _array(op.bias, parameters)
-    values[op.y.name] = act(op.nonlinearity, z)
+    function = _bound_bias_act(op, parameters, values[op.z.name].dtype)
+    values[op.y.name] = function(values)
+
+
+def _bound_bias_act(op: BiasAct, parameters: Array, dtype: np.dtype[Any]) -> Function:
+    z, function = op.z.name, _bound_act(op.nonlinearity, dtype)
+    if op.bias is None:
+        return lambda values: function(values[z])
+    bias = _array(op.bias, parameters)
+    return lambda values: function(values[z] + bias)
 
 
 @run_op.register
@@ -292,25 +324,48 @@ def _update(op: Update, values: Values, parameters: Array) -> None:
 
 def act(function: Nonlinearity, z: Array) -> Array:
     """Return ``f(steepness * z)`` [batch, width] for a layer's nonlinearity."""
-    v = _argument(function, z)
-    if len(function.names) == 1:
-        return activation(function.names[0]).value(v)
-    y = np.empty_like(v)
-    names = np.asarray(function.names)
-    for name in set(function.names):
-        columns = names == name
-        y[:, columns] = activation(name).value(v[:, columns])
-    return y
+    return _bound_act(function, z.dtype)(z)
+
+
+def _bound_act(
+    function: Nonlinearity, dtype: np.dtype[Any]
+) -> Callable[[Array], Array]:
+    argument = _bound_argument(function, dtype)
+    rows = [(activation(name).value, np.asarray(function.names) == name)
+            for name in sorted(set(function.names))]
+    if len(rows) == 1:
+        value = rows[0][0]
+        return value if argument is None else lambda z: value(argument(z))
+
+    def mixed(z: Array) -> Array:
+        v = z if argument is None else argument(z)
+        y = np.empty_like(v)
+        for value, columns in rows:
+            y[:, columns] = value(v[:, columns])
+        return y
+
+    return mixed
 
 
 def _argument(function: Nonlinearity, z: Array) -> Array:
     """Return ``v = steepness * z``, clipped where FANN clips it."""
-    steepness = np.asarray(function.steepness, z.dtype)
-    v = z if function.steepness == (1.0,) else z * steepness
-    if function.limits is not None:
-        limits = np.asarray(function.limits, z.dtype)
-        v = np.clip(v, -limits, limits)
-    return v
+    argument = _bound_argument(function, z.dtype)
+    return z if argument is None else argument(z)
+
+
+def _bound_argument(
+    function: Nonlinearity, dtype: np.dtype[Any]
+) -> Callable[[Array], Array] | None:
+    """Return the function from z to v, or None if they are the same."""
+    steepness = np.asarray(function.steepness, dtype)
+    steep = function.steepness != (1.0,)
+    if function.limits is None:
+        return (lambda z: z * steepness) if steep else None
+    high = np.asarray(function.limits, dtype)
+    low = -high
+    if steep:
+        return lambda z: np.minimum(np.maximum(z * steepness, low), high)
+    return lambda z: np.minimum(np.maximum(z, low), high)
 
 
 def _array(slot: Slot, parameters: Array) -> Array:

@@ -9,13 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import InputError
-from clnet.ir.reference import run_ops
+from clnet.ir.reference import Function, bound
 from clnet.opencl.launch import (
     Argument,
     ByValueInput,
@@ -34,10 +34,14 @@ from clnet.opencl.memory import (
     staging_array,
 )
 from clnet.runtime.binding import Binding, Step, argument_setter, by_value_struct
-from clnet.runtime.parameter_store import PackedMemory, parameter_store
+from clnet.runtime.parameter_store import (
+    NO_PARAMETERS,
+    PackedMemory,
+    parameter_store,
+)
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span, Value
+    from clnet.ir.ops import Op, Value
     from clnet.nn.model import Model
     from clnet.opencl.session import Session
 
@@ -76,6 +80,30 @@ class Trace(NamedTuple):
 
     events: list[Any]
     host_seconds: float
+
+
+class HostSteps:
+    """Steps in a row in NumPy, whose ops are bound to the parameters of the last run.
+
+    Attributes
+    ----------
+    ops : list of Op
+        Of all steps.
+    """
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+        self._parameters = NO_PARAMETERS
+        self._functions: list[tuple[str, Function]] = []
+
+    def functions(self, parameters: Array) -> list[tuple[str, Function]]:
+        """Return the function of each op, with the name of the value it writes."""
+        if parameters is not self._parameters:
+            self._functions = [
+                (op.writes[0].name, bound(op, parameters)) for op in self.ops
+            ]
+            self._parameters = parameters
+        return self._functions
 
 
 class Executable(Binding):
@@ -305,7 +333,7 @@ class Executable(Binding):
         for action in self._actions:
             start = time.perf_counter()
             events.append(action())
-            if getattr(action, "func", None) == self._run_on_host:
+            if self._is_host(action):
                 seconds += time.perf_counter() - start
         events += [copy(is_blocking=True) for copy in self._downloads]
         self.session.finish()
@@ -386,7 +414,11 @@ class Executable(Binding):
                     self._download(value)
                     on_host.add(value.name)
             self._append_waits()
-            self._actions.append(partial(self._run_on_host, step.span))
+            last = self._actions[-1] if self._actions else None
+            if not self._is_host(last):
+                last = partial(self._run_on_host, HostSteps())
+                self._actions.append(last)
+            last.args[0].ops.extend(step.span.ops)
             on_host |= written
             on_device -= written
             return
@@ -447,14 +479,16 @@ class Executable(Binding):
         values[...] = row
         set_struct()
 
-    def _run_on_host(self, span: Span) -> None:
-        values = {value.name: self._host[value.name] for value in span.inputs}
-        run_ops(span.ops, values, self.parameters)
-        for value in span.outputs:
-            if value.name in self._fixed:  # downloads of the next run write there
-                self._host[value.name][...] = values[value.name]
+    def _run_on_host(self, steps: HostSteps) -> None:
+        host = self._host
+        for name, function in steps.functions(self.parameters):
+            if name in self._fixed:  # downloads of the next run write there
+                host[name][...] = function(host)
             else:
-                self._host[value.name] = values[value.name]
+                host[name] = function(host)
+
+    def _is_host(self, action: Action | None) -> TypeGuard[partial[None]]:
+        return getattr(action, "func", None) == self._run_on_host
 
     def _upload(self, value: Value) -> None:
         """Append the upload of a value."""
