@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -202,6 +204,51 @@ def test_the_length_of_segments(speculate, monkeypatch):
     found.clear()  # a caller's function may read what a callback changes
     net().fit(X, T, epochs=EPOCHS, optimiser="adam", schedule=lambda epoch: 1.0)
     assert found == [1] * EPOCHS
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 16, "shuffle": False}], ids=str)
+def test_launches_are_as_long_as_their_time_allows(speculate, monkeypatch, options):
+    plan_by(GroupStep(), monkeypatch, alone=1)
+    speculate(100)
+    launches = []
+    run = replay.Replay.run
+
+    def counted(self):
+        if type(self) is replay.Replay:  # not a trial's
+            launches.append(self._numbers["steps"])
+        run(self)
+
+    monkeypatch.setattr(replay.Replay, "run", counted)
+    steps = -(-len(X) // options.get("batch_size", len(X)))
+    monkeypatch.setattr(replay, "RUN_SECONDS", 1e9)
+    net().fit(X, T, epochs=EPOCHS, optimiser="adam", **options)
+    assert launches == [steps, (EPOCHS - 1) * steps]
+    launches.clear()
+    monkeypatch.setattr(replay, "RUN_SECONDS", 0.0)
+    net().fit(X, T, epochs=EPOCHS, optimiser="adam", **options)
+    assert launches == [steps] + [1] * (EPOCHS - 1) * steps
+
+
+@pytest.mark.parametrize("options", [
+    {"optimiser": "rprop"}, {"optimiser": "adam", "batch_size": 16},
+], ids=["rprop", "adam"])
+def test_an_interrupt_amid_launches_leaves_whole_epochs(monkeypatch, options):
+    network, other = net(), net()
+    train = training._train
+
+    def interrupted(*arguments):
+        timer = threading.Timer(0.5, _thread.interrupt_main)
+        timer.start()
+        train(*arguments)
+        timer.join()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "_train", interrupted)
+        history = network.fit(X, T, epochs=10**7, seed=2, **options)
+    assert history.stopped.startswith("interrupted")
+    assert history.state.epoch == len(history) > 1
+    other.fit(X, T, epochs=len(history), seed=2, **options)
+    np.testing.assert_array_equal(network.parameters, other.parameters)
 
 
 @DEVICES
