@@ -106,8 +106,9 @@ def data_set(
                 f"expected [{n}]"
             )
     for name, array in arrays.items():
-        bad = np.argwhere(~np.isfinite(array))
-        if bad.size:
+        finite = np.isfinite(array)
+        if not finite.all():
+            bad = np.argwhere(~finite)
             raise InputError(
                 f"{what}{name} holds {array[tuple(bad[0])]} at {bad[0].tolist()}, "
                 "expected finite numbers"
