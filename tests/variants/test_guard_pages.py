@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,14 +17,16 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtimes"))
 
-from kernel_corpus import cases
-from oclgrind_kernels import descriptions, execute
+from kernel_corpus import KernelCase, cases, sample, small
+from oclgrind_kernels import PTX_ONLY, descriptions, execute, kernels
 
+from clnet.opencl.device import Device
 from clnet.opencl.discovery import device
 from clnet.opencl.session import Session
 
 DEVICE = device()
 CL_BUFFER = cl.Buffer
+SWEPT = {"host", "fused_step"}  # without kernels, and with builds of many seconds
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="it has no mprotect"),
     pytest.mark.skipif(DEVICE.type != "cpu", reason="it copies buffers to its memory"),
@@ -42,31 +45,73 @@ def guarded(context: cl.Context, flags: int, size: int) -> cl.Buffer:
     return CL_BUFFER(context, flags | cl.mem_flags.USE_HOST_PTR, hostbuf=array)
 
 
-def run_cases(record: str, variant: str) -> None:
-    """Run the configurations of a variant, as described for a record of a device."""
+def new_kernels(described: Mapping[str, Device]) -> Iterator[tuple[str, KernelCase]]:
+    """Yield cases of every kernel, swept ones left out, with the name of a record."""
+    seen: set[tuple[str, str]] = set()
+    for name, record in described.items():
+        for case in cases(record, sample):
+            ran = set() if case.variant.name in SWEPT else kernels(case, record)
+            if ran - seen and not ran & PTX_ONLY:
+                seen |= ran
+                yield name, case
+
+
+def configurations(
+    described: Mapping[str, Device], name: str, variant: str
+) -> Iterator[tuple[str, KernelCase]]:
+    """Yield a case for each configuration of a variant, or of all, on a record."""
+    seen: set[object] = set()
+    record, networks = described[name], small if variant else sample
+    for case in cases(record, networks):
+        config = (case.variant.name, *case.config.items())
+        if (
+            variant in ("", case.variant.name) and config not in seen
+            and case.variant.name != "host" and not kernels(case, record) & PTX_ONLY
+        ):
+            seen.add(config)
+            yield name, case
+
+
+def run_cases(*chosen: str) -> None:
+    """Run a case of every kernel, or the configurations of a record and variant."""
     cl.Buffer = guarded
     real = replace(DEVICE, companions=(), fine_svm=False, system_svm=False)
     described = descriptions(real)
-    where = Session(replace(real, operator_math=described[record].operator_math))
-    ran: set[object] = set()
-    for case in cases(described[record]):
-        config = tuple(case.config.items())
-        if case.variant.name == variant and config not in ran:
-            ran.add(config)
-            print(case.name, dict(case.config), flush=True)
-            execute(case, described[record], where)
+    where = {
+        operators: Session(replace(real, operator_math=operators))
+        for operators in (False, True)
+    }
+    rows = configurations(described, *chosen) if chosen else new_kernels(described)
+    for name, case in rows:
+        print(name, case.name, dict(case.config), flush=True)
+        execute(case, described[name], where[described[name].operator_math])
+
+
+def check(*chosen: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.variants.test_guard_pages", *chosen],
+        check=False, capture_output=True, text=True, cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, f"{done.stdout[-500:]}{done.stderr[-500:]}"
+
+
+@pytest.mark.unoptimised
+def test_kernels_stay_within_their_buffers():
+    check()
 
 
 @pytest.mark.unoptimised
 @pytest.mark.parametrize("variant", ["mma", "mma_chain", "mma_backward"])
-def test_kernels_stay_within_their_buffers(variant):
-    """The producer's work-items have no rows of a tile."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.variants.test_guard_pages", "warp group mma",
-         variant],
-        check=False, capture_output=True, text=True, cwd=Path(__file__).parents[2],
-    )
-    assert done.returncode == 0, f"{done.stdout[-500:]}{done.stderr[-500:]}"
+def test_producers_stay_within_their_buffers(variant):
+    """Their work-items have no rows of a tile."""
+    check("warp group mma", variant)
+
+
+@pytest.mark.sweep
+@pytest.mark.unoptimised
+@pytest.mark.parametrize("record", descriptions(DEVICE))
+def test_all_configurations_stay_within_their_buffers(record):
+    check(record, "")
 
 
 if __name__ == "__main__":
