@@ -121,7 +121,7 @@ class Pass:
         epochs = len(rates)
         if epochs > 1 and self.epochs_per_run:
             schedule = None
-            if keys is not None or np.ptp(rates):
+            if keys is not None or (rates != rates[0]).any():
                 schedule = np.zeros(epochs, EPOCH)
                 schedule["rate"] = rates
                 if keys is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
     from clnet.training.callbacks import Callback
 
 
-FLOAT32 = np.finfo(np.float32)
+# The limits of an epoch's sums: positive numbers of float32.
+TINY, LARGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max) / 2
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class DesiredError:
         the epoch's outputs.
         """
         sums = self.most * targets if self.measure == "mse" else self.most + 0.5
-        limit = float(np.clip(sums, FLOAT32.tiny, FLOAT32.max / 2))
+        limit = min(max(sums, TINY), LARGE)
         return (limit, 0.0) if self.measure == "mse" else (0.0, limit)
 
 
@@ -296,7 +298,8 @@ def _desired_error(
         return None
     if not is_number(desired) or not desired >= 0:
         raise InputError(f"desired_error must be a number of at least 0: {desired!r}")
-    return DesiredError(stop, desired)
+    # A whole number may be beyond float64's range.
+    return DesiredError(stop, float(min(desired, sys.float_info.max)))
 
 
 def _initial_state(network: Model, rule: Optimiser, seed: int | None) -> TrainingState:

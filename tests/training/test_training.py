@@ -430,6 +430,10 @@ def test_a_desired_error():
     history = net().fit(x, t, optimiser="rprop", epochs=100, desired_error=0.2)
     assert history.mse[-1] <= 0.2 < min(history.mse[:-1])
     assert history.stopped.startswith("mse 0.1")
+    for stop in ("mse", "bit_fail"):
+        for large in (np.inf, 10**400):
+            history = net().fit(x, t, epochs=9, desired_error=large, stop=stop)
+            assert len(history) == 1
 
 
 def test_progress(capsys):
