@@ -42,7 +42,8 @@ Array = NDArray[Any]
 # Bound of the time of a launch of many steps, or of launches between two waits: Ctrl-C
 # is handled between them. It is predicted from earlier steps, at first from operations.
 RUN_SECONDS = 0.05
-RUN_FLOPS = 2 * 10**9
+RUN_FLOPS = 2 * 10**9  # of one core
+GPU_RATIO = 5  # times as many of one group of a GPU
 SEPARATE_RECORDS = 64  # records of launches that take each as a buffer
 RECORDS = 1 << 14  # records of launches that address them
 RECORD_ALIGNMENT = 8  # elements of such a record, or a multiple
@@ -131,7 +132,8 @@ class Replay(Binding):
             for scalars in ({"steps"}, {"steps", "record_stride"})
         )
         flops = sum(span_flops(step.span) for step in steps)
-        self._first_steps = max(1, RUN_FLOPS // max(flops, 1))
+        operations = RUN_FLOPS * (1 if session.device.type == "cpu" else GPU_RATIO)
+        self._first_steps = max(1, operations // max(flops, 1))
         self.step_seconds: float | None = None
         # The first record of the last run, if it was of whole epochs.
         self._last_run: int | None = None
