@@ -330,15 +330,16 @@ static inline void tile(const Net *net, __local float *memory, const int first,
         *to = add ? *to + vector_sum(sum) : vector_sum(sum);
     }
 #if BACKWARD
-    // No barrier under a condition: PoCL 3.0 let all work-items into a loop of `outer`.
 #pragma unroll
-    for (int l = LAYERS - 1; l > 0; --l) {
-        outer(layers[l], memory + layers[l].values, memory + layers[l - 1].values,
-              gradient, add);
+    for (int l = LAYERS - 1; l >= 0; --l) {
+        outer(layers[l], memory + layers[l].values,
+              memory + (l ? layers[l - 1].values : X_OFFSET), gradient, add);
+#if PTX >= 70
+        if (l == 0) break;
+#endif  // elsewhere no barrier is under a condition, as PoCL 3.0 needs it
         barrier(CLK_LOCAL_MEM_FENCE);
-        back(net, l, memory);
+        if (l > 0) back(net, l, memory);
         barrier(CLK_LOCAL_MEM_FENCE);
     }
-    outer(layers[0], memory + layers[0].values, memory + X_OFFSET, gradient, add);
 #endif
 }
