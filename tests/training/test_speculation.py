@@ -206,8 +206,10 @@ def test_the_length_of_segments(speculate, monkeypatch):
     assert found == [1] * EPOCHS
 
 
-@pytest.mark.parametrize("options", [{}, {"batch_size": 16, "shuffle": False}], ids=str)
-def test_launches_are_as_long_as_their_time_allows(speculate, monkeypatch, options):
+@pytest.mark.parametrize(("batch", "steps"), [(40, 1), (16, 3)])
+def test_launches_are_as_long_as_their_time_allows(
+    speculate, monkeypatch, batch, steps
+):
     plan_by(GroupStep(), monkeypatch, alone=1)
     speculate(100)
     launches = []
@@ -219,13 +221,13 @@ def test_launches_are_as_long_as_their_time_allows(speculate, monkeypatch, optio
         run(self)
 
     monkeypatch.setattr(replay.Replay, "run", counted)
-    steps = -(-len(X) // options.get("batch_size", len(X)))
+    options = {"optimiser": "adam", "batch_size": batch, "shuffle": False}
     monkeypatch.setattr(replay, "RUN_SECONDS", 1e9)
-    net().fit(X, T, epochs=EPOCHS, optimiser="adam", **options)
+    net().fit(X, T, epochs=EPOCHS, **options)
     assert launches == [steps, (EPOCHS - 1) * steps]
     launches.clear()
     monkeypatch.setattr(replay, "RUN_SECONDS", 0.0)
-    net().fit(X, T, epochs=EPOCHS, optimiser="adam", **options)
+    net().fit(X, T, epochs=EPOCHS, **options)
     assert launches == [steps] + [1] * (EPOCHS - 1) * steps
 
 
