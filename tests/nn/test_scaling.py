@@ -130,7 +130,7 @@ def test_trained_scaled_and_saved(tmp_path, suffix):
     network = Network.mlp([2, 8, 1], ["tanh", "identity"], seed=1)
     network.scaling = Scaling.of(x, t)
     history = network.fit(
-        x, t, epochs=200, scale=True, validation=(x[:20], t[:20])
+        x, t, optimiser="rprop", epochs=200, scale=True, validation=(x[:20], t[:20])
     )
     assert history.validation_loss[-1] < 0.01
     found = network.evaluate(x, t, scale=True)

@@ -215,8 +215,8 @@ XS, TS = few_digits((48, 5)), few_digits((48, 4), 4)
     {"optimiser": clnet.optimisers.Rprop(delta_zero=0.125),
      "validation": (XS[:7], TS[:7])},
     {"optimiser": "sarprop"},
-    {"optimiser": "adam", "sample_weight": np.arange(48) % 3, "clip_norm": 0.1,
-     "l2": 1e-3},
+    {"optimiser": "adam", "batch_size": 48, "sample_weight": np.arange(48) % 3,
+     "clip_norm": 0.1, "l2": 1e-3},
     {"optimiser": clnet.optimisers.SGD(learning_rate=0.25), "batch_size": 8},
 ], ids=["rprop", "sarprop", "adam", "batches"])
 def test_several_devices_train_as_one(devices, options, monkeypatch):
