@@ -257,6 +257,11 @@ DEFINE_OUTER(outer_element, 1, 1)
 static inline void outer(const Layer layer, __local const float *ds,
                          __local const float *x, HOME float *gradient, const int add)
 {
+#if PTX < 70
+    // PoCL by loops took the branches of two layers of as many items for one, and let all
+    // work-items into the loop over the second layer's items.
+    barrier(CLK_LOCAL_MEM_FENCE);
+#endif
     if (layer.n_out * layer.stride > 2 * GROUP)
         outer_block(layer, ds, x, gradient, add);
     else
