@@ -383,6 +383,10 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
         if (!next_step(&run)) break;
         if (run.scheduled && run.begin == 0) loaded = -1;  // another order
     }
+#if GRID
+    barrier(CLK_LOCAL_MEM_FENCE);  // PoCL by loops took the branches below for none
+    if (timed_out) ++run.epoch;    // the host reads its totals
+#endif
     if (get_global_id(0) == 0) store_epochs(&run);
 #if RESIDENT && UPDATE
     for (int j = get_local_id(0); j < lives; j += GROUP) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import signal
 import threading
 from dataclasses import replace
 
@@ -237,6 +238,8 @@ def test_launches_are_as_long_as_their_time_allows(
 def test_an_interrupt_amid_launches_leaves_whole_epochs(monkeypatch, options):
     network, other = net(), net()
     train = training._train
+    # A shell's background jobs ignore it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def interrupted(*arguments):
         timer = threading.Timer(0.5, _thread.interrupt_main)
@@ -244,9 +247,12 @@ def test_an_interrupt_amid_launches_leaves_whole_epochs(monkeypatch, options):
         train(*arguments)
         timer.join()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(training, "_train", interrupted)
-        history = network.fit(X, T, epochs=10**7, seed=2, **options)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(training, "_train", interrupted)
+            history = network.fit(X, T, epochs=10**7, seed=2, **options)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert history.stopped.startswith("interrupted")
     assert history.state.epoch == len(history) > 1
     other.fit(X, T, epochs=len(history), seed=2, **options)

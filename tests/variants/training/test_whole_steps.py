@@ -484,12 +484,15 @@ def test_a_barrier_timeout_is_reported_and_recomputed(monkeypatch):
     seen = []
     with pytest.warns(ClnetWarning, match="group_step timed out"):
         history = network.fit(
-            x, t, epochs=6, device=place, validation=(x[:9], t[:9]),
+            x, t, optimiser="rprop", epochs=6, device=place,
+            validation=(x[:9], t[:9]),
             callbacks=[lambda _, epoch: seen.append(epoch.number)],
         )
     assert seen == [1, 2, 3, 4, 5, 6]
     assert "timed out" in history.plan
-    expected = other.fit(x, t, epochs=6, device=DEVICE, validation=(x[:9], t[:9]))
+    expected = other.fit(
+        x, t, optimiser="rprop", epochs=6, device=DEVICE, validation=(x[:9], t[:9])
+    )
     np.testing.assert_allclose(history.loss, expected.loss, rtol=1e-4)
     np.testing.assert_allclose(
         history.validation_loss, expected.validation_loss, rtol=1e-4
