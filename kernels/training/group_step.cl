@@ -253,9 +253,10 @@ static inline uint poll(volatile __global uint *word)
 }
 
 // Wait until all groups have arrived, that is until `arrivals` reaches `target`. False
-// after a timeout.
+// after a timeout; the epoch's totals are then NaN, which the host reads.
 static inline int grid_barrier(volatile __global uint *arrivals, const uint target,
-                               volatile __global int *timeout, __local int *timed_out)
+                               volatile __global int *timeout, __local int *timed_out,
+                               Run *run)
 {
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
     if (get_local_id(0) == 0) {
@@ -267,7 +268,12 @@ static inline int grid_barrier(volatile __global uint *arrivals, const uint targ
             if (left % 64 == 0 && *timeout) left = 1;
         fence_device();
         *timed_out = left <= 0;
-        if (*timed_out) *timeout = 1;
+        if (*timed_out) {
+            *timeout = 1;
+            for (int k = 0; k < RECORD; ++k) run->totals[k] = NAN;
+            ++run->epoch;
+            if (get_group_id(0) == 0) store_epochs(run);
+        }
     }
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
     return !*timed_out;
@@ -336,13 +342,13 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
                  GRADIENTS, start >= groups * TILE, &loaded);
 #if GRID
         target += GRID;
-        if (!grid_barrier(arrivals, target, timeout, &timed_out)) break;
+        if (!grid_barrier(arrivals, target, timeout, &timed_out, &run)) break;
         const StepInfo now =
             step_info(run.rate, size, 0.0f, seen, outputs, count + step, seed);
         combine_groups(gradients, min(groups, (size + TILE - 1) / TILE), parameters,
                        state, total, run.totals, live, reset, now, sums);
         target += GRID;
-        if (!grid_barrier(arrivals, target, timeout, &timed_out)) break;
+        if (!grid_barrier(arrivals, target, timeout, &timed_out, &run)) break;
 #else
         barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
         if (get_local_id(0) < RECORD) {
@@ -383,21 +389,12 @@ steps(SHARED_ARGUMENTS, __global float *state, __global float *total,
         if (!next_step(&run)) break;
         if (run.scheduled && run.begin == 0) loaded = -1;  // another order
     }
-#if GRID
-    barrier(CLK_LOCAL_MEM_FENCE);  // PoCL by loops took the branches below for none
-    if (timed_out) ++run.epoch;    // the host reads its totals
-#endif
     if (get_global_id(0) == 0) store_epochs(&run);
 #if RESIDENT && UPDATE
     for (int j = get_local_id(0); j < lives; j += GROUP) {
         const int i = live_elements[j];
         parameters[i] = staged[i];
         for (int k = 0; k < SLOTS; ++k) state[(size_t)k * SIZE + i] = slots[k * SIZE + i];
-    }
-#endif
-#if GRID
-    if (timed_out && get_local_id(0) == 0) {
-        for (int k = 0; k < RECORD; ++k) run.totals[k] = NAN;
     }
 #endif
 }
