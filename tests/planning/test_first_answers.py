@@ -98,7 +98,7 @@ def test_a_short_training_is_compared_and_not_measured(measured, monkeypatch):
         return check(self, *parts)
 
     monkeypatch.setattr(Trial, "check", counted)
-    history = net().fit(*SAMPLES, epochs=3, validation=SAMPLES)
+    history = net().fit(*SAMPLES, epochs=3, validation=SAMPLES, device=CPU)
     assert not measured
     assert len(checked) == 2  # the step of training, and that of validation
     text = " ".join(history.plan.split())

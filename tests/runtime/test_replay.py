@@ -195,6 +195,7 @@ def test_a_pass_in_one_run(n):
 def test_the_runs_of_a_pass_have_bounded_steps(n, most, monkeypatch):
     replay, span = gather_replay({}, Counting())
     monkeypatch.setattr("clnet.runtime.replay.RUN_FLOPS", most * span_flops(span))
+    monkeypatch.setattr("clnet.runtime.replay.GPU_RATIO", 1)
     replay, _ = gather_replay({}, Counting())
     runs = []
     replay.run = lambda: runs.append(dict(replay._numbers))
