@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from clnet.checks import PRECISIONS
 from clnet.nn.defaults import EPOCHS
 from clnet.nn.description import mlp_layers
+from clnet.nn.labels import decided, encoded
 from clnet.nn.model import Model
 from clnet.nn.scaling import scaling_to_apply
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from clnet.ir.ops import Program
     from clnet.nn.metrics import Evaluation
     from clnet.nn.optimisers import Optimiser
+    from clnet.nn.scaling import Scaling
     from clnet.opencl.device import Device
     from clnet.opencl.discovery import Devices
     from clnet.runtime.data_parallel import ParallelPlan
@@ -56,6 +58,8 @@ class Network(Model):
         FANN's training parameters, of a ``.net`` file.
     scaling : Scaling or None
         Scaling of inputs and outputs, used with ``scale=True``.
+    classes : sequence of str, int or bool, or None
+        The labels that the outputs stand for, one each; two for a single output.
 
     Raises
     ------
@@ -291,6 +295,42 @@ class Network(Model):
         scaling = scaling_to_apply(self._scaling, scale)
         return predict(self, self.plan_for, x, device, scaling, precision)
 
+    def classify(
+        self,
+        x: ArrayLike,
+        device: Devices = None,
+        *,
+        scale: bool | None = None,
+        precision: str = PRECISIONS[0],
+    ) -> NDArray[Any]:
+        """Return the class of each input: the one of the largest output.
+
+        A single output stands for the second class above the middle of its range.
+
+        Parameters
+        ----------
+        x, device, scale, precision
+            As for `predict`.
+
+        Returns
+        -------
+        ndarray, shape [batch] or []
+            Of `classes`; without them the numbers of the outputs, from 0.
+
+        Raises
+        ------
+        InputError, DeviceError
+            As `predict`, and if the one output is unbounded.
+        """
+        scaling = scaling_to_apply(self._scaling, scale)
+        y = self.predict(x, device, scale=scaling is not None, precision=precision)
+        return self.labels_of(y, scaling is not None)
+
+    def labels_of(self, y: NDArray[Any], scale: bool = False) -> NDArray[Any]:
+        """Return the class of each of the outputs y [batch, n_out]; see `classify`."""
+        middle = self._middles(self._scaling if scale else None)[0]
+        return decided(y, middle, self._classes)
+
     def fit(
         self,
         x: ArrayLike,
@@ -337,8 +377,11 @@ class Network(Model):
         x : array_like or scipy.sparse matrix, shape [samples, n_in]
             Inputs; converted to the network's dtype. A sparse matrix is made dense as a
             whole.
-        t : array_like, shape [samples, n_out]
-            Targets, likewise.
+        t : array_like, shape [samples, n_out], [samples] or [samples, 1]
+            Targets, likewise. For one output also numbers [samples]. Labels [samples]
+            or [samples, 1] are strings, booleans or, for several outputs, whole
+            numbers: they are trained as one-hot rows, and set `classes`, sorted, where
+            there are none yet.
         optimiser : str, Optimiser or None
             A name of `clnet.optimisers`, with its default constants, or one of its
             rows; ``"fann"``: the optimiser and constants of the ``.net`` file. None:
@@ -444,7 +487,7 @@ class Network(Model):
         *,
         scale: bool | None = None,
     ) -> Evaluation:
-        """Return the errors of the outputs for x [batch, n_in]; t is [batch, n_out].
+        """Return the errors of the outputs for x [batch, n_in]; t is as for `fit`.
 
         With ``scale=True``, as for `predict`, errors are in the units of the data.
 
@@ -464,6 +507,7 @@ class Network(Model):
     def compare(self, y: ArrayLike, t: ArrayLike, *, scale: bool = False) -> Evaluation:
         """Return the errors of outputs y [batch, n_out] of this network against t.
 
+        t is [batch, n_out], or as for `fit`.
         The bit-fail limit is that of `fann`; a FANN network halves the errors of
         symmetric outputs. With ``scale=True`` y and t are in the units of the data, and
         so is the threshold of a single output between two classes.
@@ -473,17 +517,26 @@ class Network(Model):
         InputError
             If shapes differ, there is no sample, or the scaling is missing.
         """
-        from clnet.ir.lowering import output_middles, symmetric_outputs
+        from clnet.ir.lowering import symmetric_outputs
         from clnet.nn.metrics import BIT_FAIL_LIMIT, evaluate
 
         limit = BIT_FAIL_LIMIT if self.fann is None else self.fann.bit_fail_limit
         halved = [self.fann_compatible and one for one in symmetric_outputs(self)]
-        middles: Sequence[float | None] = output_middles(self)
-        scaling = scaling_to_apply(self._scaling, scale)
+        middles = self._middles(scaling_to_apply(self._scaling, scale))
+        if np.ndim(y) == 2:
+            t, _ = encoded(self, t, self.classes)
+        return evaluate(y, t, halved, limit, middles)
+
+    def _middles(self, scaling: Scaling | None) -> Sequence[float | None]:
+        """Return the middle of the outputs' range, if any: one for all, or one each."""
+        from clnet.ir.lowering import output_middles
+
+        middles = output_middles(self)
         bounded = [middle for middle in middles if middle is not None]
         if scaling is not None and len(bounded) == len(middles):
-            middles = scaling.descale_output(np.resize(bounded, self.n_out)).tolist()
-        return evaluate(y, t, halved, limit, middles)
+            descaled = scaling.descale_output(np.resize(bounded, self.n_out))
+            return tuple(descaled.tolist())
+        return middles
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the network to a file atomically, in the format of its suffix.

@@ -8,6 +8,7 @@ all layers.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import FormatError
+from clnet.errors import ClnetWarning, FormatError
 from clnet.formats.fann_structure import (
     Connections,
     Structure,
@@ -91,7 +92,13 @@ def save(network: Model, path: Path) -> None:
 
     Training parameters that the network lacks get FANN's defaults. FANN clips every
     pre-activation, and so does the network read from the file. Initialisers and dropout
-    are left out: FANN does not have them, and they do not change the outputs.
+    are left out: FANN does not have them, and they do not change the outputs. So are
+    the names of classes.
+
+    Warns
+    -----
+    ClnetWarning
+        If the classes are not the numbers of the outputs.
 
     Raises
     ------
@@ -101,6 +108,11 @@ def save(network: Model, path: Path) -> None:
     """
     structure, neurons = _converted(network, path)
     write(path, _text_2_1(network, structure, neurons))
+    if network.classes not in (None, tuple(range(max(network.n_out, 2)))):
+        warnings.warn(
+            f"{path} holds no names of classes, for which FANN has no place: a "
+            ".safetensors file does", ClnetWarning, stacklevel=4,
+        )
 
 
 def check(network: Model, path: Path) -> None:

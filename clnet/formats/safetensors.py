@@ -114,7 +114,7 @@ def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
 
 
 def save(network: Model, path: Path) -> None:
-    """Write a network, its description, and its FANN parameters and scaling, if any.
+    """Write a network, its description, FANN parameters, scaling and classes, if any.
 
     Raises
     ------
@@ -148,6 +148,8 @@ def save(network: Model, path: Path) -> None:
             for name, part in (("fann", network.fann), ("scaling", network.scaling))
         },
     }
+    if network.classes is not None:
+        description["classes"] = network.classes
     metadata = {_KEY: json.dumps(description, default=lambda number: number.item())}
     write(path, [safetensors.numpy.save(tensors, metadata)])
 
@@ -199,6 +201,7 @@ def _described(
         for name, kind in (("fann", FannParameters), ("scaling", Scaling)):
             found = description.pop(name)
             parts[name] = None if found is None else kind(**found)
+        parts["classes"] = description.pop("classes", None)
         n_in = as_whole("n_in", description.pop("n_in"), most=INT_MAX)
         sizes, layers = [n_in], []
         made = _made(description.pop("layers"), sizes, tensors)

@@ -12,6 +12,7 @@ from clnet.checks import as_numbers, as_whole
 from clnet.errors import InputError, counted
 from clnet.nn.description import Description
 from clnet.nn.initialisers import WIDROW_NGUYEN, Draw, initialiser, widrow_nguyen
+from clnet.nn.labels import Classes, Label, as_classes
 from clnet.nn.scaling import Scaling
 from clnet.nn.storage.layout import copy_live
 
@@ -28,7 +29,7 @@ class Model(Description):
 
     Parameters
     ----------
-    n_in, layers, seed, dtype, fann_compatible, parameters, fann, scaling
+    n_in, layers, seed, dtype, fann_compatible, parameters, fann, scaling, classes
         As for `clnet.Network`.
 
     Attributes
@@ -54,6 +55,7 @@ class Model(Description):
         parameters: ArrayLike | None = None,
         fann: FannParameters | None = None,
         scaling: Scaling | None = None,
+        classes: Iterable[Label] | None = None,
     ) -> None:
         super().__init__(n_in, layers, dtype, fann_compatible)
         self._version = 0
@@ -64,6 +66,7 @@ class Model(Description):
             self.parameters = parameters
         self.fann = fann
         self.scaling = scaling
+        self.classes = classes
 
     @property
     def version(self) -> int:
@@ -119,6 +122,18 @@ class Model(Description):
                     f"{self.n_out}"
                 )
         self._scaling = scaling
+
+    @property
+    def classes(self) -> Classes | None:
+        """The labels that the outputs stand for, one each; two for a single output.
+
+        `fit` sets them when it is given labels; None: it was not.
+        """
+        return self._classes
+
+    @classes.setter
+    def classes(self, classes: Iterable[Label] | None) -> None:
+        self._classes = None if classes is None else as_classes(classes, self.n_out)
 
     def in_layout(self, parameters: NDArray[Any]) -> NDArray[Any]:
         """Return earlier or present `parameters` in this model's layout.

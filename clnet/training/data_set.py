@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_numbers, column_hint
+from clnet.checks import as_numbers
 from clnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -82,10 +82,9 @@ def data_set(
     widths = {"x": network.n_in, "t": network.n_out}
     for name, array in arrays.items():
         if array.ndim != 2 or array.shape[1] != widths[name]:
-            hint = column_hint(name, array, widths[name]) if name == "t" else ""
             raise InputError(
                 f"{what}{name} has shape {list(array.shape)}, expected "
-                f"[samples, {widths[name]}]{hint}"
+                f"[samples, {widths[name]}]"
             )
     if scaling is not None:
         scaled = scaling.scale_input(arrays["x"]), scaling.scale_output(arrays["t"])

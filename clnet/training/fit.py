@@ -412,6 +412,7 @@ def fit(
     try:
         with Search(progress=progress) as search:
             training = Training(network, setup, search, tune)
+        network.classes = setup.classes
         for callback in setup.callbacks:
             if hasattr(callback, "start"):
                 callback.start(training)

@@ -17,6 +17,7 @@ from clnet.nn.activations import SOFTMAX
 from clnet.nn.defaults import default_optimiser
 from clnet.nn.description import Description
 from clnet.nn.fann_parameters import STOP_FUNCTIONS, FannParameters
+from clnet.nn.labels import Classes, encoded
 from clnet.nn.layers import Sparse
 from clnet.nn.losses import LossFunction, loss_function
 from clnet.nn.optimisers import (
@@ -124,6 +125,8 @@ class TrainingSetup:
         Precision of products: one of `checks.PRECISIONS`.
     fann : FannParameters or None
         FANN's training parameters, which the network gets after the training.
+    classes : tuple of labels, or None
+        What the outputs stand for, which the network gets before the training.
     """
 
     data: DataSet
@@ -142,6 +145,7 @@ class TrainingSetup:
     devices: tuple[Device, ...]
     precision: str
     fann: FannParameters | None
+    classes: Classes | None
 
 
 def training_setup(
@@ -176,6 +180,7 @@ def training_setup(
         If an argument is wrong, or no such device exists.
     """
     epochs = as_whole("epochs", epochs)
+    t, classes = encoded(network, t, network.classes)
     data = data_set(network, x, t, sample_weight, scaling=scaling)
     if batch_size is not None:
         batch_size = as_whole("batch_size", batch_size)
@@ -189,7 +194,9 @@ def training_setup(
     if validation is not None:
         if not isinstance(validation, (tuple, list)) or len(validation) != 2:
             raise InputError("validation must be a pair (x, t)")
-        other = data_set(network, *validation, what="validation ", scaling=scaling)
+        what = "validation "
+        other_t, classes = encoded(network, validation[1], classes, f"{what}t")
+        other = data_set(network, validation[0], other_t, what=what, scaling=scaling)
     desired = _desired_error(network, desired_error, stop)
     checked = _checked_callbacks(callbacks)
     if None not in (device, devices):
@@ -214,6 +221,7 @@ def training_setup(
         regularisation=regularisation, rates=rates, predictable=predictable(schedule),
         epochs=epochs, desired=desired, callbacks=checked, state=start, devices=chosen,
         precision=precision, fann=_fann_parameters(network, rule, row, stop),
+        classes=classes,
     )
 
 

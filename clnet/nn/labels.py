@@ -1,0 +1,224 @@
+"""Class labels as targets, and the classes that outputs stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clnet.checks import as_list, is_sparse, is_whole
+from clnet.errors import InputError, counted, quoted
+from clnet.nn.activations import SOFTMAX, activation
+
+if TYPE_CHECKING:
+    from clnet.nn.description import Description
+
+Label = bool | int | str
+Classes = tuple[Label, ...]
+
+
+def as_classes(found: object, n_out: int) -> Classes:
+    """Return the classes of a network's outputs, checked.
+
+    Parameters
+    ----------
+    found : sequence of str, int or bool
+        One for each output; two for a single output: below and above its middle.
+    n_out : int
+        Outputs.
+
+    Raises
+    ------
+    InputError
+        If they are not labels of one kind, all different, of that number.
+    """
+    classes = tuple(_label(one) for one in as_list("classes", found))
+    if len(classes) != max(n_out, 2):
+        raise InputError(
+            f"classes are {len(classes)}, expected {max(n_out, 2)} for "
+            f"{counted(n_out, 'output')}"
+        )
+    if None in classes or len({type(one) for one in classes}) > 1:
+        raise InputError(
+            f"classes are {quoted(found)}, expected all strings, all whole numbers or "
+            "both booleans"
+        )
+    if len(set(classes)) < len(classes):
+        raise InputError(f"classes are {quoted(found)}, expected different ones")
+    return classes  # type: ignore[return-value]  # None is excluded
+
+
+def encoded(
+    network: Description,
+    t: ArrayLike,
+    classes: Classes | None = None,
+    name: str = "t",
+) -> tuple[ArrayLike, Classes | None]:
+    """Return targets [samples, n_out], and their classes, of targets of any kind.
+
+    Labels [samples] or [samples, 1] are strings, booleans, and for several outputs
+    whole numbers. They become one-hot: the class's output is 1, the others are 0, or -1
+    where the outputs' functions reach from -1 to 1. One output stands for two classes.
+    Numbers [samples] for one output become a column. All else is returned as it is.
+
+    Parameters
+    ----------
+    network : Description
+        The network whose targets they are.
+    t : array_like
+        The targets.
+    classes : tuple of labels, or None
+        The classes that the labels are of; None: those that are found, sorted, or the
+        numbers of the outputs if all labels are among these.
+    name : str
+        The name of the targets, for errors.
+
+    Raises
+    ------
+    InputError
+        If a label is missing, of another kind or of no class, or their number is not
+        that of the outputs.
+    """
+    if is_sparse(t):
+        return t, classes
+    try:
+        array = np.asarray(t)
+    except ValueError:  # ragged: whoever takes the numbers says so
+        return t, classes
+    n_out = network.n_out
+    kind = array.dtype.kind
+    if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] != 1):
+        return array, classes
+    column = array.reshape(-1)
+    numeric = "iufc" if _classifies(network) else "biufc"
+    if n_out == 1 and kind in numeric:
+        return column[:, np.newaxis], classes
+    if kind not in "biufOUT" or not array.size:
+        return array, classes
+    found, codes = _codes(column, name)
+    if classes is None:
+        classes = _classes_of(found, n_out, name)
+    index = {label: number for number, label in enumerate(classes)}
+    other = next((label for label in found if label not in index), None)
+    if other is not None:
+        raise InputError(
+            f"{name} holds the label {quoted(other)}, expected one of the network's "
+            f"classes {quoted(list(classes))}"
+        )
+    if n_out == 1 and not _classifies(network):
+        raise InputError(
+            f"{name} holds labels, but the network's one output has no bounds between "
+            "which two classes lie: expected numbers, or a last layer of sigmoid"
+        )
+    numbers = np.array([index[label] for label in found], np.intp)[codes]
+    low = -1.0 if _symmetric(network) else 0.0
+    if n_out == 1:
+        return np.where(numbers, 1.0, low)[:, np.newaxis], classes
+    targets = np.full((len(numbers), n_out), low, network.dtype)
+    targets[np.arange(len(numbers)), numbers] = 1.0
+    return targets, classes
+
+
+def decided(
+    outputs: NDArray[Any], middle: float | None, classes: Classes | None
+) -> NDArray[Any]:
+    """Return the labels of outputs [batch, n_out] or [n_out].
+
+    Parameters
+    ----------
+    outputs : ndarray
+        The class of several is that of the largest.
+    middle : float or None
+        Of a single output, above which it stands for the second class.
+    classes : tuple of labels, or None
+        None: the numbers of the outputs, from 0.
+
+    Raises
+    ------
+    InputError
+        If a single output has no middle.
+    """
+    if outputs.shape[-1] > 1:
+        numbers = outputs.argmax(axis=-1)
+    elif middle is None:
+        raise InputError(
+            "the network's one output has no bounds between which two classes lie: "
+            "expected several outputs, or a last layer of sigmoid"
+        )
+    else:
+        numbers = (outputs[..., 0] > middle).astype(np.intp)
+    return np.asarray(numbers if classes is None else np.array(classes)[numbers])
+
+
+def _label(found: object) -> Label | None:
+    """Return a label as Python's own type; None: it is none."""
+    if isinstance(found, (bool, np.bool_)):
+        return bool(found)
+    if is_whole(found):
+        return int(found)
+    return str(found) if isinstance(found, str) else None
+
+
+def _codes(column: NDArray[Any], name: str) -> tuple[list[Label], NDArray[np.intp]]:
+    """Return the labels that occur, sorted, and the position of each sample's."""
+    if column.dtype.kind == "f":
+        whole = column == np.floor(column)  # NaN is not equal
+        if not whole.all() or (np.abs(column) >= 2.0**53).any():
+            raise InputError(
+                f"{name} has shape {list(column.shape)} and holds fractions, expected "
+                "labels, or numbers [samples, outputs]"
+            )
+        column = column.astype(np.int64)
+    if column.dtype.kind in "biu":
+        values, codes = np.unique(column, return_inverse=True)
+        return values.tolist(), codes.reshape(-1)
+    labels = [_label(one) for one in column.tolist()]
+    order: dict[Any, int] = {}
+    codes = np.array([order.setdefault(one, len(order)) for one in labels], np.intp)
+    if None in order or "" in order:
+        at = labels.index(None if None in order else "")
+        raise InputError(
+            f"{name} holds {quoted(column.tolist()[at])} at [{at}], expected a label: "
+            "a string, a whole number or a boolean"
+        )
+    kinds = sorted({type(one).__name__ for one in labels})
+    if len(kinds) > 1:
+        raise InputError(f"{name} holds {' and '.join(kinds)}, expected one of them")
+    found = sorted(order)
+    rank = {label: number for number, label in enumerate(found)}
+    return found, np.array([rank[label] for label in order], np.intp)[codes]
+
+
+def _classes_of(found: Sequence[Label], n_out: int, name: str) -> Classes:
+    """Return the classes of a network's outputs for the labels that occur."""
+    expected = max(n_out, 2)
+    if len(found) == expected:
+        return tuple(found)
+    if isinstance(found[0], bool) and expected == 2:
+        return (False, True)
+    numbers = tuple(range(n_out))
+    if n_out > 1 and set(found) <= set(numbers):
+        return numbers
+    fewer = len(found) < expected
+    raise InputError(
+        f"{name} holds {len(found)} different labels, expected {expected} for "
+        f"{counted(n_out, 'output')}"
+        + ": set the network's classes first, to name those that are missing" * fewer
+    )
+
+
+def _rows(network: Description) -> tuple[str, ...]:
+    names = network.layers[-1].activation
+    return (names,) if isinstance(names, str) else names
+
+
+def _classifies(network: Description) -> bool:
+    """Return whether all outputs are bounded, so that one may stand for two classes."""
+    return all(name == SOFTMAX or activation(name).bounded for name in _rows(network))
+
+
+def _symmetric(network: Description) -> bool:
+    return all(name != SOFTMAX and activation(name).symmetric
+               for name in _rows(network))
