@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -18,6 +21,10 @@ X = np.random.default_rng(0).uniform(-1, 1, (12, 6)).astype(np.float32)
 T = np.random.default_rng(1).uniform(-1, 1, (12, 2)).astype(np.float32)
 NETWORK = Network.mlp([6, 5, 2], seed=1)
 CPU = clnet.device("cpu")
+SPLITTABLE = replace(
+    CPU, name="splittable", compute_units=200,
+    handle=SimpleNamespace(create_sub_devices=lambda properties: [CPU.handle]),
+)
 
 
 def fitted(**options):
@@ -93,7 +100,7 @@ ENTRIES = {
     "FannParameters": (
         lambda n: FannParameters(cascade_max_out_epochs=n).cascade_max_out_epochs, 100
     ),
-    "units": (lambda n: clnet.device("cpu", units=n).compute_units, 1),
+    "units": (lambda n: clnet.device(SPLITTABLE, units=n).compute_units, 100),
 }
 
 
