@@ -19,6 +19,8 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 
 import clnet.cli.bench  # noqa: F401  tests import clnet.benchmarks from here on
 from clnet.errors import DeviceError
+from clnet.opencl.device import Device
+from clnet.opencl.discovery import device
 
 # No test asserts a time.
 hypothesis.settings.register_profile(
@@ -29,20 +31,51 @@ hypothesis.settings.load_profile("clnet")
 EXTRA_FLAGS = "POCL_EXTRA_BUILD_FLAGS"  # PoCL adds these flags to every build
 
 
+# What a machine may lack: words of a DeviceError, and the reason to skip a test.
+LACKS = {
+    "has no float64": "the device has no float64",
+    "no device matches 'cpu'": "needs an OpenCL device for the CPU",
+}
+
+
+def skip_reason(error: str) -> str | None:
+    """Return what the machine lacks, by a DeviceError's message, or None."""
+    return next((reason for words, reason in LACKS.items() if words in error), None)
+
+
+def skip_if_lacking(outcome: Any) -> None:
+    """Make a DeviceError of what the machine lacks a skipped test."""
+    error = outcome.excinfo[1] if outcome.excinfo else None
+    if isinstance(error, DeviceError) and (reason := skip_reason(str(error))):
+        outcome.force_exception(pytest.skip.Exception(reason))
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     """Disable PoCL's optimiser in tests marked ``unoptimised``: it is half their time.
 
-    ``POCL_EXTRA_BUILD_FLAGS= pytest`` optimises these too. A test that computes in
-    float64 is skipped where the device cannot.
+    ``POCL_EXTRA_BUILD_FLAGS= pytest`` optimises these too. A test that needs more than
+    the machine has is skipped.
     """
     with pytest.MonkeyPatch.context() as patch:
         if item.get_closest_marker("unoptimised") and EXTRA_FLAGS not in os.environ:
             patch.setenv(EXTRA_FLAGS, "-cl-opt-disable")
-        outcome = yield
-    error = outcome.excinfo[1] if outcome.excinfo else None
-    if isinstance(error, DeviceError) and "has no float64" in str(error):
-        outcome.force_exception(pytest.skip.Exception("the device has no float64"))
+        skip_if_lacking((yield))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_setup() -> Generator[None, Any, None]:
+    """Skip a test whose fixtures need more than the machine has."""
+    skip_if_lacking((yield))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report(collector: Any) -> Generator[None, Any, None]:
+    """Skip a module that needs more than the machine has when it is imported."""
+    report = (yield).get_result()
+    if report.failed and (reason := skip_reason(str(report.longrepr))):
+        report.outcome = "skipped"
+        report.longrepr = str(collector.path), 1, f"Skipped: {reason}"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -70,6 +103,12 @@ def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CLNET_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture
+def cpu() -> Device:
+    """The CPU's device, for tests whose child processes name it."""
+    return device("cpu")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -25,7 +25,7 @@ def test_parity_is_always_right(dtype):
     net = clnet.load(EXAMPLES / "parity8.net", dtype=dtype)
     x, t = clnet.load_data(EXAMPLES / "parity8.data", dtype=dtype)
     assert len(x) == 256
-    plan = net.compile("cpu", len(x), tune=False, variants=["naive"])
+    plan = net.compile(None, len(x), tune=False, variants=["naive"])
     found = net.compare(plan(x), t)
     assert found.accuracy == 1
     assert found.bit_fail == 0

@@ -146,7 +146,8 @@ def test_predict_without_targets(clnet_command, unmeasured, files):
 def test_predict_on_devices_that_share_the_samples(
     clnet_command, unmeasured, files, monkeypatch
 ):
-    status, _, error = clnet_command("predict a.net d.data --device cpu,cpu")
+    twice = f"{unmeasured.index},{unmeasured.index}"
+    status, _, error = clnet_command(f"predict a.net d.data --device {twice}")
     assert status == 2 and "is in the list twice" in error
     twins = (unmeasured, replace(unmeasured, index="9:9"))
     monkeypatch.setattr(cli_commands, "devices_of", lambda text: twins)

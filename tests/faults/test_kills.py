@@ -61,6 +61,7 @@ print([str(one.message) for one in warned])
 """
 
 
+@pytest.mark.usefixtures("cpu")
 @pytest.mark.parametrize("limit", [0, 4096])
 def test_on_a_full_disk_files_stay_as_they_were(limit, tmp_path):
     network = clnet.Network.mlp([20, 40, 30], "tanh", seed=2)

@@ -49,6 +49,7 @@ REFUSED = (
     "this process was forked from one that had used OpenCL, whose threads are missing "
     "here: start it by spawn"
 )
+pytestmark = pytest.mark.usefixtures("cpu")
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 
 

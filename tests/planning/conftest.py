@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from planner_lab import Lab
 
 from clnet.planning.tuning import measure as measuring
 from clnet.planning.tuning import times
@@ -11,6 +10,8 @@ from clnet.planning.tuning import times
 
 @pytest.fixture
 def lab(monkeypatch):
+    from planner_lab import Lab
+
     return Lab(monkeypatch)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from covers import NETWORK, on_device
 
 
 @pytest.fixture(scope="module")
 def plan():
+    from covers import NETWORK, on_device
+
     return on_device(NETWORK, 4)
 
 
 @pytest.fixture(scope="module")
 def single():
+    from covers import NETWORK, on_device
+
     return on_device(NETWORK, 1)
