@@ -357,6 +357,7 @@ class Training:
                 f"training diverged: epoch {self._epoch} left parameters that are not "
                 "finite; the parameters before it are kept, try a smaller learning rate"
             )
+        history.diverged = diverged
         if diverged:
             warnings.warn(history.stopped, ClnetWarning, stacklevel=4)
         self.network.parameters = parameters

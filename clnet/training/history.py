@@ -310,12 +310,15 @@ class History:
         The state to resume from, for `fit`.
     plan : str
         How a step was computed, and why, in the form of `Plan.explain`.
+    diverged : bool
+        Whether the loss or the parameters were no longer finite.
     """
 
     state: TrainingState
     epochs: Epochs = field(init=False)
     stopped: str = ""
     plan: str = ""
+    diverged: bool = False
 
     def __post_init__(self) -> None:
         self.epochs = Epochs(self.state.epoch)

@@ -1,0 +1,16 @@
+"""Fixtures of the estimators' tests."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def kept_plans(modelled_training):
+    """Keep plans, as `fit` does: estimators are trained many times."""
+    from clnet.planning.training_planner import plan_training
+    from clnet.training import fit as training
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "plan_training", plan_training)
+        yield
