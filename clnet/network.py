@@ -551,11 +551,6 @@ class Network(Model):
 
         save(self, path)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Plans belong to this network and hold device memory: copies make their own.
-        own = ("_plans", "_recent")
-        return {name: v for name, v in self.__dict__.items() if name not in own}
-
     def __repr__(self) -> str:
         sizes = "-".join(str(n) for n in self.sizes)
         return f"<Network {sizes} {self._dtype}>"

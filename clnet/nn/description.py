@@ -10,6 +10,7 @@ import numpy as np
 
 from clnet.checks import INT_MAX, as_items, as_whole
 from clnet.errors import InputError, quoted, unknown
+from clnet.nn.copies import Uncached
 from clnet.nn.layers import Dense, Layer, Sparse, bias_size, infer_sizes
 from clnet.nn.matrix import Matrix, Part
 from clnet.nn.storage.layout import Layout, layout
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "float64")
 
 
-class Description:
+class Description(Uncached):
     """The immutable part of a network: layers in a row.
 
     Parameters

@@ -249,6 +249,9 @@ class Epochs(Sequence[Epoch]):
         added[:, -1] = seconds
         self._count = end
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_rows": self._rows[: self._count + 1].copy()}
+
     def __len__(self) -> int:
         return self._count
 

@@ -13,11 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import INT_MAX, as_whole, checked_sparse, convert_wholes
 from clnet.errors import InputError
+from clnet.nn.copies import Uncached
 from clnet.nn.storage.contents import Contents
 
 
 @dataclass(frozen=True, eq=False)
-class Pattern:
+class Pattern(Uncached):
     """The live entries of A [n_out, n_in], sorted row by row.
 
     Patterns of the same entries are equal.
@@ -126,6 +127,11 @@ class Pattern:
             f"Pattern(n_out={n_out}, n_in={n_in}, entries={len(self)}, "
             f"digest={digest.hex()[:16]})"
         )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for array in (self.rows, self.columns):
+            array.flags.writeable = False  # a copy of an array is not
 
     @cached_property
     def _identity(self) -> tuple[int, int, bytes]:
