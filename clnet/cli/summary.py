@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import WIDTH
-from clnet.nn.activations import SOFTMAX, activation
+from clnet.nn.activations import activation_name
 from clnet.nn.layers import bias_size
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _short(value: str | float | tuple[Any, ...]) -> str:
     if isinstance(value, tuple):
         return "mixed"
     if isinstance(value, str):
-        return value if value == SOFTMAX else activation(value).name
+        return activation_name(value)
     return f"{value:.3g}"
 
 

@@ -19,7 +19,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import known_row, unknown
+from clnet.errors import unknown
+from clnet.nn.aliases import ACTIVATION, named_row, own_name
 
 Array = NDArray[Any]
 
@@ -55,8 +56,6 @@ class Activation:
     fann_gradient : callable or None
         FANN's own gradient where it is inexact, ``fann_gradient(at, steepness)`` with v
         or y as `reads` says; None: the exact one.
-    aliases : tuple of str
-        Other names of the row.
     """
 
     name: str
@@ -68,7 +67,6 @@ class Activation:
     symmetric: bool = False
     bounded: bool = True
     fann_gradient: Callable[[Array, Array], Array] | None = None
-    aliases: tuple[str, ...] = ()
 
     @property
     def middle(self) -> float | None:
@@ -204,8 +202,7 @@ def _inside(low: float, high: float) -> Callable[[Array, Array], Array]:
 
 
 _ROWS = (
-    Activation("identity", lambda v: v, _one, "y", 0, aliases=("linear",),
-               bounded=False),
+    Activation("identity", lambda v: v, _one, "y", 0, bounded=False),
     Activation("threshold", _threshold, _zero, "y", 1),
     Activation("threshold_symmetric", lambda v: 2 * _threshold(v) - 1, _zero, "y",
                2, symmetric=True),
@@ -214,10 +211,9 @@ _ROWS = (
     Activation("sigmoid_stepwise", _SIGMOID_STEPS, lambda v, y: y * (1 - y), "y",
                4, fann_factor=2.0, fann_gradient=_fann_sigmoid),
     Activation("tanh", np.tanh, lambda v, y: 1 - y * y, "y", 5, symmetric=True,
-               fann_gradient=_fann_tanh, aliases=("sigmoid_symmetric",)),
+               fann_gradient=_fann_tanh),
     Activation("tanh_stepwise", _TANH_STEPS, lambda v, y: 1 - y * y, "y", 6,
-               symmetric=True, fann_gradient=_fann_tanh,
-               aliases=("sigmoid_symmetric_stepwise",)),
+               symmetric=True, fann_gradient=_fann_tanh),
     Activation("gaussian", lambda v: np.exp(-v * v),
                lambda v, y: -2 * v * np.exp(-v * v), "v", 7,
                fann_gradient=_fann_gaussian(1)),
@@ -229,8 +225,7 @@ _ROWS = (
     Activation("elliot", lambda v: v / (2 * (1 + np.abs(v))) + v.dtype.type(0.5),
                lambda v, y: 1 / (2 * (1 + np.abs(v)) ** 2), "v", 10),
     Activation("elliot_symmetric", lambda v: v / (1 + np.abs(v)),
-               lambda v, y: 1 / (1 + np.abs(v)) ** 2, "v", 11, symmetric=True,
-               aliases=("softsign",)),
+               lambda v, y: 1 / (1 + np.abs(v)) ** 2, "v", 11, symmetric=True),
     Activation("linear_piece", lambda v: np.clip(v, 0, 1), _inside(0, 1), "v", 12,
                fann_gradient=_one),
     Activation("linear_piece_symmetric", lambda v: np.clip(v, -1, 1), _inside(-1, 1),
@@ -247,35 +242,38 @@ _ROWS = (
                fann_gradient=lambda v, s: -np.sin(s * v) / 2),
     Activation("relu", lambda v: np.maximum(v, 0),
                lambda v, y: np.asarray(y > 0, dtype=y.dtype), "y", 18,
-               bounded=False, fann_gradient=_one, aliases=("linear_piece_rect",)),
+               bounded=False, fann_gradient=_one),
     Activation("leaky_relu", lambda v: np.where(v < 0, v * v.dtype.type(LEAK), v),
                lambda v, y: np.where(y < 0, y.dtype.type(LEAK), y.dtype.type(1)),
-               "y", 19, bounded=False, aliases=("linear_piece_rect_leaky",)),
+               "y", 19, bounded=False),
     Activation("elu", _elu, lambda v, y: np.where(y < 0, y + 1, y.dtype.type(1)),
                "y", bounded=False),
     Activation("gelu", _gelu, _gelu_gradient, "v", bounded=False),
-    Activation("silu", lambda v: v * _sigmoid(v), _silu_gradient, "v",
-               aliases=("swish",), bounded=False),
+    Activation("silu", lambda v: v * _sigmoid(v), _silu_gradient, "v", bounded=False),
     Activation("softplus", _softplus, lambda v, y: _sigmoid(v), "v", bounded=False),
 )
 
 ACTIVATIONS: dict[str, Activation] = {row.name: row for row in _ROWS}
-_BY_NAME = {name: row for row in _ROWS for name in (row.name, *row.aliases)}
 _BY_FANN = {row.fann: row for row in _ROWS if row.fann is not None}
 
 SOFTMAX = "softmax"  # not elementwise: it is lowered to an op of its own
-ACTIVATION_NAMES = (*_BY_NAME, SOFTMAX)
+ACTIVATION_NAMES = (*ACTIVATIONS, SOFTMAX)
 
 
 def activation(name: str) -> Activation:
-    """Return the row of an activation, by its name or an alias.
+    """Return the row of an activation, by its name here or in another library.
 
     Raises
     ------
     InputError
         If no elementwise activation has that name.
     """
-    return known_row("activation", name, _BY_NAME, [SOFTMAX])
+    return named_row(ACTIVATION, name, ACTIVATIONS, [SOFTMAX])
+
+
+def activation_name(name: str) -> str:
+    """Return clnet's name of an activation, or of softmax; errors as `activation`."""
+    return SOFTMAX if own_name(ACTIVATION, name) == SOFTMAX else activation(name).name
 
 
 def fann_activation(number: int) -> Activation:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import known_row
+from clnet.nn.aliases import LOSS, named_row
 
 Array = NDArray[Any]
 Rule = Callable[[Array, Array, Array], Array]
@@ -131,11 +131,11 @@ LOSSES: dict[str, LossFunction] = {row.name: row for row in _ROWS}
 
 
 def loss_function(name: str) -> LossFunction:
-    """Return the row of a loss.
+    """Return the row of a loss, by its name here or in another library.
 
     Raises
     ------
     InputError
         If there is no loss of that name.
     """
-    return known_row("loss", name, LOSSES)
+    return named_row(LOSS, name, LOSSES)

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import is_number
-from clnet.errors import InputError, known_row
+from clnet.errors import InputError
+from clnet.nn.aliases import OPTIMISER, named_row
 from clnet.nn.random import uniform
 
 if TYPE_CHECKING:
@@ -436,7 +437,9 @@ OPTIMISER_NAMES = (*OPTIMISERS, FANN)
 
 
 def optimiser(chosen: str | Optimiser) -> Optimiser:
-    """Return an optimiser by its name, with default constants, or as it is.
+    """Return an optimiser by a name, with default constants, or as it is.
+
+    The name is clnet's or another library's; the constants are clnet's.
 
     Raises
     ------
@@ -445,7 +448,7 @@ def optimiser(chosen: str | Optimiser) -> Optimiser:
     """
     if isinstance(chosen, Optimiser):
         return chosen
-    return known_row("optimiser", chosen, OPTIMISERS, [FANN])()
+    return named_row(OPTIMISER, chosen, OPTIMISERS, [FANN])()
 
 
 def fann_optimiser(parameters: FannParameters) -> Optimiser:

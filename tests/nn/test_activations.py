@@ -137,18 +137,15 @@ def test_a_number_that_fann_lacks(number):
         fann_activation(number)
 
 
-def test_names_and_aliases():
+def test_names():
     for name, row in ACTIVATIONS.items():
         assert name == row.name
         assert activation(name) is row
         assert re.fullmatch("[a-z_]+", name)
-        for alias in row.aliases:
-            assert activation(alias) is row
-    assert activation("swish").name == "silu"
     assert SOFTMAX not in ACTIVATIONS
 
 
-@pytest.mark.parametrize("name", ["", "sigmod", "Tanh", None, 3, ("tanh",), SOFTMAX])
+@pytest.mark.parametrize("name", ["", "sigmod", "TANH", None, 3, ("tanh",), SOFTMAX])
 def test_unknown_names(name):
     with pytest.raises(InputError, match="unknown activation"):
         activation(name)
