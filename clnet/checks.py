@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.errors import InputError, quoted, unknown
+from clnet.errors import InputError, quoted, reason, unknown
 
 INT_MAX = 2**31 - 1  # of sizes and indices: kernels count in OpenCL's int
 PRECISIONS = ("highest", "high", "medium")
@@ -113,24 +114,56 @@ def as_rows(name: str, matrix: Any) -> Any:
     return matrix.tocsr() if matrix.ndim == 2 else matrix.toarray()
 
 
+def as_array(name: str, found: Any) -> NDArray[Any]:
+    """Return an array of any library as NumPy's, without a copy of host memory.
+
+    NumPy reads sequences, buffers and objects with ``__array__`` or
+    ``__array_interface__``; others come by DLPack. A tensor of PyTorch may require a
+    gradient, be on a device, or be sparse. bfloat16, which NumPy lacks, becomes
+    float32.
+
+    Raises
+    ------
+    InputError
+        If it is ragged, or the host cannot read it.
+    """
+    tensor: Any = getattr(sys.modules.get("torch"), "Tensor", ())
+    try:
+        if isinstance(found, tensor):
+            found = found.detach()
+            if str(found.dtype) == "torch.bfloat16":
+                found = found.float()
+            return np.asarray(found.to_dense().numpy(force=True))
+        if hasattr(found, "__dlpack__") and not hasattr(found, "__array__"):
+            return np.from_dlpack(found)
+        array = np.asarray(found)
+    except ValueError:
+        raise InputError(f"{name} must be a rectangular array of numbers") from None
+    except (TypeError, RuntimeError, BufferError) as error:
+        raise InputError(
+            f"{name} is a {type(found).__name__} that the host cannot read, expected "
+            f"an array in host memory: {reason(error)}"
+        ) from None
+    if array.dtype.kind == "V" and array.dtype.name == "bfloat16":  # JAX's
+        return array.astype(np.float32)
+    return array
+
+
 def as_numbers(
     name: str, found: ArrayLike, dtype: str | np.dtype[Any] | None = None
 ) -> NDArray[Any]:
     """Return `found` as an array of a dtype; None: of its own.
 
-    Matrices of scipy.sparse become dense.
+    Arrays of other libraries as for `as_array`; matrices of scipy.sparse become dense.
 
     Raises
     ------
     InputError
-        If it is ragged, complex, or not made of numbers.
+        If it is ragged, complex, not made of numbers, or the host cannot read it.
     """
     if type(found) is not np.ndarray and is_sparse(found):
         found = checked_sparse(name, found).toarray()
-    try:
-        array = np.asarray(found)
-    except ValueError:
-        raise InputError(f"{name} must be a rectangular array of numbers") from None
+    array = found if type(found) is np.ndarray else as_array(name, found)
     if array.dtype.kind not in "biuf":
         raise InputError(f"{name}: found dtype {array.dtype}, expected numbers")
     if dtype is None or array.dtype == dtype:

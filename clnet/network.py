@@ -256,8 +256,9 @@ class Network(Model):
         Parameters
         ----------
         x : array_like or scipy.sparse matrix, shape [batch, n_in] or [n_in]
-            Inputs; converted to the network's dtype. A sparse matrix is made dense,
-            some thousand samples at a time.
+            Inputs; converted to the network's dtype. Arrays of other libraries in host
+            memory are read where they lie, by ``__array__``, the buffer protocol or
+            DLPack. A sparse matrix is made dense, some thousand samples at a time.
         device : str, Device, list of these, or None
             As for `compile`. A list, or ``"all"``: devices that run at the same time
             and share the samples in proportion to their speed. What it names is found

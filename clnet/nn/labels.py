@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_list, is_sparse, is_whole
+from clnet.checks import as_array, as_list, is_sparse, is_whole
 from clnet.errors import InputError, counted, quoted
 from clnet.nn.activations import SOFTMAX, activation
 
@@ -84,8 +84,8 @@ def encoded(
     if is_sparse(t):
         return t, classes
     try:
-        array = np.asarray(t)
-    except ValueError:  # ragged: whoever takes the numbers says so
+        array = as_array(name, t)
+    except InputError:  # whoever takes the numbers says so
         return t, classes
     n_out = network.n_out
     kind = array.dtype.kind
