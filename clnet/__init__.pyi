@@ -19,11 +19,14 @@ from .errors import (
     InputError as InputError,
 )
 from .formats import load_data as load_data
+from .formats import load_table as load_table
 from .formats import save_data as save_data
 from .network import Network as Network
 from .network import load as load
 from .nn import optimisers as optimisers
 from .nn import schedules as schedules
+from .nn.columns import Column as Column
+from .nn.columns import Columns as Columns
 from .nn.layers import Dense as Dense
 from .nn.layers import Local as Local
 from .nn.layers import Sparse as Sparse

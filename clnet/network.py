@@ -60,6 +60,8 @@ class Network(Model):
         Scaling of inputs and outputs, used with ``scale=True``.
     classes : sequence of str, int or bool, or None
         The labels that the outputs stand for, one each; two for a single output.
+    columns : Columns or None
+        The columns of tables that are the inputs and outputs; see `load_table`.
 
     Raises
     ------
@@ -255,10 +257,11 @@ class Network(Model):
 
         Parameters
         ----------
-        x : array_like or scipy.sparse matrix, shape [batch, n_in] or [n_in]
+        x : array_like, scipy.sparse matrix or DataFrame, shape [batch, n_in] or [n_in]
             Inputs; converted to the network's dtype. Arrays of other libraries in host
             memory are read where they lie, by ``__array__``, the buffer protocol or
-            DLPack. A sparse matrix is made dense, some thousand samples at a time.
+            DLPack. A sparse matrix is made dense, some thousand samples at a time. Of a
+            DataFrame the network's `columns`, by name.
         device : str, Device, list of these, or None
             As for `compile`. A list, or ``"all"``: devices that run at the same time
             and share the samples in proportion to their speed. What it names is found
@@ -291,9 +294,11 @@ class Network(Model):
                 plan.calls_left -= 1
                 y: NDArray[Any] = plan(x)
                 return y
+        from clnet.formats.named_table import named_inputs
         from clnet.planning.inference import predict
 
         scaling = scaling_to_apply(self._scaling, scale)
+        x, _ = named_inputs(self._columns, x)
         return predict(self, self.plan_for, x, device, scaling, precision)
 
     def classify(
@@ -375,9 +380,10 @@ class Network(Model):
 
         Parameters
         ----------
-        x : array_like or scipy.sparse matrix, shape [samples, n_in]
+        x : array_like, scipy.sparse matrix or DataFrame, shape [samples, n_in]
             Inputs; converted to the network's dtype. A sparse matrix is made dense as a
-            whole.
+            whole. A DataFrame has its columns found by the names in `columns`, or sets
+            these.
         t : array_like, shape [samples, n_out], [samples] or [samples, 1]
             Targets, likewise. For one output also numbers [samples]. Labels [samples]
             or [samples, 1] are strings, booleans or, for several outputs, whole
@@ -497,13 +503,8 @@ class Network(Model):
         InputError, DeviceError
             As `predict`, and if the shape of t is not that of the outputs.
         """
-        from clnet.planning.inference import predict
-
-        scaling = scaling_to_apply(self._scaling, scale)
-        return self.compare(
-            predict(self, self.plan_for, x, device, scaling), t,
-            scale=scaling is not None,
-        )
+        scaled = scaling_to_apply(self._scaling, scale) is not None
+        return self.compare(self.predict(x, device, scale=scaled), t, scale=scaled)
 
     def compare(self, y: ArrayLike, t: ArrayLike, *, scale: bool = False) -> Evaluation:
         """Return the errors of outputs y [batch, n_out] of this network against t.

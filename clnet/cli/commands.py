@@ -16,6 +16,8 @@ from clnet.errors import WIDTH, FormatError, InputError, counted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from clnet.cli.samples import Samples
+    from clnet.network import Network
     from clnet.nn.scaling import Scaling
     from clnet.opencl.discovery import Devices
     from clnet.runtime.data_parallel import ParallelPlan
@@ -64,31 +66,34 @@ def info(arguments: argparse.Namespace) -> int:
 
 def predict(arguments: argparse.Namespace) -> int:
     """Run a network on data."""
-    from clnet.cli.summary import evaluation_rows, pairs
-    from clnet.formats import check_save_data, load_data, save_data
+    from clnet.cli.samples import check_labels, read
+    from clnet.cli.summary import counts_of, evaluation_rows, pairs
+    from clnet.formats import check_save_data
     from clnet.network import load
     from clnet.planning.inference import plan_on, resolve_devices
     from clnet.runtime.data_parallel import ParallelPlan
     from clnet.runtime.plan import Plan
 
-    if arguments.out is not None:  # before the work
-        check_save_data(arguments.out)
+    out = arguments.out
+    if out is not None:  # before the work
+        check_save_data(out)
     network = load(arguments.network, memory_limit=arguments.memory_limit)
-    x, t = load_data(
-        arguments.data, dtype=network.dtype, outputs=arguments.outputs,
-        memory_limit=arguments.memory_limit,
-    )
+    data = read(arguments, arguments.data, network.dtype, network.columns)
     scaling = network.scaling
     if arguments.scale and scaling is None:
         raise InputError(
             f"{arguments.network} has no scaling parameters: leave out --scale"
         )
-    if x.shape[1] != network.n_in or t.shape[1] not in (0, network.n_out):
+    scale = scaling is not None and (arguments.scale or network.columns is not None)
+    x, t = data.x, data.t
+    if x.shape[1] != network.n_in or (
+        t.size and not data.labelled and t.shape[1] != network.n_out
+    ):
         raise InputError(
-            f"{arguments.data} has {counted(x.shape[1], 'input')} and "
-            f"{counted(t.shape[1], 'output')}, expected {network.n_in} and "
+            f"{arguments.data} has {data.counts}, expected {network.n_in} and "
             f"{network.n_out} as in {arguments.network}"
         )
+    check_labels(arguments.data, data, network.classes)
     batch = arguments.batch or min(len(x), LARGEST_BATCH)
     chosen = resolve_devices(devices_of(arguments.device))
     if arguments.profile and not isinstance(chosen, str) and len(chosen) > 1:
@@ -98,21 +103,24 @@ def predict(arguments: argparse.Namespace) -> int:
         network, chosen, batch, arguments.precision, sys.stderr.isatty(), calls
     )
     devices = plan.devices if isinstance(plan, ParallelPlan) else (plan.device,)
-    y = run_in_batches(plan, x, scaling if arguments.scale else None)
-    if arguments.out is not None:
-        save_data(arguments.out, x, y)
+    y = run_in_batches(plan, x, scaling if scale else None)
+    labels = None if network.classes is None else network.labels_of(y, scale)
+    if out is not None:
+        save_answers(arguments, network, data, y, labels)
     rows: list[tuple[str, object]] = [
         *(("device", f"{device.index} {device.name}") for device in devices),
         ("samples", len(x)),
     ]
+    if labels is not None:
+        rows.append(("classes", counts_of(labels)))
     if t.size:
-        found = network.compare(y, t, scale=arguments.scale)
-        rows += evaluation_rows(found, t.size)
+        found = network.compare(y, t, scale=scale)
+        rows += evaluation_rows(found, y.size)
     else:
         rows.append(("targets", "none in the data"))
-    if arguments.out is not None:
-        rows.append(("written", arguments.out))
-    if scaling is not None and not arguments.scale:
+    if out is not None:
+        rows.append(("written", out))
+    if scaling is not None and not scale:
         rows.append(("note", unused_scaling(arguments.network)))
     print(pairs(rows))
     if isinstance(plan, Plan) and arguments.profile:
@@ -123,6 +131,27 @@ def predict(arguments: argparse.Namespace) -> int:
         samples = np.resize(x, (batch, network.n_in))
         print(f"\n{call_times(plan, samples).table()}")
     return 0
+
+
+def save_answers(
+    arguments: argparse.Namespace, network: Network, data: Samples, y: NDArray[Any],
+    labels: NDArray[Any] | None,
+) -> None:
+    """Write the inputs and outputs of `predict` to a file.
+
+    A table has the names of its columns, and classes by their names.
+    """
+    from clnet.formats import save_data, save_table
+    from clnet.formats.files import as_path
+    from clnet.formats.table import header_of
+
+    columns, path = data.columns or network.columns, arguments.data
+    if not arguments.out.lower().endswith(".csv"):
+        save_data(arguments.out, data.x, y)
+        return
+    if columns is None and path.lower().endswith(".csv"):
+        columns = header_of(as_path(path), arguments.outputs)
+    save_table(arguments.out, data.x, y if labels is None else labels, columns)
 
 
 def convert(arguments: argparse.Namespace) -> int:

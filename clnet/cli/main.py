@@ -118,7 +118,9 @@ def _parser() -> _Parser:
     from clnet.checks import PRECISIONS
     from clnet.cli import bench as cli_bench
     from clnet.cli import commands as do
+    from clnet.cli import samples as cli_samples
     from clnet.cli import train as cli_train
+    from clnet.cli.samples import whole
     from clnet.formats import DATA_SUFFIXES, NETWORK_SUFFIXES
     from clnet.nn.description import DTYPES
 
@@ -179,7 +181,7 @@ def _parser() -> _Parser:
     def with_outputs(sub: _Parser) -> None:
         sub.add_argument(
             "--outputs",
-            type=_whole,
+            type=whole,
             metavar="N",
             help="for .csv: the last N columns are targets; default: the columns named "
             "t, t0, t1, … or target…",
@@ -245,7 +247,7 @@ def _parser() -> _Parser:
         "--profile", action="store_true",
         help="show the times of one call: upload, launch, device, download",
     )
-    with_outputs(sub)
+    cli_samples.add_arguments(sub)
     with_memory_limit(sub)
 
     sub = command(
@@ -263,7 +265,7 @@ def _parser() -> _Parser:
     cli_train.add_arguments(sub, _count)
     on_device(sub, several=True)
     with_precision(sub)
-    with_outputs(sub)
+    cli_samples.add_arguments(sub)
     with_memory_limit(sub)
 
     sub = command(
@@ -327,12 +329,6 @@ def _parser() -> _Parser:
     on_device(sub)
     cli_bench.add_arguments(sub, _counts, _names)
     return parser
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number")
-    return int(text)
 
 
 def _count(text: str) -> int:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from clnet.nn.metrics import Evaluation
 
 
+MOST_CLASSES = 12  # that are counted
+
+
 def network_text(network: Network) -> str:
     """Return a network's sizes and layers, and its FANN parameters, if it has any."""
     rows = []
@@ -113,6 +116,14 @@ def evaluation_rows(found: Evaluation, targets: int) -> list[tuple[str, object]]
     if found.r2 is not None:
         rows.append(("R²", f"{found.r2:.6f}"))
     return rows
+
+
+def counts_of(labels: NDArray[Any]) -> str:
+    """Return how many of some labels there are, the most frequent first."""
+    classes, counts = np.unique(labels, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    texts = [f"{classes[at]} {counts[at]}" for at in order[:MOST_CLASSES]]
+    return ", ".join(texts) + ", …" * (len(order) > MOST_CLASSES)
 
 
 def pairs(rows: Sequence[tuple[str, object]]) -> str:

@@ -13,19 +13,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.cli.samples import TABLE_OPTIONS, Samples, check_labels, is_binary, read
 from clnet.cli.summary import evaluation_rows, pairs
-from clnet.errors import ClnetError, InputError, counted, nearest
-from clnet.formats import NETWORK_SUFFIXES, check_save, load_data
+from clnet.errors import ClnetError, InputError, nearest
+from clnet.formats import NETWORK_SUFFIXES, check_save
 from clnet.formats.files import as_path, check_writable, write
+from clnet.ir.lowering import output_middles
 from clnet.network import Network, load
+from clnet.nn.activations import SOFTMAX
 from clnet.nn.defaults import EPOCHS, default_optimiser
 from clnet.nn.fann_parameters import STOP_FUNCTIONS
 from clnet.nn.initialisers import INITIALISER_NAMES, WIDROW_NGUYEN
 from clnet.nn.optimisers import FANN, MINI_BATCH, OPTIMISER_NAMES, Adam, Rprop
-from clnet.training.data_set import DataSet
 from clnet.training.history import figure
 
 if TYPE_CHECKING:
+    from clnet.nn.columns import Columns
     from clnet.nn.optimisers import Optimiser
     from clnet.runtime.data_parallel import ParallelPlan
     from clnet.runtime.plan import Plan
@@ -37,6 +40,8 @@ DIGITS_LAYERS = "64-128-10"
 DIGITS_TEST = 360  # samples of scikit-learn's digits in the test set
 DIGITS_RATE = 3e-3
 DIGITS_EPOCHS = 40
+HIDDEN = 64  # neurons of the hidden layer without --layers, as in docs/defaults.md
+SCALES = (-1.0, 1.0)  # of columns that are known by name
 PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -62,7 +67,8 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
     add = sub.add_argument_group("the network").add_argument
     add(
         "--layers", metavar="N-N-N",
-        help="inputs, then neurons of each layer, as in 125-32-2",
+        help="inputs, then neurons of each layer, as in 125-32-2; default: a hidden "
+        f"layer of {HIDDEN}",
     )
     add(
         "--network", metavar="NET",
@@ -74,9 +80,10 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
         "default: %(default)s",
     )
     add(
-        "--output", metavar="NAME", default="sigmoid",
-        help="activation of the last layer, one of the same: sigmoid or softmax for "
-        "classes, identity for regression; default: %(default)s",
+        "--output", metavar="NAME",
+        help="activation of the last layer, one of the same; default: softmax for "
+        "columns of classes, sigmoid for targets 0 and 1, tanh for -1 and 1, identity "
+        "for other numbers",
     )
     add(
         "--initialiser", metavar="NAME",
@@ -86,12 +93,14 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
     add(
         "--scale", type=float, nargs=2, metavar=("LOW", "HIGH"),
         help="scale each input: map one standard deviation around its mean to this "
-        "range; saved with the network",
+        "range; saved with the network; default with --target: -1 1",
     )
     add(
         "--scale-outputs", type=float, nargs=2, metavar=("LOW", "HIGH"),
-        help="scale the targets likewise: for regression, not for classes",
+        help="scale the targets likewise: for regression, not for classes; default "
+        "with --target and an unbounded output: -1 1",
     )
+    add("--no-scale", action="store_true", help="scale nothing with --target either")
     add = sub.add_argument_group("training").add_argument
     add(
         "--optimiser", metavar="NAME",
@@ -179,8 +188,17 @@ def run(arguments: argparse.Namespace) -> int:
     digits = arguments.data == DIGITS
     if not digits and "." not in arguments.data and nearest(arguments.data, [DIGITS]):
         raise InputError(f"there is no file {arguments.data}: did you mean {DIGITS}?")
-    training, test = _digits(arguments) if digits else _files(arguments)
-    network = _network(arguments, training)
+    network = None
+    if arguments.network is not None:
+        if arguments.layers is not None:
+            raise InputError("give either --layers or --network, not both")
+        network = load(arguments.network, memory_limit=arguments.memory_limit)
+    columns = None if network is None else network.columns
+    training, test = _digits(arguments) if digits else _files(arguments, columns)
+    network, scale = _network(arguments, training, network)
+    for path, samples in ((arguments.data, training), (arguments.validation, test)):
+        if samples is not None:
+            check_labels(path, samples, network.classes)
     _check_targets(arguments, network)
     devices = device_list(devices_of(arguments.device))
     if arguments.patience is not None and test is None:
@@ -198,7 +216,7 @@ def run(arguments: argparse.Namespace) -> int:
         validation=(test.x, test.t) if watched and test is not None else None,
         schedule=arguments.schedule, l1=arguments.l1, l2=arguments.l2,
         clip_norm=arguments.clip_norm, clip_value=arguments.clip_value,
-        callbacks=callbacks, progress=sys.stderr.isatty(), scale=_scales(arguments),
+        callbacks=callbacks, progress=sys.stderr.isatty(), scale=scale,
         precision=arguments.precision, tune=True if arguments.tune else None,
     )
     if arguments.save is not None:
@@ -214,7 +232,6 @@ def run(arguments: argparse.Namespace) -> int:
     if len(history):
         mean = seconds / len(history) * 1e3
         rows.append(("time", f"{seconds:.3g} s, {mean:.3g} ms an epoch"))
-    scale = _scales(arguments)
     plan = network.plan_for(devices[0], min(len(training), LARGEST_BATCH))
     rows += _result("training", network, plan, training, scale)
     if test is not None:
@@ -254,13 +271,15 @@ class _Report:
             )
 
 
-def _files(arguments: argparse.Namespace) -> tuple[DataSet, DataSet | None]:
+def _files(
+    arguments: argparse.Namespace, columns: Columns | None
+) -> tuple[Samples, Samples | None]:
     """Return the training set, and the validation set if there is one."""
     share = _share(arguments.validation)
-    data = _file(arguments, arguments.data)
+    data = _file(arguments, arguments.data, columns)
     if share is None:
         other = arguments.validation
-        return data, None if other is None else _file(arguments, other)
+        return data, None if other is None else _file(arguments, other, data.columns)
     size = round(share * len(data))
     if not 0 < size < len(data):
         raise InputError(
@@ -283,16 +302,16 @@ def _share(text: str | None) -> float | None:
     raise InputError(f"--validation is {text}, expected a file or a share, as in 0.2")
 
 
-def _file(arguments: argparse.Namespace, path: str) -> DataSet:
-
-    dtype = "float64" if _scales(arguments) else "float32"  # scaled before rounding
-    x, t = load_data(
-        path, dtype=dtype, outputs=arguments.outputs,
-        memory_limit=arguments.memory_limit,
-    )
-    if t.shape[1] == 0:
-        raise InputError(f"{path} has no targets to train on: see --outputs")
-    return DataSet(x, t)
+def _file(
+    arguments: argparse.Namespace, path: str, columns: Columns | None
+) -> Samples:
+    scaled = arguments.target is not None or columns is not None or _scales(arguments)
+    samples = read(arguments, path, "float64" if scaled else "float32", columns)
+    if not samples.t.size:
+        raise InputError(
+            f"{path} has no targets to train on: see --target and --outputs"
+        )
+    return samples
 
 
 def _scales(arguments: argparse.Namespace) -> bool:
@@ -300,10 +319,11 @@ def _scales(arguments: argparse.Namespace) -> bool:
     return arguments.scale is not None or arguments.scale_outputs is not None
 
 
-def _digits(arguments: argparse.Namespace) -> tuple[DataSet, DataSet]:
+def _digits(arguments: argparse.Namespace) -> tuple[Samples, Samples]:
     """Return the shuffled digits for training and test; set default arguments."""
-    if arguments.validation is not None or arguments.outputs is not None:
-        raise InputError(f"{DIGITS} has its own test set: leave out --validation")
+    for option in ("validation", "outputs", *TABLE_OPTIONS):
+        if getattr(arguments, option) is not None:
+            raise InputError(f"{DIGITS} has its own test set: leave out --{option}")
     images, labels = _digits_data()
     order = np.random.default_rng(0).permutation(len(labels))
     x = (images[order] / images.max()).astype(np.float32)
@@ -317,7 +337,7 @@ def _digits(arguments: argparse.Namespace) -> tuple[DataSet, DataSet]:
         arguments.epochs = arguments.epochs or DIGITS_EPOCHS
         arguments.seed = 0 if arguments.seed is None else arguments.seed
     n = DIGITS_TEST
-    return DataSet(x[n:], t[n:]), DataSet(x[:n], t[:n])
+    return Samples(x[n:], t[n:]), Samples(x[:n], t[:n])
 
 
 def _digits_data() -> tuple[NDArray[Any], NDArray[Any]]:
@@ -342,51 +362,70 @@ def _digits_data() -> tuple[NDArray[Any], NDArray[Any]]:
     return images, labels
 
 
-def _network(arguments: argparse.Namespace, data: DataSet) -> Network:
+def _network(
+    arguments: argparse.Namespace, data: Samples, network: Network | None
+) -> tuple[Network, bool]:
+    """Return the network to train, and whether it is trained on scaled data."""
     from clnet.nn.scaling import Scaling
 
-    columns = (data.x.shape[1], data.t.shape[1])
-    has = " and ".join(map(counted, columns, ("input", "output")))
-    if arguments.network is not None and arguments.layers is not None:
-        raise InputError("give either --layers or --network, not both")
-    if arguments.network is None and arguments.layers is None:
-        raise InputError(
-            f"{arguments.data} has {has}: give --layers, as in "
-            f"{columns[0]}-32-{columns[1]}, or --network"
-        )
-    if arguments.network is not None:
-        network = load(arguments.network, memory_limit=arguments.memory_limit)
-        for option in ("initialiser", "dropout"):
-            if getattr(arguments, option):
-                raise InputError(f"--{option} is for --layers, not for --network")
-    else:
-        parts = arguments.layers.split("-")
-        if len(parts) < 2 or not all(part.isdecimal() for part in parts):
-            raise InputError(
-                f"--layers is {arguments.layers!r}, expected sizes as in 125-32-2"
-            )
-        sizes = [int(part) for part in parts]
-        names = [arguments.hidden] * (len(sizes) - 2) + [arguments.output]
+    new = network is None
+    if network is None:
+        sizes, names = _layers(arguments, data)
         network = Network.mlp(
             sizes, names, seed=arguments.seed, dropout=arguments.dropout
         )
-    if columns != (network.n_in, network.n_out):
+    else:
+        for option in ("initialiser", "dropout", "output"):
+            if getattr(arguments, option):
+                raise InputError(f"--{option} is for --layers, not for --network")
+    two = data.labelled and data.n_out == 2 and network.n_out == 1
+    fewer = data.labelled and network.classes is not None  # some may not occur
+    n_out = network.n_out if two or fewer else data.n_out
+    if (data.x.shape[1], n_out) != (network.n_in, network.n_out):
         raise InputError(
-            f"{arguments.data} has {has}, the network {network.n_in} and "
+            f"{arguments.data} has {data.counts}, the network {network.n_in} and "
             f"{network.n_out}"
         )
+    if data.labelled and network.classes is None:
+        network.classes = data.classes
+    if network.columns is None:
+        network.columns = data.columns
+    by_name = arguments.target is not None and not arguments.no_scale and new
+    inputs, outputs = arguments.scale, arguments.scale_outputs
+    if by_name:
+        free = not data.labelled and output_middles(network) == (None,)
+        inputs, outputs = inputs or SCALES, outputs or (SCALES if free else None)
     x = data.x
-    if _scales(arguments):
-        network.scaling = Scaling.of(
-            x, data.t, arguments.scale, arguments.scale_outputs
-        )
+    if inputs is not None or outputs is not None:
+        t = np.zeros((len(x), network.n_out)) if data.labelled else data.t
+        if data.labelled and outputs is not None:
+            raise InputError("--scale-outputs is for numbers, not for classes")
+        network.scaling = Scaling.of(x, t, inputs, outputs)
         x = network.scaling.scale_input(x)
     if arguments.initialiser is not None:
         name = arguments.initialiser
         network.initialise(
             name, x if name == WIDROW_NGUYEN else None, seed=arguments.seed
         )
-    return network
+    named = network.columns is not None and not arguments.no_scale
+    return network, network.scaling is not None and (named or _scales(arguments))
+
+
+def _layers(
+    arguments: argparse.Namespace, data: Samples
+) -> tuple[list[int], list[str]]:
+    """Return the sizes and activations of a new network."""
+    layers = arguments.layers or f"{data.x.shape[1]}-{HIDDEN}-{data.n_out}"
+    parts = layers.split("-")
+    if len(parts) < 2 or not all(part.isdecimal() for part in parts):
+        raise InputError(f"--layers is {layers!r}, expected sizes as in 125-32-2")
+    sizes = [int(part) for part in parts]
+    output = arguments.output or (
+        SOFTMAX if data.labelled and sizes[-1] > 1 else
+        "sigmoid" if data.labelled or is_binary(data.t, 0) else
+        "tanh" if is_binary(data.t, -1) else "identity"
+    )
+    return sizes, [arguments.hidden] * (len(sizes) - 2) + [output]
 
 
 def _optimiser(
@@ -409,13 +448,13 @@ def _optimiser(
 
 
 def _result(
-    what: str, network: Network, plan: Plan | ParallelPlan, data: DataSet, scale: bool
+    what: str, network: Network, plan: Plan | ParallelPlan, data: Samples, scale: bool
 ) -> list[tuple[str, object]]:
     from clnet.cli.commands import run_in_batches
 
     y = run_in_batches(plan, data.x, network.scaling if scale else None)
-    found = network.compare(y, data.t, scale=scale and network.scaling is not None)
-    figures = evaluation_rows(found, data.t.size)
+    found = network.compare(y, data.t, scale=scale)
+    figures = evaluation_rows(found, y.size)
     return [
         (what, f"{len(data)} samples"),
         *((f"  {name}", figure) for name, figure in figures),

@@ -10,18 +10,22 @@ from collections.abc import Iterable
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers, as_whole
 from clnet.errors import FormatError, InputError, quoted, unknown
-from clnet.formats import fann, fann_data, safetensors, table
+from clnet.formats import fann, fann_data, named_table, safetensors, table
 from clnet.formats.files import as_path, check_memory, check_writable
 from clnet.nn.description import DTYPES
 from clnet.nn.model import Model
 from clnet.nn.storage.sparse import SparseStorage, check_indices
+
+if TYPE_CHECKING:
+    from clnet.formats.named_table import ColumnNames, Table
+    from clnet.nn.columns import Columns
 
 M = TypeVar("M", bound="Model")
 
@@ -160,6 +164,69 @@ def load_data(
     return load(file, dtype, memory_limit)
 
 
+def load_table(
+    source: str | PathLike[str] | Any,
+    *,
+    target: ColumnNames | None = None,
+    categories: ColumnNames = (),
+    ignore: ColumnNames = (),
+    columns: Columns | None = None,
+    dtype: str | None = None,
+    memory_limit: int | None = None,
+) -> Table:
+    """Return the samples of a table whose columns are known by name.
+
+    Parameters
+    ----------
+    source : str, path or pandas.DataFrame
+        A ``.csv`` file or a table. The first line of a file is a header if it holds a
+        name that is given, or if its cells are different and none is a number.
+    target : str, int, sequence of these, or None
+        Columns to predict, by name or by number: from 1, or from -1 for the last. One
+        of text is of class labels. None: those of `columns` that are there.
+    categories : str, int, or sequence of these
+        Columns of categories, of text or numbers: each category of an input becomes an
+        input of its own, 0 or 1; a target is of class labels.
+    ignore : str, int, or sequence of these
+        Columns to leave out.
+    columns : Columns or None
+        The columns of a network, `Network.columns`: its inputs are found by their
+        names, and have its categories. None: all columns but the targets are inputs.
+    dtype : {"float32", "float64"} or None
+        Type of the numbers; None: float32.
+    memory_limit : int or None
+        As for `load_data`; it also bounds the bytes of the inputs.
+
+    Returns
+    -------
+    Table
+        Its `x` and `t` are for `Network.fit`, its `columns` for `Network.columns`.
+
+    Raises
+    ------
+    FormatError
+        If the file is missing, unreadable or no table, a column or a value is missing,
+        or a value is no finite number or of no known category; with line and column.
+    InputError
+        If an argument is wrong, or the table is a DataFrame.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise unknown("dtype", dtype, DTYPES)
+    asked = (() if target is None else target, categories, ignore)
+    number_type = dtype or "float32"
+    found: named_table.Source
+    if named_table.is_frame(source):
+        found = named_table.FrameSource(source)
+    else:
+        file, suffix = _data_file(source)
+        if suffix != ".csv":
+            raise InputError(f"{file} has no names of columns: give a .csv file")
+        _check_options(file, dtype, memory_limit)
+        names = named_table.names_of(asked, columns)
+        found = named_table.CsvSource(file, names, number_type, memory_limit)
+    return named_table.read_table(found, *asked, columns, number_type)
+
+
 def save_data(path: str | PathLike[str], x: ArrayLike, t: ArrayLike) -> None:
     """Write inputs and targets to a file, whole or not at all.
 
@@ -189,6 +256,31 @@ def save_data(path: str | PathLike[str], x: ArrayLike, t: ArrayLike) -> None:
         raise InputError(f"{shapes}, expected at least one sample and one input")
     writers = {".npz": table.save_npz, ".csv": table.save_csv}
     writers.get(suffix, fann_data.save)(file, inputs, targets)
+
+
+def save_table(
+    path: str | PathLike[str], x: NDArray[Any], t: NDArray[Any],
+    columns: Columns | None = None,
+) -> None:
+    """Write a table to a ``.csv`` file, as `load_table` reads it, whole or not at all.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+    x : ndarray, shape [samples, n_in]
+        Inputs; those of categories are written as these.
+    t : ndarray, shape [samples, n_out], or [samples]
+        Targets: numbers, or labels [samples].
+    columns : Columns or None
+        The columns; None: they are named x0, x1, … t0, t1, …, or ``class``.
+
+    Raises
+    ------
+    FormatError
+        If the file cannot be written.
+    """
+    table.save_csv(as_path(path), x, t, columns)
 
 
 def check_save_data(path: str | PathLike[str]) -> None:

@@ -93,12 +93,12 @@ def save(network: Model, path: Path) -> None:
     Training parameters that the network lacks get FANN's defaults. FANN clips every
     pre-activation, and so does the network read from the file. Initialisers and dropout
     are left out: FANN does not have them, and they do not change the outputs. So are
-    the names of classes.
+    the names of classes and columns.
 
     Warns
     -----
     ClnetWarning
-        If the classes are not the numbers of the outputs.
+        If there are columns, or classes that are not the numbers of the outputs.
 
     Raises
     ------
@@ -108,10 +108,14 @@ def save(network: Model, path: Path) -> None:
     """
     structure, neurons = _converted(network, path)
     write(path, _text_2_1(network, structure, neurons))
-    if network.classes not in (None, tuple(range(max(network.n_out, 2)))):
+    left = [
+        "classes" * (network.classes not in (None, (*range(max(network.n_out, 2)),))),
+        "columns" * (network.columns is not None),
+    ]
+    if any(left):
         warnings.warn(
-            f"{path} holds no names of classes, for which FANN has no place: a "
-            ".safetensors file does", ClnetWarning, stacklevel=4,
+            f"{path} holds no names of {' and '.join(filter(None, left))}, for which "
+            "FANN has no place: a .safetensors file does", ClnetWarning, stacklevel=4,
         )
 
 

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from clnet.checks import INT_MAX, as_whole
 from clnet.errors import ClnetWarning, FormatError, InputError, quoted, reason, unknown
 from clnet.formats.files import check_memory, check_readable, most_memory, write
+from clnet.nn.columns import Columns
 from clnet.nn.description import DTYPES, check_sources
 from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.layers import Dense, Layer, Local, Sparse, bias_size, infer_sizes
@@ -114,7 +115,7 @@ def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
 
 
 def save(network: Model, path: Path) -> None:
-    """Write a network, its description, FANN parameters, scaling and classes, if any.
+    """Write a network, its description, and all that it carries beside it.
 
     Raises
     ------
@@ -150,6 +151,8 @@ def save(network: Model, path: Path) -> None:
     }
     if network.classes is not None:
         description["classes"] = network.classes
+    if network.columns is not None:
+        description["columns"] = network.columns.as_dict()
     metadata = {_KEY: json.dumps(description, default=lambda number: number.item())}
     write(path, [safetensors.numpy.save(tensors, metadata)])
 
@@ -202,6 +205,8 @@ def _described(
             found = description.pop(name)
             parts[name] = None if found is None else kind(**found)
         parts["classes"] = description.pop("classes", None)
+        found = description.pop("columns", None)
+        parts["columns"] = None if found is None else Columns(**found)
         n_in = as_whole("n_in", description.pop("n_in"), most=INT_MAX)
         sizes, layers = [n_in], []
         made = _made(description.pop("layers"), sizes, tensors)

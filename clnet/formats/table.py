@@ -33,10 +33,12 @@ from clnet.formats.numbers import (
     to_number,
     to_numbers,
 )
+from clnet.nn.columns import Column, Columns
 
 Array = NDArray[Any]
 
-_BLOCK = 1 << 14  # cells parsed at a time
+BLOCK = 1 << 14  # cells parsed at a time
+OR_TEXT = ", or text in a column named as the target or among the categories"
 _TARGET = re.compile(r"t\d*|target.*", re.IGNORECASE)
 
 
@@ -116,12 +118,7 @@ def load_csv(
         If the file is unreadable or not a table of numbers, with the line; or if
         `outputs` is None and no column is named as a target.
     """
-    try:
-        text = read(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise FormatError(
-            f"{path} is not text: byte {error.start} is not UTF-8"
-        ) from None
+    text, _ = text_of(path)
     number_type = dtype or "float32"
     first, named = _first_row(path, text)
     values = _values(path, text, len(first), named, number_type)
@@ -132,22 +129,78 @@ def load_csv(
     )
 
 
-def save_csv(path: Path, x: Array, t: Array) -> None:
-    """Write a table with the header x0, x1, … t0, t1, ….
+def save_csv(path: Path, x: Array, t: Array, columns: Columns | None = None) -> None:
+    """Write a table with a header.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    x : ndarray, shape [samples, n_in]
+        Inputs.
+    t : ndarray, shape [samples, n_out], or [samples]
+        Targets: numbers, or labels [samples].
+    columns : Columns or None
+        The names of the columns; inputs of categories become these again. None: x0, x1,
+        … and t0, t1, …, or ``class`` for labels.
 
     Raises
     ------
     FormatError
         If the file cannot be written.
     """
-    write(path, _lines(x, t))
+    width = 1 if t.ndim == 1 else t.shape[1]
+    if columns is None:
+        columns = Columns(tuple(Column(f"x{i}") for i in range(x.shape[1])))
+    targets = columns.targets
+    if len(targets) != width:
+        targets = ("class",) if t.ndim == 1 else tuple(f"t{i}" for i in range(width))
+    names = [*(column.name for column in columns.inputs), *targets]
+    write(path, _lines(names, x, t, columns))
 
 
-def _lines(x: Array, t: Array) -> Iterator[bytes]:
-    names = [f"x{i}" for i in range(x.shape[1])] + [f"t{i}" for i in range(t.shape[1])]
-    yield (",".join(names) + "\n").encode()
+def _lines(names: list[str], x: Array, t: Array, columns: Columns) -> Iterator[bytes]:
+    line = io.StringIO()
+    writer = csv.writer(line, lineterminator="\n")
+
+    def encoded(cells: Sequence[object]) -> bytes:
+        line.seek(0)
+        line.truncate()
+        writer.writerow(cells)
+        return line.getvalue().encode()
+
+    if not all(name.isdecimal() for name in names):  # of a table without a header
+        yield encoded(names)
+    numbers = all(not column.categories for column in columns.inputs)
     for inputs, targets in zip(x, t, strict=True):
-        yield (",".join([*shortest(inputs), *shortest(targets)]) + "\n").encode()
+        cells = shortest(inputs) if numbers else _cells(inputs, columns)
+        yield encoded([*cells, *(shortest(targets) if t.ndim > 1 else (targets,))])
+
+
+def _cells(inputs: Array, columns: Columns) -> Iterator[str]:
+    """Yield the cells of one sample's inputs, categories by their names."""
+    start = 0
+    for column in columns.inputs:
+        part = inputs[start : start + column.width]
+        start += column.width
+        if column.categories:
+            yield column.categories[int(part.argmax())]
+        else:
+            yield from shortest(part)
+
+
+def header_of(path: Path, outputs: int | None) -> Columns | None:
+    """Return the columns that `load_csv` reads by the header; None: it has none."""
+    text, _ = text_of(path)
+    first, named = _first_row(path, text)
+    if not named or len(set(first)) < len(first):
+        return None
+    targets = _targets(path, first, len(first), outputs)
+    return Columns(
+        tuple(Column(name) for name, one in zip(first, targets, strict=True)
+              if not one),
+        tuple(name for name, one in zip(first, targets, strict=True) if one),
+    )
 
 
 def _narrowed(path: Path, name: str, values: Array, dtype: str) -> Array:
@@ -158,9 +211,20 @@ def _narrowed(path: Path, name: str, values: Array, dtype: str) -> Array:
         return np.ascontiguousarray(values, dtype)
 
 
+def text_of(path: Path) -> tuple[str, int]:
+    """Return the text of a file, and the number of its bytes."""
+    content = read(path)
+    try:
+        return content.decode("utf-8-sig"), len(content)
+    except UnicodeDecodeError as error:
+        raise FormatError(
+            f"{path} is not text: byte {error.start} is not UTF-8"
+        ) from None
+
+
 def _first_row(path: Path, text: str) -> tuple[list[str], bool]:
     """Return the cells of the first line, and whether they are a header."""
-    line, cells = next(_cells(path, text), (0, []))
+    line, cells = next(cells_of(path, text), (0, []))
     if not cells:
         raise FormatError(f"{path} is blank, expected numbers separated by commas")
     named = [not is_number(cell.encode()) for cell in cells]
@@ -171,7 +235,7 @@ def _first_row(path: Path, text: str) -> tuple[list[str], bool]:
     return cells, all(named)
 
 
-def _cells(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+def cells_of(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the number and the cells of each line that is not blank."""
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
@@ -187,7 +251,7 @@ def _values(
     path: Path, text: str, width: int, named: bool, dtype: str
 ) -> NDArray[np.float64]:
     """Return the numbers [samples, width], without the header."""
-    if len(list(islice(_cells(path, text), int(named) + 1))) == named:
+    if len(list(islice(cells_of(path, text), int(named) + 1))) == named:
         raise FormatError(
             f"{path} holds only a header, expected at least one sample"
         )
@@ -207,8 +271,8 @@ def _numbers(
     path: Path, text: str, width: int, named: bool, dtype: str
 ) -> Iterator[NDArray[np.float64]]:
     """Yield the numbers of blocks of lines, or raise the error of the first bad one."""
-    lines = islice(_cells(path, text), int(named), None)
-    while block := list(islice(lines, max(1, _BLOCK // width))):
+    lines = islice(cells_of(path, text), int(named), None)
+    while block := list(islice(lines, max(1, BLOCK // width))):
         for line, cells in block:
             if len(cells) != width:
                 raise FormatError(
@@ -225,6 +289,7 @@ def _numbers(
             raise FormatError(
                 f"{path}, line {block[at // width][0]}: found "
                 f"{quoted(tokens[at].decode())}, expected a number within {dtype}"
+                + OR_TEXT * bool(tokens[at] and not is_number(tokens[at]))
             )
         yield found
 
@@ -236,14 +301,14 @@ def _targets(
     if outputs is not None:
         if not 0 <= outputs < n:
             raise FormatError(
-                f"{path} has {n} columns, expected more than outputs={outputs}"
+                f"{path} has {n} columns, expected more than its {outputs} outputs"
             )
         return np.arange(n) >= n - outputs
     targets = np.array([bool(_TARGET.fullmatch(name)) for name in names])
     if not targets.any():
         raise FormatError(
-            f"{path} names no targets (t0, t1, …): give the number of target columns, "
-            "the last ones, by outputs= or --outputs, 0 for none"
+            f"{path} names no targets (t0, t1, …): name the target columns, or give "
+            "the number of outputs, the last columns, 0 for none"
         )
     if targets.all():
         raise FormatError(f"{path} names only targets, expected at least one input")

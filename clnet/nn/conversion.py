@@ -97,7 +97,7 @@ def _with_layers(network: M, layers: Sequence[Layer]) -> M:
     new = type(network)(
         network.n_in, layers, seed=0, dtype=network.dtype,
         fann_compatible=network.fann_compatible, fann=network.fann,
-        scaling=network.scaling, classes=network.classes,
+        scaling=network.scaling, classes=network.classes, columns=network.columns,
     )
     parameters = np.zeros_like(new.parameters)
     for number, matrix in enumerate(new.matrices):

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers, as_whole
-from clnet.errors import InputError, counted
+from clnet.errors import InputError, counted, quoted
+from clnet.nn.columns import Columns
 from clnet.nn.description import Description
 from clnet.nn.initialisers import WIDROW_NGUYEN, Draw, initialiser, widrow_nguyen
 from clnet.nn.labels import Classes, Label, as_classes
@@ -29,7 +30,8 @@ class Model(Description):
 
     Parameters
     ----------
-    n_in, layers, seed, dtype, fann_compatible, parameters, fann, scaling, classes
+    n_in, layers, seed, dtype, fann_compatible, parameters, fann, scaling, classes,
+    columns
         As for `clnet.Network`.
 
     Attributes
@@ -56,6 +58,7 @@ class Model(Description):
         fann: FannParameters | None = None,
         scaling: Scaling | None = None,
         classes: Iterable[Label] | None = None,
+        columns: Columns | None = None,
     ) -> None:
         super().__init__(n_in, layers, dtype, fann_compatible)
         self._version = 0
@@ -67,6 +70,7 @@ class Model(Description):
         self.fann = fann
         self.scaling = scaling
         self.classes = classes
+        self.columns = columns
 
     @property
     def version(self) -> int:
@@ -134,6 +138,25 @@ class Model(Description):
     @classes.setter
     def classes(self, classes: Iterable[Label] | None) -> None:
         self._classes = None if classes is None else as_classes(classes, self.n_out)
+
+    @property
+    def columns(self) -> Columns | None:
+        """The columns of tables that are inputs and outputs; may be replaced.
+
+        `fit` sets them when it is given a DataFrame; None: it was not.
+        """
+        return self._columns
+
+    @columns.setter
+    def columns(self, columns: Columns | None) -> None:
+        if not (columns is None or isinstance(columns, Columns)):
+            raise InputError(f"columns must be Columns or None, not {quoted(columns)}")
+        if columns is not None and columns.n_in != self.n_in:
+            raise InputError(
+                f"the columns make {counted(columns.n_in, 'input')}, expected "
+                f"{self.n_in}"
+            )
+        self._columns = columns
 
     def in_layout(self, parameters: NDArray[Any]) -> NDArray[Any]:
         """Return earlier or present `parameters` in this model's layout.

@@ -413,7 +413,7 @@ def fit(
     try:
         with Search(progress=progress) as search:
             training = Training(network, setup, search, tune)
-        network.classes = setup.classes
+        network.classes, network.columns = setup.classes, setup.columns
         for callback in setup.callbacks:
             if hasattr(callback, "start"):
                 callback.start(training)

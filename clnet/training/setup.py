@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import INT_MAX, as_whole, is_number
 from clnet.errors import InputError, counted, quoted, unknown
+from clnet.formats.named_table import named_inputs
 from clnet.nn.activations import SOFTMAX
 from clnet.nn.defaults import default_optimiser
 from clnet.nn.description import Description
@@ -35,6 +36,7 @@ from clnet.training.data_set import DataSet, data_set
 from clnet.training.history import SEEDS, Epoch, Measures, TrainingState
 
 if TYPE_CHECKING:
+    from clnet.nn.columns import Columns
     from clnet.nn.model import Model
     from clnet.nn.regularisation import Regularisation
     from clnet.nn.scaling import Scaling
@@ -127,6 +129,8 @@ class TrainingSetup:
         FANN's training parameters, which the network gets after the training.
     classes : tuple of labels, or None
         What the outputs stand for, which the network gets before the training.
+    columns : Columns or None
+        The names of the inputs, likewise.
     """
 
     data: DataSet
@@ -146,6 +150,7 @@ class TrainingSetup:
     precision: str
     fann: FannParameters | None
     classes: Classes | None
+    columns: Columns | None
 
 
 def training_setup(
@@ -181,6 +186,7 @@ def training_setup(
     """
     epochs = as_whole("epochs", epochs)
     t, classes = encoded(network, t, network.classes)
+    x, columns = named_inputs(network.columns, x)
     data = data_set(network, x, t, sample_weight, scaling=scaling)
     if batch_size is not None:
         batch_size = as_whole("batch_size", batch_size)
@@ -196,7 +202,8 @@ def training_setup(
             raise InputError("validation must be a pair (x, t)")
         what = "validation "
         other_t, classes = encoded(network, validation[1], classes, f"{what}t")
-        other = data_set(network, validation[0], other_t, what=what, scaling=scaling)
+        other_x, _ = named_inputs(columns, validation[0], f"{what}x")
+        other = data_set(network, other_x, other_t, what=what, scaling=scaling)
     desired = _desired_error(network, desired_error, stop)
     checked = _checked_callbacks(callbacks)
     if None not in (device, devices):
@@ -221,7 +228,7 @@ def training_setup(
         regularisation=regularisation, rates=rates, predictable=predictable(schedule),
         epochs=epochs, desired=desired, callbacks=checked, state=start, devices=chosen,
         precision=precision, fann=_fann_parameters(network, rule, row, stop),
-        classes=classes,
+        classes=classes, columns=columns,
     )
 
 

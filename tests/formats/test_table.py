@@ -81,7 +81,7 @@ def test_one_column_and_special_numbers(csv):
     ("1,2,3\n", {}, "names no targets"),
     ("a,b,c\n1,2,3\n", {}, "names no targets"),
     ("t0,t1\n1,2\n", {}, "names only targets"),
-    ("1,2,3\n", {"outputs": 3}, "has 3 columns, expected more than outputs=3"),
+    ("1,2,3\n", {"outputs": 3}, "has 3 columns, expected more than its 3 outputs"),
     ("a,t\n", {}, "holds only a header"),
     ("\n \n", {}, "is blank"),
     ("a,2,t\n1,2,3\n", {}, "line 1: found names and numbers"),

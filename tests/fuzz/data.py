@@ -74,9 +74,57 @@ def load_table(path: Path) -> Any:
     try:
         return clnet.load_data(path), None
     except FormatError as error:
-        if "outputs=" not in str(error):
+        if "names no targets" not in str(error):
             raise
         return clnet.load_data(path, outputs=1), 1
+
+
+def table_seeds() -> list[bytes]:
+    return [
+        b"a,b,kind\nred,1,x\nblue,2.5,y\nred,-3e1,x\n", b"k,t\n1,2\n3,4\n",
+        b"7,1,x\n8,2,y\n9,3,x\n", b'"a, 1","b",c,d\r\n" x ",1,2,"3"\n\n"y",4,5,6\n',
+        b"a,b,n\nx,1,\xc3\xa9\ny,2,7\n", b"p,2,1\nq,0x10,2\n",
+        b"a,b\nx,True\ny,False\n",
+    ]
+
+
+def load_named(path: Path) -> Any:
+    """The first column has categories, the last one is the target."""
+    return clnet.load_table(path, target=-1, categories=1, memory_limit=MEMORY_LIMIT)
+
+
+def table_check(content: bytes, table: Any) -> np.ndarray:
+    """By Python's reader."""
+    text = content.decode("utf-8-sig")
+    rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text,
+                                                                    newline=""))]
+    rows = [row for row in rows if any(row) or len(row) > 1]
+    first = rows[0]
+    if len(set(first)) == len(first) and not any(map(_is_number, first)):
+        rows.pop(0)
+        assert [one.name for one in table.columns.inputs] == first[:-1]
+    groups, *middle, last = zip(*rows, strict=True)
+    assert "" not in (*groups, *last)
+    kinds = sorted(set(groups))
+    assert table.columns.inputs[0].categories == tuple(kinds)
+    parts = [np.array([[one == kind for kind in kinds] for one in groups])]
+    parts += [numbers([one.encode() for one in column], "float32")[:, np.newaxis]
+              for column in middle]
+    same(table.x, np.concatenate(parts, axis=1).astype("float32"))
+    if _is_number(last[0]):
+        same(table.t, numbers([one.encode() for one in last], "float32")[:, np.newaxis])
+    else:
+        assert [str(one) for one in table.t] == list(last)
+    assert np.isfinite(table.x).all()
+    return np.asarray(table.x)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        numbers([cell.encode()])
+    except AssertionError:
+        return False
+    return True
 
 
 def npz_seeds() -> list[bytes]:

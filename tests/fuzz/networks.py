@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import clnet
-from clnet import Dense, Local, Network, Pattern, Scaling, Sparse
+from clnet import Column, Columns, Dense, Local, Network, Pattern, Scaling, Sparse
 from clnet.nn.activations import fann_activation
 from clnet.nn.fann_parameters import HEADER, FannParameters
 
@@ -156,6 +156,8 @@ def safetensors_seeds() -> list[bytes]:
         Network(3, [Dense(4, "relu"), Dense(2, "softmax")], seed=0,
                 fann=FannParameters(), scaling=Scaling(*[[1.0] * 3] * 4,
                                                        *[[2.0] * 2] * 4)),
+        Network(3, [Dense(2, "softmax")], seed=0, classes=("no", "yes"),
+                columns=Columns((Column("a"), Column("b", ("x", "y"))), ("t",))),
         Network(2, [Dense(3, ["tanh", "sin", "relu"], [1, 2, 3], dropout=0.5),
                     Dense(1)], dtype="float64", seed=0),
         Network(8, [Local(3, "tanh"), Local(2, bias="neuron"), Dense(2, bias=False)],
@@ -219,8 +221,9 @@ def safetensors_check(content: bytes, network: Network) -> None:
         sizes.append(n_out)
     assert network.sizes == tuple(sizes)
     assert network.fann_compatible == description["fann_compatible"]
-    for name in ("fann", "scaling"):
-        part = description[name]
+    assert list(network.classes or ()) == (description.get("classes") or [])
+    for name in ("fann", "scaling", "columns"):
+        part = description.get(name)
         found = getattr(network, name)
         assert (part is None) == (found is None)
         if part is not None:

@@ -55,6 +55,8 @@ PARSERS = {
                  data.gz_check),
     "csv": Parser(".csv", data.csv_seeds, mutations.text, data.load_table,
                   data.csv_check),
+    "table": Parser(".csv", data.table_seeds, mutations.text, data.load_named,
+                    data.table_check),
     "npz": Parser(".npz", data.npz_seeds, mutations.archive, data.load_data,
                   data.npz_check),
     "state": Parser(".state.npz", states.state_seeds, mutations.archive,

@@ -1,0 +1,458 @@
+"""Tables whose columns have names: ``.csv`` files and DataFrames.
+
+A column is a number for each sample, or a category, which becomes one input for each
+category. Targets are numbers, or the labels of classes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clnet.checks import is_whole
+from clnet.errors import ClnetError, FormatError, InputError, nearest, quoted
+from clnet.formats.files import check_memory
+from clnet.formats.numbers import holds, is_number, to_number, to_numbers
+from clnet.formats.table import BLOCK, OR_TEXT, cells_of, text_of
+from clnet.nn.columns import Column, Columns
+
+Array = NDArray[Any]
+
+ColumnNames = str | int | Sequence[str | int]
+"""Names of columns, or their numbers: from 1, or from -1 for the last."""
+
+_WHOLE = re.compile(r"0|-?[1-9]\d{0,15}")
+
+
+class Texts(NamedTuple):
+    """A column of text: the different ones as they occur, and each sample's number."""
+
+    found: list[str]
+    codes: NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The samples of a table.
+
+    Attributes
+    ----------
+    x : ndarray, shape [samples, n_in]
+        Inputs; each category of a column is an input of its own.
+    t : ndarray, shape [samples, targets], or [samples]
+        Targets: numbers, or the labels of classes [samples].
+    columns : Columns
+        The columns that these are, for `Network.columns`.
+    """
+
+    x: Array
+    t: Array
+    columns: Columns
+
+
+class Source(Protocol):
+    """A table that columns are read from."""
+
+    names: list[str]
+
+    def numeric(self, column: int) -> bool:
+        """Return whether a column's first value is a number."""
+        ...
+
+    def read(
+        self, numbers: Sequence[int], texts: Sequence[int]
+    ) -> tuple[NDArray[np.float64], list[Texts]]:
+        """Return columns of finite numbers [samples, columns], and columns of text."""
+        ...
+
+    def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
+        """Return an error that names a sample from 0, and a column."""
+        ...
+
+    def check_size(self, size: int) -> None:
+        """Raise FormatError if so many bytes are too many for the table."""
+        ...
+
+
+def names_of(
+    asked: Iterable[ColumnNames], columns: Columns | None
+) -> list[str]:
+    """Return the names that only a header holds: those that are no numbers."""
+    found = [] if columns is None else [column.name for column in columns.inputs]
+    for one in asked:
+        many = [one] if isinstance(one, str) or not isinstance(one, Iterable) else one
+        found += [name for name in many if isinstance(name, str)]
+    return [name for name in found if not is_number(name.encode())]
+
+
+def read_table(
+    source: Source,
+    target: ColumnNames,
+    categories: ColumnNames,
+    ignore: ColumnNames,
+    columns: Columns | None,
+    dtype: str,
+) -> Table:
+    """Return the samples of a source; see `clnet.load_table`."""
+    index = _Index(source)
+    coded = set(index.of(categories))
+    if columns is None:
+        targets = index.of(target)
+        left = {*targets, *index.of(ignore)}
+        inputs = [at for at in range(len(source.names)) if at not in left]
+        if not inputs:
+            raise source.error("names only targets, expected at least one input")
+        for at in (*inputs, *targets):  # a network keeps their names
+            index.of(source.names[at])
+    else:
+        targets = index.of(target) or index.of(
+            [name for name in columns.targets if name in index.first]
+        )
+        inputs = index.of([column.name for column in columns.inputs])
+        coded |= {
+            at for at, column in zip(inputs, columns.inputs, strict=True)
+            if column.categories
+        }
+    labels = [at for at in targets if at in coded or not source.numeric(at)]
+    if labels and len(targets) > 1:
+        raise source.error(
+            f"has the targets {quoted([source.names[at] for at in targets])}, expected "
+            "one of categories, or numbers"
+        )
+    texts = [at for at in inputs if at in coded] + labels
+    of_numbers = dict.fromkeys((*inputs, *targets))
+    for at in texts:
+        of_numbers.pop(at, None)
+    numbers = list(of_numbers)
+    values, found = source.read(numbers, texts)
+    place = {at: column for column, at in enumerate(numbers)}
+    of_text = dict(zip(texts, found, strict=True))
+    if columns is None:
+        columns = Columns(
+            tuple(
+                Column(source.names[at], tuple(sorted(of_text[at].found))
+                       if at in coded else ())
+                for at in inputs
+            ),
+            tuple(source.names[at] for at in targets),
+        )
+    source.check_size(len(values) * columns.n_in * np.dtype(dtype).itemsize)
+    x = np.zeros((len(values), columns.n_in), dtype)
+    start = 0
+    for at, column in zip(inputs, columns.inputs, strict=True):
+        if column.categories:
+            _one_hot(source, at, column, of_text[at], x[:, start:])
+        else:
+            x[:, start] = values[:, place[at]]
+        start += column.width
+    if labels:
+        return Table(x, _labels(of_text[labels[0]]), columns)
+    t = values[:, [place[at] for at in targets]].astype(dtype)
+    return Table(x, t, columns)
+
+
+class _Index:
+    """The columns of a source by their names and numbers."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.first: dict[str, int] = {}
+        self.twice: set[str] = set()
+        for at, name in enumerate(source.names):
+            if self.first.setdefault(name, at) != at:
+                self.twice.add(name)
+
+    def of(self, asked: ColumnNames) -> list[int]:
+        """Return the different columns of names or numbers."""
+        many = [asked] if isinstance(asked, str) or is_whole(asked) else asked
+        if not isinstance(many, Iterable):
+            raise InputError(f"columns must be names or numbers, not {quoted(asked)}")
+        return list(dict.fromkeys(map(self._at, many)))
+
+    def _at(self, name: object) -> int:
+        if isinstance(name, str) and name in self.first:
+            if name in self.twice:
+                raise self.source.error(
+                    f"names two columns {quoted(name)}, expected one"
+                )
+            return self.first[name]
+        number = name
+        if isinstance(name, str) and re.fullmatch(r"-?[0-9]{1,9}", name):
+            number = int(name)
+        names = self.source.names
+        if is_whole(number) and 1 <= abs(number) <= len(names):
+            return int(number) - 1 if number > 0 else len(names) + int(number)
+        near = nearest(name, names) if isinstance(name, str) else ""
+        hint = f": did you mean {near!r}?" if near else (
+            f", expected some of {quoted(names)}"
+        )
+        raise self.source.error(f"has no column {quoted(name)}{hint}")
+
+
+def _one_hot(
+    source: Source, at: int, column: Column, texts: Texts, x: Array
+) -> None:
+    """Set the inputs x[:, :width] of a column of categories, which are zero."""
+    index = {category: number for number, category in enumerate(column.categories)}
+    numbers = np.array([index.get(text, -1) for text in texts.found], np.intp)
+    chosen = numbers[texts.codes]
+    if (chosen < 0).any():
+        row = int((chosen < 0).argmax())
+        text = texts.found[texts.codes[row]]
+        raise source.error(
+            f"found {quoted(text)}, expected one of the categories "
+            f"{quoted(list(column.categories))}", row, at,
+        )
+    x[np.arange(len(chosen)), chosen] = 1
+
+
+def _labels(texts: Texts) -> Array:
+    """Return the labels of a column: whole numbers or booleans if all are, or text."""
+    if set(texts.found) <= {"False", "True"}:
+        return np.array([text == "True" for text in texts.found])[texts.codes]
+    if all(_WHOLE.fullmatch(text) for text in texts.found):
+        return np.array([int(text) for text in texts.found], np.int64)[texts.codes]
+    return np.array(texts.found, object)[texts.codes]
+
+
+# --- .csv ----------------------------------------------------------------------------
+
+
+class CsvSource:
+    """A ``.csv`` file.
+
+    Its first line is a header if it holds one of the names that are asked for, or if
+    its cells differ and none is a number. Columns of a table without a header are named
+    by their numbers, from 1.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    asked : sequence of str
+        Names that are asked for.
+    dtype : {"float32", "float64"}
+        Type whose range the numbers must not exceed.
+    memory_limit : int or None
+        As for `check_memory`.
+    """
+
+    def __init__(
+        self, path: Path, asked: Sequence[str], dtype: str, memory_limit: int | None
+    ) -> None:
+        self.path, self.dtype, self.memory_limit = path, dtype, memory_limit
+        self.text, self.size = text_of(path)
+        head = list(islice(cells_of(path, self.text), 2))
+        if not head:
+            raise FormatError(
+                f"{path} is blank, expected numbers or text separated by commas"
+            )
+        first = head[0][1]
+        different = len(set(first)) == len(first)
+        self.named = any(name in first for name in asked) or (
+            different and not any(is_number(cell.encode()) for cell in first)
+        )
+        if self.named and len(head) == 1:
+            raise FormatError(
+                f"{path} holds only a header, expected at least one sample"
+            )
+        self.names = first if self.named else [
+            str(number + 1) for number in range(len(first))
+        ]
+        self.first = head[int(self.named)]
+        self.lines = np.zeros(0, np.int64)
+
+    def numeric(self, column: int) -> bool:
+        """Return whether a column's first value is a number."""
+        cells = self.first[1]
+        return column >= len(cells) or is_number(cells[column].encode())
+
+    def read(
+        self, numbers: Sequence[int], texts: Sequence[int]
+    ) -> tuple[NDArray[np.float64], list[Texts]]:
+        """Return columns of finite numbers [samples, columns], and columns of text."""
+        order: list[dict[str, int]] = [{} for _ in texts]
+        values: list[NDArray[np.float64]] = []
+        codes: list[list[NDArray[np.intp]]] = [[] for _ in texts]
+        lines: list[NDArray[np.int64]] = []
+        for block in self._blocks():
+            lines.append(np.array([line for line, _ in block], np.int64))
+            tokens = [cells[at].encode() for _, cells in block for at in numbers]
+            found = to_numbers(tokens, self.dtype) if tokens else np.zeros(0)
+            if found is None or not np.isfinite(found).all():
+                raise self._bad_number(block, tokens, numbers)
+            values.append(found.reshape(len(block), len(numbers)))
+            for at, index, done in zip(texts, order, codes, strict=True):
+                column = [cells[at] for _, cells in block]
+                if "" in column:
+                    line = block[column.index("")][0]
+                    raise self._at(line, at, "the value is missing, expected text")
+                done.append(np.array(
+                    [index.setdefault(text, len(index)) for text in column], np.intp
+                ))
+        self.lines = np.concatenate(lines)
+        return np.concatenate(values), [
+            Texts(list(index), np.concatenate(done))
+            for index, done in zip(order, codes, strict=True)
+        ]
+
+    def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
+        """Return an error that names a sample from 0, and a column."""
+        if row < 0:
+            return FormatError(f"{self.path} {sentence}")
+        return self._at(int(self.lines[row]), column, sentence)
+
+    def check_size(self, size: int) -> None:
+        """Raise FormatError if so many bytes are too many for the table."""
+        check_memory(self.path, size, self.size, self.memory_limit)
+
+    def _blocks(self) -> Iterator[list[tuple[int, list[str]]]]:
+        """Yield lines with their numbers, each of as many cells as the first."""
+        width = len(self.names)
+        lines = islice(cells_of(self.path, self.text), int(self.named), None)
+        while block := list(islice(lines, max(1, BLOCK // width))):
+            for line, cells in block:
+                if len(cells) != width:
+                    raise FormatError(
+                        f"{self.path}, line {line}: found {len(cells)} cells, expected "
+                        f"{width} as in the first line"
+                    )
+            yield block
+
+    def _bad_number(
+        self, block: list[tuple[int, list[str]]], tokens: list[bytes],
+        columns: Sequence[int],
+    ) -> FormatError:
+        """Return the error of the first token that is no finite number."""
+        at = next(
+            i for i, token in enumerate(tokens)
+            if (number := to_number(token)) is None or not holds(self.dtype, number)
+            or not np.isfinite(number)
+        )
+        row, column = divmod(at, len(columns))
+        text = tokens[at].decode()
+        found = f"found {quoted(text)}" if text else "the value is missing"
+        hint = OR_TEXT * bool(text and not is_number(tokens[at]))
+        return self._at(
+            block[row][0], columns[column],
+            f"{found}, expected a number within {self.dtype}{hint}",
+        )
+
+    def _at(self, line: int, column: int, sentence: str) -> FormatError:
+        return FormatError(
+            f"{self.path}, line {line}, column {printed(self.names[column])}: "
+            f"{sentence}"
+        )
+
+
+def printed(name: str) -> str:
+    """Return a column's name for an error: short, and quoted where it must be."""
+    return name if re.fullmatch(r"[\w.-]{1,40}", name) else quoted(name)
+
+
+# --- DataFrames ----------------------------------------------------------------------
+
+
+def is_frame(found: object) -> bool:
+    """Return whether an object is a DataFrame of pandas, which is not imported."""
+    return hasattr(found, "iloc") and hasattr(found, "columns")
+
+
+class FrameSource:
+    """A DataFrame of pandas.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        The table; its index is no column.
+    what : str
+        Its name, for errors.
+    """
+
+    def __init__(self, frame: Any, what: str = "the DataFrame") -> None:
+        self.frame, self.what = frame, what
+        self.names = [str(name) for name in frame.columns]
+        if not len(frame):
+            raise InputError(f"{what} has no sample: give at least one")
+
+    def numeric(self, column: int) -> bool:
+        """Return whether a column is one of numbers."""
+        return _numeric(self.frame.iloc[:, column])
+
+    def read(
+        self, numbers: Sequence[int], texts: Sequence[int]
+    ) -> tuple[NDArray[np.float64], list[Texts]]:
+        """Return columns of finite numbers [samples, columns], and columns of text."""
+        values = np.zeros((len(self.frame), len(numbers)))  # [samples, columns]
+        for place, at in enumerate(numbers):
+            series = self.frame.iloc[:, at]
+            if not _numeric(series) and not str(series.dtype).startswith("bool"):
+                raise self.error(
+                    f"found {quoted(series.iloc[0])}, expected a number{OR_TEXT}", 0, at
+                )
+            column = series.to_numpy("float64", na_value=np.nan)
+            if not np.isfinite(column).all():
+                row = int((~np.isfinite(column)).argmax())
+                raise self.error(
+                    f"found {column[row]}, expected a finite number", row, at
+                )
+            values[:, place] = column
+        return values, [self._texts(at) for at in texts]
+
+    def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
+        """Return an error that names a sample from 0, and a column."""
+        if row < 0:
+            return InputError(f"{self.what} {sentence}")
+        return InputError(
+            f"{self.what}, row {row}, column {printed(self.names[column])}: {sentence}"
+        )
+
+    def check_size(self, size: int) -> None:
+        """Allow any size."""
+
+    def _texts(self, at: int) -> Texts:
+        series = self.frame.iloc[:, at]
+        missing = series.isna().to_numpy()
+        if missing.any():
+            row = int(missing.argmax())
+            raise self.error("the value is missing, expected text", row, at)
+        order: dict[str, int] = {}
+        codes = [order.setdefault(str(one), len(order)) for one in series.tolist()]
+        return Texts(list(order), np.array(codes, np.intp))
+
+
+def _numeric(series: Any) -> bool:
+    """Return whether a Series holds numbers, and no categories."""
+    return getattr(series.dtype, "kind", "O") in "iuf"
+
+
+def named_inputs(
+    columns: Columns | None, x: ArrayLike, name: str = "x"
+) -> tuple[ArrayLike, Columns | None]:
+    """Return inputs, and their columns: of a DataFrame by name, of others as they are.
+
+    Parameters
+    ----------
+    columns : Columns or None
+        The columns of a network; None: all columns of a DataFrame, which are numbers.
+    x : array_like or DataFrame
+        The inputs.
+    name : str
+        Their name, for errors.
+
+    Raises
+    ------
+    InputError
+        If a column is missing, or a value is missing, no number or no known category.
+    """
+    if not is_frame(x):
+        return x, columns
+    table = read_table(FrameSource(x, name), (), (), (), columns, "float64")
+    return table.x, table.columns

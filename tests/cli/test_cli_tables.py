@@ -1,0 +1,191 @@
+"""Tables on the command line: classes and columns by name, in and out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import clnet
+from clnet import Network
+from clnet.cli.main import main
+from clnet.cli.train import HIDDEN
+from clnet.errors import WIDTH
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, tmp_path_factory, tmp_path):
+    """Commands run in a folder of their own, with plans from the cost model."""
+    folder = tmp_path_factory.getbasetemp() / "times"
+    monkeypatch.setenv("CLNET_CACHE_DIR", str(folder))
+    monkeypatch.chdir(tmp_path)
+
+    def plan_for(self, device, batch):
+        return self.compile(device, batch, tune=False)
+
+    monkeypatch.setattr(Network, "plan_for", plan_for)
+
+
+@pytest.fixture
+def clnet_command(capsys):
+    """A function that runs a command: status, stdout, stderr."""
+
+    def command(line):
+        try:
+            status = main(line.split())
+        except SystemExit as leaving:
+            status = leaving.code
+        return status, *capsys.readouterr()
+
+    return command
+
+
+def ok(result):
+    """Return the output of a command that must succeed."""
+    status, out, err = result
+    assert (status, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= WIDTH
+    return out
+
+
+@pytest.fixture
+def tables(tmp_path):
+    """Tables of flowers, with classes, and of houses, with prices."""
+    rng = np.random.default_rng(0)
+    kinds = np.array(["iris", "lily", "rose"])[rng.integers(0, 3, 90)]
+    middle = np.select([kinds == "iris", kinds == "rose"], [5, 9], 7)
+    size = rng.normal(middle, 0.3)
+    width = rng.normal(2, 0.1, 90)
+    lines = [f"{w:.3f},{k},{s:.3f}" for w, k, s in zip(width, kinds, size, strict=True)]
+    (tmp_path / "flowers.csv").write_text("\n".join(["width,kind,size", *lines]) + "\n")
+    (tmp_path / "bare.csv").write_text("\n".join(lines) + "\n")
+    new = [f"{s:.3f},{w:.3f}" for w, s in zip(width, size, strict=True)]
+    (tmp_path / "new.csv").write_text("\n".join(["size,width", *new]) + "\n")
+    place = np.array(["north", "south"])[rng.integers(0, 2, 90)]
+    area = rng.uniform(50, 150, 90)
+    price = 1000 * area + 50_000 * (place == "south")
+    rows = [f"{i},{p},{a:.1f},{v:.0f}" for i, (p, a, v) in enumerate(
+        zip(place, area, price, strict=True))]
+    rows.insert(0, "id,place,area,price")
+    (tmp_path / "houses.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+TRAIN = "--epochs 150 --optimiser adam --rate 0.03 --seed 0"
+
+
+@pytest.mark.unoptimised
+def test_classes_of_a_table(clnet_command, tables):
+    out = ok(clnet_command(
+        f"train flowers.csv --target kind {TRAIN} --validation 0.2 --save a.safetensors"
+    ))
+    assert f"network     2-{HIDDEN}-3" in out
+    network = clnet.load("a.safetensors")
+    assert network.classes == ("iris", "lily", "rose")
+    assert network.columns.targets == ("kind",)
+    assert network.layers[-1].activation == "softmax"
+    assert network.scaling.factor_in == (1.0, 1.0)
+    assert set(network.scaling.deviation_out) == {1.0}
+    out = ok(clnet_command("predict a.safetensors flowers.csv --out answers.csv"))
+    assert "classes   " in out and "accuracy" in out
+    found = clnet.load_table("answers.csv", target="kind")
+    given = clnet.load_table("flowers.csv", target="kind")
+    assert np.array_equal(found.x, given.x) and np.mean(found.t == given.t) > 0.95
+    ok(clnet_command("predict a.safetensors new.csv --out others.csv"))
+    answers = (tables / "answers.csv").read_text()
+    assert answers == (tables / "others.csv").read_text()
+    assert answers.startswith("width,size,kind\n")
+    out = ok(clnet_command("train flowers.csv --network a.safetensors --epochs 1"))
+    assert float(out.rsplit("accuracy", 1)[1].split()[0]) > 0.95
+
+
+@pytest.mark.unoptimised
+def test_numbers_of_a_table(clnet_command, tables):
+    out = ok(clnet_command(
+        f"train houses.csv --target price --categories place --ignore id {TRAIN} "
+        "--layers 3-8-1 --save a.safetensors"
+    ))
+    assert float(out.split("R²")[1].split()[0]) > 0.98
+    network = clnet.load("a.safetensors")
+    assert network.layers[-1].activation == "identity"
+    assert network.scaling is not None and network.classes is None
+    out = ok(clnet_command("predict a.safetensors houses.csv --out answers.csv"))
+    assert float(out.split("R²")[1].split()[0]) > 0.98
+    names, first, *_ = (tables / "answers.csv").read_text().splitlines()
+    assert names == "place,area,price"
+    assert first.split(",")[0] in ("north", "south")
+
+
+@pytest.mark.unoptimised
+def test_a_table_without_a_header(clnet_command, tables):
+    ok(clnet_command(f"train bare.csv --target 2 {TRAIN} --no-scale "
+                     "--save a.safetensors"))
+    assert clnet.load("a.safetensors").scaling is None
+    ok(clnet_command("predict a.safetensors bare.csv --out b.csv"))
+    found, given = (clnet.load_table(path, target=column)
+                    for path, column in (("b.csv", 3), ("bare.csv", 2)))
+    assert np.array_equal(found.x, given.x)
+
+
+@pytest.mark.unoptimised
+def test_one_output_for_two_classes(clnet_command, tables):
+    ok(clnet_command(f"train houses.csv --target place --ignore price,id {TRAIN} "
+                     "--layers 1-3-1 --save a.safetensors"))
+    network = clnet.load("a.safetensors")
+    assert network.classes == ("north", "south")
+    assert network.layers[-1].activation == "sigmoid"
+    out = ok(clnet_command("predict a.safetensors houses.csv --out b.csv"))
+    assert "accuracy" in out
+    assert set(clnet.load_table("b.csv", target="place").t) <= {"north", "south"}
+
+
+@pytest.mark.unoptimised
+def test_names_of_columns_survive(clnet_command, tables):
+    network = Network(2, [clnet.Dense(3, "softmax")], seed=0)
+    network.save("a.safetensors")
+    (tables / "c.csv").write_text("first,second\n1,2\n3,4\n")
+    ok(clnet_command("predict a.safetensors c.csv --outputs 0 --out b.csv"))
+    assert (tables / "b.csv").read_text().startswith("first,second,t0,t1,t2\n1,2,")
+    network.classes = "a", "b", "c"
+    network.save("a.safetensors")
+    ok(clnet_command("predict a.safetensors c.csv --outputs 0 --out b.csv"))
+    assert (tables / "b.csv").read_text().startswith("first,second,class\n1,2,")
+    ok(clnet_command("predict a.safetensors c.csv --outputs 0 --out b.npz"))
+    assert clnet.load_data("b.npz")[1].shape == (2, 3)
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize(("values", "activation"), [
+    ((0, 1), "sigmoid"), ((-1, 1), "tanh"), ((0, 0.5), "identity"),
+    ((25, 346), "identity"),
+])
+def test_the_output_by_the_targets(clnet_command, tmp_path, values, activation):
+    rows = [f"{i},{values[i % 2]}" for i in range(8)]
+    (tmp_path / "a.csv").write_text("x,t\n" + "\n".join(rows))
+    ok(clnet_command("train a.csv --epochs 1 --save a.safetensors"))
+    assert clnet.load("a.safetensors").layers[-1].activation == activation
+
+
+@pytest.mark.parametrize(("line", "sentence"), [
+    ("train flowers.csv", "expected a number within float32, or text in a column"),
+    ("train flowers.csv --target knd", "has no column 'knd': did you mean 'kind'?"),
+    ("train flowers.csv --target kind,", "expected names separated by commas"),
+    ("train flowers.csv --target kind --outputs 1", "give --target or --outputs, not"),
+    ("train flowers.csv --target kind --layers 2-3-2",
+     "flowers.csv has 2 inputs and 3 classes, the network 2 and 2"),
+    ("train flowers.csv --target kind --scale-outputs -1 1", "is for numbers, not for"),
+    ("train houses.csv --target price", "column place: found '"),
+    ("train houses.csv --target price,place", "expected one of categories, or numbers"),
+    ("train flowers.csv --categories kind", "has no targets to train on: see --target"),
+    ("train a.npz --target kind", "a.npz has no names of columns: give a .csv file"),
+    ("train digits --target kind", "digits has its own test set: leave out --target"),
+    ("predict n.safetensors houses.csv", "houses.csv has no column 'width'"),
+    ("predict n.safetensors flowers.csv",
+     "flowers.csv has the class 'lily', expected one of the network's classes ['a"),
+])
+def test_bad_tables(clnet_command, tables, line, sentence):
+    columns = clnet.Columns((clnet.Column("width"), clnet.Column("size")), ("kind",))
+    Network(2, [clnet.Dense(3, "softmax")], seed=0, classes=("a", "b", "iris"),
+            columns=columns).save("n.safetensors")
+    status, out, err = clnet_command(line)
+    assert (status, out) == (2, "")
+    assert sentence in err and err.count("\n") == 1
