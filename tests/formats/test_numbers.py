@@ -41,7 +41,7 @@ def test_numbers_together(tokens, dtype):
 @pytest.mark.parametrize("column", [0, 2])
 def test_the_first_bad_cell_of_a_table(tmp_path, monkeypatch, bad, row, column):
     """Whichever block it is in."""
-    monkeypatch.setattr(table, "_BLOCK", 12)
+    monkeypatch.setattr(table, "BLOCK", 12)
     rows = [["1", "inf", "0x2"] for _ in range(10)]
     rows[9][2] = "y"
     rows[row][column] = bad
