@@ -67,7 +67,7 @@ def info(arguments: argparse.Namespace) -> int:
 def predict(arguments: argparse.Namespace) -> int:
     """Run a network on data."""
     from clnet.cli.samples import check_labels, read
-    from clnet.cli.summary import counts_of, evaluation_rows, pairs
+    from clnet.cli.summary import confusion_text, counts_of, evaluation_rows, pairs
     from clnet.formats import check_save_data
     from clnet.network import load
     from clnet.planning.inference import plan_on, resolve_devices
@@ -113,8 +113,8 @@ def predict(arguments: argparse.Namespace) -> int:
     ]
     if labels is not None:
         rows.append(("classes", counts_of(labels)))
-    if t.size:
-        found = network.compare(y, t, scale=scale)
+    found = network.compare(y, t, scale=scale) if t.size else None
+    if found is not None:
         rows += evaluation_rows(found, y.size)
     else:
         rows.append(("targets", "none in the data"))
@@ -123,6 +123,8 @@ def predict(arguments: argparse.Namespace) -> int:
     if scaling is not None and not scale:
         rows.append(("note", unused_scaling(arguments.network)))
     print(pairs(rows))
+    if found is not None and found.confusion is not None:
+        print(f"\n{confusion_text(found.confusion, network.classes)}")
     if isinstance(plan, Plan) and arguments.profile:
         import numpy as np
 

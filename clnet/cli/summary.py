@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 MOST_CLASSES = 12  # that are counted
+SHORT = 4  # characters of a name that say something
 
 
 def network_text(network: Network) -> str:
@@ -113,9 +114,40 @@ def evaluation_rows(found: Evaluation, targets: int) -> list[tuple[str, object]]
         rows.append(("accuracy", f"{found.accuracy:.6f}"))
     if found.mae is not None:
         rows.append(("MAE", f"{found.mae:.4g}"))
+    if found.rmse is not None:
+        rows.append(("RMSE", f"{found.rmse:.4g}"))
     if found.r2 is not None:
         rows.append(("R²", f"{found.r2:.6f}"))
     return rows
+
+
+def confusion_text(
+    confusion: NDArray[np.int64], classes: Sequence[object] | None
+) -> str:
+    """Return a table of the outputs' classes, by column, for each class, by row."""
+    n, counts = len(confusion), len(str(confusion.max()))
+    head = "confusion: targets by row, outputs by column"
+    left = WIDTH - n * (counts + 1)  # for the names of rows
+    if left < SHORT:
+        return f"{head}: of {n} classes not shown"
+    names = [str(one) for one in (range(n) if classes is None else classes)]
+    first = min(max(map(len, names)), WIDTH // 4, left)
+    width = min(max(counts, *map(len, names)), (WIDTH - first) // n - 1)
+    lines = [
+        " ".join([f"{_cut(name, first):{first}}", *cells])
+        for name, cells in zip(
+            ["", *names],
+            [[f"{_cut(name, width):>{width}}" for name in names],
+             *([f"{count:>{width}}" for count in row] for row in confusion)],
+            strict=True,
+        )
+    ]
+    return "\n".join([head, *lines])
+
+
+def _cut(name: str, width: int) -> str:
+    """Return a name of at most so many characters."""
+    return name if len(name) <= width else f"{name[: width - 1]}…"
 
 
 def counts_of(labels: NDArray[Any]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.cli.samples import TABLE_OPTIONS, Samples, check_labels, is_binary, read
-from clnet.cli.summary import evaluation_rows, pairs
+from clnet.cli.summary import confusion_text, evaluation_rows, pairs
 from clnet.errors import ClnetError, InputError, nearest
 from clnet.formats import NETWORK_SUFFIXES, check_save
 from clnet.formats.files import as_path, check_writable, write
@@ -29,6 +29,7 @@ from clnet.training.history import figure
 
 if TYPE_CHECKING:
     from clnet.nn.columns import Columns
+    from clnet.nn.metrics import Evaluation
     from clnet.nn.optimisers import Optimiser
     from clnet.runtime.data_parallel import ParallelPlan
     from clnet.runtime.plan import Plan
@@ -233,15 +234,22 @@ def run(arguments: argparse.Namespace) -> int:
         mean = seconds / len(history) * 1e3
         rows.append(("time", f"{seconds:.3g} s, {mean:.3g} ms an epoch"))
     plan = network.plan_for(devices[0], min(len(training), LARGEST_BATCH))
-    rows += _result("training", network, plan, training, scale)
+    sets = {"training": training}
     if test is not None:
-        rows += _result("test" if digits else "validation", network, plan, test, scale)
+        sets["test" if digits else "validation"] = test
+    for name, samples in sets.items():
+        found = _evaluation(network, plan, samples, scale)
+        figures = evaluation_rows(found, len(samples) * network.n_out)
+        rows.append((name, f"{len(samples)} samples"))
+        rows += [(f"  {figure}", value) for figure, value in figures]
     for label, path in (("written", arguments.save), ("drawn", arguments.plot)):
         if path is not None:
             rows.append((label, path))
     if network.scaling is not None and not scale:
         rows.append(("note", unused_scaling(arguments.network)))
     print(pairs(rows))
+    if found.confusion is not None:
+        print(f"\n{confusion_text(found.confusion, network.classes)}")
     return 0
 
 
@@ -447,18 +455,13 @@ def _optimiser(
     return replace(rule, learning_rate=arguments.rate)  # type: ignore[call-arg]
 
 
-def _result(
-    what: str, network: Network, plan: Plan | ParallelPlan, data: Samples, scale: bool
-) -> list[tuple[str, object]]:
+def _evaluation(
+    network: Network, plan: Plan | ParallelPlan, data: Samples, scale: bool
+) -> Evaluation:
     from clnet.cli.commands import run_in_batches
 
     y = run_in_batches(plan, data.x, network.scaling if scale else None)
-    found = network.compare(y, data.t, scale=scale)
-    figures = evaluation_rows(found, y.size)
-    return [
-        (what, f"{len(data)} samples"),
-        *((f"  {name}", figure) for name, figure in figures),
-    ]
+    return network.compare(y, data.t, scale=scale)
 
 
 def _plot(history: History, path: str) -> None:

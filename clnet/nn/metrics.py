@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +13,7 @@ from clnet.checks import as_numbers, column_hint
 from clnet.errors import InputError
 
 BIT_FAIL_LIMIT = 0.35  # FANN's default
+CONFUSED = 100  # classes of a confusion table, at most
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,6 +36,11 @@ class Evaluation:
         Where there is no accuracy, the coefficient of determination, as scikit-learn's
         `r2_score`: ``1 - sum (t - y)^2 / sum (t - mean t)^2``, the mean over outputs;
         an output whose targets are all equal counts 1 without an error, else 0.
+    rmse : float or None
+        Where there is no accuracy, the root of the mean of the squared errors.
+    confusion : ndarray, shape [classes, classes], or None
+        Where there is an accuracy, and at most `CONFUSED` classes: how many samples of
+        each class, by row, the outputs put in each class, by column.
     """
 
     mse: float
@@ -41,9 +48,13 @@ class Evaluation:
     accuracy: float | None = None
     mae: float | None = None
     r2: float | None = None
+    rmse: float | None = None
+    confusion: NDArray[np.int64] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        parts = [f"{k}={v!r}" for k, v in asdict(self).items() if v is not None]
+        shown = [one.name for one in fields(self) if one.compare]
+        values = ((name, getattr(self, name)) for name in shown)
+        parts = [f"{name}={value!r}" for name, value in values if value is not None]
         return f"{type(self).__name__}({', '.join(parts)})"
 
 
@@ -101,13 +112,31 @@ def evaluate(
     error = (targets - outputs) * np.where(halved, 0.5, 1.0)
     mse, bit_fail = np.square(error).mean(), (np.abs(error) >= bit_fail_limit).sum()
     if None not in middles or _one_hot(targets):
-        if outputs.shape[1] == 1:
-            right = (outputs > middles[0]) == (targets > middles[0])
-        else:
-            right = outputs.argmax(axis=1) == targets.argmax(axis=1)
-        return Evaluation(float(mse), int(bit_fail), float(right.mean()))
-    mae = float(np.abs(targets - outputs).mean())
-    return Evaluation(float(mse), int(bit_fail), None, mae, _r2(outputs, targets))
+        classes = max(outputs.shape[1], 2)
+        found, expected = (
+            one[:, 0] > middles[0] if one.shape[1] == 1 else one.argmax(axis=1)
+            for one in (outputs, targets)
+        )
+        return Evaluation(
+            float(mse), int(bit_fail), float((found == expected).mean()),
+            confusion=_confusion(expected, found, classes),
+        )
+    missed = np.abs(targets - outputs)
+    return Evaluation(
+        float(mse), int(bit_fail), None, float(missed.mean()), _r2(outputs, targets),
+        float(np.sqrt(np.square(missed).mean())),
+    )
+
+
+def _confusion(
+    expected: NDArray[Any], found: NDArray[Any], classes: int
+) -> NDArray[np.int64] | None:
+    """Return how often each class was found for each class; None: they are many."""
+    if classes > CONFUSED:
+        return None
+    pairs = expected * classes + found
+    counts = np.bincount(pairs, minlength=classes**2)
+    return counts.reshape(classes, classes)
 
 
 def _one_hot(targets: NDArray[np.float64]) -> bool:

@@ -98,7 +98,8 @@ def ok(result):
 
 def fields(out):
     """Return the lines of two columns as a dict."""
-    return dict(line.split(maxsplit=1) for line in out.splitlines())
+    pairs, *_ = out.split("\n\n")
+    return dict(line.split(maxsplit=1) for line in pairs.splitlines())
 
 
 # --- happy paths ---------------------------------------------------------------------

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from clnet import Dense, Network, Scaling
-from clnet.cli.summary import evaluation_rows
-from clnet.errors import InputError
+from clnet.cli.summary import confusion_text, evaluation_rows
+from clnet.errors import WIDTH, InputError
 from clnet.nn.activations import ACTIVATIONS
-from clnet.nn.metrics import BIT_FAIL_LIMIT, Evaluation, evaluate
+from clnet.nn.metrics import BIT_FAIL_LIMIT, CONFUSED, Evaluation, evaluate
 
 
 def test_by_hand():
@@ -53,8 +53,10 @@ def test_regression_has_no_accuracy():
     assert found.accuracy is None
     assert found.mae == pytest.approx(2 / 3)
     assert found.r2 == pytest.approx(1 - 2 / 8)
+    assert found.rmse == pytest.approx(np.sqrt(2 / 3))
+    assert found.confusion is None
     assert repr(evaluate([[1.0]], [[3.0]])) == (
-        "Evaluation(mse=4.0, bit_fail=1, mae=2.0, r2=0.0)"
+        "Evaluation(mse=4.0, bit_fail=1, mae=2.0, r2=0.0, rmse=2.0)"
     )
     assert repr(evaluate([[0.5, 0]], [[0, 1]])) == (
         "Evaluation(mse=0.625, bit_fail=2, accuracy=0.0)"
@@ -65,11 +67,38 @@ def test_printed_rows_are_those_that_apply():
     y, t = [[1.0], [2.0], [4.0]], [[1.0], [3.0], [5.0]]
     assert evaluation_rows(evaluate(y, t), 3) == [
         ("MSE", "0.6667"), ("bit fail", "2 of 3"), ("MAE", "0.6667"),
-        ("R²", "0.750000"),
+        ("RMSE", "0.8165"), ("R²", "0.750000"),
     ]
     assert evaluation_rows(evaluate(y, t, middles=[0.5]), 3)[2:] == [
         ("accuracy", "1.000000")
     ]
+
+
+def test_confusion_counts_each_class_by_row():
+    t = np.eye(3)[[0, 0, 1, 2, 2, 2]]
+    y = np.eye(3)[[0, 1, 1, 2, 2, 0]]
+    found = evaluate(y, t)
+    assert found.confusion.tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 2]]
+    assert found.accuracy == np.trace(found.confusion) / 6
+    assert "confusion" not in repr(found)
+    one = evaluate([[0.1], [0.9], [0.8]], [[0], [0], [1]], middles=[0.5])
+    assert one.confusion.tolist() == [[1, 1], [0, 1]]
+    assert evaluate(np.eye(CONFUSED), np.eye(CONFUSED)).confusion.trace() == CONFUSED
+    assert evaluate(*[np.eye(CONFUSED + 1)] * 2).confusion is None
+
+
+def test_printed_confusion_fits_the_width():
+    for classes in (2, 3, 10, 12):
+        counts = np.full((classes, classes), 10**4)
+        names = [f"a class with a long name {n}" for n in range(classes)]
+        for found in (names, None, range(classes)):
+            text = confusion_text(counts, found)
+            assert max(map(len, text.splitlines())) <= WIDTH
+            assert len(text.splitlines()) == classes + 2
+    assert "not shown" in confusion_text(np.eye(40, dtype=int), None)
+    text = confusion_text(np.array([[5, 1], [0, 7]]), ("no", "yes"))
+    assert [line.split() for line in text.splitlines()[1:]] == [
+        ["no", "yes"], ["no", "5", "1"], ["yes", "0", "7"]]
 
 
 def test_r2_is_the_mean_over_outputs():
@@ -138,8 +167,8 @@ def test_an_evaluation_holds_plain_numbers_and_does_not_change():
     found = evaluate(y, t, middles=[0.5])
     none = type(None)
     for one, kinds in (
-        (found, [float, int, float, none, none]),
-        (evaluate(y, t), [float, int, none, float, float]),
+        (found, [float, int, float, none, none, none, np.ndarray]),
+        (evaluate(y, t), [float, int, none, float, float, float, none]),
     ):
         assert [type(value) for value in dataclasses.astuple(one)] == kinds
     with pytest.raises(dataclasses.FrozenInstanceError):
