@@ -108,6 +108,7 @@ UNROLLED
 UNROLLED
         for (int k = 0; k < FIRST; ++k) pack_words(rows[m][k], i % 2, v[m][i % 2][k]);
     }
+    END_EXCHANGES();
 }
 
 // Rescale rows by their largest values.
@@ -139,6 +140,7 @@ UNROLLED
                 words[w] = mul_half2(mul_half2(words[w], first_factor), second_factor);
         }
     }
+    END_EXCHANGES();
 }
 
 // rows = a layer's outputs for its inputs `rows`; the last layer's go to y instead

@@ -60,6 +60,14 @@ static inline uint shuffle_xor_word(const uint v, const int mask,
 #endif
 }
 
+// Comes behind a loop of such exchanges. In plain C it is a barrier: PoCL 7.1 shares private
+// arrays that the loop writes among work-items if they are read before the next barrier.
+#if PTX >= 80
+#define END_EXCHANGES()
+#else
+#define END_EXCHANGES() barrier(CLK_LOCAL_MEM_FENCE)
+#endif
+
 // The largest of four lanes, a sample's quad: bits of non-negative floats, or of halves.
 static inline uint quad_max(uint v, __local uint *exchange)
 {

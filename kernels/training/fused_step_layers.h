@@ -59,6 +59,7 @@ UNROLLED
         most[i / 2][i % 2] =
             largest == 0 ? ZERO_EXPONENT : max((int)(largest >> 10), 1) - 15;
     }
+    END_EXCHANGES();
 }
 
 // Pack values of samples so that the largest half of each is about 2^MAX_EXPONENT.
@@ -81,6 +82,7 @@ UNROLLED
         for (int k = 0; k < blocks; ++k)
             pack_words(rows[m][k], i % 2, v[m][i % 2][k] * power_of_two(scale));
     }
+    END_EXCHANGES();
 }
 
 // to [block of 16 samples, blocks, SPLITS, WARP] = the fragments transposed
