@@ -462,6 +462,7 @@ def fit_lbfgs(estimator: BaseEstimator, samples: Samples, objective: Objective) 
     gradients = Gradients(
         network, loss_function(objective.loss), estimator.device, chunks[0].stop,
         samples.weight is not None, estimator.precision,
+        len(chunks) * min(estimator.max_iter, estimator.max_fun),
     )
     total = n * samples.mean_weight
     alpha, weights = estimator.alpha, slice(network.layout.biases_start)

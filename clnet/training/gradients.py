@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import device_errors, session
 from clnet.planning.training_planner import plan_training
+from clnet.planning.tuning.search import Search
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.training.bound import program_of
@@ -42,6 +43,8 @@ class Gradients:
         Whether the data sets have weights.
     precision : str
         As for `Network.compile`.
+    calls : int
+        How often it is called: kernels are measured if that pays, as by `fit`.
 
     Raises
     ------
@@ -51,13 +54,15 @@ class Gradients:
 
     def __init__(
         self, network: Model, loss: LossFunction, device: str | Device | None,
-        batch: int, weighted: bool, precision: str,
+        batch: int, weighted: bool, precision: str, calls: int,
     ) -> None:
         self._program = program_of(
             network, loss, None, precision, weighted=weighted, dropout=False
         )
         where = find_device(device)
-        plan = plan_training(network, self._program, where, batch)
+        plan = plan_training(
+            network, self._program, where, batch, search=Search(runs=calls)
+        )
         self._session = session(where)
         with device_errors(self._session):
             size = network.layout.size

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 
 pytest.importorskip("sklearn", "1.6")
-from sklearn.utils.estimator_checks import parametrize_with_checks
+import sklearn
+from sklearn.utils.estimator_checks import (
+    estimator_checks_generator,
+    parametrize_with_checks,
+)
 
 from clnet.sklearn import MLPClassifier, MLPRegressor
 
@@ -16,12 +18,29 @@ pytestmark = pytest.mark.filterwarnings(
 )
 ESTIMATORS = [
     estimator(dtype=dtype)
-    for estimator, dtype in product(
-        (MLPClassifier, MLPRegressor), ("float64", "float32")
-    )
+    for dtype in ("float64", "float32") for estimator in (MLPClassifier, MLPRegressor)
 ]
+LEAST = {MLPClassifier: 68, MLPRegressor: 60}  # checks, by scikit-learn 1.9.1
+sklearn_version = tuple(map(int, sklearn.__version__.split(".")[:2]))
+REASON = "it compares sums of weighted and of repeated samples to 1e-7"
 
 
-@parametrize_with_checks(ESTIMATORS)
+def expected_failures(estimator):
+    """The checks that float32 cannot pass, with the reason."""
+    names = "dense_data", "sparse_data"
+    return {} if estimator.dtype == "float64" else {
+        f"check_sample_weight_equivalence_on_{name}": REASON for name in names
+    }
+
+
+@parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures)
 def test_a_check(estimator, check):
     check(estimator)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
+def test_all_checks_are_collected(estimator):
+    if sklearn_version < (1, 9):
+        pytest.skip("earlier versions have fewer checks")
+    found = list(estimator_checks_generator(estimator))
+    assert len(found) >= LEAST[type(estimator)]
