@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("sklearn", "1.6")
-pandas = pytest.importorskip("pandas")
+pytest.importorskip("pandas")
 import joblib
 import sklearn
 from children import child_environment
