@@ -65,6 +65,9 @@ ACTIVATION_ERRORS = {
     "elu": (0, 12),
     "gelu": (24, 8),
     "silu": (0, 14),
+    "gelu_tanh": (1, 24),
+    "mish": (0, 24),
+    "hardswish": (4, 4),
     "softplus": (0, 12),
 }
 # Points where f jumps, and the height of the jump.

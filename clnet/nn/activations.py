@@ -102,6 +102,43 @@ def _gelu_gradient(v: Array, _: Array) -> Array:
     return np.asarray(_normal_cdf(v) + v * density, dtype=v.dtype)
 
 
+def _gelu_tanh(v: Array) -> Array:
+    return np.asarray(v * _sigmoid(_twice_gelu_argument(v)), dtype=v.dtype)
+
+
+def _twice_gelu_argument(v: Array) -> Array:
+    """Return 2 u of ``(1 + tanh u) / 2 = sigmoid(2 u)`` (Hendrycks, Gimpel, 2016)."""
+    with np.errstate(over="ignore"):
+        return np.asarray(
+            math.sqrt(8 / math.pi) * v * (1 + 0.044715 * v * v), dtype=v.dtype)
+
+
+def _gelu_tanh_gradient(v: Array, _: Array) -> Array:
+    v = np.clip(v, -20, 20)  # beyond, it is 0 or 1
+    s = _sigmoid(_twice_gelu_argument(v))
+    slope = math.sqrt(8 / math.pi) * (1 + 3 * 0.044715 * v * v)
+    return np.asarray(s + v * s * (1 - s) * slope, dtype=v.dtype)
+
+
+def _mish(v: Array) -> Array:
+    return np.asarray(v * np.tanh(_softplus(v)), dtype=v.dtype)
+
+
+def _mish_gradient(v: Array, _: Array) -> Array:
+    v = np.clip(v, -80, 20)  # beyond, it is 0 or 1
+    t = np.tanh(_softplus(v))
+    return np.asarray(t + v * (1 - t * t) * _sigmoid(v), dtype=v.dtype)
+
+
+def _hardswish(v: Array) -> Array:
+    return np.asarray(v * np.clip(v / 6 + v.dtype.type(0.5), 0, 1))
+
+
+def _hardswish_gradient(v: Array, _: Array) -> Array:
+    inside = v / 3 + v.dtype.type(0.5)
+    return np.where(v < -3, v.dtype.type(0), np.where(v > 3, v.dtype.type(1), inside))
+
+
 def _silu_gradient(v: Array, _: Array) -> Array:
     s = _sigmoid(v)
     return np.asarray(s * (1 + v * (1 - s)))
@@ -250,6 +287,9 @@ _ROWS = (
                "y", bounded=False),
     Activation("gelu", _gelu, _gelu_gradient, "v", bounded=False),
     Activation("silu", lambda v: v * _sigmoid(v), _silu_gradient, "v", bounded=False),
+    Activation("gelu_tanh", _gelu_tanh, _gelu_tanh_gradient, "v", bounded=False),
+    Activation("mish", _mish, _mish_gradient, "v", bounded=False),
+    Activation("hardswish", _hardswish, _hardswish_gradient, "v", bounded=False),
     Activation("softplus", _softplus, lambda v, y: _sigmoid(v), "v", bounded=False),
 )
 

@@ -208,6 +208,39 @@ static inline VAL act_silu(VAL v)
 #endif
     return v / (CONST(1) + exponential(-v));
 }
+// Twice the argument of the tanh that approximates gelu's distribution function:
+// (1 + tanh u) / 2 = 1 / (1 + e^-2u), without a cancellation.
+static inline VAL twice_gelu_argument(VAL v)
+{
+    const VAL factor = CONST(LITERAL(1.5957691216057308));  // sqrt(8 / pi)
+    return factor * v * (CONST(1) + CONST(LITERAL(0.044715)) * v * v);
+}
+static inline VAL act_gelu_tanh(VAL v)
+{
+#if OPERATOR_MATH
+    v = v < CONST(-12) ? CONST(-12) : v;  // as in act_silu
+#endif
+    return v / (CONST(1) + exponential(-twice_gelu_argument(v)));
+}
+
+// n of tanh(ln(1 + e^v)) = n / (n + 2), which is 1 above v = 20.
+static inline VAL mish_numerator(VAL v)
+{
+    VAL e = exponential(v > CONST(20) ? CONST(20) : v);
+    return e * (e + CONST(2));
+}
+static inline VAL act_mish(VAL v)
+{
+#if OPERATOR_MATH
+    v = v < CONST(-87.3f) ? CONST(-87.3f) : v;  // as in act_silu
+#endif
+    VAL n = mish_numerator(v);
+    return v * (n / (n + CONST(2)));
+}
+static inline VAL act_hardswish(VAL v)
+{
+    return v * act_linear_piece(v / CONST(6) + CONST(0.5f));
+}
 static inline VAL act_softplus(VAL v)
 {
     return (v < CONST(0) ? CONST(0) : v) + log_one_plus(exponential(-absolute(v)));

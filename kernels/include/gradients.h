@@ -78,6 +78,27 @@ static inline VAL grad_silu(VAL v, VAL s)
     VAL y = CONST(1) / (CONST(1) + exponential(-v));
     return y * (CONST(1) + v * (CONST(1) - y));
 }
+static inline VAL grad_gelu_tanh(VAL v, VAL s)
+{
+    v = clipped(v, CONST(-20), CONST(20));  // beyond, it is 0 or 1
+    VAL y = CONST(1) / (CONST(1) + exponential(-twice_gelu_argument(v)));
+    VAL slope = CONST(LITERAL(1.5957691216057308))
+                * (CONST(1) + CONST(LITERAL(0.134145)) * v * v);
+    return y + v * y * (CONST(1) - y) * slope;
+}
+static inline VAL grad_mish(VAL v, VAL s)
+{
+    v = clipped(v, CONST(-80), CONST(20));  // beyond, it is 0 or 1
+    VAL n = mish_numerator(v), d = CONST(1) / (n + CONST(2));
+    VAL y = CONST(1) / (CONST(1) + exponential(-v));
+    return n * d + v * CONST(4) * (n + CONST(1)) * d * d * y;
+}
+static inline VAL grad_hardswish(VAL v, VAL s)
+{
+    VAL slope = v / CONST(3) + CONST(0.5f);
+    slope = v < CONST(-3) ? CONST(0) : slope;
+    return v > CONST(3) ? CONST(1) : slope;
+}
 static inline VAL grad_softplus(VAL v, VAL s)
 {
     return CONST(1) / (CONST(1) + exponential(-v));

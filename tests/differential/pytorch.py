@@ -46,6 +46,8 @@ def functions() -> dict[str, Callable[[Any], Any]]:
         # Its slope at 0 is FANN's 1; that of PyTorch's function is LEAK.
         "leaky_relu": lambda v: torch.where(v < 0, LEAK * v, v),
         "elu": functional.elu, "gelu": functional.gelu, "silu": functional.silu,
+        "gelu_tanh": lambda v: functional.gelu(v, approximate="tanh"),
+        "mish": functional.mish, "hardswish": functional.hardswish,
         "softplus": lambda v: torch.logaddexp(v, torch.zeros_like(v)),
     }
 

@@ -71,7 +71,10 @@ SHAPES = {
     ),
 }
 # Activations with |f(v)| <= |v|.
-BOUNDED_BY_INPUT = frozenset({"identity", "relu", "leaky_relu", "elu", "gelu", "silu"})
+BOUNDED_BY_INPUT = frozenset({
+    "identity", "relu", "leaky_relu", "elu", "gelu", "silu", "gelu_tanh", "mish",
+    "hardswish",
+})
 # The model that ranks shapes, in clocks of a compute unit, measured on an H200.
 RATE = {2: 38, 1: 127}  # accumulators that matrix units add to in a clock
 BANDWIDTH = 58  # bytes a clock to local memory
