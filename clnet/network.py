@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +104,83 @@ class Network(Model):
         """
         n_in, layers = mlp_layers(sizes, activation, initialiser, dropout)
         return cls(n_in, layers, **options)
+
+    @classmethod
+    def from_torch(cls, module: Any) -> Network:
+        """Return the network of a PyTorch module, with its weights.
+
+        The module is traced by `torch.fx`: `nn.Sequential`, or a class whose forward is
+        one graph of Linear, activations that clnet has, Flatten, Identity, sums, and
+        concatenations of columns. Dropout is for trainings here; BatchNorm1d, after
+        ``module.eval()``, becomes part of a layer. Outputs differ by rounding alone.
+
+        Raises
+        ------
+        InputError
+            If there is anything else: it is named.
+        ClnetError
+            If PyTorch is not installed.
+        """
+        from clnet.formats.pytorch_trace import from_torch
+
+        return from_torch(module, cls)
+
+    @classmethod
+    def from_state_dict(
+        cls,
+        state_dict: Mapping[str, Any] | str | PathLike[str],
+        activation: str | Sequence[str],
+    ) -> Network:
+        """Return the network of a PyTorch state dict of linear modules in a row.
+
+        PyTorch need not be installed. Names may be any that end in ``.weight`` or
+        ``.bias``; Dropout between layers, which shifts them, does not matter.
+
+        Parameters
+        ----------
+        state_dict : mapping or path
+            Tensors, on any device and of any float type, or arrays, by name; or a
+            ``.safetensors`` file of them.
+        activation : str or sequence of str
+            A name for the hidden layers, while the last has none, as is the custom
+            there; or a list of one name a layer.
+
+        Raises
+        ------
+        InputError, FormatError
+            If the names, shapes and types are not of such modules, their order in a
+            file cannot be told, or the number of activations is wrong.
+        """
+        from clnet.formats.pytorch import from_state_dict
+
+        return from_state_dict(state_dict, cls, activation)
+
+    def to_torch(self) -> Any:
+        """Return the network as a new `torch.nn.Sequential`, in evaluation mode.
+
+        Linear modules, each followed by its activation, and by Dropout where a layer
+        has it. Connections that partially or locally connected layers lack are weights
+        of 0; a steepness is multiplied into the weights. `scaling` is left out, as by
+        `compile`.
+
+        Raises
+        ------
+        InputError
+            If a layer reads others than its predecessor, or PyTorch has no module of
+            its activation.
+        ClnetError
+            If PyTorch is not installed.
+        """
+        from clnet.formats.pytorch import to_torch
+
+        return to_torch(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the tensors of `to_torch` by name, as ``"0.weight"`` and ``"0.bias"``.
+
+        Errors are those of `to_torch`.
+        """
+        return dict(self.to_torch().state_dict())
 
     @cached_property
     def program(self) -> Program:

@@ -92,7 +92,8 @@ def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
             if _KEY not in metadata:
                 raise FormatError(
                     f"{path} holds no description of a network, expected a file that "
-                    "clnet wrote (metadata key 'clnet')"
+                    "clnet wrote (metadata key 'clnet'): tensors of PyTorch alone are "
+                    "read by Network.from_state_dict"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         size = path.stat().st_size

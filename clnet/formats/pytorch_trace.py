@@ -1,0 +1,463 @@
+"""Modules of PyTorch as networks, by the graph that `torch.fx` traces.
+
+Each value of the graph is the concatenation of earlier layers' outputs, with a factor
+and a shift of each column that the next linear layer takes up. Linear modules emit
+layers; activations and dropout belong to the layer before, where nothing else reads
+it. Elsewhere a layer of one connection a neuron is put between.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import InputError, counted, quoted, reason
+from clnet.formats.pytorch import as_floats, float_type, import_torch
+from clnet.nn.activations import LEAK, SOFTMAX
+from clnet.nn.aliases import ACTIVATION, ALIASES, PYTORCH
+from clnet.nn.layers import Dense, Sparse
+
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
+
+Array = NDArray[Any]
+M = TypeVar("M", bound="Model")
+
+TAKEN = (
+    "expected Linear, BatchNorm1d, Dropout, Flatten, Identity or an activation that "
+    "clnet has"
+)
+# Arguments of activations, in their order, each with the values that are clnet's.
+_ARGUMENTS: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "elu": {"alpha": lambda found: found == 1},
+    "gelu": {"approximate": lambda found: found == "none"},
+    "leaky_relu": {"negative_slope": lambda found: found == LEAK},
+    "softplus": {
+        "beta": lambda found: found == 1,
+        "threshold": lambda found: found >= 20,  # PyTorch's own, within 2e-9
+    },
+    "linear_piece_symmetric": dict.fromkeys(("min_val", "max_val"), lambda _: True),
+    SOFTMAX: {"dim": lambda found: found in (None, 1, -1)},
+}
+_SAME = ("Identity", "contiguous", "float", "double")
+_OPERATIONS = ("add", "cat", "dropout", "flatten", "getattr", "getitem", "reshape",
+               "size")
+_SYNONYMS = {"iadd": "add", "concat": "cat", "concatenate": "cat", "view": "reshape"}
+_FLATTEN = {"start_dim": 1, "end_dim": -1}
+
+
+@dataclass
+class _Layer:
+    """A layer that is being read; `matrix` is [n_out, widths of the sources]."""
+
+    sources: tuple[int, ...]
+    matrix: Array
+    bias: Array | None
+    sparse: bool
+    activation: str | None = None
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A value of the graph: columns of layers' outputs, 0 being the input.
+
+    Attributes
+    ----------
+    sources : tuple of int
+        The layers, side by side.
+    scale, shift : ndarray or None
+        Factor and shift of each column.
+    alone : bool
+        Whether no other part of the graph reads the same layer.
+    """
+
+    sources: tuple[int, ...]
+    scale: Array | None = None
+    shift: Array | None = None
+    alone: bool = False
+
+
+class _Size:
+    """The sizes of a tensor, or one of them."""
+
+
+def own_activation(name: str) -> str | None:
+    """Return clnet's name of PyTorch's module or function, if there is one."""
+    names = ALIASES[ACTIVATION][PYTORCH]
+    return names.get(name, name if name in names.values() else None)
+
+
+def _called(node: Any) -> str:
+    """Return the name of the function or method that a node calls; "": unknown."""
+    if not node.args or node.op not in ("call_function", "call_method"):
+        return ""
+    name = node.target if node.op == "call_method" else node.target.__name__
+    if isinstance(node.target, FunctionType) and not (
+        node.target.__module__.startswith("torch.")
+    ):
+        return ""  # of the user, and called as PyTorch's by chance
+    name = _SYNONYMS.get(name, name)
+    known = name in _OPERATIONS or name in _SAME or own_activation(name)
+    return name if known else ""
+
+
+def _is_size(node: Any) -> bool:
+    """Return whether a node reads a tensor's sizes alone."""
+    return _called(node) == "size" or (
+        _called(node) == "getattr" and node.args[1] == "shape"
+    )
+
+
+def from_torch(module: Any, kind: type[M]) -> M:
+    """Return the network of a module; see `Network.from_torch`."""
+    torch = import_torch()
+    module = getattr(module, "_orig_mod", module)  # of torch.compile
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"module must be a torch.nn.Module, not {quoted(module)}")
+    for name, one in module.named_modules():
+        if one._forward_hooks or one._forward_pre_hooks:
+            raise InputError(
+                f"module {name!r} has a forward hook, which may change its outputs: "
+                "remove it, also that of torch.nn.utils.prune or weight_norm"
+            )
+    tracer = torch.fx.Tracer()
+    if tracer.is_leaf_module(module, ""):
+        module = torch.nn.Sequential(module)
+    try:
+        graph = tracer.trace(module)
+    except Exception as error:  # whatever the module's own code raises
+        raise InputError(
+            f"the forward of {type(module).__name__} is not one graph, expected one "
+            f"without conditions on tensors: {reason(error)}"
+        ) from None
+    for node in reversed(graph.nodes):  # values that nothing reads
+        if node.op not in ("placeholder", "output") and not node.users:
+            graph.erase_node(node)
+    return _Reader(torch, module).network(graph, kind)
+
+
+class _Reader:
+    """The layers of a graph, as its nodes are read in their order."""
+
+    def __init__(self, torch: Any, module: Any) -> None:
+        self.torch, self.module = torch, module
+        self.n_in: int | None = None
+        self.layers: list[_Layer] = []
+        self.env: dict[Any, Any] = {}
+
+    def network(self, graph: Any, kind: type[M]) -> M:
+        """Return the network of a graph."""
+        for node in graph.nodes:
+            if node.op == "output":
+                self.finish(node)
+            elif node.op == "placeholder":
+                if 0 in (value.sources[0] for value in self.env.values()):
+                    raise InputError(
+                        f"the module takes a second input, {node.name}, expected one"
+                    )
+                self.env[node] = _Value((0,))
+            else:
+                value = self.read(node)
+                if isinstance(value, _Value) and self.readers(node) > 1:
+                    value = dataclasses.replace(value, alone=False)
+                self.env[node] = value
+        assert self.n_in is not None
+        layers = []
+        for number, one in enumerate(self.layers):
+            options: dict[str, Any] = {
+                "activation": one.activation or "identity",
+                "bias": one.bias is not None,
+                "sources": None if one.sources == (number,) else one.sources,
+                "dropout": one.dropout,
+            }
+            layers.append(
+                Sparse(len(one.matrix), pattern=one.matrix != 0, **options)
+                if one.sparse else Dense(len(one.matrix), **options)
+            )
+        dtype = float_type(
+            as_floats(name, found) for name, found in self.module.named_parameters()
+        )
+        network = kind(self.n_in, layers, seed=0, dtype=dtype)
+        network.set_layers((one.matrix, one.bias) for one in self.layers)
+        return network
+
+    # Nodes --------------------------------------------------------------------------
+
+    def read(self, node: Any) -> Any:
+        """Return the value of a node that calls a module, a function or a method."""
+        if node.op == "call_module":
+            return self.read_module(node, self.module.get_submodule(node.target))
+        name = _called(node)
+        where = f"{node.name} of forward"
+        if not name:
+            raise InputError(
+                f"{where} is {quoted(node.target)}, which clnet does not take: {TAKEN}"
+            )
+        first, *others = node.args
+        if _is_size(node) or isinstance(self.env.get(first), _Size):
+            return _Size()
+        if name == "add" and not node.kwargs:
+            return self.add([self.value(where, one) for one in node.args])
+        options = {one: v for one, v in node.kwargs.items() if one != "_stacklevel"}
+        if name == "cat":
+            dim = (*others, options.get("dim", options.get("axis", 0)))[0]
+            return self.concatenate(where, first, dim)
+        value = self.value(where, first)
+        if name == "dropout":
+            return self.dropout(value, (*others, options.get("p", 0.5))[0])
+        if name == "reshape":
+            return self.reshape(where, value, others)
+        if name == "flatten":
+            names = dict(zip(_FLATTEN, others, strict=False))
+            return self.flatten(where, value, {**_FLATTEN, "start_dim": 0, **names,
+                                               **options})
+        if name in _SAME and not others:
+            return value
+        own = own_activation(name)
+        if own is None:  # as of columns, x[:, 3]
+            raise InputError(f"{where} is {name}, which clnet does not take: {TAKEN}")
+        names = dict(zip((*_ARGUMENTS.get(own, ()), "inplace"), others, strict=False))
+        return self.activate(where, node, value, own, {**names, **options})
+
+    def read_module(self, node: Any, module: Any) -> Any:
+        """Return the value of a module's call."""
+        nn = self.torch.nn
+        kind = nn.utils.parametrize.type_before_parametrizations(module)
+        name: str = kind.__name__
+        if getattr(nn, name, None) is not kind:  # of the user, and named alike
+            name = ""
+        where = f"module {node.target!r}"
+        if len(node.args) != 1 or node.kwargs:
+            raise InputError(f"{where} is called with several inputs, expected one")
+        value = self.value(where, node.args[0])
+        if name == "Linear":
+            bias = None if module.bias is None else as_floats(where, module.bias)
+            return self.linear(where, value, as_floats(where, module.weight), bias)
+        if name == "BatchNorm1d":
+            return self.normalise(where, value, module)
+        if name == "Dropout":
+            return self.dropout(value, module.p)
+        if name == "Flatten":
+            return self.flatten(
+                where, value, {one: getattr(module, one) for one in _FLATTEN}
+            )
+        if name in _SAME:
+            return value
+        own = own_activation(name)
+        if own is not None:
+            names = (*_ARGUMENTS.get(own, ()), "inplace")
+            found = {one: getattr(module, one) for one in names if hasattr(module, one)}
+            return self.activate(where, node, value, own, found)
+        raise InputError(
+            f"{where} is {quoted(module)}, which clnet does not take: {TAKEN}"
+        )
+
+    def value(self, where: str, argument: Any) -> _Value:
+        """Return the value of an argument."""
+        found = self.env.get(argument) if isinstance(
+            argument, self.torch.fx.Node
+        ) else None
+        if isinstance(found, _Value):
+            return found
+        raise InputError(
+            f"{where} reads {quoted(argument)}, expected outputs of earlier modules"
+        )
+
+    def readers(self, node: Any) -> int:
+        """Return how many nodes read a node's numbers."""
+        return sum(not _is_size(user) for user in node.users)
+
+    # Operations ---------------------------------------------------------------------
+
+    def linear(
+        self, where: str, value: _Value, weights: Array, bias: Array | None,
+        sparse: bool = False,
+    ) -> _Value:
+        """Emit a layer, and return its outputs."""
+        self.expect(where, value, weights.shape[1])
+        widths = [self.width(source) for source in value.sources]
+        if value.scale is not None and value.shift is not None:
+            shift = weights @ value.shift
+            bias = shift if bias is None else bias + shift
+            weights = weights * value.scale
+        blocks: dict[int, Array] = {}
+        for source, block in zip(
+            value.sources, np.split(weights, np.cumsum(widths)[:-1], axis=1),
+            strict=True,
+        ):
+            blocks[source] = blocks[source] + block if source in blocks else block
+        sources = tuple(sorted(blocks))
+        matrix = np.hstack([blocks[source] for source in sources])
+        self.layers.append(_Layer(sources, matrix, bias, sparse))
+        return _Value((len(self.layers),), alone=True)
+
+    def add(self, values: Sequence[_Value]) -> _Value:
+        """Return the sum of values, which is a layer of its own."""
+        for value in values:
+            self.expect("a sum", value, self.columns(values[0]))
+        scales, shifts = zip(*map(self.affine, values), strict=True)
+        bias = sum(shifts) if np.any(shifts) else None
+        sources = tuple(source for value in values for source in value.sources)
+        blocks = np.hstack([np.diag(scale) for scale in scales])
+        return self.linear("a sum", _Value(sources), blocks, bias, sparse=True)
+
+    def concatenate(self, where: str, arguments: Any, dim: Any) -> _Value:
+        """Return values side by side."""
+        if dim not in (1, -1) or not isinstance(arguments, (tuple, list)):
+            raise InputError(f"{where} concatenates samples, expected dim=1")
+        values = [self.value(where, one) for one in arguments]
+        sources = tuple(source for value in values for source in value.sources)
+        if all(value.scale is None for value in values):
+            return _Value(sources)
+        scales, shifts = zip(*map(self.affine, values), strict=True)
+        return _Value(sources, np.concatenate(scales), np.concatenate(shifts))
+
+    def activate(
+        self, where: str, node: Any, value: _Value, own: str, found: dict[str, Any]
+    ) -> _Value:
+        """Return a value's activation, whose arguments are proved."""
+        if found.pop("inplace", False) and self.readers(node.args[0]) > 1:
+            raise InputError(f"{where} is in place, but its input is read elsewhere")
+        if own == "linear_piece_symmetric":
+            bounds = tuple(found.pop(*one) for one in (("min_val", -1), ("max_val", 1)))
+            if bounds == (0, 1):
+                own = "linear_piece"
+            elif bounds != (-1, 1):
+                raise InputError(
+                    f"{where} is clipped to {quoted(list(bounds))}, expected [-1, 1] "
+                    "or [0, 1]"
+                )
+        known = _ARGUMENTS.get(own, {})
+        for name, given in found.items():
+            if given is not None and not (name in known and known[name](given)):
+                raise InputError(
+                    f"{where} is {own} with {name}={quoted(given)}, which clnet does "
+                    "not have"
+                )
+        if own == "identity":
+            return value
+        layer, value = self.own_layer(where, value)
+        if layer.activation is not None or layer.dropout:
+            layer, value = self.between(where, value)
+        layer.activation = own
+        return value
+
+    def normalise(self, where: str, value: _Value, module: Any) -> _Value:
+        """Return a value after a BatchNorm1d that keeps its statistics."""
+        if module.running_mean is None or module.training:
+            raise InputError(
+                f"{where} is a BatchNorm1d that takes statistics of each batch, "
+                "expected running ones: call module.eval() first"
+            )
+        mean, variance = (
+            as_floats(where, one).astype(np.float64)
+            for one in (module.running_mean, module.running_var)
+        )
+        scale = 1 / np.sqrt(variance + module.eps)
+        if module.weight is not None:
+            scale = scale * as_floats(where, module.weight)
+        shift = -mean * scale
+        if module.bias is not None:
+            shift = shift + as_floats(where, module.bias)
+        self.expect(where, value, len(scale))
+        layer = self.layers[value.sources[0] - 1] if value.alone else None
+        if (layer is not None and value.scale is None and layer.activation is None
+                and not layer.dropout):
+            layer.matrix = layer.matrix * scale[:, np.newaxis]
+            layer.bias = shift + (0 if layer.bias is None else layer.bias * scale)
+            return value
+        before, offset = self.affine(value)
+        return dataclasses.replace(
+            value, scale=scale * before, shift=shift + offset * scale
+        )
+
+    def dropout(self, value: _Value, p: float) -> _Value:
+        """Return a value of which training drops a share."""
+        if not p:
+            return value
+        layer, value = self.own_layer("dropout", value)
+        if layer.dropout:
+            layer, value = self.between("dropout", value)
+        layer.dropout = p
+        return value
+
+    def flatten(self, where: str, value: _Value, found: dict[str, Any]) -> _Value:
+        """Return the value itself: samples are rows already."""
+        if found != _FLATTEN:
+            raise InputError(f"{where} flattens samples too, expected start_dim=1")
+        return value
+
+    def reshape(self, where: str, value: _Value, shape: Sequence[Any]) -> _Value:
+        """Return the value itself, if samples stay rows."""
+        if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
+            shape = shape[0]
+        rows, columns = (*shape, None, None)[:2]
+        known = isinstance(rows, self.torch.fx.Node) and isinstance(
+            self.env.get(rows), _Size
+        )
+        if len(shape) != 2 or not (known or rows == -1) or not isinstance(columns, int):
+            raise InputError(
+                f"{where} has the shape {quoted(list(shape))}, expected a row of all "
+                "values for each sample"
+            )
+        if columns != -1:
+            self.expect(where, value, columns)
+        return value
+
+    def finish(self, node: Any) -> None:
+        """End with the layer of the output."""
+        value = self.value("the output", node.args[0])
+        if not self.layers and self.n_in is None:
+            raise InputError("the module has no Linear, of which a network is made")
+        last = value.sources[-1] == len(self.layers) and value.alone
+        if not last or value.scale is not None or self.layers[-1].dropout:
+            self.between("the output", value)
+
+    # Layers -------------------------------------------------------------------------
+
+    def width(self, source: int) -> int:
+        """Return the columns of a layer's output, or of the input."""
+        if source:
+            return len(self.layers[source - 1].matrix)
+        if self.n_in is None:
+            raise InputError(
+                "the module does more than Linear takes up before the number of its "
+                "inputs is known: expected Linear, BatchNorm1d or Flatten first"
+            )
+        return self.n_in
+
+    def columns(self, value: _Value) -> int:
+        return sum(self.width(source) for source in value.sources)
+
+    def expect(self, where: str, value: _Value, n: int) -> None:
+        """Raise InputError unless a value has n columns; the input has any, once."""
+        if value.sources == (0,) and self.n_in is None:
+            self.n_in = n
+        if self.columns(value) != n:
+            raise InputError(
+                f"{where} takes {counted(n, 'value')}, but reads {self.columns(value)}"
+            )
+
+    def affine(self, value: _Value) -> tuple[Array, Array]:
+        """Return the factor and the shift of each column."""
+        if value.scale is None or value.shift is None:
+            return np.ones(self.columns(value)), np.zeros(self.columns(value))
+        return value.scale, value.shift
+
+    def own_layer(self, where: str, value: _Value) -> tuple[_Layer, _Value]:
+        """Return the layer of which a value is the only use, and its value."""
+        if value.alone and value.scale is None:
+            return self.layers[value.sources[0] - 1], value
+        return self.between(where, value)
+
+    def between(self, where: str, value: _Value) -> tuple[_Layer, _Value]:
+        """Emit a layer of one connection a neuron, and return it with its value."""
+        emitted = self.add([value])
+        return self.layers[-1], emitted

@@ -1,0 +1,514 @@
+"""PyTorch's modules and state dicts, in and out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from bounds import assert_right, span_bound
+
+import clnet
+from clnet import (
+    ClnetError,
+    Dense,
+    FormatError,
+    InputError,
+    Local,
+    Network,
+    Sparse,
+)
+from clnet.nn.activations import ACTIVATIONS
+from clnet.nn.aliases import ACTIVATION, ALIASES, PYTORCH
+
+RNG = np.random.default_rng(7)
+HAVE = set(ALIASES[ACTIVATION][PYTORCH].values()) | {"linear_piece"}
+STATE = {
+    "0.weight": RNG.normal(size=(5, 3)).astype(np.float32),
+    "0.bias": RNG.normal(size=5).astype(np.float32),
+    "3.weight": RNG.normal(size=(2, 5)).astype(np.float32),
+    "3.bias": RNG.normal(size=2).astype(np.float32),
+}
+
+
+def changed(**tensors):
+    renamed = {name.replace("_", ".", 1): tensor for name, tensor in tensors.items()}
+    found = {**STATE, **renamed}
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+def is_state(network):
+    for number, name in enumerate(("0", "3")):
+        np.testing.assert_array_equal(network.weights(number), STATE[f"{name}.weight"])
+        np.testing.assert_array_equal(network.biases(number), STATE[f"{name}.bias"])
+
+
+# State dicts, without PyTorch -------------------------------------------------------
+
+
+def test_a_state_dict_of_arrays():
+    network = Network.from_state_dict(STATE, activation="ReLU")
+    assert network.layers == (Dense(5, "relu"), Dense(2))
+    is_state(network)
+
+
+def test_pytorch_is_not_imported():
+    code = "import sys, numpy, clnet; clnet.Network.from_state_dict({'a.weight': " \
+        "numpy.ones((2, 3))}, ['tanh']); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_activations_are_of_the_hidden_layers_or_one_a_layer():
+    network = Network.from_state_dict(STATE, ["tanh", "softmax"])
+    assert [layer.activation for layer in network.layers] == ["tanh", "softmax"]
+    one = {"weight": np.ones((1, 2)), "bias": np.ones(1)}  # of a Linear alone
+    network = Network.from_state_dict(one, ["sigmoid"])
+    assert (network.n_in, network.dtype) == (2, "float64")
+    for found, activation, why in (
+        (STATE, ["relu"], "1 activation for 2 layers: give one for the hidden"),
+        (STATE, 3, "unknown activation 3"),
+        (one, "relu", r"one layer: give a list of one, as \['relu'\]"),
+    ):
+        with pytest.raises(InputError, match=why):
+            Network.from_state_dict(found, activation)
+
+
+@pytest.mark.parametrize(("names", "order"), [
+    (["10", "2"], [1, 0]), (["net.0", "net.4"], [0, 1]), (["fc2", "fc1"], [1, 0]),
+    (["hidden", "out"], [0, 1]), (["module.encoder.0", "module.head"], [0, 1]),
+])
+def test_names_of_any_kind(names, order):
+    pairs = [(STATE["0.weight"], STATE["0.bias"]), (STATE["3.weight"], STATE["3.bias"])]
+    found = {}
+    for name, number in zip(names, order, strict=True):
+        found[f"{name}.weight"], found[f"{name}.bias"] = pairs[number]
+    is_state(Network.from_state_dict(found, "relu"))
+
+
+WRONG = [
+    ({}, "the state dict is empty"),
+    ({"model": STATE, "epoch": 3}, "'model' is a dict, expected a tensor: if it is"),
+    ({3: np.ones((1, 1))}, "3 is no parameter of a linear module"),
+    (changed(**{"1_running_mean": np.ones(5)}), "'1.running_mean' is of a batch norm"),
+    (changed(**{"0_weight": None}), "module '0' has no weight"),
+    (changed(**{"0_weight": np.ones((5, 3, 3, 3))}), r"shape \[5, 3, 3, 3\], expected"),
+    (changed(**{"1_weight": np.ones(5)}), r"module '1' has a weight of shape \[5\]"),
+    (changed(**{"0_weight": np.ones((0, 3))}), r"weight of shape \[0, 3\]"),
+    (changed(**{"3_bias": np.ones(3)}), r"bias of shape \[3\], expected \[2\]"),
+    (changed(**{"3_weight": np.ones((2, 4))}), "'3' takes 4 inputs, and '0' before it "
+                                               "has 5 outputs"),
+    (changed(**{"0_weight": np.ones((5, 3), int)}), "'0.weight' is of int64, expected"),
+    (changed(**{"0_weight": [[1, 2], [3]]}), "'0.weight' must be a rectangular array"),
+    (changed(**{"0_weight": object()}), "'0.weight' is of object, expected floats"),
+    ({"rnn.weight_ih_l0": np.ones((4, 4))}, "'rnn.weight_ih_l0' is no parameter of"),
+]
+
+
+@pytest.mark.parametrize(("found", "why"), WRONG)
+def test_other_state_dicts_are_refused(found, why):
+    with pytest.raises(InputError, match=why) as caught:
+        Network.from_state_dict(found, "relu")
+    assert "\n" not in str(caught.value)
+
+
+# Files ------------------------------------------------------------------------------
+
+
+def saved(path, tensors):
+    safetensors.numpy.save_file(tensors, path)
+    return path
+
+
+def test_a_safetensors_file_of_pytorch(tmp_path):
+    path = saved(tmp_path / "a.safetensors", STATE)
+    is_state(Network.from_state_dict(path, "relu"))
+    is_state(Network.from_state_dict(str(path), "relu"))
+    with pytest.raises(FormatError, match=r"are read by Network\.from_state_dict"):
+        clnet.load(path)
+
+
+def test_numbers_order_the_names_of_a_file(tmp_path):
+    tensors = {f"{k}.weight": np.full((4, 4), k, np.float32) for k in range(0, 24, 2)}
+    network = Network.from_state_dict(saved(tmp_path / "a.safetensors", tensors), "elu")
+    assert [network.weights(k)[0, 0] for k in range(12)] == list(range(0, 24, 2))
+
+
+def test_shapes_order_other_names_of_a_file(tmp_path):
+    renamed = {name.replace("0.", "stem.").replace("3.", "head."): tensor
+               for name, tensor in STATE.items()}
+    path = saved(tmp_path / "a.safetensors", renamed)
+    is_state(Network.from_state_dict(path, "relu"))
+    alike = {f"{name}.weight": np.ones((4, 4)) for name in ("stem", "head")}
+    with pytest.raises(FormatError, match="tell the order of head, stem, which a file"):
+        Network.from_state_dict(saved(path, alike), "relu")
+    assert len(Network.from_state_dict(alike, "relu").layers) == 2
+    many = {f"{'a' * n}.weight": np.ones((n, n + 1)) for n in range(1, 10)}
+    with pytest.raises(FormatError, match="tell the order of"):
+        Network.from_state_dict(saved(path, many), "relu")
+
+
+def test_files_of_half_precision(tmp_path):
+    half = {name: tensor.astype(np.float16) for name, tensor in STATE.items()}
+    network = Network.from_state_dict(saved(tmp_path / "a.safetensors", half), "relu")
+    assert network.dtype == "float32"
+    np.testing.assert_array_equal(network.weights(0), half["0.weight"])
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / "a.safetensors"
+    Network.mlp([2, 1], seed=1).save(path)
+    with pytest.raises(FormatError, match=r"clnet wrote: clnet\.load reads it"):
+        Network.from_state_dict(path, "relu")
+    for content in (b"", b"\0" * 7, b"\xff" * 40):
+        path.write_bytes(content)
+        with pytest.raises(FormatError, match=r"is empty|not a complete safetensors"):
+            Network.from_state_dict(path, "relu")
+    with pytest.raises(FormatError, match=r"give torch\.load\(path, weights_only=True"):
+        Network.from_state_dict(tmp_path / "a.pt", "relu")
+    with pytest.raises(FormatError, match=r"a\.safetensors"):
+        Network.from_state_dict(tmp_path / "none" / "a.safetensors", "relu")
+    with pytest.raises(InputError, match="a file name must be text"):
+        Network.from_state_dict(3, "relu")
+    with pytest.raises(FormatError, match=r"a\.safetensors: 'a.weight' is of int64"):
+        Network.from_state_dict(saved(path, {"a.weight": np.ones((2, 2), int)}), "relu")
+
+
+def test_damaged_files_are_read_or_refused(tmp_path):
+    path = saved(tmp_path / "a.safetensors", STATE)
+    content = path.read_bytes()
+    for _ in range(500):
+        damaged = bytearray(content[: RNG.integers(1, len(content) + 1)])
+        for at in RNG.integers(0, len(damaged), 3):
+            damaged[at] = RNG.integers(0, 256)
+        path.write_bytes(damaged)
+        try:
+            Network.from_state_dict(path, "relu")
+        except FormatError as error:
+            assert "\n" not in str(error)
+
+
+# With PyTorch -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def torch():
+    found = pytest.importorskip("torch")
+    found.manual_seed(1)
+    return found
+
+
+def outputs(torch, module, x):
+    with torch.no_grad():
+        return module.eval()(torch.from_numpy(x)).numpy()
+
+
+def assert_same(torch, network, module, factor=1.0):
+    """Assert that a module computes a network, within the bounds of rounding.
+
+    A factor allows for roundings of weights, as many as it says for each product's two.
+    """
+    x = RNG.normal(size=(9, network.n_in)).astype(network.dtype)
+    y = outputs(torch, module, x)
+    if factor == 1:
+        assert_right(network, x, y)
+    program = network.program
+    exact, bound = span_bound(
+        program.span(0, len(program.ops), len(x)), {program.input.name: x},
+        network.parameters,
+    )
+    name = program.output.name
+    assert y.shape == exact[name].shape
+    assert (np.abs(y - exact[name]) <= factor * bound[name]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", sorted(HAVE))
+def test_out_and_in_with_every_activation(torch, name, dtype):
+    network = Network.mlp([4, 6, 5, 3], [name, name, name], seed=1, dtype=dtype)
+    module = network.to_torch()
+    assert not module.training
+    assert_same(torch, network, module)
+    again = Network.from_torch(module)
+    assert again.layers == network.layers
+    assert again.dtype == dtype
+    np.testing.assert_array_equal(again.parameters, network.parameters)
+    state = network.state_dict()
+    assert list(state)[:3] == ["0.weight", "0.bias", "2.weight"]
+    from_state = Network.from_state_dict(state, [name] * 3)
+    np.testing.assert_array_equal(from_state.parameters, network.parameters)
+    module.load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", sorted(set(ACTIVATIONS) - HAVE))
+def test_activations_that_pytorch_lacks_are_refused(torch, name):
+    with pytest.raises(InputError, match=f"layer 0 has the activation {name}, for wh"):
+        Network.mlp([2, 3, 1], [name, "tanh"], seed=1).to_torch()
+
+
+def test_random_numbers_of_pytorch_are_left_alone(torch):
+    state = torch.random.get_rng_state()
+    Network.mlp([3, 4, 1], seed=1).to_torch()
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_all_kinds_of_layers(torch):
+    for layer in (
+        Sparse(5, "tanh", density=0.5), Local(3, "relu"), Local(2, bias="neuron"),
+        Dense(5, "silu", bias=False), Dense(5, "sigmoid", steepness=0.25),
+        Dense(5, "tanh", steepness=[0.5, 1, 2, -1, 4]), Sparse(5, density=0.3,
+                                                              format="ell"),
+    ):
+        network = Network(6, [layer, Dense(2)], seed=1, dtype="float64")
+        # A steepness is multiplied into the weights: a rounding each.
+        assert_same(torch, network, network.to_torch(), factor=2)
+
+
+def test_networks_of_fann_clip_their_sums(torch):
+    network = Network(2, [Dense(3, "relu", steepness=0.5), Dense(1)], seed=1,
+                      fann_compatible=True, dtype="float64")
+    network.set_layer(0, network.weights(0) * 1e4)
+    module = network.to_torch()
+    assert list(module.state_dict()) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert_same(torch, network, module)
+    mixed = Network(2, [Dense(2, "relu", steepness=[0.5, 1])], fann_compatible=True)
+    with pytest.raises(InputError, match="layer 0 clips the sums of its neurons as FA"):
+        mixed.to_torch()
+
+
+def test_networks_that_are_no_row_are_refused(torch):
+    shortcut = Network(3, [Dense(2), Dense(1, sources=(0, 1))], seed=1)
+    with pytest.raises(InputError, match=r"layer 1 has the sources \(0, 1\), but"):
+        shortcut.to_torch()
+    mixed = Network(3, [Dense(2, ("tanh", "relu"))], seed=1)
+    with pytest.raises(InputError, match="layer 0 has the activations relu, tanh"):
+        mixed.state_dict()
+
+
+def test_dropout_goes_both_ways(torch):
+    network = Network.mlp([3, 4, 5, 2], "relu", dropout=0.25, seed=1)
+    module = network.to_torch()
+    assert [type(one).__name__ for one in module[:3]] == ["Linear", "ReLU", "Dropout"]
+    again = Network.from_torch(module.train())
+    assert again.layers == network.layers
+    state = network.state_dict()
+    assert [*state][::2] == ["0.weight", "3.weight", "6.weight"]
+    assert Network.from_state_dict(state, ["relu"] * 3).sizes == network.sizes
+
+
+def test_tensors_of_a_training_and_of_half_precision(torch):
+    nn = torch.nn
+    module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    for kind in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        state = dict(module.to(kind).named_parameters())
+        assert all(tensor.requires_grad for tensor in state.values())
+        network = Network.from_state_dict(state, "relu")
+        assert network.dtype == ("float64" if kind is torch.float64 else "float32")
+        for number, name in enumerate(("0", "2")):
+            expected = state[f"{name}.weight"].detach().double().numpy()
+            np.testing.assert_array_equal(network.weights(number), expected)
+        assert (Network.from_torch(module).parameters == network.parameters).all()
+
+
+def test_bfloat16_files(torch, tmp_path):
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    tensors = {"0.weight": torch.randn(3, 4, dtype=torch.bfloat16)}
+    save_file(tensors, tmp_path / "a.safetensors")
+    network = Network.from_state_dict(tmp_path / "a.safetensors", ["relu"])
+    np.testing.assert_array_equal(network.weights(0), tensors["0.weight"].float())
+    save_file({"a.weight": torch.zeros(2, 2).to(torch.float8_e5m2)},
+              tmp_path / "a.safetensors")
+    with pytest.raises(FormatError, match=r"'a\.weight' is of F8_E5M2, expected F64"):
+        Network.from_state_dict(tmp_path / "a.safetensors", ["relu"])
+
+
+def test_training_goes_on_in_pytorch(torch):
+    network = Network.mlp([2, 3, 1], "tanh", seed=1)
+    module = network.to_torch().train()
+    before = module[0].weight.clone()
+    module(torch.ones(4, 2)).sum().backward()
+    torch.optim.SGD(module.parameters(), 0.1).step()
+    assert not torch.equal(before, module[0].weight)
+    is_same = network.to_torch().state_dict()["0.weight"]
+    assert torch.equal(before, is_same)
+
+
+# Modules ----------------------------------------------------------------------------
+
+
+def normalised(torch, n, **options):
+    """A BatchNorm1d with statistics of its own."""
+    module = torch.nn.BatchNorm1d(n, **options)
+    with torch.no_grad():
+        for tensor in module.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.copy_(torch.rand(n) + 0.5)
+    return module.eval()
+
+
+def modules(torch):
+    nn, f = torch.nn, torch.nn.functional
+
+    class Functional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc1, self.fc2, self.out = nn.Linear(12, 8), nn.Linear(8, 8), \
+                nn.Linear(8, 3)
+            self.drop = nn.Dropout(0.5)
+
+        def forward(self, x):
+            x = x.view(x.size(0), -1)
+            x = self.drop(f.relu(self.fc1(x)))
+            x = torch.tanh(self.fc2(x))
+            return f.softmax(self.out(f.dropout(x, 0.1, self.training)), dim=1)
+
+    class Shortcuts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+            self.last = nn.Linear(18, 2, bias=False)
+
+        def forward(self, x):
+            h = f.leaky_relu(self.layers[0](x), 0.01)
+            y = f.gelu(h + self.layers[1](h))
+            z = self.layers[2](y)
+            z = z.reshape(z.shape[0], -1)
+            return self.last(torch.cat((y, torch.sigmoid(z), x), dim=1))
+
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 5), nn.Linear(15, 2), nn.ELU()
+            self.norm = normalised(torch, 5)
+
+        def forward(self, x):
+            a = self.a(x)
+            both = torch.cat([a, self.c(a), self.norm(a)], -1)
+            return self.b(both) + self.b(both).sigmoid()
+
+    class Own(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * 2
+
+    return {
+        "a Linear": nn.Linear(3, 2),
+        "nested": nn.Sequential(
+            nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.ReLU(inplace=True)),
+            nn.Identity(), nn.Sequential(nn.Linear(5, 2), nn.Softmax(dim=-1)),
+        ),
+        "two Linear in a row": nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)),
+        "normalised before": nn.Sequential(
+            nn.Linear(4, 5, bias=False), normalised(torch, 5), nn.ReLU(),
+            nn.Linear(5, 2)),
+        "normalised behind": nn.Sequential(
+            nn.Linear(4, 5), nn.Tanh(), normalised(torch, 5), nn.Dropout(0.1),
+            nn.Linear(5, 2)),
+        "normalised inputs and outputs": nn.Sequential(
+            normalised(torch, 4), nn.Linear(4, 5), nn.SiLU(),
+            normalised(torch, 5, affine=False), normalised(torch, 5)),
+        "activations in a row": nn.Sequential(
+            nn.Linear(3, 4), nn.Softplus(), nn.Tanh(), nn.Hardtanh(0, 1)),
+        "dropouts": nn.Sequential(
+            nn.Linear(3, 4), nn.Dropout(0.1), nn.Dropout(0.2), nn.Tanh(),
+            nn.Linear(4, 2), nn.Dropout(0.1), nn.Dropout(0.0)),
+        "functional": Functional(), "shortcuts": Shortcuts(), "shared": Shared(),
+        "weight norm": torch.nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)),
+    }
+
+
+NAMES = ["a Linear", "nested", "two Linear in a row", "normalised before",
+         "normalised behind", "normalised inputs and outputs", "activations in a row",
+         "dropouts", "functional", "shortcuts", "shared", "weight norm"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", NAMES)
+def test_modules_are_taken(torch, name, dtype):
+    module = modules(torch)[name].eval().to(getattr(torch, dtype))
+    network = Network.from_torch(module)
+    assert network.dtype == dtype
+    # BatchNorm1d becomes a factor and a shift, each of some roundings.
+    assert_same(torch, network, module, factor=4)
+    x = RNG.normal(size=(3, network.n_in)).astype(dtype)
+    assert_right(network, x, network.predict(x, "cpu"))
+
+
+def test_a_functional_module_s_layers(torch):
+    network = Network.from_torch(modules(torch)["functional"])
+    assert network.layers == (
+        Dense(8, "relu", dropout=0.5), Dense(8, "tanh", dropout=0.1),
+        Dense(3, "softmax"),
+    )
+
+
+def refused(torch):
+    nn = torch.nn
+
+    class Branches(nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    def Forward(forward):  # noqa: N802  as a class
+        kind = type("Forward", (nn.Module,), {"forward": forward})
+        module = kind()
+        module.fc = nn.Linear(3, 3)
+        return module
+
+    hooked = nn.Sequential(nn.Linear(3, 3))
+    hooked[0].register_forward_hook(lambda *_: None)
+
+    def inplace(h):
+        return nn.functional.relu(h, inplace=True)
+
+    return [
+        (3, "module must be a torch.nn.Module, not 3"),
+        (nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)), "module '1' is 'LayerNorm"
+         "|module '1' is LayerNorm"),
+        (nn.Sequential(nn.Conv1d(1, 1, 3)), r"module '0' is Conv1d\(1, 1, kernel_siz"),
+        (nn.Sequential(nn.Linear(3, 3), nn.LeakyReLU(0.2)), "'1' is leaky_relu with neg"
+         "ative_slope=0.2, which clnet does not have"),
+        (nn.Sequential(nn.Linear(3, 3), nn.GELU("tanh")), "approximate='tanh'"),
+        (nn.Sequential(nn.Linear(3, 3), nn.ReLU6()), "module '1' is ReLU6"),
+        (nn.Sequential(nn.Linear(3, 3), nn.Hardtanh(-2, 2)), r"clipped to \[-2, 2\]"),
+        (nn.Sequential(nn.Linear(3, 3), nn.Softmax(0)), "softmax with dim=0"),
+        (nn.Sequential(nn.Linear(3, 3), nn.Linear(4, 3)), "takes 4 values, but"),
+        (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), r"call module\.eval"),
+        (nn.Sequential(nn.Linear(3, 3),
+                       nn.BatchNorm1d(3, track_running_stats=False).eval()),
+         "takes statistics of each batch"),
+        (nn.Sequential(nn.Linear(3, 3), nn.Flatten(0)), "flattens samples too"),
+        (nn.Sequential(nn.ReLU(), nn.Linear(3, 3)), "before the number of its inputs"),
+        (nn.Sequential(), "no Linear"),
+        (hooked, "module '0' has a forward hook"),
+        (Branches(), "forward of Branches is not one graph"),
+        (Forward(lambda self, x: self.fc(x) * 2), "mul of forward is .*not take: exp"),
+        (Forward(lambda self, x: self.fc(x)[:, :2]), "getitem of forward is getitem"),
+        (Forward(lambda self, x: self.fc(x) + 1), "reads 1, expected outputs"),
+        (Forward(lambda self, x, y: self.fc(x) + y), "takes a second input, y"),
+        (Forward(lambda self, x: (self.fc(x), x)), "the output reads"),
+        (Forward(lambda self, x: torch.cat((self.fc(x), x))), "concatenates samples"),
+        (Forward(lambda self, x: self.fc(x).view(-1, 1)), "takes 1 value, but reads 3"),
+        (Forward(lambda self, x: self.fc(x).view(-1)), r"has the shape \[-1\]"),
+        (Forward(lambda self, x: (lambda h: inplace(h) + h)(self.fc(x))),
+         "in place, but its input is read elsewhere"),
+        (Forward(lambda self, x: torch.matmul(x, self.fc.weight)), "'fc.weight', "),
+    ]
+
+
+def test_other_modules_are_refused_in_one_sentence(torch):
+    for module, why in refused(torch):
+        with pytest.raises(InputError, match=why) as caught:
+            Network.from_torch(module)
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 400
+
+
+def test_without_pytorch_modules_are_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for use in (Network.mlp([2, 1], seed=1).to_torch, Network.mlp([2, 1]).state_dict,
+                lambda: Network.from_torch(None)):
+        with pytest.raises(ClnetError, match=r"need it installed .*pip install torch"):
+            use()
+
+
