@@ -136,7 +136,8 @@ def _hardswish(v: Array) -> Array:
 
 def _hardswish_gradient(v: Array, _: Array) -> Array:
     inside = v / 3 + v.dtype.type(0.5)
-    return np.where(v < -3, v.dtype.type(0), np.where(v > 3, v.dtype.type(1), inside))
+    found = np.where(v < -3, 0, np.where(v > 3, 1, inside))
+    return np.asarray(found, dtype=v.dtype)
 
 
 def _silu_gradient(v: Array, _: Array) -> Array:
