@@ -44,6 +44,7 @@ def net(last="sigmoid"):
 def speculate(monkeypatch):
     """Sets the most epochs of a segment, whatever their time."""
     monkeypatch.setattr(training, "SPECULATION_SECONDS", 1e9)
+    monkeypatch.setattr(replay, "RUN_SECONDS", 1e9)
     return lambda most: monkeypatch.setattr(training, "MAX_EPOCHS", most)
 
 
