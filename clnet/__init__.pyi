@@ -36,7 +36,9 @@ from .opencl.device import Device as Device
 from .opencl.discovery import device as device
 from .opencl.discovery import devices as devices
 from .training.callbacks import Checkpoint as Checkpoint
+from .training.callbacks import CSVLogger as CSVLogger
 from .training.callbacks import EarlyStopping as EarlyStopping
+from .training.callbacks import TensorBoard as TensorBoard
 from .training.history import History as History
 from .training.history import TrainingState as TrainingState
 

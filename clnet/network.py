@@ -438,6 +438,7 @@ class Network(Model):
         clip_norm: float | None = None,
         clip_value: float | None = None,
         state: TrainingState | None = None,
+        resume: str | PathLike[str] | None = None,
         tune: bool | None = None,
         progress: bool | None = None,
         scale: bool | None = None,
@@ -476,7 +477,7 @@ class Network(Model):
             A name of `clnet.nn.losses`; None: categorical_cross_entropy for softmax,
             the error function of a network from FANN's files, else mse.
         epochs : int
-            Passes over the data set at most.
+            Passes over the data set at most; with `resume`, those before it included.
         batch_size : int or None
             Samples a step; None: the optimiser's `default_batch`: 32 for the stochastic
             ``"sgd"``, ``"adam"``, ``"adamw"`` and ``"rmsprop"``, one for
@@ -515,7 +516,12 @@ class Network(Model):
             Bound of the mean gradient's Euclidean norm, or of each of its elements.
         state : TrainingState or None
             Resume from the `state` of an earlier `History`, bit for bit as without the
-            interruption.
+            interruption, for `epochs` more epochs.
+        resume : str, path or None
+            Go on with the training of a file that a `Checkpoint` wrote, bit for bit as
+            without the interruption, to its end after `epochs` epochs in all: the same
+            program run again ends at the same place. Parameters, order of samples,
+            history and callbacks go on, by the plan of the file.
         tune : bool or None
             None: use stored times; measure the likely candidates without one, for a
             tenth of the time that all epochs take at most, and nothing in a short
@@ -539,13 +545,17 @@ class Network(Model):
         Raises
         ------
         InputError, DeviceError
-            If an argument is wrong, no such device exists, or memory does not suffice.
+            If an argument is wrong, no such device exists, or memory does not suffice;
+            if the file is of another network, data set or way to train.
+        FormatError
+            If `resume` is no checkpoint.
 
         Warns
         -----
         ClnetWarning
             If the loss is not finite: the training stops, and the last finite
-            parameters are kept.
+            parameters are kept. If the file was written on another device: the results
+            differ in rounding.
         """
         from clnet.nn.regularisation import Regularisation
         from clnet.planning.tuning.search import check_tune
@@ -559,6 +569,7 @@ class Network(Model):
             sample_weight=sample_weight, callbacks=callbacks, seed=seed, device=device,
             devices=devices, desired_error=desired_error, stop=stop, schedule=schedule,
             regularisation=Regularisation(l1, l2, clip_norm, clip_value), state=state,
+            resume=resume,
             scaling=scaling_to_apply(self._scaling, scale), precision=precision,
         )
         return fit(self, setup, progress, tune)

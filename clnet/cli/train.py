@@ -17,7 +17,6 @@ from clnet.cli.samples import TABLE_OPTIONS, Samples, check_labels, is_binary, r
 from clnet.cli.summary import confusion_text, evaluation_rows, pairs
 from clnet.errors import ClnetError, InputError, nearest
 from clnet.formats import NETWORK_SUFFIXES, check_save
-from clnet.formats.files import as_path, check_writable, write
 from clnet.ir.lowering import output_middles
 from clnet.network import Network, load
 from clnet.nn.activations import SOFTMAX
@@ -25,7 +24,7 @@ from clnet.nn.defaults import EPOCHS, default_optimiser
 from clnet.nn.fann_parameters import STOP_FUNCTIONS
 from clnet.nn.initialisers import INITIALISER_NAMES, WIDROW_NGUYEN
 from clnet.nn.optimisers import FANN, MINI_BATCH, OPTIMISER_NAMES, Adam, Rprop
-from clnet.training.history import figure
+from clnet.training.history import PICTURES, figure, picture_file
 
 if TYPE_CHECKING:
     from clnet.nn.columns import Columns
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from clnet.runtime.data_parallel import ParallelPlan
     from clnet.runtime.plan import Plan
     from clnet.training.callbacks import Training
-    from clnet.training.history import Epoch, History
+    from clnet.training.history import Epoch
 
 DIGITS = "digits"
 DIGITS_LAYERS = "64-128-10"
@@ -43,7 +42,6 @@ DIGITS_RATE = 3e-3
 DIGITS_EPOCHS = 40
 HIDDEN = 64  # neurons of the hidden layer without --layers, as in docs/defaults.md
 SCALES = (-1.0, 1.0)  # of columns that are known by name
-PICTURES = (".png", ".svg", ".pdf")
 
 
 def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
@@ -223,7 +221,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.save is not None:
         network.save(arguments.save)
     if arguments.plot is not None:
-        _plot(history, arguments.plot)
+        history.plot(arguments.plot)
     rows: list[tuple[str, object]] = [
         *(("device", f"{device.index} {device.name}") for device in devices),
         ("network", "-".join(str(n) for n in network.sizes)),
@@ -258,13 +256,8 @@ def _check_targets(arguments: argparse.Namespace, network: Network) -> None:
     if arguments.save is not None:
         check_save(network, arguments.save)
     if arguments.plot is not None:
-        suffix = as_path(arguments.plot).suffix.lower()
-        if suffix not in PICTURES:
-            raise InputError(
-                f"{arguments.plot}: plots are {', '.join(PICTURES)}, not {suffix!r}"
-            )
+        picture_file(arguments.plot)
         figure()  # raises if matplotlib is missing
-        check_writable(as_path(arguments.plot))
 
 
 class _Report:
@@ -463,14 +456,3 @@ def _evaluation(
     y = run_in_batches(plan, data.x, network.scaling if scale else None)
     return network.compare(y, data.t, scale=scale)
 
-
-def _plot(history: History, path: str) -> None:
-    """Draw the learning curve to a file, atomically."""
-    import io
-
-
-    file = as_path(path)
-    picture = io.BytesIO()
-    kind = file.suffix.lower().removeprefix(".")
-    history.plot().figure.savefig(picture, format=kind, dpi=150)
-    write(file, [picture.getvalue()])

@@ -31,6 +31,7 @@ M = TypeVar("M", bound="Model")
 
 NETWORK_FORMATS: dict[str, Any] = {".net": fann, ".safetensors": safetensors}
 NETWORK_SUFFIXES = tuple(NETWORK_FORMATS)
+TRAINING_SUFFIX = ".safetensors"  # of networks with their training
 FANN_DATA_SUFFIXES = (".train", ".test", ".data")
 DATA_SUFFIXES = (
     *FANN_DATA_SUFFIXES,

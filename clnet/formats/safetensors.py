@@ -11,7 +11,9 @@ alternating linear and activation modules (an identity counts as one):
 - A locally connected layer: weights [n_out, window]; biases [1] if its neurons share
   one.
 
-The metadata holds the network's description, as JSON under ``"clnet"``.
+The metadata holds the network's description, as JSON under ``"clnet"``. A checkpoint
+holds a training too: JSON under ``"clnet.training"``, and tensors whose names begin
+with ``"training."``.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ Array = NDArray[Any]
 
 _KEY = "clnet"
 _VERSION = 1
+_TRAINING_KEY = "clnet.training"
+_TRAINING_PREFIX = "training."
 _LAYERS: dict[str, type[Dense] | type[Sparse] | type[Local]] = {
     "dense": Dense, "sparse": Sparse, "local": Local,
 }
@@ -85,6 +89,48 @@ def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
         If sparse layers take more than the memory limit with their padding: they are
         then stored without.
     """
+    metadata, tensors, size = _read(path)
+    if _TRAINING_KEY in metadata:
+        tensors = {
+            name: tensor for name, tensor in tensors.items()
+            if not name.startswith(_TRAINING_PREFIX)
+        }
+    n_in, layers, options = _described(path, metadata[_KEY], tensors)
+    # Checked before the network, whose memory a wrong description could make huge.
+    arrays = _arrays(path, n_in, layers, options["dtype"], tensors)
+    layers = _within_limit(path, n_in, layers, options["dtype"], size, memory_limit)
+    network = kind(n_in, layers, **options)
+    network.set_layers(arrays)
+    return network
+
+
+def load_training(path: Path) -> tuple[Any, dict[str, Array]]:
+    """Return the training of a checkpoint: what its JSON holds, and its arrays.
+
+    Raises
+    ------
+    FormatError
+        As `load`, and if the file holds no training.
+    """
+    metadata, tensors, _ = _read(path)
+    if _TRAINING_KEY not in metadata:
+        raise FormatError(
+            f"{path} holds a network without a training, expected a checkpoint"
+        )
+    try:
+        described = json.loads(metadata[_TRAINING_KEY])
+    except (ValueError, RecursionError) as error:
+        raise FormatError(
+            f"{path} holds a training that is not clnet's: {reason(error)}"
+        ) from None
+    return described, {
+        name.removeprefix(_TRAINING_PREFIX): tensor for name, tensor in tensors.items()
+        if name.startswith(_TRAINING_PREFIX)
+    }
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, Array], int]:
+    """Return the metadata and the tensors of a file of clnet's, and its bytes."""
     check_readable(path)
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
@@ -96,7 +142,7 @@ def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
                     "read by Network.from_state_dict"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        size = path.stat().st_size
+        return metadata, tensors, path.stat().st_size
     except FormatError:
         raise
     # Tensors of a dtype, or of dimensions, that NumPy lacks raise the last three.
@@ -106,17 +152,22 @@ def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
         raise FormatError(
             f"{path} is not a complete safetensors file: {reason(error)}"
         ) from None
-    n_in, layers, options = _described(path, metadata[_KEY], tensors)
-    # Checked before the network, whose memory a wrong description could make huge.
-    arrays = _arrays(path, n_in, layers, options["dtype"], tensors)
-    layers = _within_limit(path, n_in, layers, options["dtype"], size, memory_limit)
-    network = kind(n_in, layers, **options)
-    network.set_layers(arrays)
-    return network
 
 
-def save(network: Model, path: Path) -> None:
+def save(
+    network: Model, path: Path,
+    training: tuple[dict[str, Any], dict[str, Array]] | None = None,
+) -> None:
     """Write a network, its description, and all that it carries beside it.
+
+    Parameters
+    ----------
+    network : Model
+        The network.
+    path : Path
+        The file.
+    training : dict and dict of ndarray, or None
+        A training, as `load_training` returns it.
 
     Raises
     ------
@@ -155,6 +206,13 @@ def save(network: Model, path: Path) -> None:
     if network.columns is not None:
         description["columns"] = network.columns.as_dict()
     metadata = {_KEY: json.dumps(description, default=lambda number: number.item())}
+    if training is not None:
+        described, arrays = training
+        metadata[_TRAINING_KEY] = json.dumps(described)
+        tensors |= {
+            f"{_TRAINING_PREFIX}{name}": np.ascontiguousarray(array)
+            for name, array in arrays.items()
+        }
     write(path, [safetensors.numpy.save(tensors, metadata)])
 
 

@@ -83,13 +83,15 @@ class Store:
     ----------
     path : Path
         The file of all devices, made at the first write.
+    key : str
+        Of the device.
     kept : dict
         Decisions of this process by the times, which stay however the times change.
     """
 
     def __init__(self, device: Device, directory: Path | None = None) -> None:
         self.path = (directory or cache_directory()) / f"tuning-{SCHEMA}.sqlite3"
-        self._device = json.dumps({
+        self.key = json.dumps({
             "name": device.name,
             "platform": device.platform,
             "platform_version": device.platform_version,
@@ -160,7 +162,7 @@ class Store:
         try:
             if not self.path.exists():
                 return []
-            return self._run(query, self._device, name)
+            return self._run(query, self.key, name)
         except (OSError, sqlite3.DatabaseError) as error:
             self._readable = False
             _warn(f"measured times cannot be read: {self.path}: {reason(error)}")
@@ -169,7 +171,7 @@ class Store:
     def _write(self, table: str, *row: float | str) -> None:
         if not self._writable:
             return
-        values = (self._device, *row, datetime.now(timezone.utc).isoformat())
+        values = (self.key, *row, datetime.now(timezone.utc).isoformat())
         marks = ", ".join("?" * len(values))
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

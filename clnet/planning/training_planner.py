@@ -17,12 +17,13 @@ built and compared anyway; if it takes longer than modelled, the search goes on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from clnet.errors import InputError
 from clnet.ir.training_ops import Tally, Update
 from clnet.planning.cover import (
     MAX_SPEEDUP,
@@ -34,6 +35,7 @@ from clnet.planning.cover import (
 from clnet.planning.explain import explanation
 from clnet.planning.format_planner import NetworkView, best_format, is_auto
 from clnet.planning.planner import Planner
+from clnet.planning.saved_plan import SavedPlan
 from clnet.planning.tuning.search import Search
 from clnet.planning.tuning.times import Times, store_of
 from clnet.planning.tuning.trial import Trial
@@ -168,6 +170,64 @@ def plan_training(
     return found
 
 
+def saved_plan(plan: TrainingPlan, device: Device) -> SavedPlan:
+    """Return a device's plan by names."""
+    view, places = plan.network, device.places
+    return SavedPlan(
+        store_of(device).key, plan.steps[0].span.batch,
+        view.format if isinstance(view, NetworkView) else None,
+        [
+            {
+                "ops": len(step.span.ops), "variant": step.variant.name,
+                "config": dict(step.config), "place": places.index(step.device),
+            }
+            for step in plan.steps if step.device is not None  # as all of training
+        ],
+    )
+
+
+def plan_as_saved(
+    saved: SavedPlan,
+    network: Model,
+    program: Program,
+    device: Device,
+    batch: int,
+    *,
+    lowered: Callable[[Model], Program] | None = None,
+    search: Search | None = None,
+) -> TrainingPlan | None:
+    """Return a plan by its names, compared with the oracle on this device.
+
+    Parameters
+    ----------
+    saved : SavedPlan
+        The names.
+    network, program, device, batch, lowered, search
+        As for `plan_training`.
+
+    Returns
+    -------
+    TrainingPlan or None
+        None: the names are of another device, batch or program, or a variant refuses or
+        fails here.
+    """
+    ops = sum(step["ops"] for step in saved.steps)
+    here = store_of(device).key, batch, len(program.ops)
+    if (saved.device, saved.batch, ops) != here:
+        return None
+    stored = network
+    if saved.format is not None and lowered is not None:
+        try:
+            stored = NetworkView(network, saved.format)
+        except InputError:
+            return None
+        program = lowered(stored)
+    names = {step["variant"] for step in saved.steps}
+    variants = tuple(one for one in TRAINING_VARIANTS if one.name in names)
+    planner = _TrainingPlanner(stored, device, batch, True, variants, program, search)
+    return planner.plan_of(saved.steps)
+
+
 @dataclass(frozen=True)
 class _Kept:
     """A plan without its network: trainings alike have the first one's plan.
@@ -231,6 +291,34 @@ class _TrainingPlanner(Planner):
             return None
         return f"even {MAX_SPEEDUP:g} times as fast as modelled it would be no faster"
 
+    def plan_of(self, steps: Sequence[Mapping[str, Any]]) -> TrainingPlan | None:
+        """Return the plan of steps by name, or None if one refuses or fails.
+
+        Parameters
+        ----------
+        steps : sequence of mapping
+            As `SavedPlan.steps`.
+        """
+        start, wanted = 0, []
+        for step in steps:
+            stop = start + step["ops"]
+            wanted.append((start, stop, step["variant"], step["config"], step["place"]))
+            start = stop
+        places = self.device.places
+        candidates = [
+            c for c in self._candidates() if c.step.device is not None and (
+                c.start, c.stop, c.step.variant.name, dict(c.step.config),
+                places.index(c.step.device),
+            ) in wanted
+        ]
+        cover = shortest_path(len(self.program.ops), candidates)
+        if cover is None or self.times.wrong(cover):
+            return None
+        self.report.candidates, self.report.covers = candidates, [cover]
+        found = self._plan_by(cover)
+        text = f"{found.explanation}\n\nThe plan is that of the checkpoint."
+        return replace(found, explanation=text)
+
     def training_plan(self) -> TrainingPlan:
         best = self._right_cover()
         self.report.unmeasured = "candidates: " + (
@@ -240,10 +328,13 @@ class _TrainingPlanner(Planner):
             f"even {MAX_SPEEDUP:g} times as fast as modelled they would make no "
             f"faster step, or {MAX_PER_SPAN} others of their span are modelled faster"
         )
+        return self._plan_by(best)
+
+    def _plan_by(self, cover: Cover) -> TrainingPlan:
         text = explanation(
             self.network, self.device, self.batch, self.report, self.program
         )
-        return TrainingPlan(self.network, self.program, best.steps, text)
+        return TrainingPlan(self.network, self.program, cover.steps, text)
 
     def _measured(self, candidates: list[Candidate]) -> list[Candidate]:
         """Return the candidates with times, as far as the best paths need them.

@@ -1,13 +1,21 @@
-"""Callbacks of `Network.fit`: early stopping and checkpoints.
+"""Callbacks of `Network.fit`: early stopping, checkpoints, files of learning curves.
 
 A callback is called after each epoch with the running `Training` and the `Epoch`. It
 returns True to stop the training. Its method ``start``, if it has one, is called with
 the `Training` before the first epoch; its method ``end`` after the last one, before the
 network gets the parameters.
+
+Checkpoints are called last. They keep the dictionary of arrays and plain values that
+the method ``state_dict`` of another callback returns, and give it to the method
+``load_state_dict`` of a callback of that class before the ``start`` of a training that
+resumes. The history then has the epochs before.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import time
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,18 +23,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import as_whole, is_number
-from clnet.errors import InputError, unknown
-from clnet.formats import NETWORK_SUFFIXES, check_save, save, suffix_of
-from clnet.formats.files import as_path
+from clnet.errors import ClnetError, FormatError, InputError, unknown
+from clnet.formats import (
+    NETWORK_SUFFIXES,
+    TRAINING_SUFFIX,
+    check_save,
+    save,
+    suffix_of,
+)
+from clnet.formats.files import as_path, write
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
     from clnet.training.history import Epoch, History
+    from clnet.training.saved import SavedTraining
 
 MONITORED = (
     "loss", "mse", "bit_fail", "validation_loss", "validation_mse",
     "validation_bit_fail",
 )
+FLUSH_SECONDS = 1.0  # from one write of a learning curve to the next
 
 
 class Training(Protocol):
@@ -45,6 +61,10 @@ class Training(Protocol):
         """Copy the present parameters to the network."""
         ...
 
+    def saved(self) -> SavedTraining:
+        """Return the training as it is now, for a file."""
+        ...
+
 
 class Callback(Protocol):
     """A callable that runs after each epoch."""
@@ -56,11 +76,22 @@ class Callback(Protocol):
 
 def monitored(epoch: Epoch, name: str) -> float:
     """Return a measure of an epoch by name, one of `MONITORED`."""
+    found: float
     if not name.startswith("validation_"):
-        return float(getattr(epoch.training, name))
-    if epoch.validation is None:
+        found = getattr(epoch.training, name)
+    elif epoch.validation is None:
         raise _no_validation(name)
-    return float(getattr(epoch.validation, name.removeprefix("validation_")))
+    else:
+        found = getattr(epoch.validation, name.removeprefix("validation_"))
+    return found
+
+
+def measures(epoch: Epoch) -> dict[str, float]:
+    """Return all measures of an epoch by name."""
+    return {
+        name: monitored(epoch, name) for name in MONITORED
+        if epoch.validation is not None or not name.startswith("validation_")
+    }
 
 
 def _no_validation(name: str) -> InputError:
@@ -70,6 +101,8 @@ def _no_validation(name: str) -> InputError:
 class EarlyStopping:
     """Stop when a measure has not improved for some epochs; restore the best ones.
 
+    `History.best_epoch` and `History.stopped` tell the best epoch in the end.
+
     Parameters
     ----------
     monitor : str
@@ -78,9 +111,16 @@ class EarlyStopping:
         Epochs without improvement before the training stops.
     min_delta : float
         Smallest decrease that counts as an improvement.
-    restore_best : bool
+    restore : bool
         Whether the network gets the parameters of the best epoch in the end. They are
         read from the device at each improvement.
+
+    Attributes
+    ----------
+    best : float
+        The least value so far; infinite at first.
+    best_epoch : int
+        The number of its epoch.
 
     Raises
     ------
@@ -93,7 +133,7 @@ class EarlyStopping:
         monitor: str = "validation_loss",
         patience: int = 10,
         min_delta: float = 0.0,
-        restore_best: bool = True,
+        restore: bool = True,
     ) -> None:
         if monitor not in MONITORED:
             raise unknown("measure", monitor, MONITORED)
@@ -104,41 +144,86 @@ class EarlyStopping:
         self.monitor = monitor
         self.patience = as_whole("patience", patience)
         self.min_delta = float(min_delta)
-        self.restore_best = restore_best
+        self.restore = restore
         self.best = np.inf
         self.best_epoch = 0
         self._parameters: NDArray[Any] | None = None
+        self._loaded: dict[str, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best epoch and its parameters; the rest is in the history."""
+        if self._parameters is None:
+            return {}
+        return {"best_epoch": self.best_epoch, "parameters": self._parameters}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the state of a checkpoint, until the training starts."""
+        self._loaded = state
 
     def start(self, training: Training) -> None:
-        """Reset the best value.
+        """Find the best of the epochs before, if the training resumes.
 
         Raises
         ------
         InputError
-            If the measure needs a validation set, and there is none.
+            If the measure needs a validation set, and there is none; or if the
+            parameters of the best epoch were not kept.
         """
         if self.monitor.startswith("validation_") and not training.validates:
             raise _no_validation(self.monitor)
-        self.best, self.best_epoch = np.inf, training.history.state.epoch
+        loaded, self._loaded = self._loaded, {}
+        self.best, self.best_epoch = np.inf, training.history.epochs.done
         self._parameters = None
+        for epoch in training.history:
+            self._improves(epoch)
+        if not self.best < np.inf or not self.restore:
+            return
+        if self.best_epoch == _last(training):
+            self._parameters = training.parameters
+        elif loaded.get("best_epoch") == self.best_epoch:
+            self._parameters = loaded["parameters"]
+        else:
+            raise InputError(
+                f"epoch {self.best_epoch} is the best by {self.monitor} so far, and "
+                "the checkpoint lacks its parameters: it was written without this "
+                "early stopping"
+            )
+
+    def _improves(self, epoch: Epoch) -> bool:
+        """Return whether an epoch is the best so far, and note it."""
+        value = monitored(epoch, self.monitor)
+        if not value < self.best - self.min_delta:
+            return False
+        self.best, self.best_epoch = value, epoch.number
+        return True
 
     def __call__(self, training: Training, epoch: Epoch) -> bool:
         """Return whether the patience is exhausted."""
-        value = monitored(epoch, self.monitor)
-        if value < self.best - self.min_delta:
-            self.best, self.best_epoch = value, epoch.number
-            if self.restore_best:
-                self._parameters = training.parameters
+        if self._improves(epoch) and self.restore:
+            self._parameters = training.parameters
         return epoch.number - self.best_epoch >= self.patience
 
     def end(self, training: Training) -> None:
-        """Restore the parameters of the best epoch."""
+        """Tell the best epoch, and restore its parameters."""
+        if not self.best < np.inf:
+            return
+        history = training.history
+        history.best_epoch = self.best_epoch
+        history.stopped += f"; epoch {self.best_epoch} was the best by {self.monitor}"
         if self._parameters is not None:
             training.parameters = self._parameters
+            history.stopped += ", and its parameters are restored"
 
 
 class Checkpoint:
-    """Save the network every few epochs, whole or not at all.
+    """Save the training every few epochs and at its end, whole or not at all.
+
+    The file is the network's. A ``.safetensors`` file holds besides all that
+    ``fit(resume=path)`` needs to go on, also in another process: the optimiser's state,
+    the order of samples, the epochs so far, the plan, and the state of the other
+    callbacks, as the best epoch of `EarlyStopping`. Where that restores the best
+    parameters in the end, the file has those of the last epoch. FANN's files hold the
+    network alone.
 
     Parameters
     ----------
@@ -158,6 +243,7 @@ class Checkpoint:
         self.every = as_whole("every", every)
         self.path = as_path(path)
         suffix_of(self.path, NETWORK_SUFFIXES, "networks")
+        self._epoch = 0  # of the file
 
     def start(self, training: Training) -> None:
         """Check that the network can be saved.
@@ -168,9 +254,173 @@ class Checkpoint:
             If the format cannot hold the network, or the file cannot be written.
         """
         check_save(training.network, self.path)
+        self._epoch = _last(training)
 
     def __call__(self, training: Training, epoch: Epoch) -> None:
-        """Save every `every` epochs."""
-        if epoch.number % self.every == 0:
-            training.update_network()
+        """Save every `every` epochs, and where the training stops."""
+        if epoch.number % self.every == 0 or training.history.stopped:
+            self._save(training)
+
+    def end(self, training: Training) -> None:
+        """Save the last epoch, unless it left numbers that are not finite."""
+        epochs = training.history.epochs
+        if self._epoch != _last(training) and epochs[-1].training.finite:
+            self._save(training)
+
+    def _save(self, training: Training) -> None:
+        saved = training.saved()
+        if not np.isfinite(saved.state.parameters).all():
+            return  # the training is about to stop
+        training.network.parameters = saved.state.parameters
+        if suffix_of(self.path, NETWORK_SUFFIXES, "networks") == TRAINING_SUFFIX:
+            saved.save(training.network, self.path)
+        else:
             save(training.network, self.path)
+        self._epoch = _last(training)
+
+
+class CSVLogger:
+    """Write a learning curve as a table: a row an epoch, a column a measure.
+
+    Rows are appended each second and in the end. A training that resumes writes each
+    epoch once: it replaces the rows from its first epoch on.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+
+    Raises
+    ------
+    InputError
+        If the path is no file name.
+    FormatError
+        When training starts, if the file cannot be written.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = as_path(path)
+        self._rows: list[dict[str, float]] = []
+        self._next = 0.0
+
+    def start(self, training: Training) -> None:
+        """Write the rows of the epochs before, or none."""
+        columns = ["epoch", "seconds", *(
+            name for name in MONITORED
+            if training.validates or not name.startswith("validation_")
+        )]
+        self._rows = self._written(columns, training.history.epochs.done)
+        self._rows += map(_row, training.history)
+        header = ",".join(columns) + "\n"
+        write(self.path, [header.encode(), self._text()])
+        self._next = time.monotonic() + FLUSH_SECONDS
+
+    def __call__(self, training: Training, epoch: Epoch) -> None:
+        """Add the row of an epoch."""
+        self._rows.append(_row(epoch))
+        if time.monotonic() >= self._next:
+            self.end(training)
+
+    def end(self, training: Training) -> None:
+        """Append the rows since the last write."""
+        try:
+            with self.path.open("ab") as file:
+                file.write(self._text())
+        except OSError as error:
+            raise FormatError(
+                f"cannot write {self.path}: {(error.strerror or str(error)).lower()}"
+            ) from None
+        self._next = time.monotonic() + FLUSH_SECONDS
+
+    def _text(self) -> bytes:
+        """Return the rows that are not written yet as text, and forget them."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(
+            row.values() for row in self._rows
+        )
+        self._rows = []
+        return text.getvalue().encode()
+
+    def _written(self, columns: list[str], done: int) -> list[dict[str, Any]]:
+        """Return the rows of the file up to an epoch, if it has these columns."""
+        if done == 0 or not self.path.is_file():
+            return []
+        with self.path.open(newline="", encoding="utf-8", errors="replace") as file:
+            rows = csv.DictReader(file)
+            if rows.fieldnames != columns:
+                return []
+            return [
+                row for row in rows
+                if row["epoch"].isdecimal() and int(row["epoch"]) <= done
+            ]
+
+
+class TensorBoard:
+    """Write a learning curve for TensorBoard; needs the extra ``tensorboard``.
+
+    A scalar a measure, as ``training/loss`` and ``validation/loss``. Each training
+    hides what the folder has of its epochs; one that resumes writes those before again.
+
+    Parameters
+    ----------
+    folder : str or path
+        The folder of one training.
+
+    Raises
+    ------
+    ClnetError
+        If tensorboardX is not installed.
+    """
+
+    def __init__(self, folder: str | PathLike[str]) -> None:
+        self.folder = as_path(folder)
+        self._writer: Any = None
+        _summary_writer()
+
+    def start(self, training: Training) -> None:
+        """Open a file, with the epochs before."""
+        try:
+            self._writer = _summary_writer()(
+                str(self.folder), purge_step=training.history.epochs.done + 1,
+                flush_secs=int(FLUSH_SECONDS),
+                filename_suffix=f".{time.time_ns()}",  # else one a second
+            )
+        except OSError as error:
+            raise FormatError(
+                f"cannot write to {self.folder}: "
+                f"{(error.strerror or str(error)).lower()}"
+            ) from None
+        for epoch in training.history:
+            self(training, epoch)
+
+    def __call__(self, training: Training, epoch: Epoch) -> None:
+        """Add the measures of an epoch."""
+        for name, value in measures(epoch).items():
+            part = "validation" if name.startswith("validation_") else "training"
+            tag = f"{part}/{name.removeprefix('validation_')}"
+            self._writer.add_scalar(tag, value, epoch.number)
+
+    def end(self, training: Training) -> None:
+        """Close the file."""
+        self._writer.close()
+
+
+def _summary_writer() -> Any:
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as error:
+        raise ClnetError(
+            f"TensorBoard needs tensorboardX, which is not installed ({error}): pip "
+            "install tensorboardX, or with clnet: pip install 'clnet[tensorboard]'"
+        ) from None
+    return SummaryWriter
+
+
+def _row(epoch: Epoch) -> dict[str, float]:
+    return {"epoch": epoch.number, "seconds": epoch.seconds, **measures(epoch)}
+
+
+def _last(training: Training) -> int:
+    """Return the number of the last epoch."""
+    epochs = training.history.epochs
+    return epochs.done + len(epochs)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -26,15 +26,20 @@ from clnet.nn.random import keys
 from clnet.nn.schedules import constant
 from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import device_error, session
-from clnet.planning.training_planner import TrainingPlan, plan_training
+from clnet.planning.training_planner import (
+    plan_as_saved,
+    plan_training,
+    saved_plan,
+)
 from clnet.planning.tuning.search import Search
 from clnet.runtime.data_parallel import shares
 from clnet.runtime.replay import RECORDS
 from clnet.runtime.train_state import TrainState
 from clnet.training.bound import MAX_PROGRAMS, Bound, bound, keep, program_of
-from clnet.training.history import Epoch, History
+from clnet.training.history import Epoch, History, TrainingState
 from clnet.training.parallel import ParallelPass
 from clnet.training.passes import Pass, measures
+from clnet.training.saved import SavedTraining, take_state
 from clnet.training.setup import TrainingSetup, default_loss, rule_of
 
 if TYPE_CHECKING:
@@ -85,6 +90,8 @@ class Training:
         The network in training; it gets the trained parameters at the end.
     history : History
         The epochs so far.
+    stopped : str
+        Why a stop rule has ended the training; "": none has.
     interrupted : bool
         Whether Ctrl-C has ended the training, maybe amid a call to the device.
     """
@@ -96,6 +103,11 @@ class Training:
         data, batch, state = setup.data, setup.batch, setup.state
         self.network = network
         self.history = History(state)
+        self.stopped = ""
+        if setup.saved is not None:
+            self.history.go_on(setup.saved.measures)
+            self.stopped = setup.saved.stopped
+        self._setup = setup
         self._sessions = [session(device) for device in setup.devices]
         self._shuffled = setup.shuffled
         self._state = state
@@ -103,12 +115,13 @@ class Training:
         # The segments of the last two snapshots of `TrainState`, the newest first.
         self._segments = [_Segment(state.epoch, np.empty(0))] * 2
         # Epochs since a callback last read or replaced the parameters.
-        self._unobserved = 0 if setup.callbacks else MAX_EPOCHS
-        self._observed = bool(setup.callbacks)
+        self._observed = bool(setup.callbacks or setup.checkpoints)
+        self._unobserved = 0 if self._observed else MAX_EPOCHS
         self._rates, self._rate = setup.rates, setup.rule.rate
         self._desired = setup.desired
         self._speculates = setup.predictable and len(setup.devices) == 1
         self.interrupted = False
+        self._replaced = -1  # the last epoch whose parameters a callback replaced
         self._ended = False  # the device's memory may be another training's
         self._samples = n = len(data)
         self._steps = -(-n // batch)
@@ -123,11 +136,12 @@ class Training:
             )
 
         program = lowered(network)
+        planning = _Planning(tune, setup.saved)
         self._bound: Bound | None = None
         self._pass: Pass | ParallelPass
         self._validations: list[Pass] = []
         if len(setup.devices) == 1:
-            plan = _planning(tune)(
+            plan = planning(
                 network, program, setup.devices[0], batch, lowered=lowered,
                 search=search,
             )
@@ -135,7 +149,7 @@ class Training:
             if setup.validation is not None:
                 size = len(setup.validation)
                 self._plans.append(
-                    _validation_plan(plan.network, setup, 0, size, search, tune)
+                    _validation_plan(plan.network, setup, 0, size, search, planning)
                 )
                 self._sets.append(setup.validation)
             self._bound = bound(self._sessions[0], state, self._plans, self._sets)
@@ -150,26 +164,29 @@ class Training:
             ]
             self._pass = ParallelPass(
                 network, program, data, batch, setup.devices, self._train_state,
-                search, tune,
+                search, planning,
             )
             if setup.validation is not None:
                 self._validations = list(self._validation_passes(
-                    setup, setup.validation, self._pass.shares, search, tune
+                    setup, setup.validation, self._pass.shares, search, planning
                 ))
         if setup.desired is not None:
             self._pass.limit(*setup.desired.limits(n * network.n_out))
         self.history.plan = self.explain()
+        self.history.read_by(self._state_now)
         self._validation_samples = len(setup.validation or ())
 
     def _validation_passes(
         self, setup: TrainingSetup, data: DataSet, sharing: Sequence[int],
-        search: Search, tune: bool | None,
+        search: Search, planning: _Planning,
     ) -> Iterator[Pass]:
         """Yield each device's pass over its share of the validation set."""
         start = 0
         for number, n in enumerate(shares(len(data), sharing)):
             if n:
-                plan = _validation_plan(self.network, setup, number, n, search, tune)
+                plan = _validation_plan(
+                    self.network, setup, number, n, search, planning
+                )
                 share = data.subset(slice(start, start + n))
                 yield Pass(
                     self._sessions[number], plan, share, self._train_state[number]
@@ -184,12 +201,7 @@ class Training:
     @property
     def parameters(self) -> Array:
         """The flat buffer, read from the device; assign to replace it."""
-        if self._ended:
-            return self.network.parameters
-        self._roll_back()
-        self._unobserved = 0
-        self._sessions[0].finish()
-        return self._train_state[0].values()[0]
+        return self.network.parameters if self._ended else self._values()[0]
 
     @parameters.setter
     def parameters(self, values: Array) -> None:
@@ -197,13 +209,46 @@ class Training:
             self.network.parameters = values
             return
         self._roll_back()
+        self._replaced = self._epoch
         for train_state in self._train_state:
             train_state.replace(values)
+
+    def _values(self) -> tuple[Array, Array]:
+        """Return the parameters and the optimiser's state after the last epoch."""
+        self._roll_back()
+        self._unobserved = 0
+        self._sessions[0].finish()
+        return self._train_state[0].values()
+
+    def _state_now(self) -> TrainingState:
+        parameters, values = self._values()
+        return replace(
+            self._state, epoch=self._epoch, count=self._steps_before(self._epoch),
+            parameters=parameters, values=values,
+        )
+
+    def saved(self) -> SavedTraining:
+        """Return the training as it is now, for a file."""
+        plans = [
+            saved_plan(plan, device) for one in (self._pass, *self._validations)
+            for plan, device in one.plans
+        ]
+        return SavedTraining(
+            self.history.state, self.history.epochs.rows, self.stopped,
+            self._settings, plans,
+            [
+                (type(callback).__name__, callback.state_dict())
+                for callback in self._setup.callbacks if hasattr(callback, "state_dict")
+            ],
+        )
+
+    @cached_property
+    def _settings(self) -> dict[str, Any]:
+        return self._setup.settings()
 
     def explain(self) -> str:
         """Return how a step is computed, and why, as `Plan.explain` does."""
         return self._pass.explain()
-
 
     def update_network(self) -> None:
         """Copy the present parameters to the network."""
@@ -348,7 +393,9 @@ class Training:
         history = self.history
         parameters, values = self._train_state[0].values()
         diverged = bool(history.epochs) and not history[-1].training.finite
-        if diverged:  # the last epoch began with parameters that gave this loss
+        if diverged and self._replaced == self._epoch:
+            pass  # early stopping has restored the best ones
+        elif diverged:  # the last epoch began with parameters that gave this loss
             parameters = self._parameters_at(self._epoch - 2)
         elif not np.isfinite(parameters).all():
             diverged = True
@@ -362,7 +409,7 @@ class Training:
             warnings.warn(history.stopped, ClnetWarning, stacklevel=4)
         self.network.parameters = parameters
         history.state = replace(
-            history.state, epoch=self._epoch, count=self._steps_before(self._epoch),
+            self._state, epoch=self._epoch, count=self._steps_before(self._epoch),
             parameters=self.network.parameters.copy(), values=values,
         )
         self._ended = True
@@ -376,23 +423,44 @@ class Training:
         return self._train_state[0].values()[0]
 
 
-def _planning(tune: bool | None) -> Callable[..., TrainingPlan]:
-    """Return `plan_training` with an argument of `fit`."""
-    return plan_training if tune is None else partial(plan_training, tune=tune)
+class _Planning:
+    """`plan_training` with an argument of `fit`, or the plans of a checkpoint."""
+
+    def __init__(self, tune: bool | None, saved: SavedTraining | None) -> None:
+        self.tune = tune
+        self._saved = [] if saved is None else saved.plans
+
+    def __call__(
+        self, network: Model, program: Program, device: Device, batch: int,
+        **options: Any,
+    ) -> TrainingPlan:
+        for saved in self._saved:
+            plan = plan_as_saved(saved, network, program, device, batch, **options)
+            if plan is not None:
+                return plan
+        if self._saved:
+            warnings.warn(
+                "the checkpoint's plan is none for these devices: the training goes on "
+                "with another one, which rounds differently",
+                ClnetWarning, stacklevel=6,
+            )
+        if self.tune is not None:
+            options["tune"] = self.tune
+        return plan_training(network, program, device, batch, **options)
 
 
 def _validation_plan(
     network: Model, setup: TrainingSetup, number: int, samples: int, search: Search,
-    tune: bool | None,
+    planning: _Planning,
 ) -> TrainingPlan:
     """Return the plan of a validation of so many samples on a numbered device."""
     size = min(samples, VALIDATION_BATCH)
-    search.runs = (inf if tune else setup.epochs) * -(-samples // size)
+    search.runs = (inf if planning.tune else setup.epochs) * -(-samples // size)
     program = program_of(
         network, setup.loss, None, setup.precision,
         samples=samples if size < samples else None, dropout=False,
     )
-    return _planning(tune)(
+    return planning(
         network, _without_backward(program), setup.devices[number], size, search=search
     )
 
@@ -414,7 +482,11 @@ def fit(
         with Search(progress=progress) as search:
             training = Training(network, setup, search, tune)
         network.classes, network.columns = setup.classes, setup.columns
-        for callback in setup.callbacks:
+        states = [] if setup.saved is None else list(setup.saved.callbacks)
+        for callback in (*setup.callbacks, *setup.checkpoints):
+            state = take_state(states, callback)
+            if state is not None and hasattr(callback, "load_state_dict"):
+                callback.load_state_dict(state)
             if hasattr(callback, "start"):
                 callback.start(training)
         try:
@@ -423,7 +495,7 @@ def fit(
             with suppress(*errors):
                 training.update_network()
             raise
-        for callback in setup.callbacks:
+        for callback in (*setup.checkpoints, *setup.callbacks):
             if hasattr(callback, "end"):
                 callback.end(training)
         training.finish()
@@ -478,10 +550,13 @@ def _train(
     training: Training, setup: TrainingSetup, progress: bool | None
 ) -> None:
     """Train epoch by epoch until a stop rule holds; `history.stopped` names it."""
-    history, epochs, callbacks = training.history, setup.epochs, setup.callbacks
+    history = training.history
+    if training.stopped:  # before the checkpoint was written
+        history.stopped = training.stopped
+        return
     try:
-        with _bar(epochs) if progress else nullcontext() as bar:
-            for epoch in training.epochs(epochs):
+        with _bar(history, setup.epochs) if progress else nullcontext() as bar:
+            for epoch in training.epochs(setup.epochs):
                 if bar is not None:
                     bar.update(len(history) - bar.n)
                     bar.set_postfix(loss=f"{epoch.loss:.4g}", refresh=False)
@@ -493,19 +568,13 @@ def _train(
                         "kept, try a smaller learning rate"
                     )
                     return
-                if callbacks:
-                    stops = [bool(callback(training, epoch)) for callback in callbacks]
-                    if any(stops):
-                        first = callbacks[stops.index(True)]
-                        name = getattr(first, "__name__", type(first).__name__)
-                        history.stopped = f"{name} stopped after epoch {epoch.number}"
-                        return
-                desired = setup.desired
-                sentence = None if desired is None else desired.reached(epoch)
-                if sentence is not None:
-                    history.stopped = sentence
+                training.stopped = history.stopped = _stopped(training, setup, epoch)
+                for checkpoint in setup.checkpoints:
+                    checkpoint(training, epoch)
+                if training.stopped:
                     return
-        subject = f"all {epochs} epochs are" if epochs > 1 else "the epoch is"
+        n = len(history)
+        subject = f"all {n} epochs are" if n > 1 else "the epoch is"
         history.stopped = f"{subject} done"
     except KeyboardInterrupt:
         training.interrupted = True
@@ -513,8 +582,21 @@ def _train(
         history.stopped = f"interrupted after {done}; the trained parameters are kept"
 
 
-def _bar(epochs: int) -> Any:
+def _stopped(training: Training, setup: TrainingSetup, epoch: Epoch) -> str:
+    """Return why the training stops after an epoch, or an empty text."""
+    stops = [bool(callback(training, epoch)) for callback in setup.callbacks]
+    if any(stops):
+        first = setup.callbacks[stops.index(True)]
+        name = getattr(first, "__name__", type(first).__name__)
+        return f"{name} stopped after epoch {epoch.number}"
+    return "" if setup.desired is None else setup.desired.reached(epoch) or ""
+
+
+def _bar(history: History, epochs: int) -> Any:
     """Return a progress bar on stderr."""
     from tqdm import tqdm
 
-    return tqdm(total=epochs, unit=" epochs", dynamic_ncols=True)
+    done = len(history)
+    return tqdm(
+        total=done + epochs, initial=done, unit=" epochs", dynamic_ncols=True
+    )

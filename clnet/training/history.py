@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from os import PathLike
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from clnet.checks import INT_MAX, as_whole, is_whole
 from clnet.errors import ClnetError, FormatError, InputError, counted, quoted
-from clnet.formats.files import as_path, write
+from clnet.formats.files import as_path, check_writable, write
 from clnet.formats.npz import load_arrays
 from clnet.nn.description import DTYPES
 from clnet.nn.storage.formats import check_format
@@ -87,6 +88,8 @@ class Epoch:
 MEASURES = len(fields(Measures))
 SEEDS = 1 << 63  # seeds are whole numbers below
 _ARRAYS = {"parameters": 1, "values": 2}  # of a state, and their dimensions
+PICTURES = (".png", ".svg", ".pdf")
+PICTURE_DPI = 150
 
 
 @dataclass(frozen=True)
@@ -219,13 +222,13 @@ class Epochs(Sequence[Epoch]):
     """
 
     def __init__(self, done: int = 0) -> None:
-        self._done = done
+        self.done = done
         self._rows = np.empty((1, 2 * MEASURES + 1))
         self._count = 0
         self._validates = False
 
     def add(
-        self, training: Array, validation: Array | None, seconds: float
+        self, training: Array, validation: Array | None, seconds: float | Array
     ) -> None:
         """Append epochs.
 
@@ -233,8 +236,8 @@ class Epochs(Sequence[Epoch]):
         ----------
         training, validation : ndarray, shape [epochs, 3]
             The `Measures` of each; None: no validation set.
-        seconds : float
-            Mean time of one.
+        seconds : float, or ndarray of shape [epochs]
+            Mean time of one, or the time of each.
         """
         end = self._count + len(training)
         if end > len(self._rows):
@@ -252,12 +255,27 @@ class Epochs(Sequence[Epoch]):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_rows": self._rows[: self._count + 1].copy()}
 
+    @property
+    def rows(self) -> Array:
+        """The measures of the training, those of a validation, and the seconds."""
+        rows = self._rows[: self._count]
+        if self._validates:
+            return rows.copy()
+        return np.delete(rows, slice(MEASURES, 2 * MEASURES), axis=1)
+
+    def add_rows(self, rows: Array) -> None:
+        """Append epochs that `rows` has returned."""
+        validation = rows[:, MEASURES:-1]
+        self.add(
+            rows[:, :MEASURES], validation if validation.size else None, rows[:, -1]
+        )
+
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[Epoch]:
         rows = self._rows[: self._count].tolist()
-        for number, row in enumerate(rows, self._done + 1):
+        for number, row in enumerate(rows, self.done + 1):
             yield self._epoch(number, row)
 
     @overload
@@ -270,7 +288,7 @@ class Epochs(Sequence[Epoch]):
         chosen = range(self._count)[index]
         if isinstance(chosen, range):
             return [self[i] for i in chosen]
-        return self._epoch(self._done + chosen + 1, self._rows[chosen].tolist())
+        return self._epoch(self.done + chosen + 1, self._rows[chosen].tolist())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -306,25 +324,53 @@ class History:
     Attributes
     ----------
     epochs : sequence of Epoch
-        In order.
+        In order; those before a checkpoint that the training has resumed from too.
     stopped : str
         Why the training stopped, in one sentence.
-    state : TrainingState
-        The state to resume from, for `fit`.
+    best_epoch : int or None
+        The number of the best epoch, if `EarlyStopping` has looked for it.
     plan : str
         How a step was computed, and why, in the form of `Plan.explain`.
     diverged : bool
         Whether the loss or the parameters were no longer finite.
     """
 
-    state: TrainingState
+    _state: TrainingState
     epochs: Epochs = field(init=False)
     stopped: str = ""
     plan: str = ""
     diverged: bool = False
+    best_epoch: int | None = None
+    _reader: Callable[[], TrainingState] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
-        self.epochs = Epochs(self.state.epoch)
+        self.epochs = Epochs(self._state.epoch)
+
+    @property
+    def state(self) -> TrainingState:
+        """The state to resume from, for `fit`; during a training that of now.
+
+        It is read from the device each time then.
+        """
+        return self._state if self._reader is None else self._reader()
+
+    @state.setter
+    def state(self, state: TrainingState) -> None:
+        self._state, self._reader = state, None
+
+    def read_by(self, reader: Callable[[], TrainingState]) -> None:
+        """Get the state from a function, until one is set."""
+        self._reader = reader
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_state": self.state, "_reader": None}
+
+    def go_on(self, rows: Array) -> None:
+        """Begin with the epochs of a checkpoint, which end at the state's."""
+        self.epochs = Epochs(self._state.epoch - len(rows))
+        self.epochs.add_rows(rows)
 
     def __len__(self) -> int:
         return len(self.epochs)
@@ -362,11 +408,15 @@ class History:
         """The validation's loss of each epoch; empty without a validation set."""
         return self.epochs.column("loss", validation=True)
 
-    def plot(self, axes: Any = None) -> Any:
+    def plot(
+        self, path: str | PathLike[str] | None = None, *, axes: Any = None
+    ) -> Any:
         """Draw the learning curve.
 
         Parameters
         ----------
+        path : str or path, optional
+            A file for the picture, written whole or not at all: `PICTURES`.
         axes : matplotlib.axes.Axes, optional
             The axes to draw on; None: those of a new figure.
 
@@ -379,7 +429,10 @@ class History:
         ------
         ClnetError
             If matplotlib is not installed.
+        InputError, FormatError
+            If the suffix is of no picture, or the file cannot be written.
         """
+        file = None if path is None else picture_file(path)
         if axes is None:
             axes = figure().subplots()
         numbers = [epoch.number for epoch in self.epochs]
@@ -393,7 +446,28 @@ class History:
             axes.set_yscale("log")
         axes.set_xlabel("epoch")
         axes.set_ylabel("loss")
+        if file is not None:
+            content = io.BytesIO()
+            kind = file.suffix.lower().removeprefix(".")
+            axes.figure.savefig(content, format=kind, dpi=PICTURE_DPI)
+            write(file, [content.getvalue()])
         return axes
+
+
+def picture_file(path: str | PathLike[str]) -> Path:
+    """Return the file of a picture.
+
+    Raises
+    ------
+    InputError, FormatError
+        If the suffix is of no picture, or the file cannot be written.
+    """
+    file = as_path(path)
+    suffix = file.suffix.lower()
+    if suffix not in PICTURES:
+        raise InputError(f"{file}: plots are {', '.join(PICTURES)}, not {suffix!r}")
+    check_writable(file)
+    return file
 
 
 def figure() -> Any:

@@ -7,7 +7,7 @@ bit. Otherwise the first device updates, and the others get its parameters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -120,8 +120,8 @@ class ParallelPass:
         Parameters and optimiser state on each device.
     search : Search
         The limit and the progress of measurements.
-    tune : bool or None
-        As for `Network.fit`.
+    planning : callable
+        `plan_training`, or one with its interface.
 
     Raises
     ------
@@ -138,7 +138,7 @@ class ParallelPass:
         devices: Sequence[Device],
         train_state: Sequence[TrainState],
         search: Search,
-        tune: bool | None = None,
+        planning: Callable[..., TrainingPlan] = plan_training,
     ) -> None:
         if batch < len(devices):
             raise InputError(
@@ -147,7 +147,7 @@ class ParallelPass:
             )
         self._network, self._data, self._batch = network, data, batch
         self._devices, self._train_state = tuple(devices), tuple(train_state)
-        self._search, self._tune = search, tune
+        self._search, self._planning = search, planning
         self._gradients, update = split_program(program)
         self._alike = alike(devices)
         self._exchanges = [
@@ -194,6 +194,11 @@ class ParallelPass:
         updating = "every device" if self._alike else self._devices[0].name
         texts.append(f"the update, on {updating}\n\n{self._update_plan.explain()}")
         return "\n\n".join(texts)
+
+    @property
+    def plans(self) -> list[tuple[TrainingPlan, Device]]:
+        """The plans of the gradients with their devices."""
+        return [(plan, device) for (device, _), plan in self._plans.items()]
 
     records = 1
     epochs_per_run = 0
@@ -274,11 +279,7 @@ class ParallelPass:
         for (other, batch), plan in self._plans.items():
             if batch == samples and alike([device, other]):
                 return retargeted(plan.steps, other, device)
-        planning = (
-            plan_training if self._tune is None
-            else partial(plan_training, tune=self._tune)
-        )
-        plan = planning(
+        plan = self._planning(
             self._network, self._gradients, device, samples, search=self._search
         )
         self._plans[device, samples] = plan

@@ -15,6 +15,7 @@ from clnet.opencl.launch import EPOCH
 from clnet.runtime.replay import Replay
 
 if TYPE_CHECKING:
+    from clnet.opencl.device import Device
     from clnet.opencl.session import Session
     from clnet.planning.training_planner import TrainingPlan
     from clnet.runtime.train_state import TrainState
@@ -79,6 +80,11 @@ class Pass:
         """The plan of one step."""
         assert self._plan is not None
         return self._plan
+
+    @property
+    def plans(self) -> list[tuple[TrainingPlan, Device]]:
+        """The plan with its device."""
+        return [(self.plan, self._session.device)]
 
     @property
     def data(self) -> DataSet:

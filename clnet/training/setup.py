@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,10 +32,14 @@ from clnet.nn.relayout import Relayout
 from clnet.nn.schedules import Schedule, predictable
 from clnet.nn.schedules import schedule as find_schedule
 from clnet.opencl.discovery import Devices, device_list
+from clnet.training.callbacks import Checkpoint
 from clnet.training.data_set import DataSet, data_set
 from clnet.training.history import SEEDS, Epoch, Measures, TrainingState
+from clnet.training.saved import SavedTraining, settings_of
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from clnet.nn.columns import Columns
     from clnet.nn.model import Model
     from clnet.nn.regularisation import Regularisation
@@ -114,13 +118,19 @@ class TrainingSetup:
     predictable : bool
         Whether the factor depends on the epoch's number alone.
     epochs : int
-        Epochs at most.
+        Epochs at most, from the state on.
     desired : DesiredError or None
         The error at which the training stops.
     callbacks : list of callables
         In the order of their calls.
+    checkpoints : list of Checkpoint
+        Called after all others, whose state they hold.
     state : TrainingState
         The state to start from.
+    saved : SavedTraining or None
+        The training of the checkpoint that the state is from.
+    settings : callable
+        Returns the `settings_of` the training.
     devices : tuple of Device
         One, or several that share each batch.
     precision : str
@@ -145,7 +155,10 @@ class TrainingSetup:
     epochs: int
     desired: DesiredError | None
     callbacks: list[Callback]
+    checkpoints: list[Checkpoint]
     state: TrainingState
+    saved: SavedTraining | None
+    settings: Callable[[], dict[str, Any]]
     devices: tuple[Device, ...]
     precision: str
     fann: FannParameters | None
@@ -174,6 +187,7 @@ def training_setup(
     schedule: str | Schedule | None,
     regularisation: Regularisation,
     state: TrainingState | None,
+    resume: str | PathLike[str] | None,
     scaling: Scaling | None,
     precision: str,
 ) -> TrainingSetup:
@@ -210,6 +224,24 @@ def training_setup(
         raise InputError("give device or devices, not both")
     chosen = device_list(device if devices is None else devices)
     row = default_loss(network, optimiser) if loss is None else loss_function(loss)
+    shuffled = bool(shuffle) and batch < len(data)
+    settings = partial(
+        settings_of, network, data, other, batch, shuffled, rule, row, regularisation,
+        schedule, precision,
+    )
+    saved = None
+    if resume is not None:
+        if state is not None:
+            raise InputError("give state or resume, not both")
+        saved = SavedTraining.load(resume)
+        saved.check_settings(resume, settings())
+        state = saved.state
+        if state.epoch > epochs:
+            raise InputError(
+                f"{resume} is of a training after {counted(state.epoch, 'epoch')}, "
+                f"expected epochs of at least as many, not {epochs}"
+            )
+        epochs -= state.epoch
     start = _initial_state(network, rule, seed) if state is None else _resumed_state(
         network, rule, seed, state
     )
@@ -224,9 +256,12 @@ def training_setup(
         raise InputError(f"{rule.name} has no learning rate: leave out the schedule")
     return TrainingSetup(
         data=data, validation=other, batch=batch,
-        shuffled=bool(shuffle) and batch < len(data), rule=rule, loss=row,
+        shuffled=shuffled, rule=rule, loss=row,
         regularisation=regularisation, rates=rates, predictable=predictable(schedule),
-        epochs=epochs, desired=desired, callbacks=checked, state=start, devices=chosen,
+        epochs=epochs, desired=desired,
+        callbacks=[one for one in checked if not isinstance(one, Checkpoint)],
+        checkpoints=[one for one in checked if isinstance(one, Checkpoint)],
+        state=start, saved=saved, settings=settings, devices=chosen,
         precision=precision, fann=_fann_parameters(network, rule, row, stop),
         classes=classes, columns=columns,
     )

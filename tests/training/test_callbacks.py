@@ -44,7 +44,11 @@ def test_early_stopping_restores_the_best():
     )
     best = 1 + int(np.argmin(history.validation_loss))
     assert stop.best_epoch == best == len(history) - 3
-    assert history.stopped == f"EarlyStopping stopped after epoch {len(history)}"
+    assert history.best_epoch == best
+    assert history.stopped == (
+        f"EarlyStopping stopped after epoch {len(history)}; epoch {best} was the best "
+        "by validation_loss, and its parameters are restored"
+    )
     np.testing.assert_array_equal(network.parameters, kept[best])
 
 
@@ -93,7 +97,7 @@ def test_checkpoints(tmp_path):
     path = tmp_path / "best.safetensors"
     network.fit(x, t, epochs=5, seed=1, callbacks=[Checkpoint(path, every=2)])
     other = net()
-    other.fit(x, t, epochs=4, seed=1)
+    other.fit(x, t, epochs=5, seed=1)  # the last epoch is saved too
     np.testing.assert_array_equal(load(path).parameters, other.parameters)
 
 

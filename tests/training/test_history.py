@@ -28,7 +28,7 @@ def test_the_history():
     pytest.importorskip("matplotlib")
     axes = history.plot()
     assert [line.get_label() for line in axes.lines] == ["training", "validation"]
-    assert history.plot(axes) is axes
+    assert history.plot(axes=axes) is axes
 
 
 def test_a_plot_without_matplotlib(monkeypatch):

@@ -1,0 +1,45 @@
+"""Plans of trainings in files: by them a resumed training takes the same steps.
+
+Kernels and configurations round differently. A plan that depended on times measured
+since would give other bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class SavedPlan:
+    """A `TrainingPlan` by names, for JSON; see `training_planner.saved_plan`.
+
+    Attributes
+    ----------
+    device : str
+        `Store.key` of the device.
+    batch : int
+        Samples a step.
+    format : str or None
+        Of the `NetworkView`; None: the network itself is trained.
+    steps : list of dict
+        Of each step: the number of its ops, the variant's name, its configuration, and
+        the number of the device among `Device.places`.
+
+    Raises
+    ------
+    ValueError
+        If a step is not as above.
+    """
+
+    device: str
+    batch: int
+    format: str | None
+    steps: list[dict[str, Any]]
+
+    def __post_init__(self) -> None:
+        kinds = {"ops": int, "variant": str, "config": dict, "place": int}
+        for step in self.steps:
+            found = {name: type(value) for name, value in step.items()}
+            if found != kinds or step["ops"] < 1:
+                raise ValueError("a step of a plan is not clnet's")

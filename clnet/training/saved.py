@@ -1,0 +1,250 @@
+"""Trainings in files: `Checkpoint` writes them, and ``fit(resume=...)`` reads them.
+
+A checkpoint is a network's ``.safetensors`` file that holds its training too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import FormatError, InputError, quoted, reason
+from clnet.formats import TRAINING_SUFFIX, safetensors, suffix_of
+from clnet.formats.files import as_path
+from clnet.nn.layers import Sparse
+from clnet.planning.saved_plan import SavedPlan
+from clnet.training.history import MEASURES, TrainingState
+
+if TYPE_CHECKING:
+    from clnet.nn.losses import LossFunction
+    from clnet.nn.model import Model
+    from clnet.nn.optimisers import Optimiser
+    from clnet.nn.regularisation import Regularisation
+    from clnet.nn.schedules import Schedule
+    from clnet.training.data_set import DataSet
+
+Array = NDArray[Any]
+Settings = dict[str, Any]
+
+_VERSION = 1
+_STATE = ("optimiser", "epoch", "count", "seed")  # fields that are no arrays
+_UNLIKE = {  # checksums, and what it means that they differ
+    "layers": "of a network with other layers or connections",
+    "data": "on samples or weights of other values",
+    "validation": "with another validation set",
+}
+# Fields of layers that do not matter to a training that goes on.
+_FREE = ("initialiser", "pattern", "density", "placement", "seed", "format",
+         "memory_limit")
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedTraining:
+    """A training after some epoch: all that a later process needs to go on.
+
+    Attributes
+    ----------
+    state : TrainingState
+        Parameters, optimiser, order of samples.
+    measures : ndarray, shape [epochs, columns]
+        The rows of `Epochs` so far.
+    stopped : str
+        Why the training has stopped; "": it goes on.
+    settings : dict
+        Arguments of `fit` that must be the same, as `settings_of` returns them.
+    plans : list of SavedPlan
+        Of the training, and of its validation.
+    callbacks : list of (str, dict)
+        The class and the ``state_dict()`` of each callback that has one.
+    """
+
+    state: TrainingState
+    measures: Array
+    stopped: str
+    settings: Settings
+    plans: list[SavedPlan]
+    callbacks: list[tuple[str, dict[str, Any]]]
+
+    def save(self, network: Model, path: Path) -> None:
+        """Write the training and its network to a file, whole or not at all.
+
+        Raises
+        ------
+        FormatError
+            If the file cannot be written.
+        InputError
+            If the state of a callback holds anything but arrays and plain values.
+        """
+        arrays = {
+            "parameters": self.state.parameters, "values": self.state.values,
+            "measures": self.measures,
+        }
+        callbacks = []
+        for number, (kind, state) in enumerate(self.callbacks):
+            plain = {}
+            for name, value in state.items():
+                if isinstance(value, np.ndarray):
+                    arrays[f"callbacks.{number}.{name}"] = value
+                else:
+                    plain[name] = value
+            callbacks.append({"type": kind, "state": plain})
+        described = {
+            "version": _VERSION,
+            **{name: getattr(self.state, name) for name in _STATE},
+            "formats": self.state.formats,
+            "stopped": self.stopped,
+            "settings": self.settings,
+            "plans": [dataclasses.asdict(plan) for plan in self.plans],
+            "callbacks": callbacks,
+        }
+        try:
+            safetensors.save(network, path, (described, arrays))
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"cannot write {path}: the state of a callback must be arrays and "
+                f"plain values: {reason(error)}"
+            ) from None
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> SavedTraining:
+        """Return the training of a checkpoint.
+
+        Raises
+        ------
+        FormatError
+            If the file is missing, damaged, of a later version, or holds no training.
+        """
+        file = as_path(path)
+        suffix_of(file, (TRAINING_SUFFIX,), "checkpoints to resume from")
+        described, arrays = safetensors.load_training(file)
+        try:
+            if described["version"] != _VERSION:
+                raise FormatError(
+                    f"{file} holds a training of version "
+                    f"{quoted(described['version'])}, expected {_VERSION}"
+                )
+            state = TrainingState(
+                **{name: described[name] for name in _STATE},
+                parameters=arrays.pop("parameters"), values=arrays.pop("values"),
+                formats=tuple(described["formats"]),
+            )
+            state.check()
+            callbacks = [
+                (str(one["type"]), dict(one["state"]))
+                for one in described["callbacks"]
+            ]
+            measures = arrays.pop("measures")
+            for name, array in arrays.items():
+                _, number, field = name.split(".", 2)
+                callbacks[int(number)][1][field] = array
+            plans = [SavedPlan(**plan) for plan in described["plans"]]
+            found = cls(
+                state, measures, described["stopped"], dict(described["settings"]),
+                plans, callbacks,
+            )
+            found._check()
+        except FormatError:
+            raise
+        except (
+            InputError, LookupError, TypeError, ValueError, AttributeError
+        ) as error:
+            raise FormatError(
+                f"{file} holds a training that is not clnet's: {reason(error)}"
+            ) from None
+        return found
+
+    def _check(self) -> None:
+        """Raise ValueError or TypeError unless the parts are of their types."""
+        shape = self.measures.shape
+        if (
+            self.measures.dtype != np.float64 or len(shape) != 2
+            or shape[1] not in (MEASURES + 1, 2 * MEASURES + 1)
+            or shape[0] > self.state.epoch
+        ):
+            kind = f"{self.measures.dtype} {quoted([*shape])}"
+            raise ValueError(f"{kind} are no measures")
+        if not isinstance(self.stopped, str):
+            raise TypeError(f"stopped is {quoted(self.stopped)}")
+
+    def check_settings(self, path: object, now: Mapping[str, Any]) -> None:
+        """Raise InputError unless `fit` was called as for the training of the file."""
+        for name, value in now.items():
+            found = self.settings.get(name)
+            if found != value:
+                raise InputError(
+                    f"{path} is of a training " + _UNLIKE.get(
+                        name, f"with {name} {quoted(found)}, but fit was called with "
+                        f"{quoted(value)}",
+                    )
+                )
+
+
+def settings_of(
+    network: Model, data: DataSet, validation: DataSet | None, batch: int,
+    shuffled: bool, rule: Optimiser, loss: LossFunction,
+    regularisation: Regularisation, schedule: str | Schedule | None, precision: str,
+) -> Settings:
+    """Return what must be the same where a training goes on, as plain values."""
+    return {
+        "network": f"{'-'.join(map(str, network.sizes))} {network.dtype}",
+        "layers": _checksum(_layers(network)),
+        "formats": ", ".join(network.formats),
+        "optimiser": repr(rule),
+        "loss": loss.name,
+        "batch_size": batch,
+        "shuffle": shuffled,
+        "regularisation": repr(regularisation),
+        "schedule": schedule if schedule is None or isinstance(schedule, str)
+        else repr(schedule) if dataclasses.is_dataclass(schedule) else "a function",
+        "precision": precision,
+        "samples": len(data),
+        "data": _checksum(data.arrays),
+        "validation": None if validation is None else _checksum(validation.arrays),
+    }
+
+
+def _layers(network: Model) -> Iterable[Array | str]:
+    """Yield what the computation of a network depends on, but for its parameters."""
+    yield repr(network.fann_compatible)
+    layers: Iterable[Any] = network.layers
+    for layer, matrix in zip(layers, network.matrices, strict=True):
+        fields = {
+            field.name: getattr(layer, field.name)
+            for field in dataclasses.fields(layer) if field.name not in _FREE
+        }
+        yield f"{type(layer).__name__} {fields}"
+        if isinstance(layer, Sparse):
+            rows, columns, _ = matrix.entries()
+            yield from (rows, columns)
+
+
+def _checksum(parts: Iterable[Array | str]) -> int:
+    """Return the CRC-32 of texts, and of arrays with their types and shapes."""
+    found = 0
+    for part in parts:
+        if not isinstance(part, str):
+            head = f"{part.dtype.name} {part.shape}"
+            found = zlib.crc32(np.ascontiguousarray(part).data, zlib.crc32(
+                head.encode(), found
+            ))
+        else:
+            found = zlib.crc32(part.encode(), found)
+    return found
+
+
+def take_state(
+    states: list[tuple[str, dict[str, Any]]], callback: Callable[..., object]
+) -> dict[str, Any] | None:
+    """Remove and return the first state of a callback's class, or None."""
+    for number, (kind, state) in enumerate(states):
+        if kind == type(callback).__name__:
+            del states[number]
+            return state
+    return None

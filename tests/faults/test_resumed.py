@@ -1,0 +1,16 @@
+"""A training that is killed and resumed ends with the same bits."""
+
+from __future__ import annotations
+
+import pytest
+
+from faults.resumed import differences
+
+EPOCHS = 40
+
+
+@pytest.mark.parametrize(("case", "every"), [("shuffled", 1), ("sparse", 3)])
+def test_a_killed_training_that_resumes_ends_with_the_same_bits(case, every, tmp_path):
+    """``python -m tests.faults.resumed`` kills many more, in all cases."""
+    _, wrong = differences(case, tmp_path, every, EPOCHS, 1)
+    assert wrong == []
