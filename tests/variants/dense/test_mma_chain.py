@@ -167,10 +167,16 @@ def test_refusals():
 
 @CPU_ONLY
 def test_a_timeout_is_reported_and_computed_again(monkeypatch):
+    """More groups than run at once, all with tiles of both layers.
+
+    When the last group starts, another has ended, which had to wait for it.
+    """
     monkeypatch.setattr(mma_chain, "MAX_POLLS", 100)
-    network = mixed(30, 400, 2)
-    device = replace(ONE_GROUP, compute_units=5 * DEVICE.compute_units)
+    groups = DEVICE.compute_units + 1
     config = config_of(64, 64, 32, 4, 2)
+    width = groups * config["tile_n"]
+    network = mixed(30, width, width)
+    device = replace(ONE_GROUP, compute_units=groups)
     assert_timeout_is_recovered(
         network, Step(whole(network, 3), MmaChain(), config, device), 3
     )
