@@ -178,8 +178,9 @@ UNROLLED
         }
     }
 #if PTX < 80
-    // PoCL 3.0 decides a branch between two barriers for each work-item, and one after
-    // the last barrier of a condition for all, as for the first.
-    barrier(CLK_LOCAL_MEM_FENCE);
+    // The group polls its own words too. And PoCL 3.0 decides a branch between two
+    // barriers for each work-item, and one after the last barrier of a condition for
+    // all, as for the first.
+    barrier(CLK_GLOBAL_MEM_FENCE);
 #endif
 }
