@@ -32,10 +32,10 @@ from sklearn.utils.validation import (
 
 from clnet.checks import PRECISIONS, is_sparse
 from clnet.network import Network
-from clnet.nn.activations import ACTIVATION_NAMES, SOFTMAX
+from clnet.nn.activations import SOFTMAX, activation_name
+from clnet.nn.aliases import ACTIVATION, ALIASES, SKLEARN
 from clnet.nn.description import DTYPES
-from clnet.nn.losses import LOSSES
-from clnet.nn.optimisers import OPTIMISERS, Optimiser
+from clnet.nn.optimisers import Optimiser
 from clnet.sklearn.solvers import (
     Objective,
     OptimizerState,
@@ -47,8 +47,6 @@ from clnet.sklearn.solvers import (
 
 Array = NDArray[Any]
 
-# Names of scikit-learn's that clnet has under another one.
-ACTIVATIONS = {"logistic": "sigmoid"}
 OUTPUT_LOSSES = {
     "sigmoid": "binary_cross_entropy", SOFTMAX: "categorical_cross_entropy"
 }
@@ -105,7 +103,7 @@ class MLP(BaseEstimator):  # type: ignore[misc]
         "hidden_layer_sizes": [
             "array-like", Interval(Integral, 1, None, closed="left")
         ],
-        "activation": [StrOptions({*ACTIVATIONS, *ACTIVATION_NAMES} - {SOFTMAX})],
+        "activation": [str],
         "solver": [StrOptions({"lbfgs", "sgd", "adam"})],
         "alpha": [Interval(Real, 0, None, closed="left")],
         "batch_size": [
@@ -135,7 +133,7 @@ class MLP(BaseEstimator):  # type: ignore[misc]
         "dtype": [StrOptions(set(DTYPES)), None],
         "precision": [StrOptions(set(PRECISIONS))],
         "dropout": [Interval(Real, 0, 1, closed="left")],
-        "optimiser": [StrOptions(set(OPTIMISERS)), Optimiser, None],
+        "optimiser": [str, Optimiser, None],
         "network": [Network, None],
     }
 
@@ -283,7 +281,7 @@ class MLP(BaseEstimator):  # type: ignore[misc]
             self.network_ = self._copied(n_in)
         self.n_layers_ = len(self.network_.sizes)
         last = str(self.network_.layers[-1].activation)
-        names = {own: name for name, own in ACTIVATIONS.items()}
+        names = {own: name for name, own in ALIASES[ACTIVATION][SKLEARN].items()}
         self.out_activation_ = names.get(last, last)
         if self._stochastic:
             self.loss_curve_: list[float] = []
@@ -299,8 +297,7 @@ class MLP(BaseEstimator):  # type: ignore[misc]
         widths = [*hidden] if isinstance(hidden, Iterable) else [hidden]
         if any(width <= 0 for width in widths):
             raise ValueError(f"hidden_layer_sizes must be > 0, got {widths}.")
-        name = str(self.activation)
-        activation = ACTIVATIONS.get(name, name)
+        activation = activation_name(self.activation)
         network = Network.mlp(
             [n_in, *widths, self.n_outputs_],
             [*[activation] * len(widths), self._last_activation()],
@@ -417,7 +414,7 @@ class MLPClassifier(ClassifierMixin, MLP):  # type: ignore[misc]
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **MLP._parameter_constraints,
-        "loss": [StrOptions({"log_loss", *LOSSES})],
+        "loss": [str],
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
 
@@ -569,7 +566,7 @@ class MLPRegressor(RegressorMixin, MLP):  # type: ignore[misc]
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **MLP._parameter_constraints,
-        "loss": [StrOptions({"squared_error", *LOSSES})],
+        "loss": [str],
     }
 
     def __init__(

@@ -60,12 +60,13 @@ class Objective:
 
     @classmethod
     def of(cls, loss: str, outputs: int) -> Objective:
-        """Return the objective of a loss, by scikit-learn's name or clnet's."""
-        if loss == "squared_error":
-            return cls("mse", 0.5, outputs / 2)
-        if loss == "binary_cross_entropy":
-            return cls(loss, outputs, outputs)
-        return cls(loss)
+        """Return the objective of a loss, by its name here or in another library."""
+        name = loss_function(loss).name
+        if name == "mse":
+            return cls(name, 0.5, outputs / 2)
+        if name == "binary_cross_entropy":
+            return cls(name, outputs, outputs)
+        return cls(name)
 
 
 @dataclass

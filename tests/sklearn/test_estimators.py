@@ -255,7 +255,10 @@ def test_class_weights_are_weights_of_samples():
 
 @pytest.mark.parametrize(("options", "weights", "sentence"), [
     ({"dropout": 0.5, "solver": "lbfgs"}, None, "dropout needs a stochastic solver"),
-    ({"activation": "relo"}, None, "The 'activation' parameter"),
+    ({"activation": "relo"}, None, "activation 'relo'"),
+    ({"loss": "poisson"}, None, "loss 'poisson'"),
+    ({"optimiser": "lbfgs"}, None, "optimiser 'lbfgs' is unclear"),
+    ({"activation": 3}, None, "The 'activation' parameter"),
     ({"device": 3}, None, "The 'device' parameter"),
     ({}, np.zeros(len(X)), "sample_weight|weights"),
     ({"hidden_layer_sizes": (3, 0)}, None, "hidden_layer_sizes must be > 0"),
