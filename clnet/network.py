@@ -553,7 +553,8 @@ class Network(Model):
         Warns
         -----
         ClnetWarning
-            If the loss is not finite: the training stops, and the last finite
+            Before the first epoch, if targets are beyond what the outputs' functions
+            reach. If the loss is not finite: the training stops, and the last finite
             parameters are kept. If the file was written on another device: the results
             differ in rounding.
         """

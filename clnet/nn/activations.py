@@ -53,6 +53,8 @@ class Activation:
         Whether FANN takes the output range as [-1, 1] and halves its errors.
     bounded : bool
         Whether ``|f(v)| <= 1`` for all v.
+    least : float
+        Bound of an unbounded function's values from below.
     fann_gradient : callable or None
         FANN's own gradient where it is inexact, ``fann_gradient(at, steepness)`` with v
         or y as `reads` says; None: the exact one.
@@ -66,6 +68,7 @@ class Activation:
     fann_factor: float = 1.0
     symmetric: bool = False
     bounded: bool = True
+    least: float = -math.inf
     fann_gradient: Callable[[Array, Array], Array] | None = None
 
     @property
@@ -74,6 +77,13 @@ class Activation:
         if not self.bounded:
             return None
         return 0.0 if self.symmetric else 0.5
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Bounds of the function's values."""
+        if not self.bounded:
+            return self.least, math.inf
+        return (-1.0, 1.0) if self.symmetric else (0.0, 1.0)
 
 
 def _sigmoid(v: Array) -> Array:
@@ -280,18 +290,22 @@ _ROWS = (
                fann_gradient=lambda v, s: -np.sin(s * v) / 2),
     Activation("relu", lambda v: np.maximum(v, 0),
                lambda v, y: np.asarray(y > 0, dtype=y.dtype), "y", 18,
-               bounded=False, fann_gradient=_one),
+               bounded=False, least=0.0, fann_gradient=_one),
     Activation("leaky_relu", lambda v: np.where(v < 0, v * v.dtype.type(LEAK), v),
                lambda v, y: np.where(y < 0, y.dtype.type(LEAK), y.dtype.type(1)),
                "y", 19, bounded=False),
     Activation("elu", _elu, lambda v, y: np.where(y < 0, y + 1, y.dtype.type(1)),
-               "y", bounded=False),
-    Activation("gelu", _gelu, _gelu_gradient, "v", bounded=False),
-    Activation("silu", lambda v: v * _sigmoid(v), _silu_gradient, "v", bounded=False),
-    Activation("gelu_tanh", _gelu_tanh, _gelu_tanh_gradient, "v", bounded=False),
-    Activation("mish", _mish, _mish_gradient, "v", bounded=False),
-    Activation("hardswish", _hardswish, _hardswish_gradient, "v", bounded=False),
-    Activation("softplus", _softplus, lambda v, y: _sigmoid(v), "v", bounded=False),
+               "y", bounded=False, least=-1.0),
+    Activation("gelu", _gelu, _gelu_gradient, "v", bounded=False, least=-0.17),
+    Activation("silu", lambda v: v * _sigmoid(v), _silu_gradient, "v", bounded=False,
+               least=-0.2785),
+    Activation("gelu_tanh", _gelu_tanh, _gelu_tanh_gradient, "v", bounded=False,
+               least=-0.1701),
+    Activation("mish", _mish, _mish_gradient, "v", bounded=False, least=-0.3089),
+    Activation("hardswish", _hardswish, _hardswish_gradient, "v", bounded=False,
+               least=-0.375),
+    Activation("softplus", _softplus, lambda v, y: _sigmoid(v), "v", bounded=False,
+               least=0.0),
 )
 
 ACTIVATIONS: dict[str, Activation] = {row.name: row for row in _ROWS}

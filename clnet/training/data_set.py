@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,13 +10,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers
-from clnet.errors import InputError
+from clnet.errors import ClnetWarning, InputError
+from clnet.nn.activations import SOFTMAX, activation
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
     from clnet.nn.scaling import Scaling
 
 Array = NDArray[Any]
+
+SLACK = 1e-3  # of targets beyond an output's bounds, which rounding explains
 
 
 @dataclass(frozen=True)
@@ -115,4 +119,34 @@ def data_set(
     weights = arrays.get("sample_weight")
     return DataSet(
         arrays["x"], arrays["t"], None if weights is None else weights[:, np.newaxis]
+    )
+
+
+def warn_of_reach(network: Model, t: Array) -> None:
+    """Warn of targets [n, n_out] that the outputs' functions do not reach.
+
+    Warns
+    -----
+    ClnetWarning
+        With the first such output.
+    """
+    names = network.layers[-1].activation
+    many = (names,) if isinstance(names, str) else names
+    low, high = np.transpose([
+        (0.0, 1.0) if name == SOFTMAX else activation(name).limits for name in many
+    ])
+    least, most = t.min(axis=0), t.max(axis=0)
+    beyond = np.flatnonzero((least < low - SLACK) | (most > high + SLACK))
+    if not beyond.size:
+        return
+    at = int(beyond[0])
+    row = at % len(many)
+    ends = f"from {low[row]:g} to {high[row]:g}" if high[row] < np.inf else (
+        f"down to {low[row]:g}"
+    )
+    warnings.warn(
+        f"targets of output {at} are from {least[at]:g} to {most[at]:g}, and its "
+        f"{many[row]} reaches {ends}: a last layer of identity reaches all numbers, as "
+        "for regression, and scaled targets are near 0",
+        ClnetWarning, stacklevel=5,
     )

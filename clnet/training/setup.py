@@ -33,7 +33,7 @@ from clnet.nn.schedules import Schedule, predictable
 from clnet.nn.schedules import schedule as find_schedule
 from clnet.opencl.discovery import Devices, device_list
 from clnet.training.callbacks import Checkpoint
-from clnet.training.data_set import DataSet, data_set
+from clnet.training.data_set import DataSet, data_set, warn_of_reach
 from clnet.training.history import SEEDS, Epoch, Measures, TrainingState
 from clnet.training.saved import SavedTraining, settings_of
 
@@ -254,6 +254,7 @@ def training_setup(
     rates = find_schedule(schedule, start.epoch + epochs)
     if schedule is not None and not hasattr(rule, "learning_rate"):
         raise InputError(f"{rule.name} has no learning rate: leave out the schedule")
+    warn_of_reach(network, data.t)
     return TrainingSetup(
         data=data, validation=other, batch=batch,
         shuffled=shuffled, rule=rule, loss=row,

@@ -269,3 +269,13 @@ def test_a_missing_macro_is_an_error(missing):
     text = "\n".join([*lines, header, "__kernel void none() {}"])
     with pytest.raises(Exception, match=r"activations\.h needs REAL, WIDTH"):
         cl.Program(where.context, text).build(devices=[where.device.handle])
+
+
+@pytest.mark.parametrize("row", ACTIVATIONS.values(), ids=lambda row: row.name)
+def test_values_are_within_the_limits(row):
+    """And come near them: a warning of targets beyond them is right."""
+    y = row.value(np.linspace(-60, 60, 120_001))
+    low, high = row.limits
+    assert y.min() >= low - 1e-3 and y.max() <= high
+    if row.name != "gaussian_stepwise":  # zero, as in FANN
+        assert y.min() <= max(low, -0.5) + 0.02 and y.max() >= min(high, 50) - 0.02

@@ -490,3 +490,30 @@ def test_bad_arguments(change, sentence):
     network = net()
     with pytest.raises(InputError, match=sentence):
         network.fit(arguments.pop("x"), arguments.pop("t"), **arguments)
+
+
+@pytest.mark.parametrize(("activation", "low", "high", "sentence"), [
+    ("sigmoid", 25, 346, "from 25 to 346, and its sigmoid reaches from 0 to 1: a last"),
+    ("tanh", -1, 1.1, "from -1 to 1.1, and its tanh reaches from -1 to 1"),
+    ("softmax", -1, 1, "its softmax reaches from 0 to 1"),
+    ("relu", -3, 5, "from -3 to 5, and its relu reaches down to 0"),
+    (("sigmoid", "gelu"), 0, 2, "of output 0 are from 0 to 2, and its sigmoid reaches"),
+    (("identity", "elu"), -2, 2, "of output 1 are from -2 to 2, and its elu reaches"),
+])
+def test_targets_beyond_the_outputs_are_told_before_the_first_epoch(
+    activation, low, high, sentence
+):
+    network, epochs = Network(2, [Dense(2, activation)], seed=0), []
+    t = np.where(T > 0, high, low)
+    with pytest.warns(ClnetWarning, match=sentence):
+        network.fit(X, t, epochs=1, callbacks=[lambda *one: epochs.append(1)])
+    assert epochs == [1]
+
+
+@pytest.mark.parametrize(("activation", "low", "high"), [
+    ("sigmoid", 0, 1), ("tanh", -1, 1), ("softmax", 0, 1), ("identity", -1e9, 1e9),
+    ("relu", 0, 1e9), ("leaky_relu", -5, 5),
+])
+def test_targets_within_the_outputs_reach(activation, low, high):
+    Network(2, [Dense(2, activation)], seed=0).fit(X, np.where(T > 0, high, low) * 1.0,
+                                                  epochs=1, optimiser="rprop")
