@@ -117,7 +117,7 @@ class Candidate:
 class Baseline(Candidate):
     """Another library's implementation."""
 
-    timeout = 120.0
+    timeout: ClassVar[float] = 120.0
 
 
 def forward(

@@ -206,7 +206,7 @@ class ResultsFile:
     """
 
     def __init__(self, folder: Path, study: str, device: Device) -> None:
-        self.path = folder / f"{study}-{slug(device.name)}.csv"
+        self.path: Path = folder / f"{study}-{slug(device.name)}.csv"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if self.path.exists():

@@ -8,7 +8,7 @@ from ctypes.util import find_library
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -63,8 +63,8 @@ class NumPy(Baseline):
 class OnTorch(Baseline):
     """A baseline of PyTorch's; its name determines the device."""
 
-    requires = ("torch",)
-    on_cpu = ("torch", "torch-cpu-compile")
+    requires: ClassVar[tuple[str, ...]] = ("torch",)
+    on_cpu: ClassVar[tuple[str, ...]] = ("torch", "torch-cpu-compile")
 
     def missing(self) -> str | None:
         """Return None, or that PyTorch or a CUDA device is missing."""
@@ -252,7 +252,7 @@ class OnnxRuntime(Baseline):
 
     name: str = "onnxruntime"
 
-    requires = ("onnxruntime", "onnx")
+    requires: ClassVar[tuple[str, ...]] = ("onnxruntime", "onnx")
 
     def prepare(self, case: Case, device: Device) -> Prepared:
         """Return a session of all cores."""
@@ -310,7 +310,7 @@ class ScikitLearn(Baseline):
 
     name: str = "sklearn"
 
-    requires = ("sklearn",)
+    requires: ClassVar[tuple[str, ...]] = ("sklearn",)
 
     def prepare(self, case: Case, device: Device) -> Prepared:
         """Return `predict` of a model that is not fitted."""
@@ -350,7 +350,7 @@ class Tinygrad(Baseline):
 
     name: str = "tinygrad"
 
-    requires = ("tinygrad",)
+    requires: ClassVar[tuple[str, ...]] = ("tinygrad",)
 
     def prepare(self, case: Case, device: Device) -> Prepared:
         """Return the captured calls, if tinygrad's device is the same."""
@@ -389,7 +389,7 @@ class CuPy(Baseline):
     """``f(x @ W.T + b)`` by CuPy on CUDA's first device."""
 
     name: str = "cupy"
-    requires = ("cupy",)
+    requires: ClassVar[tuple[str, ...]] = ("cupy",)
 
     def missing(self) -> str | None:
         """Return None, or that CuPy or a CUDA device is missing."""

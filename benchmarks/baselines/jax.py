@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from .layers import name_elsewhere, weights_and_biases
 class OnJax(Baseline):
     """A baseline of JAX's, on JAX's default device."""
 
-    requires = ("jax",)
+    requires: ClassVar[tuple[str, ...]] = ("jax",)
 
 
 def _config() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,7 +21,7 @@ class SciPy(Baseline):
 
     name: str = "scipy"
 
-    requires = ("scipy",)
+    requires: ClassVar[tuple[str, ...]] = ("scipy",)
 
     def prepare(self, case: SparseCase, device: Device) -> Prepared:
         """Return the loop over the layers; a batch is multiplied transposed."""

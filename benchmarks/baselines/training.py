@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -203,7 +203,7 @@ class ScikitLearnTraining(Baseline):
 
     name: str = "sklearn"
 
-    requires = ("sklearn",)
+    requires: ClassVar[tuple[str, ...]] = ("sklearn",)
 
     def prepare(self, case: TrainingCase, device: Device) -> Prepared:
         """Return the loop over epochs, from the case's initial weights."""

@@ -47,7 +47,7 @@ GREY = "0.55"
 RESOLUTION = 130  # dots an inch
 SIZE = (7.0, 4.4)  # inches
 POINTS = 200  # of a curve
-STYLE = {
+STYLE: dict[str, Any] = {
     "font.size": 9, "axes.titlesize": 11, "axes.titlelocation": "left",
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
     "axes.axisbelow": True, "grid.color": "0.9", "grid.linewidth": 0.6,

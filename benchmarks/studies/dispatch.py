@@ -55,7 +55,7 @@ QUICK = (10, 50, 200, 1000, 2000)
 ROOM = 6  # times the parameters: network, packed copies, one layer in float64
 SERIAL = ("serial", "fann", "cpu-1core")
 PARALLEL = ("parallel", "cpu", "device")
-CROSSINGS = {
+CROSSINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "naive kernel": (SERIAL[:1], PARALLEL[:1]), "best of each": (SERIAL, PARALLEL),
 }
 CHOICE = ("dynamic", "planned")  # the first one measured

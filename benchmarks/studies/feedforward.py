@@ -47,7 +47,9 @@ QUICK_BATCHES = (1, 32)
 # Multiply-adds a call up to which GPU kernels run on a CPU by default.
 SMALL = 100_000
 # Ratios are those to the first that was measured.
-AGAINST = {"cpu": ("numpy", "torch"), "gpu": ("torch-graph", "torch-cuda", "numpy")}
+AGAINST: dict[str, tuple[str, ...]] = {
+    "cpu": ("numpy", "torch"), "gpu": ("torch-graph", "torch-cuda", "numpy"),
+}
 ONE_GROUP = "fused"  # uses one compute unit, whatever the batch
 BASELINES = frozenset(baseline.name for baseline in dense_baselines(None))
 HOST = frozenset({"torch", "onnxruntime", "sklearn"})  # baselines on CPUs

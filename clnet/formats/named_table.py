@@ -247,7 +247,11 @@ class CsvSource:
     def __init__(
         self, path: Path, asked: Sequence[str], dtype: str, memory_limit: int | None
     ) -> None:
-        self.path, self.dtype, self.memory_limit = path, dtype, memory_limit
+        self.path: Path = path
+        self.dtype: str = dtype
+        self.memory_limit: int | None = memory_limit
+        self.text: str
+        self.size: int
         self.text, self.size = text_of(path)
         head = list(islice(cells_of(path, self.text), 2))
         if not head:
@@ -256,18 +260,18 @@ class CsvSource:
             )
         first = head[0][1]
         different = len(set(first)) == len(first)
-        self.named = any(name in first for name in asked) or (
+        self.named: bool = any(name in first for name in asked) or (
             different and not any(is_number(cell.encode()) for cell in first)
         )
         if self.named and len(head) == 1:
             raise FormatError(
                 f"{path} holds only a header, expected at least one sample"
             )
-        self.names = first if self.named else [
+        self.names: list[str] = first if self.named else [
             str(number + 1) for number in range(len(first))
         ]
-        self.first = head[int(self.named)]
-        self.lines = np.zeros(0, np.int64)
+        self.first: tuple[int, list[str]] = head[int(self.named)]
+        self.lines: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def numeric(self, column: int) -> bool:
         """Return whether a column's first value is a number."""
@@ -377,8 +381,9 @@ class FrameSource:
     """
 
     def __init__(self, frame: Any, what: str = "the DataFrame") -> None:
-        self.frame, self.what = frame, what
-        self.names = [str(name) for name in frame.columns]
+        self.frame: Any = frame
+        self.what: str = what
+        self.names: list[str] = [str(name) for name in frame.columns]
         if not len(frame):
             raise InputError(f"{what} has no sample: give at least one")
 

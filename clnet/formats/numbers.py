@@ -265,7 +265,7 @@ class Text:
     def __init__(self, path: Path, text: bytes) -> None:
         self.path = path
         self.text = text
-        self.at = 0
+        self.at: int = 0
 
     def error(self, expected: str, at: int | None = None) -> FormatError:
         """Return the error for the text at an offset; None: at the read position."""

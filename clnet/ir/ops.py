@@ -133,7 +133,7 @@ class Apply(Op):
     A sum of storages (HYB) or of sources (shortcut connections) is a sequence of these.
     """
 
-    WRITES: ClassVar = ("z",)
+    WRITES: ClassVar[tuple[str, ...]] = ("z",)
 
     x: Value
     z: Value
@@ -159,8 +159,8 @@ class BiasAct(Op):
     A bias of size 1 serves all neurons.
     """
 
-    READS: ClassVar = ("z",)
-    WRITES: ClassVar = ("y",)
+    READS: ClassVar[tuple[str, ...]] = ("z",)
+    WRITES: ClassVar[tuple[str, ...]] = ("y",)
 
     z: Value
     y: Value
@@ -183,8 +183,8 @@ class BiasAct(Op):
 class Softmax(Op):
     """``y = exp(x - max x) / sum of the same``, sample by sample."""
 
-    READS: ClassVar = ("x",)
-    WRITES: ClassVar = ("y",)
+    READS: ClassVar[tuple[str, ...]] = ("x",)
+    WRITES: ClassVar[tuple[str, ...]] = ("y",)
 
     x: Value
     y: Value

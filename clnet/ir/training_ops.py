@@ -45,8 +45,8 @@ class Gather(Op):
         data set's own.
     """
 
-    READS: ClassVar = ("data",)
-    WRITES: ClassVar = ("batch",)
+    READS: ClassVar[tuple[str, ...]] = ("data",)
+    WRITES: ClassVar[tuple[str, ...]] = ("batch",)
 
     data: tuple[Value, ...]
     batch: tuple[Value, ...]
@@ -83,8 +83,8 @@ class Dropout(Op):
         Share that is dropped, at least 0 and below 1.
     """
 
-    READS: ClassVar = ("x",)
-    WRITES: ClassVar = ("y",)
+    READS: ClassVar[tuple[str, ...]] = ("x",)
+    WRITES: ClassVar[tuple[str, ...]] = ("y",)
 
     x: Value
     y: Value
@@ -139,8 +139,8 @@ class Loss(Op):
         Errors of at least this size are bit fails.
     """
 
-    READS: ClassVar = ("y", "t", "weight")
-    WRITES: ClassVar = ("dy", "record")
+    READS: ClassVar[tuple[str, ...]] = ("y", "t", "weight")
+    WRITES: ClassVar[tuple[str, ...]] = ("dy", "record")
 
     y: Value
     t: Value
@@ -171,8 +171,8 @@ class Tally(Op):
         ``fresh`` is set.
     """
 
-    READS: ClassVar = ("record",)
-    WRITES: ClassVar = ("totals",)
+    READS: ClassVar[tuple[str, ...]] = ("record",)
+    WRITES: ClassVar[tuple[str, ...]] = ("totals",)
 
     record: Value
     totals: Value
@@ -199,8 +199,8 @@ class ActGrad(Op):
         f; where it is FANN-compatible, so are its derivatives.
     """
 
-    READS: ClassVar = ("dy", "y", "z")
-    WRITES: ClassVar = ("dz",)
+    READS: ClassVar[tuple[str, ...]] = ("dy", "y", "z")
+    WRITES: ClassVar[tuple[str, ...]] = ("dz",)
 
     dy: Value
     dz: Value
@@ -227,7 +227,7 @@ class ApplyT(Op):
     Or ``dx += dz A`` if `accumulate`: an output may have several readers.
     """
 
-    WRITES: ClassVar = ("dx",)
+    WRITES: ClassVar[tuple[str, ...]] = ("dx",)
 
     dz: Value
     dx: Value
@@ -254,8 +254,8 @@ class Outer(Op):
     elements alone.
     """
 
-    READS: ClassVar = ("dz", "x")
-    WRITES: ClassVar = ("gradient",)
+    READS: ClassVar[tuple[str, ...]] = ("dz", "x")
+    WRITES: ClassVar[tuple[str, ...]] = ("gradient",)
 
     dz: Value
     x: Value
@@ -276,8 +276,8 @@ class BiasGrad(Op):
     Summed over the neurons too, where they share one bias.
     """
 
-    READS: ClassVar = ("dz",)
-    WRITES: ClassVar = ("gradient",)
+    READS: ClassVar[tuple[str, ...]] = ("dz",)
+    WRITES: ClassVar[tuple[str, ...]] = ("gradient",)
 
     dz: Value
     gradient: Value
@@ -314,8 +314,8 @@ class GradientNorm(Op):
         Storages of all layers, which know the live elements.
     """
 
-    READS: ClassVar = ("gradients",)
-    WRITES: ClassVar = ("norm",)
+    READS: ClassVar[tuple[str, ...]] = ("gradients",)
+    WRITES: ClassVar[tuple[str, ...]] = ("norm",)
 
     gradients: tuple[Value, ...]
     slots: tuple[Slot, ...]
@@ -358,8 +358,8 @@ class Update(Op):
         Norm of the gradient, where it is clipped by it.
     """
 
-    READS: ClassVar = ("gradients", "totals", "norm")
-    WRITES: ClassVar = ("parameters",)
+    READS: ClassVar[tuple[str, ...]] = ("gradients", "totals", "norm")
+    WRITES: ClassVar[tuple[str, ...]] = ("parameters",)
 
     gradients: tuple[Value, ...]
     slots: tuple[Slot, ...]

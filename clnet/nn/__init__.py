@@ -5,6 +5,8 @@ else of `nn`. Start with `layers`, then `description` (layers in a row), `model`
 their parameters) and `optimisers`.
 """
 
+from typing import Any
+
 import lazy_loader
 
-__getattr__, _, _ = lazy_loader.attach(__name__, ["optimisers", "schedules"])
+__getattr__: Any = lazy_loader.attach(__name__, ["optimisers", "schedules"])[0]

@@ -154,7 +154,8 @@ class Incremental(Optimiser):
 
     name = "incremental"
     slots = 1
-    batch = default_batch = 1
+    batch: ClassVar[int | None] = 1
+    default_batch: ClassVar[int | None] = 1
     learning_rate: float = 0.7
     momentum: float = 0.0
 
@@ -311,7 +312,7 @@ class SGD(Optimiser):
 
     name = "sgd"
     slots = 1
-    default_batch = MINI_BATCH
+    default_batch: ClassVar[int | None] = MINI_BATCH
     learning_rate: float = 1e-3
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -335,8 +336,8 @@ class Adam(Optimiser):
 
     name = "adam"
     slots = 2  # first and second moment
-    default_batch = MINI_BATCH
-    squares = (1,)
+    default_batch: ClassVar[int | None] = MINI_BATCH
+    squares: ClassVar[tuple[int, ...]] = (1,)
     decoupled: ClassVar[bool] = False
     learning_rate: float = 1e-3
     beta1: float = 0.9
@@ -385,8 +386,8 @@ class RMSprop(Optimiser):
 
     name = "rmsprop"
     slots = 3  # mean square, mean, velocity
-    default_batch = MINI_BATCH
-    squares = (0,)
+    default_batch: ClassVar[int | None] = MINI_BATCH
+    squares: ClassVar[tuple[int, ...]] = (0,)
     learning_rate: float = 1e-2
     alpha: float = 0.99
     eps: float = 1e-8

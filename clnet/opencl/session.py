@@ -61,14 +61,14 @@ class Session:
         set_variables(dict(device.environment), os.environ)
         properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
         try:
-            self.context = cl.Context([one.handle for one in device.places])
-            self.queues = {
+            self.context: Any = cl.Context([one.handle for one in device.places])
+            self.queues: dict[Device, Any] = {
                 one: cl.CommandQueue(self.context, one.handle, properties)
                 for one in device.places
             }
         except cl.Error as error:
             raise DeviceError(f"{device.name} gives no context: {error}") from error
-        self.queue = self.queues[device]
+        self.queue: Any = self.queues[device]
         self._buffers: weakref.WeakSet[Buffer] = weakref.WeakSet()
         self._lock = threading.RLock()  # of the buffers: threads make and drop them
         context = self.context

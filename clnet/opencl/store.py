@@ -90,7 +90,7 @@ class Store:
     """
 
     def __init__(self, device: Device, directory: Path | None = None) -> None:
-        self.path = (directory or cache_directory()) / f"tuning-{SCHEMA}.sqlite3"
+        self.path: Path = (directory or cache_directory()) / f"tuning-{SCHEMA}.sqlite3"
         self.key = json.dumps({
             "name": device.name,
             "platform": device.platform,

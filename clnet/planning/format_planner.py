@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound="Planner")
 
-ALTERNATIVES = {"cpu": ("dia", "dense"), "gpu": ("sell", "ell", "dia", "dense")}
+ALTERNATIVES: dict[str, tuple[str, ...]] = {
+    "cpu": ("dia", "dense"), "gpu": ("sell", "ell", "dia", "dense"),
+}
 """Formats that may be faster than the network's own. Kernels read the others as they
 read csr, and index the values by a table besides."""
 SIZE_RATIOS = {"dense": 6.0, "dia": 4.0}
@@ -79,7 +81,7 @@ class NetworkView(Model):
             dtype=network.dtype, fann_compatible=network.fann_compatible,
             fann=network.fann,
         )
-        self.relayout = Relayout.between(network, self)
+        self.relayout: Relayout = Relayout.between(network, self)
         # The network's parameters, and the same ones in the view's layout.
         self._copied: tuple[NDArray[Any] | None, NDArray[Any]] = None, self._parameters
 

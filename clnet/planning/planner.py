@@ -96,14 +96,14 @@ class Planner:
         self.tune = tune
         self.variants = variants
         self.program: Program = program or lower(network)
-        self.search = search or Search()
+        self.search: Search = search or Search()
         self._programs: dict[Any, int] = {}
         self._begin(representative(batch))
 
     def _begin(self, batch: int) -> None:
         """Begin a new report, and times of a batch size."""
-        self.report = PlanReport()
-        self.times = self._times(batch)
+        self.report: PlanReport = PlanReport()
+        self.times: Times = self._times(batch)
 
     def _times(self, batch: int) -> Times:
         return Times(

@@ -118,8 +118,8 @@ class Binding:
 
     def __init__(self, session: Session, steps: Sequence[Step]) -> None:
         self.session = session
-        self.batch = steps[0].span.batch
-        self.dtype = steps[0].span.dtype
+        self.batch: int = steps[0].span.batch
+        self.dtype: str = steps[0].span.dtype
         self._values: dict[str, Memory] = {}
         self._scratch: dict[tuple[int, str], Memory] = {}
         self._helper_timeout: Memory | None = None

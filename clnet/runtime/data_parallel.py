@@ -122,13 +122,13 @@ class ParallelPlan:
         plan: Callable[[Device, int], Plan],
     ) -> None:
         self.network = network
-        self.devices = tuple(devices)
+        self.devices: tuple[Device, ...] = tuple(devices)
         self.batch = batch
         speeds = [1.0] * len(devices)
         if not alike(devices) and batch >= len(devices):
             even = -(-batch // len(devices))
             speeds = [1 / _seconds(plan(device, even)) for device in devices]
-        self.shares = shares(batch, speeds)
+        self.shares: list[int] = shares(batch, speeds)
         self._plans: list[tuple[Plan, slice]] = []
         first = 0
         for device, count in zip(devices, self.shares, strict=True):
@@ -138,7 +138,7 @@ class ParallelPlan:
             first += count
         self._turn = Turn()
         self._twin: ParallelPlan | None = None
-        self.alternation = threading.Lock()
+        self.alternation: threading.Lock = threading.Lock()
 
     @property
     def _start_order(self) -> list[tuple[Plan, slice]]:

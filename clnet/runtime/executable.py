@@ -37,6 +37,7 @@ from clnet.runtime.binding import Binding, Step, argument_setter, by_value_struc
 from clnet.runtime.parameter_store import (
     NO_PARAMETERS,
     PackedMemory,
+    ParameterStore,
     parameter_store,
 )
 
@@ -143,9 +144,9 @@ class Executable(Binding):
     ) -> None:
         super().__init__(session, steps)
         self.network = network
-        self.store = parameter_store(session, network)
-        self.parameters = network.parameters
-        self.enqueuing = threading.RLock()
+        self.store: ParameterStore = parameter_store(session, network)
+        self.parameters: Array = network.parameters
+        self.enqueuing: threading.RLock = threading.RLock()
         self.x: dict[str, Array] = {}
         self._host: dict[str, Array] = {}
         self._fixed: set[str] = set()  # values with one host array for all runs

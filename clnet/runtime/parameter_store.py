@@ -63,9 +63,9 @@ class ParameterStore:
 
     def __init__(self, session: Session, network: Model) -> None:
         self._session = session
-        self.memory = Memory(session, network.parameters.nbytes)
-        self.parameters = NO_PARAMETERS
-        self.lock = threading.RLock()
+        self.memory: Memory = Memory(session, network.parameters.nbytes)
+        self.parameters: Array = NO_PARAMETERS
+        self.lock: threading.RLock = threading.RLock()
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         # Executables hold the buffers that they use; the others are freed.
         self._tables: weakref.WeakValueDictionary[str, Memory] = (

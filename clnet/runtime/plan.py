@@ -94,7 +94,7 @@ class Plan:
         self.network = network
         self.device = device
         self.batch = batch
-        self.steps = tuple(steps)
+        self.steps: tuple[Step, ...] = tuple(steps)
         self._explanation = explanation
         self._time_outs = ""
         self._session = session(device)
@@ -104,7 +104,7 @@ class Plan:
         self._turn = Turn()
         self._started_with: Array | None = None
         self._twin: Plan | None = None
-        self.alternation = threading.Lock()
+        self.alternation: threading.Lock = threading.Lock()
         program = lower(network)
         self._input, self._output = program.input, program.output
         self._dtype = np.dtype(network.dtype)

@@ -124,12 +124,13 @@ class Replay(Binding):
             self._append_waits()
         else:
             self._order_after_busy(steps[0], first)  # of the next run
-        self.multi_step, self.multi_epoch = (
-            all(
-                scalars <= {a.name for a in call.arguments if isinstance(a, Scalar)}
-                for call in calls if not call.standby
-            )
-            for scalars in ({"steps"}, {"steps", "record_stride"})
+        taken = [
+            {a.name for a in call.arguments if isinstance(a, Scalar)}
+            for call in calls if not call.standby
+        ]
+        self.multi_step: bool = all({"steps"} <= names for names in taken)
+        self.multi_epoch: bool = all(
+            {"steps", "record_stride"} <= names for names in taken
         )
         flops = sum(span_flops(step.span) for step in steps)
         operations = RUN_FLOPS * (1 if session.device.type == "cpu" else GPU_RATIO)

@@ -49,9 +49,9 @@ class TrainState:
             state = self._to_device_layout(state)
         self._dtype = parameters.dtype.name
         self._slots = len(state)
-        self.size = parameters.size
-        self.parameters = Memory(session, parameters.nbytes)
-        self.state = Memory(session, state.nbytes)
+        self.size: int = parameters.size
+        self.parameters: Memory = Memory(session, parameters.nbytes)
+        self.state: Memory = Memory(session, state.nbytes)
         self._gradients: Memory | None = None
         # The last two snapshots, the newest first; states only if asked for.
         self._snapshots = [Memory(session, parameters.nbytes) for _ in range(2)]

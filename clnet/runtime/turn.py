@@ -28,7 +28,7 @@ class Turn:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         self.owner: int | None = None
 
     @property

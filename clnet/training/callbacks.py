@@ -34,6 +34,8 @@ from clnet.formats import (
 from clnet.formats.files import as_path, write
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from clnet.nn.model import Model
     from clnet.training.history import Epoch, History
     from clnet.training.saved import SavedTraining
@@ -142,11 +144,11 @@ class EarlyStopping:
                 f"min_delta must be a number of at least 0, not {min_delta!r}"
             )
         self.monitor = monitor
-        self.patience = as_whole("patience", patience)
-        self.min_delta = float(min_delta)
+        self.patience: int = as_whole("patience", patience)
+        self.min_delta: float = float(min_delta)
         self.restore = restore
-        self.best = np.inf
-        self.best_epoch = 0
+        self.best: float = np.inf
+        self.best_epoch: int = 0
         self._parameters: NDArray[Any] | None = None
         self._loaded: dict[str, Any] = {}
 
@@ -240,8 +242,8 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | PathLike[str], every: int = 1) -> None:
-        self.every = as_whole("every", every)
-        self.path = as_path(path)
+        self.every: int = as_whole("every", every)
+        self.path: Path = as_path(path)
         suffix_of(self.path, NETWORK_SUFFIXES, "networks")
         self._epoch = 0  # of the file
 

@@ -102,7 +102,7 @@ class Training:
     ) -> None:
         data, batch, state = setup.data, setup.batch, setup.state
         self.network = network
-        self.history = History(state)
+        self.history: History = History(state)
         self.stopped = ""
         if setup.saved is not None:
             self.history.go_on(setup.saved.measures)

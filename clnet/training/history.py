@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from math import isfinite
 from os import PathLike
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -293,7 +293,7 @@ class Epochs(Sequence[Epoch]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None]  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return repr(list(self))

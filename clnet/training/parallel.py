@@ -160,7 +160,7 @@ class ParallelPass:
             )
         ]
         self._plans: dict[tuple[Device, int], TrainingPlan] = {}
-        self.shares = shares(batch, [1.0] * len(devices))
+        self.shares: list[int] = shares(batch, [1.0] * len(devices))
         self._workers = self._make_workers()
         if not self._alike:
             speeds = [

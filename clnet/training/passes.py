@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.session import Session
     from clnet.planning.training_planner import TrainingPlan
+    from clnet.runtime.binding import Step
     from clnet.runtime.train_state import TrainState
     from clnet.training.data_set import DataSet
 
@@ -94,11 +95,11 @@ class Pass:
 
     def _bind(self, plan: TrainingPlan) -> None:
         self._plan = plan
-        self.steps = plan.steps
+        self.steps: tuple[Step, ...] = plan.steps
         self._replay = Replay(
             self._session, plan.steps, plan.network.layout, self._train_state
         )
-        self.records = self._replay.add_records(self._totals)
+        self.records: int = self._replay.add_records(self._totals)
         self._count = -(-self._samples // self._replay.batch)
         self._write()
 

@@ -49,7 +49,8 @@ class Search:
         self, seconds: float = math.inf, progress: bool | None = False,
         runs: float = math.inf,
     ) -> None:
-        self.seconds, self.runs = seconds, runs
+        self.seconds: float = seconds
+        self.runs: float = runs
         self._begin = time.perf_counter()
         shown = sys.stderr.isatty() if progress is None else progress
         self._line = _Line() if shown else None

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 MAX_POLLS = 1 << 22  # some seconds
 KEYS = ("tile_m", "tile_n", "narrow", "step", "stages")
 # By splits; one group, of as many stages as fit, takes a compute unit's local memory.
-SHAPES = {
+SHAPES: dict[int, tuple[tuple[int, ...], ...]] = {
     2: (
         (128, 128, 64, 4, 3),
         (64, 128, 64, 4, 4),

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 BLOCK = 64  # samples of a partial sum
 MIN_PART = 64  # samples of a part
-VECTORS = {"cpu": (8, 4), "gpu": (1, 4, 2)}  # columns of a work-item, the best first
+# Columns of a work-item, the best first.
+VECTORS: dict[str, tuple[int, ...]] = {"cpu": (8, 4), "gpu": (1, 4, 2)}
 ROWS = (8, 4, 2, 1)
 ITEMS = {"cpu": 8, "gpu": 2048}  # work-items that fill a compute unit
 
