@@ -113,7 +113,7 @@ class EarlyStopping:
         Epochs without improvement before the training stops.
     min_delta : float
         Smallest decrease that counts as an improvement.
-    restore : bool
+    restore_best : bool
         Whether the network gets the parameters of the best epoch in the end. They are
         read from the device at each improvement.
 
@@ -135,7 +135,7 @@ class EarlyStopping:
         monitor: str = "validation_loss",
         patience: int = 10,
         min_delta: float = 0.0,
-        restore: bool = True,
+        restore_best: bool = True,
     ) -> None:
         if monitor not in MONITORED:
             raise unknown("measure", monitor, MONITORED)
@@ -146,7 +146,7 @@ class EarlyStopping:
         self.monitor = monitor
         self.patience: int = as_whole("patience", patience)
         self.min_delta: float = float(min_delta)
-        self.restore = restore
+        self.restore_best = restore_best
         self.best: float = np.inf
         self.best_epoch: int = 0
         self._parameters: NDArray[Any] | None = None
@@ -178,7 +178,7 @@ class EarlyStopping:
         self._parameters = None
         for epoch in training.history:
             self._improves(epoch)
-        if not self.best < np.inf or not self.restore:
+        if not self.best < np.inf or not self.restore_best:
             return
         if self.best_epoch == _last(training):
             self._parameters = training.parameters
@@ -201,7 +201,7 @@ class EarlyStopping:
 
     def __call__(self, training: Training, epoch: Epoch) -> bool:
         """Return whether the patience is exhausted."""
-        if self._improves(epoch) and self.restore:
+        if self._improves(epoch) and self.restore_best:
             self._parameters = training.parameters
         return epoch.number - self.best_epoch >= self.patience
 

@@ -380,7 +380,7 @@ def test_early_stopping_that_comes_later(tmp_path):
                   callbacks=[EarlyStopping("loss", min_delta=1.0)])
     stop = EarlyStopping("loss")  # the last epoch is the best so far
     assert mlp().fit(X, T, epochs=9, resume=path, callbacks=[stop]).best_epoch == 9
-    stop = EarlyStopping("loss", patience=2, min_delta=1.0, restore=False)
+    stop = EarlyStopping("loss", patience=2, min_delta=1.0, restore_best=False)
     history = mlp().fit(X, T, epochs=9, resume=path, callbacks=[stop])
     assert history.best_epoch == 1
     assert history.stopped.endswith("epoch 1 was the best by loss")
