@@ -43,7 +43,8 @@ KEYS = (
     "producer",
 )
 PRODUCER_WARPS = (0, 1, 4)  # by `producer`
-SHAPES: dict[int, tuple[tuple[int, ...], ...]] = {  # by splits; from large to small: large tiles read less
+# By splits; from large to small: large tiles read less.
+SHAPES: dict[int, tuple[tuple[int, ...], ...]] = {
     2: (
         (80, 128, 128, 2, 2, 1, 2, 1, 0),
         (80, 128, 64, 4, 2, 1, 3, 1, 0),
