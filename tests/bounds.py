@@ -209,7 +209,11 @@ def span_bound(
             one = 2 * error[op.x.name].max(axis=1, keepdims=True)
             one = one + unit(span.dtype) * (below + 8)
             total = one.max(axis=1, keepdims=True) + sum_error(x.shape[1], span.dtype)
-            error[op.y.name] = exact[op.y.name] * np.expm1(one + total)
+            error[op.y.name] = np.expm1(one + total)
+            if op.log:  # the sum's relative error is the logarithm's absolute one
+                error[op.y.name] += 4 * unit(span.dtype) * np.abs(exact[op.y.name])
+            else:
+                error[op.y.name] *= exact[op.y.name]
             error[op.y.name] += tiny(span.dtype)
     return exact, error
 

@@ -34,7 +34,7 @@ from clnet.ir.training_ops import (
     Update,
     gradient,
 )
-from clnet.nn.activations import FANN_SUM_LIMIT, SOFTMAX, activation
+from clnet.nn.activations import LOG_SOFTMAX, SOFTMAX, SOFTMAXES, activation, sum_limit
 from clnet.nn.metrics import BIT_FAIL_LIMIT
 from clnet.nn.regularisation import PLAIN, Regularisation
 from clnet.nn.storage.layout import Slot, round_up
@@ -65,8 +65,8 @@ def lower(network: Model) -> Program:
         y = _value(f"y{number}", layer.n_out, inner=number != last)
         ys[number] = y
         ops += applies
-        if layer.activation == SOFTMAX:
-            ops += [act, Softmax(act.y, y)]
+        if layer.activation in SOFTMAXES:
+            ops += [act, Softmax(act.y, y, layer.activation == LOG_SOFTMAX)]
         else:
             ops.append(replace(act, y=y))
     return Program(tuple(ops), (x,), (ys[last],), network.layout, network.dtype)
@@ -137,9 +137,9 @@ def lower_training(
         if number == layers[-1]:
             act = _fused(network, act, loss)
             forward[number] = applies, act
-        elif network.layers[number - 1].activation == SOFTMAX:
+        elif (name := network.layers[number - 1].activation) in SOFTMAXES:
             raise InputError(
-                f"layer {number} is softmax, which trains as the last layer only"
+                f"layer {number} is {name}, which trains as the last layer only"
             )
         ops += [*applies, act]
         ys[number] = act.y
@@ -231,7 +231,7 @@ def _forward(
     """
     layer, matrix = network.layers[number - 1], network.matrices[number - 1]
     z = _value(f"z{number}", layer.n_out)
-    softmax = layer.activation == SOFTMAX
+    softmax = layer.activation in SOFTMAXES
     y = _value(f"{'logits' if softmax else 'y'}{number}", layer.n_out)
     function = nonlinearity(layer.activation, layer.steepness, network.fann_compatible)
     applies = [
@@ -245,10 +245,10 @@ def _forward(
 def _fused(network: Model, act: BiasAct, loss: LossFunction) -> BiasAct:
     """Return the last layer's op without the activation that the loss includes."""
     names = network.layers[-1].activation
-    found = set(act.nonlinearity.names) if names != SOFTMAX else {SOFTMAX}
+    found = {SOFTMAX} if names in SOFTMAXES else set(act.nonlinearity.names)
     if loss.fused is None and found == {SOFTMAX}:
         raise InputError(
-            f"loss {loss.name} does not fit a last layer of softmax, expected "
+            f"loss {loss.name} does not fit a last layer of {names}, expected "
             "categorical_cross_entropy"
         )
     if loss.fused is None:
@@ -267,14 +267,16 @@ def symmetric_outputs(network: Model) -> tuple[bool, ...]:
     """Return whether FANN halves the outputs' errors: one for all, or one each."""
     names = network.layers[-1].activation
     many = (names,) if isinstance(names, str) else names
-    return tuple(name != SOFTMAX and activation(name).symmetric for name in many)
+    return tuple(name not in SOFTMAXES and activation(name).symmetric for name in many)
 
 
 def output_middles(network: Model) -> tuple[float | None, ...]:
     """Return the middle of the outputs' range, if any: one for all, or one each."""
     names = network.layers[-1].activation
     many = (names,) if isinstance(names, str) else names
-    return tuple(0.5 if name == SOFTMAX else activation(name).middle for name in many)
+    whole = {SOFTMAX: 0.5, LOG_SOFTMAX: None}
+    return tuple(whole[name] if name in whole else activation(name).middle
+                 for name in many)
 
 
 def _act_grad(act: BiasAct, z: Value, dy: Value, dz: Value) -> ActGrad:
@@ -295,14 +297,14 @@ def nonlinearity(
     Parameters
     ----------
     names : str or tuple of str
-        One activation, or one per neuron; `softmax` is the identity here.
+        One activation, or one per neuron; softmaxes are the identity here.
     steepness : float or tuple of float
         Likewise.
     fann_compatible : bool
         Whether pre-activations are clipped as in FANN's `fann_run`.
     """
     many = (names,) if isinstance(names, str) else names
-    rows = [activation("identity" if name == SOFTMAX else name) for name in many]
+    rows = [activation("identity" if name in SOFTMAXES else name) for name in many]
     steep = steepness if isinstance(steepness, tuple) else (float(steepness),)
     if max(len(rows), len(steep)) > 1:
         n = max(len(rows), len(steep))
@@ -310,9 +312,5 @@ def nonlinearity(
         steep = steep * (n // len(steep))
     limits = None
     if fann_compatible:
-        # FANN's v is ours over the factor, and FANN's steepness likewise.
-        limits = tuple(
-            abs(FANN_SUM_LIMIT * row.fann_factor**2 / s) if s else float("inf")
-            for row, s in zip(rows, steep, strict=True)
-        )
+        limits = tuple(map(sum_limit, rows, steep))
     return Nonlinearity(tuple(row.name for row in rows), steep, limits)

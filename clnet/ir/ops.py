@@ -181,18 +181,19 @@ class BiasAct(Op):
 
 @dataclass(frozen=True)
 class Softmax(Op):
-    """``y = exp(x - max x) / sum of the same``, sample by sample."""
+    """``y = exp(x - max x) / sum of the same``, sample by sample; or its logarithm."""
 
     READS: ClassVar[tuple[str, ...]] = ("x",)
     WRITES: ClassVar[tuple[str, ...]] = ("y",)
 
     x: Value
     y: Value
+    log: bool = False
 
     @property
     def signature(self) -> str:
         """The name, with the width."""
-        return f"softmax[{self.y.width}]"
+        return f"{'log_' * self.log}softmax[{self.y.width}]"
 
 
 @dataclass(frozen=True)

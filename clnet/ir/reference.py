@@ -30,7 +30,7 @@ from clnet.ir.training_ops import (
     Update,
 )
 from clnet.nn.activations import activation
-from clnet.nn.losses import loss_function, sigmoid, softmax
+from clnet.nn.losses import log_softmax, loss_function, sigmoid, softmax
 from clnet.nn.random import hashes, permuted
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import Slot, live_elements
@@ -85,7 +85,8 @@ def bound(op: Op, parameters: Array) -> Function:
     if isinstance(op, BiasAct):
         return _bound_bias_act(op, parameters, parameters.dtype)
     if isinstance(op, Softmax):
-        return lambda values: softmax(values[op.x.name])
+        function = log_softmax if op.log else softmax
+        return lambda values: function(values[op.x.name])
     raise NotImplementedError(f"no inference has {type(op).__name__}")
 
 
@@ -169,7 +170,7 @@ def _bound_bias_act(op: BiasAct, parameters: Array, dtype: np.dtype[Any]) -> Fun
 
 @run_op.register
 def _softmax(op: Softmax, values: Values, parameters: Array) -> None:
-    values[op.y.name] = softmax(values[op.x.name])
+    values[op.y.name] = bound(op, parameters)(values)
 
 
 @run_op.register

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,8 +119,8 @@ def _gelu_tanh(v: Array) -> Array:
 def _twice_gelu_argument(v: Array) -> Array:
     """Return 2 u of ``(1 + tanh u) / 2 = sigmoid(2 u)`` (Hendrycks, Gimpel, 2016)."""
     with np.errstate(over="ignore"):
-        return np.asarray(
-            math.sqrt(8 / math.pi) * v * (1 + 0.044715 * v * v), dtype=v.dtype)
+        u: Array = math.sqrt(8 / math.pi) * v * (1 + 0.044715 * v * v)
+        return u
 
 
 def _gelu_tanh_gradient(v: Array, _: Array) -> Array:
@@ -159,20 +159,23 @@ def _softplus(v: Array) -> Array:
     return np.asarray(np.maximum(v, 0) + np.log1p(np.exp(-np.abs(v))))
 
 
-def _steps(abscissae: tuple[float, ...], heights: tuple[float, ...]) -> Any:
-    """Return FANN's piecewise linear function, with a small jump at both ends."""
-    low, high = round(heights[0]), round(heights[-1])
+class Steps(NamedTuple):
+    """FANN's piecewise linear function, with a small jump at both ends."""
 
-    def value(v: Array) -> Array:
-        y: Array = np.interp(v, abscissae, heights)
-        y = np.where(v < abscissae[0], low, np.where(v >= abscissae[-1], high, y))
+    abscissae: tuple[float, ...]
+    heights: tuple[float, ...]
+
+    def value(self, v: Array) -> Array:
+        """Return the function of v."""
+        low, high = round(self.heights[0]), round(self.heights[-1])
+        y: Array = np.interp(v, self.abscissae, self.heights)
+        y = np.where(v >= self.abscissae[-1], high, y)
+        y = np.where(v < self.abscissae[0], low, y)
         return np.asarray(np.where(np.isnan(v), v, y), dtype=v.dtype)
-
-    return value
 
 
 # FANN's tables, `fann_sigmoid_stepwise` at v = 2 * FANN's v so that it follows sigmoid.
-_SIGMOID_STEPS = _steps(
+SIGMOID_STEPS = Steps(
     (
         -5.2933049201965332,
         -2.94443893432617188,
@@ -190,7 +193,7 @@ _SIGMOID_STEPS = _steps(
         0.995000004768372,
     ),
 )
-_TANH_STEPS = _steps(
+TANH_STEPS = Steps(
     (
         -2.64665293693542480,
         -1.47221934795379639,
@@ -256,11 +259,11 @@ _ROWS = (
                2, symmetric=True),
     Activation("sigmoid", _sigmoid, lambda v, y: y * (1 - y), "y", 3,
                fann_factor=2.0, fann_gradient=_fann_sigmoid),
-    Activation("sigmoid_stepwise", _SIGMOID_STEPS, lambda v, y: y * (1 - y), "y",
+    Activation("sigmoid_stepwise", SIGMOID_STEPS.value, lambda v, y: y * (1 - y), "y",
                4, fann_factor=2.0, fann_gradient=_fann_sigmoid),
     Activation("tanh", np.tanh, lambda v, y: 1 - y * y, "y", 5, symmetric=True,
                fann_gradient=_fann_tanh),
-    Activation("tanh_stepwise", _TANH_STEPS, lambda v, y: 1 - y * y, "y", 6,
+    Activation("tanh_stepwise", TANH_STEPS.value, lambda v, y: 1 - y * y, "y", 6,
                symmetric=True, fann_gradient=_fann_tanh),
     Activation("gaussian", lambda v: np.exp(-v * v),
                lambda v, y: -2 * v * np.exp(-v * v), "v", 7,
@@ -312,7 +315,9 @@ ACTIVATIONS: dict[str, Activation] = {row.name: row for row in _ROWS}
 _BY_FANN = {row.fann: row for row in _ROWS if row.fann is not None}
 
 SOFTMAX = "softmax"  # not elementwise: it is lowered to an op of its own
-ACTIVATION_NAMES = (*ACTIVATIONS, SOFTMAX)
+LOG_SOFTMAX = "log_softmax"  # likewise: its logarithm
+SOFTMAXES = (SOFTMAX, LOG_SOFTMAX)
+ACTIVATION_NAMES = (*ACTIVATIONS, *SOFTMAXES)
 
 
 def activation(name: str) -> Activation:
@@ -323,12 +328,23 @@ def activation(name: str) -> Activation:
     InputError
         If no elementwise activation has that name.
     """
-    return named_row(ACTIVATION, name, ACTIVATIONS, [SOFTMAX])
+    return named_row(ACTIVATION, name, ACTIVATIONS, SOFTMAXES)
 
 
 def activation_name(name: str) -> str:
-    """Return clnet's name of an activation, or of softmax; errors as `activation`."""
-    return SOFTMAX if own_name(ACTIVATION, name) == SOFTMAX else activation(name).name
+    """Return clnet's name of an activation or a softmax; errors as `activation`."""
+    own = own_name(ACTIVATION, name)
+    return str(own) if own in SOFTMAXES else activation(name).name
+
+
+def sum_limit(row: Activation, steepness: float) -> float:
+    """Return FANN's bound of ``|steepness * sum|``.
+
+    FANN's v is ours over the factor, and FANN's steepness likewise.
+    """
+    if not steepness:
+        return math.inf
+    return abs(FANN_SUM_LIMIT * row.fann_factor**2 / steepness)
 
 
 def fann_activation(number: int) -> Activation:

@@ -48,9 +48,10 @@ ALIASES: dict[str, dict[str, dict[str, str]]] = {
         KERAS: {"swish": "silu"},
         PYTORCH: {
             "ELU": "elu", "GELU": "gelu", "Hardtanh": "linear_piece_symmetric",
-            "Identity": "identity", "LeakyReLU": "leaky_relu", "ReLU": "relu",
-            "SiLU": "silu", "Sigmoid": "sigmoid", "Softmax": "softmax",
-            "Softplus": "softplus", "Softsign": "elliot_symmetric", "Tanh": "tanh",
+            "Hardswish": "hardswish", "Identity": "identity", "LeakyReLU": "leaky_relu",
+            "LogSoftmax": "log_softmax", "Mish": "mish", "ReLU": "relu",
+            "SiLU": "silu", "Sigmoid": "sigmoid", "Softmax": "softmax", "Softplus": "softplus",
+            "Softsign": "elliot_symmetric", "Tanh": "tanh",
             "hardtanh": "linear_piece_symmetric", "softsign": "elliot_symmetric",
         },
         SKLEARN: {"logistic": "sigmoid"},
@@ -95,11 +96,6 @@ UNCLEAR: dict[str, dict[str, str]] = {
     ACTIVATION: {
         "Threshold": "PyTorch's takes a threshold and a value; FANN's step is "
         "'threshold'",
-        **dict.fromkeys(
-            ("LogSoftmax", "log_softmax"),
-            "outputs of clnet are probabilities, by 'softmax', and its loss "
-            "'categorical_cross_entropy' takes their logarithms",
-        ),
     },
     LOSS: {
         "log_loss": "scikit-learn's is 'binary_cross_entropy' for outputs of sigmoid, "

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_array, as_list, is_sparse, is_whole
 from clnet.errors import InputError, counted, quoted
-from clnet.nn.activations import SOFTMAX, activation
+from clnet.nn.activations import SOFTMAXES, activation
 
 if TYPE_CHECKING:
     from clnet.nn.description import Description
@@ -216,9 +216,9 @@ def _rows(network: Description) -> tuple[str, ...]:
 
 def _classifies(network: Description) -> bool:
     """Return whether all outputs are bounded, so that one may stand for two classes."""
-    return all(name == SOFTMAX or activation(name).bounded for name in _rows(network))
+    return all(name in SOFTMAXES or activation(name).bounded for name in _rows(network))
 
 
 def _symmetric(network: Description) -> bool:
-    return all(name != SOFTMAX and activation(name).symmetric
+    return all(name not in SOFTMAXES and activation(name).symmetric
                for name in _rows(network))

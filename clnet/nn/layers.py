@@ -17,7 +17,7 @@ from clnet.checks import (
     is_number,
 )
 from clnet.errors import InputError, quoted, unknown
-from clnet.nn.activations import SOFTMAX, activation_name
+from clnet.nn.activations import SOFTMAXES, activation_name
 from clnet.nn.connectivity import placement
 from clnet.nn.initialisers import initialiser
 from clnet.nn.storage.base import Storage
@@ -94,8 +94,9 @@ class Neurons:
     n_out : int
         Neurons, at least 1.
     activation : str or sequence of str
-        A name of `clnet.nn.activations`, or ``"softmax"``; or one name a neuron. Names
-        of other libraries (`clnet.nn.aliases`) are replaced by clnet's.
+        A name of `clnet.nn.activations`, ``"softmax"`` or ``"log_softmax"``; or one
+        name a neuron. Names of other libraries (`clnet.nn.aliases`) are replaced by
+        clnet's.
     steepness : float or sequence of float
         Within float32's range; one, or one a neuron. FANN's steepness, but twice FANN's
         for its sigmoid, ``1 / (1 + exp(-2 s x))``.
@@ -141,8 +142,9 @@ def _check_neurons(layer: Neurons | Local) -> None:
         names = tuple(names)
         _check_one_each(layer, "activation", len(names))
         names = tuple(activation_name(name) for name in names)
-        if SOFTMAX in names:
-            raise InputError("softmax belongs to a whole layer, not to one neuron")
+        for name in names:
+            if name in SOFTMAXES:
+                raise InputError(f"{name} belongs to a whole layer, not to one neuron")
     else:
         names = activation_name(names)
     object.__setattr__(layer, "activation", names)

@@ -61,6 +61,12 @@ def softmax(z: Array) -> Array:
     return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))
 
 
+def log_softmax(z: Array) -> Array:
+    """Return the logarithm of `softmax` [batch, n_out], row by row."""
+    below = z - z.max(axis=1, keepdims=True)
+    return np.asarray(below - np.log(np.exp(below).sum(axis=1, keepdims=True)))
+
+
 def sigmoid(z: Array) -> Array:
     """Return ``1 / (1 + exp(-z))``."""
     with np.errstate(over="ignore"):
@@ -83,8 +89,7 @@ def _binary(z: Array, t: Array, _: Array) -> Array:
 
 
 def _categorical(z: Array, t: Array, _: Array) -> Array:
-    below = z - z.max(axis=1, keepdims=True)
-    return np.asarray(t * (np.log(np.exp(below).sum(axis=1, keepdims=True)) - below))
+    return np.asarray(-t * log_softmax(z))
 
 
 def _categorical_gradient(z: Array, t: Array, _: Array) -> Array:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers
 from clnet.errors import ClnetWarning, InputError
-from clnet.nn.activations import SOFTMAX, activation
+from clnet.nn.activations import SOFTMAXES, activation
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
@@ -133,7 +133,7 @@ def warn_of_reach(network: Model, t: Array) -> None:
     names = network.layers[-1].activation
     many = (names,) if isinstance(names, str) else names
     low, high = np.transpose([
-        (0.0, 1.0) if name == SOFTMAX else activation(name).limits for name in many
+        (0.0, 1.0) if name in SOFTMAXES else activation(name).limits for name in many
     ])
     least, most = t.min(axis=0), t.max(axis=0)
     beyond = np.flatnonzero((least < low - SLACK) | (most > high + SLACK))

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from clnet.checks import INT_MAX, as_whole, is_number
 from clnet.errors import InputError, counted, quoted, unknown
 from clnet.formats.named_table import named_inputs
-from clnet.nn.activations import SOFTMAX
+from clnet.nn.activations import SOFTMAXES
 from clnet.nn.defaults import default_optimiser
 from clnet.nn.description import Description
 from clnet.nn.fann_parameters import STOP_FUNCTIONS, FannParameters
@@ -299,7 +299,7 @@ def default_loss(network: Model, chosen: str | Optimiser) -> LossFunction:
     """Return the default loss of `Network.fit`."""
     if network.fann is not None and (network.fann_compatible or chosen == FANN):
         return loss_function(f"fann_{network.fann.train_error_function}")
-    softmax = network.layers[-1].activation == SOFTMAX
+    softmax = network.layers[-1].activation in SOFTMAXES
     return loss_function("categorical_cross_entropy" if softmax else "mse")
 
 

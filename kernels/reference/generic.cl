@@ -81,3 +81,20 @@ __kernel void softmax(__global const REAL *x, const int ldx, __global REAL *y,
     }
     for (int j = 0; j < width; ++j) y[j] /= total;
 }
+
+// y[b, :] = ln(softmax(x[b, :])), where the latter may be zero too
+// index map: work-item b
+__kernel void log_softmax(__global const REAL *x, const int ldx, __global REAL *y,
+                          const int ldy, const int width, const int batch)
+{
+    const size_t sample = get_global_id(0);
+    if (sample >= batch) return;
+    x += sample * ldx;
+    y += sample * ldy;
+    REAL top = x[0];
+    for (int j = 1; j < width; ++j) top = x[j] > top ? x[j] : top;
+    REAL total = 0;
+    for (int j = 0; j < width; ++j) total += exp(x[j] - top);
+    const REAL log_total = log(total);
+    for (int j = 0; j < width; ++j) y[j] = x[j] - top - log_total;
+}

@@ -86,6 +86,8 @@ def outputs(network: Network, flat: Any, x: Any, logits: bool = False) -> Any:
             return v
         if layer.activation == SOFTMAX:
             values.append(torch.softmax(v, dim=1))
+        elif layer.activation == "log_softmax":
+            values.append(torch.log_softmax(v, dim=1))
         elif len(act.names) == 1:
             values.append(known[act.names[0]](v))
         else:

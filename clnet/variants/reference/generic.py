@@ -100,7 +100,8 @@ class Generic(Untuned):
         if isinstance(op, Softmax):
             return (
                 Launch(
-                    "reference/generic.cl", "softmax", defines,
+                    "reference/generic.cl", "log_softmax" if op.log else "softmax",
+                    defines,
                     (round_up(span.batch, group),), (group,),
                     (op.x, op.x.stride, op.y, op.y.stride, op.y.width, span.batch),
                 ),
