@@ -658,7 +658,8 @@ def load(
     Parameters
     ----------
     path : str or path
-        ``.net``: FANN's network files; ``.safetensors``: clnet's own.
+        ``.net``: FANN's network files; ``.safetensors``: clnet's own; ``.onnx``: those
+        of feed-forward networks (the extra ``onnx``; see docs/onnx.md).
     dtype : {"float32", "float64"} or None
         Type of the numbers of a ``.net`` file, which does not hold it; None: float32.
     memory_limit : int or None

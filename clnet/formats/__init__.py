@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers, as_whole
 from clnet.errors import FormatError, InputError, quoted, unknown
-from clnet.formats import fann, fann_data, named_table, safetensors, table
+from clnet.formats import fann, fann_data, named_table, onnx, safetensors, table
 from clnet.formats.files import as_path, check_memory, check_writable
 from clnet.nn.description import DTYPES
 from clnet.nn.model import Model
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound="Model")
 
-NETWORK_FORMATS: dict[str, Any] = {".net": fann, ".safetensors": safetensors}
+NETWORK_FORMATS: dict[str, Any] = {
+    ".net": fann, ".safetensors": safetensors, ".onnx": onnx,
+}
 NETWORK_SUFFIXES = tuple(NETWORK_FORMATS)
 TRAINING_SUFFIX = ".safetensors"  # of networks with their training
 FANN_DATA_SUFFIXES = (".train", ".test", ".data")
@@ -49,13 +51,13 @@ def load_network(
     file = as_path(path)
     suffix = suffix_of(file, NETWORK_SUFFIXES, "networks")
     _check_options(file, dtype, memory_limit)
-    if suffix == ".safetensors" and dtype is not None:
+    if suffix != ".net" and dtype is not None:
         raise InputError(f"dtype is for .net files: {file} holds its own")
     try:
         if suffix == ".net":
             network = fann.load(file, kind, dtype)
         else:
-            network = safetensors.load(file, kind, memory_limit)
+            network = NETWORK_FORMATS[suffix].load(file, kind, memory_limit)
         for storage in network.storages:
             if isinstance(storage, SparseStorage):
                 check_indices(storage)
@@ -72,7 +74,7 @@ def save(network: Model, path: str | PathLike[str]) -> None:
     network : Model
         The network to write.
     path : str or path
-        ``.net``: FANN's network files; ``.safetensors``: clnet's own.
+        ``.net``: FANN's network files; ``.safetensors``: clnet's own; ``.onnx``.
 
     Raises
     ------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +65,8 @@ PARSERS = {
     "store": Parser(".sqlite3", states.store_seeds, states.store_mutation,
                     states.store_load, states.store_check),
 }
+if find_spec("onnx") is not None:  # an extra
+    from . import onnx_files
+
+    PARSERS["onnx"] = Parser(".onnx", onnx_files.seeds, onnx_files.mutate,
+                             networks.load_network, onnx_files.check)

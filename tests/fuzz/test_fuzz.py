@@ -38,4 +38,5 @@ def test_undamaged_files_and_former_findings(tmp_path, name):
 def test_every_format_is_fuzzed():
     suffixes = {parser.suffix for parser in PARSERS.values()}
     one_of_fann = {*FANN_DATA_SUFFIXES, *(f"{s}.gz" for s in FANN_DATA_SUFFIXES)}
-    assert {*DATA_SUFFIXES, *NETWORK_SUFFIXES} - one_of_fann <= suffixes
+    missing = set() if "onnx" in PARSERS else {".onnx"}
+    assert {*DATA_SUFFIXES, *NETWORK_SUFFIXES} - one_of_fann - missing <= suffixes

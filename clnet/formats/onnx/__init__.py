@@ -1,0 +1,86 @@
+"""ONNX files, ``.onnx``: feed-forward graphs are read, and networks are written.
+
+Reading goes `graph` (the file) → `trace` (its nodes, by `operators` and `elementwise`,
+as `values`) → `layers` (of a network). `writer` writes. The package ``onnx``, of the
+extra of that name, is imported at the first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from clnet.errors import FormatError
+
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
+
+M = TypeVar("M", bound="Model")
+
+
+def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
+    """Return the network of an ``.onnx`` file.
+
+    Parameters
+    ----------
+    path : Path
+        The file; tensors that it keeps in other files are read from its folder.
+    kind : type
+        The class of the network: `Model`, or one derived from it.
+    memory_limit : int or None
+        As for `check_memory`.
+
+    Returns
+    -------
+    Model, of class `kind`
+        Its inputs are those of the graph side by side, without the first dimension,
+        the samples, and flattened; its outputs likewise. Outputs that are no floats,
+        as labels, are left out.
+
+    Raises
+    ------
+    FormatError
+        If the file is unreadable or damaged, the graph is not that of a feed-forward
+        network, with the node, it takes more than the memory limit, or the package
+        ``onnx`` is missing.
+    """
+    with _installed(f"cannot read {path}"):
+        from clnet.formats.onnx.layers import read_network
+    return read_network(path, kind, memory_limit)
+
+
+def save(network: Model, path: Path) -> None:
+    """Write a network, with its scaling if it has one: ``predict(x, scale=True)``.
+
+    Raises
+    ------
+    FormatError
+        If the file cannot be written, the type of a layer is unknown, or the package
+        ``onnx`` is missing.
+    """
+    with _installed(f"cannot write {path}"):
+        from clnet.formats.onnx.writer import write_network
+    write_network(network, path)
+
+
+def check(network: Model, path: Path) -> None:
+    """Raise the FormatError of `save` if the network or the package forbids it."""
+    with _installed(f"cannot write {path}"):
+        from clnet.formats.onnx.writer import check_network
+    check_network(network, path)
+
+
+@contextmanager
+def _installed(start: str) -> Iterator[None]:
+    """Turn the error of a missing package into a FormatError."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != "onnx":
+            raise
+        raise FormatError(
+            f"{start}: the package onnx is missing, expected it installed, as by pip "
+            "install 'clnet[onnx]'"
+        ) from None

@@ -1,0 +1,214 @@
+"""The file: its nodes, constants and inputs, and single nodes by onnx's evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import external_data_helper, helper, inliner, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from clnet.errors import FormatError, quoted, reason
+from clnet.formats.files import check_memory, read
+
+Array = NDArray[Any]
+
+ML = "ai.onnx.ml"  # the domain of scikit-learn's operators
+ANY_BATCH = 3  # samples that a graph of any number of samples is followed with
+FLOATS = {onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.DOUBLE: "float64"}
+WHOLES = (
+    onnx.TensorProto.INT8, onnx.TensorProto.INT16, onnx.TensorProto.INT32,
+    onnx.TensorProto.INT64, onnx.TensorProto.UINT8, onnx.TensorProto.UINT16,
+    onnx.TensorProto.UINT32, onnx.TensorProto.UINT64,
+)
+
+
+class RefusalError(Exception):
+    """The reason why a node cannot be part of a network: the end of a sentence."""
+
+
+@dataclass
+class Room:
+    """The memory that a file may take; see `check_memory`."""
+
+    path: Path
+    found: int
+    limit: int | None
+    used: int = 0
+
+    def take(self, nbytes: int) -> None:
+        """Count bytes; raise FormatError if they are too many in all."""
+        self.used += nbytes
+        check_memory(self.path, self.used, self.found, self.limit)
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of the graph: its samples, or None for any number, and their shape."""
+
+    name: str
+    batch: int | None
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        """Numbers of a sample."""
+        return int(np.prod(self.shape, dtype=object))
+
+
+@dataclass
+class Graph:
+    """A graph of a file, with its constants as arrays."""
+
+    path: Path
+    nodes: Sequence[Any]
+    versions: dict[str, int]
+    constants: dict[str, Array]
+    inputs: list[Input]
+    outputs: list[Any]
+    room: Room
+    functions: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def batch(self) -> int | None:
+        """Samples that the graph is made for; None: any number."""
+        return next((one.batch for one in self.inputs if one.batch is not None), None)
+
+
+def read_graph(path: Path, memory_limit: int | None) -> Graph:
+    """Return the graph of a file; see `clnet.formats.onnx.load`."""
+    content = read(path)
+    room = Room(path, len(content), memory_limit)
+    try:
+        model = onnx.load_model_from_string(content)
+        if model.functions:
+            model = inliner.inline_local_functions(model)
+    except Exception as error:
+        raise FormatError(
+            f"{path} is not an ONNX file: {reason(error)}"
+        ) from None
+    del content
+    found = model.graph
+    if not found.node or not found.output:
+        raise FormatError(f"{path} is not an ONNX file: it holds no graph")
+    constants = {one.name: _array(path, one, room) for one in found.initializer}
+    for sparse in found.sparse_initializer:
+        constants[sparse.values.name] = _sparse_array(path, sparse, room)
+    inputs = [_input(path, one) for one in found.input if one.name not in constants]
+    if not inputs:
+        raise FormatError(f"{path}: the graph has no input")
+    batches = {one.batch for one in inputs if one.batch is not None}
+    if len(batches) > 1:
+        raise FormatError(
+            f"{path}: the inputs have first dimensions of {quoted(sorted(batches))}, "
+            "expected the number of samples in each"
+        )
+    versions = {one.domain or "": one.version for one in model.opset_import}
+    versions.setdefault("", 1)
+    return Graph(path, found.node, versions, constants, inputs, list(found.output),
+                 room)
+
+
+def _array(path: Path, tensor: Any, room: Room) -> Array:
+    """Return a tensor of the file as an array."""
+    try:
+        if external_data_helper.uses_external_data(tensor):
+            external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
+            room.found += len(tensor.raw_data)
+        size = int(np.prod(list(tensor.dims), dtype=object))
+        room.take(0 if size < 0 else size * 8)
+        return np.asarray(numpy_helper.to_array(tensor, str(path.parent)))
+    except FormatError:
+        raise
+    except Exception as error:
+        raise FormatError(
+            f"{path}: tensor {quoted(tensor.name)} cannot be read: {reason(error)}"
+        ) from None
+
+
+def _sparse_array(path: Path, sparse: Any, room: Room) -> Array:
+    """Return a sparse tensor of the file as a dense array."""
+    values, indices = (_array(path, one, room) for one in (sparse.values,
+                                                           sparse.indices))
+    try:
+        size = int(np.prod(list(sparse.dims), dtype=object))
+        room.take(size * 8)
+        dense = np.zeros(size, values.dtype)
+        if indices.ndim == 2:
+            indices = np.ravel_multi_index(tuple(indices.T), tuple(sparse.dims))
+        dense[indices] = values
+        return dense.reshape(tuple(sparse.dims))
+    except FormatError:
+        raise
+    except Exception as error:
+        raise FormatError(
+            f"{path}: tensor {quoted(sparse.values.name)} cannot be read: "
+            f"{reason(error)}"
+        ) from None
+
+
+def _input(path: Path, info: Any) -> Input:
+    """Return an input, whose shape must be known but for the number of samples."""
+    tensor = info.type.tensor_type
+    start = f"{path}: input {quoted(info.name)}"
+    if tensor.elem_type in FLOATS:
+        dtype = FLOATS[tensor.elem_type]
+    elif tensor.elem_type in WHOLES:
+        dtype = "int64"
+    else:
+        raise FormatError(f"{start} is no tensor of numbers in float32 or float64")
+    dims = [one.dim_value if one.HasField("dim_value") else 0
+            for one in tensor.shape.dim]
+    if not dims or min(dims[1:], default=1) < 1:
+        raise FormatError(
+            f"{start} has the shape {_shape_text(tensor)}, expected samples of a known "
+            "shape, as [N, 4]"
+        )
+    return Input(info.name, dims[0] if dims[0] > 0 else None, tuple(dims[1:]), dtype)
+
+
+def _shape_text(tensor: Any) -> str:
+    dims = [str(one.dim_value) if one.HasField("dim_value") else one.dim_param or "?"
+            for one in tensor.shape.dim]
+    return quoted(f"[{', '.join(dims)}]")
+
+
+def attributes(node: Any) -> dict[str, Any]:
+    """Return a node's attributes by name; text as str."""
+    found = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    return {
+        name: value.decode(errors="replace") if isinstance(value, bytes) else value
+        for name, value in found.items()
+    }
+
+
+def evaluate(
+    node: Any, arrays: Sequence[Array | None], versions: dict[str, int]
+) -> list[Array]:
+    """Return a node's outputs for its inputs, by onnx's reference evaluator."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    del copy.input[:]
+    names = ["" if array is None else f"i{k}" for k, array in enumerate(arrays)]
+    copy.input.extend(names)
+    outputs = [name for name in node.output if name]
+    untyped = onnx.TypeProto()
+    model = helper.make_model(
+        helper.make_graph(
+            [copy], "node",
+            [helper.make_value_info(name, untyped) for name in names if name],
+            [helper.make_value_info(name, untyped) for name in outputs],
+        ),
+        opset_imports=[helper.make_opsetid(*pair) for pair in versions.items()],
+    )
+    feeds = {name: array for name, array in zip(names, arrays, strict=True) if name}
+    with np.errstate(all="ignore"):
+        found = ReferenceEvaluator(model).run(None, feeds)
+    named = dict(zip(outputs, found, strict=True))
+    return [np.asarray(named.get(name, 0)) for name in node.output]

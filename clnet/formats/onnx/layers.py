@@ -1,0 +1,375 @@
+"""Layers of a network, of the records that a graph's outputs need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from clnet.errors import FormatError, quoted
+from clnet.formats.onnx.elementwise import activated
+from clnet.formats.onnx.graph import ANY_BATCH, FLOATS, Graph, RefusalError, read_graph
+from clnet.formats.onnx.operators import FOLDABLE, OPERATORS
+from clnet.formats.onnx.recognise import Fit, recognised
+from clnet.formats.onnx.trace import Refused, Trace
+from clnet.formats.onnx.values import (
+    NONE,
+    Activated,
+    Composite,
+    Entries,
+    Inputs,
+    Linear,
+    Record,
+    Rows,
+    Value,
+)
+from clnet.nn.layers import Dense, Layer, Sparse
+from clnet.nn.storage.pattern import Pattern
+
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
+
+Array = NDArray[Any]
+M = TypeVar("M", bound="Model")
+
+FULL = 0.5  # share of entries from which a matrix of entries is stored as dense
+
+
+@dataclass(frozen=True)
+class Form:
+    """Pre-activations: ``matrix @ argument + bias``."""
+
+    argument: Rows
+    matrix: Array | Entries
+    bias: Array
+
+
+def read_network(path: Path, kind: type[M], memory_limit: int | None) -> M:
+    """Return the network of a file; see `clnet.formats.onnx.load`."""
+    graph = read_graph(path, memory_limit)
+    batch = graph.batch
+    found = _Emission(graph, ANY_BATCH if batch is None else batch)
+    if batch is None and found.trace.counted:
+        # The same with fewer samples: their number must not reach the results.
+        other = _Emission(graph, ANY_BATCH - 1)
+        if not found.equals(other):
+            raise FormatError(
+                f"{path}: the outputs depend on the number of samples, expected each "
+                "sample alone"
+            )
+    network = kind(found.n_in, found.layers, dtype=found.dtype)
+    network.set_layers(found.arrays)
+    return network
+
+
+class _Emission:
+    """The layers of a graph, with their weights and biases.
+
+    Attributes
+    ----------
+    layers : list of Layer
+        In the order of computation.
+    arrays : list of (weights, biases)
+        Of each layer.
+    """
+
+    def __init__(self, graph: Graph, batch: int) -> None:
+        self.graph = graph
+        self.layers: list[Layer] = []
+        self.arrays: list[tuple[Array, Array]] = []
+        self.trace = Trace(graph, batch)
+        try:
+            self.trace.run(OPERATORS, FOLDABLE)
+            self._emit_all(self._outputs())
+        except RefusalError as error:
+            raise FormatError(f"{graph.path}: {error}") from None
+
+    @property
+    def n_in(self) -> int:
+        """Inputs."""
+        return self.trace.records.all[0].size
+
+    def equals(self, other: _Emission) -> bool:
+        """Return whether layers and arrays are equal."""
+        return self.layers == other.layers and all(
+            np.array_equal(a, b, equal_nan=True)
+            for pair, others in zip(self.arrays, other.arrays, strict=True)
+            for a, b in zip(pair, others, strict=True)
+        )
+
+    def _outputs(self) -> Rows:
+        """Return the rows of all outputs of floats, side by side."""
+        found: list[Rows] = []
+        skipped: Refused | None = None
+        types = []
+        for one in self.graph.outputs:
+            tensor = self.trace.tensors.get(one.name)
+            kind = one.type.tensor_type.elem_type if one.type.HasField(
+                "tensor_type") else TensorProto.FLOAT
+            if isinstance(tensor, Refused) and kind not in FLOATS:
+                skipped = skipped or tensor
+                continue
+            if isinstance(tensor, Refused):
+                raise RefusalError(tensor.reason)
+            if not isinstance(tensor, Value):
+                raise RefusalError(
+                    f"output {quoted(one.name)} does not depend on the input")
+            if tensor.whole or kind not in FLOATS:
+                skipped = skipped or Refused(
+                    f"output {quoted(one.name)} is of whole numbers, expected floats")
+                continue
+            types.append(FLOATS[kind])
+            try:
+                rows, _, axis = self.trace.records.layout(tensor)
+                if axis != 0 and len(rows):
+                    raise RefusalError(
+                        f"has the samples in dimension {axis}, expected the first")
+                found.append(rows)
+            except RefusalError as error:
+                raise RefusalError(f"output {quoted(one.name)} {error}") from None
+        if skipped is not None and not found:
+            raise RefusalError(skipped.reason)
+        self.dtype = max(types)
+        rows = Rows(*(np.concatenate([getattr(one, name) for one in found])
+                      for name in ("atoms", "scale", "bias")))
+        if not len(rows) or (rows.atoms == NONE).all():
+            raise RefusalError("the outputs do not depend on the input")
+        return rows
+
+    # --- the plan --------------------------------------------------------------------
+
+    def _emit_all(self, outputs: Rows) -> None:
+        """Emit the layers of all records that the outputs read, in order."""
+        records = self.trace.records
+        self._forms: dict[Record, Form] = {}
+        self._aliases: dict[Record, Rows] = {}
+        self._numbers: dict[Record, int] = {records.all[0]: 0}
+        record = self._plain(outputs)
+        if not isinstance(record, Activated):
+            self.trace.text = "the output"
+            last = self._activation(outputs) or activated(
+                self.trace, outputs, "identity")
+            record = records.owner(last)
+        assert record is not None
+        for one in self._ordered(record):
+            self._emit(one)
+
+    def _activation(self, rows: Rows) -> Rows | None:
+        """Return rows as one activation; None: they are no such."""
+        for curve in self.trace.records.curves(rows)[1:]:
+            fit = recognised(curve)
+            if fit is not None and fit.terms and fit == Fit([(1.0, *fit.terms[0][1:])]):
+                (_, name, scale, shift), = fit.terms
+                return activated(self.trace, curve.root.affine(scale, shift), name)
+        return None
+
+    def _plain(self, rows: Rows) -> Record | None:
+        """Return the record whose rows these are, all and in their order, or None."""
+        record = self.trace.records.owner(rows)
+        if (
+            record is not None and len(rows) == record.size
+            and (rows.atoms == record.rows().atoms).all()
+            and (rows.scale == 1).all() and (rows.bias == 0).all()
+        ):
+            return record
+        return None
+
+    def _ordered(self, last: Record) -> list[Record]:
+        """Return the records that one needs, itself too, each after its arguments."""
+        order: list[Record] = []
+        done: set[Record] = set()
+        stack: list[tuple[Record, bool]] = [(last, False)]
+        while stack:
+            record, ready = stack.pop()
+            if ready:
+                order.append(record)
+                continue
+            if record in done:
+                continue
+            done.add(record)
+            stack.append((record, True))
+            owners = np.unique(self.trace.records.owners(self._needs(record)))
+            stack += [(self.trace.records.all[number], False)
+                      for number in owners if number != NONE]
+        return order
+
+    def _needs(self, record: Record) -> Array:
+        """Return the atoms that a record reads."""
+        if isinstance(record, Inputs):
+            return np.zeros(0, np.int64)
+        if isinstance(record, Composite) or (isinstance(record, Linear) and (
+            record.curves and self._recognised(record) is not None
+        )):
+            found = self._recognised(record)
+            if found is None:
+                raise RefusalError(
+                    f"{record.node} is a function of one variable that is no sum of "
+                    "activations"
+                )
+            self._aliases[record] = found
+            return found.atoms
+        if isinstance(record, Activated):
+            self._forms[record] = self._form(record.argument)
+        else:
+            assert isinstance(record, Linear)
+            self._forms[record] = Form(record.argument, record.matrix, record.bias)
+        return self._forms[record].argument.atoms
+
+    def _recognised(self, record: Record) -> Rows | None:
+        """Return a record as a sum of activations of one of its arguments, or None."""
+        if record in self._aliases:
+            return self._aliases[record]
+        self.trace.text = record.node
+        for curve in record.curves:
+            fit = recognised(curve)
+            if fit is None:
+                continue
+            parts = [
+                activated(self.trace, curve.root.affine(scale, shift), name)
+                .affine(factor) for factor, name, scale, shift in fit.terms
+            ]
+            if fit.slope or not parts:
+                parts.append(curve.root.affine(fit.slope))
+            if len(parts) > 1 and isinstance(record, Linear):
+                return None  # the sum is as short as it is
+            rows = parts[0] if len(parts) == 1 else self._summed(parts)
+            return rows.affine(1.0, fit.bias)
+        return None
+
+    def _summed(self, parts: Sequence[Rows]) -> Rows:
+        rows = self.trace.sum_rows(parts)
+        record = self.trace.records.owner(rows)
+        if isinstance(record, Linear):
+            record.curves = []  # it is recognised already
+        return rows
+
+    def _form(self, rows: Rows) -> Form:
+        """Return rows as pre-activations; a linear record that they read is folded."""
+        record = self.trace.records.owner(rows)
+        if isinstance(record, Linear) and not (
+            record.curves and self._recognised(record) is not None
+        ):
+            picked = rows.atoms - record.first
+            plain = len(picked) == record.size and (
+                picked == np.arange(record.size)).all()
+            bias = record.bias[picked] * rows.scale + rows.bias
+            if isinstance(record.matrix, Entries):
+                if plain:
+                    entries = record.matrix
+                    values = entries.values * rows.scale[entries.rows]
+                    return Form(record.argument,
+                                Entries(entries.rows, entries.columns, values), bias)
+            else:
+                matrix = record.matrix if plain else record.matrix[picked]
+                if (rows.scale != 1).any():
+                    matrix = matrix * rows.scale[:, None]
+                return Form(record.argument, matrix, bias)
+        live = np.flatnonzero((rows.atoms != NONE) & (rows.scale != 0))
+        unique, columns = np.unique(rows.atoms[live], return_inverse=True)
+        ones = Rows(unique, np.ones(len(unique)), np.zeros(len(unique)))
+        return Form(ones, Entries(live, columns, rows.scale[live]), rows.bias)
+
+    # --- layers ----------------------------------------------------------------------
+
+    def _emit(self, record: Record) -> None:
+        """Append the layer of a record."""
+        if record in self._aliases or isinstance(record, Inputs):
+            return
+        name = record.activation if isinstance(record, Activated) else "identity"
+        layer, weights, biases = self._layer(self._forms.pop(record), name)
+        self.layers.append(layer)
+        self.arrays.append((weights, biases))
+        self._numbers[record] = len(self.layers)
+
+    def _layer(self, form: Form, name: str) -> tuple[Layer, Array, Array]:
+        """Return a layer with its weights and biases."""
+        read, columns, scale, shift = self._located(form.argument)
+        sources = None if read == (len(self.layers),) else read
+        widths = {number: self._width(number) for number in read}
+        n_in, n_out = sum(widths.values()), len(form.bias)
+        live = columns != NONE
+        straight = len(columns) == n_in and (columns == np.arange(n_in)).all()
+        plain = straight and (scale == 1).all() and (shift == 0).all()
+        if isinstance(form.matrix, Entries):
+            rows, places, values = (form.matrix.rows, form.matrix.columns,
+                                    form.matrix.values)
+            bias = form.bias.astype(np.float64, copy=True)
+            np.add.at(bias, rows, values * shift[places])
+            keep = live[places]
+            flat, inverse = np.unique(
+                rows[keep] * n_in + columns[places[keep]], return_inverse=True)
+            total = np.zeros(len(flat))
+            np.add.at(total, inverse, (values * scale[places])[keep])
+            return self._sparse(name, sources, n_in, n_out, flat, total, bias)
+        matrix, bias = form.matrix, form.bias
+        if not plain:
+            matrix = np.asarray(matrix, np.float64)
+            if shift.any():
+                bias = bias + matrix @ shift
+            self.trace.graph.room.take(n_out * n_in * 16)
+            dense = np.zeros((n_out, n_in))
+            np.add.at(dense.T, columns[live], (matrix[:, live] * scale[live]).T)
+            used = np.unique(columns[live])
+            if len(used) < n_in:
+                flat = (np.arange(n_out)[:, None] * n_in + used).ravel()
+                return self._sparse(name, sources, n_in, n_out, flat,
+                                    dense[:, used].ravel(), bias)
+            matrix = dense
+        return Dense(n_out, name, sources=sources), matrix, bias
+
+    def _sparse(
+        self, name: str, sources: tuple[int, ...] | None, n_in: int, n_out: int,
+        flat: Array, values: Array, bias: Array,
+    ) -> tuple[Layer, Array, Array]:
+        """Return a layer of entries, flat = row * n_in + column in rising order."""
+        if not len(flat):
+            raise RefusalError("the outputs do not depend on the input")
+        rows, columns = np.divmod(flat, n_in)
+        if len(flat) == n_in * n_out:
+            return (Dense(n_out, name, sources=sources), values.reshape(n_out, n_in),
+                    bias)
+        pattern = Pattern(n_out, n_in, rows, columns)
+        return Sparse(n_out, name, pattern=pattern, sources=sources), values, bias
+
+    def _width(self, number: int) -> int:
+        return self.layers[number - 1].n_out if number else self.n_in
+
+    def _located(self, rows: Rows) -> tuple[tuple[int, ...], Array, Array, Array]:
+        """Return the layers that rows read, and their columns, factors and constants.
+
+        Columns count through all sources side by side; `NONE`: a constant.
+        """
+        records = self.trace.records
+        atoms, scale, shift = rows.atoms, rows.scale, rows.bias
+        for _ in range(len(self._aliases) + 1):
+            owners = records.owners(atoms)
+            replaced = [number for number in np.unique(owners)
+                        if number != NONE and records.all[number] in self._aliases]
+            if not replaced:
+                break
+            atoms, scale, shift = atoms.copy(), scale.copy(), shift.copy()
+            for number in replaced:
+                record = records.all[number]
+                alias, at = self._aliases[record], np.flatnonzero(owners == number)
+                row = atoms[at] - record.first
+                shift[at] += scale[at] * alias.bias[row]
+                scale[at] *= alias.scale[row]
+                atoms[at] = alias.atoms[row]
+        found = {
+            number: self._numbers[records.all[number]]
+            for number in np.unique(owners).tolist() if number != NONE
+        }
+        if not found:
+            raise RefusalError("the outputs do not depend on the input")
+        sources = tuple(sorted(set(found.values())))
+        columns = np.full(len(atoms), NONE)
+        for number, layer in found.items():
+            first = sum(self._width(one) for one in sources if one < layer)
+            own = owners == number
+            columns[own] = atoms[own] - records.all[number].first + first
+        return sources, columns, scale, shift

@@ -1,0 +1,84 @@
+"""Functions of one variable, recognised as sums of activations by their numbers.
+
+Exporters write GELU, Mish or ELU as five nodes or more, each in its own way. Here only
+the function counts: it is fitted by ``c f(s x + b) + d relu(s x + b) + e x + g``.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.formats.onnx.values import NEAR, POINTS, Curve
+from clnet.nn.activations import ACTIVATIONS
+
+Array = NDArray[Any]
+
+MOST_HINTS = 8  # pairs of a factor and a constant that are tried
+MOST_KNOWN = 64  # functions whose fits are remembered
+FINITE = 0.5  # share of the samples, at least
+
+
+class Fit(NamedTuple):
+    """``sum of factor f(scale x + shift) + slope x + bias``."""
+
+    terms: list[tuple[float, str, float, float]]
+    slope: float = 0.0
+    bias: float = 0.0
+
+
+_KNOWN: dict[Any, Fit | None] = {}
+
+
+def recognised(curve: Curve) -> Fit | None:
+    """Return a function as a sum of activations; None: it is no such sum."""
+    key = curve.samples.tobytes(), curve.hints
+    if key not in _KNOWN:
+        if len(_KNOWN) >= MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[key] = _fit(curve)
+    return _KNOWN[key]
+
+
+def _fit(curve: Curve) -> Fit | None:
+    samples = curve.samples
+    used = np.isfinite(samples)
+    if samples.shape != POINTS.shape or used.mean() < FINITE:
+        return None
+    x, y = POINTS[used], samples[used]
+    weight = 1 / (1 + np.abs(y))
+    if (affine := _fitted([x, np.ones(len(x))], y, weight)) is not None:
+        return Fit([], *affine)
+    hints = sorted(curve.hints)[:MOST_HINTS]
+    pairs = list(dict.fromkeys([(1.0, 0.0), (-1.0, 0.0), *hints]))
+    for effort, (scale, shift), name in product(range(3), pairs, ACTIVATIONS):
+        v = scale * x + shift
+        with np.errstate(all="ignore"):
+            f = np.asarray(ACTIVATIONS[name].value(v), float)
+        if not np.isfinite(f).all():
+            continue
+        if effort == 0 and not (np.abs(f - y) * weight <= NEAR).all():
+            continue
+        columns = [f, np.maximum(v, 0)][: max(1, effort)]
+        found = _fitted([*columns, x, np.ones(len(x))], y, weight)
+        if found is not None:
+            names = (name, "relu")
+            terms = [(factor, names[k], scale, shift)
+                     for k, factor in enumerate(found[:-2]) if factor]
+            return Fit(terms, *found[-2:])
+    return None
+
+
+def _fitted(columns: list[Array], y: Array, weight: Array) -> list[float] | None:
+    """Return round factors of the columns that add up to y; None: they do not."""
+    matrix = np.stack(columns, axis=1) * weight[:, None]
+    factors, *_ = np.linalg.lstsq(matrix, y * weight, rcond=None)
+    for digits in (2, 4, 6, 8, 16):
+        rounded = np.array([0.0 if abs(one) < NEAR else float(f"{one:.{digits}g}")
+                            for one in factors])
+        if (np.abs(matrix @ rounded - y * weight) <= NEAR).all():
+            return [float(one) for one in rounded]
+    return None

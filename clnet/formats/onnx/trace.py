@@ -1,0 +1,261 @@
+"""The way through a graph: each node's outputs as values, constants or refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import FormatError, quoted, reason
+from clnet.formats.onnx.graph import Graph, RefusalError, attributes, evaluate
+from clnet.formats.onnx.values import (
+    MOST_ROOTS,
+    NONE,
+    Curve,
+    Entries,
+    Inputs,
+    Linear,
+    Record,
+    Records,
+    Rows,
+    Value,
+    same_rows,
+)
+
+Array = NDArray[Any]
+
+BYTES = 100  # of memory for an element of a value, its copies included
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A tensor that no network computes, and why; refused if an output needs it."""
+
+    reason: str
+
+
+Tensor = Value | Array | Refused
+
+
+@dataclass
+class Trace:
+    """The tensors of a graph, for so many samples.
+
+    Attributes
+    ----------
+    graph : Graph
+        The file's.
+    batch : int
+        Samples.
+    counted : bool
+        Whether a node reads the number of samples.
+    """
+
+    graph: Graph
+    batch: int
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    counted: bool = False
+
+    def __post_init__(self) -> None:
+        self.records = Records(self.batch)
+        self.tensors.update(self.graph.constants)
+        self.text = ""  # names the present node
+        width = sum(one.size for one in self.graph.inputs)
+        self.graph.room.take(width * self.batch * BYTES)
+        record = Inputs("the input", width)
+        rows, at = self.records.add(record), 0
+        for one in self.graph.inputs:
+            part = slice(at, at := at + one.size)
+            value = self.records.value(
+                Rows(rows.atoms[part], rows.scale[part], rows.bias[part]), one.shape
+            )
+            if one.dtype == "int64":
+                value = Value(value.codes, value.scale, value.bias, whole=True)
+            self.tensors[one.name] = value
+
+    def run(self, operators: dict[str, Operator], foldable: frozenset[str]) -> None:
+        """Follow all nodes, by an operator for each type, ``domain:type``."""
+        for node in self.graph.nodes:
+            self.text = named(node)
+            outputs: Sequence[Tensor]
+            try:
+                outputs = self._outputs(node, operators, foldable)
+            except FormatError:
+                raise
+            except RefusalError as error:
+                outputs = [Refused(f"{self.text} {error}")] * len(node.output)
+            except MemoryError:
+                raise
+            except Exception as error:
+                outputs = [
+                    Refused(f"{self.text} cannot be computed: {reason(error)}")
+                ] * len(node.output)
+            self.tensors.update(zip(node.output, outputs, strict=False))
+
+    def _outputs(
+        self, node: Any, operators: dict[str, Operator], foldable: frozenset[str]
+    ) -> Sequence[Tensor]:
+        inputs: list[Any] = []
+        for name in node.input:
+            if name and name not in self.tensors:
+                raise RefusalError(
+                    f"reads {quoted(name)}, which no node before it makes")
+            inputs.append(self.tensors[name] if name else None)
+        refused = next((one for one in inputs if isinstance(one, Refused)), None)
+        if refused is not None:
+            return [refused] * len(node.output)
+        name = node.op_type if not node.domain else f"{node.domain}:{node.op_type}"
+        if not any(isinstance(one, Value) for one in inputs):
+            if name not in foldable:
+                raise RefusalError("is of no type that feed-forward networks hold")
+            return self.folded(node, inputs)
+        if name not in operators:
+            raise RefusalError("is of no type that feed-forward networks hold")
+        return operators[name](self, node, inputs)
+
+    def folded(self, node: Any, arrays: Sequence[Array | None]) -> list[Array]:
+        """Return a node's outputs for constants, by onnx's evaluator."""
+        self.take(most_elements(node, arrays))
+        return evaluate(node, arrays, self.graph.versions)
+
+    def take(self, elements: int) -> None:
+        """Count the memory of a tensor of so many elements."""
+        self.graph.room.take(elements * BYTES)
+
+    def version(self, domain: str = "") -> int:
+        """Return the version of the operators."""
+        return self.graph.versions.get(domain, 1)
+
+    # --- records ---------------------------------------------------------------------
+
+    def linear(
+        self, argument: Rows, matrix: Array | Entries, bias: Array
+    ) -> Rows:
+        """Return ``matrix @ argument + bias``."""
+        return self.records.add(
+            Linear(self.text, len(bias), argument, matrix, bias)
+        )
+
+    def add(self, record: Record, curves: list[Curve]) -> Rows:
+        """Return the rows of a record that is a function of one variable."""
+        rows = self.records.add(record)
+        record.curves = curves
+        return rows
+
+    def sum_rows(self, terms: Sequence[Rows]) -> Rows:
+        """Return the sum of rows, element by element."""
+        n = len(terms[0])
+        atoms = np.concatenate([one.atoms for one in terms])
+        scale = np.concatenate([one.scale for one in terms])
+        bias = np.sum([one.bias for one in terms], axis=0)
+        rows = np.tile(np.arange(n), len(terms))
+        live = (atoms != NONE) & (scale != 0)
+        unique, columns = np.unique(atoms[live], return_inverse=True)
+        places, inverse = np.unique(rows[live] * len(unique) + columns,
+                                    return_inverse=True)
+        values = np.zeros(len(places))
+        np.add.at(values, inverse, scale[live])
+        rows, columns = np.divmod(places, max(1, len(unique)))
+        if len(np.unique(rows)) == len(rows):  # no element reads two atoms
+            found = np.full(n, NONE)
+            found[rows] = unique[columns]
+            factors = np.zeros(n)
+            factors[rows] = values
+            return Rows(found, factors, bias)
+        ones = Rows(unique, np.ones(len(unique)), np.zeros(len(unique)))
+        record = Linear(self.text, n, ones, Entries(rows, columns, values), bias)
+        return self.add(record, self.joined(
+            [self.records.curves(one) for one in terms], lambda parts: sum(parts)))
+
+    def joined(
+        self, curves: Sequence[list[Curve]], function: Callable[[list[Array]], Any]
+    ) -> list[Curve]:
+        """Return a function of functions of one variable, where it is the same."""
+        found = []
+        for first in curves[0]:
+            parts = [first]
+            for others in curves[1:]:
+                same = [one for one in others if same_rows(one.root, first.root)]
+                parts += same[:1]
+            if len(parts) == len(curves):
+                with np.errstate(all="ignore"):
+                    samples = np.asarray(function([one.samples for one in parts]))
+                hints = frozenset[tuple[float, float]]().union(
+                    *(one.hints for one in parts))
+                found.append(Curve(first.root, samples, hints))
+        return found[:MOST_ROOTS]
+
+
+Operator = Callable[[Trace, Any, list[Any]], Sequence[Tensor]]
+
+
+def named(node: Any) -> str:
+    """Return the text that names a node in an error."""
+    name = node.name or next((one for one in node.output if one), "")
+    return f"node {quoted(name)} ({quoted(node.op_type)[1:-1]})"
+
+
+def most_elements(node: Any, arrays: Sequence[Any]) -> int:
+    """Return about how many elements a node's outputs have at most.
+
+    Arrays may be values too: they have a shape.
+    """
+    shapes = [one.shape for one in arrays if one is not None]
+    sizes = [_size(shape) for shape in shapes]
+    op = node.op_type
+    if op == "Constant":
+        return sum(one.ByteSize() for one in node.attribute)
+    if op in ("ConstantOfShape", "Expand", "Tile", "Pad", "Range"):
+        given = attributes(node)
+        last = [_wholes(one) for one in arrays[1:] if isinstance(one, np.ndarray)]
+        if op == "ConstantOfShape":
+            return _size(_wholes(arrays[0]))
+        if op == "Expand":
+            return sizes[0] * _size([max(1, one) for one in last[0]])
+        if op == "Tile":
+            return sizes[0] * max(1, _size(last[0]))
+        if op == "Pad":
+            pads = given.get("pads") or given.get("paddings") or last[0]
+            return _size([size + 2 * max(0, *pads) for size in shapes[0]])
+        start, limit, delta = (np.asarray(one).item() for one in arrays)
+        return int(abs((limit - start) / delta)) + 1
+    if op in ("Gather", "GatherElements", "GatherND", "MatMul", "Gemm", "Einsum"):
+        return sizes[0] * max(sizes[1:]) if op != "Gemm" else sizes[0] * sizes[1]
+    if op in ("Concat", "EyeLike", "ScatterND", "ScatterElements"):
+        return sum(sizes)
+    if op in ("Shape", "Size"):
+        return 8
+    try:
+        return _size(np.broadcast_shapes(*shapes))
+    except ValueError:
+        return sum(sizes)
+
+
+def _size(shape: Any) -> int:
+    size = 1
+    for one in shape:
+        size *= int(one)
+    return max(0, size)
+
+
+def _wholes(array: Any) -> list[int]:
+    return [int(one) for one in np.ravel(array).tolist()]
+
+
+def scalar(tensor: Any) -> float | None:
+    """Return the one number of a constant; None: it has several."""
+    flat = np.ravel(np.asarray(tensor))
+    if not flat.size or flat.dtype.kind not in "fiub" or not (flat == flat[0]).all():
+        return None
+    return float(flat[0])
+
+
+def as_float(tensor: Any) -> Array:
+    """Return a constant in float64; raise RefusalError if it holds no numbers."""
+    array = np.asarray(tensor)
+    if array.dtype.kind not in "fiub":
+        raise RefusalError(f"reads constants of type {array.dtype}, expected numbers")
+    return array.astype(np.float64)

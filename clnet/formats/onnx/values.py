@@ -1,0 +1,260 @@
+"""Values of a graph: affine maps of atoms, which are outputs of layers to be.
+
+An *atom* is one number a sample: an input, or a row of a record. A *record* is a linear
+map, an activation, a softmax, or a function of one variable that is yet to be
+recognised. Nodes make records; `clnet.formats.onnx.layers` makes layers of those that
+the outputs need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.formats.onnx.graph import RefusalError
+
+Array = NDArray[Any]
+
+NONE = -1  # atom of a constant element
+NEAR = 1e-6  # relative difference of constants that were rounded to float32
+MOST_ROOTS = 6  # arguments that a curve is remembered as a function of
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Numbers of each sample, ``scale * atom + bias``; three arrays [n]."""
+
+    atoms: Array
+    scale: Array
+    bias: Array
+
+    def __len__(self) -> int:
+        return len(self.atoms)
+
+    def affine(self, scale: Any, bias: Any = 0.0) -> Rows:
+        """Return ``scale * self + bias``."""
+        return Rows(self.atoms, self.scale * scale, self.bias * scale + bias)
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of the graph for some samples: ``scale * atom + bias``.
+
+    Attributes
+    ----------
+    codes : ndarray of int64
+        ``atom * batch + sample`` of each element; `NONE`: a constant.
+    scale, bias : ndarray, of the same shape
+        Constants.
+    whole : bool
+        Whether its type is one of whole numbers.
+    """
+
+    codes: Array
+    scale: Array
+    bias: Array
+    whole: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The tensor's shape."""
+        return self.codes.shape
+
+    def affine(self, scale: Any, bias: Any = 0.0) -> Value:
+        """Return ``scale * self + bias``; arrays broadcast as NumPy's."""
+        scale, bias = (np.asarray(one, np.float64) for one in (scale, bias))
+        shape = np.broadcast_shapes(self.shape, scale.shape, bias.shape)
+        with np.errstate(all="ignore"):
+            return Value(
+                np.broadcast_to(self.codes, shape),
+                np.broadcast_to(self.scale * scale, shape),
+                np.broadcast_to(self.bias * scale + bias, shape),
+            )
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A record as a function of one variable, equal for all its rows.
+
+    Attributes
+    ----------
+    root : Rows
+        The arguments, up to one factor and one constant, which `settled` fixes.
+    samples : ndarray
+        The function at `POINTS`.
+    hints : frozenset of (float, float)
+        Factors and constants of the arguments of the functions that it is made of.
+    """
+
+    root: Rows
+    samples: Array
+    hints: frozenset[tuple[float, float]]
+
+
+POINTS = np.sinh(np.linspace(-7.6, 7.6, 305))  # dense near 0, to ±1000
+
+
+@dataclass(eq=False)
+class Record:
+    """Rows of one kind; see the classes derived from it."""
+
+    node: str  # text that names the node
+    size: int
+    first: int = field(default=0, init=False)  # atom of row 0
+    curves: list[Curve] = field(default_factory=list, init=False)
+
+    def rows(self) -> Rows:
+        """Return all rows, as they are."""
+        atoms = np.arange(self.first, self.first + self.size)
+        return Rows(atoms, np.ones(self.size), np.zeros(self.size))
+
+
+@dataclass(eq=False)
+class Inputs(Record):
+    """The network's inputs."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """A sparse matrix: three arrays [entries], each place once."""
+
+    rows: Array
+    columns: Array
+    values: Array
+
+
+@dataclass(eq=False)
+class Linear(Record):
+    """``matrix @ argument + bias``; the matrix is [size, argument]."""
+
+    argument: Rows
+    matrix: Array | Entries
+    bias: Array
+
+
+@dataclass(eq=False)
+class Activated(Record):
+    """An activation of clnet, of each row of the argument; or softmax of all."""
+
+    argument: Rows
+    activation: str
+
+
+@dataclass(eq=False)
+class Composite(Record):
+    """A function of one variable, known by its `curves` alone."""
+
+
+def settled(rows: Rows) -> tuple[Rows, float, float] | None:
+    """Return rows r and numbers s, b with ``rows = s r + b``, alike for all multiples.
+
+    None: the first is a constant.
+    """
+    if not len(rows) or rows.atoms[0] == NONE or not rows.scale[0]:
+        return None
+    scale, bias = float(rows.scale[0]), float(rows.bias[0])
+    if not np.isfinite([scale, bias]).all():
+        return None
+    with np.errstate(all="ignore"):
+        return (Rows(rows.atoms, rows.scale / scale, (rows.bias - bias) / scale),
+                scale, bias)
+
+
+def same_rows(a: Rows, b: Rows) -> bool:
+    """Return whether rows are equal, but for rounding."""
+    return np.array_equal(a.atoms, b.atoms) and all(
+        np.allclose(one, other, NEAR, NEAR)
+        for one, other in ((a.scale, b.scale), (a.bias, b.bias))
+    )
+
+
+@dataclass
+class Records:
+    """All records of a graph, by their atoms, for so many samples."""
+
+    batch: int
+    all: list[Record] = field(default_factory=list)
+    firsts: list[int] = field(default_factory=list)
+    total: int = 0
+
+    def add(self, record: Record) -> Rows:
+        """Append a record, number its atoms, and return its rows."""
+        record.first = self.total
+        self.total += record.size
+        self.all.append(record)
+        self.firsts.append(record.first)
+        return record.rows()
+
+    def owners(self, atoms: Array) -> Array:
+        """Return the number of the record of each atom; `NONE` of none."""
+        found = np.searchsorted(self.firsts, atoms, "right") - 1
+        return np.where(atoms == NONE, NONE, found)
+
+    def owner(self, rows: Rows) -> Record | None:
+        """Return the one record of all rows; None: there are several, or constants."""
+        if not len(rows):
+            return None
+        low, high = self.owners(np.array([rows.atoms.min(), rows.atoms.max()]))
+        return self.all[low] if low == high != NONE else None
+
+    def value(self, rows: Rows, shape: tuple[int, ...], axis: int = 0) -> Value:
+        """Return a tensor of the samples' rows; axis: that of the samples."""
+        samples = np.arange(self.batch).reshape(-1, *[1] * len(shape))
+        atoms = rows.atoms.reshape(1, *shape)
+        codes = np.where(atoms == NONE, NONE, atoms * self.batch + samples)
+        codes, scale, bias = (
+            np.moveaxis(np.broadcast_to(one, codes.shape), 0, axis) for one in (
+                codes, rows.scale.reshape(1, *shape), rows.bias.reshape(1, *shape))
+        )
+        return Value(codes, scale, bias)
+
+    def layout(self, value: Value) -> tuple[Rows, tuple[int, ...], int]:
+        """Return the rows of each sample, their shape, and the axis of the samples.
+
+        Raises
+        ------
+        RefusalError
+            If it has no such axis.
+        """
+        for axis, size in enumerate(value.shape):
+            if size != self.batch:
+                continue
+            parts = [np.moveaxis(one, axis, 0).reshape(size, -1)
+                     for one in (value.codes, value.scale, value.bias)]
+            codes, scale, bias = parts
+            known = codes != NONE
+            own = np.arange(size)[:, None]
+            if (
+                (codes % self.batch == own)[known].all()
+                and (codes // self.batch == codes[:1] // self.batch).all()
+                and _equal_rows(scale) and _equal_rows(bias)
+            ):
+                shape = value.shape[:axis] + value.shape[axis + 1 :]
+                atoms = np.where(known[0], codes[0] // self.batch, NONE)
+                return Rows(atoms, scale[0], bias[0]), shape, axis
+        raise RefusalError("mixes samples, or treats them differently")
+
+    def curves(self, rows: Rows) -> list[Curve]:
+        """Return rows as functions of one variable: themselves, and their origins."""
+        found = settled(rows)
+        if found is None:
+            return []
+        root, scale, bias = found
+        curves = [Curve(root, scale * POINTS + bias, frozenset({(scale, bias)}))]
+        record = self.owner(rows)
+        if (
+            record is not None and record.curves and len(rows) == record.size
+            and (rows.atoms == np.arange(record.first, record.first + len(rows))).all()
+            and (root.scale == 1).all() and (root.bias == 0).all()
+        ):
+            with np.errstate(all="ignore"):
+                curves += [Curve(one.root, scale * one.samples + bias, one.hints)
+                           for one in record.curves]
+        return curves[:MOST_ROOTS]
+
+
+def _equal_rows(array: Array) -> bool:
+    return bool(((array == array[:1]) | (np.isnan(array) & np.isnan(array[:1]))).all())

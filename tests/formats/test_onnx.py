@@ -1,0 +1,275 @@
+"""ONNX files, written and read."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+import clnet
+from clnet import Dense, FormatError, Local, Network, Scaling, Sparse
+from clnet.nn.activations import ACTIVATIONS, SOFTMAXES
+
+onnx = pytest.importorskip("onnx")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+NEAR = 1e-6  # of the larger of 1 and the output: what two libraries' float32 differ by
+RNG = np.random.default_rng(0)
+
+
+def graph(nodes, constants=(), n_in=4, shape=None, versions=17, outputs=("y",),
+          kind=TensorProto.FLOAT):
+    """Return a model of nodes, each (type, inputs, output, attributes)."""
+    made = [helper.make_node(one[0], one[1].split(), one[2].split(),
+                             **(one[3] if len(one) > 3 else {})) for one in nodes]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape or ["N", n_in])
+    return helper.make_model(
+        helper.make_graph(
+            made, "g", [x],
+            [helper.make_tensor_value_info(name, kind, None) for name in outputs],
+            [numpy_helper.from_array(np.asarray(value), name)
+             for name, value in dict(constants).items()],
+        ),
+        opset_imports=[helper.make_opsetid("", versions),
+                       helper.make_opsetid("ai.onnx.ml", 3)], ir_version=8,
+    )
+
+
+def loaded(tmp_path, model):
+    path = tmp_path / "x.onnx"
+    path.write_bytes(model.SerializeToString())
+    return clnet.load(path)
+
+
+def ran(path, x):
+    """Return the outputs by ONNX Runtime."""
+    runtime = pytest.importorskip("onnxruntime")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    session = runtime.InferenceSession(
+        path, options, providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": x})[0]
+
+
+def near(y, expected, factor=1.0):
+    assert y.shape == expected.shape
+    error = np.abs(y - expected) / np.maximum(1, np.abs(expected))
+    assert error.max() <= factor * NEAR, error.max()
+
+
+# --- written -------------------------------------------------------------------------
+
+LAYERS = {
+    "dense": lambda name: [Dense(5, name, 0.7), Dense(3, name)],
+    "sparse": lambda name: [Sparse(7, name, density=0.4), Dense(3)],
+    "local": lambda name: [Local(3, name), Local(2, name, bias="neuron")],
+    "sources": lambda name: [Dense(4, name), Dense(3, name, bias=False),
+                             Dense(2, sources=(0, 1, 2))],
+}
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("name", [*ACTIVATIONS, *SOFTMAXES])
+def test_a_written_network_gives_the_same_numbers_in_onnx_runtime(tmp_path, name, kind):
+    network = Network(6, LAYERS[kind](name), seed=1)
+    path = tmp_path / "x.onnx"
+    network.save(path)
+    onnx.checker.check_model(path, full_check=True)
+    x = RNG.normal(size=(9, 6)).astype(np.float32)
+    y = network.predict(x)
+    near(clnet.load(path).predict(x), y, 2)
+    near(ran(path, x), y)
+
+
+def test_float64_and_mixed_neurons_and_fanns_limits(tmp_path):
+    layers = [Dense(4, ("tanh", "relu", "tanh", "identity"), (1, 2, 0.5, 400)),
+              Dense(2)]
+    path = tmp_path / "x.onnx"
+    for compatible in (False, True):
+        network = Network(
+            6, layers, seed=1, dtype="float64", fann_compatible=compatible)
+        network.save(path)
+        onnx.checker.check_model(path, full_check=True)
+        x = 10 * RNG.normal(size=(9, 6))
+        again = clnet.load(path)
+        assert again.dtype == "float64"
+        near(again.predict(x), network.predict(x), 1e-6)
+        near(ran(path, x), network.predict(x), 1e-6)
+
+
+def test_a_scaling_is_part_of_the_graph(tmp_path):
+    x, t = 5 * RNG.normal(size=(50, 6)) + 100, 3 * RNG.normal(size=(50, 2))
+    network = Network(6, [Dense(4, "tanh"), Dense(2)], seed=1)
+    network.scaling = Scaling.of(x, t)
+    path = tmp_path / "x.onnx"
+    network.save(path)
+    onnx.checker.check_model(path, full_check=True)
+    x = x.astype(np.float32)
+    y = network.predict(x, scale=True)
+    near(clnet.load(path).predict(x), y, 50)  # x is 100 with a deviation of 5
+    near(ran(path, x), y)
+
+
+def test_a_sparse_layer_takes_its_entries_alone(tmp_path):
+    network = Network(500, [Sparse(500, density=0.001)], seed=1)
+    network.save(tmp_path / "x.onnx")
+    assert (tmp_path / "x.onnx").stat().st_size < 20_000
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    for name in list(sys.modules):
+        if name.startswith("clnet.formats.onnx."):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(FormatError, match=r"package onnx is missing.*clnet\[onnx\]"):
+        Network(1, [Dense(1)]).save(tmp_path / "x.onnx")
+
+
+# --- read ----------------------------------------------------------------------------
+
+W = RNG.normal(size=(4, 3)).astype(np.float32)
+B = RNG.normal(size=3).astype(np.float32)
+X = RNG.normal(size=(5, 4)).astype(np.float32)
+GELU = [("Div", "v root", "u"), ("Erf", "u", "e"), ("Add", "e one", "f"),
+        ("Mul", "v f", "g"), ("Mul", "g half", "y")]
+NUMBERS = {"root": np.float32(np.sqrt(2)), "one": np.float32(1),
+           "half": np.float32(0.5), "three": np.float32(3), "six": np.float32(6)}
+
+
+@pytest.mark.parametrize("nodes, names", [
+    ([("Gemm", "x W b", "v"), *GELU], ["gelu"]),
+    ([("MatMul", "x W", "u"), ("Add", "u b", "v"), ("Sigmoid", "v", "s"),
+      ("Mul", "v s", "y")], ["silu"]),
+    ([("MatMul", "x W", "v"), ("Softplus", "v", "s"), ("Tanh", "s", "t"),
+      ("Mul", "v t", "y")], ["mish"]),
+    ([("MatMul", "x W", "v"), ("Add", "v three", "s"), ("Clip", "s zero six", "c"),
+      ("Div", "c six", "d"), ("Mul", "v d", "y")], ["hardswish"]),
+    ([("MatMul", "x W", "v"), ("LeakyRelu", "v", "y", {"alpha": 0.2})],
+     ["identity", "relu", "identity"]),
+    ([("MatMul", "x W", "u"), ("Dropout", "u", "v"), ("Add", "v b", "w"),
+      ("Identity", "w", "y")], ["identity"]),
+    ([("MatMul", "x W", "v"), ("LogSoftmax", "v", "y")],
+     ["log_softmax"]),
+])
+def test_nodes_become_activations(tmp_path, nodes, names):
+    model = graph(nodes, {"W": W, "b": B, "zero": np.float32(0), **NUMBERS})
+    network = loaded(tmp_path, model)
+    assert sorted(layer.activation for layer in network.layers) == sorted(names)
+    near(network.predict(X), ran(str(tmp_path / "x.onnx"), X))
+
+
+def test_columns_of_several_sources(tmp_path):
+    nodes = [
+        ("Slice", "x from to axis", "a"), ("Gather", "x some", "b", {"axis": 1}),
+        ("Gemm", "a V", "h"), ("Relu", "h", "r"), ("Concat", "r b", "c", {"axis": 1}),
+        ("MatMul", "c U", "y"),
+    ]
+    network = loaded(tmp_path, graph(nodes, {
+        "from": np.array([1]), "to": np.array([3]), "axis": np.array([1]),
+        "some": np.array([3, 0]), "V": W[:2], "U": RNG.normal(size=(5, 2)).astype("f"),
+    }))
+    first, second = network.layers
+    assert isinstance(first, Sparse)
+    assert second.sources == (0, 1)
+    near(network.predict(X), ran(str(tmp_path / "x.onnx"), X))
+
+
+def test_normalisation_is_folded(tmp_path):
+    constants = {"W": W, **{name: np.abs(RNG.normal(size=3)).astype("f") + 0.1
+                            for name in ("s", "b", "m", "v")}}
+    nodes = [("MatMul", "x W", "h"), ("BatchNormalization", "h s b m v", "n"),
+             ("Relu", "n", "y")]
+    network = loaded(tmp_path, graph(nodes, constants))
+    assert [layer.activation for layer in network.layers] == ["relu"]
+    near(network.predict(X), ran(str(tmp_path / "x.onnx"), X))
+
+
+def test_the_number_of_samples_may_shape_but_not_count(tmp_path):
+    shape = [("Shape", "x", "s"), ("Gather", "s zero", "n"),
+             ("Concat", "n two two", "t", {"axis": 0}), ("Reshape", "x t", "r"),
+             ("Flatten", "r", "f"), ("MatMul", "f W", "y")]
+    constants = {"zero": np.array([0]), "two": np.array([2]), "W": W}
+    network = loaded(tmp_path, graph(shape, constants))
+    near(network.predict(X), ran(str(tmp_path / "x.onnx"), X))
+    count = [("Shape", "x", "s"), ("Gather", "s zero", "n"),
+             ("Cast", "n", "m", {"to": 1}), ("MatMul", "x W", "v"), ("Div", "v m", "y")]
+    with pytest.raises(FormatError, match="depend on the number of samples"):
+        loaded(tmp_path, graph(count, constants))
+
+
+@pytest.mark.parametrize("nodes, message", [
+    ([("Mul", "x x", "y")], r"node 'y' \(Mul\) is a function of one variable that"),
+    ([("ReduceSum", "x axis", "y")], r"node 'y' \(ReduceSum\) mixes samples"),
+    ([("Gather", "x axis", "y")], r"output 'y' mixes samples"),
+    ([("Softmax", "x", "y", {"axis": 0})], "mixes samples"),
+    ([("LSTM", "x W W", "y")], r"node 'y' \(LSTM\) is of no type that"),
+    ([("MatMul", "x W", "v"), ("Gather", "v axis", "s", {"axis": 1}),
+      ("Mul", "v s", "y")], "neither affine nor a function of one variable"),
+    ([("ArgMax", "x", "y", {"axis": 1})], r"node 'y' \(ArgMax\) gives labels"),
+    ([("Relu", "z", "y")], "reads 'z', which no node before it makes"),
+    ([("Transpose", "x", "y")], "has the samples in dimension 1, expected the first"),
+    ([("Identity", "W", "y")], "output 'y' does not depend on the input"),
+    ([("MatMul", "x V", "y")], r"samples of shape \[4\] by a matrix of shape \[3, 4\]"),
+])
+def test_graphs_that_are_not_feed_forward_are_refused(tmp_path, nodes, message):
+    constants = {"W": W, "V": W.T, "axis": np.array([0])}
+    with pytest.raises(FormatError, match=message) as caught:
+        loaded(tmp_path, graph(nodes, constants))
+    assert str(caught.value).isprintable()
+
+
+def test_labels_beside_scores_are_left_out(tmp_path):
+    nodes = [("MatMul", "x W", "y"), ("ArgMax", "y", "label", {"axis": 1})]
+    model = graph(nodes, {"W": W}, outputs=("label", "y"))
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    network = loaded(tmp_path, model)
+    near(network.predict(X), X @ W)
+
+
+def test_inputs_without_a_shape(tmp_path):
+    for shape in ([], ["N", "M"]):
+        with pytest.raises(FormatError, match="expected samples of a known shape"):
+            loaded(tmp_path, graph([("Relu", "x", "y")], shape=shape or ["N", None]))
+
+
+def test_tensors_in_a_file_beside_it(tmp_path):
+    model = graph([("Gemm", "x W b", "y")], {"W": W, "b": B})
+    path = tmp_path / "x.onnx"
+    onnx.save_model(model, path, save_as_external_data=True, location="x.data",
+                    size_threshold=0)
+    near(clnet.load(path).predict(X), X @ W + B)
+    (tmp_path / "x.data").unlink()
+    with pytest.raises(FormatError, match="tensor 'W' cannot be read"):
+        clnet.load(path)
+
+
+def test_memory_is_limited(tmp_path):
+    nodes = [("Expand", "x big", "y")]
+    with pytest.raises(FormatError, match="memory limit"):
+        loaded(tmp_path, graph(nodes, {"big": np.array([1, 1 << 40, 4])}))
+
+
+def test_other_files(tmp_path):
+    path = tmp_path / "x.onnx"
+    path.write_bytes(b"no graph at all")
+    with pytest.raises(FormatError, match="is not an ONNX file"):
+        clnet.load(path)
+    with pytest.raises(clnet.InputError, match=r"dtype is for \.net files"):
+        clnet.load(path, dtype="float32")
+
+
+def test_log_softmax_trains_as_softmax_does():
+    t = np.eye(3)[RNG.integers(0, 3, 5)]
+    losses = []
+    for name in SOFTMAXES:
+        network = Network(4, [Dense(6, "mish"), Dense(3, name)], seed=1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            history = network.fit(X, t, epochs=5, seed=1, tune=False)
+        losses.append(history.losses[-1] if hasattr(history, "losses")
+                      else history.epochs[-1].loss)
+    assert losses[0] == losses[1]
+    np.testing.assert_allclose(np.exp(network.predict(X)).sum(axis=1), 1, rtol=1e-6)
