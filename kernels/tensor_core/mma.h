@@ -53,7 +53,7 @@ static inline size_t pair_offset(const int m, const int k, const int blocks)
 static inline void load_step(__local uint4 *to, __global const uint4 *from,
                              const int count, const int pitch)
 {
-    const int id = get_local_id(0);
+    const uint id = get_local_id(0);  // of signed ones PoCL 5.0 shares the quotient
     from += id / ROW_STEP * pitch + id % ROW_STEP;
 UNROLLED
     for (int c = 0; c < count; c += ITEMS)
@@ -117,7 +117,7 @@ static inline int mainloop(float (*sums)[2 * BLOCKS_N][4], __local uint4 *shared
                            const int to)
 {
     const int pitch = blocks * SPLITS * WARP;
-    const int warp = get_local_id(0) / WARP;
+    const uint warp = get_local_id(0) / WARP;
     const int row = warp % WARPS_M * BLOCKS_M, column = warp / WARPS_M * BLOCKS_N;
     a += (size_t)(tile.s0 / BLOCK) * pitch + from * ROW_STEP;
     b += (size_t)(tile.s1 / BLOCK) * pitch + from * ROW_STEP;

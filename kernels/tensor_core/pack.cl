@@ -94,7 +94,8 @@ void pack(__global const float *source, const int offset, const int ld, const in
 {
     __local uint largest[BLOCK];
     __local float sums[TOTALS ? PACKERS / 8 : 1][BLOCK];  // a row's 4 lanes, all warps
-    const int id = get_local_id(0), first = get_group_id(0) * BLOCK;
+    const uint id = get_local_id(0);
+    const int first = get_group_id(0) * BLOCK;
     const int warp = id / WARP, lane = id % WARP, g = lane / 4, t = lane % 4;
     source += offset;
     if (id < BLOCK) largest[id] = 0;

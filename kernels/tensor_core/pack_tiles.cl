@@ -27,8 +27,9 @@ static inline void pack_rows(__local uint *largest, __local float *sums,
                              __global float *inverse, const int blocks,
                              __global float *totals)
 {
-    const int id = get_local_id(0), row = group * CORE + id % CORE;
-    const int first = id / CORE, core_rows = 2 * blocks, stride = transposed ? ld : 1;
+    const uint id = get_local_id(0);
+    const int row = group * CORE + id % CORE, first = id / CORE;
+    const int core_rows = 2 * blocks, stride = transposed ? ld : 1;
     const int live_terms = row < rows ? terms : 0;
     source += (size_t)row * (transposed ? 1 : ld);
     float8 held[HELD];
