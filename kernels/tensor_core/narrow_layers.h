@@ -60,8 +60,8 @@ static inline uint shuffle_xor_word(const uint v, const int mask,
 #endif
 }
 
-// Comes behind a loop of such exchanges. In plain C it is a barrier: PoCL 7.1 shares among
-// work-items what the loop writes to private arrays, if it is read before the next barrier.
+// Comes behind a loop of such exchanges. In plain C it is a barrier: PoCL 7.1 shares what
+// the loop writes to private arrays among work-items, if no barrier precedes the reads.
 #if PTX >= 80
 #define END_EXCHANGES()
 #else
