@@ -16,10 +16,10 @@ from clnet.sklearn import MLPClassifier, MLPRegressor
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning"
 )
-ESTIMATORS = [
-    estimator(dtype=dtype)
-    for dtype in ("float64", "float32") for estimator in (MLPClassifier, MLPRegressor)
-]
+ESTIMATORS = {
+    dtype: [MLPClassifier(dtype=dtype), MLPRegressor(dtype=dtype)]
+    for dtype in ("float32", "float64")
+}
 LEAST = {MLPClassifier: 68, MLPRegressor: 60}  # checks, by scikit-learn 1.9.1
 sklearn_version = tuple(map(int, sklearn.__version__.split(".")[:2]))
 REASON = "it compares sums of weighted and of repeated samples to 1e-7"
@@ -27,20 +27,29 @@ REASON = "it compares sums of weighted and of repeated samples to 1e-7"
 
 def expected_failures(estimator):
     """The checks that float32 cannot pass, with the reason."""
-    names = "dense_data", "sparse_data"
-    return {} if estimator.dtype == "float64" else {
-        f"check_sample_weight_equivalence_on_{name}": REASON for name in names
+    return {
+        f"check_sample_weight_equivalence_on_{name}": REASON
+        for name in ("dense_data", "sparse_data")
     }
 
 
-@parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures)
+@parametrize_with_checks(
+    ESTIMATORS["float32"], expected_failed_checks=expected_failures
+)
 def test_a_check(estimator, check):
     check(estimator)
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
+@pytest.mark.sweep
+@parametrize_with_checks(ESTIMATORS["float64"])
+def test_a_check_in_float64(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.skipif(sklearn_version < (1, 9), reason="earlier ones have fewer checks")
+@pytest.mark.parametrize(
+    "estimator", [*ESTIMATORS["float32"], *ESTIMATORS["float64"]], ids=repr
+)
 def test_all_checks_are_collected(estimator):
-    if sklearn_version < (1, 9):
-        pytest.skip("earlier versions have fewer checks")
     found = list(estimator_checks_generator(estimator))
     assert len(found) >= LEAST[type(estimator)]

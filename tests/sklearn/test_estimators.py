@@ -33,6 +33,10 @@ TARGETS = {
     "numbers": X[:, 0], "rows of numbers": np.stack([X[:, 0], 2 * X[:, 1]], axis=1),
 }
 WEIGHTS = np.random.default_rng(0).uniform(0.1, 3, len(X))
+WEIGHTINGS = [
+    pytest.param(WEIGHTS, id="weighted"),
+    pytest.param(None, id="", marks=pytest.mark.sweep),
+]
 
 
 def pair(target, **options):
@@ -59,7 +63,7 @@ def assert_alike(ours, theirs, rtol=1e-7):
         assert getattr(ours, name) == getattr(theirs, name)
 
 
-@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["", "weighted"])
+@pytest.mark.parametrize("weights", WEIGHTINGS)
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_step_is_scikit_learns(target, weights):
     ours, theirs = pair(target, solver="sgd", learning_rate_init=0.01, alpha=0.1)
@@ -69,7 +73,7 @@ def test_a_step_is_scikit_learns(target, weights):
     np.testing.assert_array_equal(ours.predict(X).dtype, theirs.predict(X).dtype)
 
 
-@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["", "weighted"])
+@pytest.mark.parametrize("weights", WEIGHTINGS)
 @pytest.mark.parametrize("target", [
     # scikit-learn's loss of several numbers is a mean, and its gradients are a sum's.
     name for name in TARGETS if name != "rows of numbers"
@@ -223,17 +227,19 @@ def test_a_network_that_does_not_fit_is_refused(network, sentence):
         MLPClassifier(network=network).fit(X, Y)
 
 
-def test_optimisers_losses_and_dropout_of_clnet():
+@pytest.mark.parametrize("options", [
+    {"optimiser": "rprop"}, {"optimiser": clnet.optimisers.AdamW(1e-2)},
+    {"dropout": 0.1}, {"activation": "gelu"}, {"precision": "medium", "device": "cpu"},
+], ids=repr)
+def test_parameters_of_clnet(options):
     x = scale(X)
-    for options in (
-        {"optimiser": "rprop"}, {"optimiser": clnet.optimisers.AdamW(1e-2)},
-        {"dropout": 0.1}, {"activation": "gelu"},
-        {"precision": "medium", "device": "cpu"},
-    ):
-        found = MLPClassifier(
-            random_state=0, max_iter=60, learning_rate_init=0.01, **options
-        ).fit(x, Y)
-        assert found.score(x, Y) > 0.9, options
+    found = MLPClassifier(
+        random_state=0, max_iter=60, learning_rate_init=0.01, **options
+    ).fit(x, Y)
+    assert found.score(x, Y) > 0.9
+
+
+def test_a_loss_of_clnet():
     found = MLPRegressor(
         loss="mae", max_iter=60, learning_rate_init=0.01, random_state=0
     ).fit(X_REGRESSION, Y_REGRESSION)
@@ -241,7 +247,7 @@ def test_optimisers_losses_and_dropout_of_clnet():
 
 
 def test_class_weights_are_weights_of_samples():
-    options = {"random_state": 0, "max_iter": 5, "dtype": "float64"}
+    options = {"random_state": 0, "max_iter": 5}
     weights = {0: 1.0, 1: 3.0, 2: 0.5}
     one = MLPClassifier(class_weight=weights, **options).fit(X, Y, WEIGHTS)
     other = MLPClassifier(**options).fit(

@@ -13,8 +13,11 @@ import sklearn.neural_network
 
 from clnet.sklearn import MLPClassifier, MLPRegressor
 
-# NumPy's warnings of overflow are not clnet's.
-pytestmark = pytest.mark.filterwarnings("ignore::clnet.errors.ClnetWarning")
+pytestmark = [
+    # NumPy's warnings of overflow are not clnet's.
+    pytest.mark.filterwarnings("ignore::clnet.errors.ClnetWarning"),
+    pytest.mark.sweep,
+]
 NAMES = {
     "MLPClassifier": partial(MLPClassifier, dtype=None),
     "MLPRegressor": partial(MLPRegressor, dtype=None),
@@ -40,3 +43,9 @@ globals().update({
 def global_random_seed():
     """scikit-learn's fixture."""
     return 42
+
+
+def test_all_tests_but_three_are_expected_to_pass():
+    assert len(TESTS) >= 43
+    assert len(FAILURES) == 3
+    assert FAILURES.keys() <= TESTS.keys()
