@@ -199,6 +199,11 @@ class MLP(BaseEstimator):  # type: ignore[misc]
         self._random_state = check_random_state(self.random_state)
         if first:
             self._start(X, targets)
+        elif self.network is None and self._widths() != [*self.network_.sizes[1:-1]]:
+            raise ValueError(
+                f"the network has hidden layers of {[*self.network_.sizes[1:-1]]}, but "
+                f"hidden_layer_sizes is {self._widths()} now: fit it without warm_start"
+            )
         objective = Objective.of(self._loss(), targets.shape[1])
         dtype = self.network_.dtype
         samples = Samples(_cast(X, dtype), targets, _cast(weight, dtype))
@@ -291,12 +296,17 @@ class MLP(BaseEstimator):  # type: ignore[misc]
             self.validation_scores_: list[float] | None = [] if stops else None
             self.best_validation_score_ = -np.inf if stops else None
 
-    def _mlp(self, n_in: int, dtype: str) -> Network:
-        """Return a network with scikit-learn's initial weights for `random_state`."""
+    def _widths(self) -> list[int]:
+        """Return the neurons of each hidden layer."""
         hidden = self.hidden_layer_sizes
         widths = [*hidden] if isinstance(hidden, Iterable) else [hidden]
         if any(width <= 0 for width in widths):
             raise ValueError(f"hidden_layer_sizes must be > 0, got {widths}.")
+        return widths
+
+    def _mlp(self, n_in: int, dtype: str) -> Network:
+        """Return a network with scikit-learn's initial weights for `random_state`."""
+        widths = self._widths()
         activation = activation_name(self.activation)
         network = Network.mlp(
             [n_in, *widths, self.n_outputs_],

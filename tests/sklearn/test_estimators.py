@@ -276,6 +276,14 @@ def test_bad_arguments_are_refused_in_a_sentence(options, weights, sentence):
         MLPClassifier(**options).fit(X, Y, weights)
 
 
+def test_another_shape_is_no_warm_start():
+    estimator = MLPClassifier(max_iter=1, warm_start=True).fit(X, Y)
+    estimator.set_params(hidden_layer_sizes=(5, 6))
+    with pytest.raises(ValueError, match=r"\[100\], but hidden.* is \[5, 6\]"):
+        estimator.fit(X, Y)
+    assert estimator.set_params(warm_start=False).fit(X, Y).n_layers_ == 4
+
+
 def test_what_float32_cannot_hold_is_refused():
     with pytest.raises(ValueError, match="x holds inf at"):
         MLPClassifier().fit(X * 1e300, Y)
