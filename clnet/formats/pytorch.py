@@ -33,6 +33,8 @@ Pair = tuple[Array, Array | None]
 
 MOST_CHAINED = 8  # linear modules of a file whose order their shapes may tell
 SOFTPLUS_THRESHOLD = 40.0  # from which PyTorch takes v: softplus differs by 4e-18
+SPECIAL = {"GELU": "gelu_tanh", "Hardtanh": "linear_piece"}
+"""Functions that modules of PyTorch compute with certain arguments."""
 _BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8",
           "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"}
@@ -116,12 +118,13 @@ def _limit(number: int, steepness: Array) -> float:
 def _module(nn: Any, number: int, name: str) -> Any:
     """Return the module of an activation."""
     arguments: dict[str, dict[str, Any]] = {
+        "gelu_tanh": {"approximate": "tanh"},
         "linear_piece": {"min_val": 0.0, "max_val": 1.0}, SOFTMAX: {"dim": -1},
         "softplus": {"threshold": SOFTPLUS_THRESHOLD},
         "leaky_relu": {"negative_slope": LEAK},
     }
     for theirs, own in ALIASES[ACTIVATION][PYTORCH].items():
-        if own == name or (theirs, name) == ("Hardtanh", "linear_piece"):
+        if name in (own, SPECIAL.get(theirs)):
             return getattr(nn, theirs)(**arguments.get(name, {}))
     raise InputError(
         f"layer {number} has the activation {name}, for which PyTorch has no module"

@@ -334,6 +334,9 @@ class _Reader:
                     f"{where} is clipped to {quoted(list(bounds))}, expected [-1, 1] "
                     "or [0, 1]"
                 )
+        if own == "gelu" and found.get("approximate") == "tanh":
+            del found["approximate"]
+            own = "gelu_tanh"
         known = _ARGUMENTS.get(own, {})
         for name, given in found.items():
             if given is not None and not (name in known and known[name](given)):

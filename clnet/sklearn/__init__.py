@@ -10,11 +10,11 @@ from clnet.errors import ClnetError
 
 try:
     from clnet.sklearn.estimators import MLPClassifier, MLPRegressor
-except ModuleNotFoundError as error:
-    if error.name is None or error.name.split(".")[0] not in ("sklearn", "scipy"):
+except ModuleNotFoundError as _error:
+    if _error.name is None or _error.name.split(".")[0] not in ("sklearn", "scipy"):
         raise
     raise ClnetError(
-        f"clnet.sklearn needs scikit-learn, which is not installed ({error}): "
+        f"clnet.sklearn needs scikit-learn, which is not installed ({_error}): "
         "pip install 'clnet[sklearn]'"
     ) from None
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_classifier
+from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import train_test_split
@@ -36,6 +36,7 @@ from clnet.nn.activations import SOFTMAX, activation_name
 from clnet.nn.aliases import ACTIVATION, ALIASES, SKLEARN
 from clnet.nn.description import DTYPES
 from clnet.nn.optimisers import Optimiser
+from clnet.sklearn.bases import BaseEstimator, ClassifierMixin, RegressorMixin
 from clnet.sklearn.solvers import (
     Objective,
     OptimizerState,
@@ -90,7 +91,7 @@ class LayerArrays(list[Array]):
         return list, (list(self),)
 
 
-class MLP(BaseEstimator):  # type: ignore[misc]
+class MLP(BaseEstimator):
     """The base of both estimators: parameters, targets, training, outputs.
 
     Attributes
@@ -278,23 +279,23 @@ class MLP(BaseEstimator):  # type: ignore[misc]
         """Make the network, and set the attributes before the first epoch."""
         self.n_iter_ = 0
         self.t_ = 0
-        self.n_outputs_ = targets.shape[1]
+        self.n_outputs_: int = targets.shape[1]
         n_in = X.shape[1]
         if self.network is None:
-            self.network_ = self._mlp(n_in, self.dtype or X.dtype.name)
+            self.network_: Network = self._mlp(n_in, self.dtype or X.dtype.name)
         else:
             self.network_ = self._copied(n_in)
-        self.n_layers_ = len(self.network_.sizes)
+        self.n_layers_: int = len(self.network_.sizes)
         last = str(self.network_.layers[-1].activation)
         names = {own: name for name, own in ALIASES[ACTIVATION][SKLEARN].items()}
-        self.out_activation_ = names.get(last, last)
+        self.out_activation_: str = names.get(last, last)
         if self._stochastic:
             self.loss_curve_: list[float] = []
             self._no_improvement_count = 0
             stops = self.early_stopping
-            self.best_loss_ = None if stops else np.inf
+            self.best_loss_: float | None = None if stops else np.inf
             self.validation_scores_: list[float] | None = [] if stops else None
-            self.best_validation_score_ = -np.inf if stops else None
+            self.best_validation_score_: float | None = -np.inf if stops else None
 
     def _widths(self) -> list[int]:
         """Return the neurons of each hidden layer."""
@@ -386,7 +387,7 @@ def _cast(array: Any, dtype: str) -> Any:
     return found.tocsr() if is_sparse(found) else found
 
 
-class MLPClassifier(ClassifierMixin, MLP):  # type: ignore[misc]
+class MLPClassifier(ClassifierMixin, MLP):
     """A network for classes, with the interface of scikit-learn's `MLPClassifier`.
 
     Parameters and attributes that are not here are those of
@@ -457,7 +458,7 @@ class MLPClassifier(ClassifierMixin, MLP):  # type: ignore[misc]
             y = column_or_1d(y, warn=True)
         if first and not (incremental and hasattr(self, "classes_")):
             self._label_binarizer = LabelBinarizer().fit(y)
-            self.classes_ = self._label_binarizer.classes_
+            self.classes_: NDArray[Any] = self._label_binarizer.classes_
         else:
             classes = unique_labels(y)
             if incremental and len(np.setdiff1d(classes, self.classes_)):
@@ -540,7 +541,7 @@ class MLPClassifier(ClassifierMixin, MLP):  # type: ignore[misc]
         return tags
 
 
-class MLPRegressor(RegressorMixin, MLP):  # type: ignore[misc]
+class MLPRegressor(RegressorMixin, MLP):
     """A network for numbers, with the interface of scikit-learn's `MLPRegressor`.
 
     Parameters and attributes that are not here are those of

@@ -202,8 +202,8 @@ class Progress:
         self._penalty = 0.5 * estimator.alpha * steps / self._n / samples.mean_weight
         self._middle = (steps - 1) / (2 * steps)  # the mean step's place in an epoch
         self._squares = self._sum_of_squares(estimator.network_.parameters)
-        self.rate = estimator._optimizer.learning_rate
-        self.stopped = False
+        self.rate: float = estimator._optimizer.learning_rate
+        self.stopped: bool = False
 
     def _sum_of_squares(self, parameters: Array) -> float:
         weights = parameters[: self._estimator.network_.layout.biases_start]
@@ -285,7 +285,8 @@ class Progress:
             f"{subject} did not improve more than tol={estimator.tol:f} for "
             f"{estimator.n_iter_no_change} consecutive epochs."
         )
-        self.stopped = estimator._schedule != "adaptive" or self.rate <= LEAST_RATE
+        adaptive = bool(estimator._schedule == "adaptive")
+        self.stopped = not adaptive or self.rate <= LEAST_RATE
         if not self.stopped:
             self.rate /= 5
             estimator._no_improvement_count = 0

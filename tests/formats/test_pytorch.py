@@ -20,11 +20,12 @@ from clnet import (
     Network,
     Sparse,
 )
+from clnet.formats.pytorch import SPECIAL
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.aliases import ACTIVATION, ALIASES, PYTORCH
 
 RNG = np.random.default_rng(7)
-HAVE = set(ALIASES[ACTIVATION][PYTORCH].values()) | {"linear_piece"}
+HAVE = {*ALIASES[ACTIVATION][PYTORCH].values(), *SPECIAL.values()}
 STATE = {
     "0.weight": RNG.normal(size=(5, 3)).astype(np.float32),
     "0.bias": RNG.normal(size=5).astype(np.float32),
@@ -468,7 +469,7 @@ def refused(torch):
         (nn.Sequential(nn.Conv1d(1, 1, 3)), r"module '0' is Conv1d\(1, 1, kernel_siz"),
         (nn.Sequential(nn.Linear(3, 3), nn.LeakyReLU(0.2)), "'1' is leaky_relu with neg"
          "ative_slope=0.2, which clnet does not have"),
-        (nn.Sequential(nn.Linear(3, 3), nn.GELU("tanh")), "approximate='tanh'"),
+        (nn.Sequential(nn.Linear(3, 3), nn.ELU(0.5)), "elu with alpha=0.5, which"),
         (nn.Sequential(nn.Linear(3, 3), nn.ReLU6()), "module '1' is ReLU6"),
         (nn.Sequential(nn.Linear(3, 3), nn.Hardtanh(-2, 2)), r"clipped to \[-2, 2\]"),
         (nn.Sequential(nn.Linear(3, 3), nn.Softmax(0)), "softmax with dim=0"),
