@@ -91,7 +91,7 @@ class Store:
 
     def __init__(self, device: Device, directory: Path | None = None) -> None:
         self.path: Path = (directory or cache_directory()) / f"tuning-{SCHEMA}.sqlite3"
-        self.key = json.dumps({
+        self.key: str = json.dumps({
             "name": device.name,
             "platform": device.platform,
             "platform_version": device.platform_version,

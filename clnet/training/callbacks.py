@@ -301,7 +301,7 @@ class CSVLogger:
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
-        self.path = as_path(path)
+        self.path: Path = as_path(path)
         self._rows: list[dict[str, float]] = []
         self._next = 0.0
 
@@ -375,7 +375,7 @@ class TensorBoard:
     """
 
     def __init__(self, folder: str | PathLike[str]) -> None:
-        self.folder = as_path(folder)
+        self.folder: Path = as_path(folder)
         self._writer: Any = None
         _summary_writer()
 

@@ -103,7 +103,7 @@ class Training:
         data, batch, state = setup.data, setup.batch, setup.state
         self.network = network
         self.history: History = History(state)
-        self.stopped = ""
+        self.stopped: str = ""
         if setup.saved is not None:
             self.history.go_on(setup.saved.measures)
             self.stopped = setup.saved.stopped
