@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import PRECISIONS
+from clnet.errors import counted
 from clnet.nn.defaults import EPOCHS
 from clnet.nn.description import mlp_layers
 from clnet.nn.labels import decided, encoded
@@ -641,6 +642,22 @@ class Network(Model):
         from clnet.formats import save
 
         save(self, path)
+
+    def _repr_html_(self) -> str:
+        from clnet.nn.notebook import html_table
+
+        rows = []
+        for number, layer in enumerate(self.layers):
+            several = not isinstance(layer.activation, str)
+            rows.append((
+                number, type(layer).__name__, layer.n_out,
+                "mixed" if several else layer.activation,
+                self.matrices[number].count + self.biases(number).size,
+            ))
+        count = sum(row[-1] for row in rows)
+        caption = f"{self!r}: {count} parameters, {counted(self.n_in, 'input')}"
+        headers = ("layer", "kind", "neurons", "activation", "parameters")
+        return html_table(caption, headers, rows)
 
     def __repr__(self) -> str:
         sizes = "-".join(str(n) for n in self.sizes)

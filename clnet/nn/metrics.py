@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers, column_hint
 from clnet.errors import InputError
+from clnet.nn.notebook import html_table
 
 BIT_FAIL_LIMIT = 0.35  # FANN's default
 CONFUSED = 100  # classes of a confusion table, at most
@@ -56,6 +57,17 @@ class Evaluation:
         values = ((name, getattr(self, name)) for name in shown)
         parts = [f"{name}={value!r}" for name, value in values if value is not None]
         return f"{type(self).__name__}({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        names = [one.name for one in fields(self) if one.compare]
+        rows = [(name, f"{value:.6g}") for name in names
+                if (value := getattr(self, name)) is not None]
+        text = html_table("", ("metric", "value"), rows)
+        if self.confusion is None:
+            return text
+        counts = [(number, *row) for number, row in enumerate(self.confusion.tolist())]
+        headers = ("class", *(str(number) for number in range(len(counts))))
+        return text + html_table("samples by class and answer", headers, counts)
 
 
 def evaluate(

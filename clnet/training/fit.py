@@ -594,7 +594,7 @@ def _stopped(training: Training, setup: TrainingSetup, epoch: Epoch) -> str:
 
 def _bar(history: History, epochs: int) -> Any:
     """Return a progress bar on stderr."""
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     done = len(history)
     return tqdm(

@@ -18,9 +18,12 @@ from clnet.errors import ClnetError, FormatError, InputError, counted, quoted
 from clnet.formats.files import as_path, check_writable, write
 from clnet.formats.npz import load_arrays
 from clnet.nn.description import DTYPES
+from clnet.nn.notebook import html_table, in_notebook
 from clnet.nn.storage.formats import check_format
 
 Array = NDArray[Any]
+
+SHOWN = 10  # epochs of a notebook's table
 
 
 @dataclass(frozen=True)
@@ -403,6 +406,18 @@ class History:
         """The training's bit fails of each epoch."""
         return self.epochs.column("bit_fail")
 
+    def _repr_html_(self) -> str:
+        n = len(self)
+        chosen = np.unique(np.linspace(0, n - 1, min(n, SHOWN)).round().astype(int))
+        validated = bool(self.validation_loss)
+        rows = [
+            (one.number, f"{one.loss:.4g}", f"{one.mse:.4g}",
+             *([f"{one.validation.loss:.4g}"] if one.validation else []))
+            for one in (self[int(index)] for index in chosen)
+        ]
+        headers = ("epoch", "loss", "mse", *["validation loss"] * validated)
+        return html_table(repr(self), headers, rows)
+
     @property
     def validation_loss(self) -> list[float]:
         """The validation's loss of each epoch; empty without a validation set."""
@@ -471,7 +486,7 @@ def picture_file(path: str | PathLike[str]) -> Path:
 
 
 def figure() -> Any:
-    """Return a new matplotlib figure without a window.
+    """Return a new matplotlib figure without a window; a notebook shows it.
 
     Raises
     ------
@@ -479,6 +494,10 @@ def figure() -> Any:
         If matplotlib is not installed.
     """
     try:
+        if in_notebook():
+            from matplotlib import pyplot
+
+            return pyplot.figure(layout="constrained")
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ClnetError(

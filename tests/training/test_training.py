@@ -292,7 +292,7 @@ def test_without_progress_there_is_no_bar(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a bar")
 
-    monkeypatch.setattr("tqdm.tqdm", refuse)
+    monkeypatch.setattr("tqdm.auto.tqdm", refuse)
     x, t = spirals()
     net().fit(x, t, epochs=1)
     with pytest.raises(AssertionError, match="a bar"):

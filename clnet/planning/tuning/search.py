@@ -125,7 +125,7 @@ class _Line:
 
 def _bar() -> Any:
     """Return an empty line. The import is late: tqdm starts a thread."""
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     return tqdm(
         desc="building and measuring kernels", leave=False, dynamic_ncols=True,
