@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from clnet.checks import as_array
 from clnet.errors import ClnetError, FormatError, InputError, counted, quoted, reason
 from clnet.formats.files import as_path, read
-from clnet.nn.activations import FANN_SUM_LIMIT, LEAK, SOFTMAX, activation
+from clnet.nn.activations import LEAK, SOFTMAXES, activation, sum_limit
 from clnet.nn.aliases import ACTIVATION, ALIASES, PYTORCH
 from clnet.nn.conversion import dense
 from clnet.nn.layers import Dense
@@ -83,8 +83,9 @@ def to_torch(network: Model) -> Any:
                 linear.bias.copy_(torch.from_numpy(biases))
         act = _module(torch.nn, number, name)
         # Bounded functions that PyTorch has are constant beyond FANN's clip.
-        if whole.fann_compatible and name != SOFTMAX and not activation(name).bounded:
-            limit = _limit(number, steepness)
+        clips = whole.fann_compatible and name not in SOFTMAXES
+        if clips and not activation(name).bounded:
+            limit = _limit(number, name, steepness)
             act = torch.nn.Sequential(torch.nn.Hardtanh(-limit, limit), act)
         modules += [linear, act]
         if layer.dropout:
@@ -104,22 +105,22 @@ def _one_name(number: int, names: str | tuple[str, ...]) -> str:
     return found.pop()
 
 
-def _limit(number: int, steepness: Array) -> float:
+def _limit(number: int, name: str, steepness: Array) -> float:
     """Return FANN's limit of a layer's pre-activations, steepness included."""
     if steepness.min() != steepness.max():
         raise InputError(
             f"layer {number} clips the sums of its neurons as FANN does, each by its "
             "steepness: expected one steepness"
         )
-    s = abs(float(steepness.flat[0]))
-    return FANN_SUM_LIMIT / s if s else float("inf")
+    return sum_limit(activation(name), float(steepness.flat[0]))
 
 
 def _module(nn: Any, number: int, name: str) -> Any:
     """Return the module of an activation."""
     arguments: dict[str, dict[str, Any]] = {
         "gelu_tanh": {"approximate": "tanh"},
-        "linear_piece": {"min_val": 0.0, "max_val": 1.0}, SOFTMAX: {"dim": -1},
+        "linear_piece": {"min_val": 0.0, "max_val": 1.0},
+        **{key: {"dim": -1} for key in SOFTMAXES},
         "softplus": {"threshold": SOFTPLUS_THRESHOLD},
         "leaky_relu": {"negative_slope": LEAK},
     }

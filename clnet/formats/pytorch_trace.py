@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from clnet.errors import InputError, counted, quoted, reason
 from clnet.formats.pytorch import as_floats, float_type, import_torch
-from clnet.nn.activations import LEAK, SOFTMAX
+from clnet.nn.activations import LEAK, SOFTMAXES
 from clnet.nn.aliases import ACTIVATION, ALIASES, PYTORCH
 from clnet.nn.layers import Dense, Sparse
 
@@ -43,7 +43,7 @@ _ARGUMENTS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "threshold": lambda found: found >= 20,  # PyTorch's own, within 2e-9
     },
     "linear_piece_symmetric": dict.fromkeys(("min_val", "max_val"), lambda _: True),
-    SOFTMAX: {"dim": lambda found: found in (None, 1, -1)},
+    **{name: {"dim": lambda found: found in (None, 1, -1)} for name in SOFTMAXES},
 }
 _SAME = ("Identity", "contiguous", "float", "double")
 _OPERATIONS = ("add", "cat", "dropout", "flatten", "getattr", "getitem", "reshape",

@@ -8,7 +8,7 @@ import pytest
 from clnet import Dense, InputError, Network
 from clnet.nn.activations import (
     ACTIVATIONS,
-    SOFTMAX,
+    SOFTMAXES,
     activation,
     activation_name,
     fann_activation,
@@ -25,7 +25,7 @@ from clnet.nn.aliases import (
 from clnet.nn.losses import LOSSES, loss_function
 from clnet.nn.optimisers import OPTIMISERS, optimiser
 
-ROWS = {ACTIVATION: {*ACTIVATIONS, SOFTMAX}, LOSS: {*LOSSES},
+ROWS = {ACTIVATION: {*ACTIVATIONS, *SOFTMAXES}, LOSS: {*LOSSES},
         OPTIMISER: {*OPTIMISERS}}
 FIND = {ACTIVATION: activation_name, LOSS: lambda name: loss_function(name).name,
         OPTIMISER: lambda name: optimiser(name).name}
@@ -99,7 +99,7 @@ V = np.linspace(-6, 6, 97)
 def test_activations_are_pytorch_s():
     torch = pytest.importorskip("torch")
     for name, own in ALIASES[ACTIVATION][PYTORCH].items():
-        if own == SOFTMAX:
+        if own in SOFTMAXES:
             continue
         function = getattr(torch.nn.functional, name, None)
         function = getattr(torch.nn, name)() if function is None else function
