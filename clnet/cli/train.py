@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.cli import long_training
 from clnet.cli.samples import TABLE_OPTIONS, Samples, check_labels, is_binary, read
 from clnet.cli.summary import confusion_text, evaluation_rows, pairs
 from clnet.errors import ClnetError, InputError, nearest
@@ -167,6 +168,9 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
         "--clip-value", type=float, metavar="R",
         help="clip each element of the gradient to this absolute value",
     )
+    long_training.add_arguments(
+        sub.add_argument_group("long trainings").add_argument, count
+    )
     add = sub.add_argument_group("output").add_argument
     add(
         "--save", metavar="NET",
@@ -187,6 +191,7 @@ def run(arguments: argparse.Namespace) -> int:
     digits = arguments.data == DIGITS
     if not digits and "." not in arguments.data and nearest(arguments.data, [DIGITS]):
         raise InputError(f"there is no file {arguments.data}: did you mean {DIGITS}?")
+    resume = long_training.prepare(arguments, draws=not digits)
     network = None
     if arguments.network is not None:
         if arguments.layers is not None:
@@ -205,6 +210,7 @@ def run(arguments: argparse.Namespace) -> int:
     callbacks: list[Callback] = [_Report()]
     if arguments.patience is not None:
         callbacks.append(EarlyStopping(patience=arguments.patience))
+    callbacks += long_training.callbacks(arguments)
     # After each epoch a test set is measured for a plot or for early stopping alone.
     watched = not digits or arguments.plot is not None or arguments.patience is not None
     history = network.fit(
@@ -217,6 +223,7 @@ def run(arguments: argparse.Namespace) -> int:
         clip_norm=arguments.clip_norm, clip_value=arguments.clip_value,
         callbacks=callbacks, progress=sys.stderr.isatty(), scale=scale,
         precision=arguments.precision, tune=True if arguments.tune else None,
+        resume=resume,
     )
     if arguments.save is not None:
         network.save(arguments.save)
@@ -225,6 +232,7 @@ def run(arguments: argparse.Namespace) -> int:
     rows: list[tuple[str, object]] = [
         *(("device", f"{device.index} {device.name}") for device in devices),
         ("network", "-".join(str(n) for n in network.sizes)),
+        *([] if resume is None else [("resumed", resume)]),
         ("stopped", history.stopped),
     ]
     seconds = sum(epoch.seconds for epoch in history)

@@ -180,7 +180,8 @@ class SavedTraining:
             if found != value:
                 raise InputError(
                     f"{path} is of a training " + _UNLIKE.get(
-                        name, f"with {name} {quoted(found)}, but fit was called with "
+                        name,
+                        f"with {name.replace('_', ' ')} {quoted(found)}, not "
                         f"{quoted(value)}",
                     )
                 )

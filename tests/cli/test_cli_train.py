@@ -268,3 +268,43 @@ def test_help_names_every_row_of_a_table(names, capsys):
     out = capsys.readouterr().out
     assert all(re.search(rf"{re.escape(name)}(?!\w)", out) for name in names)
     assert all(len(line) <= WIDTH for line in out.splitlines())
+
+
+def test_a_training_goes_on_where_it_was_stopped(data, capsys):
+    """The same command again: also its validation set is drawn by the same seed."""
+    path, curve = data / "x.safetensors", data / "curve.csv"
+    command = ["train", f"{data}/a.train", "--layers", "2-12-1", "--validation", "0.2",
+               "--checkpoint", str(path), "--checkpoint-every", "4", "--resume",
+               "--curve", str(curve), "--patience", "90"]
+    found = []
+    for epochs in ("7", "12", "12"):
+        assert main([*command, "--epochs", epochs]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        assert ("resumed" in out) == bool(found)
+        found.append(load(path).parameters)
+    assert "all 12 epochs are done" in out
+    assert (found[0] != found[1]).any()
+    np.testing.assert_array_equal(found[1], found[2])
+    rows = curve.read_text().splitlines()
+    assert [row.split(",")[0] for row in rows] == ["epoch", *map(str, range(1, 13))]
+
+
+@pytest.mark.parametrize(("options", "sentence"), [
+    (["--resume"], "--resume needs a file: give --checkpoint FILE"),
+    (["--checkpoint-every", "2"], "--checkpoint-every needs a file"),
+    (["--checkpoint", "x.net"], "expected a .safetensors file"),
+])
+def test_wrong_options_of_long_trainings(options, sentence, data, capsys):
+    assert main(["train", f"{data}/a.train", "--layers", "2-12-1", *options]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_another_training_is_refused(data, capsys):
+    path = data / "x.safetensors"
+    command = ["train", f"{data}/a.train", "--layers", "2-12-1", "--epochs", "2",
+               "--checkpoint", str(path), "--resume"]
+    assert main(command) == 0
+    capsys.readouterr()
+    assert main([*command, "--batch-size", "7"]) == 2
+    assert "is of a training with batch size 32, not 7" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import pytest
 
 from faults.resumed import differences
 
-EPOCHS = 40
+EPOCHS = 24
 
 
 @pytest.mark.parametrize(("case", "every"), [("shuffled", 1), ("sparse", 3)])
