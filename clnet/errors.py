@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 WIDTH = 80  # columns of printed text
+ASK_DOCTOR = "`clnet doctor` looks for the cause"  # of a set-up without a device
 
 T = TypeVar("T")
 

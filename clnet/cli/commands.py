@@ -31,20 +31,25 @@ def devices_of(text: str | None) -> Devices:
     return text if text is None or "," not in text else text.split(",")
 
 
-def devices(_: argparse.Namespace) -> int:
+def devices(arguments: argparse.Namespace) -> int:
     """List the devices."""
+    from clnet.cli import json_output
     from clnet.cli.device_table import device_table
     from clnet.opencl.discovery import devices as present
 
-    print(device_table(present()))
+    if arguments.json:
+        found = [json_output.device_fields(device) for device in present()]
+        json_output.show({"devices": found})
+    else:
+        print(device_table(present()))
     return 0
 
 
-def doctor(_: argparse.Namespace) -> int:
+def doctor(arguments: argparse.Namespace) -> int:
     """Examine the set-up; the exit status is 1 if something is wrong."""
     from clnet.cli.doctor import report
 
-    return report()
+    return report(arguments.json)
 
 
 def info(arguments: argparse.Namespace) -> int:
@@ -66,6 +71,7 @@ def info(arguments: argparse.Namespace) -> int:
 
 def predict(arguments: argparse.Namespace) -> int:
     """Run a network on data."""
+    from clnet.cli import json_output
     from clnet.cli.samples import check_labels, read
     from clnet.cli.summary import confusion_text, counts_of, evaluation_rows, pairs
     from clnet.formats import check_save_data
@@ -93,6 +99,11 @@ def predict(arguments: argparse.Namespace) -> int:
             f"{arguments.data} has {data.counts}, expected {network.n_in} and "
             f"{network.n_out} as in {arguments.network}"
         )
+    if arguments.evaluates and not t.size:
+        raise InputError(
+            f"{arguments.data} has no targets to compare the outputs with: see "
+            "--target and --outputs"
+        )
     check_labels(arguments.data, data, network.classes)
     batch = arguments.batch or min(len(x), LARGEST_BATCH)
     chosen = resolve_devices(devices_of(arguments.device))
@@ -114,6 +125,16 @@ def predict(arguments: argparse.Namespace) -> int:
     if labels is not None:
         rows.append(("classes", counts_of(labels)))
     found = network.compare(y, t, scale=scale) if t.size else None
+    if arguments.json:
+        answers = {} if arguments.evaluates else {
+            "outputs": y, "labels": labels, "written": out,
+        }
+        json_output.show({
+            "devices": [f"{device.index} {device.name}" for device in devices],
+            "samples": len(x), "scaled": scale, "classes": network.classes,
+            **json_output.figures(found), **answers,
+        })
+        return 0
     if found is not None:
         rows += evaluation_rows(found, y.size)
     else:
@@ -190,6 +211,8 @@ def convert(arguments: argparse.Namespace) -> int:
 
 def explain(arguments: argparse.Namespace) -> int:
     """Show how a network would be run or trained, and why."""
+    from clnet.cli import json_output
+    from clnet.cli.brief import brief, explained
     from clnet.network import load
 
     tune = True if arguments.tune else None
@@ -197,17 +220,21 @@ def explain(arguments: argparse.Namespace) -> int:
     batch = arguments.batch
     progress = sys.stderr.isatty()
     if arguments.training is None:
-        print(network.compile(
+        text = network.compile(
             arguments.device, batch, tune=tune, precision=arguments.precision,
             progress=progress,
-        ).explain())
+        ).explain()
     else:
         from clnet.training.fit import explain as explanation
 
-        print(explanation(
+        text = explanation(
             network, arguments.training, arguments.device, batch, tune,
             arguments.precision, progress,
-        ))
+        )
+    if arguments.json:
+        json_output.show(explained(text))
+    else:
+        print(text if arguments.all else brief(text))
     return 0
 
 

@@ -14,12 +14,13 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from clnet.cli import json_output
 from clnet.errors import WIDTH, ClnetError, DeviceError, counted
 from clnet.opencl.child_process import run_child
 from clnet.opencl.discovery import GET_PLATFORM, NO_PLATFORM, device, discover
@@ -88,14 +89,24 @@ def examine() -> Iterator[Finding]:
             yield _device_finding(one)
 
 
-def report() -> int:
+def report(as_json: bool = False) -> int:
     """Print every finding, `WIDTH` columns wide unless a word is longer.
+
+    Parameters
+    ----------
+    as_json : bool
+        Whether to print them as JSON.
 
     Returns
     -------
     int
         1 if something is wrong, else 0: the exit status of ``clnet doctor``.
     """
+    if as_json:
+        findings = list(examine())
+        bad = sum(finding.ok is False for finding in findings)
+        json_output.show({"findings": [*map(asdict, findings)], "faults": bad})
+        return 1 if bad else 0
     marks = {True: "ok", False: "BAD", None: "note"}
     bad = 0
     for finding in examine():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -17,6 +18,17 @@ from typing import Any, NoReturn
 from clnet.errors import WIDTH, nearest, printable, unknown
 
 TUNED_BATCHES = "1,32"
+GROUPS = {
+    "networks": ("train", "evaluate", "predict"),
+    "files": ("info", "convert"),
+    "speed": ("explain", "tune", "bench"),
+    "the machine": ("devices", "doctor"),
+}
+"""The commands in the order of the help."""
+FILES = ("NET", "DATA", "FILE", "FILE|P", "A", "B", "CSV")
+"""Metavariables of arguments that are files."""
+COMPLETE_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files"}
+"""How shells complete files, as `shtab.FILE`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,10 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     from clnet.errors import ClnetError, ClnetWarning
 
     default = warnings.formatwarning
+    arguments = argparse.Namespace(parser=None)
 
     def one_line(message: Any, category: type[Warning], *where: Any) -> str:
         if issubclass(category, ClnetWarning):
-            return f"clnet: warning: {message}\n"
+            return f"clnet: warning: {_in_options(str(message), arguments.parser)}\n"
         return default(message, category, *where)
 
     try:
@@ -46,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return status
     except ClnetError as error:
-        return _failed(str(error))
+        return _failed(_in_options(str(error), arguments.parser))
     except MemoryError as error:
         why = str(error) or "the files' content does not fit"
         return _failed(f"not enough memory: {why}")
@@ -70,21 +83,37 @@ def _failed(sentence: str, status: int = 2) -> int:
     return status
 
 
+def _in_options(sentence: str, parser: argparse.ArgumentParser | None) -> str:
+    """Return a sentence about arguments in Python as one about a command's options."""
+    for action in () if parser is None else parser._actions:
+        if "_" in action.dest and action.option_strings:
+            name = rf"(?<![\w./'\"-]){action.dest}(?![\w./'\"-])"
+            sentence = re.sub(name, action.option_strings[-1], sentence)
+    return sentence
+
+
 def _discard_output() -> None:
     """Let Python's flush of stdout at exit succeed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help that fits `WIDTH`; the description lists the commands, by groups."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=24, width=WIDTH)
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Leave out argparse's own list of commands."""
+        if not isinstance(action, argparse._SubParsersAction):
+            super().add_argument(action)
+
+
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line and whose help fits `WIDTH`."""
+    """A parser whose errors are one line."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(
-            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
-                prog, max_help_position=24, width=WIDTH
-            ),
-            **options,
-        )
+        super().__init__(formatter_class=_Formatter, **options)
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and one line."""
@@ -107,17 +136,19 @@ class _Parser(argparse.ArgumentParser):
 
 def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments, or exit with what is wrong with them."""
-    arguments, more = _parser().parse_known_args(argv)
+    arguments, more = parser().parse_known_args(argv)
     if more:
         arguments.parser.refuse(more)
     return arguments
 
 
-def _parser() -> _Parser:
+def parser() -> _Parser:
+    """Return the parser of all commands, also for shtab, which makes completions."""
     from clnet import __version__
     from clnet.checks import PRECISIONS
     from clnet.cli import bench as cli_bench
     from clnet.cli import commands as do
+    from clnet.cli import json_output
     from clnet.cli import samples as cli_samples
     from clnet.cli import train as cli_train
     from clnet.cli.samples import whole
@@ -125,10 +156,8 @@ def _parser() -> _Parser:
     from clnet.nn.description import DTYPES
 
     networks, data = ", ".join(NETWORK_SUFFIXES), ", ".join(DATA_SUFFIXES)
-    parser = _Parser(
+    main = _Parser(
         prog="clnet",
-        description="Feed-forward neural networks, run and trained on any OpenCL "
-        "device.",
         epilog=textwrap.dedent(f"""\
             The suffix of a file selects its format.
               networks  {networks}
@@ -136,18 +165,23 @@ def _parser() -> _Parser:
 
             --device takes "cpu", "gpu", a part of a device's or platform's name
             ("nvidia", "pocl"), or an index ("0:1"). The default is $CLNET_DEVICE, or
-            else the best device. "clnet devices" lists all devices.
+            else the best device.
 
-            A first run:
-              clnet devices
+            examples:
               clnet train digits
+              clnet train iris.csv --target species --save iris.safetensors
+              clnet evaluate iris.safetensors test.csv
+              clnet predict iris.safetensors new.csv --out answers.csv
+              clnet explain iris.safetensors --device gpu --batch 32
+
+            clnet COMMAND --help tells more; clnet doctor helps if there is no device.
             """),
     )
-    parser.add_argument("--version", action="version", version=f"clnet {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    parser.set_defaults(
-        parser=parser,
-        run=lambda _: parser.error(
+    main.add_argument("--version", action="version", version=f"clnet {__version__}")
+    commands = main.add_subparsers(dest="command", metavar="COMMAND")
+    main.set_defaults(
+        parser=main,
+        run=lambda _: main.error(
             f"a command is required: {', '.join(commands.choices)}"
         ),
     )
@@ -196,18 +230,20 @@ def _parser() -> _Parser:
             "size",
         )
 
-    command(
+    sub = command(
         "devices", do.devices, "list the OpenCL devices, best first",
         "List the OpenCL devices of this machine, best first, with notes on each. The "
         "first one is the default of other commands.",
         "clnet devices",
     )
-    command(
+    json_output.add_argument(sub)
+    sub = command(
         "doctor", do.doctor, "examine the OpenCL set-up",
         "Examine the OpenCL set-up: the files that name drivers, the caches, and a "
         "kernel on every device. Report each fault and its cure.",
         "clnet doctor",
     )
+    json_output.add_argument(sub)
     sub = command(
         "info", do.info, "show the content of a network or data file",
         "Show the content of a file. Of a network: the layers, and FANN's training "
@@ -218,37 +254,57 @@ def _parser() -> _Parser:
     with_outputs(sub)
     with_memory_limit(sub)
 
+    def with_samples(sub: _Parser) -> None:
+        sub.add_argument("network", metavar="NET", help=f"a network: {networks}")
+        sub.add_argument("data", metavar="DATA", help="a data file")
+        on_device(sub, several=True, fastest=True)
+        with_precision(sub)
+        sub.add_argument(
+            "--batch", type=_count, metavar="N",
+            help=f"samples a call; default: all, at most {do.LARGEST_BATCH}",
+        )
+        sub.add_argument(
+            "--scale", action="store_true",
+            help="scale inputs and descale outputs by the network's scaling "
+            "parameters; a network that knows its columns always does",
+        )
+        cli_samples.add_arguments(sub)
+        with_memory_limit(sub)
+        json_output.add_argument(sub)
+
     sub = command(
         "predict", do.predict, "run a network on data",
-        "Run a network on the inputs of a data file and compare its outputs with the "
-        "targets, if there are any: the mean squared error, the number of errors of "
-        "at least FANN's bit-fail limit, and the share of samples that are classified "
-        "correctly.",
-        "clnet predict mushroom.net mushroom.test.gz --out answers.csv",
+        "Run a network on the inputs of a data file, and write its outputs, or the "
+        "names of the classes. A network that was trained on a table by --target finds "
+        "the columns by their names. Where the data have targets, the outputs are "
+        "compared with these, as by clnet evaluate.",
+        "clnet predict mushroom.net mushroom.test.gz --out answers.csv\n"
+        "  clnet predict iris.safetensors new.csv --out answers.csv",
     )
-    sub.add_argument("network", metavar="NET", help=f"a network: {networks}")
-    sub.add_argument("data", metavar="DATA", help="a data file")
+    with_samples(sub)
     sub.add_argument(
         "--out", metavar="FILE",
         help="write the inputs and outputs to a data file; outputs take the place of "
-        "targets",
-    )
-    on_device(sub, several=True, fastest=True)
-    with_precision(sub)
-    sub.add_argument(
-        "--batch", type=_count, metavar="N",
-        help=f"samples a call; default: all, at most {do.LARGEST_BATCH}",
-    )
-    sub.add_argument(
-        "--scale", action="store_true",
-        help="scale inputs and descale outputs by the network's scaling parameters",
+        "targets, in .csv by the names of columns and classes",
     )
     sub.add_argument(
         "--profile", action="store_true",
         help="show the times of one call: upload, launch, device, download",
     )
-    cli_samples.add_arguments(sub)
-    with_memory_limit(sub)
+    sub.set_defaults(evaluates=False)
+
+    sub = command(
+        "evaluate", do.predict, "compare a network's outputs with targets",
+        "Run a network on the inputs of a data file and compare its outputs with the "
+        "targets: the mean squared error, the number of errors of at least FANN's "
+        "bit-fail limit; for classes the share of samples that are classified "
+        "correctly, and a table of which are taken for which; for numbers MAE, RMSE "
+        "and R².",
+        "clnet evaluate mushroom.net mushroom.test.gz\n"
+        "  clnet evaluate iris.safetensors test.csv --json",
+    )
+    with_samples(sub)
+    sub.set_defaults(evaluates=True, out=None, profile=False)
 
     sub = command(
         "train", cli_train.run, "train a network on data",
@@ -256,13 +312,13 @@ def _parser() -> _Parser:
         "outputs with the targets. Ctrl-C stops the training and keeps the trained "
         "parameters.",
         "clnet train digits\n"
+        "  clnet train iris.csv --target species --save iris.safetensors\n"
         "  clnet train mushroom.train.gz --layers 125-32-2 --epochs 300 --save a.net\n"
-        "  clnet train prices.csv --outputs 1 --layers 8-16-1 --output identity \\\n"
-        "    --scale -1 1 --scale-outputs -1 1 --validation 0.2 --patience 20 \\\n"
-        "    --save prices.net --plot curve.png\n"
-        "  clnet predict prices.net new.csv --outputs 0 --scale --out answers.csv",
+        "  clnet train prices.csv --target price --categories district --ignore id \\\n"
+        "    --validation 0.2 --patience 20 --save prices.safetensors --plot curve.png",
     )
     cli_train.add_arguments(sub, _count)
+    json_output.add_argument(sub)
     on_device(sub, several=True)
     with_precision(sub)
     cli_samples.add_arguments(sub)
@@ -286,8 +342,8 @@ def _parser() -> _Parser:
 
     sub = command(
         "explain", do.explain, "show how a network would be run, and why",
-        "Show the kernels that would run a network on a device, the times of the other "
-        "candidates, and why some cannot run there.",
+        "Show the kernels that would run a network on a device, and the times of the "
+        "best of the others; with --all those of all, and why some cannot run there.",
         "clnet explain mushroom.net --device gpu --batch 32",
     )
     sub.add_argument("network", metavar="NET", help=f"a network: {networks}")
@@ -302,6 +358,11 @@ def _parser() -> _Parser:
         help="explain a training step of N samples with this optimiser instead",
     )
     sub.add_argument("--tune", action="store_true", help="measure all candidates first")
+    sub.add_argument(
+        "--all", action="store_true",
+        help="show all candidates and refusals, not a screen of them",
+    )
+    json_output.add_argument(sub)
     with_memory_limit(sub)
 
     sub = command(
@@ -328,7 +389,23 @@ def _parser() -> _Parser:
     )
     on_device(sub)
     cli_bench.add_arguments(sub, _counts, _names)
-    return parser
+    main.description = _listing(commands)
+    for sub in commands.choices.values():
+        for action in sub._actions:
+            if action.metavar in FILES:
+                action.complete = COMPLETE_FILES  # type: ignore[attr-defined]
+    return main
+
+
+def _listing(commands: Any) -> str:
+    """Return the commands by their groups, with a line about each."""
+    shorts = {action.dest: action.help for action in commands._choices_actions}
+    lines = [
+        "Feed-forward neural networks, run and trained on any OpenCL device."
+    ]
+    for title, names in GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {name:9}  {shorts[name]}" for name in names)]
+    return "\n".join(lines)
 
 
 def _count(text: str) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.cli import long_training
+from clnet.cli import json_output, long_training
 from clnet.cli.samples import TABLE_OPTIONS, Samples, check_labels, is_binary, read
 from clnet.cli.summary import confusion_text, evaluation_rows, pairs
 from clnet.errors import ClnetError, InputError, nearest
@@ -207,7 +207,7 @@ def run(arguments: argparse.Namespace) -> int:
     devices = device_list(devices_of(arguments.device))
     if arguments.patience is not None and test is None:
         raise InputError("--patience needs a validation set: give --validation")
-    callbacks: list[Callback] = [_Report()]
+    callbacks: list[Callback] = [] if arguments.json else [_Report()]
     if arguments.patience is not None:
         callbacks.append(EarlyStopping(patience=arguments.patience))
     callbacks += long_training.callbacks(arguments)
@@ -243,8 +243,25 @@ def run(arguments: argparse.Namespace) -> int:
     sets = {"training": training}
     if test is not None:
         sets["test" if digits else "validation"] = test
+    results = {
+        name: _evaluation(network, plan, samples, scale)
+        for name, samples in sets.items()
+    }
+    if arguments.json:
+        json_output.show({
+            "devices": [f"{device.index} {device.name}" for device in devices],
+            "network": network.sizes, "classes": network.classes, "scaled": scale,
+            "stopped": history.stopped, "epochs": len(history), "seconds": seconds,
+            "loss": [epoch.loss for epoch in history],
+            **{
+                name: {"samples": len(sets[name]), **json_output.figures(found)}
+                for name, found in results.items()
+            },
+            "written": arguments.save, "drawn": arguments.plot,
+        })
+        return 0
     for name, samples in sets.items():
-        found = _evaluation(network, plan, samples, scale)
+        found = results[name]
         figures = evaluation_rows(found, len(samples) * network.n_out)
         rows.append((name, f"{len(samples)} samples"))
         rows += [(f"  {figure}", value) for figure, value in figures]

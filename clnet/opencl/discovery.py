@@ -17,7 +17,7 @@ from itertools import zip_longest
 from typing import Any
 
 from clnet.checks import as_whole
-from clnet.errors import DeviceError, InputError
+from clnet.errors import ASK_DOCTOR, DeviceError, InputError
 from clnet.opencl.device import TYPES, Device
 from clnet.opencl.probes import probed
 from clnet.opencl.process import check_process
@@ -31,9 +31,7 @@ GET_PLATFORM = (
     " brings its own, found through a file such as /etc/OpenCL/vendors/nvidia.icd that"
     " names its library (libnvidia-opencl.so.1)"
 )
-NO_PLATFORM = (
-    f"no OpenCL platform was found: {GET_PLATFORM}; `clnet doctor` looks for the cause"
-)
+NO_PLATFORM = f"no OpenCL platform was found: {GET_PLATFORM}"
 
 Devices = str | Device | Sequence[str | Device] | None
 """A specification of one device or several: see `device_list`."""
@@ -75,7 +73,7 @@ def devices() -> tuple[Device, ...]:
     check_process()
     found = discover()
     if not found.devices:
-        raise DeviceError("; ".join(found.faults) or NO_PLATFORM)
+        raise DeviceError("; ".join([*(found.faults or [NO_PLATFORM]), ASK_DOCTOR]))
     return found.devices
 
 
@@ -177,7 +175,7 @@ def _named(spec: str | Device | None) -> Device:
     note = f" ({', '.join(remarks)})" if remarks else ""
     listed = ", ".join(f"{d.index} {d.name} ({d.type})" for d in present)
     sentence = f"no device matches {spec!r}{note}: there are {listed}"
-    raise DeviceError("; ".join([sentence, *discover().faults]))
+    raise DeviceError("; ".join([sentence, *discover().faults, ASK_DOCTOR]))
 
 
 def is_fastest(spec: object) -> bool:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-from clnet.errors import DeviceError
+from clnet.errors import ASK_DOCTOR, DeviceError
 from clnet.opencl.process import check_process
 from clnet.opencl.program import build, source_text
 from clnet.opencl.quirks import set_variables
@@ -67,7 +67,9 @@ class Session:
                 for one in device.places
             }
         except cl.Error as error:
-            raise DeviceError(f"{device.name} gives no context: {error}") from error
+            raise DeviceError(
+                f"{device.name} gives no context: {error}; {ASK_DOCTOR}"
+            ) from error
         self.queue: Any = self.queues[device]
         self._buffers: weakref.WeakSet[Buffer] = weakref.WeakSet()
         self._lock = threading.RLock()  # of the buffers: threads make and drop them

@@ -17,7 +17,7 @@ from children import child_environment
 import clnet
 from clnet import Dense, DeviceError, Network
 from clnet.cli import commands as cli_commands
-from clnet.cli.main import main
+from clnet.cli.main import GROUPS, main, parser
 from clnet.errors import WIDTH, BuildError
 from clnet.formats import save_data
 from clnet.ir.reference import run
@@ -255,6 +255,11 @@ def test_explain(clnet_command, unmeasured):
     out = ok(clnet_command("explain a.net --batch 2"))
     assert "3-4-2" in out
     assert "chosen" in out
+    assert len(out.splitlines()) <= SCREEN
+    assert "--all shows the rest." in out
+    whole = ok(clnet_command("explain a.net --batch 2 --all"))
+    assert len(whole.splitlines()) > SCREEN and "refused\n  " in whole
+    assert out.split("\n\n")[:2] == whole.split("\n\n")[:2]
 
 
 def test_explain_and_tune_pass_their_arguments_on(clnet_command, monkeypatch):
@@ -285,16 +290,28 @@ def test_devices(clnet_command, device):
 def test_the_doctors_exit_status(clnet_command, monkeypatch):
     doctor = importlib.import_module("clnet.cli.doctor")
     for status in (0, 1):
-        monkeypatch.setattr(doctor, "report", lambda status=status: status)
+        monkeypatch.setattr(doctor, "report", lambda _, status=status: status)
         assert clnet_command("doctor")[0] == status
 
 
-@pytest.mark.parametrize("name", ["devices", "doctor", "info", "predict", "train",
-                                  "convert", "explain", "tune", "bench"])
+@pytest.mark.parametrize("name", [name for names in GROUPS.values() for name in names])
 def test_help_of_every_command(clnet_command, name):
     out = ok(clnet_command(f"{name} --help"))
     assert re.search(rf"examples?:\n  clnet {name}", out)
     assert name in ok(clnet_command("--help"))
+
+
+def test_every_command_is_in_a_group():
+    (commands,) = parser()._subparsers._group_actions
+    assert sorted(commands.choices) == sorted(sum(GROUPS.values(), ()))
+
+
+def test_the_help_begins_with_the_commands_and_ends_with_examples(clnet_command):
+    out = ok(clnet_command("--help"))
+    titles = [f"\n{title}:\n" for title in GROUPS]
+    at = [out.index(title) for title in titles]
+    at += [out.index("\noptions:"), out.index("\nexamples:")]
+    assert at == sorted(at)
 
 
 def test_version(clnet_command):
@@ -374,6 +391,7 @@ def test_a_device_that_does_not_exist(clnet_command, device, command):
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert "abacus" in err
     assert device.name in err
+    assert "`clnet doctor` looks for the cause" in err
 
 
 def test_a_format_that_cannot_hold_the_network(clnet_command, files):
@@ -415,6 +433,9 @@ def test_a_file_without_permission_to_read(clnet_command, files):
         pytest.skip("this user may read everything")
     status, _, err = clnet_command("info a.net")
     assert (status, err) == (2, "clnet: cannot read a.net: permission denied\n")
+
+
+SCREEN = 24  # lines
 
 
 def process(folder, *arguments, **options):
