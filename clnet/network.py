@@ -425,7 +425,7 @@ class Network(Model):
         epochs: int = EPOCHS,
         batch_size: int | None = None,
         shuffle: bool | None = None,
-        validation: tuple[ArrayLike, ArrayLike] | None = None,
+        validation: tuple[ArrayLike, ...] | None = None,
         sample_weight: ArrayLike | None = None,
         callbacks: Iterable[Callback] = (),
         seed: int | None = None,
@@ -486,10 +486,15 @@ class Network(Model):
         shuffle : bool or None
             Whether each epoch has its own random order; None: yes, except for
             ``"incremental"``. Without effect on a batch of all samples.
-        validation : (x, t) or None
+        validation : (x, t), (x, t, sample_weight) or None
             Validation set, measured after each epoch.
         sample_weight : array_like, shape [samples], or None
-            Factor of each sample's loss.
+            Numbers of at least 0. The loss, the MSE and their gradient are means over
+            the sum of the weights of a step's batch; where that is 0, they are 0. Steps
+            of one sample divide by the mean weight of the set. Bit fails are counted.
+            Equal weights are as none. A weight of 2 is as the sample twice where a step
+            takes the whole set and the optimiser the mean gradient, which all do but
+            ``"quickprop"`` and ``"sarprop"``.
         callbacks : iterable of callables
             Called after each epoch with the `Training` and the `Epoch`; True stops the
             training. See `clnet.training.callbacks`.

@@ -463,13 +463,14 @@ def _cancellations(
     fused = loss_function(op.loss).fused
     if fused is None:
         return {}
+    factor = weight
     largest, t = np.abs(z).max(axis=1, keepdims=True), np.abs(t)
     if loss_function(op.loss).mean:
         weight = weight / op.y.width
     y = sigmoid(z) if fused == "sigmoid" else softmax(z) * t.sum(axis=1, keepdims=True)
     terms = ((1 + t) * (np.abs(z) + largest) * weight).sum(axis=1)
     record[:, 0] = FUNCTION_ROUNDINGS * terms
-    record[:, 1] = 2 * OUTPUT_ROUNDINGS * np.square(y + t).sum(axis=1)
+    record[:, 1] = 2 * OUTPUT_ROUNDINGS * (factor * np.square(y + t)).sum(axis=1)
     error = (OUTPUT_ROUNDINGS * (y + t) + underflow) * weight
     return {op.dy.name: error, op.record.name: record}
 

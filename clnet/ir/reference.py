@@ -200,14 +200,15 @@ def _loss(op: Loss, values: Values, parameters: Array) -> None:
     if row.mean:
         slope = slope / y.dtype.type(op.y.width)
     total = each.mean(axis=1) if row.mean else each.sum(axis=1)
-    if op.weight is not None:
-        weight = values[op.weight.name]
-        total, slope = total * weight[:, 0], slope * weight
     outputs = {None: lambda z: z, "sigmoid": sigmoid, "softmax": softmax}[row.fused](y)
     error = (t - outputs) * half
     record = np.empty((len(y), len(RECORD)), y.dtype)
     record[:, 0] = total
     record[:, 1] = np.square(error).sum(axis=1)
+    if op.weight is not None:
+        weight = values[op.weight.name]
+        record[:, :2] *= weight
+        slope = slope * weight
     record[:, 2] = (np.abs(error) >= y.dtype.type(op.bit_fail_limit)).sum(axis=1)
     counted = np.arange(len(y))[:, np.newaxis] < values.get("samples", len(y))
     values[op.dy.name] = np.where(counted, slope, y.dtype.type(0))

@@ -125,11 +125,11 @@ class Loss(Op):
     t : Value
         Targets.
     weight : Value or None
-        Factor [batch, 1] of each sample's loss; None: 1.
+        Factor [batch, 1] of each sample's loss, of mean 1 over the step; None: 1.
     dy : Value
         Derivative of the loss by `y`.
     record : Value
-        Written, [batch, 3]: `RECORD`; the sample's weight scales the loss alone.
+        Written, [batch, 3]: `RECORD`; the weight scales all but the bit fails.
     loss : str
         A name of `losses`.
     halved : tuple of bool

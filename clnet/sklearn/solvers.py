@@ -346,8 +346,6 @@ def fit_stochastic(
     if estimator.optimiser is None:
         options["schedule"] = lambda epoch: optimizer.learning_rate
     seed = int(estimator._random_state.randint(1 << SEED_BITS))
-    if samples.weight is not None:
-        samples = replace(samples, weight=samples.weight / samples.mean_weight)
     estimator.n_iter_ = 0
     while estimator.n_iter_ < epochs and not progress.stopped:
         state = optimizer.resumed(network)
@@ -408,6 +406,8 @@ def _sparse_epoch(
     loss = 0.0
     for rows in _chunks(network, n, batch_size):
         part = samples.rows(order[rows])
+        if part.weight is not None and not part.weight.any():
+            continue
         start = {"seed": seed} if state is None else {"state": state}
         history = network.fit(
             part.x, part.t, sample_weight=part.weight, epochs=1, shuffle=False,
@@ -471,7 +471,10 @@ def fit_lbfgs(estimator: BaseEstimator, samples: Samples, objective: Objective) 
 
     def write(rows: slice) -> None:
         part = samples.rows(rows)
-        gradients.write(data_set(network, part.x, part.t, part.weight))
+        data = data_set(network, part.x, part.t)
+        if part.weight is not None:  # sums over all chunks have the same weights
+            data = replace(data, weight=part.weight[:, np.newaxis])
+        gradients.write(data)
 
     def evaluate(x: Array) -> tuple[float, float, Array]:
         """Return the mean loss, the penalty, and scikit-learn's gradients."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,8 +30,9 @@ class DataSet:
     ----------
     x, t : ndarray, shape [n, n_in] and [n, n_out]
         Inputs and targets.
-    weight : ndarray, shape [n, 1], or None
-        Factor of each sample's loss.
+    weight : ndarray of float64, shape [n, 1], or None
+        Factor of each sample's loss and squared error; the largest is 1 until
+        `balanced`.
     """
 
     x: Array
@@ -45,6 +46,27 @@ class DataSet:
         """Return the samples of some rows."""
         weight = None if self.weight is None else self.weight[rows]
         return DataSet(self.x[rows], self.t[rows], weight)
+
+    def balanced(self, batch: int, order: Array | None = None) -> DataSet:
+        """Return the samples with weights of mean 1 in each batch of an order [n].
+
+        A step's means over its samples are then means over the sum of their weights.
+        Weights of a batch that are all 0 stay so: its gradient is zero. Batches of one
+        sample have the set's mean, else their weights would have no effect.
+        """
+        if self.weight is None:
+            return self
+        batch = len(self) if batch == 1 else batch
+        weight = self.weight if order is None else self.weight[order]
+        starts = np.arange(0, len(self), batch)
+        sizes = np.diff(starts, append=len(self))
+        sums = np.add.reduceat(weight, starts)
+        means = np.where(sums > 0, sums / sizes[:, np.newaxis], 1)
+        found = np.empty_like(weight)
+        found[slice(None) if order is None else order] = (
+            weight / np.repeat(means, sizes, axis=0)
+        )
+        return replace(self, weight=found)
 
     @property
     def arrays(self) -> list[Array]:
@@ -69,7 +91,7 @@ def data_set(
     x, t : array_like, shape [n, n_in] and [n, n_out]
         Inputs and targets.
     weight : array_like, shape [n], or None
-        Factor of each sample's loss.
+        As for `Network.fit`.
     what : str
         Prefix of the arrays' names in errors: empty, or a word and a space.
     scaling : Scaling or None
@@ -78,7 +100,8 @@ def data_set(
     Raises
     ------
     InputError
-        If a shape or type is wrong, there is no sample, or a number is not finite.
+        If a shape or type is wrong, there is no sample, a number is not finite, or a
+        weight is negative, or all are zero.
     """
     dtype = network.dtype if scaling is None else "float64"
     arrays = {"x": as_numbers(f"{what}x", x, dtype),
@@ -102,10 +125,11 @@ def data_set(
     if n == 0:
         raise InputError(f"{what}x has no sample: give at least one")
     if weight is not None:
-        arrays["sample_weight"] = as_numbers("sample_weight", weight, network.dtype)
+        name = f"{what}sample_weight"
+        arrays["sample_weight"] = as_numbers(name, weight, "float64")
         if arrays["sample_weight"].shape != (n,):
             raise InputError(
-                f"sample_weight has shape {list(arrays['sample_weight'].shape)}, "
+                f"{name} has shape {list(arrays['sample_weight'].shape)}, "
                 f"expected [{n}]"
             )
     for name, array in arrays.items():
@@ -117,9 +141,18 @@ def data_set(
                 "expected finite numbers"
             )
     weights = arrays.get("sample_weight")
-    return DataSet(
-        arrays["x"], arrays["t"], None if weights is None else weights[:, np.newaxis]
-    )
+    if weights is not None:
+        if weights.min() < 0:
+            raise InputError(
+                f"{what}sample_weight holds {weights.min()} at [{weights.argmin()}], "
+                "expected numbers of at least 0"
+            )
+        if weights.max() == 0:
+            raise InputError(
+                f"{what}sample_weight is 0 for all samples, expected one above 0"
+            )
+        weights = weights[:, np.newaxis] / weights.max()
+    return DataSet(arrays["x"], arrays["t"], weights)
 
 
 def warn_of_reach(network: Model, t: Array) -> None:

@@ -459,6 +459,7 @@ def _validation_plan(
     program = program_of(
         network, setup.loss, None, setup.precision,
         samples=samples if size < samples else None, dropout=False,
+        weighted=setup.validation is not None and setup.validation.weight is not None,
     )
     return planning(
         network, _without_backward(program), setup.devices[number], size, search=search

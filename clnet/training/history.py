@@ -33,10 +33,10 @@ class Measures:
     Attributes
     ----------
     loss : float
-        Mean over the samples.
+        Mean over the samples, by their weights in each batch.
     mse : float
-        Mean of the squared errors over samples and outputs, with errors halved where
-        FANN halves them.
+        Mean of the squared errors over samples and outputs, likewise, with errors
+        halved where FANN halves them.
     bit_fail : int
         Number of errors of at least the bit-fail limit.
     """

@@ -23,6 +23,7 @@ from clnet.planning.training_planner import TrainingPlan, plan_training
 from clnet.runtime.data_parallel import alike, min_seconds, shares, shares_text
 from clnet.runtime.gradient_exchange import GradientExchange
 from clnet.runtime.replay import Replay
+from clnet.training.passes import shuffled_weights
 from clnet.variants.training.gradient_norm import Norm
 from clnet.variants.training.optimisers import Optimisers
 
@@ -75,7 +76,7 @@ class _Worker:
         self.exchange = exchange
         self._rows = rows
         self._gathers = isinstance(program.ops[0], Gather)
-        self._totals = program.output
+        self._totals, self._weights = program.output, program.inputs[-1]
         self.replay = Replay(session(device), steps, network.layout, train_state)
         for value, array in zip(program.inputs, data.arrays, strict=True):
             self.replay.write(value, array if self._gathers else array[rows])
@@ -93,6 +94,11 @@ class _Worker:
         self.replay.run()
         self.exchange.start_download()
         return True
+
+    def write_weights(self, weights: Array) -> None:
+        """Wait for the enqueued steps, and replace the weights of all samples."""
+        self.replay.session.finish()
+        self.replay.write(self._weights, weights)
 
     def totals(self) -> Array:
         """Wait for the enqueued steps, and return the epoch's totals."""
@@ -219,6 +225,10 @@ class ParallelPass:
         """Train one epoch; the parameters are those of `Pass.run`."""
         (rate,) = rates.tolist()
         words = () if keys is None else keys[0].tolist()
+        if keys is not None and self._data.weight is not None:
+            weights = shuffled_weights(self._data, self._batch, keys[0])
+            for worker in self._workers:
+                worker.write_weights(weights)
         numbers = {f"key{i}": word for i, word in enumerate(words)}
         for number, worker in enumerate(self._workers):
             # Dropout hashes the seed and a sample's index, which starts at 0 on each

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import ClnetWarning
-from clnet.ir.training_ops import RECORD
+from clnet.ir.training_ops import RECORD, Gather
+from clnet.nn.random import permuted
 from clnet.opencl.launch import EPOCH
 from clnet.runtime.replay import Replay
 
@@ -142,6 +143,10 @@ class Pass:
             if keys is not None:
                 words = keys[number].tolist()
                 replay.set(**{f"key{i}": word for i, word in enumerate(words)})
+                if self.data.weight is not None:
+                    replay.session.finish()  # the steps of the epoch before read them
+                    weights = shuffled_weights(self.data, replay.batch, keys[number])
+                    replay.write(self.plan.program.inputs[-1], weights)
             replay.run_pass(n, count + number * self._count)
 
     def totals(self, count: int = 1) -> Array:
@@ -166,6 +171,9 @@ class Pass:
     @property
     def epochs_per_run(self) -> int:
         """Number of epochs that a launch computes at most; 0: launches take less."""
+        op = self.plan.program.ops[0]
+        if self.data.weight is not None and isinstance(op, Gather) and op.shuffled:
+            return 0  # the host balances the weights of each epoch
         return self._replay.epochs_per_run(self._samples)
 
     @property
@@ -217,6 +225,14 @@ class Pass:
     def explain(self) -> str:
         """Return how a step is computed, and why that way."""
         return self.plan.explain()
+
+
+def shuffled_weights(data: DataSet, batch: int, words: Array) -> Array:
+    """Return the weights [n, 1] for an epoch of random order, given its key."""
+    order = permuted(np.arange(len(data)), len(data), words)
+    weights = data.balanced(batch, order).weight
+    assert weights is not None
+    return weights
 
 
 def measures(totals: Array, samples: int, outputs: int) -> Array:

@@ -176,7 +176,7 @@ def training_setup(
     epochs: int,
     batch_size: int | None,
     shuffle: bool | None,
-    validation: tuple[ArrayLike, ArrayLike] | None,
+    validation: tuple[ArrayLike, ...] | None,
     sample_weight: ArrayLike | None,
     callbacks: Iterable[Callback],
     seed: int | None,
@@ -212,12 +212,14 @@ def training_setup(
         shuffle = rule.batch is None
     other = None
     if validation is not None:
-        if not isinstance(validation, (tuple, list)) or len(validation) != 2:
-            raise InputError("validation must be a pair (x, t)")
+        if not isinstance(validation, (tuple, list)) or len(validation) not in (2, 3):
+            raise InputError("validation must be (x, t) or (x, t, sample_weight)")
         what = "validation "
         other_t, classes = encoded(network, validation[1], classes, f"{what}t")
         other_x, _ = named_inputs(columns, validation[0], f"{what}x")
-        other = data_set(network, other_x, other_t, what=what, scaling=scaling)
+        weight = validation[2] if len(validation) > 2 else None
+        other = data_set(network, other_x, other_t, weight, what, scaling)
+        other = other.balanced(len(other))
     desired = _desired_error(network, desired_error, stop)
     checked = _checked_callbacks(callbacks)
     if None not in (device, devices):
@@ -245,6 +247,9 @@ def training_setup(
     start = _initial_state(network, rule, seed) if state is None else _resumed_state(
         network, rule, seed, state
     )
+    shuffled = bool(shuffle) and batch < len(data)
+    if not shuffled:
+        data = data.balanced(batch)
     steps = -(-len(data) // batch)
     if state is not None and start.count + epochs * steps > INT_MAX:
         raise InputError(

@@ -216,7 +216,7 @@ __kernel void loss(__global const REAL *y, const int ldy, __global const REAL *t
         dy[j] = factor * (MEAN ? gradient / width : gradient);
     }
     record[0] = factor * (MEAN ? sum / width : sum);
-    record[1] = squares;
+    record[1] = factor * squares;
     record[2] = fails;
 }
 #endif

@@ -180,7 +180,7 @@ static inline void losses(const Net *net, __global float *memory,
 #endif
         }
         sum += valid ? loss * factor * mean_factor : (float8)(0.0f);
-        squares += valid ? square : (float8)(0.0f);
+        squares += valid ? square * factor : (float8)(0.0f);
         fails += valid ? fail : (float8)(0.0f);
     }
     record[0] += lane_sum(sum);

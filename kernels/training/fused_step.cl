@@ -195,7 +195,7 @@ UNROLLED
         const int counts = live && i / 4 * BLOCK + 4 * t + i % 4 < width;
         const float error = (target - output) * SHARE;
         sum += counts ? loss : 0;
-        record[1] += counts ? error * error : 0;
+        record[1] += counts ? factor * error * error : 0;
         record[2] += counts && fabs(error) >= limit ? 1 : 0;
         *at = counts ? gradient * part * both.s1 : 0;
     }

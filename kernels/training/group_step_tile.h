@@ -204,6 +204,7 @@ static inline void sample_loss(const Net *net, __local float *memory, const int 
             y[j * PITCH] = gradient * mean_factor * derivative(neuron, z, v);
         }
         sum *= mean_factor;
+        squares *= factor;
     } else {
         for (int j = 0; j < width; ++j) y[j * PITCH] = 0;
     }

@@ -221,7 +221,7 @@ static inline void loss(const int width, __global const float *y,
         *(__global float8 *)(dy + j) = valid ? gradient * mean_factor : (float8)(0.0f);
     }
     record[0] = lane_sum(sum) * (MEAN ? factor / width : factor);
-    record[1] = lane_sum(squares);
+    record[1] = lane_sum(squares) * factor;
     record[2] = lane_sum(fails);
 }
 

@@ -228,7 +228,7 @@ void loss_parts(__global const REAL *y, const int ldy, __global const REAL *t,
     if (ITEM == 0 && !idle) {
         partial += b * 3 * parts + part;
         partial[0] = counts ? factor * (MEAN ? sums.s0 / width : sums.s0) : (REAL)0;
-        partial[parts] = counts ? sums.s1 : (REAL)0;
+        partial[parts] = counts ? factor * sums.s1 : (REAL)0;
         partial[2 * parts] = counts ? sums.s2 : (REAL)0;
     }
 }

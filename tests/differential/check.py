@@ -30,7 +30,7 @@ from clnet.errors import ClnetWarning
 from clnet.ir.lowering import lower_training
 from clnet.ir.ops import Program
 from clnet.nn.losses import loss_function
-from clnet.nn.random import key
+from clnet.nn.random import key, permuted
 from clnet.nn.schedules import schedule
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl.device import Device
@@ -257,8 +257,10 @@ def batch(case: Case) -> int:
     return min(options.rule.batch or case.batch, options.samples)
 
 
-def passes(case: Case, program: Program) -> Iterator[dict[str, Any]]:
-    """Yield the scalars of each step."""
+def passes(
+    case: Case, program: Program, weight: Any = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the scalars of each step, and weights of mean 1 in it if there are any."""
     options = case.options
     assert options is not None
     n, size = options.samples, batch(case)
@@ -267,7 +269,14 @@ def passes(case: Case, program: Program) -> Iterator[dict[str, Any]]:
     for epoch in range(options.epochs):
         for first in range(0, n, size):
             samples = min(size, n - first)
+            balanced = {}
+            if weight is not None:
+                rows = np.arange(first, first + samples) if size > 1 else np.arange(n)
+                if options.shuffled and size > 1:
+                    rows = permuted(rows, n, key(case.seed, epoch))
+                balanced[program.inputs[-1].name] = weight / weight[rows].mean()
             yield {
+                **balanced,
                 "first": first, "samples": samples, "seen": first + samples,
                 "fresh": first == 0, "count": count, "key": key(case.seed, epoch),
                 "rate": options.rule.rate * factor(epoch), "seed": seed(case),
@@ -302,10 +311,11 @@ class Oracle:
 
     def __init__(
         self, case: Case, program: Program, values: Mapping[str, Any],
-        parameters: Any, rounding: Arithmetic,
+        parameters: Any, rounding: Arithmetic, weight: Any = None,
     ) -> None:
         self._runs = perturbed_runs(
-            program.ops, values, parameters, rounding, list(passes(case, program))
+            program.ops, values, parameters, rounding,
+            list(passes(case, program, weight)),
         )
         self._linear, self._tiny = np.sqrt(unit(rounding.dtype)), tiny(rounding.dtype)
         self.exact = next(self._runs)
@@ -495,7 +505,7 @@ class Fit:
         oracle = Oracle(
             case, program,
             {**values, "state": initial_state(case, start)}, start,
-            arithmetic(case, self.steps),
+            arithmetic(case, self.steps), *weight,
         )
         if diverged is not None:  # and the oracle does not
             raise WrongError(diverged)

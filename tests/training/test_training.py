@@ -344,18 +344,6 @@ def test_large_validation_sets_go_in_batches(monkeypatch):
     assert parts[0].validation.bit_fail == whole[0].validation.bit_fail
 
 
-def test_weights_of_samples():
-    """A weight of 2 counts as the sample twice, a weight of 0 as no sample."""
-    x, t = spirals(40)
-    weight = np.resize([0.0, 1.0, 2.0], 40)
-    again = np.repeat(np.arange(40), weight.astype(int))
-    a, b = net(), net()
-    # The rule divides by the number of samples: the rate makes up for it.
-    a.fit(x, t, optimiser=Batch(0.4), epochs=4, sample_weight=weight)
-    b.fit(x[again], t[again], optimiser=Batch(0.4 * len(again) / 40), epochs=4)
-    np.testing.assert_allclose(a.parameters, b.parameters, atol=1e-6)
-
-
 def test_a_schedule_scales_the_rate():
     x, t = spirals()
     a, b = net(), net()
@@ -468,7 +456,7 @@ X, T = spirals(10)
         ({"epochs": 0}, "epochs must be a whole number"),
         ({"batch_size": 0}, "batch_size must be"),
         ({"batch_size": 4, "optimiser": "incremental"}, "batch_size of 1, not 4"),
-        ({"validation": X}, "validation must be a pair"),
+        ({"validation": X}, r"validation must be \(x, t\) or \(x, t, sample_weight\)"),
         ({"validation": (X, T[:, [0] * 3])}, "validation t has shape"),
         ({"validation": (X, T[:, 0] / 2)}, "validation t has shape"),
         ({"validation": (X, ["a", "b", "c"])}, "validation t holds 3 different labels"),
