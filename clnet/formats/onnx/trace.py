@@ -60,9 +60,9 @@ class Trace:
     counted: bool = False
 
     def __post_init__(self) -> None:
-        self.records = Records(self.batch)
+        self.records: Records = Records(self.batch)
         self.tensors.update(self.graph.constants)
-        self.text = ""  # names the present node
+        self.text: str = ""  # names the present node
         width = sum(one.size for one in self.graph.inputs)
         self.graph.room.take(width * self.batch * BYTES)
         record = Inputs("the input", width)
