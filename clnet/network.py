@@ -113,7 +113,8 @@ class Network(Model):
         The module is traced by `torch.fx`: `nn.Sequential`, or a class whose forward is
         one graph of Linear, activations that clnet has, Flatten, Identity, sums, and
         concatenations of columns. Dropout is for trainings here; BatchNorm1d, after
-        ``module.eval()``, becomes part of a layer. Outputs differ by rounding alone.
+        ``module.eval()``, becomes part of a layer. Outputs differ by rounding alone:
+        those of random inputs are compared.
 
         Raises
         ------
@@ -123,8 +124,11 @@ class Network(Model):
             If PyTorch is not installed.
         """
         from clnet.formats.pytorch_trace import from_torch
+        from clnet.ir.reference import run
 
-        return from_torch(module, cls)
+        return from_torch(
+            module, cls, lambda network, x: run(network.program, x, network.parameters)
+        )
 
     @classmethod
     def from_state_dict(

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 M = TypeVar("M", bound="Model")
 
+PROBES = 4  # random inputs, for which the network is compared with the module
+ROUNDINGS = 1e4  # by which outputs may differ; others differ by far more
 TAKEN = (
     "expected Linear, BatchNorm1d, Dropout, Flatten, Identity or an activation that "
     "clnet has"
@@ -76,12 +79,15 @@ class _Value:
         Factor and shift of each column.
     alone : bool
         Whether no other part of the graph reads the same layer.
+    tensor : object
+        Identity of the memory, which calls in place change.
     """
 
     sources: tuple[int, ...]
     scale: Array | None = None
     shift: Array | None = None
     alone: bool = False
+    tensor: object = field(default_factory=object)
 
 
 class _Size:
@@ -115,8 +121,12 @@ def _is_size(node: Any) -> bool:
     )
 
 
-def from_torch(module: Any, kind: type[M]) -> M:
-    """Return the network of a module; see `Network.from_torch`."""
+def from_torch(module: Any, kind: type[M], outputs: Callable[[M, Array], Array]) -> M:
+    """Return the network of a module; see `Network.from_torch`.
+
+    `outputs` computes a network for inputs [batch, n_in]. They are compared with the
+    module's for random ones: a graph does not tell of values that ``+=`` changes.
+    """
     torch = import_torch()
     module = getattr(module, "_orig_mod", module)  # of torch.compile
     if not isinstance(module, torch.nn.Module):
@@ -137,10 +147,41 @@ def from_torch(module: Any, kind: type[M]) -> M:
             f"the forward of {type(module).__name__} is not one graph, expected one "
             f"without conditions on tensors: {reason(error)}"
         ) from None
+    reader = _Reader(torch, module)
     for node in reversed(graph.nodes):  # values that nothing reads
-        if node.op not in ("placeholder", "output") and not node.users:
+        kept = node.op in ("placeholder", "output") or reader.in_place(node)
+        if not kept and not node.users:
             graph.erase_node(node)
-    return _Reader(torch, module).network(graph, kind)
+    network = reader.network(graph, kind)
+    _compare(torch, module, network, outputs)
+    return network
+
+
+def _compare(
+    torch: Any, module: Any, network: M, outputs: Callable[[M, Array], Array]
+) -> None:
+    """Raise InputError unless a network has the module's outputs but for rounding."""
+    x = np.random.default_rng(0).normal(size=(PROBES, network.n_in))
+    x = x.astype(network.dtype)
+    expected = outputs(network, x)
+    try:
+        own = deepcopy(module).to("cpu", getattr(torch, network.dtype)).eval()
+        with torch.no_grad():
+            found = own(torch.from_numpy(x)).numpy()
+    except Exception as error:  # whatever the module's own code raises
+        raise InputError(
+            f"{type(module).__name__} fails for inputs of shape {list(x.shape)}: "
+            f"{reason(error)}"
+        ) from None
+    size = 1 + np.abs(expected).max(initial=0)
+    most = ROUNDINGS * np.finfo(network.dtype).eps * size
+    if found.shape != expected.shape or not np.allclose(
+        found, expected, rtol=0, atol=most, equal_nan=True
+    ):
+        raise InputError(
+            f"the graph of {type(module).__name__} has other outputs than the module "
+            "itself, as where values are changed in place: expected out-of-place calls"
+        )
 
 
 class _Reader:
@@ -151,6 +192,7 @@ class _Reader:
         self.n_in: int | None = None
         self.layers: list[_Layer] = []
         self.env: dict[Any, Any] = {}
+        self.overwritten: set[object] = set()
 
     def network(self, graph: Any, kind: type[M]) -> M:
         """Return the network of a graph."""
@@ -164,7 +206,11 @@ class _Reader:
                     )
                 self.env[node] = _Value((0,))
             else:
-                value = self.read(node)
+                value = self.read(node) if node.users else None
+                if self.in_place(node):
+                    self.overwritten.add(self.value(node.name, node.args[0]).tensor)
+                    if isinstance(value, _Value):
+                        value = dataclasses.replace(value, tensor=object())
                 if isinstance(value, _Value) and self.readers(node) > 1:
                     value = dataclasses.replace(value, alone=False)
                 self.env[node] = value
@@ -224,7 +270,7 @@ class _Reader:
         if own is None:  # as of columns, x[:, 3]
             raise InputError(f"{where} is {name}, which clnet does not take: {TAKEN}")
         names = dict(zip((*_ARGUMENTS.get(own, ()), "inplace"), others, strict=False))
-        return self.activate(where, node, value, own, {**names, **options})
+        return self.activate(where, value, own, {**names, **options})
 
     def read_module(self, node: Any, module: Any) -> Any:
         """Return the value of a module's call."""
@@ -254,7 +300,7 @@ class _Reader:
         if own is not None:
             names = (*_ARGUMENTS.get(own, ()), "inplace")
             found = {one: getattr(module, one) for one in names if hasattr(module, one)}
-            return self.activate(where, node, value, own, found)
+            return self.activate(where, value, own, found)
         raise InputError(
             f"{where} is {quoted(module)}, which clnet does not take: {TAKEN}"
         )
@@ -265,9 +311,21 @@ class _Reader:
             argument, self.torch.fx.Node
         ) else None
         if isinstance(found, _Value):
+            if found.tensor in self.overwritten:
+                raise InputError(f"{where} reads values that a call in place changed")
             return found
         raise InputError(
             f"{where} reads {quoted(argument)}, expected outputs of earlier modules"
+        )
+
+    def in_place(self, node: Any) -> bool:
+        """Return whether a node may change the tensor that it reads."""
+        if node.op == "call_module":
+            return bool(getattr(self.module.get_submodule(node.target), "inplace", 0))
+        name = getattr(node.target, "__name__", str(node.target))
+        return node.op in ("call_function", "call_method") and (
+            name == "iadd" or name.endswith("_")
+            or any(one is True for one in (*node.args[1:], node.kwargs.get("inplace")))
         )
 
     def readers(self, node: Any) -> int:
@@ -320,11 +378,10 @@ class _Reader:
         return _Value(sources, np.concatenate(scales), np.concatenate(shifts))
 
     def activate(
-        self, where: str, node: Any, value: _Value, own: str, found: dict[str, Any]
+        self, where: str, value: _Value, own: str, found: dict[str, Any]
     ) -> _Value:
         """Return a value's activation, whose arguments are proved."""
-        if found.pop("inplace", False) and self.readers(node.args[0]) > 1:
-            raise InputError(f"{where} is in place, but its input is read elsewhere")
+        found.pop("inplace", None)  # the result is the same
         if own == "linear_piece_symmetric":
             bounds = tuple(found.pop(*one) for one in (("min_val", -1), ("max_val", 1)))
             if bounds == (0, 1):
@@ -350,7 +407,7 @@ class _Reader:
         if layer.activation is not None or layer.dropout:
             layer, value = self.between(where, value)
         layer.activation = own
-        return value
+        return dataclasses.replace(value, tensor=object())
 
     def normalise(self, where: str, value: _Value, module: Any) -> _Value:
         """Return a value after a BatchNorm1d that keeps its statistics."""
@@ -375,10 +432,10 @@ class _Reader:
                 and not layer.dropout):
             layer.matrix = layer.matrix * scale[:, np.newaxis]
             layer.bias = shift + (0 if layer.bias is None else layer.bias * scale)
-            return value
+            return dataclasses.replace(value, tensor=object())
         before, offset = self.affine(value)
         return dataclasses.replace(
-            value, scale=scale * before, shift=shift + offset * scale
+            value, scale=scale * before, shift=shift + offset * scale, tensor=object()
         )
 
     def dropout(self, value: _Value, p: float) -> _Value:

@@ -371,7 +371,8 @@ def modules(torch):
             self.last = nn.Linear(18, 2, bias=False)
 
         def forward(self, x):
-            h = f.leaky_relu(self.layers[0](x), 0.01)
+            h = f.leaky_relu(self.layers[0](x), 0.01, inplace=True)
+            h += self.layers[0](h)
             y = f.gelu(h + self.layers[1](h))
             z = self.layers[2](y)
             z = z.reshape(z.shape[0], -1)
@@ -456,6 +457,11 @@ def refused(torch):
         module.fc = nn.Linear(3, 3)
         return module
 
+    def plus_in_place(self, x):
+        h = y = self.fc(x)
+        h += x
+        return y + x
+
     hooked = nn.Sequential(nn.Linear(3, 3))
     hooked[0].register_forward_hook(lambda *_: None)
 
@@ -492,7 +498,13 @@ def refused(torch):
         (Forward(lambda self, x: self.fc(x).view(-1, 1)), "takes 1 value, but reads 3"),
         (Forward(lambda self, x: self.fc(x).view(-1)), r"has the shape \[-1\]"),
         (Forward(lambda self, x: (lambda h: inplace(h) + h)(self.fc(x))),
-         "in place, but its input is read elsewhere"),
+         "a sum reads values that a call in place changed|add of forward reads"),
+        (Forward(lambda self, x: (lambda h: (inplace(h.flatten(1)), h))(self.fc(x))[1]),
+         "the output reads values that a call in place changed"),
+        (Forward(lambda self, x: (lambda h: (h.relu_(), self.fc(h)))(self.fc(x))[1]),
+         "module 'fc' reads values that a call in place changed"),
+        (Forward(plus_in_place), "the graph of Forward has other outputs than the mod"),
+        (Forward(lambda self, x: nn.functional.dropout(self.fc(x))), "other outputs"),
         (Forward(lambda self, x: torch.matmul(x, self.fc.weight)), "'fc.weight', "),
     ]
 
