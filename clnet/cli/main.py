@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from clnet.errors import WIDTH, nearest, printable, unknown
 
 TUNED_BATCHES = "1,32"
-GROUPS = {
+GROUPS: dict[str, tuple[str, ...]] = {
     "networks": ("train", "evaluate", "predict"),
     "files": ("info", "convert"),
     "speed": ("explain", "tune", "bench"),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 M = TypeVar("M", bound="Model")
 
-PROBES = 4  # random inputs, for which the network is compared with the module
+PROBES = 64  # random inputs, for which the network is compared with the module
 ROUNDINGS = 1e4  # by which outputs may differ; others differ by far more
 TAKEN = (
     "expected Linear, BatchNorm1d, Dropout, Flatten, Identity or an activation that "
