@@ -21,13 +21,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import safetensors
-import safetensors.numpy
 from numpy.typing import NDArray
 
 from clnet.checks import INT_MAX, as_whole
@@ -48,6 +47,12 @@ Array = NDArray[Any]
 
 _KEY = "clnet"
 _VERSION = 1
+_TYPES = {
+    "bool": "BOOL", **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
+    **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
+}
+_ALIGNMENT = 8  # bytes of the header's length
 _TRAINING_KEY = "clnet.training"
 _TRAINING_PREFIX = "training."
 _LAYERS: dict[str, type[Dense] | type[Sparse] | type[Local]] = {
@@ -213,7 +218,42 @@ def save(
             f"{_TRAINING_PREFIX}{name}": np.ascontiguousarray(array)
             for name, array in arrays.items()
         }
-    write(path, [safetensors.numpy.save(tensors, metadata)])
+    write(path, _encoded(tensors, metadata))
+
+
+def _encoded(
+    tensors: Mapping[str, Array], metadata: dict[str, str]
+) -> Iterator[bytes]:
+    """Yield the parts of a safetensors file.
+
+    The library's writer runs without Python's lock: a daemon thread in it when the
+    interpreter ends aborts the process. Large types come first, so that all tensors are
+    aligned.
+
+    Raises
+    ------
+    TypeError
+        If the format lacks the type of an array.
+    """
+    header: dict[str, Any] = {"__metadata__": metadata}
+    order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    end = 0
+    for name in order:
+        tensor = tensors[name]
+        if tensor.dtype.name not in _TYPES:
+            raise TypeError(f"an array is of type {tensor.dtype}")
+        begin, end = end, end + tensor.nbytes
+        header[name] = {
+            "dtype": _TYPES[tensor.dtype.name], "shape": tensor.shape,
+            "data_offsets": (begin, end),
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    yield len(text).to_bytes(8, "little")
+    yield text
+    for name in order:
+        tensor = tensors[name]
+        yield tensor.astype(tensor.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 def check(network: Model, path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import clnet
 from clnet import Dense, FormatError, Network, Scaling
+from clnet.formats import safetensors as own
 from clnet.nn.activations import ACTIVATIONS, SOFTMAX
 from clnet.nn.fann_parameters import FannParameters
 
@@ -261,3 +262,26 @@ def test_a_damaged_file_is_read_or_refused(path):
             assert "x.safetensors" in str(error)
 
     check()
+
+
+def test_the_library_reads_what_is_written():
+    tensors = {
+        f"{kind} {shape}": np.ones(shape, kind)
+        for kind in ("float32", "float64", "float16", "int8", "uint64", "bool", ">i4")
+        for shape in ((), (3,), (2, 0), (2, 5))
+    }
+    content = b"".join(own._encoded(tensors, {"clnet": "{}"}))
+    found = safetensors.numpy.load(content)
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert found[name].dtype == tensor.dtype.newbyteorder("<")
+        assert found[name].shape == tensor.shape
+        np.testing.assert_array_equal(found[name], tensor)
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    assert header.pop("__metadata__") == {"clnet": "{}"}
+    assert size % 8 == 0
+    for name, entry in header.items():
+        assert entry["data_offsets"][0] % tensors[name].itemsize == 0
+    with pytest.raises(TypeError, match="complex64"):
+        list(own._encoded({"a": np.ones(1, "complex64")}, {}))

@@ -167,6 +167,7 @@ def test_the_process_ends_while_daemon_threads_compute(work):
 
 @pytest.mark.parametrize("work", [
     "store.put('span', 'key', Timing(1, 1, 1))", "network.save(path)",
+    "network.save(folder / 'x.safetensors')",
     "clnet.load(path)", "clnet.load_data(data)",
 ])
 def test_the_process_ends_while_daemon_threads_store_and_load(tmp_path, work):
