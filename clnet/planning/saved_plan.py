@@ -29,7 +29,7 @@ class SavedPlan:
     Raises
     ------
     ValueError
-        If a step is not as above.
+        If the format or a step is not as above.
     """
 
     device: str
@@ -39,6 +39,8 @@ class SavedPlan:
 
     def __post_init__(self) -> None:
         kinds = {"ops": int, "variant": str, "config": dict, "place": int}
+        if not isinstance(self.format, str | None):
+            raise ValueError("the format of a plan is not clnet's")
         for step in self.steps:
             found = {name: type(value) for name, value in step.items()}
             if found != kinds or step["ops"] < 1:

@@ -184,12 +184,14 @@ def _as_npy(value: Any) -> bytes:
     return made.getvalue()
 
 
-def safetensors(rng: Random, content: bytes, others: Sequence[bytes]) -> bytes:
+def safetensors(
+    rng: Random, content: bytes, others: Sequence[bytes], key: str = "clnet"
+) -> bytes:
     """Change a value of the header or the description, the tensors, or the bytes."""
     length = int.from_bytes(content[:8], "little")
     try:
         header = json.loads(content[8 : 8 + length])
-        description = json.loads(header["__metadata__"]["clnet"])
+        description = json.loads(header["__metadata__"][key])
     except (ValueError, TypeError, LookupError, RecursionError):
         return binary(rng, content, others)
     data, kind = content[8 + length :], rng.randrange(10)
@@ -210,11 +212,16 @@ def safetensors(rng: Random, content: bytes, others: Sequence[bytes]) -> bytes:
                 text(rng, described.encode(), others).decode("utf-8", "replace"),
             ))
         if kind != 8:
-            header["__metadata__"]["clnet"] = described
+            header["__metadata__"][key] = described
         made = json.dumps(header).encode()
     except (ValueError, TypeError, LookupError):
         return binary(rng, content, others)
     return struct.pack("<Q", len(made)) + made + data
+
+
+def checkpoint(rng: Random, content: bytes, others: Sequence[bytes]) -> bytes:
+    """Change the training of a checkpoint, as `safetensors` does the network."""
+    return safetensors(rng, content, others, "clnet.training")
 
 
 def _change(rng: Random, tree: Any) -> None:

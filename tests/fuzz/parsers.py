@@ -62,6 +62,8 @@ PARSERS = {
                   data.npz_check),
     "state": Parser(".state.npz", states.state_seeds, mutations.archive,
                     states.state_load, states.state_check),
+    "checkpoint": Parser(".safetensors", states.checkpoint_seeds, mutations.checkpoint,
+                         states.checkpoint_load, states.checkpoint_check),
     "store": Parser(".sqlite3", states.store_seeds, states.store_mutation,
                     states.store_load, states.store_check),
 }

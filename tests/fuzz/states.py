@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import shutil
 import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -16,9 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from clnet import InputError, Network
 from clnet.nn.optimisers import Adam
 from clnet.opencl.store import Store, Timing
+from clnet.planning.saved_plan import SavedPlan
 from clnet.training.history import TrainingState
+from clnet.training.saved import SavedTraining
 
 from . import mutations
 from .oracle import MEMORY_LIMIT, same
@@ -47,6 +51,46 @@ def state_check(content: bytes, state: TrainingState) -> None:
         for field in dataclasses.fields(state):
             if field.name in arrays or state.formats:  # 0.1.0 wrote no formats
                 same(getattr(state, field.name), arrays[field.name])
+
+
+def checkpoint_seeds() -> list[bytes]:
+    step = {"ops": 3, "variant": "naive", "config": {"rows": 4}, "place": 0}
+    network = Network.mlp([3, 4, 2], seed=0)
+    size = network.parameters.size
+    found = []
+    for columns, stopped in ((4, ""), (7, "a callback stopped after epoch 2")):
+        state = TrainingState(
+            repr(Adam()), 2, 8, 7, network.parameters,
+            np.zeros((2, size), np.float32), ("ell",),
+        )
+        saved = SavedTraining(
+            state, np.ones((2, columns)), stopped, {"loss": "mse", "samples": 9},
+            [SavedPlan("d", 32, None, [step]), SavedPlan("d", 9, "csr", [step, step])],
+            [("EarlyStopping", {"best_epoch": 1, "parameters": network.parameters})],
+        )
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "x.safetensors"
+            saved.save(network, path)
+            found.append(path.read_bytes())
+    return found
+
+
+def checkpoint_load(path: Path) -> SavedTraining:
+    return SavedTraining.load(path)
+
+
+def checkpoint_check(content: bytes, saved: SavedTraining) -> None:
+    saved.state.check()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    described = json.loads(header["__metadata__"]["clnet.training"])
+    for name in ("optimiser", "epoch", "count", "seed"):
+        assert getattr(saved.state, name) == described[name]
+    for name, array in (("measures", saved.measures), ("values", saved.state.values)):
+        begin, end = header[f"training.{name}"]["data_offsets"]
+        assert array.tobytes() == content[8 + length + begin : 8 + length + end]
+    with suppress(InputError):
+        saved.check_settings("x", {"loss": "mse", "samples": 9})
 
 
 DEVICE = SimpleNamespace(name="d", platform="p", platform_version="1", driver="1",
