@@ -54,18 +54,16 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 def info(arguments: argparse.Namespace) -> int:
     """Show the content of a file."""
+    from clnet.cli.samples import read
     from clnet.cli.summary import data_text, network_text
-    from clnet.formats import load_data
     from clnet.network import load
 
     if _is_network(arguments.file):
-        _no_outputs(arguments)
+        _no_table(arguments)
         print(network_text(load(arguments.file, memory_limit=arguments.memory_limit)))
     else:
-        print(data_text(*load_data(
-            arguments.file, outputs=arguments.outputs,
-            memory_limit=arguments.memory_limit,
-        )))
+        data = read(arguments, arguments.file, None)
+        print(data_text(data.x, data.t))
     return 0
 
 
@@ -189,7 +187,7 @@ def convert(arguments: argparse.Namespace) -> int:
             "data files"
         )
     if _is_network(source):
-        _no_outputs(arguments)
+        _no_table(arguments)
         network = load(source, dtype=dtype, memory_limit=arguments.memory_limit)
         network.save(target)
         print(f"wrote {target}: {network!r}")
@@ -259,9 +257,12 @@ def _is_network(path: str) -> bool:
     return suffix_of(path, suffixes, "networks or data") in NETWORK_SUFFIXES
 
 
-def _no_outputs(arguments: argparse.Namespace) -> None:
-    if arguments.outputs is not None:
-        raise InputError("--outputs is for .csv files, not for networks")
+def _no_table(arguments: argparse.Namespace) -> None:
+    from clnet.cli.samples import TABLE_OPTIONS
+
+    for option in ("outputs", *TABLE_OPTIONS):
+        if getattr(arguments, option, None) is not None:
+            raise InputError(f"--{option} is for .csv files, not for networks")
 
 
 def unused_scaling(path: str) -> str:

@@ -248,10 +248,11 @@ def parser() -> _Parser:
         "info", do.info, "show the content of a network or data file",
         "Show the content of a file. Of a network: the layers, and FANN's training "
         "parameters if it has any. Of data: the samples, columns and ranges.",
-        "clnet info mushroom.net",
+        "clnet info mushroom.net\n"
+        "  clnet info iris.csv --target species",
     )
     sub.add_argument("file", metavar="FILE", help="a network or data file")
-    with_outputs(sub)
+    cli_samples.add_arguments(sub)
     with_memory_limit(sub)
 
     def with_samples(sub: _Parser) -> None:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import WIDTH
+from clnet.errors import WIDTH, printable
 from clnet.nn.activations import activation_name
 from clnet.nn.layers import bias_size
 
 if TYPE_CHECKING:
     from clnet.network import Network
+    from clnet.nn.columns import Column
     from clnet.nn.fann_parameters import FannParameters
     from clnet.nn.metrics import Evaluation
 
@@ -48,12 +49,31 @@ def network_text(network: Network) -> str:
         ("parameters", sum(row[-2] for row in rows)),
         ("bytes", sum(row[-1] for row in rows)),
         ("FANN's clip", "yes" if network.fann_compatible else "no"),
-        ("scaling", "no" if network.scaling is None else "yes: see --scale"),
+        ("scaling", "no" if network.scaling is None else
+         "yes: see --scale" if network.columns is None else "yes"),
     ]
+    if network.classes is not None:
+        head.append(("classes", _listed(network.classes)))
+    if network.columns is not None:
+        head += [
+            ("columns", _listed([_column_text(one) for one in network.columns.inputs])),
+            ("targets", _listed(network.columns.targets) or "not known"),
+        ]
     parts = [pairs(head), _columns([headers, *rows])]
     if network.fann is not None:
         parts.append("FANN's parameters\n" + pairs(_parameters(network.fann)))
     return "\n\n".join(parts)
+
+
+def _listed(names: Sequence[object]) -> str:
+    """Return names as a short list."""
+    texts = [_cut(printable(str(name)), WIDTH // 2) for name in names[:MOST_CLASSES]]
+    return ", ".join(texts) + f", … {len(names)} in all" * (len(names) > len(texts))
+
+
+def _column_text(column: Column) -> str:
+    n = len(column.categories)
+    return column.name + f" ({n} categories)" * bool(n)
 
 
 def _short(value: str | float | tuple[Any, ...]) -> str:
@@ -90,7 +110,10 @@ def _parameters(fann: FannParameters) -> list[tuple[str, object]]:
 
 
 def data_text(x: NDArray[Any], t: NDArray[Any]) -> str:
-    """Return sizes and ranges of inputs [samples, n_in], targets [samples, n_out]."""
+    """Return sizes and ranges of inputs [samples, n_in], targets [samples, n_out].
+
+    Of labels [samples] how many there are of each class.
+    """
     def column_text(values: NDArray[Any]) -> str:
         if not values.size:
             return "0"
@@ -101,8 +124,10 @@ def data_text(x: NDArray[Any], t: NDArray[Any]) -> str:
         other = values.size - finite.size
         return text + (f", {other} values infinite or NaN" if other else "")
 
-    return pairs([("samples", len(x)), ("inputs", column_text(x)),
-                   ("outputs", column_text(t))])
+    return pairs([
+        ("samples", len(x)), ("inputs", column_text(x)),
+        ("classes", counts_of(t)) if t.ndim == 1 else ("outputs", column_text(t)),
+    ])
 
 
 def evaluation_rows(found: Evaluation, targets: int) -> list[tuple[str, object]]:
@@ -154,8 +179,7 @@ def counts_of(labels: NDArray[Any]) -> str:
     """Return how many of some labels there are, the most frequent first."""
     classes, counts = np.unique(labels, return_counts=True)
     order = np.argsort(-counts, kind="stable")
-    texts = [f"{classes[at]} {counts[at]}" for at in order[:MOST_CLASSES]]
-    return ", ".join(texts) + ", …" * (len(order) > MOST_CLASSES)
+    return _listed([f"{classes[at]} {counts[at]}" for at in order])
 
 
 def pairs(rows: Sequence[tuple[str, object]]) -> str:

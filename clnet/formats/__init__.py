@@ -162,7 +162,9 @@ def load_data(
     if suffix == ".csv":
         return table.load_csv(file, dtype, outputs)
     if outputs is not None:
-        raise InputError(f"outputs= is for .csv files: {file} holds its own")
+        raise InputError(
+            f"the number of outputs is for .csv files: {file} holds its own"
+        )
     load = table.load_npz if suffix == ".npz" else fann_data.load
     return load(file, dtype, memory_limit)
 

@@ -340,7 +340,7 @@ def test_version(clnet_command):
     ("info a", "a has no suffix"),
     ("info d.npz --memory-limit 10", "unpacks to"),
     ("info a.net --outputs 1", "--outputs is for .csv files"),
-    ("info d.data --outputs 1", "outputs= is for .csv files"),
+    ("info d.data --outputs 1", "number of outputs is for .csv files"),
     ("info bare.csv", "names no targets"),
     ("info bare.csv --outputs 3", "has 3 columns"),
     ("info bare.csv --outputs x", "found 'x', expected a whole number"),

@@ -85,6 +85,11 @@ def test_classes_of_a_table(clnet_command, tables):
     assert network.layers[-1].activation == "softmax"
     assert network.scaling.factor_in == (1.0, 1.0)
     assert set(network.scaling.deviation_out) == {1.0}
+    out = ok(clnet_command("info a.safetensors"))
+    assert "classes      iris, lily, rose\n" in out
+    assert "columns      width, size\ntargets      kind\n" in out
+    out = ok(clnet_command("info flowers.csv --target kind"))
+    assert "inputs   2, from " in out and "classes  " in out and "lily " in out
     out = ok(clnet_command("predict a.safetensors flowers.csv --out answers.csv"))
     assert "classes   " in out and "accuracy" in out
     found = clnet.load_table("answers.csv", target="kind")
@@ -178,6 +183,7 @@ def test_the_output_by_the_targets(clnet_command, tmp_path, values, activation):
     ("train flowers.csv --categories kind", "has no targets to train on: see --target"),
     ("train a.npz --target kind", "a.npz has no names of columns: give a .csv file"),
     ("train digits --target kind", "digits has its own test set: leave out --target"),
+    ("info n.safetensors --target kind", "--target is for .csv files, not for netw"),
     ("predict n.safetensors houses.csv", "houses.csv has no column 'width'"),
     ("predict n.safetensors flowers.csv",
      "flowers.csv has the class 'lily', expected one of the network's classes ['a"),

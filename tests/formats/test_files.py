@@ -397,7 +397,7 @@ def test_bad_arguments(tmp_path):
         clnet.load_data(tmp_path / "x.data", dtype="int8")
     with pytest.raises(InputError, match=r"dtype is for \.net files"):
         clnet.load(tmp_path / "x.safetensors", dtype="float32")
-    with pytest.raises(InputError, match=r"outputs= is for \.csv files"):
+    with pytest.raises(InputError, match=r"number of outputs is for \.csv files"):
         clnet.load_data(tmp_path / "x.data", outputs=1)
     for outputs in (-1, "1", 1.0):
         with pytest.raises(InputError, match="outputs must be a whole number"):
