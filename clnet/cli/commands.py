@@ -180,7 +180,8 @@ def convert(arguments: argparse.Namespace) -> int:
     from clnet.formats import load_data, save_data
     from clnet.network import load
 
-    source, target, dtype = arguments.source, arguments.target, arguments.dtype
+    source, target = arguments.source, arguments.destination
+    dtype = arguments.dtype
     if _is_network(source) != _is_network(target):
         raise FormatError(
             f"{source} and {target} are of two kinds, expected two networks or two "

@@ -332,7 +332,7 @@ def parser() -> _Parser:
         "clnet convert mushroom.net mushroom.safetensors",
     )
     sub.add_argument("source", metavar="A", help="the file to read")
-    sub.add_argument("target", metavar="B", help="the file to write")
+    sub.add_argument("destination", metavar="B", help="the file to write")
     sub.add_argument(
         "--dtype", choices=DTYPES,
         help="type of the numbers, for files that do not hold it; default: float32 for "
