@@ -16,10 +16,8 @@ from clnet.sklearn import MLPClassifier, MLPRegressor
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning"
 )
-ESTIMATORS = {
-    dtype: [MLPClassifier(dtype=dtype), MLPRegressor(dtype=dtype)]
-    for dtype in ("float32", "float64")
-}
+CLASSIFIER, REGRESSOR = MLPClassifier(), MLPRegressor()  # in float32
+OTHERS = [MLPClassifier(dtype="float64"), MLPRegressor(dtype="float64")]
 LEAST = {MLPClassifier: 68, MLPRegressor: 60}  # checks, by scikit-learn 1.9.1
 sklearn_version = tuple(map(int, sklearn.__version__.split(".")[:2]))
 REASON = "it compares sums of weighted and of repeated samples to 1e-7"
@@ -33,23 +31,25 @@ def expected_failures(estimator):
     }
 
 
-@parametrize_with_checks(
-    ESTIMATORS["float32"], expected_failed_checks=expected_failures
-)
+@parametrize_with_checks([CLASSIFIER], expected_failed_checks=expected_failures)
 def test_a_check(estimator, check):
     check(estimator)
 
 
 @pytest.mark.sweep
-@parametrize_with_checks(ESTIMATORS["float64"])
+@parametrize_with_checks([REGRESSOR], expected_failed_checks=expected_failures)
+def test_a_check_of_the_regressor(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.sweep
+@parametrize_with_checks(OTHERS)
 def test_a_check_in_float64(estimator, check):
     check(estimator)
 
 
 @pytest.mark.skipif(sklearn_version < (1, 9), reason="earlier ones have fewer checks")
-@pytest.mark.parametrize(
-    "estimator", [*ESTIMATORS["float32"], *ESTIMATORS["float64"]], ids=repr
-)
+@pytest.mark.parametrize("estimator", [CLASSIFIER, REGRESSOR, *OTHERS], ids=repr)
 def test_all_checks_are_collected(estimator):
     found = list(estimator_checks_generator(estimator))
     assert len(found) >= LEAST[type(estimator)]
