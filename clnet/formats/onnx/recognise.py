@@ -53,7 +53,9 @@ def _fit(curve: Curve) -> Fit | None:
     if (affine := _fitted([x, np.ones(len(x))], y, weight)) is not None:
         return Fit([], *affine)
     hints = sorted(curve.hints)[:MOST_HINTS]
-    pairs = list(dict.fromkeys([(1.0, 0.0), (-1.0, 0.0), *hints]))
+    shifts = [(1.0, shift / scale) for scale, shift in hints if scale]
+    opposite = [(-1.0, -shift) for _, shift in shifts]
+    pairs = list(dict.fromkeys([(1.0, 0.0), (-1.0, 0.0), *hints, *shifts, *opposite]))
     for effort, (scale, shift), name in product(range(3), pairs, ACTIVATIONS):
         v = scale * x + shift
         with np.errstate(all="ignore"):
