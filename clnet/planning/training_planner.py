@@ -143,7 +143,8 @@ def plan_training(
     if isinstance(last, Update) and last.optimiser.uses_offset:
         lowered = None
     kept: dict[Any, dict[bool, _Kept]] = store_of(device).kept
-    key = program, batch, chosen, lowered is None, *map(is_auto, network.layers)
+    tried = variants and chosen  # all variants take longer to hash than all else
+    key = program, batch, tried, lowered is None, *map(is_auto, network.layers)
     if tune is None:
         # Short trainings keep their plan, though a longer one has measured since.
         for short, plan in sorted(kept.get(key, {}).items(), reverse=True):

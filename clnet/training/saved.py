@@ -106,6 +106,8 @@ class SavedTraining:
         }
         try:
             safetensors.save(network, path, (described, arrays))
+        except FormatError:  # a ValueError too
+            raise
         except (TypeError, ValueError) as error:
             raise InputError(
                 f"cannot write {path}: the state of a callback must be arrays and "

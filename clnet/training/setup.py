@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 # The limits of an epoch's sums: positive numbers of float32.
 TINY, LARGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max) / 2
 
+_COLUMNS = {field.name: i for i, field in enumerate(fields(Measures))}
+
 
 @dataclass(frozen=True)
 class DesiredError:
@@ -79,8 +81,7 @@ class DesiredError:
 
     def reached_by(self, measures: NDArray[Any]) -> NDArray[np.bool_]:
         """Return which epochs have the error, from their measures [epochs, 3]."""
-        column = [field.name for field in fields(Measures)].index(self.measure)
-        return np.asarray(measures[:, column] <= self.most)
+        return np.asarray(measures[:, _COLUMNS[self.measure]] <= self.most)
 
     def limits(self, targets: int) -> tuple[float, float]:
         """Return the sum of squared errors and the bit fails of an epoch to stop at.
