@@ -306,7 +306,9 @@ def _neurons(
     count = sum(structure.sizes)
     rows = text.items(items, count, stop, what, f"{_CONNECTIONS}=…", dtype)
     check_incoming(text, items, start, rows[:, 0], structure)
-    known = np.isin(rows[:, 1], [int(number) for number in _FUNCTION_NUMBERS])
+    # NumPy's isin is C++, in which a daemon thread aborts a process that ends.
+    numbers = [int(number) for number in _FUNCTION_NUMBERS]
+    known = (rows[:, 1, np.newaxis] == numbers).any(axis=1)
     wrong = np.flatnonzero(~known | ~np.isfinite(rows[:, 2]))
     if wrong.size:
         at = items.offset(text.text, start, wrong[0])

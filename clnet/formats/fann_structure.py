@@ -192,7 +192,8 @@ def read_connections(
             )
             end += len(current)
             continue
-        outside = np.flatnonzero(~np.isin(current[:, 0], neurons))
+        places = np.searchsorted(neurons[:-1], current[:, 0])
+        outside = np.flatnonzero(neurons[places] != current[:, 0])
         if outside.size:
             raise wrong(
                 end + int(outside[0]),
