@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from clnet.ir.ops import Program
-    from clnet.nn.metrics import Evaluation
+    from clnet.nn.metrics import Evaluation, Metrics
     from clnet.nn.optimisers import Optimiser
     from clnet.nn.scaling import Scaling
     from clnet.opencl.device import Device
@@ -327,6 +327,8 @@ class Network(Model):
         *,
         scale: bool | None = None,
         precision: str = PRECISIONS[0],
+        out: NDArray[Any] | None = None,
+        buffer: int | None = None,
     ) -> NDArray[Any]:
         """Return the outputs for inputs.
 
@@ -339,11 +341,13 @@ class Network(Model):
 
         Parameters
         ----------
-        x : array_like, scipy.sparse matrix or DataFrame, shape [batch, n_in] or [n_in]
-            Inputs; converted to the network's dtype. Arrays of other libraries in host
-            memory are read where they lie, by ``__array__``, the buffer protocol or
-            DLPack. A sparse matrix is made dense, some thousand samples at a time. Of a
-            DataFrame the network's `columns`, by name.
+        x : array_like, scipy.sparse matrix, DataFrame or source
+            Inputs [batch, n_in] or [n_in]; converted to the network's dtype. Arrays of
+            other libraries in host memory are read where they lie, by ``__array__``,
+            the buffer protocol or DLPack. A sparse matrix is made dense, some thousand
+            samples at a time. Of a DataFrame the network's `columns`, by name. Sources
+            are read by parts: memory maps, arrays of h5py, iterables of batches, and
+            those of `clnet.open_data`; see docs/data.md.
         device : str, Device, list of these, or None
             As for `compile`. A list, or ``"all"``: devices that run at the same time
             and share the samples in proportion to their speed. What it names is found
@@ -355,11 +359,16 @@ class Network(Model):
             has a scaling.
         precision : str
             As for `compile`.
+        out : ndarray, shape of the outputs, or None
+            Receives the outputs, part by part: a memory map for more than memory holds.
+            None: a new array.
+        buffer : int or None
+            Bytes of host memory for parts of a source; None: 256 MiB.
 
         Returns
         -------
         ndarray, shape [batch, n_out] or [n_out]
-            Outputs, in the network's dtype.
+            Outputs, in the network's dtype, or `out`.
 
         Raises
         ------
@@ -367,7 +376,8 @@ class Network(Model):
             If the shape or type is wrong, the scaling is missing, or no such device
             exists.
         """
-        if type(x) is np.ndarray and scale is None and self._scaling is None:
+        plain = out is None and buffer is None and scale is None
+        if plain and self._scaling is None and type(x) is np.ndarray:
             try:
                 plan = self._recent.get((x.shape, device, precision))
             except TypeError:  # a list of devices
@@ -376,12 +386,12 @@ class Network(Model):
                 plan.calls_left -= 1
                 y: NDArray[Any] = plan(x)
                 return y
-        from clnet.formats.named_table import named_inputs
-        from clnet.planning.inference import predict
+        from clnet.planning.streams import predict_any
 
         scaling = scaling_to_apply(self._scaling, scale)
-        x, _ = named_inputs(self._columns, x)
-        return predict(self, self.plan_for, x, device, scaling, precision)
+        return predict_any(
+            self, self.plan_for, x, device, scaling, precision, out, buffer
+        )
 
     def classify(
         self,
@@ -588,22 +598,29 @@ class Network(Model):
     def evaluate(
         self,
         x: ArrayLike,
-        t: ArrayLike,
+        t: ArrayLike | None = None,
         device: Devices = None,
         *,
         scale: bool | None = None,
+        buffer: int | None = None,
     ) -> Evaluation:
         """Return the errors of the outputs for x [batch, n_in]; t is as for `fit`.
 
-        With ``scale=True``, as for `predict`, errors are in the units of the data.
+        Sources are read by parts, with a `buffer` as for `predict`; t is None where
+        their batches have targets. With ``scale=True``, as for `predict`, errors are in
+        the units of the data.
 
         Raises
         ------
         InputError, DeviceError
             As `predict`, and if the shape of t is not that of the outputs.
         """
-        scaled = scaling_to_apply(self._scaling, scale) is not None
-        return self.compare(self.predict(x, device, scale=scaled), t, scale=scaled)
+        from clnet.planning.streams import evaluate_any
+
+        scaling = scaling_to_apply(self._scaling, scale)
+        return evaluate_any(
+            self, self.plan_for, x, t, device, scaling, self._metrics(scaling), buffer
+        )
 
     def compare(self, y: ArrayLike, t: ArrayLike, *, scale: bool = False) -> Evaluation:
         """Return the errors of outputs y [batch, n_out] of this network against t.
@@ -618,15 +635,20 @@ class Network(Model):
         InputError
             If shapes differ, there is no sample, or the scaling is missing.
         """
+        metrics = self._metrics(scaling_to_apply(self._scaling, scale))
+        if np.ndim(y) == 2:
+            t, _ = encoded(self, t, self.classes)
+        metrics.add(y, t)
+        return metrics.evaluation()
+
+    def _metrics(self, scaling: Scaling | None) -> Metrics:
+        """Return metrics of this network's outputs, in the units of a scaling."""
         from clnet.ir.lowering import symmetric_outputs
-        from clnet.nn.metrics import BIT_FAIL_LIMIT, evaluate
+        from clnet.nn.metrics import BIT_FAIL_LIMIT, Metrics
 
         limit = BIT_FAIL_LIMIT if self.fann is None else self.fann.bit_fail_limit
         halved = [self.fann_compatible and one for one in symmetric_outputs(self)]
-        middles = self._middles(scaling_to_apply(self._scaling, scale))
-        if np.ndim(y) == 2:
-            t, _ = encoded(self, t, self.classes)
-        return evaluate(y, t, halved, limit, middles)
+        return Metrics(halved, limit, self._middles(scaling))
 
     def _middles(self, scaling: Scaling | None) -> Sequence[float | None]:
         """Return the middle of the outputs' range, if any: one for all, or one each."""

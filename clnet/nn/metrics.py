@@ -86,6 +86,27 @@ def evaluate(
     ----------
     y, t : array_like, shape [batch, n_out] or [n_out]
         Outputs and targets.
+    halved, bit_fail_limit, middles
+        As for `Metrics`.
+
+    Raises
+    ------
+    InputError
+        If they are not numbers, the shapes differ or there is no sample.
+    """
+    metrics = Metrics(halved, bit_fail_limit, middles)
+    metrics.add(y, t)
+    return metrics.evaluation()
+
+
+class Metrics:
+    """The metrics of samples that come in parts, in float64.
+
+    The spread of the targets is merged as by Chan, Golub and LeVeque ("Updating
+    formulae and a pairwise algorithm for computing sample variances", 1979).
+
+    Parameters
+    ----------
     halved : sequence of bool, length 1 or n_out
         Outputs whose error is halved, as FANN's `fann_test` does for symmetric
         activations.
@@ -94,50 +115,97 @@ def evaluate(
     middles : sequence of float or None, length 1 or n_out
         Middle of the range of each output's function: 0.5 for sigmoid, 0 for tanh; None
         for unbounded functions, as linear ones.
-
-    Raises
-    ------
-    InputError
-        If they are not numbers, the shapes differ or there is no sample.
     """
-    outputs = as_numbers("outputs", y, "float64")
-    targets = as_numbers("targets", t, "float64")
-    if outputs.ndim not in (1, 2):
-        raise InputError(
-            f"outputs have shape {list(outputs.shape)}, expected [batch, n_out] or "
-            "[n_out]"
-        )
-    if outputs.shape != targets.shape:
-        hint = column_hint("t", targets, outputs.shape[-1])
-        raise InputError(
-            f"targets have shape {list(targets.shape)}, expected "
-            f"{list(outputs.shape)}{hint}"
-        )
-    if outputs.size == 0:
-        raise InputError("there is no sample to evaluate: give at least one")
-    outputs, targets = np.atleast_2d(outputs), np.atleast_2d(targets)
-    for name, given in (("halved", halved), ("middles", middles)):
-        if len(given) not in (1, outputs.shape[1]):
+
+    def __init__(
+        self, halved: Sequence[bool], bit_fail_limit: float,
+        middles: Sequence[float | None],
+    ) -> None:
+        self._halved, self._limit, self._middles = halved, bit_fail_limit, middles
+        self._count = self._fails = self._right = 0
+        self._squares = self._missed = self._missed_squares = 0.0
+        self._confusion: NDArray[np.int64] | None = None
+        self._one_hot = True
+        self._first: NDArray[np.float64] = np.zeros(0)  # targets
+        self._mean = self._spread = self._left = np.zeros(0)  # of each output
+        self._varies = np.zeros(0, bool)
+
+    def add(self, y: ArrayLike, t: ArrayLike) -> None:
+        """Add samples; shapes and errors are those of `evaluate`."""
+        outputs = as_numbers("outputs", y, "float64")
+        targets = as_numbers("targets", t, "float64")
+        if outputs.ndim not in (1, 2):
             raise InputError(
-                f"{name} has {len(given)} entries, expected 1 or {outputs.shape[1]}"
+                f"outputs have shape {list(outputs.shape)}, expected [batch, n_out] or "
+                "[n_out]"
             )
-    error = (targets - outputs) * np.where(halved, 0.5, 1.0)
-    mse, bit_fail = np.square(error).mean(), (np.abs(error) >= bit_fail_limit).sum()
-    if None not in middles or _one_hot(targets):
-        classes = max(outputs.shape[1], 2)
-        found, expected = (
-            one[:, 0] > middles[0] if one.shape[1] == 1 else one.argmax(axis=1)
-            for one in (outputs, targets)
+        if outputs.shape != targets.shape:
+            hint = column_hint("t", targets, outputs.shape[-1])
+            raise InputError(
+                f"targets have shape {list(targets.shape)}, expected "
+                f"{list(outputs.shape)}{hint}"
+            )
+        if outputs.size == 0:
+            raise InputError("there is no sample to evaluate: give at least one")
+        outputs, targets = np.atleast_2d(outputs), np.atleast_2d(targets)
+        n, width = outputs.shape
+        for name, given in (("halved", self._halved), ("middles", self._middles)):
+            if len(given) not in (1, width):
+                raise InputError(
+                    f"{name} has {len(given)} entries, expected 1 or {width}"
+                )
+        missed = np.abs(targets - outputs)
+        error = missed * np.where(self._halved, 0.5, 1.0)
+        self._squares += float(np.square(error).sum())
+        self._fails += int((error >= self._limit).sum())
+        self._missed += float(missed.sum())
+        self._missed_squares += float(np.square(missed).sum())
+        if not self._count:
+            self._first, self._varies = targets, np.zeros(width, bool)
+            self._mean = self._spread = self._left = np.zeros(width)
+        self._one_hot = (
+            self._one_hot and _one_hot(targets)
+            and targets.max() == self._first.max()
+            and targets.min() == self._first.min()
         )
+        self._varies |= (targets != self._first[0]).any(axis=0)
+        self._first = self._first[:1]
+        self._left = self._left + np.square(missed).sum(axis=0)
+        mean, total = targets.mean(axis=0), self._count + n
+        away = mean - self._mean
+        self._spread = self._spread + np.square(targets - mean).sum(axis=0) + (
+            np.square(away) * (self._count * n / total)
+        )
+        self._mean = self._mean + away * (n / total)
+        if None not in self._middles or self._one_hot:
+            found, expected = (
+                one[:, 0] > self._middles[0] if width == 1 else one.argmax(axis=1)
+                for one in (outputs, targets)
+            )
+            self._right += int((found == expected).sum())
+            counts = _confusion(expected, found, max(width, 2))
+            if counts is not None and self._confusion is not None:
+                counts += self._confusion
+            self._confusion = counts
+        self._count = total
+
+    def evaluation(self) -> Evaluation:
+        """Return the metrics of all samples, of which there is one at least."""
+        numbers = self._count * self._first.size
+        mse = self._squares / numbers
+        if None not in self._middles or self._one_hot:
+            return Evaluation(
+                mse, self._fails, self._right / self._count, confusion=self._confusion
+            )
+        share = np.where(
+            self._varies, self._left / np.where(self._varies, self._spread, 1),
+            self._left != 0,
+        )
+        r2 = np.where(np.isnan(self._left), np.nan, 1 - share).mean()
         return Evaluation(
-            float(mse), int(bit_fail), float((found == expected).mean()),
-            confusion=_confusion(expected, found, classes),
+            mse, self._fails, None, self._missed / numbers, float(r2),
+            float(np.sqrt(self._missed_squares / numbers)),
         )
-    missed = np.abs(targets - outputs)
-    return Evaluation(
-        float(mse), int(bit_fail), None, float(missed.mean()), _r2(outputs, targets),
-        float(np.sqrt(np.square(missed).mean())),
-    )
 
 
 def _confusion(
@@ -162,12 +230,3 @@ def _one_hot(targets: NDArray[np.float64]) -> bool:
         and (largest.sum(axis=1) == 1).all()
         and (largest | (targets == targets.min())).all()
     )
-
-
-def _r2(outputs: NDArray[np.float64], targets: NDArray[np.float64]) -> float:
-    """Return the coefficient of determination; see `Evaluation`."""
-    left = np.square(targets - outputs).sum(axis=0)
-    spread = np.square(targets - targets.mean(axis=0)).sum(axis=0)
-    varies = (targets != targets[0]).any(axis=0)
-    share = np.where(varies, left / np.where(varies, spread, 1), left != 0)
-    return float(np.where(np.isnan(left), np.nan, 1 - share).mean())

@@ -188,12 +188,13 @@ def predict(
     device: Devices,
     scaling: Scaling | None,
     precision: str = PRECISIONS[0],
+    out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
     """Return the outputs for any number of samples; see `Network.predict`."""
     if scaling is not None:
         scaled = scaling.scale_input(as_numbers("x", x, "float64"))
         outputs = predict(network, plan_for, scaled, device, None, precision)
-        return scaling.descale_output(outputs)
+        return into(out, scaling.descale_output(outputs))
     # Sparse inputs become dense a chunk at a time: the whole may be too large.
     dense = not is_sparse(x)
     array = as_numbers("x", x, network.dtype) if dense else as_rows("x", x)
@@ -212,8 +213,8 @@ def predict(
     if rows.shape[0] <= length:
         chunk = rows if dense else as_numbers("x", rows, network.dtype)
         y: NDArray[Any] = plan_for(device, rows.shape[0], precision)(chunk)
-        return y[0] if array.ndim == 1 else y
-    y = np.empty((rows.shape[0], network.n_out), network.dtype)
+        return into(out, y[0] if array.ndim == 1 else y)
+    y = np.empty((rows.shape[0], network.n_out), network.dtype) if out is None else out
     parameters = network.parameters  # of all chunks
     whole = plan_for(device, length, precision)
     in_flight: list[tuple[Plan | ParallelPlan, NDArray[Any]]] = []
@@ -244,6 +245,14 @@ def predict(
             for plan, _ in in_flight:
                 plan.cancel()
     return y
+
+
+def into(out: NDArray[Any] | None, y: NDArray[Any]) -> NDArray[Any]:
+    """Return outputs in the array that shall hold them, if there is one."""
+    if out is None:
+        return y
+    out[...] = y
+    return out
 
 
 def _variants_of(names: Sequence[str | Variant] | None) -> tuple[Variant, ...]:

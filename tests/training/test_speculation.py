@@ -256,7 +256,10 @@ def test_an_interrupt_amid_launches_leaves_whole_epochs(monkeypatch, options):
         signal.signal(signal.SIGINT, before)
     assert history.stopped.startswith("interrupted")
     assert history.state.epoch == len(history) > 1
-    other.fit(X, T, epochs=len(history), seed=2, **options)
+    again = other.fit(X, T, epochs=len(history), seed=2, **options)
+    assert again.plan == history.plan
+    np.testing.assert_array_equal(
+        history.epochs.rows[:, :3], again.epochs.rows[:, :3])
     np.testing.assert_array_equal(network.parameters, other.parameters)
 
 

@@ -1,0 +1,392 @@
+"""Sources: samples that are read by parts, because they may be larger than memory.
+
+Arrays that are stored in files are sliced: memory maps, and the arrays of h5py and
+zarr. Iterables of batches are read in their own order. `arrow` and `hdf5` open files.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.checks import as_array, as_numbers, as_rows, as_whole, is_sparse
+from clnet.errors import InputError, quoted
+
+if TYPE_CHECKING:
+    from clnet.nn.columns import Columns
+    from clnet.nn.labels import Classes
+
+T = TypeVar("T")
+Array = NDArray[Any]
+Order = Callable[[int], Iterable[int]]
+"""The order of so many units of a source, as row groups: a permutation."""
+
+BUFFER = 1 << 28
+"""Bytes of host memory for samples of a source, unless `buffer` says otherwise."""
+BLOCKS = 6
+"""Blocks of samples that a buffer holds: two on the device, one as it is read, one in
+the network's type, and twice that in float64 where they are scaled."""
+
+
+class Part(NamedTuple):
+    """Consecutive samples of a source.
+
+    Attributes
+    ----------
+    first : int
+        The number of the first one in the source.
+    x : array_like, shape [samples, n_in]
+        Inputs.
+    t, weight : array_like or None
+        Targets and weights, as for `Network.fit`; None: there are none.
+    """
+
+    first: int
+    x: Any
+    t: Any = None
+    weight: Any = None
+
+
+class Source(ABC):
+    """Samples that are read by parts.
+
+    Attributes
+    ----------
+    samples : int or None
+        Their number; None: it is known at the end.
+    name : str
+        What errors begin with: empty, or a file and a colon and a space.
+    once : bool
+        Whether they can be read only once.
+    columns : Columns or None
+        The names of the columns.
+    classes : tuple of labels, or None
+        The classes of the targets that are labels, where they are known.
+    """
+
+    samples: int | None = None
+    name: str = ""
+    once: bool = False
+    columns: Columns | None = None
+    classes: Classes | None = None
+
+    @abstractmethod
+    def parts(self, rows: int, order: Order | None = None) -> Iterator[Part]:
+        """Yield all samples, in parts of about so many rows.
+
+        Parameters
+        ----------
+        rows : int
+            Samples of a part.
+        order : callable or None
+            The order of the units that the source is read in; None: its own.
+        """
+
+    def size(self, itemsize: int) -> int | None:
+        """Return the bytes of all numbers in a type; None: unknown."""
+        return None
+
+    def whole(self) -> Part:
+        """Return all samples."""
+        parts = list(self.parts(self.samples or 1))
+        first = parts[0]
+        return Part(0, *(
+            None if column[0] is None else
+            column[0] if len(parts) == 1 else np.concatenate(column)
+            for column in list(zip(*parts, strict=True))[1:]
+        )) if len(parts) > 1 else first
+
+
+class ArraySource(Source):
+    """Arrays that are sliced.
+
+    Parameters
+    ----------
+    x : array, shape [samples, n_in]
+        Inputs: a memory map, an array of h5py or zarr, a matrix of scipy.sparse.
+    t, weight : array_like or None
+        Targets and weights, of any of these kinds or in memory.
+    name : str
+        As of `Source`.
+
+    Raises
+    ------
+    InputError
+        If their numbers of samples differ.
+    """
+
+    def __init__(
+        self, x: Any, t: Any = None, weight: Any = None, name: str = ""
+    ) -> None:
+        self.name = name
+        self.x: Any = as_rows(f"{name}x", x) if is_sparse(x) else x
+        self.t: Any = None if t is None else _sliceable(f"{name}t", t)
+        self.weight: Any = (
+            None if weight is None else _sliceable(f"{name}sample_weight", weight)
+        )
+        if len(self.x.shape) != 2:
+            raise InputError(
+                f"{name}x has shape {list(self.x.shape)}, expected [samples, inputs]"
+            )
+        self.samples = int(self.x.shape[0])
+        for what, other in (("t", self.t), ("sample_weight", self.weight)):
+            if other is not None and other.shape[:1] != (self.samples,):
+                raise InputError(
+                    f"{name}x has {self.samples} samples and {what} the shape "
+                    f"{list(other.shape)}"
+                )
+        if not self.samples:
+            raise InputError(f"{name}x has no sample: give at least one")
+
+    def size(self, itemsize: int) -> int:
+        """Return the bytes of all numbers in a type."""
+        arrays = (self.x, self.t, self.weight)
+        return itemsize * sum(
+            int(np.prod(array.shape)) for array in arrays if array is not None
+        )
+
+    def parts(self, rows: int, order: Order | None = None) -> Iterator[Part]:
+        """Yield parts of so many rows, but for the last."""
+        assert self.samples is not None
+        count = -(-self.samples // rows)
+        for number in range(count) if order is None else order(count):
+            chosen = slice(number * rows, min((number + 1) * rows, self.samples))
+            x, *others = (
+                None if array is None else _slice(array, chosen)
+                for array in (self.x, self.t, self.weight)
+            )
+            yield Part(chosen.start, x, *others)
+            for array in (x, *others):
+                forget(array)
+
+
+class BatchSource(Source):
+    """An iterable of batches: x, (x, t) or (x, t, weight), each with any samples.
+
+    Parameters
+    ----------
+    batches : iterable
+        If it is its own iterator, as generators are, it is read once. It is read in a
+        thread of its own, one batch ahead: a batch must not change afterwards.
+    """
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self._batches = batches
+        self.once = hasattr(batches, "__next__")
+        self._read = False
+
+    def parts(self, rows: int, order: Order | None = None) -> Iterator[Part]:
+        """Yield the batches as they are."""
+        if self._read and self.once:
+            raise InputError(READ_ONCE)
+        self._read = True
+        first = 0
+        for batch in self._batches:
+            x, *others = batch if _is_tuple(batch) else (batch,)
+            if len(others) > 2:
+                raise InputError(
+                    f"a batch has {len(others) + 1} parts, expected x, (x, t) or "
+                    "(x, t, sample_weight)"
+                )
+            yield Part(first, x, *others)
+            first += len(x)
+
+
+READ_ONCE = (
+    "the batches come from a generator, which can be read once: for several epochs "
+    "give an object that can be iterated again, as a list of batches or a class with "
+    "__iter__"
+)
+
+
+def _is_tuple(batch: object) -> bool:
+    """Return whether a batch is (x, t …): a tuple, or a list of arrays of rows."""
+    return isinstance(batch, tuple) or (
+        isinstance(batch, list) and bool(batch) and getattr(batch[0], "ndim", 0) > 1
+    )
+
+
+def is_stored(found: object) -> bool:
+    """Return whether an array is in a file: a memory map, or one of h5py or zarr."""
+    return isinstance(found, np.memmap) or (
+        hasattr(found, "chunks") and hasattr(found, "shape") and hasattr(found, "dtype")
+        and hasattr(found, "__getitem__")
+    )
+
+
+def is_batches(found: object) -> bool:
+    """Return whether an object is an iterable of batches, and no array."""
+    return hasattr(found, "__iter__") and not any(
+        hasattr(found, name)
+        for name in ("__getitem__", "__array__", "__array_interface__", "__dlpack__")
+    )
+
+
+def source_of(x: Any, t: Any = None, weight: Any = None) -> Source | None:
+    """Return the source that arguments are; None: they are arrays in memory.
+
+    Parameters
+    ----------
+    x, t, weight
+        As of `ArraySource`; or x is a source or an iterable of batches, which have
+        targets and weights of their own.
+
+    Raises
+    ------
+    InputError
+        If such an x comes with targets or weights.
+    """
+    if type(x) is np.ndarray:
+        return None
+    if isinstance(x, Source) or is_batches(x):
+        for name, given in (("t", t), ("sample_weight", weight)):
+            if given is not None:
+                raise InputError(
+                    f"x is {quoted(type(x).__name__)}, whose batches hold their own "
+                    f"targets and weights: leave out {name}"
+                )
+        return x if isinstance(x, Source) else BatchSource(x)
+    if is_stored(x) or is_sparse(x):
+        if len(x.shape) == 2:
+            return ArraySource(x, t, weight)
+    elif t is None and isinstance(x, (list, tuple)) and x and _is_tuple(x[0]):
+        return BatchSource(x)
+    return None
+
+
+def rows_of(buffer: int, width: int, itemsize: int) -> int:
+    """Return the samples of a block, of so many numbers each, in a buffer's bytes."""
+    return max(1, buffer // (BLOCKS * width * itemsize))
+
+
+def check_buffer(buffer: object) -> int:
+    """Return the bytes of a buffer; None: `BUFFER`."""
+    return BUFFER if buffer is None else as_whole("buffer", buffer)
+
+
+def regrouped(
+    parts: Iterable[tuple[Array | None, ...]], rows: int
+) -> Iterator[tuple[Array | None, ...]]:
+    """Yield arrays in groups of so many rows, but for the last.
+
+    Parameters
+    ----------
+    parts : iterable of tuples of ndarray [samples, ...] or None
+        Each with at least one array, all of the same kinds.
+    rows : int
+        Samples of a group.
+    """
+    held: list[tuple[Array | None, ...]] = []
+    count = 0
+    for part in parts:
+        size = _length(part)
+        start = 0
+        while count + size - start >= rows:
+            stop = start + rows - count
+            held.append(_rows(part, start, stop))
+            yield _joined(held)
+            held, count, start = [], 0, stop
+        if start < size:
+            held.append(_rows(part, start, size))
+            count += size - start
+    if held:
+        yield _joined(held)
+
+
+def read_ahead(items: Iterator[T]) -> Iterator[T]:
+    """Yield items that another thread makes, one ahead of the one in use."""
+    wanted, ready = threading.Semaphore(0), SimpleQueue[Any]()
+    end, stopped = object(), threading.Event()
+
+    def read() -> None:
+        try:
+            for item in items:
+                ready.put((item, None))
+                wanted.acquire()
+                if stopped.is_set():
+                    return
+            ready.put((end, None))
+        except BaseException as error:  # the other thread raises it
+            ready.put((end, error))
+
+    thread = threading.Thread(target=read, name="clnet-read", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error = ready.get()
+            if error is not None:
+                raise error
+            if item is end:
+                return
+            wanted.release()
+            yield item
+    finally:
+        stopped.set()
+        wanted.release()
+        thread.join()
+
+
+def forget(array: Any) -> None:
+    """Let the system drop the pages of a memory map from the process's memory.
+
+    They stay in the page cache and in the file. Maps of mode ``"c"`` are left alone:
+    their pages may differ from the file's.
+    """
+    mapped = getattr(array, "_mmap", None)
+    advice = getattr(mmap, "MADV_DONTNEED", None)
+    if mapped is None or advice is None or getattr(array, "mode", "c") == "c":
+        return
+    start, size = _pages(mapped, array)
+    mapped.madvise(advice, start, size)
+
+
+def _pages(mapped: mmap.mmap, array: Array) -> tuple[int, int]:
+    """Return the first byte and the number of bytes of an array's pages in a map."""
+    base = np.frombuffer(mapped, np.uint8).ctypes.data
+    low = array.ctypes.data - base
+    high = low + array.itemsize
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        span = (size - 1) * stride
+        low, high = low + min(span, 0), high + max(span, 0)
+    start = low // mmap.PAGESIZE * mmap.PAGESIZE
+    return start, high - start
+
+
+def _sliceable(name: str, found: Any) -> Any:
+    """Return targets or weights as an object that can be sliced."""
+    if is_stored(found):
+        return found
+    return as_rows(name, found) if is_sparse(found) else as_array(name, found)
+
+
+def _slice(array: Any, rows: slice) -> Any:
+    part = array[rows]
+    return part if isinstance(part, np.ndarray) else as_numbers("x", part) if (
+        is_sparse(part)
+    ) else np.asarray(part)
+
+
+def _length(part: tuple[Array | None, ...]) -> int:
+    return next(len(array) for array in part if array is not None)
+
+
+def _rows(
+    part: tuple[Array | None, ...], start: int, stop: int
+) -> tuple[Array | None, ...]:
+    return tuple(None if array is None else array[start:stop] for array in part)
+
+
+def _joined(held: list[tuple[Array | None, ...]]) -> tuple[Array | None, ...]:
+    if len(held) == 1:
+        return held[0]
+    return tuple(
+        None if column[0] is None else np.concatenate(column)
+        for column in zip(*held, strict=True)
+    )

@@ -1,0 +1,180 @@
+"""Predictions for samples of any number and kind, read and answered by parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.checks import PRECISIONS, as_array, as_numbers, is_sparse
+from clnet.errors import InputError
+from clnet.formats.named_table import named_inputs
+from clnet.formats.sources import (
+    BatchSource,
+    Part,
+    Source,
+    check_buffer,
+    forget,
+    is_stored,
+    read_ahead,
+    regrouped,
+    rows_of,
+    source_of,
+)
+from clnet.nn.labels import encoded
+from clnet.planning.inference import PlanFor, predict
+from clnet.runtime.plan import CHUNK
+
+if TYPE_CHECKING:
+    from clnet.nn.metrics import Evaluation, Metrics
+    from clnet.nn.model import Model
+    from clnet.nn.scaling import Scaling
+    from clnet.opencl.discovery import Devices
+
+Array = NDArray[Any]
+
+
+def predict_any(
+    network: Model,
+    plan_for: PlanFor,
+    x: Any,
+    device: Devices,
+    scaling: Scaling | None,
+    precision: str,
+    out: Array | None = None,
+    buffer: int | None = None,
+) -> Array:
+    """Return the outputs for inputs of any kind; see `Network.predict`."""
+    room = check_buffer(buffer)
+    source = source_of(x)
+    if source is not None and (is_sparse(x) or _fits(source, network, room)):
+        x = x if is_sparse(x) or is_stored(x) else source.whole().x
+        source = None
+    if source is None:
+        x, _ = named_inputs(network.columns, x)
+        if out is not None:
+            shape = (*np.shape(x)[:-1], network.n_out)
+            _check_out(out, network, shape)
+        return predict(network, plan_for, x, device, scaling, precision, out)
+    if out is not None:
+        _check_out(out, network, (source.samples, network.n_out))
+    elif source.samples is not None:
+        out = np.empty((source.samples, network.n_out), network.dtype)
+    found, first = [], 0
+    for part in predicted_parts(source, network, room):
+        y = predict(network, plan_for, part.x, device, scaling, precision)
+        if out is None:
+            found.append(y)
+            continue
+        first = part.first + len(y)
+        if first > len(out):
+            raise InputError(f"out has {len(out)} rows, and x more samples")
+        out[part.first : first] = y
+        forget(out[part.first : first])
+    if out is None:
+        return np.concatenate(found)
+    if first < len(out):
+        raise InputError(f"out has {len(out)} rows, and x {first} samples")
+    return out
+
+
+def predicted_parts(source: Source, network: Model, buffer: int) -> Iterator[Part]:
+    """Yield the samples of a source in parts for `predict`.
+
+    Raises
+    ------
+    InputError
+        If there is no sample.
+    """
+    width = network.n_in + network.n_out
+    rows = rows_of(buffer, width, np.dtype(network.dtype).itemsize)
+    rows = rows // CHUNK * CHUNK or rows
+    parts = source.parts(rows)
+    if isinstance(source, BatchSource):
+        parts = _regrouped(parts, network, rows)
+    empty = True
+    # A memory map is read where it is used.
+    lazy = isinstance(getattr(source, "x", None), np.memmap)
+    for part in parts if lazy else read_ahead(parts):
+        empty = False
+        yield part
+    if empty:
+        raise InputError(f"{source.name}x has no sample: give at least one")
+
+
+def _regrouped(parts: Iterator[Part], network: Model, rows: int) -> Iterator[Part]:
+    """Yield the samples of batches in parts of so many rows."""
+    def arrays() -> Iterator[tuple[Array | None, ...]]:
+        for part in parts:
+            x, _ = named_inputs(network.columns, part.x)
+            numbers = as_numbers("x", x)
+            if numbers.ndim != 2 or numbers.shape[1] != network.n_in:
+                raise InputError(
+                    f"a batch of x, at sample {part.first}, has shape "
+                    f"{list(numbers.shape)}, expected [samples, {network.n_in}]"
+                )
+            t = None if part.t is None else as_array("t", part.t)
+            yield numbers, t
+
+    first = 0
+    for x, t in regrouped(arrays(), rows):
+        assert x is not None
+        yield Part(first, x, t)
+        first += len(x)
+
+
+def _fits(source: Source, network: Model, buffer: int) -> bool:
+    size = source.size(np.dtype(network.dtype).itemsize)
+    return size is not None and size <= buffer
+
+
+def _check_out(out: Any, network: Model, shape: tuple[int | None, ...]) -> None:
+    """Raise InputError unless an array can hold outputs; None: any size."""
+    if not isinstance(out, np.ndarray):
+        raise InputError(f"out is of type {type(out).__name__}, expected an ndarray")
+    fits = out.ndim == len(shape) and all(
+        size in (None, found) for size, found in zip(shape, out.shape, strict=True)
+    )
+    if not fits or not np.can_cast(network.dtype, out.dtype, "same_kind"):
+        raise InputError(
+            f"out is an array {list(out.shape)} of {out.dtype}, expected "
+            f"{['samples' if size is None else size for size in shape]} of "
+            f"{network.dtype}"
+        )
+    if not out.flags.writeable:
+        raise InputError("out is read-only, expected an array to write to")
+
+
+def evaluate_any(
+    network: Model,
+    plan_for: PlanFor,
+    x: Any,
+    t: Any,
+    device: Devices,
+    scaling: Scaling | None,
+    metrics: Metrics,
+    buffer: int | None = None,
+) -> Evaluation:
+    """Return the metrics of samples of any kind; see `Network.evaluate`."""
+    room = check_buffer(buffer)
+    source = source_of(x, t)
+    if source is None and t is None:
+        raise InputError("t is missing: only sources have targets of their own")
+    precision = PRECISIONS[0]
+    if source is None or is_sparse(x):
+        parts = iter([Part(0, x, t)])
+    else:
+        parts = predicted_parts(source, network, room)
+    for part in parts:
+        if part.t is None:
+            raise InputError("the batches have no targets to compare the outputs with")
+        y = predict_any(
+            network, plan_for, part.x, device, scaling, precision, buffer=buffer
+        )
+        expected, _ = encoded(network, part.t, network.classes) if y.ndim == 2 else (
+            part.t, None
+        )
+        metrics.add(y, expected)
+    return metrics.evaluation()
