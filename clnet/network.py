@@ -494,8 +494,8 @@ class Network(Model):
         epochs : int
             Passes over the data set at most; with `resume`, those before it included.
         batch_size : int or None
-            Samples a step; None: the optimiser's `default_batch`: 32 for the stochastic
-            ``"sgd"``, ``"adam"``, ``"adamw"`` and ``"rmsprop"``, one for
+            Samples a step; None: the optimiser's ``default_batch``: 32 for the
+            stochastic ``"sgd"``, ``"adam"``, ``"adamw"`` and ``"rmsprop"``, one for
             ``"incremental"``, all for FANN's other rules.
         shuffle : bool or None
             Whether each epoch has its own random order; None: yes, except for
@@ -626,7 +626,7 @@ class Network(Model):
         """Return the errors of outputs y [batch, n_out] of this network against t.
 
         t is [batch, n_out], or as for `fit`.
-        The bit-fail limit is that of `fann`; a FANN network halves the errors of
+        The bit-fail limit is that of ``fann``; a FANN network halves the errors of
         symmetric outputs. With ``scale=True`` y and t are in the units of the data, and
         so is the threshold of a single output between two classes.
 
@@ -707,7 +707,7 @@ def load(
     ----------
     path : str or path
         ``.net``: FANN's network files; ``.safetensors``: clnet's own; ``.onnx``: those
-        of feed-forward networks (the extra ``onnx``; see docs/onnx.md).
+        of feed-forward networks (the extra ``onnx``).
     dtype : {"float32", "float64"} or None
         Type of the numbers of a ``.net`` file, which does not hold it; None: float32.
     memory_limit : int or None

@@ -1,4 +1,4 @@
-"""Promises of ``docs/promises.md`` that no other test holds; a test for each."""
+"""Promises of docs/reference/promises.md that no other test holds; a test for each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import clnet
 from clnet import Dense, Network, Scaling, Sparse, TrainingState
 
 TESTS = Path(__file__).parent
-PAGE = (TESTS.parent / "docs" / "promises.md").read_text(encoding="utf-8")
+PAGE = (TESTS.parent / "docs" / "reference" / "promises.md").read_text(encoding="utf-8")
 NAMED = re.findall(r"`([\w/]+\.py)::(\w+)`", PAGE)
 CPU = clnet.device("cpu")
 

@@ -41,7 +41,7 @@ DIGITS_LAYERS = "64-128-10"
 DIGITS_TEST = 360  # samples of scikit-learn's digits in the test set
 DIGITS_RATE = 3e-3
 DIGITS_EPOCHS = 40
-HIDDEN = 64  # neurons of the hidden layer without --layers, as in docs/defaults.md
+HIDDEN = 64  # neurons of the hidden layer: docs/explanation/defaults.md
 SCALES = (-1.0, 1.0)  # of columns that are known by name
 
 

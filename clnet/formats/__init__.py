@@ -205,7 +205,7 @@ def load_table(
     Returns
     -------
     Table
-        Its `x` and `t` are for `Network.fit`, its `columns` for `Network.columns`.
+        Its ``x`` and ``t`` are for `Network.fit`, its `columns` for `Network.columns`.
 
     Raises
     ------

@@ -3,7 +3,7 @@
 A row holds the NumPy pair (value and derivative), the argument that the derivative
 reads, and the function's number in FANN's files. The OpenCL pair of row ``name`` is
 ``act_name`` in ``include/activations.h`` and ``grad_name`` in ``include/gradients.h``;
-a row with `fann_gradient` has ``fann_grad_name`` there too.
+a row with ``fann_gradient`` has ``fann_grad_name`` there too.
 
 Every function is applied to ``v = steepness * (A x + b)``; ``value(v)`` and
 ``gradient(v, y)`` are elementwise, and the gradient is ``dy/dv``.

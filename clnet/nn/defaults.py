@@ -1,4 +1,4 @@
-"""The defaults of `Network.fit`: chosen by measurement, see ``docs/defaults.md``."""
+"""The defaults of `Network.fit`, measured: see ``docs/explanation/defaults.md``."""
 
 from __future__ import annotations
 

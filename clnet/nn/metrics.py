@@ -40,8 +40,8 @@ class Evaluation:
     rmse : float or None
         Where there is no accuracy, the root of the mean of the squared errors.
     confusion : ndarray, shape [classes, classes], or None
-        Where there is an accuracy, and at most `CONFUSED` classes: how many samples of
-        each class, by row, the outputs put in each class, by column.
+        Where there is an accuracy, and at most ``CONFUSED`` classes: how many samples
+        of each class, by row, the outputs put in each class, by column.
     """
 
     mse: float

@@ -37,7 +37,7 @@ class Model(Description):
     Attributes
     ----------
     fann : FannParameters or None
-        FANN's training parameters; `fit` by one of FANN's algorithms records its own
+        FANN's training parameters; ``fit`` by one of FANN's algorithms records its own
         here, for ``.net`` files.
 
     Raises
@@ -131,7 +131,7 @@ class Model(Description):
     def classes(self) -> Classes | None:
         """The labels that the outputs stand for, one each; two for a single output.
 
-        `fit` sets them when it is given labels; None: it was not.
+        `Network.fit` sets them when it is given labels; None: it was not.
         """
         return self._classes
 
@@ -143,7 +143,7 @@ class Model(Description):
     def columns(self) -> Columns | None:
         """The columns of tables that are inputs and outputs; may be replaced.
 
-        `fit` sets them when it is given a DataFrame; None: it was not.
+        `Network.fit` sets them when it is given a DataFrame; None: it was not.
         """
         return self._columns
 

@@ -1,7 +1,7 @@
 """Optimisers, one frozen row of constants each; defaults are FANN's or PyTorch's.
 
 An optimiser is one elementwise rule over the flat buffer (``include/optimisers.h``,
-under the row's name in capitals); `step` is its meaning in NumPy. Gradients are those
+under the row's name in capitals); ``step`` is its meaning in NumPy. Gradients are those
 of the *sum* over samples; rules for the mean divide by the samples of the step.
 """
 
@@ -73,7 +73,7 @@ class Optimiser:
     default_batch : int or None
         The batch size where none is given; None: the whole training set.
     reads_error : bool
-        Whether its step depends on `StepInfo.mse`.
+        Whether its step depends on the epoch's error.
     squares : tuple of int
         Slots of mean squares, which are never negative.
     uses_offset : bool
@@ -84,7 +84,7 @@ class Optimiser:
     ------
     InputError
         If a constant is not a finite number, a learning rate is below 0, or one of
-        `DECAYS` is not in [0, 1).
+        ``DECAYS`` is not in [0, 1).
     """
 
     name: ClassVar[str]

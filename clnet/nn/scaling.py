@@ -65,7 +65,7 @@ class Scaling:
         inputs: Sequence[float] | None = (-1.0, 1.0),
         outputs: Sequence[float] | None = (-1.0, 1.0),
     ) -> Scaling:
-        """Return the scaling for data, as FANN's `fann_set_scaling_params`.
+        """Return the scaling for data, as FANN's ``fann_set_scaling_params``.
 
         One standard deviation below and above a column's mean map to the ends of the
         new range; values beyond are not clipped.

@@ -20,7 +20,7 @@ class Device:
     name, vendor, platform, platform_version, version, driver : str
         The device and its driver, as OpenCL reports them.
     type : str
-        One of `TYPES`.
+        ``"gpu"``, ``"accelerator"``, ``"cpu"`` or ``"custom"``.
     index : str
         Numbers of the platform and of the device in it, as ``"0:1"``.
     compute_units : int

@@ -205,7 +205,7 @@ class ParallelPlan:
             self._turn.end()
 
     def twin(self) -> ParallelPlan:
-        """Return a second plan for double buffering, as `Plan.double` does."""
+        """Return a second plan for double buffering, as `Plan.twin` does."""
         if self._twin is None:
             doubles = [(plan.twin(), rows) for plan, rows in self._plans]
             self._twin = self

@@ -72,9 +72,9 @@ class Plan:
     Attributes
     ----------
     alternation : threading.Lock
-        Held while a caller alternates between this plan and its `double`.
+        Held while a caller alternates between this plan and its `twin`.
     direct : dict of tuple to callable
-        Of a shape of host arrays, the shortest way to their outputs: see `DirectCall`.
+        Of a shape of host arrays, the shortest way to their outputs: a ``DirectCall``.
     calls_left : float
         Calls by `Network.predict` until it measures and plans anew; infinite: it has.
     """
@@ -158,7 +158,7 @@ class Plan:
 
     @property
     def queue(self) -> Any:
-        """The `pyopencl.CommandQueue` of the device: make device arrays on it."""
+        """The ``pyopencl.CommandQueue`` of the device: make device arrays on it."""
         return self._session.queue
 
     def explain(self) -> str:

@@ -2,8 +2,8 @@
 
 They have the parameters, defaults, methods and attributes of those in
 ``sklearn.neural_network``, and compute by `clnet.Network`. This package imports
-scikit-learn, and all of clnet but the command line. Start at `estimators`; `solvers`
-has the training loops.
+scikit-learn, and all of clnet but the command line. Start at ``estimators``;
+``solvers`` has the training loops.
 """
 
 from clnet.errors import ClnetError

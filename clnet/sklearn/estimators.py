@@ -184,7 +184,7 @@ class MLP(BaseEstimator):
         Warns
         -----
         ConvergenceWarning
-            If `max_iter` ends the training.
+            If ``max_iter`` ends the training.
         """
         self._fit(X, y, sample_weight, incremental=False)
         return self

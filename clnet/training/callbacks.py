@@ -48,7 +48,7 @@ FLUSH_SECONDS = 1.0  # from one write of a learning curve to the next
 
 
 class Training(Protocol):
-    """A running training, as callbacks see it; `training.fit.Training` is one."""
+    """A running training, as callbacks see it; ``training.fit.Training`` is one."""
 
     network: Model
     history: History
@@ -77,7 +77,7 @@ class Callback(Protocol):
 
 
 def monitored(epoch: Epoch, name: str) -> float:
-    """Return a measure of an epoch by name, one of `MONITORED`."""
+    """Return a measure of an epoch by name, one of ``MONITORED``."""
     found: float
     if not name.startswith("validation_"):
         found = getattr(epoch.training, name)
@@ -108,7 +108,8 @@ class EarlyStopping:
     Parameters
     ----------
     monitor : str
-        One of `MONITORED`.
+        ``"loss"``, ``"mse"`` or ``"bit_fail"``, of the training; with the prefix
+        ``"validation_"``, of the validation.
     patience : int
         Epochs without improvement before the training stops.
     min_delta : float

@@ -353,7 +353,7 @@ class History:
 
     @property
     def state(self) -> TrainingState:
-        """The state to resume from, for `fit`; during a training that of now.
+        """The state to resume from, for `Network.fit`; during a training that of now.
 
         It is read from the device each time then.
         """
@@ -431,7 +431,8 @@ class History:
         Parameters
         ----------
         path : str or path, optional
-            A file for the picture, written whole or not at all: `PICTURES`.
+            A file for the picture, written whole or not at all: ``.png``, ``.svg`` or
+            ``.pdf``.
         axes : matplotlib.axes.Axes, optional
             The axes to draw on; None: those of a new figure.
 

@@ -5,8 +5,8 @@
 A program fails if it does not compile, if the compiler warns, if it calls a function
 that is neither its own nor a builtin of OpenCL (with ``--device-libraries``: if it does
 not link), if a float kernel has a constant of type double, or if a launch exceeds the
-device's work-group size or local memory. `docs/offline_builds.md` says where the
-compilers are.
+device's work-group size or local memory. `docs/explanation/offline_builds.md` says
+where the compilers are.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 
 Oclgrind interprets kernels, and reports accesses outside of buffers and arrays, data
 races, uses of uninitialised values, barriers that not all work-items reach and wrong
-calls of OpenCL. `docs/offline_builds.md` says how to install it. A case is a span of a
-network of `kernel_corpus` in one configuration of a variant; of the cases whose
-programs differ in numbers alone, the first one runs.
+calls of OpenCL. `docs/explanation/offline_builds.md` says how to install it. A case is
+a span of a network of `kernel_corpus` in one configuration of a variant; of the cases
+whose programs differ in numbers alone, the first one runs.
 """
 
 from __future__ import annotations

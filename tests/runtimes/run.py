@@ -49,7 +49,7 @@ class Runtime:
     environment : dict of str to str
         Variables that the driver reads.
     deselected : tuple of str
-        Tests that cannot pass; see docs/runtimes.md.
+        Tests that cannot pass; see docs/explanation/runtimes.md.
     """
 
     device: str

@@ -1,9 +1,9 @@
 """No branch ends a condition behind its last barrier, at the end of a loop's body.
 
-PoCL by loops takes such a branch for all work-items or for none (docs/runtimes.md). The
-kernels' paths in plain C are preprocessed, and read as statements by their brackets; a
-function stands in the place of its call. The statements behind a conditional jump are
-those of its ``else``.
+PoCL by loops takes such a branch for all work-items or for none
+(docs/explanation/runtimes.md). The kernels' paths in plain C are preprocessed, and read
+as statements by their brackets; a function stands in the place of its call. The
+statements behind a conditional jump are those of its ``else``.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ def wide_table(numbers: Iterable[int]) -> str:
     """Return the initialiser of a constant array that does not fit into bytes.
 
     A table of more than 4 small numbers ends in one that no kernel reads: a compiler
-    (`docs/offline_builds.md`) makes a vector of bytes of it, and fails to index that.
-    Tables of one number, which other compilers fold, stay as they are.
+    (docs/explanation/offline_builds.md) makes a vector of bytes of it, and fails to
+    index that. Tables of one number, which other compilers fold, stay as they are.
     """
     row = list(numbers)
     if len(row) > 4 and len(set(row)) > 1 and all(-BYTE < n < BYTE for n in row):

@@ -1,0 +1,87 @@
+"""The directive ``rows``: a table, or a chart, of committed measurements.
+
+The argument is a file of ``benchmarks/results``. The other options choose rows by their
+columns, and the lines and columns of the table::
+
+    ```{rows} feedforward-nvidia-h200.csv
+    :where: table=configurations batch=1 basis=device
+    :lines: case: config-1, config-4
+    :columns: candidate: naive, local, planned=the plan
+    :value: us
+    :chart:
+    ```
+
+A name after ``=`` is what the table shows. ``:value:`` is ``us``, ``ms`` or ``s`` of
+the median, or ``ratio NAME``: how many times as long the candidate of that name takes.
+``:chart:`` draws the table's values as bars instead, on a logarithmic scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from row_tables import RESULTS, UNITS, cells, chart, parse_axis, values
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+
+class Rows(SphinxDirective):
+    """A table or chart of committed measurements."""
+
+    required_arguments = 1
+    option_spec: ClassVar = {
+        "where": directives.unchanged_required,
+        "lines": directives.unchanged_required,
+        "columns": directives.unchanged_required,
+        "value": directives.unchanged_required,
+        "chart": directives.flag,
+    }
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table, or the chart, and a link to the rows."""
+        try:
+            return self._shown(self.arguments[0])
+        except ValueError as error:
+            raise self.error(str(error)) from error
+
+    def _shown(self, path: str) -> list[nodes.Node]:
+        self.env.note_dependency(str(RESULTS / path))
+        where = dict(one.split("=") for one in self.options["where"].split())
+        value = self.options.get("value", "us")
+        table = values(
+            path, where, parse_axis(self.options["lines"]),
+            parse_axis(self.options["columns"]), value,
+        )
+        unit = "times as fast" if value.startswith("ratio") else value
+        shown: nodes.Node = (
+            nodes.raw("", chart(table, unit), format="html")
+            if "chart" in self.options else _table(cells(table), unit)
+        )
+        link = addnodes.download_reference(
+            "", "", nodes.Text("rows"), reftarget=f"/../benchmarks/results/{path}"
+        )
+        of = nodes.Text(f"In {unit}; " if unit in UNITS else f"{unit.capitalize()}; ")
+        return [shown, nodes.paragraph("", "", of, link, nodes.Text("."))]
+
+
+def _table(texts: Sequence[Sequence[str]], unit: str) -> nodes.table:
+    group = nodes.tgroup(cols=len(texts[0]))
+    group += [nodes.colspec(colwidth=1) for _ in texts[0]]
+    head, body = nodes.thead(), nodes.tbody()
+    for number_, line in enumerate(texts):
+        row = nodes.row()
+        for text in line:
+            row += nodes.entry("", nodes.paragraph("", text))
+        (head if number_ == 0 else body).append(row)
+    group += [head, body]
+    return nodes.table("", group, classes=["rows"])
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register the extension."""
+    app.add_directive("rows", Rows)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

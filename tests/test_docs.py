@@ -1,0 +1,92 @@
+"""The site's pages stay in step with the tree; `.ci/run` builds the site itself."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import clnet
+
+DOCS = Path(__file__).parents[1] / "docs"
+sys.path.insert(0, str(DOCS / "_ext"))
+
+import kernel_parts  # noqa: E402  from the folder above
+import row_tables  # noqa: E402
+
+PAGES = sorted(DOCS.rglob("*.md"))
+USES = [
+    (page, use) for page in PAGES for use in kernel_parts.uses(page.read_text("utf-8"))
+]
+AUTODOC = re.compile(r"^\.\. auto\w+:: (?:clnet\.)?([\w.]+)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("page", "use"), USES, ids=[f"{page.stem}-{use.path}" for page, use in USES]
+)
+def test_notes_on_kernels_have_their_lines(page, use):
+    assert use.terms
+    use.check()
+
+
+def test_a_note_whose_line_is_gone_is_an_error():
+    use = kernel_parts.Use("dense/naive.cl", {"from": "__kernel"}, ["no such"])
+    with pytest.raises(ValueError, match=r"ive\.cl: 'no such' is in no line from \d+"):
+        use.check()
+    use.terms = ["sum"]
+    with pytest.raises(ValueError, match=r"is in lines \[\d+, .*expected in one"):
+        use.check()
+    use.options = {"from": "no such"}
+    with pytest.raises(ValueError, match="no line from 1 on contains 'no such'"):
+        use.check()
+    with pytest.raises(ValueError, match=r"no\.cl: there is no such file"):
+        kernel_parts.part("no.cl")
+
+
+def test_every_public_name_is_in_the_reference():
+    found = {
+        name for page in (DOCS / "reference").glob("*.md")
+        for name in AUTODOC.findall(page.read_text("utf-8"))
+    }
+    found |= {name.removeprefix("nn.") for name in found}
+    assert set(clnet.__all__) <= found
+
+
+LINES = "case", {"config-1": "one"}
+COLUMNS = "candidate", {"naive": "n", "split": "s"}
+WHERE = {"table": "configurations", "batch": "1", "basis": "device"}
+ROWS = "feedforward-nvidia-h200.csv"
+
+
+def test_tables_are_of_committed_rows():
+    found = row_tables.values(ROWS, WHERE, LINES, COLUMNS)
+    ratios = row_tables.values(ROWS, WHERE, LINES, COLUMNS, "ratio naive")
+    assert ratios["one", "n"] == 1
+    assert ratios["one", "s"] == pytest.approx(found["one", "n"] / found["one", "s"])
+    (head, line), drawn = row_tables.cells(found), row_tables.chart(found, "us")
+    assert head == ["", "n", "s"]
+    assert line == ["one", "228", "54.1"]
+    assert drawn.count("<rect") == 2
+    assert "228" in drawn
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"path": "no.csv"}, "there is no such file"),
+    ({"where": {"table": "no"}}, "no row has"),
+    ({"lines": ("case", {"no": "no"})}, "no row of .* has the case 'no'"),
+])
+def test_tables_of_no_rows_are_errors(change, message):
+    with pytest.raises(ValueError, match=message):
+        row_tables.values(**{
+            "path": ROWS, "where": WHERE, "lines": LINES, "columns": COLUMNS, **change
+        })
+
+
+@pytest.mark.parametrize(("number", "text"), [
+    (3.14159, "3.14"), (54.08, "54.1"), (99.97, "100"), (228.2, "228"),
+    (1280.8, "1280"), (68_600.0, "68600"),
+])
+def test_numbers_have_three_digits(number, text):
+    assert row_tables.number(number) == text
