@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent / "_ext")]
 
@@ -67,3 +69,18 @@ html_copy_source = False
 html_show_sphinx = False
 pygments_style = "default"
 pygments_dark_style = "github-dark"
+
+_caches = tempfile.TemporaryDirectory()  # of notebooks: neither the user's, nor shared
+
+
+def _own_caches(*_: Any) -> None:
+    """Give each process of the build its own caches: two may damage that of PoCL."""
+    for name in ("CLNET_CACHE_DIR", "POCL_CACHE_DIR"):
+        folder = Path(_caches.name, f"{name}-{os.getpid()}")
+        folder.mkdir(exist_ok=True)
+        os.environ[name] = str(folder)
+
+
+def setup(app: Any) -> None:
+    """Set the caches before a notebook of the page is run."""
+    app.connect("source-read", _own_caches)

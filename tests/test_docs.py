@@ -11,9 +11,10 @@ import pytest
 import clnet
 
 DOCS = Path(__file__).parents[1] / "docs"
-sys.path.insert(0, str(DOCS / "_ext"))
+sys.path[:0] = [str(DOCS), str(DOCS / "_ext")]
 
-import kernel_parts  # noqa: E402  from the folder above
+import check_site  # noqa: E402  from the folders above
+import kernel_parts  # noqa: E402
 import row_tables  # noqa: E402
 
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -90,3 +91,25 @@ def test_tables_of_no_rows_are_errors(change, message):
 ])
 def test_numbers_have_three_digits(number, text):
     assert row_tables.number(number) == text
+
+
+def test_faults_of_a_site_are_found(tmp_path):
+    style = "<style>@import '//a.example/b.css'; p {background: url(c.png)}</style>"
+    (tmp_path / "a.html").write_text(
+        '<link rel="stylesheet" href="https://a.example/a.css"><h1 id="here">'
+        '<script src="//a.example/a.js"></script><a href="https://a.example/"></a>'
+        '<a href="#here"></a><a href="b.html#there"></a><a href="c.html"></a>' + style
+    )
+    (tmp_path / "b.html").write_text("<p>")
+    (tmp_path / "b.css").write_text("p {background: url( 'https://a.example/c.png')}")
+    found = "\n".join(check_site.faults(tmp_path))
+    assert found.count("\n") == 5
+    for words in (
+        "a.html loads https://a.example/a.css", "a.html loads //a.example/a.js",
+        "a.html loads @import '//", "b.html#there: there is no such anchor",
+        "c.html: there is no such file", "b.css loads from another host",
+    ):
+        assert words in found
+    assert list(check_site.faults(tmp_path / "none")) == [
+        f"{tmp_path / 'none'}: there is no page"
+    ]
