@@ -132,7 +132,8 @@ void persistent(__global const float *parameters, __global const float *x,
         if (layer == 0)
             for (int i = id; i < 4 * STEP * steps; i += GROUP)
                 ((__local float *)source)[i] = i < n_in ? INPUT(i) : 0.0f;
-        else
+        await_own_words();
+        if (layer > 0)
             gather(source, now + words_of[layer], stride_of[layer] / 4, STEP * steps,
                    &timed_out, timeout);
         barrier(CLK_LOCAL_MEM_FENCE);

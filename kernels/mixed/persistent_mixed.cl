@@ -191,7 +191,8 @@ void persistent_mixed(__global const float *parameters, __global const float4 *l
                 const int at = task.words + i;
                 ((__local float *)source)[i] = at < n_in ? INPUT(at) : 0.0f;
             }
-        else
+        await_own_words();
+        if (task.position != 0)
             gather(source, now + task.words, task.inputs, task.padded, &timed_out,
                    timeout);
         barrier(CLK_LOCAL_MEM_FENCE);

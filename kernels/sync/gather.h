@@ -25,17 +25,23 @@ static inline float4 weights_at(__global const float4 *from, const bool valid)
 #endif
 }
 
+// Wait for the values that the group itself publishes. OpenCL does not promise that its
+// other work-items run while one polls for them; PTX does. All work-items call it, under
+// no condition, between the loop that reads inputs and `gather`: some compilers for CPUs
+// end where a condition chooses between the two (docs/runtimes.md).
+static inline void await_own_words(void)
+{
+#if PTX < 70
+    barrier(CLK_GLOBAL_MEM_FENCE);
+#endif
+}
+
 // Gather published vectors into local memory, with zeros up to whole steps. All
-// work-items of the group call it.
+// work-items of the group call it, after `await_own_words`.
 static inline void gather(__local float4 *source, __global const uint *words,
                           const int vectors, const int padded, __local int *timed_out,
                           __global int *timeout)
 {
-#if PTX < 70
-    // OpenCL does not promise that the group's other work-items, whose values these are
-    // too, run while one waits for them.
-    barrier(CLK_GLOBAL_MEM_FENCE);
-#endif
     __global const uint4 *from = (__global const uint4 *)words;
     for (int v = get_local_id(0); v < padded; v += GROUP) {
         if (v >= vectors) {
