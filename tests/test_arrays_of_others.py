@@ -95,8 +95,9 @@ def test_predict_fit_and_evaluate_take_them(kind):
 
 
 def test_jax_arrays_are_read_without_a_copy():
-    jnp = pytest.importorskip("jax.numpy")
-    x = jnp.asarray(X)
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+    x = jax.device_put(X, jax.devices("cpu")[0])  # by default a GPU has it
     found = as_numbers("x", x, "float32")
     assert found.ctypes.data == x.unsafe_buffer_pointer()
     half = as_numbers("x", x.astype(jnp.bfloat16))
