@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from clnet.runtime.plan import Plan
     from clnet.training.callbacks import Callback
     from clnet.training.history import History, TrainingState
+    from clnet.training.options import TrainingOptions
     from clnet.variants.base import Variant
 
 
@@ -78,6 +79,12 @@ class Network(Model):
     def _recent(self) -> dict[tuple[Any, ...], Plan]:
         """Some of `_plans`, by the shape, device and precision of predictions."""
         return {}
+
+    @cached_property
+    def _training_options(self) -> Callable[..., TrainingOptions]:
+        from clnet.training.options import kept_options
+
+        return kept_options(self)
 
     @classmethod
     def mlp(
@@ -578,20 +585,19 @@ class Network(Model):
             parameters are kept. If the file was written on another device: the results
             differ in rounding.
         """
-        from clnet.nn.regularisation import Regularisation
         from clnet.planning.tuning.search import check_tune
         from clnet.training.fit import fit
         from clnet.training.setup import training_setup
 
         check_tune(tune)
         setup = training_setup(
-            self, x, t, optimiser=optimiser, loss=loss, epochs=epochs,
-            batch_size=batch_size, shuffle=shuffle, validation=validation,
-            sample_weight=sample_weight, callbacks=callbacks, seed=seed, device=device,
-            devices=devices, desired_error=desired_error, stop=stop, schedule=schedule,
-            regularisation=Regularisation(l1, l2, clip_norm, clip_value), state=state,
-            resume=resume,
-            scaling=scaling_to_apply(self._scaling, scale), precision=precision,
+            self, x, t, lambda n: self._training_options(
+                self.fann, n, optimiser, loss, epochs, batch_size, shuffle,
+                desired_error, stop, schedule, l1, l2, clip_norm, clip_value, precision,
+            ),
+            validation=validation, sample_weight=sample_weight, callbacks=callbacks,
+            seed=seed, device=device, devices=devices, state=state, resume=resume,
+            scaling=scaling_to_apply(self._scaling, scale),
         )
         return fit(self, setup, progress, tune)
 

@@ -460,7 +460,7 @@ def _optimiser(
     """Return the optimiser, with the learning rate if one is given."""
     from dataclasses import fields, replace
 
-    from clnet.training.setup import rule_of
+    from clnet.training.options import rule_of
 
     name = arguments.optimiser or default_optimiser(
         network, samples, arguments.batch_size

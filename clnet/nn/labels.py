@@ -92,8 +92,7 @@ def encoded(
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] != 1):
         return array, classes
     column = array.reshape(-1)
-    numeric = "iufc" if _classifies(network) else "biufc"
-    if n_out == 1 and kind in numeric:
+    if n_out == 1 and (kind in "iufc" or (kind == "b" and not _classifies(network))):
         return column[:, np.newaxis], classes
     if kind not in "biufOUT" or not array.size:
         return array, classes

@@ -119,7 +119,8 @@ class Optimiser:
     def initial_state(self, size: int, dtype: str) -> Array:
         """Return the initial state [slots, size]."""
         state = np.empty((self.slots, size), dtype)
-        state[...] = np.reshape(self.initial, (self.slots, 1))
+        for row, value in zip(state, self.initial, strict=True):
+            row.fill(value)
         return state
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers
 from clnet.errors import ClnetWarning, InputError
-from clnet.nn.activations import SOFTMAXES, activation
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
@@ -155,31 +155,29 @@ def data_set(
     return DataSet(arrays["x"], arrays["t"], weights)
 
 
-def warn_of_reach(network: Model, t: Array) -> None:
+def warn_of_reach(
+    network: Model, reach: Sequence[tuple[float, float]], t: Array
+) -> None:
     """Warn of targets [n, n_out] that the outputs' functions do not reach.
 
     Warns
     -----
     ClnetWarning
-        With the first such output.
+        With the first such output, by the bounds of all or of each.
     """
-    names = network.layers[-1].activation
-    many = (names,) if isinstance(names, str) else names
-    low, high = np.transpose([
-        (0.0, 1.0) if name in SOFTMAXES else activation(name).limits for name in many
-    ])
+    low, high = reach[0] if len(reach) == 1 else np.transpose(reach)
     least, most = t.min(axis=0), t.max(axis=0)
-    beyond = np.flatnonzero((least < low - SLACK) | (most > high + SLACK))
-    if not beyond.size:
+    beyond = (least < low - SLACK) | (most > high + SLACK)
+    if not beyond.any():
         return
-    at = int(beyond[0])
-    row = at % len(many)
-    ends = f"from {low[row]:g} to {high[row]:g}" if high[row] < np.inf else (
-        f"down to {low[row]:g}"
-    )
+    at = int(beyond.argmax())
+    low, high = reach[at % len(reach)]
+    names = network.layers[-1].activation
+    name = names if isinstance(names, str) else names[at]
+    ends = f"from {low:g} to {high:g}" if high < np.inf else f"down to {low:g}"
     warnings.warn(
         f"targets of output {at} are from {least[at]:g} to {most[at]:g}, and its "
-        f"{many[row]} reaches {ends}: a last layer of identity reaches all numbers, as "
+        f"{name} reaches {ends}: a last layer of identity reaches all numbers, as "
         "for regression, and scaled targets are near 0",
         ClnetWarning, stacklevel=5,
     )

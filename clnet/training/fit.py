@@ -37,10 +37,10 @@ from clnet.runtime.replay import RECORDS
 from clnet.runtime.train_state import TrainState
 from clnet.training.bound import MAX_PROGRAMS, Bound, bound, keep, program_of
 from clnet.training.history import Epoch, History, TrainingState
+from clnet.training.options import default_loss, rule_of
 from clnet.training.parallel import ParallelPass
 from clnet.training.passes import Pass, measures
 from clnet.training.saved import SavedTraining, take_state
-from clnet.training.setup import TrainingSetup, default_loss, rule_of
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Program
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.planning.training_planner import TrainingPlan
     from clnet.training.data_set import DataSet
+    from clnet.training.setup import TrainingSetup
 
 Array = NDArray[Any]
 
@@ -100,7 +101,8 @@ class Training:
         self, network: Model, setup: TrainingSetup, search: Search,
         tune: bool | None = None,
     ) -> None:
-        data, batch, state = setup.data, setup.batch, setup.state
+        options, data, state = setup.options, setup.data, setup.state
+        batch = options.batch
         self.network = network
         self.history: History = History(state)
         self.stopped: str = ""
@@ -109,7 +111,7 @@ class Training:
             self.stopped = setup.saved.stopped
         self._setup = setup
         self._sessions = [session(device) for device in setup.devices]
-        self._shuffled = setup.shuffled
+        self._shuffled = options.shuffled
         self._state = state
         self._epoch = self._enqueued = state.epoch  # epochs reported, and enqueued
         # The segments of the last two snapshots of `TrainState`, the newest first.
@@ -117,9 +119,9 @@ class Training:
         # Epochs since a callback last read or replaced the parameters.
         self._observed = bool(setup.callbacks or setup.checkpoints)
         self._unobserved = 0 if self._observed else MAX_EPOCHS
-        self._rates, self._rate = setup.rates, setup.rule.rate
-        self._desired = setup.desired
-        self._speculates = setup.predictable and len(setup.devices) == 1
+        self._rates, self._rate = setup.rates, options.rule.rate
+        self._desired = options.desired
+        self._speculates = options.predictable and len(setup.devices) == 1
         self.interrupted = False
         self._replaced = -1  # the last epoch whose parameters a callback replaced
         self._ended = False  # the device's memory may be another training's
@@ -130,9 +132,10 @@ class Training:
 
         def lowered(stored: Model) -> Program:
             return program_of(
-                stored, setup.loss, setup.rule, setup.precision,
-                samples=n if batch < n else None, shuffled=setup.shuffled,
-                weighted=data.weight is not None, regularisation=setup.regularisation,
+                stored, options.loss, options.rule, options.precision,
+                samples=n if batch < n else None, shuffled=options.shuffled,
+                weighted=data.weight is not None,
+                regularisation=options.regularisation,
             )
 
         program = lowered(network)
@@ -170,8 +173,8 @@ class Training:
                 self._validations = list(self._validation_passes(
                     setup, setup.validation, self._pass.shares, search, planning
                 ))
-        if setup.desired is not None:
-            self._pass.limit(*setup.desired.limits(n * network.n_out))
+        if options.desired is not None:
+            self._pass.limit(*options.desired.limits(n * network.n_out))
         self.history.plan = self.explain()
         self.history.read_by(self._state_now)
         self._validation_samples = len(setup.validation or ())
@@ -457,7 +460,7 @@ def _validation_plan(
     size = min(samples, VALIDATION_BATCH)
     search.runs = (inf if planning.tune else setup.epochs) * -(-samples // size)
     program = program_of(
-        network, setup.loss, None, setup.precision,
+        network, setup.options.loss, None, setup.options.precision,
         samples=samples if size < samples else None, dropout=False,
         weighted=setup.validation is not None and setup.validation.weight is not None,
     )
@@ -502,7 +505,7 @@ def fit(
         training.finish()
     except errors as error:
         raise device_error(setup.devices[0], error, *setup.devices[1:]) from error
-    network.fann = setup.fann
+    network.fann = setup.options.fann
     return training.history
 
 
@@ -590,7 +593,8 @@ def _stopped(training: Training, setup: TrainingSetup, epoch: Epoch) -> str:
         first = setup.callbacks[stops.index(True)]
         name = getattr(first, "__name__", type(first).__name__)
         return f"{name} stopped after epoch {epoch.number}"
-    return "" if setup.desired is None else setup.desired.reached(epoch) or ""
+    desired = setup.options.desired
+    return "" if desired is None else desired.reached(epoch) or ""
 
 
 def _bar(history: History, epochs: int) -> Any:

@@ -23,12 +23,9 @@ from clnet.planning.saved_plan import SavedPlan
 from clnet.training.history import MEASURES, TrainingState
 
 if TYPE_CHECKING:
-    from clnet.nn.losses import LossFunction
     from clnet.nn.model import Model
-    from clnet.nn.optimisers import Optimiser
-    from clnet.nn.regularisation import Regularisation
-    from clnet.nn.schedules import Schedule
     from clnet.training.data_set import DataSet
+    from clnet.training.options import TrainingOptions
 
 Array = NDArray[Any]
 Settings = dict[str, Any]
@@ -190,23 +187,23 @@ class SavedTraining:
 
 
 def settings_of(
-    network: Model, data: DataSet, validation: DataSet | None, batch: int,
-    shuffled: bool, rule: Optimiser, loss: LossFunction,
-    regularisation: Regularisation, schedule: str | Schedule | None, precision: str,
+    network: Model, data: DataSet, validation: DataSet | None,
+    options: TrainingOptions,
 ) -> Settings:
     """Return what must be the same where a training goes on, as plain values."""
+    schedule = options.schedule
     return {
         "network": f"{'-'.join(map(str, network.sizes))} {network.dtype}",
         "layers": _checksum(_layers(network)),
         "formats": ", ".join(network.formats),
-        "optimiser": repr(rule),
-        "loss": loss.name,
-        "batch_size": batch,
-        "shuffle": shuffled,
-        "regularisation": repr(regularisation),
+        "optimiser": options.rule_text,
+        "loss": options.loss.name,
+        "batch_size": options.batch,
+        "shuffle": options.shuffled,
+        "regularisation": repr(options.regularisation),
         "schedule": schedule if schedule is None or isinstance(schedule, str)
         else repr(schedule) if dataclasses.is_dataclass(schedule) else "a function",
-        "precision": precision,
+        "precision": options.precision,
         "samples": len(data),
         "data": _checksum(data.arrays),
         "validation": None if validation is None else _checksum(validation.arrays),

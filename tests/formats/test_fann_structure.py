@@ -19,7 +19,7 @@ import clnet
 from clnet import Dense, FormatError, Network, Sparse
 from clnet.formats.fann_structure import Structure
 from clnet.ir.lowering import lower_training
-from clnet.training.setup import default_loss, rule_of
+from clnet.training.options import default_loss, rule_of
 
 DATA = Path(__file__).parents[1] / "data"
 KINDS = ("sparse", "shortcut")

@@ -1,0 +1,278 @@
+"""The options of a training: arguments of `fit`, checked and resolved once.
+
+All that follows from a network's description and the number of samples alone is kept by
+the network for later trainings with the same arguments.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.checks import as_whole, is_number
+from clnet.errors import InputError, unknown
+from clnet.nn.activations import SOFTMAXES, activation
+from clnet.nn.defaults import default_optimiser
+from clnet.nn.fann_parameters import STOP_FUNCTIONS, FannParameters
+from clnet.nn.losses import LossFunction, loss_function
+from clnet.nn.optimisers import (
+    FANN,
+    Optimiser,
+    as_fann_parameters,
+    fann_optimiser,
+    optimiser,
+)
+from clnet.nn.regularisation import Regularisation
+from clnet.nn.schedules import Schedule, predictable
+from clnet.training.history import Epoch, Measures
+
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
+    from clnet.planning.training_planner import TrainingPlan
+
+MAX_KEPT = 16  # options of a network
+
+# The limits of an epoch's sums: positive numbers of float32.
+TINY, LARGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max) / 2
+
+_COLUMNS = {field.name: i for i, field in enumerate(fields(Measures))}
+
+
+@dataclass(frozen=True)
+class DesiredError:
+    """The error at which a training stops.
+
+    Attributes
+    ----------
+    measure : str
+        One of `STOP_FUNCTIONS`.
+    most : float
+        Its largest value.
+    """
+
+    measure: str
+    most: float
+
+    def reached(self, epoch: Epoch) -> str | None:
+        """Return a sentence if an epoch has the error, else None."""
+        found = getattr(epoch, self.measure)
+        if found > self.most:
+            return None
+        return (
+            f"{self.measure} {found:.6g} of epoch {epoch.number} is at most "
+            f"{self.most:g}"
+        )
+
+    def reached_by(self, measures: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which epochs have the error, from their measures [epochs, 3]."""
+        return np.asarray(measures[:, _COLUMNS[self.measure]] <= self.most)
+
+    def limits(self, targets: int) -> tuple[float, float]:
+        """Return the sum of squared errors and the bit fails of an epoch to stop at.
+
+        They are positive numbers of float32; 0 is no limit. `targets` is the number of
+        the epoch's outputs.
+        """
+        sums = self.most * targets if self.measure == "mse" else self.most + 0.5
+        limit = min(max(sums, TINY), LARGE)
+        return (limit, 0.0) if self.measure == "mse" else (0.0, limit)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TrainingOptions:
+    """Arguments of `Network.fit` for a number of samples, checked and resolved.
+
+    Attributes
+    ----------
+    epochs : int
+        Epochs at most.
+    batch : int
+        Samples a step, at most all.
+    shuffled : bool
+        Whether each epoch has its own random order.
+    rule : Optimiser
+        The update rule of the parameters.
+    rule_text : str
+        The rule with its constants, as a `TrainingState` names it.
+    loss : LossFunction
+        The function to minimise.
+    regularisation : Regularisation
+        Penalties and clipping, applied to the gradients before the rule.
+    schedule : str, callable or None
+        As given.
+    predictable : bool
+        Whether the rate depends on the epoch's number alone.
+    desired : DesiredError or None
+        The error at which the training stops.
+    precision : str
+        Precision of products: one of `checks.PRECISIONS`.
+    fann : FannParameters or None
+        FANN's training parameters, which the network gets after the training.
+    reach : (float, float) of each output
+        Bounds of the outputs' functions.
+    plans : dict
+        Plans of earlier trainings by these options.
+    """
+
+    epochs: int
+    batch: int
+    shuffled: bool
+    rule: Optimiser
+    rule_text: str
+    loss: LossFunction
+    regularisation: Regularisation
+    schedule: str | Schedule | None
+    predictable: bool
+    desired: DesiredError | None
+    precision: str
+    fann: FannParameters | None
+    reach: tuple[tuple[float, float], ...]
+    plans: dict[Any, list[TrainingPlan]] = field(default_factory=dict)
+
+
+def training_options(
+    network: Model,
+    fann: FannParameters | None,
+    n: int,
+    optimiser: str | Optimiser | None,
+    loss: str | None,
+    epochs: int,
+    batch_size: int | None,
+    shuffle: bool | None,
+    desired_error: float | None,
+    stop: str | None,
+    schedule: str | Schedule | None,
+    l1: float,
+    l2: float,
+    clip_norm: float | None,
+    clip_value: float | None,
+    precision: str,
+) -> TrainingOptions:
+    """Return the options of a training on n samples; the others are as for `fit`.
+
+    `fann` are the network's present training parameters, by which the options may
+    differ.
+
+    Raises
+    ------
+    InputError
+        If an argument is wrong.
+    """
+    regularisation = Regularisation(l1, l2, clip_norm, clip_value)
+    epochs = as_whole("epochs", epochs)
+    if batch_size is not None:
+        batch_size = as_whole("batch_size", batch_size)
+    if optimiser is None:
+        optimiser = default_optimiser(network, n, batch_size)
+    rule = rule_of(network, optimiser)
+    batch = _batch(rule, batch_size, n)
+    if shuffle is None:
+        shuffle = rule.batch is None
+    if schedule is not None and not hasattr(rule, "learning_rate"):
+        raise InputError(f"{rule.name} has no learning rate: leave out the schedule")
+    row = default_loss(network, optimiser) if loss is None else loss_function(loss)
+    names = network.layers[-1].activation
+    return TrainingOptions(
+        epochs=epochs, batch=batch, shuffled=bool(shuffle) and batch < n, rule=rule,
+        rule_text=repr(rule), loss=row, regularisation=regularisation,
+        schedule=schedule, predictable=predictable(schedule),
+        desired=_desired_error(network, desired_error, stop), precision=precision,
+        fann=_fann_parameters(network, rule, row, stop),
+        reach=tuple(
+            (0.0, 1.0) if name in SOFTMAXES else activation(name).limits
+            for name in ((names,) if isinstance(names, str) else names)
+        ),
+    )
+
+
+def kept_options(network: Model) -> Callable[..., TrainingOptions]:
+    """Return `training_options` of a network, which keeps some results."""
+    make = partial(training_options, network)
+    kept = lru_cache(MAX_KEPT, typed=True)(make)  # True is no number of epochs
+
+    def options(*arguments: Any) -> TrainingOptions:
+        try:
+            return kept(*arguments)
+        except TypeError:  # of an argument that is no key
+            return make(*arguments)
+
+    return options
+
+
+def rule_of(network: Model, chosen: str | Optimiser) -> Optimiser:
+    """Return the optimiser of a name or row; ``"fann"``: the one of the network's file.
+
+    Raises
+    ------
+    InputError
+        If the name is unknown, or the network carries no training parameters.
+    """
+    if isinstance(chosen, str) and chosen == FANN:
+        if network.fann is None:
+            raise InputError(
+                'optimiser "fann" takes the training parameters of a .net file, and '
+                "this network carries none"
+            )
+        return fann_optimiser(network.fann)
+    return optimiser(chosen)
+
+
+def _batch(rule: Optimiser, size: int | None, n: int) -> int:
+    """Return the samples of a step, at most all n."""
+    if size is not None and rule.batch not in (None, size):
+        raise InputError(
+            f"{rule.name} trains with a batch_size of {rule.batch}, not {size}"
+        )
+    return min(size or rule.default_batch or n, n)
+
+
+def default_loss(network: Model, chosen: str | Optimiser) -> LossFunction:
+    """Return the default loss of `Network.fit`."""
+    if network.fann is not None and (network.fann_compatible or chosen == FANN):
+        return loss_function(f"fann_{network.fann.train_error_function}")
+    softmax = network.layers[-1].activation in SOFTMAXES
+    return loss_function("categorical_cross_entropy" if softmax else "mse")
+
+
+def _fann_parameters(
+    network: Model, rule: Optimiser, loss: LossFunction, stop: str | None
+) -> FannParameters | None:
+    """Return the network's FANN parameters, updated if the rule is one of FANN's."""
+    changes = as_fann_parameters(rule)
+    if not changes:
+        return network.fann
+    error = {"mse": "linear", "fann_linear": "linear", "fann_tanh": "tanh"}
+    if loss.name in error:
+        changes["train_error_function"] = error[loss.name]
+    if stop is not None:
+        changes["train_stop_function"] = stop
+    return _changed(network.fann, tuple(changes.items()))
+
+
+@lru_cache
+def _changed(
+    parameters: FannParameters | None, changes: tuple[tuple[str, Any], ...]
+) -> FannParameters:
+    """Return the parameters with changes; to check all takes a tenth of a `fit`."""
+    return replace(parameters or FannParameters(), **dict(changes))
+
+
+def _desired_error(
+    network: Model, desired: float | None, stop: str | None
+) -> DesiredError | None:
+    if stop is None:
+        stop = "mse" if network.fann is None else network.fann.train_stop_function
+    if stop not in STOP_FUNCTIONS:
+        raise unknown("stop function", stop, STOP_FUNCTIONS)
+    if desired is None:
+        return None
+    if not is_number(desired) or not desired >= 0:
+        raise InputError(f"desired_error must be a number of at least 0: {desired!r}")
+    # A whole number may be beyond float64's range.
+    return DesiredError(stop, float(min(desired, sys.float_info.max)))
