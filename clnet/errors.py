@@ -24,6 +24,14 @@ class ClnetError(Exception):
     """Base of every error that clnet raises on purpose: one printable sentence.
 
     Paths and names of a caller may hold control characters, which are escaped here.
+
+    Examples
+    --------
+    >>> try:
+    ...     clnet.load("nowhere.net")
+    ... except clnet.ClnetError as error:
+    ...     print(error)
+    cannot read nowhere.net: there is no nowhere.net
     """
 
     def __init__(self, message: str = "") -> None:
@@ -31,15 +39,36 @@ class ClnetError(Exception):
 
 
 class InputError(ClnetError, ValueError):
-    """An argument has the wrong shape, dtype, range or name."""
+    """An argument has the wrong shape, dtype, range or name.
+
+    Examples
+    --------
+    >>> clnet.Dense(0)
+    Traceback (most recent call last):
+    clnet.errors.InputError: n_out must be ...
+    """
 
 
 class FormatError(ClnetError, ValueError):
-    """A file is unreadable, truncated, foreign, or holds something unsupported."""
+    """A file is unreadable, truncated, foreign, or holds something unsupported.
+
+    Examples
+    --------
+    >>> clnet.load("network.txt")
+    Traceback (most recent call last):
+    clnet.errors.FormatError: network.txt ...
+    """
 
 
 class DeviceError(ClnetError, RuntimeError):
-    """A device does not exist, ran out of memory, or failed while running."""
+    """A device does not exist, ran out of memory, or failed while running.
+
+    Examples
+    --------
+    >>> clnet.device("abacus")
+    Traceback (most recent call last):
+    clnet.errors.DeviceError: no device matches 'abacus': there are ...
+    """
 
 
 class OutOfMemoryError(DeviceError):
@@ -64,7 +93,13 @@ class BuildError(DeviceError):
 
 
 class ClnetWarning(UserWarning):
-    """A problem that changes no result; its sentence is printable, as an error's."""
+    """A problem that changes no result; its sentence is printable, as an error's.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> warnings.simplefilter("error", clnet.ClnetWarning)  # as errors, in tests
+    """
 
     def __init__(self, message: str = "") -> None:
         super().__init__(printable(message))

@@ -69,6 +69,13 @@ class Network(Model):
     ------
     InputError
         If a size, type or name is not as above.
+
+    Examples
+    --------
+    >>> layers = [clnet.Dense(32, "relu"), clnet.Sparse(16, "relu", density=0.2),
+    ...           clnet.Dense(3, "softmax")]
+    >>> clnet.Network(8, layers, seed=0)
+    <Network 8-32-16-3 float32>
     """
 
     @cached_property
@@ -109,6 +116,11 @@ class Network(Model):
             As for `Dense`, of all layers but the last.
         **options
             As for `Network`.
+
+        Examples
+        --------
+        >>> clnet.Network.mlp([64, 100, 10], ["relu", "softmax"], seed=0)
+        <Network 64-100-10 float32>
         """
         n_in, layers = mlp_layers(sizes, activation, initialiser, dropout)
         return cls(n_in, layers, **options)
@@ -162,6 +174,14 @@ class Network(Model):
         InputError, FormatError
             If the names, shapes and types are not of such modules, their order in a
             file cannot be told, or the number of activations is wrong.
+
+        Examples
+        --------
+        >>> tensors = {"0.weight": np.eye(3), "0.bias": np.zeros(3),
+        ...            "2.weight": np.ones((1, 3)), "2.bias": np.ones(1)}
+        >>> net = clnet.Network.from_state_dict(tensors, "relu")
+        >>> net.predict([1, -2, 3]).tolist()
+        [5.0]
         """
         from clnet.formats.pytorch import from_state_dict
 
@@ -229,6 +249,13 @@ class Network(Model):
         ------
         InputError
             If an argument is not as above, or a layer would have no weight left.
+
+        Examples
+        --------
+        >>> net = clnet.Network.mlp([100, 50, 10], seed=0)
+        >>> small = net.prune(density=0.1, layers=[0])
+        >>> [matrix.count for matrix in small.matrices]
+        [500, 500]
         """
         from clnet.nn.conversion import pruned
 
@@ -309,6 +336,13 @@ class Network(Model):
         -----
         ClnetWarning
             If a kernel fails or gives wrong results, and is left out.
+
+        Examples
+        --------
+        >>> net = clnet.Network.mlp([8, 4, 2], seed=0)
+        >>> plan = net.compile("cpu", batch=16, tune=False)
+        >>> plan(np.zeros((16, 8))).shape
+        (16, 2)
         """
         from clnet.planning.inference import compile_network
         from clnet.planning.tuning.search import Search
@@ -382,6 +416,13 @@ class Network(Model):
         InputError, DeviceError
             If the shape or type is wrong, the scaling is missing, or no such device
             exists.
+
+        Examples
+        --------
+        >>> net = clnet.Network.mlp([8, 32, 3], ["relu", "softmax"], seed=0)
+        >>> y = net.predict(np.zeros((5, 8)))
+        >>> y.shape, bool(np.allclose(y.sum(axis=1), 1))
+        ((5, 3), True)
         """
         plain = out is None and buffer is None and scale is None
         if plain and self._scaling is None and type(x) is np.ndarray:
@@ -426,6 +467,13 @@ class Network(Model):
         ------
         InputError, DeviceError
             As `predict`, and if the one output is unbounded.
+
+        Examples
+        --------
+        >>> net = clnet.Network(2, [clnet.Dense(2, "softmax")], classes=["no", "yes"])
+        >>> net.set_layer(0, np.eye(2), np.zeros(2))
+        >>> net.classify([[3, 1], [1, 3]]).tolist()
+        ['no', 'yes']
         """
         scaling = scaling_to_apply(self._scaling, scale)
         y = self.predict(x, device, scale=scaling is not None, precision=precision)
@@ -584,6 +632,16 @@ class Network(Model):
             reach. If the loss is not finite: the training stops, and the last finite
             parameters are kept. If the file was written on another device: the results
             differ in rounding.
+
+        Examples
+        --------
+        Exclusive or, by RPROP, as four samples are one step:
+
+        >>> x, t = [[0, 0], [0, 1], [1, 0], [1, 1]], [0, 1, 1, 0]
+        >>> net = clnet.Network.mlp([2, 8, 1], ["tanh", "sigmoid"], seed=0)
+        >>> history = net.fit(x, t, epochs=500, desired_error=1e-3)
+        >>> history.mse[-1] <= 1e-3, net.classify(x).tolist()
+        (True, [0, 1, 1, 0])
         """
         from clnet.planning.tuning.search import check_tune
         from clnet.training.fit import fit
@@ -620,6 +678,14 @@ class Network(Model):
         ------
         InputError, DeviceError
             As `predict`, and if the shape of t is not that of the outputs.
+
+        Examples
+        --------
+        >>> net = clnet.Network(1, [clnet.Dense(1)])
+        >>> net.set_layer(0, [[2]], [1])
+        >>> result = net.evaluate([[0], [1], [2]], [1, 3, 6])
+        >>> round(result.mse, 3), result.bit_fail
+        (0.333, 1)
         """
         from clnet.planning.streams import evaluate_any
 
@@ -675,6 +741,10 @@ class Network(Model):
         FormatError
             If the format cannot hold the network, the file cannot be written, or its
             suffix is unknown.
+
+        Examples
+        --------
+        >>> clnet.Network.mlp([2, 3, 1], seed=0).save("net.safetensors")
         """
         from clnet.formats import save
 
@@ -730,6 +800,12 @@ def load(
     InputError
         If dtype is unknown, or given for a file that holds its own; or if the limit is
         wrong.
+
+    Examples
+    --------
+    >>> clnet.Network.mlp([2, 3, 1], seed=0).save("net.safetensors")
+    >>> clnet.load("net.safetensors")
+    <Network 2-3-1 float32>
     """
     from clnet.formats import load_network
 

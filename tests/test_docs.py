@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import doctest
+import io
 import re
 import sys
+from operator import attrgetter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import clnet
+from clnet.runtime.plan import Plan
 
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path[:0] = [str(DOCS), str(DOCS / "_ext")]
@@ -113,3 +118,40 @@ def test_faults_of_a_site_are_found(tmp_path):
     assert list(check_site.faults(tmp_path / "none")) == [
         f"{tmp_path / 'none'}: there is no page"
     ]
+
+
+NAMES = [name for name in clnet.__all__ if name != "BuildError"]  # of a broken driver
+METHODS = ("mlp", "from_state_dict", "prune", "compile", "predict", "classify", "fit",
+           "evaluate", "save", "weights", "set_layer", "initialise")
+PARSER = doctest.DocTestFinder(recurse=False)
+
+
+def run_examples(subject, folder, monkeypatch):
+    """Run the examples of an object's docstring in a folder; there must be some."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("CLNET_DEVICE", "cpu")
+    (found,) = PARSER.find(subject, "example", globs={"clnet": clnet, "np": np})
+    assert found.examples
+    flags = doctest.ELLIPSIS | doctest.REPORT_ONLY_FIRST_FAILURE
+    runner, report = doctest.DocTestRunner(optionflags=flags), io.StringIO()
+    runner.run(found, out=report.write)
+    assert not runner.failures, report.getvalue()
+
+
+@pytest.mark.parametrize("name", [*NAMES, *(f"Network.{name}" for name in METHODS)])
+def test_examples_of_the_reference(name, tmp_path, monkeypatch):
+    if name == "TensorBoard":
+        pytest.importorskip("tensorboardX")
+    run_examples(attrgetter(name)(clnet), tmp_path, monkeypatch)
+
+
+def test_examples_of_plans(tmp_path, monkeypatch):
+    run_examples(Plan, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["MLPClassifier", "MLPRegressor"])
+def test_examples_of_estimators(name, tmp_path, monkeypatch):
+    pytest.importorskip("sklearn")
+    from clnet import sklearn
+
+    run_examples(getattr(sklearn, name), tmp_path, monkeypatch)

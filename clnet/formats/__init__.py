@@ -155,6 +155,13 @@ def load_data(
     InputError
         If dtype is unknown, the limit is wrong, or outputs is wrong or given for
         another suffix.
+
+    Examples
+    --------
+    >>> clnet.save_data("sums.data", [[1, 2], [3, 4]], [[3], [7]])
+    >>> x, t = clnet.load_data("sums.data")
+    >>> x.tolist(), t.tolist()
+    ([[1.0, 2.0], [3.0, 4.0]], [[3.0], [7.0]])
     """
     file, suffix = _data_file(path)
     _check_options(file, dtype, memory_limit)
@@ -214,6 +221,16 @@ def load_table(
         or a value is no finite number or of no known category; with line and column.
     InputError
         If an argument is wrong, or the table is a DataFrame.
+
+    Examples
+    --------
+    >>> import csv
+    >>> rows = [(120, "red", "apple"), (7, "red", "cherry")]
+    >>> with open("fruit.csv", "w") as file:
+    ...     csv.writer(file).writerows([("weight", "colour", "kind"), *rows])
+    >>> table = clnet.load_table("fruit.csv", target="kind", categories="colour")
+    >>> table.x.tolist(), table.t.tolist()
+    ([[120.0, 1.0], [7.0, 1.0]], ['apple', 'cherry'])
     """
     if dtype is not None and dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
@@ -248,6 +265,15 @@ def save_data(path: str | PathLike[str], x: ArrayLike, t: ArrayLike) -> None:
         If the file cannot be written or has an unknown suffix.
     InputError
         If the arrays do not have the shapes above.
+
+    Examples
+    --------
+    >>> clnet.save_data("sums.csv", [[1, 2], [3, 4]], [[3], [7]])
+    >>> from pathlib import Path
+    >>> print(Path("sums.csv").read_text().strip())
+    x0,x1,t0
+    1,2,3
+    3,4,7
     """
     file, suffix = _data_file(path)
     inputs, targets = (

@@ -21,6 +21,11 @@ class Column:
     categories : tuple of str
         The column is one input for each of these, 1 for the sample's category and 0 for
         the others; empty: the column is one input, a number.
+
+    Examples
+    --------
+    >>> clnet.Column("colour", ("red", "green")).width
+    2
     """
 
     name: str
@@ -53,6 +58,12 @@ class Columns:
     ------
     InputError
         If names or categories are not text, or not different.
+
+    Examples
+    --------
+    >>> colour = clnet.Column("colour", ("red", "green"))
+    >>> clnet.Columns((clnet.Column("length"), colour), ("price",)).n_in
+    3
     """
 
     inputs: tuple[Column, ...]

@@ -193,7 +193,19 @@ def _sources(found: object) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Dense(Neurons):
-    """A fully connected layer; parameters as for `Neurons`."""
+    """A fully connected layer; parameters as for `Neurons`.
+
+    Examples
+    --------
+    >>> clnet.Network(4, [clnet.Dense(3, "relu"), clnet.Dense(1)]).sizes
+    (4, 3, 1)
+
+    A shortcut: the last layer reads the input too.
+
+    >>> net = clnet.Network(4, [clnet.Dense(3, "relu"), clnet.Dense(1, sources=(0, 1))])
+    >>> net.weights(1).shape
+    (1, 7)
+    """
 
     def blocks(self, widths: Sequence[int], item_size: int) -> Blocks:
         """Return one dense storage for each source."""
@@ -232,6 +244,19 @@ class Sparse(Neurons):
     ------
     InputError
         If an argument is not as above.
+
+    Examples
+    --------
+    >>> net = clnet.Network(100, [clnet.Sparse(10, density=0.05)], seed=0)
+    >>> net.matrices[0].count
+    50
+
+    Given connections: each neuron reads its input and the one before.
+
+    >>> mask = np.eye(4, dtype=bool) | np.eye(4, k=-1, dtype=bool)
+    >>> net = clnet.Network(4, [clnet.Sparse(4, pattern=mask)], seed=0)
+    >>> net.matrices[0].count
+    7
     """
 
     density: float | None = field(default=None, kw_only=True)
@@ -315,6 +340,11 @@ class Local:
     ------
     InputError
         If an argument is not as above, or the window is wider than the inputs.
+
+    Examples
+    --------
+    >>> clnet.Network(100, [clnet.Local(5, "relu"), clnet.Local(5)]).sizes
+    (100, 96, 92)
     """
 
     window: int

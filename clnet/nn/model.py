@@ -169,6 +169,11 @@ class Model(Description):
         """Return the weights [n_out, n_in] of a layer, counted from 0, read-only.
 
         Of a locally connected layer [n_out, window].
+
+        Examples
+        --------
+        >>> clnet.Network.mlp([2, 3, 1], seed=0).weights(0).shape
+        (3, 2)
         """
         matrix = self.matrices[self.layer_number(layer)].weights(self.parameters)
         matrix.flags.writeable = False
@@ -198,6 +203,13 @@ class Model(Description):
         InputError
             If a shape is wrong, biases are given for a layer that has none, or weights
             where there is no connection.
+
+        Examples
+        --------
+        >>> net = clnet.Network(2, [clnet.Dense(1)])
+        >>> net.set_layer(0, [[1, 2]], [3])
+        >>> net.predict([10, 100]).tolist()
+        [213.0]
         """
         new = self.parameters.copy()
         _set_layer(self, new, self.layer_number(layer), weights, biases)
@@ -236,6 +248,11 @@ class Model(Description):
         InputError
             If there is no such rule, x is missing, superfluous, of a wrong shape or
             without a range, or the network has no hidden neuron to spread.
+
+        Examples
+        --------
+        >>> net = clnet.Network.mlp([2, 3, 1])
+        >>> net.initialise("he", seed=0)
         """
         self._replace(self._initial(_draw_of(self, name, x), seed))
 

@@ -3,6 +3,11 @@
 An optimiser is one elementwise rule over the flat buffer (``include/optimisers.h``,
 under the row's name in capitals); ``step`` is its meaning in NumPy. Gradients are those
 of the *sum* over samples; rules for the mean divide by the samples of the step.
+
+Examples
+--------
+>>> clnet.optimisers.Adam(learning_rate=3e-3)
+Adam(learning_rate=0.003, beta1=0.9, beta2=0.999, eps=1e-08, weight_decay=0.0)
 """
 
 from __future__ import annotations

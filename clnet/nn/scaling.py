@@ -35,6 +35,15 @@ class Scaling:
     ------
     InputError
         If the four tuples of one side differ in length.
+
+    Examples
+    --------
+    >>> x, t = [[0.0], [10.0]], [[100.0], [300.0]]
+    >>> scaling = clnet.Scaling.of(x, t)
+    >>> scaling.scale_input(x).tolist()
+    [[-1.0], [1.0]]
+    >>> scaling.descale_output([[0.0]]).tolist()
+    [[200.0]]
     """
 
     mean_in: tuple[float, ...]

@@ -2,6 +2,12 @@
 
 A schedule is a callable of the epoch's number, counted from 0. Three usual ones are
 here, as frozen rows.
+
+Examples
+--------
+>>> halve = clnet.schedules.Step(every=10, factor=0.5)
+>>> [halve(epoch) for epoch in (0, 9, 10, 25)]
+[1.0, 1.0, 0.5, 0.25]
 """
 
 from __future__ import annotations

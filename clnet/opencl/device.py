@@ -75,6 +75,11 @@ class Device:
         Other devices of the same processor that can share a context with this one.
     handle : pyopencl.Device or None
         None for a record made without OpenCL.
+
+    Examples
+    --------
+    >>> clnet.Device("a card", type="gpu", compute_units=16).fp64
+    False
     """
 
     name: str

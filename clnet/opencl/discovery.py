@@ -69,6 +69,11 @@ def devices() -> tuple[Device, ...]:
     ------
     DeviceError
         If there is no OpenCL platform, or no platform has a device.
+
+    Examples
+    --------
+    >>> len(clnet.devices()) > 0
+    True
     """
     check_process()
     found = discover()
@@ -103,6 +108,11 @@ def device(spec: str | Device | None = None, *, units: int | None = None) -> Dev
         fewer units, or cannot be split.
     InputError
         If `spec` or `units` is of another kind.
+
+    Examples
+    --------
+    >>> clnet.device("cpu").type
+    'cpu'
     """
     check_process()
     whole = probed(_named(spec))

@@ -77,6 +77,14 @@ class Plan:
         Of a shape of host arrays, the shortest way to their outputs: a ``DirectCall``.
     calls_left : float
         Calls by `Network.predict` until it measures and plans anew; infinite: it has.
+
+    Examples
+    --------
+    >>> plan = clnet.Network.mlp([8, 4, 2], seed=0).compile("cpu", tune=False)
+    >>> plan(np.zeros(8)).shape
+    (2,)
+    >>> plan.explain().splitlines()[0]
+    '8-4-2, float32, batch 1, on ...'
     """
 
     calls_left = inf

@@ -421,6 +421,15 @@ class MLPClassifier(ClassifierMixin, MLP):
     ----------
     network_ : Network
         The network, which has all weights.
+
+    Examples
+    --------
+    >>> from clnet.sklearn import MLPClassifier
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = MLPClassifier((20,), learning_rate_init=0.01, max_iter=500)
+    >>> model.fit(X, y).score(X, y) > 0.9
+    True
     """
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
@@ -573,6 +582,14 @@ class MLPRegressor(RegressorMixin, MLP):
     ----------
     network_ : Network
         The network, which has all weights.
+
+    Examples
+    --------
+    >>> from clnet.sklearn import MLPRegressor
+    >>> X = np.linspace(-1, 1, 200)[:, np.newaxis]
+    >>> model = MLPRegressor(hidden_layer_sizes=(20,), solver="lbfgs", random_state=0)
+    >>> model.fit(X, X[:, 0] ** 2).score(X, X[:, 0] ** 2) > 0.99
+    True
     """
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {

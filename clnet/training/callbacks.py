@@ -129,6 +129,14 @@ class EarlyStopping:
     ------
     InputError
         If a parameter is not as above.
+
+    Examples
+    --------
+    >>> stopping = clnet.EarlyStopping(monitor="loss", patience=2)
+    >>> net = clnet.Network.mlp([2, 3, 1], "tanh", seed=0)
+    >>> history = net.fit([[-1, 1], [1, 1]], [1, -1], epochs=3, callbacks=[stopping])
+    >>> history.best_epoch
+    3
     """
 
     def __init__(
@@ -240,6 +248,14 @@ class Checkpoint:
     FormatError, InputError
         If the suffix is unknown, or `every` is not at least 1; when training starts, if
         the format cannot hold the network or the file cannot be written.
+
+    Examples
+    --------
+    >>> x, t = [[-1, 1], [1, 1]], [1, -1]
+    >>> net = clnet.Network.mlp([2, 3, 1], "tanh", seed=0)
+    >>> _ = net.fit(x, t, epochs=3, callbacks=[clnet.Checkpoint("net.safetensors")])
+    >>> len(net.fit(x, t, epochs=5, resume="net.safetensors").epochs)
+    5
     """
 
     def __init__(self, path: str | PathLike[str], every: int = 1) -> None:
@@ -299,6 +315,15 @@ class CSVLogger:
         If the path is no file name.
     FormatError
         When training starts, if the file cannot be written.
+
+    Examples
+    --------
+    >>> net = clnet.Network.mlp([2, 3, 1], "tanh", seed=0)
+    >>> logger = clnet.CSVLogger("curve.csv")
+    >>> _ = net.fit([[-1, 1], [1, 1]], [1, -1], epochs=3, callbacks=[logger])
+    >>> from pathlib import Path
+    >>> len(Path("curve.csv").read_text().splitlines())
+    4
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
@@ -373,6 +398,12 @@ class TensorBoard:
     ------
     ClnetError
         If tensorboardX is not installed.
+
+    Examples
+    --------
+    >>> net = clnet.Network.mlp([2, 3, 1], "tanh", seed=0)
+    >>> board = clnet.TensorBoard("runs/1")
+    >>> _ = net.fit([[-1, 1], [1, 1]], [1, -1], epochs=3, callbacks=[board])
     """
 
     def __init__(self, folder: str | PathLike[str]) -> None:

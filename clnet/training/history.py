@@ -117,6 +117,15 @@ class TrainingState:
         Formats of the sparse layers, which the layout of the two arrays follows from;
         a network of other formats may resume. Those of the network, if there are none:
         version 0.1.0 wrote none.
+
+    Examples
+    --------
+    >>> net = clnet.Network.mlp([2, 3, 1], "tanh", seed=0)
+    >>> state = net.fit([[-1, 1], [1, 1]], [1, -1], epochs=3).state
+    >>> state.save("state.npz")
+    >>> state = clnet.TrainingState.load("state.npz")
+    >>> net.fit([[-1, 1], [1, 1]], [1, -1], epochs=2, state=state).epochs[-1].number
+    5
     """
 
     optimiser: str
@@ -336,6 +345,13 @@ class History:
         How a step was computed, and why, in the form of `Plan.explain`.
     diverged : bool
         Whether the loss or the parameters were no longer finite.
+
+    Examples
+    --------
+    >>> net = clnet.Network.mlp([2, 3, 1], "tanh", seed=0)
+    >>> history = net.fit([[-1, 1], [1, 1]], [1, -1], epochs=3)
+    >>> len(history.epochs), history.loss[2] < history.loss[0], history.diverged
+    (3, True, False)
     """
 
     _state: TrainingState

@@ -34,6 +34,14 @@ class Pattern(Uncached):
     ------
     InputError
         If there is no entry, or they are not as above.
+
+    Examples
+    --------
+    >>> pattern = clnet.Pattern(2, 3, rows=[0, 1, 1], columns=[2, 0, 1])
+    >>> pattern.mask().astype(int).tolist()
+    [[0, 0, 1], [1, 1, 0]]
+    >>> pattern.density
+    0.5
     """
 
     n_out: int
