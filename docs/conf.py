@@ -32,6 +32,7 @@ extensions = [
     "myst_nb",
     "command_help",
     "docstrings",
+    "drawings",
     "kernel_notes",
     "measured_rows",
     "tree_links",

@@ -21,6 +21,7 @@ sys.path[:0] = [str(DOCS), str(DOCS / "_ext")]
 import check_site  # noqa: E402  from the folders above
 import kernel_parts  # noqa: E402
 import row_tables  # noqa: E402
+import timelines  # noqa: E402
 
 PAGES = sorted(DOCS.rglob("*.md"))
 USES = [
@@ -155,3 +156,25 @@ def test_examples_of_estimators(name, tmp_path, monkeypatch):
     from clnet import sklearn
 
     run_examples(getattr(sklearn, name), tmp_path, monkeypatch)
+
+
+def test_timelines_are_drawn_to_scale():
+    drawn = timelines.drawing("""
+        group 0: weights 3 memory, publish 1 sync #a
+        group 1: wait 4 wait <a, products 2
+    """)
+    assert re.findall(r'class="(\w+)" x="([\d.]+)"', drawn)[:2] == [
+        ("memory", "110.0"), ("middle", "240.0")
+    ]
+    assert drawn.count("<rect") == 4
+    assert drawn.count('class="arrow"') == 1
+    assert "group 1: wait, products" in drawn
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("lane", "timeline: '', expected a name"), ("lane: work", "'work', expected"),
+    ("lane: work 2 <a", "'a' is no mark of \\[\\]"),
+])
+def test_timelines_that_cannot_be_read_are_errors(text, message):
+    with pytest.raises(ValueError, match=message):
+        timelines.drawing(text)
