@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import PRECISIONS
 from clnet.errors import counted
-from clnet.nn.defaults import EPOCHS
+from clnet.nn.defaults import BLOCKS, EPOCHS
 from clnet.nn.description import mlp_layers
 from clnet.nn.labels import decided, encoded
 from clnet.nn.model import Model
@@ -513,6 +513,8 @@ class Network(Model):
         progress: bool | None = None,
         scale: bool | None = None,
         precision: str = PRECISIONS[0],
+        comm: Any = None,
+        blocks: int | None = BLOCKS,
     ) -> History:
         """Train on samples, and return the history.
 
@@ -611,6 +613,14 @@ class Network(Model):
             `scaling`; losses are those of scaled values. None, False: as for `predict`.
         precision : str
             As for `compile`.
+        comm : mpi4py.MPI.Comm or None
+            The ranks that share each step, all of which call `fit` alike; see
+            ``docs/mpi.md``. Each computes a part of the samples on its own device. All
+            get the same parameters and history; rank 0 alone calls callbacks.
+        blocks : int or None
+            With `comm`: the blocks that a step's samples are cut into, a power of two.
+            Sums over blocks have one order, so that the result has the same bits on any
+            number of ranks. None: a block a rank, summed in MPI's order.
 
         Returns
         -------
@@ -644,20 +654,24 @@ class Network(Model):
         (True, [0, 1, 1, 0])
         """
         from clnet.planning.tuning.search import check_tune
+        from clnet.runtime.ranks import joined
         from clnet.training.fit import fit
+        from clnet.training.mpi import shared_setup
         from clnet.training.setup import training_setup
 
         check_tune(tune)
-        setup = training_setup(
-            self, x, t, lambda n: self._training_options(
+        make = partial(
+            training_setup, self, x, t, lambda n: self._training_options(
                 self.fann, n, optimiser, loss, epochs, batch_size, shuffle,
                 desired_error, stop, schedule, l1, l2, clip_norm, clip_value, precision,
             ),
             validation=validation, sample_weight=sample_weight, callbacks=callbacks,
-            seed=seed, device=device, devices=devices, state=state, resume=resume,
+            seed=seed, devices=devices, state=state,
             scaling=scaling_to_apply(self._scaling, scale),
         )
-        return fit(self, setup, progress, tune)
+        with joined(comm) as ranks:
+            setup = shared_setup(make, ranks, blocks, device, resume)
+            return fit(self, setup, progress, tune)
 
     def evaluate(
         self,

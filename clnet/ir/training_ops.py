@@ -7,7 +7,7 @@ so that a span knows those that are read outside it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,6 +17,7 @@ from clnet.nn.regularisation import PLAIN, Regularisation
 from clnet.nn.storage.base import Storage, rounded_size
 
 if TYPE_CHECKING:
+    from clnet.ir.ops import Program
     from clnet.nn.optimisers import Optimiser
     from clnet.nn.storage.layout import Layout, Slot
 
@@ -376,3 +377,14 @@ class Update(Op):
     def signature(self) -> str:
         """The rule's name, with the size."""
         return f"{self.optimiser.name}[{self.layout.size}]"
+
+
+def split_program(program: Program) -> tuple[Program, Program]:
+    """Return the program of a step's gradients and the program of its update."""
+    start = next(
+        i for i, op in enumerate(program.ops) if isinstance(op, (GradientNorm, Update))
+    )
+    (update,) = (op for op in program.ops if isinstance(op, Update))
+    outputs = (update.totals, *update.gradients)
+    gradients = replace(program, ops=program.ops[:start], outputs=outputs)
+    return gradients, replace(program, ops=program.ops[start:], inputs=outputs)

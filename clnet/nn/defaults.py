@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from clnet.nn.model import Model
 
 EPOCHS = 200
+BLOCKS = 8  # of a step that ranks share
 
 
 def default_optimiser(network: Model, samples: int, batch_size: int | None) -> str:

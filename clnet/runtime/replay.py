@@ -6,7 +6,7 @@ copy between host and device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -65,6 +65,61 @@ class _Records(NamedTuple):
     memory: Memory
     stride: int
     arguments: list[Any]
+
+
+class Blocks:
+    """Several values of one shape in one buffer.
+
+    Parameters
+    ----------
+    session : Session
+        Of the buffer.
+    value : Value
+        One of the values.
+    batch : int
+        Samples a value.
+    dtype : str
+        Type of the elements.
+    count : int
+        Number of values.
+    """
+
+    def __init__(
+        self, session: Session, value: Value, batch: int, dtype: str, count: int
+    ) -> None:
+        self._session, self._dtype = session, dtype
+        self._rows, self._width = value.height(batch), value.width
+        self._stride, item = value.stride, np.dtype(dtype).itemsize
+        self._size = self._rows * self._stride * item
+        self._pitch = round_up(self._size, sub_buffer_alignment(session))
+        self._count = count
+        self._memory = Memory(session, count * self._pitch)
+        self._arguments: dict[int, Any] = {}
+
+    def argument(self, number: int) -> Any:
+        """Return the kernel argument of a value."""
+        if number not in self._arguments:
+            start = number * self._pitch
+            self._arguments[number] = self._memory.sub_buffer(start, self._size)
+        return self._arguments[number]
+
+    def write(self, values: Iterable[Array]) -> None:
+        """Fill all values by their rows [rows, width], and wait."""
+        padded = np.zeros((self._count, self._pitch), np.uint8)
+        blocks = padded[:, : self._size].view(self._dtype)
+        shape = self._rows, self._stride
+        for block, rows in zip(blocks, values, strict=True):
+            block.reshape(shape)[: len(rows), : self._width] = rows
+        self._memory.write(self._session, padded)
+
+    def read(self) -> Array:
+        """Wait for all steps, and return the values [count, rows, width]."""
+        self._session.finish()
+        size = self._count * self._pitch
+        flat = self._memory.read(self._session, size, "uint8")
+        blocks = flat.reshape(self._count, -1)[:, : self._size].view(self._dtype)
+        found = blocks.reshape(self._count, self._rows, self._stride)
+        return found[:, :, : self._width]
 
 
 class Replay(Binding):
@@ -316,6 +371,16 @@ class Replay(Binding):
             return
         for kernel, index in self._uses[value.name]:
             kernel.set_arg(index, arguments[record])
+
+    def add_blocks(self, value: Value, count: int) -> Blocks:
+        """Return memory for `count` values of the shape of one; `select` chooses."""
+        return Blocks(self.session, value, self.batch, self.dtype, count)
+
+    def select(self, value: Value, block: Any, *, is_input: bool = False) -> None:
+        """Let the steps enqueued next take a value from `Blocks.argument`."""
+        for kernel, index in self._uses[value.name]:
+            kernel.set_arg(index, block)
+        self._inputs_changed |= is_input
 
     def read_records(self, value: Value, count: int) -> Array:
         """Wait for all steps, and return a value's first records [count, width].

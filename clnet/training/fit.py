@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ from clnet.runtime.replay import RECORDS
 from clnet.runtime.train_state import TrainState
 from clnet.training.bound import MAX_PROGRAMS, Bound, bound, keep, program_of
 from clnet.training.history import Epoch, History, TrainingState
+from clnet.training.mpi import VALIDATION_BATCH, RankPass, rank_passes
 from clnet.training.options import default_loss, rule_of
 from clnet.training.parallel import ParallelPass
 from clnet.training.passes import Pass, measures
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-VALIDATION_BATCH = 8192  # samples of a validation set per launch, at most
 MAX_EPOCHS = RECORDS  # of a segment: their totals are read together
 # Bound of the time of one segment of speculative epochs that a callback may have
 # recomputed, or that no kernel ends. The host's share of longer epochs is small.
@@ -121,7 +121,9 @@ class Training:
         self._unobserved = 0 if self._observed else MAX_EPOCHS
         self._rates, self._rate = setup.rates, options.rule.rate
         self._desired = options.desired
-        self._speculates = options.predictable and len(setup.devices) == 1
+        self._speculates = (
+            options.predictable and len(setup.devices) == 1 and setup.ranks is None
+        )
         self.interrupted = False
         self._replaced = -1  # the last epoch whose parameters a callback replaced
         self._ended = False  # the device's memory may be another training's
@@ -133,7 +135,8 @@ class Training:
         def lowered(stored: Model) -> Program:
             return program_of(
                 stored, options.loss, options.rule, options.precision,
-                samples=n if batch < n else None, shuffled=options.shuffled,
+                samples=n if batch < n and setup.ranks is None else None,
+                shuffled=options.shuffled,
                 weighted=data.weight is not None,
                 regularisation=options.regularisation,
             )
@@ -141,9 +144,17 @@ class Training:
         program = lowered(network)
         planning = _Planning(tune, setup.saved)
         self._bound: Bound | None = None
-        self._pass: Pass | ParallelPass
-        self._validations: list[Pass] = []
-        if len(setup.devices) == 1:
+        self._pass: Pass | ParallelPass | RankPass
+        self._validations: Sequence[Pass | RankPass] = []
+        if setup.ranks is not None:
+            self._train_state = [
+                TrainState(self._sessions[0], state.parameters, state.values)
+            ]
+            self._pass, self._validations = rank_passes(
+                setup, network, program, self._train_state[0],
+                partial(planning, search=search), _validation_program(network, setup),
+            )
+        elif len(setup.devices) == 1:
             plan = planning(
                 network, program, setup.devices[0], batch, lowered=lowered,
                 search=search,
@@ -253,6 +264,19 @@ class Training:
         """Return how a step is computed, and why, as `Plan.explain` does."""
         return self._pass.explain()
 
+    def agree(self, stopped: str = "") -> str:
+        """Return rank 0's reason to stop; all ranks take the parameters it replaced."""
+        ranks = self._setup.ranks
+        if ranks is None:
+            return stopped
+        replaced = self._replaced == self._epoch
+        reason, values = ranks.from_first(
+            lambda: (stopped, self._values()[0] if replaced else None)
+        )
+        if values is not None and not ranks.first:
+            self.parameters = values
+        return reason
+
     def update_network(self) -> None:
         """Copy the present parameters to the network."""
         self.network.parameters = self.parameters
@@ -324,7 +348,14 @@ class Training:
         """Return the learning rates of epochs."""
         if self._rates is constant:
             return np.full(length, self._rate)
-        return np.array([self._rate * self._rates(first + i) for i in range(length)])
+
+        def rates() -> Array:
+            return np.array(
+                [self._rate * self._rates(first + i) for i in range(length)]
+            )
+
+        ranks = self._setup.ranks  # a function of the caller's may read rank 0's state
+        return rates() if ranks is None else ranks.from_first(rates)
 
     def _enqueue(self, segment: _Segment) -> None:
         """Take a snapshot and enqueue a segment, with the validation of each epoch."""
@@ -335,7 +366,7 @@ class Training:
         self._run(segment.first, segment.rates, self._validations)
 
     def _run(
-        self, first: int, rates: Array, validations: Sequence[Pass] = ()
+        self, first: int, rates: Array, validations: Sequence[Pass | RankPass] = ()
     ) -> None:
         """Enqueue an epoch for each rate."""
         seed, count = self._state.seed, len(rates)
@@ -459,14 +490,19 @@ def _validation_plan(
     """Return the plan of a validation of so many samples on a numbered device."""
     size = min(samples, VALIDATION_BATCH)
     search.runs = (inf if planning.tune else setup.epochs) * -(-samples // size)
-    program = program_of(
-        network, setup.options.loss, None, setup.options.precision,
-        samples=samples if size < samples else None, dropout=False,
+    program = _validation_program(network, setup, samples if size < samples else None)
+    return planning(network, program, setup.devices[number], size, search=search)
+
+
+def _validation_program(
+    network: Model, setup: TrainingSetup, samples: int | None = None
+) -> Program:
+    """Return the program of a validation, gathered from samples if they are given."""
+    return _without_backward(program_of(
+        network, setup.options.loss, None, setup.options.precision, samples=samples,
+        dropout=False,
         weighted=setup.validation is not None and setup.validation.weight is not None,
-    )
-    return planning(
-        network, _without_backward(program), setup.devices[number], size, search=search
-    )
+    ))
 
 
 @lru_cache(MAX_PROGRAMS)
@@ -482,6 +518,8 @@ def fit(
 ) -> History:
     """Train a network; see `Network.fit`."""
     errors = session(setup.devices[0]).errors
+    if setup.ranks is not None and not setup.ranks.first:
+        progress = False
     try:
         with Search(progress=progress) as search:
             training = Training(network, setup, search, tune)
@@ -493,6 +531,7 @@ def fit(
                 callback.load_state_dict(state)
             if hasattr(callback, "start"):
                 callback.start(training)
+        training.agree()
         try:
             _train(training, setup, progress)
         except Exception:  # a callback's: the network gets the parameters so far
@@ -502,6 +541,7 @@ def fit(
         for callback in (*setup.checkpoints, *setup.callbacks):
             if hasattr(callback, "end"):
                 callback.end(training)
+        training.agree()
         training.finish()
     except errors as error:
         raise device_error(setup.devices[0], error, *setup.devices[1:]) from error
@@ -572,7 +612,9 @@ def _train(
                         "kept, try a smaller learning rate"
                     )
                     return
-                training.stopped = history.stopped = _stopped(training, setup, epoch)
+                training.stopped = history.stopped = training.agree(
+                    _stopped(training, setup, epoch)
+                )
                 for checkpoint in setup.checkpoints:
                     checkpoint(training, epoch)
                 if training.stopped:
@@ -581,6 +623,8 @@ def _train(
         subject = f"all {n} epochs are" if n > 1 else "the epoch is"
         history.stopped = f"{subject} done"
     except KeyboardInterrupt:
+        if setup.ranks is not None:
+            raise  # it ends all ranks
         training.interrupted = True
         done = counted(len(history), "epoch")
         history.stopped = f"interrupted after {done}; the trained parameters are kept"

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import InputError
-from clnet.ir.training_ops import Gather, GradientNorm, Update
+from clnet.ir.training_ops import Gather, Update, split_program
 from clnet.opencl.session import session
 from clnet.planning.training_planner import TrainingPlan, plan_training
 from clnet.runtime.data_parallel import alike, min_seconds, shares, shares_text
@@ -299,17 +299,6 @@ class ParallelPass:
         worker.run(0, self._batch, 0)
         for piece in range(worker.exchange.chunks):
             worker.exchange.downloaded(piece)
-
-
-def split_program(program: Program) -> tuple[Program, Program]:
-    """Return the program of a step's gradients and the program of its update."""
-    start = next(
-        i for i, op in enumerate(program.ops) if isinstance(op, (GradientNorm, Update))
-    )
-    (update,) = (op for op in program.ops if isinstance(op, Update))
-    outputs = (update.totals, *update.gradients)
-    gradients = replace(program, ops=program.ops[:start], outputs=outputs)
-    return gradients, replace(program, ops=program.ops[start:], inputs=outputs)
 
 
 def retargeted(steps: Iterable[Step], source: Device, target: Device) -> list[Step]:

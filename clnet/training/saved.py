@@ -188,9 +188,20 @@ class SavedTraining:
 
 def settings_of(
     network: Model, data: DataSet, validation: DataSet | None,
-    options: TrainingOptions,
+    options: TrainingOptions, blocks: int | str | None = None, checksums: bool = True,
 ) -> Settings:
-    """Return what must be the same where a training goes on, as plain values."""
+    """Return what must be the same where a training goes on, as plain values.
+
+    Parameters
+    ----------
+    network, data, validation, options
+        Of the training.
+    blocks : int, str or None
+        Of a step that ranks share; ``"any"``: in MPI's order of sums; None: no ranks.
+    checksums : bool
+        Whether those of the data sets are included.
+    """
+    sets = {"data": data, "validation": validation} if checksums else {}
     schedule = options.schedule
     return {
         "network": f"{'-'.join(map(str, network.sizes))} {network.dtype}",
@@ -205,8 +216,11 @@ def settings_of(
         else repr(schedule) if dataclasses.is_dataclass(schedule) else "a function",
         "precision": options.precision,
         "samples": len(data),
-        "data": _checksum(data.arrays),
-        "validation": None if validation is None else _checksum(validation.arrays),
+        "blocks": blocks,
+        **{
+            name: None if one is None else _checksum(one.arrays)
+            for name, one in sets.items()
+        },
     }
 
 

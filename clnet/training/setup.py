@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from clnet.nn.scaling import Scaling
     from clnet.nn.schedules import Schedule
     from clnet.opencl.device import Device
+    from clnet.runtime.ranks import Ranks
     from clnet.training.callbacks import Callback
     from clnet.training.options import TrainingOptions
 
@@ -70,6 +71,10 @@ class TrainingSetup:
         What the outputs stand for, which the network gets before the training.
     columns : Columns or None
         The names of the inputs, likewise.
+    ranks : Ranks or None
+        The ranks that share each step; None: this process takes all.
+    blocks : int or None
+        Blocks of a step that ranks share; None: one each, summed in MPI's order.
     """
 
     options: TrainingOptions
@@ -81,10 +86,12 @@ class TrainingSetup:
     checkpoints: list[Checkpoint]
     state: TrainingState
     saved: SavedTraining | None
-    settings: Callable[[], dict[str, Any]]
+    settings: Callable[..., dict[str, Any]]
     devices: tuple[Device, ...]
     classes: Classes | None
     columns: Columns | None
+    ranks: Ranks | None = None
+    blocks: int | None = None
 
 
 def training_setup(
@@ -97,15 +104,18 @@ def training_setup(
     sample_weight: ArrayLike | None,
     callbacks: Iterable[Callback],
     seed: int | None,
-    device: Devices,
     devices: Devices,
     state: TrainingState | None,
-    resume: str | PathLike[str] | None,
     scaling: Scaling | None,
+    device: Devices,
+    resume: str | PathLike[str] | None,
+    load: Callable[[Any], SavedTraining] = SavedTraining.load,
+    blocks: int | str | None = None,
 ) -> TrainingSetup:
     """Return the checked arguments of `Network.fit`.
 
-    `options_of` returns the options for a number of samples.
+    `options_of` returns the options for a number of samples, `load` reads the file
+    `resume`, and `blocks` is that of `settings_of`.
 
     Raises
     ------
@@ -131,12 +141,12 @@ def training_setup(
     if None not in (device, devices):
         raise InputError("give device or devices, not both")
     chosen = device_list(device if devices is None else devices)
-    settings = partial(settings_of, network, data, other, options)
+    settings = partial(settings_of, network, data, other, options, blocks)
     saved = None
     if resume is not None:
         if state is not None:
             raise InputError("give state or resume, not both")
-        saved = SavedTraining.load(resume)
+        saved = load(resume)
         saved.check_settings(resume, settings())
         state = saved.state
         if state.epoch > epochs:

@@ -13,6 +13,7 @@ import clnet
 from clnet import Dense, Network, Sparse
 from clnet.errors import ClnetWarning, DeviceError
 from clnet.ir.lowering import lower_training
+from clnet.ir.training_ops import split_program
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Adam, Rprop
 from clnet.opencl.session import session
@@ -24,7 +25,6 @@ from clnet.planning.tuning import times
 from clnet.planning.tuning.measure import Check
 from clnet.planning.tuning.trial import Trial
 from clnet.runtime.binding import Step
-from clnet.training.parallel import split_program
 from clnet.variants.dense.local import Local
 from clnet.variants.dense.naive import Naive
 from clnet.variants.reference.generic import Generic

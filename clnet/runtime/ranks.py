@@ -1,0 +1,244 @@
+"""Ranks: the processes of an MPI communicator that share a computation.
+
+The main thread never blocks in MPI: it polls requests, and sleeps between polls, so
+that ranks that wait leave the processor to ranks that compute.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import ClnetError, InputError
+from clnet.runtime.heartbeat import Heartbeat
+
+Array = NDArray[Any]
+T = TypeVar("T")
+
+SPINS = 20  # polls before the first sleep
+SLEEP_SECONDS = 20e-6  # the first one; each is longer than the one before
+MAX_SLEEP_SECONDS = 1e-3
+ABORT_SECONDS = 2.0  # after which a rank ends itself, if MPI does not end it
+
+
+class Ranks:
+    """The ranks of a communicator; made by `joined`.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+        A communicator for these calls alone.
+
+    Attributes
+    ----------
+    rank, size : int
+        This rank's number, and the number of ranks.
+    local : int
+        This rank's number among those of its machine.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self.comm = comm
+        self.rank: int = comm.Get_rank()
+        self.size: int = comm.Get_size()
+        self._agreed: BaseException | None = None
+        hosts = self.gathered(platform.node())
+        self.local: int = hosts[: self.rank].count(hosts[self.rank])
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, which alone writes files and calls callbacks."""
+        return self.rank == 0
+
+    def wait(self, *requests: Any) -> None:
+        """Wait for requests."""
+        waiting, polls = list(requests), Polls()
+        while True:
+            waiting = [one for one in waiting if not one.Test()]
+            if not waiting:
+                return
+            polls.pause()
+
+    def gathered(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, on each; any that pickle takes."""
+        text = np.frombuffer(pickle.dumps(value), np.uint8)
+        sizes = np.zeros(self.size, np.int64)
+        self.wait(self.comm.Iallgather(np.array([text.size]), sizes))
+        own = np.zeros(sizes.max(), np.uint8)
+        own[: text.size] = text
+        found = np.zeros((self.size, own.size), np.uint8)
+        self.wait(self.comm.Iallgather(own, found))
+        return [
+            pickle.loads(row[:size].tobytes())
+            for row, size in zip(found, sizes, strict=True)
+        ]
+
+    def from_first(self, call: Callable[[], T]) -> T:
+        """Return the result of rank 0's call, or raise its error, on each rank."""
+        text = np.zeros(0, np.uint8)
+        if self.first:
+            try:
+                found: tuple[Any, ClnetError | None] = call(), None
+            except ClnetError as error:
+                found = None, error
+            text = np.frombuffer(bytearray(pickle.dumps(found)), np.uint8)
+        size = np.array([text.size])
+        self.wait(self.comm.Ibcast(size, 0))
+        if not self.first:
+            text = np.zeros(size[0], np.uint8)
+        self.wait(self.comm.Ibcast(text, 0))
+        result, failure = found if self.first else pickle.loads(text.tobytes())
+        if failure is not None:
+            raise self._as_agreed(failure)
+        return result  # type: ignore[no-any-return]
+
+    def together(self, call: Callable[[], T]) -> T:
+        """Return the result of this rank's call, which succeeds on all ranks.
+
+        Raises
+        ------
+        ClnetError
+            The one of this rank's call, else an InputError with that of another rank.
+        """
+        own: ClnetError | None = None
+        try:
+            result = call()
+        except ClnetError as error:
+            own = error
+        errors = self.gathered(None if own is None else str(own))
+        for rank, text in enumerate(errors):
+            if text is not None:
+                other = InputError(f"rank {rank} of {self.size}: {text}")
+                raise self._as_agreed(own or other)
+        return result
+
+    def check_alike(self, described: dict[str, Any]) -> None:
+        """Raise InputError on all ranks unless their descriptions are equal."""
+        rows = self.gathered(described)
+        for rank, row in enumerate(rows):
+            for name, value in rows[0].items():
+                if row.get(name) != value:
+                    raise self._as_agreed(InputError(
+                        f"rank {rank} of {self.size} has {name.replace('_', ' ')} "
+                        f"{row.get(name)}, and rank 0 {value}"
+                    ))
+
+    def _as_agreed(self, error: ClnetError) -> ClnetError:
+        self._agreed = error
+        return error
+
+    def agreed(self, error: BaseException) -> bool:
+        """Return whether all ranks raise an error, so that none waits for others."""
+        return error is self._agreed
+
+
+class Polls:
+    """Pauses between polls: none at first, then longer ones."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def pause(self) -> None:
+        """Sleep, if polls have found nothing for a while."""
+        self._count += 1
+        if self._count > SPINS:
+            factor = 1 + (self._count - SPINS) / SPINS
+            time.sleep(min(MAX_SLEEP_SECONDS, SLEEP_SECONDS * factor))
+
+
+@contextmanager
+def joined(comm: Any) -> Iterator[Ranks | None]:
+    """Give the ranks of a communicator; all end if one fails.
+
+    Within, each rank watches another one by its heartbeats. A rank that raises an error
+    that the others do not raise, and one that misses another's heartbeats, writes a
+    sentence on stderr and ends all ranks by MPI's Abort.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm or None
+        None: there are no ranks.
+
+    Raises
+    ------
+    InputError
+        If it is no communicator of mpi4py, or MPI was initialised without threads.
+    """
+    if comm is None:
+        yield None
+        return
+    own = duplicate(comm)
+    heartbeat = Heartbeat(duplicate(comm), abort)
+    heartbeat.start()
+    ranks = None
+    try:
+        ranks = Ranks(own)
+        yield ranks
+    except BaseException as error:
+        if ranks is None or not ranks.agreed(error):
+            abort(own, _ended_by(own, error))
+        raise
+    finally:
+        heartbeat.end()
+        own.Free()
+
+
+def duplicate(comm: Any) -> Any:
+    """Return a communicator of the same ranks, whose messages are its own.
+
+    Raises
+    ------
+    InputError
+        As of `joined`.
+    """
+    if not all(hasattr(comm, name) for name in ("Idup", "Iallgather", "Abort")):
+        raise InputError(
+            f"comm must be a communicator of mpi4py, as MPI.COMM_WORLD, not {comm!r}"
+        )
+    from mpi4py import MPI
+
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise InputError(
+            "MPI was initialised without THREAD_MULTIPLE, mpi4py's default, which the "
+            "heartbeats of ranks need"
+        )
+    found, request = comm.Idup()
+    polls = Polls()
+    while not request.Test():
+        polls.pause()
+    return found
+
+
+def _ended_by(comm: Any, error: BaseException) -> str:
+    """Return the sentence of a rank that an error ends."""
+    rank = f"rank {comm.Get_rank()} of {comm.Get_size()}"
+    if isinstance(error, KeyboardInterrupt):
+        return f"{rank} was interrupted"
+    if not isinstance(error, ClnetError):
+        traceback.print_exception(error)
+    return f"{rank} failed: {type(error).__name__}: {error}"
+
+
+def abort(comm: Any, sentence: str) -> None:
+    """Write a sentence on stderr, and end all ranks."""
+    print(f"clnet: {sentence}; all ranks end", file=sys.stderr, flush=True)
+    comm.Abort(1)
+    time.sleep(ABORT_SECONDS)
+    os._exit(1)
+
+
+def cut(n: int, blocks: int) -> list[slice]:
+    """Return n samples cut into blocks, whose sizes differ by one at most."""
+    ends = [n * i // blocks for i in range(blocks + 1)]
+    return [slice(*pair) for pair in pairwise(ends)]
