@@ -142,9 +142,9 @@ def chart(table: Table, unit: str) -> str:
 
 
 def parse_names(text: str) -> dict[str, str]:
-    """Return the values of ``a, b=B`` with the names to show."""
-    pairs = (one.strip().partition("=") for one in text.split(","))
-    return {value: name or value for value, _, name in pairs}
+    """Return the values of ``a, b=B`` with the names to show, after the last ``=``."""
+    pairs = (one.strip().rpartition("=") for one in text.split(","))
+    return {value or name: name for value, _, name in pairs}
 
 
 def parse_axis(text: str) -> tuple[str, dict[str, str]]:
