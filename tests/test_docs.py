@@ -21,6 +21,7 @@ sys.path[:0] = [str(DOCS), str(DOCS / "_ext")]
 import check_site  # noqa: E402  from the folders above
 import kernel_parts  # noqa: E402
 import row_tables  # noqa: E402
+import standings  # noqa: E402
 import timelines  # noqa: E402
 
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -178,3 +179,15 @@ def test_timelines_are_drawn_to_scale():
 def test_timelines_that_cannot_be_read_are_errors(text, message):
     with pytest.raises(ValueError, match=message):
         timelines.drawing(text)
+
+
+def test_cases_behind_a_peer_are_those_that_are_not_ahead():
+    found = list(standings.standings())
+    counted = standings.counts(found)[1:]
+    behind = [
+        line for device in ("H200", "EPYC")
+        for line in standings.behind(found, device)[1:]
+    ]
+    assert len(found) == sum(int(line[2]) for line in counted)
+    assert len(behind) == sum(int(line[2]) - int(line[3]) for line in counted)
+    assert all(float(line[-1]) < 1 for line in behind)

@@ -1,7 +1,7 @@
-"""The directive ``rows``: a table, or a chart, of committed measurements.
+"""Directives of committed measurements: ``rows``, ``standings`` and ``behind``.
 
-The argument is a file of ``benchmarks/results``. The other options choose rows by their
-columns, and the lines and columns of the table::
+``rows`` is a table or a chart. Its argument is a file of ``benchmarks/results``. Options
+choose rows by their columns, and the lines and columns of the table::
 
     ```{rows} feedforward-nvidia-h200.csv
     :where: table=configurations batch=1 basis=device
@@ -14,6 +14,9 @@ columns, and the lines and columns of the table::
 A name after ``=`` is what the table shows. ``:value:`` is ``us``, ``ms`` or ``s`` of
 the median, or ``ratio NAME``: how many times as long the candidate of that name takes.
 ``:chart:`` draws the table's values as bars instead, on a logarithmic scale.
+
+``standings`` counts the cases in which clnet is ahead of every peer. ``behind`` lists
+those of one device, a part of whose name is the argument, where it is not.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from row_tables import RESULTS, UNITS, cells, chart, parse_axis, values
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+from standings import behind, counts, standings
 
 
 class Rows(SphinxDirective):
@@ -59,7 +63,7 @@ class Rows(SphinxDirective):
         unit = "times as fast" if value.startswith("ratio") else value
         shown: nodes.Node = (
             nodes.raw("", chart(table, unit), format="html")
-            if "chart" in self.options else _table(cells(table), unit)
+            if "chart" in self.options else text_table(cells(table))
         )
         link = addnodes.download_reference(
             "", "", nodes.Text("rows"), reftarget=f"/../benchmarks/results/{path}"
@@ -68,7 +72,26 @@ class Rows(SphinxDirective):
         return [shown, nodes.paragraph("", "", of, link, nodes.Text("."))]
 
 
-def _table(texts: Sequence[Sequence[str]], unit: str) -> nodes.table:
+class Standings(SphinxDirective):
+    """The table of all cases by study and device."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table."""
+        return [text_table(counts(list(standings())))]
+
+
+class Behind(SphinxDirective):
+    """The table of a device's cases whose peer is faster."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table."""
+        return [text_table(behind(list(standings()), self.arguments[0]))]
+
+
+def text_table(texts: Sequence[Sequence[str]]) -> nodes.table:
+    """Return a table of texts, whose first line are its headings."""
     group = nodes.tgroup(cols=len(texts[0]))
     group += [nodes.colspec(colwidth=1) for _ in texts[0]]
     head, body = nodes.thead(), nodes.tbody()
@@ -84,4 +107,6 @@ def _table(texts: Sequence[Sequence[str]], unit: str) -> nodes.table:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the extension."""
     app.add_directive("rows", Rows)
+    app.add_directive("standings", Standings)
+    app.add_directive("behind", Behind)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
