@@ -1,7 +1,7 @@
 """Directives of committed measurements: ``rows``, ``standings`` and ``behind``.
 
-``rows`` is a table or a chart. Its argument is a file of ``benchmarks/results``. Options
-choose rows by their columns, and the lines and columns of the table::
+``rows`` is a table or a chart. Its argument is a file of ``benchmarks/results``.
+Options choose rows by their columns, and the lines and columns of the table::
 
     ```{rows} feedforward-nvidia-h200.csv
     :where: table=configurations batch=1 basis=device
