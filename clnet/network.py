@@ -100,6 +100,10 @@ class Network(Model):
         activation: str | Sequence[str] = "sigmoid",
         initialiser: str = "glorot",
         dropout: float = 0.0,
+        *,
+        output: str | None = None,
+        seed: int | None = None,
+        dtype: str = "float32",
         **options: Any,
     ) -> Network:
         """Return a fully connected network.
@@ -114,16 +118,18 @@ class Network(Model):
             As for `Dense`.
         dropout : float
             As for `Dense`, of all layers but the last.
-        **options
+        output : str or None
+            Activation of the last layer; None: as `activation` says.
+        seed, dtype, **options
             As for `Network`.
 
         Examples
         --------
-        >>> clnet.Network.mlp([64, 100, 10], ["relu", "softmax"], seed=0)
-        <Network 64-100-10 float32>
+        >>> clnet.Network.mlp([64, 100, 50, 10], "relu", output="softmax", seed=0)
+        <Network 64-100-50-10 float32>
         """
-        n_in, layers = mlp_layers(sizes, activation, initialiser, dropout)
-        return cls(n_in, layers, **options)
+        n_in, layers = mlp_layers(sizes, activation, initialiser, dropout, output)
+        return cls(n_in, layers, seed=seed, dtype=dtype, **options)
 
     @classmethod
     def from_torch(cls, module: Any) -> Network:

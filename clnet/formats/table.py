@@ -38,7 +38,7 @@ from clnet.nn.columns import Column, Columns
 Array = NDArray[Any]
 
 BLOCK = 1 << 14  # cells parsed at a time
-OR_TEXT = ", or text in a column named as the target or among the categories"
+OR_TEXT = ", or text in a column that is named as the target or as a category"
 _TARGET = re.compile(r"t\d*|target.*", re.IGNORECASE)
 
 

@@ -162,6 +162,7 @@ def mlp_layers(
     activation: str | Sequence[str],
     initialiser: str,
     dropout: float,
+    output: str | None,
 ) -> tuple[int, list[Layer]]:
     """Return inputs and layers of a fully connected network; see `Network.mlp`."""
     counts = as_items(sizes)
@@ -178,6 +179,8 @@ def mlp_layers(
         raise InputError(
             f"{len(names)} activations for {n} layers: give one, or one a layer"
         )
+    if output is not None:
+        names[-1] = output
     return counts[0], [
         Dense(s, a, initialiser=initialiser, dropout=dropout if i < n else 0.0)
         for i, (s, a) in enumerate(zip(counts[1:], names, strict=True), start=1)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
+
+from clnet.errors import counted
 
 TYPES = ("gpu", "accelerator", "cpu", "custom")  # best first
 LOCAL_MEMORY = 1 << 15  # bytes; OpenCL's minimum for full-profile devices
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Device:
     """The capabilities of one OpenCL device.
 
@@ -117,10 +119,23 @@ class Device:
     environment: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     companions: tuple[Device, ...] = ()
-    handle: Any = field(default=None, compare=False, repr=False)
+    handle: Any = field(default=None, compare=False)
 
     def __hash__(self) -> int:
         return hash((self.index, self.name, self.compute_units))  # keys of every call
+
+    def __repr__(self) -> str:
+        units = counted(self.compute_units, "compute unit")
+        return f"<Device {self.index} {self.name}: {self.type}, {units}>"
+
+    def _repr_html_(self) -> str:
+        from clnet.nn.notebook import html_table
+
+        rows = [
+            (one.name, getattr(self, one.name)) for one in fields(self)
+            if one.name not in ("handle", "companions")
+        ]
+        return html_table(repr(self), ("", ""), rows)
 
     @property
     def places(self) -> tuple[Device, ...]:

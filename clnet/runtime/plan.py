@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import as_numbers
-from clnet.errors import ClnetWarning, InputError, OutOfMemoryError
+from clnet.errors import ClnetWarning, InputError, OutOfMemoryError, counted
 from clnet.ir.lowering import lower
+from clnet.nn.notebook import html_table
 from clnet.opencl.launch import may_time_out
 from clnet.opencl.memory import copier
 from clnet.opencl.process import check_process
@@ -172,6 +173,23 @@ class Plan:
     def explain(self) -> str:
         """Return the chosen cover, the other candidates' times, and the refusals."""
         return self._explanation() + self._time_outs
+
+    def __repr__(self) -> str:
+        sizes = "-".join(str(n) for n in self.network.sizes)
+        samples = counted(self.batch, "sample")
+        return f"<Plan {sizes} {self._dtype}, {samples}, on {self.device.name}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                ", ".join(dict.fromkeys(type(op).__name__ for op in step.span.ops)),
+                step.variant.name,
+                " ".join(f"{name}={value}" for name, value in step.config.items()),
+                step.device.name if step.device else "host",
+            )
+            for step in self.steps
+        ]
+        return html_table(repr(self), ("ops", "variant", "config", "device"), rows)
 
     def __call__(self, x: Any, out: Any = None) -> Any:
         """Return the outputs for inputs.

@@ -136,6 +136,13 @@ def test_bad_mlps(sizes, activation, sentence):
         Network.mlp(sizes, activation)
 
 
+def test_the_output_of_an_mlp_has_an_activation_of_its_own():
+    network = Network.mlp([3, 5, 4, 2], "relu", output="softmax", seed=1)
+    assert [layer.activation for layer in network.layers] == ["relu", "relu", "softmax"]
+    with pytest.raises(InputError, match="unknown activation"):
+        Network.mlp([3, 2], output="nothing")
+
+
 def test_descriptions_can_be_pickled():
     layers = (Dense(2, "relu"), Dense(2, ("tanh", "sin"), (1, 2)))
     assert pickle.loads(pickle.dumps(layers)) == layers

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from clnet import Dense, Local, Network
+from clnet import Dense, Device, Local, Network
 from clnet.nn.notebook import html_table
 from clnet.training.history import SHOWN
 
@@ -41,6 +41,22 @@ def test_a_network_shows_its_layers():
         ["layer", "kind", "neurons", "activation", "parameters"],
         ["0", "Local", "4", "relu", "13"], ["1", "Dense", "2", "mixed", "8"],
     ]
+
+
+def test_a_device_shows_its_record():
+    device = Device("a <card>", index="1:0", compute_units=16)
+    assert repr((device,)) == "(<Device 1:0 a <card>: gpu, 16 compute units>,)"
+    captions, (table,) = cells(device._repr_html_())
+    assert captions == [repr(device)]
+    assert ["compute_units", "16"] in table
+
+
+def test_a_plan_shows_its_steps(cpu):
+    plan = Network.mlp([3, 4, 2], "sigmoid", seed=1).compile(cpu, tune=False)
+    captions, (table,) = cells(plan._repr_html_())
+    assert captions == [f"<Plan 3-4-2 float32, 1 sample, on {cpu.name}>"]
+    assert table[0] == ["ops", "variant", "config", "device"]
+    assert len(table) == 1 + len(plan.steps)
 
 
 @pytest.mark.parametrize("validation", [None, (X, T)])
