@@ -2,10 +2,11 @@
 
     python tests/runtimes/run.py RUNTIME FOLDER [arguments of pytest]
 
-A runtime of PyPI gets a virtual environment of this Python. A runtime of Debian gets a
-root file system of its suite, with that suite's Python; it needs root and mmdebstrap.
-A second call uses what the first one installed, and brings clnet's own needs up to
-date.
+A runtime of PyPI gets a virtual environment of this Python. A runtime of Debian or
+Ubuntu gets a root file system of its suite, with that suite's Python; it needs root and
+mmdebstrap, and for Ubuntu the file ubuntu-archive-keyring.gpg of its package
+ubuntu-keyring in /usr/share/keyrings. A second call uses what the first one installed,
+and brings clnet's own needs up to date.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 SHARED = CHECKOUT.parent / "shared"  # data sets, which conftest.py looks for here
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 CLNET = ".[test,demo]"  # in the checkout
+SOURCES = {  # apt's, of a suite that is not Debian's
+    "noble": (
+        "deb [signed-by=/usr/share/keyrings/ubuntu-archive-keyring.gpg]"
+        " http://archive.ubuntu.com/ubuntu noble main universe",
+    ),
+}
 TESTS = [
     f"tests/{folder}" for folder in (
         "variants", "runtime", "training", "planning", "opencl", "nn", "formats", "ir",
@@ -40,12 +47,12 @@ class Runtime:
     device : str
         Value of ``CLNET_DEVICE``.
     packages : tuple of str
-        Of PyPI, or of Debian if there is a suite.
+        Of PyPI, or of the suite if there is one.
     driver : str
         The driver, or the .icd file that names it, below the environment's or the
         system's root.
     suite : str
-        Debian's suite; empty: a package of PyPI.
+        Debian's or Ubuntu's suite; empty: a package of PyPI.
     environment : dict of str to str
         Variables that the driver reads.
     deselected : tuple of str
@@ -60,10 +67,10 @@ class Runtime:
     deselected: tuple[str, ...] = ()
 
 
-def debian(
+def of_suite(
     suite: str, device: str, package: str, *deselected: str, **environment: str
 ) -> Runtime:
-    """Return the row of one of Debian's runtimes."""
+    """Return the row of one of Debian's or Ubuntu's runtimes."""
     driver = f"etc/OpenCL/vendors/{device}.icd"
     return Runtime(device, (package,), driver, suite, environment, deselected)
 
@@ -76,18 +83,21 @@ RUNTIMES = {
     "intel": Runtime(
         "intel", ("intel-opencl-rt", "intel-cmplr-lib-rt"), "lib/libintelocl.so",
     ),
-    # Kernels with barriers crash or compute wrong numbers in these two without their
+    # Kernels with barriers crash or compute wrong numbers in these without their
     # optimiser, which conftest.py otherwise disables.
-    "pocl-6": debian(
+    "pocl-5": of_suite(
+        "noble", "pocl", "pocl-opencl-icd", POCL_EXTRA_BUILD_FLAGS=""
+    ),
+    "pocl-6": of_suite(
         "trixie", "pocl", "pocl-opencl-icd", POCL_EXTRA_BUILD_FLAGS=""
     ),
-    "pocl-7": debian(
+    "pocl-7": of_suite(
         "sid", "pocl", "pocl-opencl-icd", POCL_EXTRA_BUILD_FLAGS=""
     ),
-    "rusticl-25": debian(
+    "rusticl-25": of_suite(
         "trixie", "rusticl", "mesa-opencl-icd", RUSTICL_ENABLE="llvmpipe"
     ),
-    "rusticl-26": debian(
+    "rusticl-26": of_suite(
         "sid", "rusticl", "mesa-opencl-icd", RUSTICL_ENABLE="llvmpipe"
     ),
 }
@@ -123,8 +133,8 @@ def run_with_wheel(runtime: Runtime, root: Path, tests: Sequence[str]) -> None:
     )
 
 
-def run_in_debian(runtime: Runtime, root: Path, tests: Sequence[str]) -> None:
-    """Run tests on a runtime of Debian, in the root file system of its suite."""
+def run_in_suite(runtime: Runtime, root: Path, tests: Sequence[str]) -> None:
+    """Run tests on a runtime of Debian or Ubuntu, in its suite's root file system."""
     if not (root / "clnet").exists():
         packages = sorted(
             p for r in RUNTIMES.values() if r.suite == runtime.suite for p in r.packages
@@ -134,7 +144,7 @@ def run_in_debian(runtime: Runtime, root: Path, tests: Sequence[str]) -> None:
             f"--include={','.join(['ca-certificates', 'python3-venv', *packages])}",
             # A mirror of an unstable suite may be some days old.
             '--aptopt=Acquire::Check-Valid-Until "false"',
-            runtime.suite, root,
+            runtime.suite, root, *SOURCES.get(runtime.suite, ()),
         )
     for folder in ("clnet", SHARED.name):
         (root / folder).mkdir(exist_ok=True)
@@ -169,7 +179,7 @@ def main() -> None:
     root = (arguments.folder / (runtime.suite or arguments.runtime)).resolve()
     root.parent.mkdir(parents=True, exist_ok=True)
     tests = [*(tests or TESTS), *(f"--deselect={one}" for one in runtime.deselected)]
-    (run_in_debian if runtime.suite else run_with_wheel)(runtime, root, tests)
+    (run_in_suite if runtime.suite else run_with_wheel)(runtime, root, tests)
 
 
 if __name__ == "__main__":
