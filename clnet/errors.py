@@ -25,6 +25,12 @@ class ClnetError(Exception):
 
     Paths and names of a caller may hold control characters, which are escaped here.
 
+    Attributes
+    ----------
+    rank : int or None
+        The number of this process among those of MPI that all raise the error; None: no
+        other process is known to.
+
     Examples
     --------
     >>> try:
@@ -33,6 +39,8 @@ class ClnetError(Exception):
     ...     print(error)
     cannot read nowhere.net: there is no nowhere.net
     """
+
+    rank: int | None = None
 
     def __init__(self, message: str = "") -> None:
         super().__init__(printable(message))

@@ -376,6 +376,7 @@ class Network(Model):
         precision: str = PRECISIONS[0],
         out: NDArray[Any] | None = None,
         buffer: int | None = None,
+        comm: Any = None,
     ) -> NDArray[Any]:
         """Return the outputs for inputs.
 
@@ -411,6 +412,10 @@ class Network(Model):
             None: a new array.
         buffer : int or None
             Bytes of host memory for parts of a source; None: 256 MiB.
+        comm : mpi4py.MPI.Comm or None
+            The ranks that share the samples, all of which call `predict` alike: each
+            computes a part of the rows of an array on its own device. All get all
+            outputs, but with `out` each writes its own rows alone.
 
         Returns
         -------
@@ -430,7 +435,7 @@ class Network(Model):
         >>> y.shape, bool(np.allclose(y.sum(axis=1), 1))
         ((5, 3), True)
         """
-        plain = out is None and buffer is None and scale is None
+        plain = out is None and buffer is None and scale is None and comm is None
         if plain and self._scaling is None and type(x) is np.ndarray:
             try:
                 plan = self._recent.get((x.shape, device, precision))
@@ -440,6 +445,12 @@ class Network(Model):
                 plan.calls_left -= 1
                 y: NDArray[Any] = plan(x)
                 return y
+        if comm is not None:
+            from clnet.planning.rank_predictions import predict_by_ranks
+
+            return predict_by_ranks(self, lambda x, device, out: self.predict(
+                x, device, scale=scale, precision=precision, out=out, buffer=buffer
+            ), comm, x, device, out)
         from clnet.planning.streams import predict_any
 
         scaling = scaling_to_apply(self._scaling, scale)
@@ -687,12 +698,14 @@ class Network(Model):
         *,
         scale: bool | None = None,
         buffer: int | None = None,
+        comm: Any = None,
     ) -> Evaluation:
         """Return the errors of the outputs for x [batch, n_in]; t is as for `fit`.
 
         Sources are read by parts, with a `buffer` as for `predict`; t is None where
         their batches have targets. With ``scale=True``, as for `predict`, errors are in
-        the units of the data.
+        the units of the data. The ranks of `comm` share the samples of an array, as in
+        `predict`.
 
         Raises
         ------
@@ -710,6 +723,13 @@ class Network(Model):
         from clnet.planning.streams import evaluate_any
 
         scaling = scaling_to_apply(self._scaling, scale)
+        if comm is not None:
+            from clnet.planning.rank_predictions import evaluate_by_ranks
+
+            scaled = scaling is not None
+            return evaluate_by_ranks(self, lambda x, device, out: self.predict(
+                x, device, scale=scaled, out=out, buffer=buffer
+            ), partial(self.compare, scale=scaled), comm, x, t, device)
         return evaluate_any(
             self, self.plan_for, x, t, device, scaling, self._metrics(scaling), buffer
         )

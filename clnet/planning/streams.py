@@ -56,10 +56,10 @@ def predict_any(
         x, _ = named_inputs(network.columns, x)
         if out is not None:
             shape = (*np.shape(x)[:-1], network.n_out)
-            _check_out(out, network, shape)
+            check_out(out, network, shape)
         return predict(network, plan_for, x, device, scaling, precision, out)
     if out is not None:
-        _check_out(out, network, (source.samples, network.n_out))
+        check_out(out, network, (source.samples, network.n_out))
     elif source.samples is not None:
         out = np.empty((source.samples, network.n_out), network.dtype)
     found, first = [], 0
@@ -130,7 +130,7 @@ def _fits(source: Source, network: Model, buffer: int) -> bool:
     return size is not None and size <= buffer
 
 
-def _check_out(out: Any, network: Model, shape: tuple[int | None, ...]) -> None:
+def check_out(out: Any, network: Model, shape: tuple[int | None, ...]) -> None:
     """Raise InputError unless an array can hold outputs; None: any size."""
     if not isinstance(out, np.ndarray):
         raise InputError(f"out is of type {type(out).__name__}, expected an ndarray")

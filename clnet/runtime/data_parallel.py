@@ -20,11 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import InputError
+from clnet.opencl import discovery
 from clnet.runtime.turn import Turn
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
+    from clnet.opencl.discovery import Devices
     from clnet.runtime.plan import Plan
 from clnet.opencl.process import check_process
 
@@ -42,6 +44,23 @@ def alike(devices: Sequence[Device]) -> bool:
         return replace(device, index="", companions=companions)
 
     return len({kind(device) for device in devices}) == 1
+
+
+def device_of_rank(local: int, where: Devices) -> Devices:
+    """Return the device of one of a machine's ranks, which are spread over those alike.
+
+    Parameters
+    ----------
+    local : int
+        The rank's number on its machine.
+    where : str, Device, None, or a sequence of these
+        As for `clnet.device`; with a number, and as a record, it is the same for all.
+    """
+    if not (where is None or (isinstance(where, str) and ":" not in where)):
+        return where
+    found = discovery.device(where)
+    same = [one for one in discovery.devices() if alike([one, found])]
+    return same[(same.index(found) + local) % len(same)] if found in same else found
 
 
 def shares(n: int, speeds: Sequence[float]) -> list[int]:

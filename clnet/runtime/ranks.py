@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import ClnetError, InputError
+from clnet.errors import BuildError, ClnetError, DeviceError, InputError
 from clnet.runtime.heartbeat import Heartbeat
 
 Array = NDArray[Any]
@@ -52,7 +52,6 @@ class Ranks:
         self.comm = comm
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
-        self._agreed: BaseException | None = None
         hosts = self.gathered(platform.node())
         self.local: int = hosts[: self.rank].count(hosts[self.rank])
 
@@ -84,12 +83,22 @@ class Ranks:
             for row, size in zip(found, sizes, strict=True)
         ]
 
+    def stacked(self, rows: Array) -> Array:
+        """Return the rows [n, width] of all ranks, in their order, on each."""
+        counts = [n * rows.shape[1] for n in self.gathered(len(rows))]
+        found = np.empty((sum(counts) // rows.shape[1], rows.shape[1]), rows.dtype)
+        own = np.ascontiguousarray(rows)
+        self.wait(self.comm.Iallgatherv(own, [found, counts]))
+        return found
+
     def from_first(self, call: Callable[[], T]) -> T:
         """Return the result of rank 0's call, or raise its error, on each rank."""
         text = np.zeros(0, np.uint8)
         if self.first:
             try:
                 found: tuple[Any, ClnetError | None] = call(), None
+            except BuildError as error:  # of more arguments than pickle gives it
+                found = None, DeviceError(str(error))
             except ClnetError as error:
                 found = None, error
             text = np.frombuffer(bytearray(pickle.dumps(found)), np.uint8)
@@ -135,12 +144,8 @@ class Ranks:
                     ))
 
     def _as_agreed(self, error: ClnetError) -> ClnetError:
-        self._agreed = error
+        error.rank = self.rank
         return error
-
-    def agreed(self, error: BaseException) -> bool:
-        """Return whether all ranks raise an error, so that none waits for others."""
-        return error is self._agreed
 
 
 class Polls:
@@ -181,12 +186,10 @@ def joined(comm: Any) -> Iterator[Ranks | None]:
     own = duplicate(comm)
     heartbeat = Heartbeat(duplicate(comm), abort)
     heartbeat.start()
-    ranks = None
     try:
-        ranks = Ranks(own)
-        yield ranks
+        yield Ranks(own)
     except BaseException as error:
-        if ranks is None or not ranks.agreed(error):
+        if not isinstance(error, ClnetError) or error.rank is None:
             abort(own, _ended_by(own, error))
         raise
     finally:

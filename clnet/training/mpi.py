@@ -20,11 +20,10 @@ from clnet.checks import as_whole
 from clnet.errors import DeviceError, InputError, counted
 from clnet.ir.training_ops import Update, split_program
 from clnet.nn.random import permuted
-from clnet.opencl.discovery import Devices, device, devices
 from clnet.opencl.session import session
 from clnet.planning.training_planner import plan_as_saved, plan_training, saved_plan
 from clnet.planning.tuning.times import store_of
-from clnet.runtime.data_parallel import alike
+from clnet.runtime.data_parallel import device_of_rank
 from clnet.runtime.rank_sums import RankSums
 from clnet.runtime.ranks import cut
 from clnet.runtime.replay import Replay
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from clnet.ir.ops import Program, Value
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
+    from clnet.opencl.discovery import Devices
     from clnet.opencl.session import Session
     from clnet.planning.saved_plan import SavedPlan
     from clnet.planning.training_planner import TrainingPlan
@@ -309,8 +309,9 @@ def shared_setup(
     def checked() -> TrainingSetup:
         spread = make.keywords["devices"] is None
         setup = make(
-            device=rank_device(ranks, where) if spread else where, resume=resume,
-            load=lambda _: saved, blocks=checked_blocks(blocks, ranks.size) or "any",
+            device=device_of_rank(ranks.local, where) if spread else where,
+            resume=resume, load=lambda _: saved,
+            blocks=checked_blocks(blocks, ranks.size) or "any",
         )
         if len(setup.devices) > 1:
             raise InputError(
@@ -320,8 +321,8 @@ def shared_setup(
         if options.batch < max(2, ranks.size):
             raise InputError(
                 f"a step of {options.rule.name} has "
-                f"{counted(options.batch, 'sample')}, expected two or more, and one for "
-                f"each of {ranks.size} ranks"
+                f"{counted(options.batch, 'sample')}, expected two or more, and one "
+                f"for each of {ranks.size} ranks"
             )
         return setup
 
@@ -361,17 +362,3 @@ def checked_blocks(blocks: int | None, ranks: int) -> int | None:
             "power of two of ranks, at most as many as blocks, or blocks=None"
         )
     return blocks
-
-
-def rank_device(ranks: Ranks, where: Devices) -> Devices:
-    """Return this rank's device: those of a machine's ranks are spread over its own.
-
-    A specification with a number, and a `Device`, names one for all.
-    """
-    if not (where is None or (isinstance(where, str) and ":" not in where)):
-        return where
-    found = device(where)
-    same = [one for one in devices() if alike([one, found])]
-    if found not in same:
-        return found
-    return same[(same.index(found) + ranks.local) % len(same)]

@@ -1,16 +1,17 @@
-"""Trainings by the ranks that `test_mpi` starts; rank 0 prints what they found."""
+"""Trainings and predictions by the ranks that `test_mpi` starts; rank 0 prints them."""
 
 from __future__ import annotations
 
 import json
 import sys
 import zlib
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
-import clnet
 from clnet import Network
+from clnet.errors import ClnetError
 from clnet.nn.optimisers import SGD
 
 COMM = MPI.COMM_WORLD
@@ -21,11 +22,7 @@ T = np.tanh(X[:, :2])
 DIGITS = RNG.integers(-2, 3, (64, 3)).astype(np.float32)
 SETTINGS = {
     "sgd": {"optimiser": SGD(0.1, 0.5), "batch_size": 30,
-            "validation": (X[:37], T[:37])},
-    "sgd-weighted": {"optimiser": "sgd", "batch_size": 44,
-                     "sample_weight": np.arange(101.0)},
-    "rprop": {"optimiser": "rprop", "clip_norm": 0.1},
-    "sarprop": {"optimiser": "sarprop"},
+            "validation": (X[:37], T[:37]), "sample_weight": np.arange(101.0)},
     "few": {"optimiser": "adam", "batch_size": 6},  # steps with empty blocks
 }
 
@@ -54,27 +51,81 @@ def same_bits():
     return found
 
 
+def linear():
+    net = Network.mlp([3, 2], "identity")
+    net.set_layer(0, np.zeros((2, 3)), np.zeros(2))
+    return net
+
+
 def exact():
     """Return the weights of a linear network after SGD; a wrong scale shows."""
     found = []
     for options in {}, {"comm": COMM}, {"comm": COMM, "blocks": None}:
-        net = Network.mlp([3, 2], "identity", parameters=np.zeros(
-            Network.mlp([3, 2], "identity").parameters.size
-        ))
+        net = linear()
         net.fit(DIGITS[:16], DIGITS[16:32, :2], optimiser=SGD(0.25), batch_size=8,
                 epochs=1, seed=3, device="cpu", tune=False, **options)
         found.append(net.parameters.tolist())
     return found
 
 
-def main():
-    results = {
-        "size": COMM.size, "same_bits": same_bits(), "exact": exact(),
+def predictions(folder):
+    """Return outputs and their errors: of one process, of ranks, and in their file."""
+    net, path = linear(), folder / "y.npy"
+    net.set_layer(0, DIGITS[:2], DIGITS[2, :2])
+    alone = net.predict(DIGITS, "cpu")
+    found = net.predict(DIGITS, "cpu", comm=COMM)
+    equal_on_all_ranks(found)
+    if COMM.rank == 0:
+        np.lib.format.open_memmap(path, "w+", np.float32, found.shape).flush()
+    COMM.Barrier()
+    out = np.load(path, mmap_mode="r+")
+    assert net.predict(DIGITS, "cpu", comm=COMM, out=out) is out
+    out.flush()
+    COMM.Barrier()
+    t = DIGITS[:, 1:]
+    return [
+        [alone.tolist(), net.evaluate(DIGITS, t, "cpu").mse],
+        [found.tolist(), net.evaluate(DIGITS, t, "cpu", comm=COMM).mse],
+        [np.load(path).tolist(), None],
+    ]
+
+
+def errors():
+    """Return the errors that each rank raises for what is wrong on one of them."""
+    net, last = network(), COMM.rank == COMM.size - 1
+    other = Network.mlp([5, 7, 2], "tanh", seed=1) if last else net
+    calls = {
+        "x": lambda: net.predict(X[:, 1:] if last else X, "cpu", comm=COMM),
+        "t": lambda: net.evaluate(X, T[1:] if last else T, "cpu", comm=COMM),
+        "iterable": lambda: net.predict(iter([X]), "cpu", comm=COMM),
+        "network": lambda: other.fit(X, T, comm=COMM, device="cpu", optimiser="sgd"),
+        "samples": lambda: net.fit(X[last:], T[last:], comm=COMM, device="cpu"),
+        "blocks": lambda: net.fit(X, T, comm=COMM, device="cpu", blocks=3),
+        "incremental": lambda: net.fit(
+            X, T, comm=COMM, device="cpu", optimiser="incremental"
+        ),
+        "comm": lambda: net.predict(X, "cpu", comm="MPI"),
     }
+    found = {}
+    for name, call in calls.items():
+        try:
+            call()
+            text = ""
+        except ClnetError as error:
+            text = str(error)
+        found[name] = COMM.gather(text)
+    return found
+
+
+def main(folder):
+    results = {"size": COMM.size, "same_bits": same_bits()}
+    if COMM.size == 2:
+        results["exact"] = exact()
+        results["predictions"] = predictions(folder)
+        results["errors"] = errors()
     if COMM.rank == 0:
         print(json.dumps(results))
 
 
 if __name__ == "__main__":
-    assert clnet.__version__, sys.argv
-    main()
+    main(Path(sys.argv[1]))

@@ -34,26 +34,48 @@ def run(ranks, *arguments):
 
 
 @pytest.fixture(scope="module")
-def found():
+def found(tmp_path_factory):
     """The results of 1, 2 and 4 ranks."""
-    results = []
+    results, folder = {}, tmp_path_factory.mktemp("ranks")
     for ranks in 1, 2, 4:
-        done = run(ranks, CHILD)
+        done = run(ranks, CHILD, folder)
         assert done.returncode == 0, done.stderr[-3000:]
-        results.append(json.loads(done.stdout))
-    assert [one["size"] for one in results] == [1, 2, 4]
+        results[ranks] = json.loads(done.stdout)
+        assert results[ranks]["size"] == ranks
     return results
 
 
 def test_any_number_of_ranks_gives_the_same_bits(found):
-    for other in found[1:]:
-        assert other["same_bits"] == found[0]["same_bits"]
+    for ranks in 2, 4:
+        assert found[ranks]["same_bits"] == found[1]["same_bits"]
 
 
 def test_ranks_train_as_one_process(found):
     """Exactly, where sums of few digits have no rounding."""
-    for one in found:
-        alone, ordered, fast = one["exact"]
-        assert any(alone)
-        assert ordered == alone
-        assert fast == alone
+    alone, ordered, fast = found[2]["exact"]
+    assert any(alone)
+    assert ordered == alone
+    assert fast == alone
+
+
+def test_ranks_predict_as_one_process(found):
+    """Exactly, as above."""
+    (alone, error), (shared, shared_error), (written, _) = found[2]["predictions"]
+    assert shared == written == alone
+    assert shared_error == error
+
+
+@pytest.mark.parametrize(("wrong", "words"), [
+    ("x", "rank 1 of 2 has an x of shape [101, 4], and rank 0 [101, 5]"),
+    ("t", "targets have shape [100, 2], expected [101, 2]"),
+    ("iterable", "whose rows ranks cannot share"),
+    ("network", "rank 1 of 2 has network 5-7-2 float32, and rank 0 5-6-2 float32"),
+    ("samples", "rank 1 of 2 has samples 100, and rank 0 101"),
+    ("blocks", "blocks is 3, expected a power of two"),
+    ("incremental", "a step of incremental has"),
+    ("comm", "comm must be a communicator of mpi4py"),
+])
+def test_all_ranks_raise_what_is_wrong_on_one(found, wrong, words):
+    texts = found[2]["errors"][wrong]
+    assert len(texts) == 2
+    assert all(words in text for text in texts), texts

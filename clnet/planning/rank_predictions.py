@@ -1,0 +1,98 @@
+"""Predictions by ranks: each computes its rows, and all get those of all."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import clnet
+from clnet.checks import is_sparse
+from clnet.errors import InputError, quoted
+from clnet.formats.sources import Source, is_batches
+from clnet.planning.streams import check_out
+from clnet.runtime.data_parallel import device_of_rank
+from clnet.runtime.ranks import Ranks, cut, joined
+
+if TYPE_CHECKING:
+    from clnet.nn.metrics import Evaluation
+    from clnet.nn.model import Model
+    from clnet.opencl.discovery import Devices
+
+Array = NDArray[Any]
+Predict = Callable[[Any, "Devices", "Array | None"], Array]
+"""Returns the outputs for some rows, by a device, in an array if one is given."""
+
+
+def predict_by_ranks(
+    network: Model, predict: Predict, comm: Any, x: Any, device: Devices,
+    out: Array | None,
+) -> Array:
+    """Return the outputs for samples that all ranks have; see `Network.predict`."""
+    with joined(comm) as ranks:
+        assert ranks is not None
+        return _predicted(network, predict, ranks, x, device, out)
+
+
+def evaluate_by_ranks(
+    network: Model, predict: Predict, compare: Callable[[Array, Any], Evaluation],
+    comm: Any, x: Any, t: Any, device: Devices,
+) -> Evaluation:
+    """Return what `compare` finds for all samples; see `Network.evaluate`."""
+    with joined(comm) as ranks:
+        assert ranks is not None
+        y = _predicted(network, predict, ranks, x, device, None)
+
+        def compared() -> Evaluation:
+            if t is None:
+                raise InputError("t is missing: ranks share arrays, without targets")
+            return compare(y, t)
+
+        return ranks.together(compared)
+
+
+def _predicted(
+    network: Model, predict: Predict, ranks: Ranks, x: Any, device: Devices,
+    out: Array | None,
+) -> Array:
+    """Return the outputs for all samples, or `out` with this rank's rows of them."""
+    rows = ranks.together(lambda: _rows(x))
+    shape = np.shape(rows)
+    ranks.check_alike({
+        "clnet": clnet.__version__, "an x of shape": list(shape),
+        "parameters of checksum": zlib.crc32(network.parameters.data),
+        "out": "none" if out is None else "an array",
+    })
+
+    def own() -> Array:
+        if len(shape) != 2:
+            raise InputError(
+                f"x has shape {list(shape)}, expected [batch, {network.n_in}] to share "
+                "among ranks"
+            )
+        if out is not None:
+            check_out(out, network, (shape[0], network.n_out))
+        part = cut(shape[0], ranks.size)[ranks.rank]
+        if part.start == part.stop:
+            return np.empty((0, network.n_out), network.dtype)
+        where = device_of_rank(ranks.local, device)
+        some = rows.iloc[part] if hasattr(rows, "iloc") else rows[part]
+        return predict(some, where, None if out is None else out[part])
+
+    y = ranks.together(own)
+    return ranks.stacked(y) if out is None else out
+
+
+def _rows(x: Any) -> Any:
+    """Return samples as an array or a table, whose rows can be cut."""
+    if isinstance(x, Source) or is_batches(x):
+        raise InputError(
+            f"x is {quoted(type(x).__name__)}, whose rows ranks cannot share: give an "
+            "array, a memory map or an array of h5py"
+        )
+    if is_sparse(x):
+        return x.tocsr()
+    return x if hasattr(x, "shape") else np.asarray(x)
