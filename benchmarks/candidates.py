@@ -376,7 +376,7 @@ def prepared(case: Case, device: Device, steps: tuple[Step, ...]) -> Prepared:
 
 def _plan(case: Case, device: Device, steps: tuple[Step, ...]) -> Plan:
     same = lambda: steps  # noqa: E731
-    return Plan(case.network, device, case.batch, steps, same, same, str)
+    return Plan(case.network, device, case.batch, steps, same, same)
 
 
 def _timers(

@@ -53,7 +53,7 @@ def assert_timeout_is_recovered(network, waiting, batch):
 
     def new_plan():
         steps = [waiting]
-        return Plan(network, device, batch, steps, lambda: steps, fallback, str)
+        return Plan(network, device, batch, steps, lambda: steps, fallback)
 
     x = np.random.default_rng(1).uniform(-1, 1, (batch, network.n_in))
     x = x.astype(np.float32)

@@ -212,17 +212,25 @@ def explain(arguments: argparse.Namespace) -> int:
     """Show how a network would be run or trained, and why."""
     from clnet.cli import json_output
     from clnet.cli.brief import brief, explained
+    from clnet.formats.pictures import picture_file
     from clnet.network import load
 
     tune = True if arguments.tune else None
     network = load(arguments.network, memory_limit=arguments.memory_limit)
     batch = arguments.batch
     progress = sys.stderr.isatty()
+    if arguments.plot is not None:
+        if arguments.training is not None:
+            raise InputError("--plot draws plans of predictions, not of --training")
+        picture_file(arguments.plot)
     if arguments.training is None:
-        text = network.compile(
+        plan = network.compile(
             arguments.device, batch, tune=tune, precision=arguments.precision,
             progress=progress,
-        ).explain()
+        )
+        text = plan.explain()
+        if arguments.plot is not None:
+            plan.plot(arguments.plot)
     else:
         from clnet.training.fit import explain as explanation
 

@@ -153,6 +153,7 @@ def parser() -> _Parser:
     from clnet.cli import train as cli_train
     from clnet.cli.samples import whole
     from clnet.formats import DATA_SUFFIXES, NETWORK_SUFFIXES
+    from clnet.formats.pictures import PICTURES
     from clnet.nn.description import DTYPES
 
     networks, data = ", ".join(NETWORK_SUFFIXES), ", ".join(DATA_SUFFIXES)
@@ -362,6 +363,11 @@ def parser() -> _Parser:
     sub.add_argument(
         "--all", action="store_true",
         help="show all candidates and refusals, not a screen of them",
+    )
+    sub.add_argument(
+        "--plot", metavar="FILE",
+        help="draw the chosen kernels beside those that lost, by their times: "
+        f"{', '.join(PICTURES)}",
     )
     json_output.add_argument(sub)
     with_memory_limit(sub)

@@ -18,6 +18,7 @@ from clnet.cli.samples import TABLE_OPTIONS, Samples, check_labels, is_binary, r
 from clnet.cli.summary import confusion_text, evaluation_rows, pairs
 from clnet.errors import ClnetError, InputError, nearest
 from clnet.formats import NETWORK_SUFFIXES, check_save
+from clnet.formats.pictures import PICTURES, figure, picture_file
 from clnet.ir.lowering import output_middles
 from clnet.network import Network, load
 from clnet.nn.activations import SOFTMAX
@@ -25,7 +26,6 @@ from clnet.nn.defaults import EPOCHS, default_optimiser
 from clnet.nn.fann_parameters import STOP_FUNCTIONS
 from clnet.nn.initialisers import INITIALISER_NAMES, WIDROW_NGUYEN
 from clnet.nn.optimisers import FANN, MINI_BATCH, OPTIMISER_NAMES, Adam, Rprop
-from clnet.training.history import PICTURES, figure, picture_file
 
 if TYPE_CHECKING:
     from clnet.nn.columns import Columns

@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from clnet.errors import WIDTH
 from clnet.ir.lowering import lower
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 GAP = 2  # between columns of a table
 CUTS = ((2, 20), (0, 14), (2, 12), (0, 10), (1, 11))
 """Columns that are narrowed where a table is too wide, and their least widths."""
+DRAWN = 8  # covers of a picture
 LISTED = 2  # candidates that lost, of each span of a training step
 LAYER_OPS = {
     "Apply": "product", "BiasAct": "act", "Softmax": "softmax", "ActGrad": "act'",
@@ -35,6 +37,48 @@ OTHER_OPS = {
     "GradientNorm": "norm", "Update": "update",
 }
 """Printed names of ops of no layer."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why an inference plan is as it is, as text and as a picture.
+
+    Attributes
+    ----------
+    network, device, batch
+        As the planner's.
+    report : PlanReport
+        The planner's report.
+    """
+
+    network: Model
+    device: Device
+    batch: int
+    report: PlanReport
+
+    def __call__(self) -> str:
+        """Return the `explanation`."""
+        return explanation(self.network, self.device, self.batch, self.report)
+
+    def draw(self, axes: Any) -> None:
+        """Draw the covers, best first, on matplotlib's axes."""
+        from clnet.planning.picture import draw_covers
+
+        program = lower(self.network)
+        bars = [
+            [
+                (c.step.variant.name, _named(program, [(c.start, c.stop)]), c.seconds)
+                for c in cover.candidates
+            ]
+            for cover in self.report.covers[:DRAWN]
+        ]
+        ends = [_seconds(cover.seconds) for cover in self.report.covers]
+        draw_covers(axes, bars, ends)
+        sizes = "-".join(str(n) for n in self.network.sizes)
+        axes.set_title(
+            f"{sizes}, {self.network.dtype}, batch {self.batch}\n{self.device.name}",
+            loc="left",
+        )
 
 
 def explanation(

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,7 @@ from clnet.planning.cover import (
     shortest_path,
     shortest_through,
 )
-from clnet.planning.explain import explanation
+from clnet.planning.explain import Explanation
 from clnet.planning.tuning.measure import representative
 from clnet.planning.tuning.search import CANDIDATE_SECONDS, SHARE, Search
 from clnet.planning.tuning.times import Times
@@ -156,7 +155,7 @@ class Planner:
         return Plan(
             self.network, self.device, self.batch, best.steps, device_steps,
             fallback_steps,
-            partial(explanation, self.network, self.device, self.batch, report),
+            Explanation(self.network, self.device, self.batch, report),
         )
 
     def _steps_of(

@@ -10,7 +10,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, Any
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,19 @@ It takes an ndarray of the plan's shape, and returns the outputs, or None if the
 dtype, another thread's call or new parameters ask for more.
 """
 
+
+class Explanation(Protocol):
+    """The reasons for a plan's steps."""
+
+    def __call__(self) -> str:
+        """Return them as text."""
+        ...
+
+    def draw(self, axes: Any) -> None:
+        """Draw them on matplotlib's axes."""
+        ...
+
+
 CHUNK = 8192  # samples per call of `predict` and device, on average at most
 
 
@@ -67,8 +81,8 @@ class Plan:
         Returns the cover for device arrays, without steps on the host.
     fallback_steps : callable
         Returns a cover without kernels that can time out.
-    explanation : callable
-        Returns the reasons for the steps.
+    explanation : Explanation or None
+        The reasons for the steps; None: none are known.
 
     Attributes
     ----------
@@ -98,7 +112,7 @@ class Plan:
         steps: Sequence[Step],
         device_steps: Callable[[], Sequence[Step]],
         fallback_steps: Callable[[], Sequence[Step]],
-        explanation: Callable[[], str],
+        explanation: Explanation | None = None,
     ) -> None:
         self.network = network
         self.device = device
@@ -172,7 +186,45 @@ class Plan:
 
     def explain(self) -> str:
         """Return the chosen cover, the other candidates' times, and the refusals."""
-        return self._explanation() + self._time_outs
+        reasons = self._explanation() if self._explanation else ""
+        return reasons + self._time_outs
+
+    def plot(
+        self, path: str | PathLike[str] | None = None, *, axes: Any = None
+    ) -> Any:
+        """Draw the chosen cover beside those that lost: a colour a variant.
+
+        Parameters
+        ----------
+        path, axes
+            As for `History.plot`.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes.
+
+        Raises
+        ------
+        ClnetError, InputError, FormatError
+            As by `History.plot`.
+
+        Examples
+        --------
+        >>> plan = clnet.Network.mlp([8, 4, 2], seed=0).compile("cpu", tune=False)
+        >>> plan.plot().get_xlabel()
+        'us, the spans alone; at the end the whole call'
+        """
+        from clnet.formats.pictures import figure, picture_file, save
+
+        file = None if path is None else picture_file(path)
+        if axes is None:
+            axes = figure().subplots()
+        if self._explanation:
+            self._explanation.draw(axes)
+        if file is not None:
+            save(axes, file)
+        return axes
 
     def __repr__(self) -> str:
         sizes = "-".join(str(n) for n in self.network.sizes)

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from os import PathLike
-from pathlib import Path
 from typing import Any, ClassVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import INT_MAX, as_whole, is_whole
-from clnet.errors import ClnetError, FormatError, InputError, counted, quoted
-from clnet.formats.files import as_path, check_writable, write
+from clnet.errors import FormatError, InputError, counted, quoted
+from clnet.formats.files import as_path, write
 from clnet.formats.npz import load_arrays
+from clnet.formats.pictures import figure, picture_file, save
 from clnet.nn.description import DTYPES
-from clnet.nn.notebook import html_table, in_notebook
+from clnet.nn.notebook import html_table
 from clnet.nn.storage.formats import check_format
 
 Array = NDArray[Any]
@@ -91,8 +91,6 @@ class Epoch:
 MEASURES = len(fields(Measures))
 SEEDS = 1 << 63  # seeds are whole numbers below
 _ARRAYS = {"parameters": 1, "values": 2}  # of a state, and their dimensions
-PICTURES = (".png", ".svg", ".pdf")
-PICTURE_DPI = 150
 
 
 @dataclass(frozen=True)
@@ -479,46 +477,5 @@ class History:
         axes.set_xlabel("epoch")
         axes.set_ylabel("loss")
         if file is not None:
-            content = io.BytesIO()
-            kind = file.suffix.lower().removeprefix(".")
-            axes.figure.savefig(content, format=kind, dpi=PICTURE_DPI)
-            write(file, [content.getvalue()])
+            save(axes, file)
         return axes
-
-
-def picture_file(path: str | PathLike[str]) -> Path:
-    """Return the file of a picture.
-
-    Raises
-    ------
-    InputError, FormatError
-        If the suffix is of no picture, or the file cannot be written.
-    """
-    file = as_path(path)
-    suffix = file.suffix.lower()
-    if suffix not in PICTURES:
-        raise InputError(f"{file}: plots are {', '.join(PICTURES)}, not {suffix!r}")
-    check_writable(file)
-    return file
-
-
-def figure() -> Any:
-    """Return a new matplotlib figure without a window; a notebook shows it.
-
-    Raises
-    ------
-    ClnetError
-        If matplotlib is not installed.
-    """
-    try:
-        if in_notebook():
-            from matplotlib import pyplot
-
-            return pyplot.figure(layout="constrained")
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ClnetError(
-            f"a learning curve needs matplotlib, which is not installed ({error}): "
-            "pip install matplotlib, or with clnet: pip install 'clnet[demo]'"
-        ) from None
-    return Figure(layout="constrained")

@@ -260,6 +260,9 @@ def test_explain(clnet_command, unmeasured):
     whole = ok(clnet_command("explain a.net --batch 2 --all"))
     assert len(whole.splitlines()) > SCREEN and "refused\n  " in whole
     assert out.split("\n\n")[:2] == whole.split("\n\n")[:2]
+    pytest.importorskip("matplotlib")
+    assert ok(clnet_command("explain a.net --batch 2 --plot plan.png")) == out
+    assert Path("plan.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_explain_and_tune_pass_their_arguments_on(clnet_command, monkeypatch):
@@ -370,6 +373,8 @@ def test_version(clnet_command):
     ("convert a.net b.net --outputs 1", "--outputs is for .csv files"),
     ("explain no.net", "there is no no.net"),
     ("explain a.net --batch none", "found 'none'"),
+    ("explain a.net --plot plan.txt", "plots are .png, .svg, .pdf, not '.txt'"),
+    ("explain a.net --training adam --plot plan.png", "--plot draws plans of"),
     ("tune no.net", "there is no no.net"),
     ("tune a.net --batch 1,,2", "found '', expected a whole number"),
 ])

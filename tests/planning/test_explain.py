@@ -8,6 +8,7 @@ import pytest
 
 from clnet import Dense, Network
 from clnet.errors import WIDTH
+from clnet.formats.pictures import figure
 from clnet.ir.lowering import lower_training
 from clnet.ir.ops import Op
 from clnet.nn.losses import loss_function
@@ -16,7 +17,7 @@ from clnet.opencl.device import Device
 from clnet.opencl.store import Timing
 from clnet.planning import explain, planner
 from clnet.planning.cover import Candidate, Cover, PlanReport
-from clnet.planning.explain import explanation
+from clnet.planning.explain import Explanation, explanation
 from clnet.planning.tuning import times
 from clnet.runtime.binding import Step
 from clnet.variants import VARIANTS
@@ -266,3 +267,17 @@ def test_real_reports_of_any_device_fit(monkeypatch, tmp_path, sizes, batch):
         found = planner.Planner(network, device, batch, False, VARIANTS).plan()
         assert all(len(line) <= WIDTH for line in found.splitlines())
         assert {"chosen", "spans that lost", "refused"} <= set(parts(found))
+
+
+def test_a_picture_shows_the_covers_by_their_times():
+    pytest.importorskip("matplotlib")
+    covers = [cover(WHOLE, whole=1e-4), cover(*LAYERS, whole=2e-4), cover(*OPS)]
+    axes = figure().subplots()
+    Explanation(NETWORK, CPU, 1, PlanReport(covers=covers)).draw(axes)
+    widths = sorted(round(bar.get_width()) for bar in axes.patches)
+    assert widths == [3] * 8 + [10] * 4 + [200]
+    shown = {text.get_text() for text in axes.texts}
+    assert {"100 us", "200 us", "24 us", "1-4"} <= shown
+    names = {text.get_text() for text in axes.get_legend().get_texts()}
+    assert names == {"fused", "naive", "host"}
+    assert axes.get_title(loc="left").startswith("4-8-8-8-3, float32, batch 1")

@@ -70,4 +70,4 @@ def cover(network, device, kinds, batch):
             steps.append(Step(span, variant, config, step_device))
         start += 2 if whole else 1
     device_steps = lambda: [s for s in steps if s.device is not None]  # noqa: E731
-    return Plan(network, device, batch, steps, device_steps, device_steps, str)
+    return Plan(network, device, batch, steps, device_steps, device_steps)

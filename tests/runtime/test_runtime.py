@@ -110,7 +110,7 @@ def test_the_host_adds_to_pre_activations_of_the_device(device):
             for i, host in enumerate(on_host)
         ]
         if not all(on_host):
-            plan = Plan(network, device, 2, steps, list, list, str)
+            plan = Plan(network, device, 2, steps, list, list)
             for seed in range(3):
                 x = inputs(network, 2, seed)
                 assert_right(network, x, plan(x))

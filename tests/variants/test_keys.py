@@ -210,7 +210,7 @@ def test_plans_of_one_network_share_correct_tables(order, form, dtype):
             span = network.program.span(start, start + 2, batch)
             config = next(iter(variant.space(span, DEVICE)))
             steps.append(Step(span, variant, config, DEVICE))
-        kept.append(Plan(network, DEVICE, batch, steps, list, list, str))
+        kept.append(Plan(network, DEVICE, batch, steps, list, list))
         assert_right(network, x[:batch], kept[-1](x[:batch]))
 
 
@@ -244,7 +244,7 @@ def test_forced_configurations_in_mixed_covers(form, dtype):
             config = space[rng.integers(len(space))]
             met.add((variant.name, repr(config)))
             steps.append(Step(span, variant, config, DEVICE))
-        kept.append((Plan(network, DEVICE, batch, steps, list, list, str), x))
+        kept.append((Plan(network, DEVICE, batch, steps, list, list), x))
         for plan, inputs in kept[-3:]:
             assert_right(network, inputs, plan(inputs))
     assert {name for name, _ in met} >= {"sell", "sparse_team"}

@@ -1,0 +1,65 @@
+"""Pictures: matplotlib's figures, their files and their colours."""
+
+from __future__ import annotations
+
+import io
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from clnet.errors import ClnetError, InputError
+from clnet.formats.files import as_path, check_writable, write
+from clnet.nn.notebook import in_notebook
+
+PICTURES = (".png", ".svg", ".pdf")
+DPI = 150  # of .png
+COLOURS = (  # safe for any colour vision (Okabe and Ito; Tol)
+    "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#999999",
+    "#332288", "#882255", "#44aa99", "#999933",
+)
+
+
+def picture_file(path: str | PathLike[str]) -> Path:
+    """Return the file of a picture.
+
+    Raises
+    ------
+    InputError, FormatError
+        If the suffix is of no picture, or the file cannot be written.
+    """
+    file = as_path(path)
+    suffix = file.suffix.lower()
+    if suffix not in PICTURES:
+        raise InputError(f"{file}: plots are {', '.join(PICTURES)}, not {suffix!r}")
+    check_writable(file)
+    return file
+
+
+def figure() -> Any:
+    """Return a new matplotlib figure without a window; a notebook shows it.
+
+    Raises
+    ------
+    ClnetError
+        If matplotlib is not installed.
+    """
+    try:
+        if in_notebook():
+            from matplotlib import pyplot
+
+            return pyplot.figure(layout="constrained")
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ClnetError(
+            f"a picture needs matplotlib, which is not installed ({error}): "
+            "pip install matplotlib, or with clnet: pip install 'clnet[demo]'"
+        ) from None
+    return Figure(layout="constrained")
+
+
+def save(axes: Any, file: Path) -> None:
+    """Write the figure of axes to the `picture_file`, whole or not at all."""
+    content = io.BytesIO()
+    kind = file.suffix.lower().removeprefix(".")
+    axes.figure.savefig(content, format=kind, dpi=DPI)
+    write(file, [content.getvalue()])
