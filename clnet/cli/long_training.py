@@ -80,9 +80,16 @@ def prepare(arguments: argparse.Namespace, draws: bool) -> Path | None:
         if arguments.seed is None:
             arguments.seed = SavedTraining.load(path).state.seed
         return path
-    if arguments.seed is None and draws:
-        arguments.seed = int(np.random.default_rng().integers(SEEDS))
+    if draws:
+        arguments.seed = seed(arguments)
     return None
+
+
+def seed(arguments: argparse.Namespace) -> int:
+    """Return the seed, drawn if none is given."""
+    if arguments.seed is None:
+        return int(np.random.default_rng().integers(SEEDS))
+    return int(arguments.seed)
 
 
 def callbacks(arguments: argparse.Namespace) -> list[Callback]:

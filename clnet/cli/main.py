@@ -59,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return status
     except ClnetError as error:
+        if error.rank:  # rank 0 prints it
+            return 2
         return _failed(_in_options(str(error), arguments.parser))
     except MemoryError as error:
         why = str(error) or "the files' content does not fit"

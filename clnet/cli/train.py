@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.cli import json_output, long_training
+from clnet.cli import json_output, long_training, mpi
 from clnet.cli.samples import TABLE_OPTIONS, Samples, check_labels, is_binary, read
 from clnet.cli.summary import confusion_text, evaluation_rows, pairs
 from clnet.errors import ClnetError, InputError, nearest
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from clnet.nn.columns import Columns
     from clnet.nn.metrics import Evaluation
     from clnet.nn.optimisers import Optimiser
+    from clnet.opencl.device import Device
     from clnet.runtime.data_parallel import ParallelPlan
     from clnet.runtime.plan import Plan
     from clnet.training.callbacks import Training
@@ -171,6 +172,7 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
     long_training.add_arguments(
         sub.add_argument_group("long trainings").add_argument, count
     )
+    mpi.add_arguments(sub.add_argument_group("several processes").add_argument, count)
     add = sub.add_argument_group("output").add_argument
     add(
         "--save", metavar="NET",
@@ -184,14 +186,35 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train a network, and print the results."""
-    from clnet.cli.commands import LARGEST_BATCH, devices_of, unused_scaling
+    from clnet.runtime.ranks import joined
+
+    comm = mpi.communicator(arguments)
+    with joined(comm) as ranks:
+        draws = arguments.data != DIGITS
+        if ranks is None:
+            resume = long_training.prepare(arguments, draws)
+            return _trained(arguments, resume, *_prepared(arguments))
+
+        def started() -> tuple[Path | None, int | None]:
+            resume = long_training.prepare(arguments, draws)
+            return resume, long_training.seed(arguments) if draws else arguments.seed
+
+        resume, arguments.seed = ranks.from_first(started)
+        prepared = ranks.together(lambda: _prepared(arguments))
+        return _trained(arguments, resume, *prepared, comm)
+
+
+def _prepared(
+    arguments: argparse.Namespace
+) -> tuple[tuple[Device, ...], Network, dict[str, Samples], dict[str, Any]]:
+    """Return the devices, the network, the data, and arguments of `Network.fit`."""
+    from clnet.cli.commands import devices_of
     from clnet.opencl.discovery import device_list
     from clnet.training.callbacks import Callback, EarlyStopping
 
     digits = arguments.data == DIGITS
     if not digits and "." not in arguments.data and nearest(arguments.data, [DIGITS]):
         raise InputError(f"there is no file {arguments.data}: did you mean {DIGITS}?")
-    resume = long_training.prepare(arguments, draws=not digits)
     network = None
     if arguments.network is not None:
         if arguments.layers is not None:
@@ -213,24 +236,46 @@ def run(arguments: argparse.Namespace) -> int:
     callbacks += long_training.callbacks(arguments)
     # After each epoch a test set is measured for a plot or for early stopping alone.
     watched = not digits or arguments.plot is not None or arguments.patience is not None
+    sets = {"training": training}
+    if test is not None:
+        sets["test" if digits else "validation"] = test
+    return devices, network, sets, {
+        "optimiser": _optimiser(arguments, network, len(training)),
+        "loss": arguments.loss, "epochs": arguments.epochs or EPOCHS,
+        "batch_size": arguments.batch_size, "seed": arguments.seed,
+        "desired_error": arguments.desired_error, "stop": arguments.stop,
+        "validation": (test.x, test.t) if watched and test is not None else None,
+        "schedule": arguments.schedule, "l1": arguments.l1, "l2": arguments.l2,
+        "clip_norm": arguments.clip_norm, "clip_value": arguments.clip_value,
+        "callbacks": callbacks, "progress": sys.stderr.isatty(), "scale": scale,
+        "precision": arguments.precision, "tune": True if arguments.tune else None,
+    }
+
+
+def _trained(
+    arguments: argparse.Namespace, resume: Path | None, devices: tuple[Device, ...],
+    network: Network, sets: dict[str, Samples], options: dict[str, Any],
+    comm: Any = None,
+) -> int:
+    """Train the network; rank 0 prints the results."""
+    from clnet.cli.commands import LARGEST_BATCH, devices_of, unused_scaling
+
+    training, scale = sets["training"], options["scale"]
     history = network.fit(
-        training.x, training.t, optimiser=_optimiser(arguments, network, len(training)),
-        loss=arguments.loss, epochs=arguments.epochs or EPOCHS,
-        batch_size=arguments.batch_size, seed=arguments.seed, devices=devices,
-        desired_error=arguments.desired_error, stop=arguments.stop,
-        validation=(test.x, test.t) if watched and test is not None else None,
-        schedule=arguments.schedule, l1=arguments.l1, l2=arguments.l2,
-        clip_norm=arguments.clip_norm, clip_value=arguments.clip_value,
-        callbacks=callbacks, progress=sys.stderr.isatty(), scale=scale,
-        precision=arguments.precision, tune=True if arguments.tune else None,
-        resume=resume,
+        training.x, training.t, resume=resume, comm=comm,
+        blocks=mpi.blocks_of(arguments),
+        device=None if comm is None else devices_of(arguments.device),
+        devices=devices if comm is None else None, **options,
     )
+    if comm is not None and comm.Get_rank() > 0:
+        return 0
     if arguments.save is not None:
         network.save(arguments.save)
     if arguments.plot is not None:
         history.plot(arguments.plot)
     rows: list[tuple[str, object]] = [
         *(("device", f"{device.index} {device.name}") for device in devices),
+        *([] if comm is None else [("ranks", comm.Get_size())]),
         ("network", "-".join(str(n) for n in network.sizes)),
         *([] if resume is None else [("resumed", resume)]),
         ("stopped", history.stopped),
@@ -240,9 +285,6 @@ def run(arguments: argparse.Namespace) -> int:
         mean = seconds / len(history) * 1e3
         rows.append(("time", f"{seconds:.3g} s, {mean:.3g} ms an epoch"))
     plan = network.plan_for(devices[0], min(len(training), LARGEST_BATCH))
-    sets = {"training": training}
-    if test is not None:
-        sets["test" if digits else "validation"] = test
     results = {
         name: _evaluation(network, plan, samples, scale)
         for name, samples in sets.items()
@@ -250,6 +292,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         json_output.show({
             "devices": [f"{device.index} {device.name}" for device in devices],
+            "ranks": 1 if comm is None else comm.Get_size(),
             "network": network.sizes, "classes": network.classes, "scaled": scale,
             "stopped": history.stopped, "epochs": len(history), "seconds": seconds,
             "loss": [epoch.loss for epoch in history],

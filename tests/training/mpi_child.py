@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import sys
 import zlib
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
 from clnet import Network
+from clnet.cli.main import main as cli
 from clnet.errors import ClnetError
 from clnet.nn.optimisers import SGD
 
@@ -117,8 +120,28 @@ def errors():
     return found
 
 
+def command_line(folder):
+    """Return the exit statuses of two commands, and a checksum of a network's file."""
+    data, saved = folder / "ranks.csv", folder / f"{COMM.size}.safetensors"
+    if COMM.rank == 0:
+        np.savetxt(data, DIGITS, delimiter=",")
+    COMM.Barrier()
+    command = ["train", str(data), "--outputs", "1", "--layers", "2-4-1", "--seed", "3",
+               "--epochs", "2", "--device", "cpu", "--save", str(saved)]
+    if COMM.size == 1:
+        command.append("--mpi")  # others find it
+    with redirect_stdout(StringIO()) as printed:
+        statuses = [cli(command)]
+    assert bool(printed.getvalue()) == (COMM.rank == 0)
+    statuses.append(cli(["train", str(folder / "none.csv"), "--mpi"]))
+    COMM.Barrier()
+    return [*statuses, zlib.crc32(saved.read_bytes())]
+
+
 def main(folder):
     results = {"size": COMM.size, "same_bits": same_bits()}
+    if COMM.size < 4:
+        results["command_line"] = command_line(folder)
     if COMM.size == 2:
         results["exact"] = exact()
         results["predictions"] = predictions(folder)

@@ -42,6 +42,7 @@ def found(tmp_path_factory):
         assert done.returncode == 0, done.stderr[-3000:]
         results[ranks] = json.loads(done.stdout)
         assert results[ranks]["size"] == ranks
+        results[ranks]["stderr"] = done.stderr
     return results
 
 
@@ -63,6 +64,13 @@ def test_ranks_predict_as_one_process(found):
     (alone, error), (shared, shared_error), (written, _) = found[2]["predictions"]
     assert shared == written == alone
     assert shared_error == error
+
+
+def test_the_command_line_trains_by_ranks(found):
+    *statuses, checksum = found[1]["command_line"]
+    assert statuses == [0, 2]
+    assert found[2]["command_line"] == [0, 2, checksum]
+    assert found[2]["stderr"].count("there is no") == 1, "each rank tells it"
 
 
 @pytest.mark.parametrize(("wrong", "words"), [
