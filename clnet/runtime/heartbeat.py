@@ -69,7 +69,8 @@ class Heartbeat:
             if not ended and last is not None and now - last > LIMIT_SECONDS:
                 self._lost(comm, (
                     f"rank {previous} of {self._size} has given no sign of life for "
-                    f"{LIMIT_SECONDS:g} s: it hangs, or its machine cannot be reached"
+                    f"{LIMIT_SECONDS:g} s: it hangs, it was killed, or its machine "
+                    "cannot be reached"
                 ))
                 return
             pause = BEAT_SECONDS / 100 if told else BEAT_SECONDS

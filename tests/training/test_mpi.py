@@ -20,6 +20,22 @@ if MPIEXEC is None:
 
 CHILD = TESTS / "training" / "mpi_child.py"
 HANGS_SECONDS = 240
+FAULT = """
+import os, signal, sys
+from mpi4py import MPI
+from clnet.runtime import heartbeat
+from clnet.runtime.ranks import joined
+
+heartbeat.LIMIT_SECONDS = 2.0
+with joined(MPI.COMM_WORLD) as ranks:
+    for number in range(5):
+        ranks.gathered(number)
+    if not ranks.first:
+        if sys.argv[1] == "RAISES":
+            raise ZeroDivisionError("by no number")
+        os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+    ranks.gathered(number)
+"""
 OPEN_MPI = {  # which refuses more ranks than cores, and root
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     "OMPI_ALLOW_RUN_AS_ROOT": 1, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1,
@@ -87,3 +103,16 @@ def test_all_ranks_raise_what_is_wrong_on_one(found, wrong, words):
     texts = found[2]["errors"][wrong]
     assert len(texts) == 2
     assert all(words in text for text in texts), texts
+
+
+@pytest.mark.parametrize(("fault", "sentence"), [
+    ("RAISES", "clnet: rank 1 of 2 failed: ZeroDivisionError: by no number"),
+    ("SIGSTOP", "clnet: rank 1 of 2 has given no sign of life"),
+    ("SIGKILL", ""),  # mpiexec tells of it, and ends the others
+])
+def test_all_ranks_end_when_one_fails(fault, sentence):
+    """``python -m tests.faults.ranks`` lets ranks fail while they train."""
+    done = run(2, "-c", FAULT, fault)
+    assert done.returncode != 0
+    assert sentence in done.stderr
+    assert done.stderr.count("clnet:") == bool(sentence)
