@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import io
 import re
+import subprocess
 import sys
 from operator import attrgetter
 from pathlib import Path
@@ -21,6 +22,7 @@ sys.path[:0] = [str(DOCS), str(DOCS / "_ext")]
 import check_site  # noqa: E402  from the folders above
 import kernel_parts  # noqa: E402
 import row_tables  # noqa: E402
+import screenshots  # noqa: E402
 import standings  # noqa: E402
 import timelines  # noqa: E402
 
@@ -191,3 +193,13 @@ def test_cases_behind_a_peer_are_those_that_are_not_ahead():
     assert len(found) == sum(int(line[2]) for line in counted)
     assert len(behind) == sum(int(line[2]) - int(line[3]) for line in counted)
     assert all(float(line[-1]) < 1 for line in behind)
+
+
+@pytest.mark.sweep
+def test_pages_fit_a_phone_and_a_desktop(tmp_path):
+    pytest.importorskip("sphinx")
+    if screenshots.browser() is None:
+        pytest.skip("no Chromium draws the pages")
+    site = tmp_path / "site"
+    subprocess.run([sys.executable, "-m", "sphinx", "-q", DOCS, site], check=True)
+    assert screenshots.main(site, tmp_path / "pictures") == 0
