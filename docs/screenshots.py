@@ -2,7 +2,7 @@
 
     python docs/screenshots.py site pictures
 
-Chromium, or Chrome, draws them without a window. A page that is wider than its screen is
+Chromium, or Chrome, draws them without a window. A page wider than its screen is
 a fault: a line names it, and the exit status is 1.
 """
 
