@@ -172,6 +172,12 @@ def as_numbers(
         return np.asarray(array, dtype)
 
 
+def all_finite(array: NDArray[Any]) -> bool:
+    """Return whether all numbers of an array of any shape are finite."""
+    # For small arrays a third of the time of `all`, which is written in Python.
+    return int(np.count_nonzero(np.isfinite(array))) == array.size
+
+
 def column_hint(name: str, found: NDArray[Any], n_out: int) -> str:
     """Return the end of an error: how targets [samples] become [samples, n_out]."""
     if found.ndim != 1:

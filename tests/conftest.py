@@ -125,11 +125,10 @@ def no_waiting() -> Iterator[None]:
 def modelled_training() -> Iterator[None]:
     """Let `fit` rank modelled costs: building and measuring all takes too long here."""
     from clnet.planning.training_planner import plan_training
-    from clnet.training import fit as training
-    from clnet.training import parallel as parallel_training
+    from clnet.training import parallel, plans
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (training, parallel_training):
+        for module in (parallel, plans):
             patch.setattr(module, "plan_training", partial(plan_training, tune=False))
         yield
 

@@ -89,12 +89,11 @@ class Memory:
 
     def write(self, session: Session, values: Array) -> None:
         """Copy an array to the start of the buffer, and wait for it."""
-        import pyopencl as cl
-
         if self.array is not None:
-            flat = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
-            self.array[: flat.size] = flat
+            self.array[: values.nbytes] = values.reshape(-1).view(np.uint8)
         else:
+            import pyopencl as cl
+
             cl.enqueue_copy(
                 session.queue, self.argument, np.ascontiguousarray(values),
                 is_blocking=True,
@@ -102,25 +101,26 @@ class Memory:
 
     def read(self, session: Session, count: int, dtype: str) -> Array:
         """Return the first `count` numbers, after all enqueued commands."""
-        import pyopencl as cl
-
         found = np.empty(count, dtype)
         if self.array is not None:
             session.finish()
             found.view(np.uint8)[...] = self.array[: found.nbytes]
         elif count:
+            import pyopencl as cl
+
+            session.barrier()
             cl.enqueue_copy(session.queue, found, self.argument, is_blocking=True)
         return found
 
     def copy_from(self, session: Session, other: Memory) -> None:
         """Copy another buffer of the same size, after all enqueued commands."""
-        import pyopencl as cl
-
-        session.barrier()
         if self.array is not None:
             session.finish()
             self.array[:] = other.array
             return
+        import pyopencl as cl
+
+        session.barrier()
         copied = cl.enqueue_copy(session.queue, self.argument, other.argument)
         if len(session.queues) > 1:  # the other queues do not wait for the copy
             copied.wait()

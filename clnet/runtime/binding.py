@@ -136,10 +136,17 @@ class Binding:
         self._busy: list[Device] = []  # devices with launches since the last wait
 
     def write(self, value: Value, rows: Array) -> None:
-        """Fill a value on the device by its rows [rows, width], and wait."""
+        """Fill a value on the device by its rows [rows, width], and wait.
+
+        Nothing else writes to its padding, which is zero.
+        """
+        memory = self._value(value)
+        if memory.array is not None:
+            memory.view(self.dtype, len(rows), value)[...] = rows
+            return
         padded = np.zeros((len(rows), value.stride), self.dtype)
         padded[:, : value.width] = rows
-        self._value(value).write(self.session, padded)
+        memory.write(self.session, padded)
 
     def _memory(self, argument: Argument) -> Memory:
         """Return the memory that an argument names, made at its first use."""
@@ -196,8 +203,6 @@ class Binding:
         memory = self._timeout_flag
         if memory is None:
             return False
-        if memory.array is not None or len(self.session.queues) > 1:
-            self.session.finish()
         found = memory.flag(self.session)
         if found:
             memory.clear_flag(self.session)

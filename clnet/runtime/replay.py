@@ -6,7 +6,6 @@ copy between host and device.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -33,6 +32,8 @@ from clnet.variants.cost import span_flops
 from clnet.variants.packing import merge_packings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from clnet.ir.ops import Value
     from clnet.opencl.session import Session
     from clnet.runtime.train_state import TrainState
@@ -330,8 +331,6 @@ class Replay(Binding):
     def read(self, value: Value) -> Array:
         """Wait for all steps, and return a value [rows, width]."""
         memory = self._value(value)
-        if memory.array is not None or len(self.session.queues) > 1:
-            self.session.finish()  # else the one queue orders the copy
         rows = value.height(self.batch)
         flat = memory.read(self.session, rows * value.stride, self.dtype)
         return flat.reshape(rows, value.stride)[:, : value.width]
@@ -388,12 +387,8 @@ class Replay(Binding):
         There are fewer if the last run of several epochs ended early.
         """
         memory, stride, _ = self._records[value.name]
-        if memory.array is not None or len(self.session.queues) > 1:
-            self.session.finish()
-        extra = int(self.multi_epoch and count > 1)
-        rows = np.zeros((count, stride), self.dtype)
-        size = rows.size - stride + value.width + extra
-        rows.reshape(-1)[:size] = memory.read(self.session, size, self.dtype)
+        size = count * stride if count > 1 else value.width
+        rows = memory.read(self.session, size, self.dtype).reshape(count, -1)
         first = self._last_run
         if first is not None and count > 1:
             count = min(count, first + int(rows[first, value.width]))

@@ -62,8 +62,7 @@ class TrainState:
     def reset(self, parameters: Array, state: Array) -> None:
         """Start from other parameters and another state, in the device's layout."""
         self._has_state = [False, False]
-        for memory in (self.parameters, *self._snapshots):
-            memory.write(self._session, parameters)
+        self.parameters.write(self._session, parameters)
         if state.size:
             self.state.write(self._session, state)
 

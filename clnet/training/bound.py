@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from clnet.nn.optimisers import Optimiser
     from clnet.opencl.session import Session
     from clnet.planning.training_planner import TrainingPlan
+    from clnet.runtime.binding import Step
     from clnet.training.data_set import DataSet
     from clnet.training.history import TrainingState
 
@@ -63,15 +64,21 @@ class Bound:
     ----------
     train_state : TrainState
         Parameters and optimiser state.
-    training : Pass
-        The pass over the training set.
-    validation : Pass or None
-        The pass over the validation set.
+    passes : list of Pass
+        Over the training set, and over the validation set if there is one.
+    key : tuple
+        The ids of their plans' steps, and their numbers of samples.
+    steps : list of tuple of Step
+        Those steps, held so that no others get their ids.
+    keeps : bool
+        Whether they are small enough to be kept.
     """
 
     train_state: TrainState
-    training: Pass
-    validation: Pass | None
+    passes: list[Pass]
+    key: tuple[int, ...]
+    steps: list[tuple[Step, ...]]
+    keeps: bool
 
 
 def bound(
@@ -91,48 +98,35 @@ def bound(
     plans, sets : sequences of TrainingPlan and DataSet
         Of the training, and of the validation if there is one.
     """
-    kept = session.kept.pop(_key(plans, sets), None)
-    if kept is not None:
-        found: Bound = kept
+    key = *[id(plan.steps) for plan in plans], *map(len, sets)
+    found: Bound | None = session.kept.pop(key, None)
+    if found is not None:
         found.train_state.reset(state.parameters, state.values)
-        passes = (found.training, found.validation)
-        for one, plan, data in zip(passes, plans, sets, strict=False):
-            assert one is not None
+        for one, plan, data in zip(found.passes, plans, sets, strict=True):
             one.reset(plan, data)
         return found
     network = plans[0].network
     relayout = network.relayout if isinstance(network, NetworkView) else None
     train_state = TrainState(session, state.parameters, state.values, relayout)
-    training, *others = [
+    passes = [
         Pass(session, plan, data, train_state)
         for plan, data in zip(plans, sets, strict=True)
     ]
-    return Bound(train_state, training, others[0] if others else None)
-
-
-def keep(
-    session: Session, used: Bound, plans: Sequence[TrainingPlan],
-    sets: Sequence[DataSet],
-) -> None:
-    """Keep the passes of a training that has ended well, unless they are large."""
-    passes = [one for one in (used.training, used.validation) if one is not None]
-    pairs = zip(passes, plans, strict=True)
-    if any(one.steps is not plan.steps for one, plan in pairs):
-        return  # kernels have timed out
-    size = used.train_state.size * 4 + sum(
+    size = train_state.size * 4 + sum(
         array.nbytes for data in sets for array in data.arrays
     )
-    if isinstance(plans[0].network, NetworkView) or size > KEPT_BYTES:
+    return Bound(
+        train_state, passes, key, [plan.steps for plan in plans],
+        relayout is None and size <= KEPT_BYTES,
+    )
+
+
+def keep(session: Session, used: Bound) -> None:
+    """Keep the passes of a training that has ended well, unless they are large."""
+    if not used.keeps or any(one.falls_back for one in used.passes):
         return
-    for one in passes:
+    for one in used.passes:
         one.release()
     while len(session.kept) >= MAX_KEPT:
         session.kept.pop(next(iter(session.kept)), None)
-    session.kept[_key(plans, sets)] = used
-
-
-def _key(plans: Sequence[TrainingPlan], sets: Sequence[DataSet]) -> tuple[Any, ...]:
-    """Return the key of passes; a kept one holds its steps, so that ids are unique."""
-    return tuple(
-        (id(plan.steps), len(data)) for plan, data in zip(plans, sets, strict=True)
-    )
+    session.kept[used.key] = used

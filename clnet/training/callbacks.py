@@ -48,7 +48,7 @@ FLUSH_SECONDS = 1.0  # from one write of a learning curve to the next
 
 
 class Training(Protocol):
-    """A running training, as callbacks see it; ``training.fit.Training`` is one."""
+    """A running training, as callbacks see it: ``training.training.Training``."""
 
     network: Model
     history: History

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_numbers
+from clnet.checks import all_finite, as_numbers
 from clnet.errors import ClnetWarning, InputError
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
+VALIDATION_BATCH = 8192  # samples of a validation set per launch, at most
 SLACK = 1e-3  # of targets beyond an output's bounds, which rounding explains
 
 
@@ -133,9 +134,8 @@ def data_set(
                 f"expected [{n}]"
             )
     for name, array in arrays.items():
-        finite = np.isfinite(array)
-        if not finite.all():
-            bad = np.argwhere(~finite)
+        if not all_finite(array):
+            bad = np.argwhere(~np.isfinite(array))
             raise InputError(
                 f"{what}{name} holds {array[tuple(bad[0])]} at {bad[0].tolist()}, "
                 "expected finite numbers"

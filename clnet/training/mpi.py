@@ -27,6 +27,7 @@ from clnet.runtime.data_parallel import device_of_rank
 from clnet.runtime.rank_sums import RankSums
 from clnet.runtime.ranks import cut
 from clnet.runtime.replay import Replay
+from clnet.training.data_set import VALIDATION_BATCH
 from clnet.training.saved import SavedTraining
 from clnet.variants.training.gradient_norm import Norm
 from clnet.variants.training.optimisers import Optimisers
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 MAX_BLOCKS = 1 << 16
-VALIDATION_BATCH = 8192  # samples of a block of a validation set, at most
 
 
 class RankPass:

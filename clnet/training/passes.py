@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.session import Session
     from clnet.planning.training_planner import TrainingPlan
-    from clnet.runtime.binding import Step
     from clnet.runtime.train_state import TrainState
     from clnet.training.data_set import DataSet
 
@@ -47,8 +46,8 @@ class Pass:
     ----------
     records : int
         Number of rows of totals: most epochs between two calls of `totals`.
-    steps : tuple of Step
-        Of the plan, or of the fallback that has replaced it.
+    falls_back : bool
+        Whether kernels have timed out, and another plan has replaced the first.
     """
 
     def __init__(
@@ -60,12 +59,12 @@ class Pass:
         self._totals = plan.program.output
         self._samples = len(data)
         self._plan: TrainingPlan | None = plan
+        self.falls_back = False
         self._bind(plan)
 
     def reset(self, plan: TrainingPlan, data: DataSet) -> None:
         """Take another data set of as many samples, and an equal plan."""
         self._plan, self._data = plan, data
-        self.limit(0.0, 0.0)
         self._write()
 
     def release(self) -> None:
@@ -96,7 +95,6 @@ class Pass:
 
     def _bind(self, plan: TrainingPlan) -> None:
         self._plan = plan
-        self.steps: tuple[Step, ...] = plan.steps
         self._replay = Replay(
             self._session, plan.steps, plan.network.layout, self._train_state
         )
@@ -129,7 +127,7 @@ class Pass:
         epochs = len(rates)
         if epochs > 1 and self.epochs_per_run:
             schedule = None
-            if keys is not None or (rates != rates[0]).any():
+            if keys is not None or np.count_nonzero(rates != rates[0]):
                 schedule = np.zeros(epochs, EPOCH)
                 schedule["rate"] = rates
                 if keys is not None:
@@ -219,6 +217,7 @@ class Pass:
             plan.network, plan.program, replace(device, forward_progress=False),
             self._replay.batch, tune=False,
         )
+        self.falls_back = True
         self._bind(replace(other, explanation=f"{other.explanation}\n\n{text}"))
         return True
 
@@ -235,23 +234,23 @@ def shuffled_weights(data: DataSet, batch: int, words: Array) -> Array:
     return weights
 
 
-def measures(totals: Array, samples: int, outputs: int) -> Array:
+def measures(totals: Array, data: DataSet) -> Array:
     """Return the measures of epochs [epochs, 3]: loss, mse, bit_fail.
 
     Parameters
     ----------
     totals : ndarray, shape [epochs, 6]
         As `Pass.totals` returns them.
-    samples, outputs : int
-        Samples of the data set, and outputs of the network.
+    data : DataSet
+        The samples of an epoch.
     """
     # The sums have the network's precision; the compensation of their rounding errors
     # is added in float64.
     parts = totals.astype(np.float64)
     found: Array = parts[:, : len(RECORD)] + parts[:, len(RECORD) :]
-    targets = outputs * samples
-    found[:, 0] /= samples
-    found[:, 1] /= targets
+    targets = data.t.size
+    found /= np.array((len(data), targets, 1.0))
     fails = found[:, 2]
-    found[:, 2] = np.where(np.isfinite(fails), np.rint(fails), targets)
+    np.rint(fails, fails)
+    np.copyto(fails, targets, where=~np.isfinite(fails))
     return found

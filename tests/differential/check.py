@@ -40,7 +40,7 @@ from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
-from clnet.training import fit, parallel
+from clnet.training import parallel, plans
 
 from . import pytorch
 from .cases import Case, Outcome
@@ -535,7 +535,7 @@ class Fit:
             return TrainingPlan(network, program, steps, "")
 
         with (
-            mock.patch.object(fit, "plan_training", plan),
+            mock.patch.object(plans, "plan_training", plan),
             mock.patch.object(parallel, "plan_training", plan),
         ):
             yield

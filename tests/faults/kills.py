@@ -26,8 +26,8 @@ from pathlib import Path
 import numpy as np
 import clnet
 from clnet.opencl.store import Store, Timing
-from clnet.training import fit
-fit.plan_training = partial(fit.plan_training, tune=False)  # at once
+from clnet.training import plans
+plans.plan_training = partial(plans.plan_training, tune=False)  # at once
 folder = Path(sys.argv[1])
 CPU = clnet.device("cpu")
 network = clnet.Network.mlp([20, 40, 30], "tanh", seed=1)

@@ -23,7 +23,7 @@ from clnet.opencl.store import Store, Timing
 from clnet.planning import inference
 from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
 from clnet.planning.tuning.times import store_of
-from clnet.training import fit as training
+from clnet.training import plans
 from clnet.training.history import History, TrainingState
 from clnet.variants.dense.naive import Naive
 
@@ -82,7 +82,7 @@ def few_variants() -> Iterator[pytest.MonkeyPatch]:
     """Let planners search few variants, which are quickly built and measured."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inference, "VARIANTS", (Naive(),))
-        patch.setattr(training, "plan_training", partial(plan_training, tune=False))
+        patch.setattr(plans, "plan_training", partial(plan_training, tune=False))
         yield patch
 
 
@@ -176,7 +176,7 @@ def fitted(
         def run() -> Any:
             network = mlp()
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(training, "plan_training", plan)
+                patch.setattr(plans, "plan_training", plan)
                 history = uninterrupted(network.fit(
                     X, T, devices=devices, epochs=3, seed=1, **options
                 ))

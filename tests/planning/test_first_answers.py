@@ -19,7 +19,7 @@ from clnet.planning.tuning import search as searching
 from clnet.planning.tuning import times
 from clnet.planning.tuning.search import CANDIDATE_SECONDS, SHARE, Search
 from clnet.planning.tuning.trial import Trial
-from clnet.training import fit as training
+from clnet.training import plans
 from clnet.variants.dense.naive import Naive
 from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.generic_backward import GenericBackward
@@ -79,7 +79,7 @@ def measured(monkeypatch):
         return Timing(1.0, 1.0, 0.0)
 
     monkeypatch.setattr(Trial, "measure", measure)
-    monkeypatch.setattr(training, "plan_training", plan_training)
+    monkeypatch.setattr(plans, "plan_training", plan_training)
     monkeypatch.setattr(training_planner, "TRAINING_VARIANTS", PLAIN)
     return found
 

@@ -27,7 +27,7 @@ from clnet.planning.tuning.search import Search
 from clnet.planning.tuning.trial import Trial
 from clnet.runtime.binding import Step
 from clnet.runtime.train_state import TrainState
-from clnet.training import fit as training
+from clnet.training import plans
 from clnet.training.callbacks import Checkpoint
 from clnet.training.history import TrainingState
 from clnet.variants.reference.generic import Generic
@@ -205,7 +205,7 @@ def _find_fastest(monkeypatch, form):
         return Timing(products + 1e-12, products + 1e-12, 0.0)
 
     monkeypatch.setattr(Search, "pays", lambda self, seconds: True)
-    monkeypatch.setattr(training, "plan_training", plan_training)
+    monkeypatch.setattr(plans, "plan_training", plan_training)
     monkeypatch.setattr(training_planner, "TRAINING_VARIANTS", PLAIN)
     monkeypatch.setattr(Trial, "measure", measure)
     alternatives = dict.fromkeys(("cpu", "gpu"), ("dense", "sell", "ell"))

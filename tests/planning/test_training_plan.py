@@ -20,7 +20,7 @@ from clnet.planning.format_planner import NetworkView
 from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
 from clnet.planning.tuning import times
 from clnet.planning.tuning.trial import Trial
-from clnet.training import fit as training
+from clnet.training import plans
 
 SCREEN = 75  # lines
 pytestmark = pytest.mark.usefixtures("own_store")
@@ -244,7 +244,7 @@ def test_variants_can_be_forced():
 @pytest.mark.parametrize("batch", [None, 8])
 def test_the_history_knows_the_plan(monkeypatch, batch):
     plain = partial(plan_training, tune=False, variants=PLAIN)
-    monkeypatch.setattr(training, "plan_training", plain)
+    monkeypatch.setattr(plans, "plan_training", plain)
     network = net()
     rng = np.random.default_rng(0)
     history = network.fit(
@@ -276,7 +276,7 @@ def test_the_command_line_explains_a_training(tmp_path, capsys, monkeypatch):
 
 
 def test_two_trainings_that_measure_are_bit_equal(monkeypatch):
-    monkeypatch.setattr(training, "plan_training", training_planner.plan_training)
+    monkeypatch.setattr(plans, "plan_training", training_planner.plan_training)
     monkeypatch.setattr(training_planner, "TRAINING_VARIANTS", PLAIN)
     rng = np.random.default_rng(0)
     x, t = rng.uniform(-1, 1, (20, 4)), rng.uniform(0, 1, (20, 2))

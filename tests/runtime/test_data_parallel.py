@@ -308,12 +308,11 @@ SCRIPT = """
 import numpy as np, clnet
 from functools import partial
 from clnet.planning import inference
-from clnet.training import fit as training
-from clnet.training import parallel as parallel_training
+from clnet.training import parallel, plans
 from clnet.planning.training_planner import plan_training
 from clnet.variants.dense.naive import Naive
 inference.VARIANTS = (Naive(),)
-for module in (training, parallel_training):
+for module in (parallel, plans):
     module.plan_training = partial(plan_training, tune=False)
 found = [d for d in clnet.devices() if d.platform == "Portable Computing Language"]
 assert len(found) == 2, found

@@ -9,8 +9,8 @@ import pytest
 def kept_plans(modelled_training):
     """Keep plans, as `fit` does: estimators are trained many times."""
     from clnet.planning.training_planner import plan_training
-    from clnet.training import fit as training
+    from clnet.training import plans
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "plan_training", plan_training)
+        patch.setattr(plans, "plan_training", plan_training)
         yield

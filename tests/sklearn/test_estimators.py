@@ -19,8 +19,7 @@ import clnet
 from clnet import Dense, Network, Sparse
 from clnet.nn.random import key, permuted
 from clnet.sklearn import MLPClassifier, MLPRegressor, solvers
-from clnet.training import fit as training
-from clnet.training import passes
+from clnet.training import passes, plans
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
@@ -173,15 +172,14 @@ def test_a_partial_fit_keeps_plan_and_memory(monkeypatch):
         raise AssertionError("made anew")
 
     monkeypatch.setattr(passes, "Replay", made)
-    plan = training.plan_training
-    plans = []
+    plan, planned = plans.plan_training, []
     monkeypatch.setattr(
-        training, "plan_training",
-        lambda *a, **o: plans.append(plan(*a, **o)) or plans[-1],
+        plans, "plan_training",
+        lambda *a, **o: planned.append(plan(*a, **o)) or planned[-1],
     )
     for _ in range(2):
         estimator.partial_fit(X, Y)
-    assert plans[0].steps is plans[1].steps
+    assert planned[0].steps is planned[1].steps
     assert len(estimator.loss_curve_) == 4
     assert estimator.t_ == 4 * len(X)
 

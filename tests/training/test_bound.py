@@ -15,7 +15,7 @@ from clnet.opencl.memory import Memory
 from clnet.opencl.session import session
 from clnet.planning.training_planner import plan_training
 from clnet.training import bound, passes
-from clnet.training import fit as training
+from clnet.training import plans as training_plans
 
 RNG = np.random.default_rng(0)
 X, T = RNG.uniform(-1, 1, (40, 3)), RNG.uniform(0, 1, (40, 2))
@@ -34,7 +34,7 @@ def binds(monkeypatch):
             super().__init__(*arguments)
 
     monkeypatch.setattr(passes, "Replay", Counted)
-    plan, plans = training.plan_training, {}
+    plan, plans = training_plans.plan_training, {}
 
     def planned(network, program, *others, **options):
         key = program, others[1]
@@ -42,7 +42,7 @@ def binds(monkeypatch):
             plans[key] = plan(network, program, *others, **options)
         return replace(plans[key], network=network)
 
-    monkeypatch.setattr(training, "plan_training", planned)
+    monkeypatch.setattr(training_plans, "plan_training", planned)
     return made
 
 
@@ -116,7 +116,7 @@ def test_few_and_small_bindings_are_kept(monkeypatch):
 def test_what_is_kept_holds_no_network():
     network = Network(3, [Dense(5, "tanh"), Dense(2, "sigmoid")], seed=1)
     with pytest.MonkeyPatch.context() as patch:  # the fixture's plans hold it
-        patch.setattr(training, "plan_training", plan_training)
+        patch.setattr(training_plans, "plan_training", plan_training)
         network.fit(X, T, epochs=2)
     assert SESSION.kept
     gone = weakref.ref(network)

@@ -18,7 +18,7 @@ from clnet.nn.schedules import Exponential
 from clnet.opencl.store import Store
 from clnet.planning import training_planner
 from clnet.planning.format_planner import NetworkView
-from clnet.training import fit as training
+from clnet.training import plans, training
 from clnet.training.callbacks import Checkpoint, CSVLogger, EarlyStopping, TensorBoard
 from clnet.training.saved import SavedTraining
 
@@ -118,7 +118,7 @@ def test_the_plan_goes_on_whatever_would_be_planned_now(tmp_path, monkeypatch):
         expected = whole.fit(X, T, **options)
         with pytest.raises(CrashError):
             sparse().fit(X, T, callbacks=[Checkpoint(path), crash(4)], **options)
-    monkeypatch.setattr(training, "plan_training", None)
+    monkeypatch.setattr(plans, "plan_training", None)
     found = rest.fit(X, T, resume=path, **options)
     assert_same(whole, expected, rest, found)
     assert "The plan is that of the checkpoint." in found.plan

@@ -18,7 +18,7 @@ from clnet.nn.optimisers import SGD
 from clnet.opencl.discovery import device
 from clnet.runtime import replay
 from clnet.runtime.binding import Step
-from clnet.training import fit as training
+from clnet.training import fit, plans, training
 from clnet.variants.training.epoch import Epoch
 from clnet.variants.training.group_step import GroupStep
 from clnet.variants.training.sequential import Sequential
@@ -111,7 +111,7 @@ def test_any_actions_of_callbacks(reads, replaces, stop, most):
 
 def plan_by(variant, monkeypatch, **config):
     """Let trainings be computed by a variant in its first such configuration."""
-    plan = training.plan_training
+    plan = plans.plan_training
 
     def planned(network, program, device, batch, **others):
         span = program.span(0, len(program.ops), batch)
@@ -126,7 +126,7 @@ def plan_by(variant, monkeypatch, **config):
         found = plan(network, program, device, batch, tune=False)
         return replace(found, steps=(step,))
 
-    monkeypatch.setattr(training, "plan_training", planned)
+    monkeypatch.setattr(plans, "plan_training", planned)
 
 
 BY_VARIANT = pytest.mark.parametrize(("variant", "config"), [
@@ -238,7 +238,7 @@ def test_launches_are_as_long_as_their_time_allows(
 ], ids=["rprop", "adam"])
 def test_an_interrupt_amid_launches_leaves_whole_epochs(monkeypatch, options):
     network, other = net(), net()
-    train = training._train
+    train = fit._train
     # A shell's background jobs ignore it.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -250,7 +250,7 @@ def test_an_interrupt_amid_launches_leaves_whole_epochs(monkeypatch, options):
 
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(training, "_train", interrupted)
+            patch.setattr(fit, "_train", interrupted)
             history = network.fit(X, T, epochs=10**7, seed=2, **options)
     finally:
         signal.signal(signal.SIGINT, before)

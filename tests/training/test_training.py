@@ -19,7 +19,7 @@ from clnet.nn.storage.formats import FORMATS
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl import memory as memories
 from clnet.opencl.discovery import device
-from clnet.training import fit as training
+from clnet.training import plans, training
 from clnet.training.callbacks import EarlyStopping
 from clnet.training.history import TrainingState
 
@@ -338,7 +338,7 @@ def test_measures_are_those_of_evaluate():
 def test_large_validation_sets_go_in_batches(monkeypatch):
     x, t = spirals()
     whole = net().fit(x, t, epochs=2, seed=1, validation=(x, t))
-    monkeypatch.setattr(training, "VALIDATION_BATCH", 50)
+    monkeypatch.setattr(plans, "VALIDATION_BATCH", 50)
     parts = net().fit(x, t, epochs=2, seed=1, validation=(x, t))
     np.testing.assert_allclose(parts.validation_loss, whole.validation_loss, rtol=1e-5)
     assert parts[0].validation.bit_fail == whole[0].validation.bit_fail

@@ -34,7 +34,7 @@ from clnet.runtime import replay
 from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
-from clnet.training import fit as training
+from clnet.training import plans
 from clnet.variants.cost import span_flops
 from clnet.variants.training import epoch, group_step
 from clnet.variants.training.epoch import Epoch
@@ -470,7 +470,7 @@ def test_a_barrier_timeout_is_reported_and_recomputed(monkeypatch):
     network, other = (Network(4, [Dense(9, "tanh"), Dense(2)], seed=1) for _ in "ab")
     rng = np.random.default_rng(0)
     x, t = rng.uniform(-1, 1, (300, 4)), rng.uniform(0, 1, (300, 2))
-    plan = training.plan_training
+    plan = plans.plan_training
 
     def waiting(network, program, device, batch, **options):
         found = plan(network, program, device, batch, tune=False)
@@ -480,7 +480,7 @@ def test_a_barrier_timeout_is_reported_and_recomputed(monkeypatch):
         step = Step(span, GroupStep(), together(span, device), device)
         return dataclasses.replace(found, steps=(step,))
 
-    monkeypatch.setattr(training, "plan_training", waiting)
+    monkeypatch.setattr(plans, "plan_training", waiting)
     seen = []
     with pytest.warns(ClnetWarning, match="group_step timed out"):
         history = network.fit(

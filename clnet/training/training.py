@@ -1,0 +1,431 @@
+"""A running training: segments of epochs on the device, reported one by one.
+
+The data set goes to the device once. Parameters, gradients and the optimiser's state
+stay there for the whole of `fit`. The host reads one record an epoch.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from functools import cached_property, partial
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.checks import all_finite
+from clnet.errors import ClnetWarning
+from clnet.nn.random import keys
+from clnet.nn.schedules import constant
+from clnet.opencl.session import session
+from clnet.runtime.data_parallel import shares
+from clnet.runtime.replay import RECORDS
+from clnet.runtime.train_state import TrainState
+from clnet.training.bound import Bound, bound, keep
+from clnet.training.history import Epoch, History, TrainingState
+from clnet.training.passes import Pass, measures
+from clnet.training.saved import SavedTraining
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from clnet.nn.model import Model
+    from clnet.training.data_set import DataSet
+    from clnet.training.mpi import RankPass
+    from clnet.training.parallel import ParallelPass
+    from clnet.training.plans import Planning
+    from clnet.training.setup import TrainingSetup
+
+Array = NDArray[Any]
+
+MAX_EPOCHS = RECORDS  # of a segment: their totals are read together
+# Bound of the time of one segment of speculative epochs that a callback may have
+# recomputed, or that no kernel ends. The host's share of longer epochs is small.
+SPECULATION_SECONDS = 2e-3
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """Consecutive epochs that are enqueued together after one snapshot.
+
+    Attributes
+    ----------
+    first : int
+        Epochs done before.
+    rates : ndarray, shape [epochs]
+        The learning rate of each epoch.
+    """
+
+    first: int
+    rates: Array
+
+
+class Training:
+    """A running training, as callbacks see it; made by `fit`.
+
+    Short epochs are enqueued speculatively, several in a segment, so that the device
+    does not wait for the host to report each. Before a segment the device takes a
+    snapshot. If a callback reads or replaces the parameters or stops within a segment,
+    the training rolls back to the snapshot and recomputes the epochs reported so far,
+    bit for bit. Callbacks cannot observe the speculation.
+
+    Attributes
+    ----------
+    network : Model
+        The network in training; it gets the trained parameters at the end.
+    history : History
+        The epochs so far.
+    stopped : str
+        Why a stop rule has ended the training; "": none has.
+    interrupted : bool
+        Whether Ctrl-C has ended the training, maybe amid a call to the device.
+    """
+
+    def __init__(
+        self, network: Model, setup: TrainingSetup, planning: Planning
+    ) -> None:
+        options, data, state = setup.options, setup.data, setup.state
+        self.network = network
+        self.history: History = History(state)
+        self.stopped: str = ""
+        if setup.saved is not None:
+            self.history.go_on(setup.saved.measures)
+            self.stopped = setup.saved.stopped
+        self._setup = setup
+        self._sessions = [session(device) for device in setup.devices]
+        self._state = state
+        self._epoch = self._enqueued = state.epoch  # epochs reported, and enqueued
+        # The segments of the last two snapshots of `TrainState`, the newest first.
+        self._segments = [_Segment(state.epoch, np.empty(0))] * 2
+        # Epochs since a callback last read or replaced the parameters.
+        self._observed = bool(setup.callbacks or setup.checkpoints)
+        self._unobserved = 0 if self._observed else MAX_EPOCHS
+        self._speculates = (
+            options.predictable and len(setup.devices) == 1 and setup.ranks is None
+        )
+        self.interrupted = False
+        self._last = self.history[-1] if setup.saved and self.history else None
+        self._replaced = -1  # the last epoch whose parameters a callback replaced
+        self._ended = False  # the device's memory may be another training's
+        self._steps = -(-len(data) // options.batch)
+        self._bound: Bound | None = None
+        self._pass: Pass | ParallelPass | RankPass
+        self._validations: Sequence[Pass | RankPass] = []
+        if setup.ranks is not None:
+            from clnet.training.mpi import rank_passes
+
+            self._train_state = [
+                TrainState(self._sessions[0], state.parameters, state.values)
+            ]
+            with planning as search:
+                self._pass, self._validations = rank_passes(
+                    setup, network, planning.program(network), self._train_state[0],
+                    partial(planning, search=search),
+                    planning.validation_program(network),
+                )
+        elif len(setup.devices) == 1:
+            plans = planning.plans(network, setup.devices[0])
+            sets = [data] if setup.validation is None else [data, setup.validation]
+            self._bound = bound(self._sessions[0], state, plans, sets)
+            self._train_state = [self._bound.train_state]
+            self._pass, *self._validations = self._bound.passes
+        else:
+            from clnet.training.parallel import ParallelPass
+
+            self._train_state = [
+                TrainState(one, state.parameters, state.values)
+                for one in self._sessions
+            ]
+            with planning as search:
+                self._pass = ParallelPass(
+                    network, planning.program(network), data, options.batch,
+                    setup.devices, self._train_state, search, planning,
+                )
+                if setup.validation is not None:
+                    self._validations = list(self._validation_passes(
+                        setup.validation, self._pass.shares, planning
+                    ))
+        desired = options.desired
+        self._pass.limit(
+            *((0.0, 0.0) if desired is None else desired.limits(data.t.size))
+        )
+        self.history.plan = self.explain()
+        self.history.read_by(self._state_now)
+
+    def _validation_passes(
+        self, data: DataSet, sharing: Sequence[int], planning: Planning
+    ) -> Iterator[Pass]:
+        """Yield each device's pass over its share of the validation set."""
+        start = 0
+        for number, n in enumerate(shares(len(data), sharing)):
+            if n:
+                one = self._sessions[number]
+                plan = planning.validation(self.network, one.device, n)
+                share = data.subset(slice(start, start + n))
+                yield Pass(one, plan, share, self._train_state[number])
+            start += n
+
+    @property
+    def validates(self) -> bool:
+        """Whether a validation set is measured after each epoch."""
+        return bool(self._validations)
+
+    @property
+    def parameters(self) -> Array:
+        """The flat buffer, read from the device; assign to replace it."""
+        return self.network.parameters if self._ended else self._values()[0]
+
+    @parameters.setter
+    def parameters(self, values: Array) -> None:
+        if self._ended:
+            self.network.parameters = values
+            return
+        self._roll_back()
+        self._replaced = self._epoch
+        for train_state in self._train_state:
+            train_state.replace(values)
+
+    def _values(self) -> tuple[Array, Array]:
+        """Return the parameters and the optimiser's state after the last epoch."""
+        self._roll_back()
+        self._unobserved = 0
+        return self._train_state[0].values()
+
+    def _state_now(self) -> TrainingState:
+        return self._state_of(*self._values())
+
+    def _state_of(self, parameters: Array, values: Array) -> TrainingState:
+        """Return the state after the last epoch, which has these arrays."""
+        start = self._state
+        return TrainingState(
+            start.optimiser, self._epoch, self._steps_before(self._epoch), start.seed,
+            parameters, values, start.formats,
+        )
+
+    def saved(self) -> SavedTraining:
+        """Return the training as it is now, for a file."""
+        from clnet.planning.training_planner import saved_plan
+
+        plans = [
+            saved_plan(plan, device) for one in (self._pass, *self._validations)
+            for plan, device in one.plans
+        ]
+        return SavedTraining(
+            self.history.state, self.history.epochs.rows, self.stopped,
+            self._settings, plans,
+            [
+                (type(callback).__name__, callback.state_dict())
+                for callback in self._setup.callbacks if hasattr(callback, "state_dict")
+            ],
+        )
+
+    @cached_property
+    def _settings(self) -> dict[str, Any]:
+        return self._setup.settings()
+
+    def explain(self) -> str:
+        """Return how a step is computed, and why, as `Plan.explain` does."""
+        return self._pass.explain()
+
+    def agree(self, stopped: str = "") -> str:
+        """Return rank 0's reason to stop; all ranks take the parameters it replaced."""
+        ranks = self._setup.ranks
+        if ranks is None:
+            return stopped
+        replaced = self._replaced == self._epoch
+        reason, values = ranks.from_first(
+            lambda: (stopped, self._values()[0] if replaced else None)
+        )
+        if values is not None and not ranks.first:
+            self.parameters = values
+        return reason
+
+    def update_network(self) -> None:
+        """Copy the present parameters to the network."""
+        self.network.parameters = self.parameters
+
+    def epochs(self, count: int) -> Iterator[Epoch]:
+        """Train at most `count` epochs, and yield those that the caller must look at.
+
+        With callbacks these are all; else the last of those that were run together, or
+        the one at which the training must stop. The history has all epochs up to it.
+        """
+        last, seconds = self._epoch + count, self._pass.epoch_seconds or inf
+        while self._epoch < last:
+            first, length, one_run = self._epoch, 1, False
+            if self._speculates and self._train_state[0].can_snapshot_state:
+                most = self._pass.epochs_per_run
+                one_run = most > 0 and not (self._observed or self._validations)
+                if not one_run:
+                    most = int(SPECULATION_SECONDS / seconds)
+                elif seconds == inf:
+                    most = 1
+                length = max(1, min(
+                    MAX_EPOCHS, self._pass.records, last - first, self._unobserved, most
+                ))
+            segment = _Segment(first, self._rates_of(first, length))
+            start = time.perf_counter()
+            self._enqueue(segment)
+            training, validation = self._measures(length)
+            if self._pass.may_time_out and not np.isfinite(training[:, :2]).all() and (
+                self._pass.recovered()
+            ):
+                self.history.plan = self.explain()
+                self._restore(first)
+                self._enqueued = first
+                continue
+            if len(training) < length:  # the launch ended early
+                length = len(training)
+                self._segments[0] = _Segment(first, segment.rates[:length])
+                self._enqueued = first + length
+            seconds = (time.perf_counter() - start) / length
+            self._pass.epoch_seconds = seconds
+            # A run of several epochs ends with the first at which they must stop.
+            size = 1 if self._observed else length if one_run else self._first_stop(
+                training
+            )
+            yield from self._reported(training, validation, seconds, size)
+
+    def _reported(
+        self, training: Array, validation: Array | None, seconds: float, size: int
+    ) -> Iterator[Epoch]:
+        """Add the epochs of a segment to the history, so many at a time.
+
+        Yields the last ones, up to the segment's end or a rollback.
+        """
+        for begin in range(0, len(training), size):
+            part = slice(begin, begin + size)
+            done = training[part]
+            self._epoch += len(done)
+            self._unobserved += len(done)
+            self.history.epochs.add(
+                done, None if validation is None else validation[part], seconds
+            )
+            self._last = self.history[-1]
+            yield self._last
+            if self._enqueued == self._epoch:
+                return
+
+    def _first_stop(self, training: Array) -> int:
+        """Return how many epochs end with the first at which the training must stop."""
+        stops = ~np.isfinite(training[:, :2]).all(axis=1)
+        desired = self._setup.options.desired
+        if desired is not None:
+            stops |= desired.reached_by(training)
+        return int(stops.argmax()) + 1 if stops.any() else len(training)
+
+    def _rates_of(self, first: int, length: int) -> Array:
+        """Return the learning rates of epochs."""
+        rate, factor = self._setup.options.rule.rate, self._setup.rates
+        rates = np.empty(length)
+        if factor is constant:
+            rates.fill(rate)
+            return rates
+
+        def scheduled() -> Array:
+            rates[:] = [rate * factor(first + i) for i in range(length)]
+            return rates
+
+        ranks = self._setup.ranks  # a function of the caller's may read rank 0's state
+        return scheduled() if ranks is None else ranks.from_first(scheduled)
+
+    def _enqueue(self, segment: _Segment) -> None:
+        """Take a snapshot and enqueue a segment, with the validation of each epoch."""
+        length = len(segment.rates)
+        self._train_state[0].snapshot(with_state=length > 1 or self._pass.may_time_out)
+        self._segments = [segment, self._segments[0]]
+        self._enqueued = segment.first + length
+        self._run(segment.first, segment.rates, self._validations)
+
+    def _run(
+        self, first: int, rates: Array, validations: Sequence[Pass | RankPass] = ()
+    ) -> None:
+        """Enqueue an epoch for each rate."""
+        seed, count = self._state.seed, len(rates)
+        shuffled = self._setup.options.shuffled and count
+        epochs = keys(seed, first, count) if shuffled else None
+        size = 1 if validations else max(count, 1)
+        for index in range(0, count, size):
+            part = slice(index, index + size)
+            self._pass.run(
+                rates[part], None if epochs is None else epochs[part], seed,
+                self._steps_before(first + index), index,
+            )
+            for one in validations:
+                one.run(record=index)
+
+    def _steps_before(self, epoch: int) -> int:
+        """Return the number of steps of the first `epoch` epochs."""
+        return self._state.count + (epoch - self._state.epoch) * self._steps
+
+    def _measures(self, count: int) -> tuple[Array, Array | None]:
+        """Wait for the segment's epochs, and return their measures [epochs, 3]."""
+        found = measures(self._pass.totals(count), self._setup.data)
+        if self._setup.validation is None:
+            return found, None
+        totals = np.sum([one.totals(count) for one in self._validations], axis=0)
+        return found, measures(totals, self._setup.validation)
+
+    def _roll_back(self) -> None:
+        """Discard the speculative epochs that are not reported yet."""
+        if self._enqueued > self._epoch and len(self._segments[0].rates) > 1:
+            self._restore(self._epoch)
+            self._enqueued = self._epoch
+            self._unobserved = 0
+
+    def _restore(self, epoch: int) -> None:
+        """Restore the parameters after `epoch` epochs, of the last two segments.
+
+        The optimiser's state is restored if the snapshot has it.
+        """
+        number = 0 if self._segments[0].first <= epoch else 1
+        self._train_state[0].restore(number)
+        segment = self._segments[number]
+        self._run(segment.first, segment.rates[: epoch - segment.first])
+        if self._pass.recovered():
+            self._restore(epoch)
+
+    def finish(self) -> None:
+        """Give the network the trained parameters, and the history its state.
+
+        Warns
+        -----
+        ClnetWarning
+            If they are not finite: the network gets the last finite ones.
+        """
+        self._roll_back()
+        for one in self._sessions[1:]:
+            one.finish()
+        history, last = self.history, self._last
+        parameters, values = self._train_state[0].values()
+        diverged = last is not None and not last.training.finite
+        if diverged and self._replaced == self._epoch:
+            pass  # early stopping has restored the best ones
+        elif diverged:  # the last epoch began with parameters that gave this loss
+            parameters = self._parameters_at(self._epoch - 2)
+        elif not all_finite(parameters):
+            diverged = True
+            parameters = self._parameters_at(self._epoch - 1)
+            history.stopped = (
+                f"training diverged: epoch {self._epoch} left parameters that are not "
+                "finite; the parameters before it are kept, try a smaller learning rate"
+            )
+        history.diverged = diverged
+        if diverged:
+            warnings.warn(history.stopped, ClnetWarning, stacklevel=4)
+        self.network.parameters = parameters
+        history.state = self._state_of(self.network.parameters.copy(), values)
+        self._ended = True
+        if self._bound is not None and not self.interrupted:
+            keep(self._sessions[0], self._bound)
+
+    def _parameters_at(self, epoch: int) -> Array:
+        """Return the parameters after `epoch` epochs, or the initial ones."""
+        first = self._state.epoch
+        if self._enqueued == first:  # no epoch, and no snapshot
+            return self._state.parameters
+        self._restore(max(epoch, first))
+        return self._train_state[0].values()[0]
