@@ -34,6 +34,7 @@ class GuardedMemory:
         def guarded(memory: Memory, session: Any, size: int) -> None:
             size = max(size, 1)
             make(memory, session, size + GUARD_BYTES)
+            memory.size = size  # callers decide by it whether their data fit
             guard = np.full(GUARD_BYTES, PATTERN, np.uint8)
             if memory.array is not None:
                 memory.array[size : size + GUARD_BYTES] = guard
