@@ -70,8 +70,8 @@ class Ready:
         self.told = True
 
 
-def train(case, folder, every, epochs):
-    """Train as far as it goes; `every` 0: without checkpoints."""
+def train(case, folder, every, epochs, comm=None):
+    """Train as far as it goes, by ranks of `comm`; `every` 0: without checkpoints."""
     folder = Path(folder)
     make, options = CASES[case]
     rng = np.random.default_rng(0)
@@ -94,7 +94,10 @@ def train(case, folder, every, epochs):
         )
     network = make()
     history = network.fit(x, t, epochs=epochs, seed=None if resume else 5,
-                          device="cpu", callbacks=callbacks, resume=resume, **options)
+                          device="cpu", callbacks=callbacks, resume=resume, comm=comm,
+                          tune=None if comm is None else False, **options)
+    if comm is not None and comm.rank:
+        return
     np.savez(
         folder / RESULT, parameters=network.parameters, values=history.state.values,
         count=history.state.count, measures=history.epochs.rows[:, :-1],
@@ -158,17 +161,22 @@ def differences(case, folder, every, epochs, seed):
             return 0, [f"exit code {process.returncode}: {errors[-2000:]}"]
     try:
         kills = killed(case, parts, every, epochs, seed)
-        with np.load(parts / RESULT) as found, np.load(whole / RESULT) as expected:
-            wrong = [
-                f"{name}: {found[name]} instead of {expected[name]}"
-                for name in expected
-                if found[name].tobytes() != expected[name].tobytes()
-            ]
-            check_curve(parts / CURVE, expected["measures"])
+        return kills, compared(parts, whole)
     except AssertionError as error:
         return 0, [str(error)]
+
+
+def compared(parts, whole):
+    """Return what differs in the folders of two trainings."""
+    with np.load(parts / RESULT) as found, np.load(whole / RESULT) as expected:
+        wrong = [
+            f"{name}: {found[name]} instead of {expected[name]}"
+            for name in expected
+            if found[name].tobytes() != expected[name].tobytes()
+        ]
+        check_curve(parts / CURVE, expected["measures"])
     left = {path.name for path in parts.iterdir()} - {CHECKPOINT, CURVE, RESULT}
-    return kills, wrong + [f"{name} is left" for name in sorted(left)]
+    return wrong + [f"{name} is left" for name in sorted(left)]
 
 
 def main() -> int:

@@ -103,6 +103,7 @@ def errors():
             X, T, comm=COMM, device="cpu", optimiser="incremental"
         ),
         "comm": lambda: net.predict(X, "cpu", comm="MPI"),
+        "alone": lambda: net.fit(X, T, device="cpu", blocks=4),
     }
     found = {}
     for name, call in calls.items():

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 
+import mpiexec
 import pytest
-from children import TESTS, child_environment
+from children import TESTS
 
 pytest.importorskip("mpi4py")
-MPIEXEC = shutil.which("mpiexec", path=Path(sys.executable).parent) or shutil.which(
-    "mpiexec"
-)
-if MPIEXEC is None:
+if mpiexec.MPIEXEC is None:
     pytest.skip("there is no mpiexec: pip install mpich", allow_module_level=True)
 
 CHILD = TESTS / "training" / "mpi_child.py"
@@ -36,16 +31,11 @@ with joined(MPI.COMM_WORLD) as ranks:
         os.kill(os.getpid(), getattr(signal, sys.argv[1]))
     ranks.gathered(number)
 """
-OPEN_MPI = {  # which refuses more ranks than cores, and root
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    "OMPI_ALLOW_RUN_AS_ROOT": 1, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1,
-}
 
 
 def run(ranks, *arguments):
     return subprocess.run(
-        [MPIEXEC, "-n", str(ranks), sys.executable, *map(str, arguments)], text=True,
-        env=child_environment(**OPEN_MPI), capture_output=True, timeout=HANGS_SECONDS,
+        **mpiexec.command(ranks, *arguments), capture_output=True, timeout=HANGS_SECONDS
     )
 
 
@@ -97,6 +87,7 @@ def test_the_command_line_trains_by_ranks(found):
     ("samples", "rank 1 of 2 has samples 100, and rank 0 101"),
     ("blocks", "blocks is 3, expected a power of two"),
     ("incremental", "a step of incremental has"),
+    ("alone", "blocks is 4, and no ranks share them: give comm"),
     ("comm", "comm must be a communicator of mpi4py"),
 ])
 def test_all_ranks_raise_what_is_wrong_on_one(found, wrong, words):
