@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
-from clnet.errors import ClnetWarning, InputError
+from clnet.errors import InputError
 from clnet.nn.defaults import BLOCKS
 
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
@@ -30,7 +29,7 @@ def add_arguments(add: Callable[..., Any], count: Callable[[str], int]) -> None:
             count(text)
         ),
         help="with MPI, blocks of a step, a power of two: results have the same bits "
-        f"on any number of ranks; {ANY}: one a rank, in a faster order of sums; "
+        f"on any number of ranks; {ANY}: one a rank, in MPI's order of sums; "
         f"default: {BLOCKS}",
     )
 
@@ -56,8 +55,6 @@ def communicator(arguments: argparse.Namespace) -> Any:
         )
     from mpi4py import MPI
 
-    if MPI.COMM_WORLD.Get_rank() > 0:  # rank 0 tells it
-        warnings.simplefilter("ignore", ClnetWarning)
     return MPI.COMM_WORLD
 
 

@@ -12,6 +12,7 @@ import platform
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -20,7 +21,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import BuildError, ClnetError, DeviceError, InputError
+from clnet.errors import (
+    BuildError,
+    ClnetError,
+    ClnetWarning,
+    DeviceError,
+    InputError,
+)
 from clnet.runtime.heartbeat import Heartbeat
 
 Array = NDArray[Any]
@@ -187,7 +194,11 @@ def joined(comm: Any) -> Iterator[Ranks | None]:
     heartbeat = Heartbeat(duplicate(comm), abort)
     heartbeat.start()
     try:
-        yield Ranks(own)
+        with warnings.catch_warnings():
+            ranks = Ranks(own)
+            if not ranks.first:  # whose warnings are those of all
+                warnings.simplefilter("ignore", ClnetWarning)
+            yield ranks
     except BaseException as error:
         if not isinstance(error, ClnetError) or error.rank is None:
             abort(own, _ended_by(own, error))

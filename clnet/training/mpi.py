@@ -19,6 +19,7 @@ import clnet
 from clnet.checks import as_whole
 from clnet.errors import DeviceError, InputError, counted
 from clnet.ir.training_ops import Update, split_program
+from clnet.nn.defaults import BLOCKS
 from clnet.nn.random import permuted
 from clnet.opencl.session import session
 from clnet.planning.training_planner import plan_as_saved, plan_training, saved_plan
@@ -299,6 +300,8 @@ def shared_setup(
         On all ranks, if an argument is wrong on one, or ranks differ.
     """
     if ranks is None:
+        if blocks != BLOCKS:
+            raise InputError(f"blocks is {blocks}, and no ranks share them: give comm")
         return make(device=where, resume=resume)
     ranks.check_alike({"clnet": clnet.__version__})
     # Rank 0's file counts: others may have no access to it.
