@@ -221,6 +221,35 @@ def test_graphs_that_are_not_feed_forward_are_refused(tmp_path, nodes, message):
     assert str(caught.value).isprintable()
 
 
+@pytest.mark.parametrize("bounds, message", [
+    ({"low": np.complex64(1j)}, "reads constants of type complex64, expected numbers"),
+    ({"low": B}, "has bounds of several numbers, expected one each"),
+    ({"low": np.float32(0), "high": B}, "has bounds of several numbers"),
+    ({"low": np.float32(np.inf), "high": np.float32(1)}, "has bounds of inf and 1.0"),
+])
+def test_bounds_that_are_no_number_are_refused(tmp_path, bounds, message):
+    nodes = [("Clip", " ".join(["x", *bounds]), "y")]
+    with pytest.raises(FormatError, match=message):
+        loaded(tmp_path, graph(nodes, bounds))
+
+
+@pytest.mark.parametrize("nodes", [
+    [("Gemm", "x W b", "v"), ("Add", "v none", "u"), ("MatMul", "u V", "y")],
+    [("Div", "x none", "u"), ("Softsign", "u", "v"), ("Max", "v none", "y")],
+    [("Mul", "x large", "u"), ("Mul", "u large", "y")],
+    [("Gemm", "x W b", "v"), ("Sub", "v inf", "u"), ("Tanh", "u", "y")],
+])
+@pytest.mark.filterwarnings("error")
+def test_infinity_goes_through_as_in_onnx_runtime(tmp_path, nodes):
+    network = loaded(tmp_path, graph(nodes, {
+        "W": W, "b": B, "V": np.eye(3, dtype="f"), "none": np.float32(0),
+        "inf": np.float32(np.inf), "large": np.float32(1e38),
+    }))
+    with np.errstate(all="ignore"):
+        y = network.predict(X)
+    np.testing.assert_allclose(y, ran(str(tmp_path / "x.onnx"), X), 10 * NEAR)
+
+
 def test_labels_beside_scores_are_left_out(tmp_path):
     nodes = [("MatMul", "x W", "y"), ("ArgMax", "y", "label", {"axis": 1})]
     model = graph(nodes, {"W": W}, outputs=("label", "y"))

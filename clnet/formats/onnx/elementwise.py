@@ -17,6 +17,7 @@ Array = NDArray[Any]
 Term = tuple[Any, str | None, float, float]
 """Of ``c f(s x + b)``: c, f (None: the identity), s and b."""
 
+LARGEST = 3e38  # a bound of more is none: exporters write float32's largest
 WIDE = 16.0  # a range beyond it loses more digits by a division than by differences
 LOGICAL = frozenset({"And", "Or", "Xor", "Not"})
 FUNCTIONS = frozenset({
@@ -91,13 +92,19 @@ def _celu(given: dict[str, Any], *_: Any) -> Any:
     return [(alpha, "elu", 1 / alpha, 0.0)], 0
 
 
+def _bound(tensor: Any) -> float:
+    """Return the one number of a constant."""
+    found = scalar(as_float(tensor))
+    if found is None:
+        raise RefusalError("has bounds of several numbers, expected one each")
+    return found
+
+
 def _clip(given: dict[str, Any], low: Any = None, high: Any = None) -> Any:
-    bounds = []
-    for name, found in (("min", low), ("max", high)):
-        found = given.get(name, found)
-        found = None if found is None else scalar(found)
-        bounds.append(None if found is None or abs(found) > 3e38 else found)
-    low, high = bounds
+    low, high = given.get("min", low), given.get("max", high)
+    low, high = (None if one is None else _bound(one) for one in (low, high))
+    low = None if low is None or low < -LARGEST else low
+    high = None if high is None or high > LARGEST else high
     if low is None and high is None:
         return [(1, None, 1.0, 0.0)], 0
     if high is None:

@@ -208,7 +208,6 @@ def evaluate(
         opset_imports=[helper.make_opsetid(*pair) for pair in versions.items()],
     )
     feeds = {name: array for name, array in zip(names, arrays, strict=True) if name}
-    with np.errstate(all="ignore"):
-        found = ReferenceEvaluator(model).run(None, feeds)
+    found = ReferenceEvaluator(model).run(None, feeds)
     named = dict(zip(outputs, found, strict=True))
     return [np.asarray(named.get(name, 0)) for name in node.output]

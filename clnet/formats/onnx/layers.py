@@ -49,6 +49,7 @@ class Form:
     bias: Array
 
 
+@np.errstate(all="ignore")  # infinity and NaN go through as in the graph
 def read_network(path: Path, kind: type[M], memory_limit: int | None) -> M:
     """Return the network of a file; see `clnet.formats.onnx.load`."""
     graph = read_graph(path, memory_limit)

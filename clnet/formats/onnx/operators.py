@@ -173,8 +173,7 @@ def multiplied(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     if isinstance(first, Value):
         factor = as_float(second)
         if node.op_type == "Div":
-            with np.errstate(all="ignore"):
-                factor = 1 / factor
+            factor = 1 / factor
         return [first.affine(factor)]
     if node.op_type == "Div":
         return composed(trace, node, inputs)
@@ -240,9 +239,8 @@ def normalised(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
         raise RefusalError("is in training mode, expected inference")
     scale, bias, mean, variance = (as_float(one) for one in constants[:4])
     epsilon = given.get("epsilon", 1e-5)
-    with np.errstate(all="ignore"):
-        factor = scale / np.sqrt(variance + epsilon)
-        shift = bias - mean * factor
+    factor = scale / np.sqrt(variance + epsilon)
+    shift = bias - mean * factor
     shape = (-1, *[1] * (len(value.shape) - 2))
     if factor.ndim != 1 or value.shape[1] != factor.size:
         raise RefusalError("has a wrong number of channels")

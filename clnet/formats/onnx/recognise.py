@@ -58,8 +58,7 @@ def _fit(curve: Curve) -> Fit | None:
     pairs = list(dict.fromkeys([(1.0, 0.0), (-1.0, 0.0), *hints, *shifts, *opposite]))
     for effort, (scale, shift), name in product(range(3), pairs, ACTIVATIONS):
         v = scale * x + shift
-        with np.errstate(all="ignore"):
-            f = np.asarray(ACTIVATIONS[name].value(v), float)
+        f = np.asarray(ACTIVATIONS[name].value(v), float)
         if not np.isfinite(f).all():
             continue
         if effort == 0 and not (np.abs(f - y) * weight <= NEAR).all():

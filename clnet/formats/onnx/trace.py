@@ -181,8 +181,7 @@ class Trace:
                 same = [one for one in others if same_rows(one.root, first.root)]
                 parts += same[:1]
             if len(parts) == len(curves):
-                with np.errstate(all="ignore"):
-                    samples = np.asarray(function([one.samples for one in parts]))
+                samples = np.asarray(function([one.samples for one in parts]))
                 hints = frozenset[tuple[float, float]]().union(
                     *(one.hints for one in parts))
                 found.append(Curve(first.root, samples, hints))

@@ -67,12 +67,11 @@ class Value:
         """Return ``scale * self + bias``; arrays broadcast as NumPy's."""
         scale, bias = (np.asarray(one, np.float64) for one in (scale, bias))
         shape = np.broadcast_shapes(self.shape, scale.shape, bias.shape)
-        with np.errstate(all="ignore"):
-            return Value(
-                np.broadcast_to(self.codes, shape),
-                np.broadcast_to(self.scale * scale, shape),
-                np.broadcast_to(self.bias * scale + bias, shape),
-            )
+        return Value(
+            np.broadcast_to(self.codes, shape),
+            np.broadcast_to(self.scale * scale, shape),
+            np.broadcast_to(self.bias * scale + bias, shape),
+        )
 
 
 @dataclass(frozen=True)
@@ -158,9 +157,8 @@ def settled(rows: Rows) -> tuple[Rows, float, float] | None:
     scale, bias = float(rows.scale[0]), float(rows.bias[0])
     if not np.isfinite([scale, bias]).all():
         return None
-    with np.errstate(all="ignore"):
-        return (Rows(rows.atoms, rows.scale / scale, (rows.bias - bias) / scale),
-                scale, bias)
+    return (Rows(rows.atoms, rows.scale / scale, (rows.bias - bias) / scale),
+            scale, bias)
 
 
 def same_rows(a: Rows, b: Rows) -> bool:
@@ -250,9 +248,8 @@ class Records:
             and (rows.atoms == np.arange(record.first, record.first + len(rows))).all()
             and (root.scale == 1).all() and (root.bias == 0).all()
         ):
-            with np.errstate(all="ignore"):
-                curves += [Curve(one.root, scale * one.samples + bias, one.hints)
-                           for one in record.curves]
+            curves += [Curve(one.root, scale * one.samples + bias, one.hints)
+                       for one in record.curves]
         return curves[:MOST_ROOTS]
 
 
