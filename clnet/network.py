@@ -504,14 +504,14 @@ class Network(Model):
     def fit(
         self,
         x: ArrayLike,
-        t: ArrayLike,
+        t: ArrayLike | None = None,
         *,
         optimiser: str | Optimiser | None = None,
         loss: str | None = None,
         epochs: int = EPOCHS,
         batch_size: int | None = None,
         shuffle: bool | None = None,
-        validation: tuple[ArrayLike, ...] | None = None,
+        validation: tuple[ArrayLike, ...] | Iterable[Any] | None = None,
         sample_weight: ArrayLike | None = None,
         callbacks: Iterable[Callback] = (),
         seed: int | None = None,
@@ -532,6 +532,7 @@ class Network(Model):
         precision: str = PRECISIONS[0],
         comm: Any = None,
         blocks: int | None = BLOCKS,
+        buffer: int | None = None,
     ) -> History:
         """Train on samples, and return the history.
 
@@ -547,15 +548,17 @@ class Network(Model):
 
         Parameters
         ----------
-        x : array_like, scipy.sparse matrix or DataFrame, shape [samples, n_in]
-            Inputs; converted to the network's dtype. A sparse matrix is made dense as a
-            whole. A DataFrame has its columns found by the names in `columns`, or sets
-            these.
-        t : array_like, shape [samples, n_out], [samples] or [samples, 1]
-            Targets, likewise. For one output also numbers [samples]. Labels [samples]
-            or [samples, 1] are strings, booleans or, for several outputs, whole
-            numbers: they are trained as one-hot rows, and set `classes`, sorted, where
-            there are none yet.
+        x : array_like, scipy.sparse matrix, DataFrame or source
+            Inputs [samples, n_in]; converted to the network's dtype. A DataFrame has
+            its columns found by the names in `columns`, or sets these. Memory maps,
+            arrays of h5py, sparse matrices and what `clnet.open_data` returns are read
+            by parts if they take more than the `buffer`; iterables of batches (x, t) or
+            (x, t, sample_weight) always. See docs/data.md.
+        t : array_like, shape [samples, n_out], [samples] or [samples, 1], or None
+            Targets, likewise; None: x has them. For one output also numbers [samples].
+            Labels [samples] or [samples, 1] are strings, booleans or, for several
+            outputs, whole numbers: they are trained as one-hot rows, and set `classes`,
+            sorted, where there are none yet.
         optimiser : str, Optimiser or None
             A name of `clnet.optimisers`, with its default constants, or one of its
             rows; ``"fann"``: the optimiser and constants of the ``.net`` file. None:
@@ -574,7 +577,7 @@ class Network(Model):
         shuffle : bool or None
             Whether each epoch has its own random order; None: yes, except for
             ``"incremental"``. Without effect on a batch of all samples.
-        validation : (x, t), (x, t, sample_weight) or None
+        validation : (x, t), (x, t, sample_weight), source or None
             Validation set, measured after each epoch.
         sample_weight : array_like, shape [samples], or None
             Numbers of at least 0. The loss, the MSE and their gradient are means over
@@ -638,6 +641,11 @@ class Network(Model):
             With `comm`: the blocks that a step's samples are cut into, a power of two.
             Sums over blocks have one order, so that the result has the same bits on any
             number of ranks. None: a block a rank, summed in MPI's order.
+        buffer : int or None
+            Bytes of host memory for the samples of a source; None: 256 MiB. One that
+            fits is read as a whole. Of others six blocks fit: their order is random in
+            each epoch, and so is that of the samples in each, unless `shuffle` is
+            False.
 
         Returns
         -------
@@ -684,7 +692,7 @@ class Network(Model):
             ),
             validation=validation, sample_weight=sample_weight, callbacks=callbacks,
             seed=seed, devices=devices, state=state,
-            scaling=scaling_to_apply(self._scaling, scale),
+            scaling=scaling_to_apply(self._scaling, scale), buffer=buffer,
         )
         with joined(comm) as ranks:
             setup = shared_setup(make, ranks, blocks, device, resume)

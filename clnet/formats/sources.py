@@ -9,7 +9,8 @@ from __future__ import annotations
 import mmap
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import chain
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from clnet.nn.labels import Classes
 
 T = TypeVar("T")
+PEEKED = 1024  # samples that are looked at before all others
 Array = NDArray[Any]
 Order = Callable[[int], Iterable[int]]
 """The order of so many units of a source, as row groups: a permutation."""
@@ -77,6 +79,10 @@ class Source(ABC):
     columns: Columns | None = None
     classes: Classes | None = None
 
+    def peek(self) -> Part:
+        """Return a first part, which `parts` yields all the same."""
+        return next(self.parts(PEEKED))
+
     @abstractmethod
     def parts(self, rows: int, order: Order | None = None) -> Iterator[Part]:
         """Yield all samples, in parts of about so many rows.
@@ -88,6 +94,10 @@ class Source(ABC):
         order : callable or None
             The order of the units that the source is read in; None: its own.
         """
+
+    def targets(self, rows: int) -> Iterator[Any]:
+        """Yield the targets alone, in parts of about so many rows."""
+        return (part.t for part in self.parts(rows))
 
     def size(self, itemsize: int) -> int | None:
         """Return the bytes of all numbers in a type; None: unknown."""
@@ -135,7 +145,7 @@ class ArraySource(Source):
             raise InputError(
                 f"{name}x has shape {list(self.x.shape)}, expected [samples, inputs]"
             )
-        self.samples = int(self.x.shape[0])
+        self.samples = len(self)
         for what, other in (("t", self.t), ("sample_weight", self.weight)):
             if other is not None and other.shape[:1] != (self.samples,):
                 raise InputError(
@@ -144,6 +154,14 @@ class ArraySource(Source):
                 )
         if not self.samples:
             raise InputError(f"{name}x has no sample: give at least one")
+
+    def __len__(self) -> int:
+        return int(self.x.shape[0])
+
+    def targets(self, rows: int) -> Iterator[Any]:
+        """Yield the targets alone, in parts of so many rows, but for the last."""
+        for start in range(0, len(self), rows):
+            yield None if self.t is None else _slice(self.t, slice(start, start + rows))
 
     def size(self, itemsize: int) -> int:
         """Return the bytes of all numbers in a type."""
@@ -154,10 +172,10 @@ class ArraySource(Source):
 
     def parts(self, rows: int, order: Order | None = None) -> Iterator[Part]:
         """Yield parts of so many rows, but for the last."""
-        assert self.samples is not None
-        count = -(-self.samples // rows)
+        n = len(self)
+        count = -(-n // rows)
         for number in range(count) if order is None else order(count):
-            chosen = slice(number * rows, min((number + 1) * rows, self.samples))
+            chosen = slice(number * rows, min((number + 1) * rows, n))
             x, *others = (
                 None if array is None else _slice(array, chosen)
                 for array in (self.x, self.t, self.weight)
@@ -181,6 +199,15 @@ class BatchSource(Source):
         self._batches = batches
         self.once = hasattr(batches, "__next__")
         self._read = False
+        self._peeked: list[Any] = []  # of those that are read once
+
+    def peek(self) -> Part:
+        """Return the first batch, which `parts` yields all the same."""
+        for part in self.parts(1):
+            if self.once:
+                self._peeked, self._read = [part[1:]], False
+            return part
+        raise InputError("there is no batch: give at least one")
 
     def parts(self, rows: int, order: Order | None = None) -> Iterator[Part]:
         """Yield the batches as they are."""
@@ -188,7 +215,8 @@ class BatchSource(Source):
             raise InputError(READ_ONCE)
         self._read = True
         first = 0
-        for batch in self._batches:
+        peeked, self._peeked = self._peeked, []
+        for batch in chain(peeked, self._batches):
             x, *others = batch if _is_tuple(batch) else (batch,)
             if len(others) > 2:
                 raise InputError(
@@ -200,9 +228,8 @@ class BatchSource(Source):
 
 
 READ_ONCE = (
-    "the batches come from a generator, which can be read once: for several epochs "
-    "give an object that can be iterated again, as a list of batches or a class with "
-    "__iter__"
+    "the batches come from a generator, which can be read once: give epochs=1, or an "
+    "object that can be iterated again, as a list of batches or a class with __iter__"
 )
 
 
@@ -222,11 +249,11 @@ def is_stored(found: object) -> bool:
 
 
 def is_batches(found: object) -> bool:
-    """Return whether an object is an iterable of batches, and no array."""
-    return hasattr(found, "__iter__") and not any(
+    """Return whether an object is a source or an iterable of batches, and no array."""
+    return isinstance(found, Source) or (hasattr(found, "__iter__") and not any(
         hasattr(found, name)
         for name in ("__getitem__", "__array__", "__array_interface__", "__dlpack__")
-    )
+    ))
 
 
 def source_of(x: Any, t: Any = None, weight: Any = None) -> Source | None:
@@ -245,7 +272,7 @@ def source_of(x: Any, t: Any = None, weight: Any = None) -> Source | None:
     """
     if type(x) is np.ndarray:
         return None
-    if isinstance(x, Source) or is_batches(x):
+    if is_batches(x):
         for name, given in (("t", t), ("sample_weight", weight)):
             if given is not None:
                 raise InputError(
@@ -300,7 +327,7 @@ def regrouped(
         yield _joined(held)
 
 
-def read_ahead(items: Iterator[T]) -> Iterator[T]:
+def read_ahead(items: Iterator[T]) -> Generator[T, None, None]:
     """Yield items that another thread makes, one ahead of the one in use."""
     wanted, ready = threading.Semaphore(0), SimpleQueue[Any]()
     end, stopped = object(), threading.Event()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,14 +88,10 @@ def encoded(
     except InputError:  # whoever takes the numbers says so
         return t, classes
     n_out = network.n_out
-    kind = array.dtype.kind
-    if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] != 1):
-        return array, classes
+    if not are_labels(network, array):
+        narrow = array.ndim == 1 and _are_numbers(network, array)
+        return array[:, np.newaxis] if narrow else array, classes
     column = array.reshape(-1)
-    if n_out == 1 and (kind in "iufc" or (kind == "b" and not _classifies(network))):
-        return column[:, np.newaxis], classes
-    if kind not in "biufOUT" or not array.size:
-        return array, classes
     found, codes = _codes(column, name)
     if classes is None:
         classes = _classes_of(found, n_out, name)
@@ -118,6 +114,37 @@ def encoded(
     targets = np.full((len(numbers), n_out), low, network.dtype)
     targets[np.arange(len(numbers)), numbers] = 1.0
     return targets, classes
+
+
+def classes_of(
+    network: Description, parts: Iterable[ArrayLike], name: str = "t"
+) -> Classes:
+    """Return the classes of labels that come in parts; errors are `encoded`'s."""
+    found: set[Label] = set()
+    for part in parts:
+        found.update(_codes(as_array(name, part).reshape(-1), name)[0])
+    try:
+        return _classes_of(sorted(found), network.n_out, name)
+    except TypeError:
+        raise InputError(
+            f"{name} holds strings and numbers, expected one of them"
+        ) from None
+
+
+def _are_numbers(network: Description, t: NDArray[Any]) -> bool:
+    """Return whether targets are numbers for the one output of a network."""
+    numeric = "iufc" if _classifies(network) else "biufc"
+    return network.n_out == 1 and t.dtype.kind in numeric
+
+
+def are_labels(network: Description, t: ArrayLike) -> bool:
+    """Return whether targets are the labels of classes, each sample's."""
+    t = as_array("t", t)
+    narrow = t.ndim == 1 or (t.ndim == 2 and t.shape[1] == 1)
+    return (
+        narrow and t.size > 0 and t.dtype.kind in "biufOUT"
+        and not _are_numbers(network, t)
+    )
 
 
 def decided(

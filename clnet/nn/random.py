@@ -32,6 +32,16 @@ def key(seed: int, epoch: int) -> NDArray[np.uint32]:
     return np.asarray(words, np.uint32)
 
 
+def shuffled(n: int, words: NDArray[np.uint32], number: int) -> NDArray[np.intp]:
+    """Return the order of the n samples of a numbered block, by an epoch's key.
+
+    Random numbers are sorted. Those of NumPy's bit generators are the same in all its
+    versions, the orders of its `Generator.permutation` are not.
+    """
+    source = np.random.PCG64(np.random.SeedSequence([*words.tolist(), number]))
+    return np.argsort(source.random_raw(n))
+
+
 def keys(seed: int, first: int, count: int) -> NDArray[np.uint32]:
     """Return the keys [count, ROUNDS] of consecutive epochs.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -259,6 +259,46 @@ def staging_array(session: Session, shape: tuple[int, ...], dtype: str) -> Array
         ) from error
     array[...] = 0
     return array
+
+
+class Uploader:
+    """Copies to buffers on a queue of its own, while the session's computes.
+
+    Parameters
+    ----------
+    session : Session
+        Of the buffers.
+    """
+
+    def __init__(self, session: Session) -> None:
+        import pyopencl as cl
+
+        self._session = session
+        self._queue = (
+            None if session.device.fine_svm else
+            cl.CommandQueue(session.context, session.device.handle)
+        )
+        self._staging: Array = np.zeros(0, np.uint8)
+
+    @contextmanager
+    def rows(
+        self, memory: Memory, count: int, stride: int, dtype: str
+    ) -> Iterator[Array]:
+        """Yield rows [count, stride] to be filled, which are a buffer's from then on.
+
+        The padding of each row stays as it is: zero.
+        """
+        import pyopencl as cl
+
+        size = count * stride * np.dtype(dtype).itemsize
+        if memory.array is not None:
+            yield memory.array[:size].view(dtype).reshape(count, stride)
+            return
+        if self._staging.size < memory.size:
+            self._staging = staging_array(self._session, (memory.size,), "uint8")
+        rows = self._staging[:size].view(dtype).reshape(count, stride)
+        yield rows
+        cl.enqueue_copy(self._queue, memory.argument, rows, is_blocking=True)
 
 
 def _wait_for_commands(session: Session) -> None:

@@ -222,8 +222,8 @@ class Replay(Binding):
         if self._helper_timeout is not None:
             self._handle_helper_timeout()
 
-    def run_pass(self, samples: int, count: int = 0) -> int:
-        """Enqueue the steps of the first samples of an epoch's order, batch by batch.
+    def run_pass(self, samples: int, count: int = 0, seen: int = 0) -> int:
+        """Enqueue the steps of the first samples of an order, batch by batch.
 
         Launches that can do many steps make one run, or a few long ones; the others one
         run per step.
@@ -234,6 +234,8 @@ class Replay(Binding):
             Number of samples.
         count : int
             Steps taken before.
+        seen : int
+            Samples of the epoch before these, in other runs.
 
         Returns
         -------
@@ -254,7 +256,7 @@ class Replay(Binding):
             left = samples - first
             self.set(
                 first=first, samples=min(per_run * batch, left),
-                seen=first + min(batch, left), fresh=number == 0,
+                seen=seen + first + min(batch, left), fresh=seen + number == 0,
                 count=count + number, steps=min(per_run, steps - number),
             )
             self.run()
@@ -326,6 +328,20 @@ class Replay(Binding):
     def write(self, value: Value, rows: Array) -> None:
         """Fill a value by its rows [rows, width], and wait."""
         super().write(value, rows)
+        self._inputs_changed = True
+
+    def input_memories(self, value: Value, count: int) -> list[Memory]:
+        """Return memories for an input: its own and others of that size.
+
+        `select_input` chooses the one that steps read.
+        """
+        own = self._value(value)
+        return [own, *(Memory(self.session, own.size) for _ in range(1, count))]
+
+    def select_input(self, value: Value, memory: Memory) -> None:
+        """Choose the memory of an input that the steps enqueued next read."""
+        for kernel, index in self._uses[value.name]:
+            kernel.set_arg(index, memory.argument)
         self._inputs_changed = True
 
     def read(self, value: Value) -> Array:

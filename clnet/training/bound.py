@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from clnet.ir.lowering import lower_training
 from clnet.planning.format_planner import NetworkView
 from clnet.runtime.train_state import TrainState
+from clnet.training.data_set import DataSet
 from clnet.training.passes import Pass
+from clnet.training.streaming import AnySet, StreamedSet, StreamingPass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from clnet.opencl.session import Session
     from clnet.planning.training_planner import TrainingPlan
     from clnet.runtime.binding import Step
-    from clnet.training.data_set import DataSet
     from clnet.training.history import TrainingState
 
 MAX_KEPT = 8  # bindings of a device
@@ -85,7 +86,7 @@ def bound(
     session: Session,
     state: TrainingState,
     plans: Sequence[TrainingPlan],
-    sets: Sequence[DataSet],
+    sets: Sequence[AnySet],
 ) -> Bound:
     """Return the passes of a training by its plans, from kept ones where there are.
 
@@ -98,26 +99,29 @@ def bound(
     plans, sets : sequences of TrainingPlan and DataSet
         Of the training, and of the validation if there is one.
     """
-    key = *[id(plan.steps) for plan in plans], *map(len, sets)
+    key = *[id(plan.steps) for plan in plans], *[data.rows for data in sets]
     found: Bound | None = session.kept.pop(key, None)
     if found is not None:
         found.train_state.reset(state.parameters, state.values)
         for one, plan, data in zip(found.passes, plans, sets, strict=True):
+            assert isinstance(data, DataSet)
             one.reset(plan, data)
         return found
     network = plans[0].network
     relayout = network.relayout if isinstance(network, NetworkView) else None
     train_state = TrainState(session, state.parameters, state.values, relayout)
     passes = [
-        Pass(session, plan, data, train_state)
+        StreamingPass(session, plan, data, train_state)
+        if isinstance(data, StreamedSet) else Pass(session, plan, data, train_state)
         for plan, data in zip(plans, sets, strict=True)
     ]
+    streams = any(isinstance(data, StreamedSet) for data in sets)
     size = train_state.size * 4 + sum(
         array.nbytes for data in sets for array in data.arrays
     )
     return Bound(
         train_state, passes, key, [plan.steps for plan in plans],
-        relayout is None and size <= KEPT_BYTES,
+        relayout is None and not streams and size <= KEPT_BYTES,
     )
 
 

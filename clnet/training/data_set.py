@@ -43,6 +43,21 @@ class DataSet:
     def __len__(self) -> int:
         return len(self.x)
 
+    @property
+    def rows(self) -> int:
+        """Samples on the device at a time: all."""
+        return len(self)
+
+    @property
+    def counts(self) -> dict[str, int | None]:
+        """The numbers that a training that goes on must have in common."""
+        return {"samples": len(self), "block": None}
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the samples have weights."""
+        return self.weight is not None
+
     def subset(self, rows: slice | Array) -> DataSet:
         """Return the samples of some rows."""
         weight = None if self.weight is None else self.weight[rows]
@@ -104,6 +119,30 @@ def data_set(
         If a shape or type is wrong, there is no sample, a number is not finite, or a
         weight is negative, or all are zero.
     """
+    arrays, weights = checked_arrays(network, x, t, weight, what, scaling)
+    if weights is not None:
+        if weights.max() == 0:
+            raise InputError(
+                f"{what}sample_weight is 0 for all samples, expected one above 0"
+            )
+        weights = weights[:, np.newaxis] / weights.max()
+    return DataSet(*arrays, weights)
+
+
+def checked_arrays(
+    network: Model,
+    x: ArrayLike,
+    t: ArrayLike,
+    weight: ArrayLike | None,
+    what: str,
+    scaling: Scaling | None,
+    first: int = 0,
+) -> tuple[tuple[Array, Array], Array | None]:
+    """Return inputs and targets of a network, scaled, and weights [n] as they are.
+
+    Parameters and errors are those of `data_set`; `first` is the number of the first
+    sample, for errors.
+    """
     dtype = network.dtype if scaling is None else "float64"
     arrays = {"x": as_numbers(f"{what}x", x, dtype),
               "t": as_numbers(f"{what}t", t, dtype)}
@@ -135,24 +174,18 @@ def data_set(
             )
     for name, array in arrays.items():
         if not all_finite(array):
-            bad = np.argwhere(~np.isfinite(array))
+            row, *column = np.argwhere(~np.isfinite(array))[0].tolist()
             raise InputError(
-                f"{what}{name} holds {array[tuple(bad[0])]} at {bad[0].tolist()}, "
-                "expected finite numbers"
+                f"{what}{name} holds {array[(row, *column)]} at "
+                f"{[first + row, *column]}, expected finite numbers"
             )
     weights = arrays.get("sample_weight")
-    if weights is not None:
-        if weights.min() < 0:
-            raise InputError(
-                f"{what}sample_weight holds {weights.min()} at [{weights.argmin()}], "
-                "expected numbers of at least 0"
-            )
-        if weights.max() == 0:
-            raise InputError(
-                f"{what}sample_weight is 0 for all samples, expected one above 0"
-            )
-        weights = weights[:, np.newaxis] / weights.max()
-    return DataSet(arrays["x"], arrays["t"], weights)
+    if weights is not None and weights.min() < 0:
+        raise InputError(
+            f"{what}sample_weight holds {weights.min()} at "
+            f"[{first + weights.argmin()}], expected numbers of at least 0"
+        )
+    return (arrays["x"], arrays["t"]), weights
 
 
 def warn_of_reach(

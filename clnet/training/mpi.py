@@ -28,8 +28,9 @@ from clnet.runtime.data_parallel import device_of_rank
 from clnet.runtime.rank_sums import RankSums
 from clnet.runtime.ranks import cut
 from clnet.runtime.replay import Replay
-from clnet.training.data_set import VALIDATION_BATCH
+from clnet.training.data_set import VALIDATION_BATCH, DataSet
 from clnet.training.saved import SavedTraining
+from clnet.training.streaming import StreamedSet
 from clnet.variants.training.gradient_norm import Norm
 from clnet.variants.training.optimisers import Optimisers
 
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from clnet.runtime.ranks import Ranks
     from clnet.runtime.replay import Blocks
     from clnet.runtime.train_state import TrainState
-    from clnet.training.data_set import DataSet
     from clnet.training.setup import TrainingSetup
 
 Array = NDArray[Any]
@@ -264,6 +264,8 @@ def rank_passes(
             raise DeviceError(f"{where.name} does not compute rank 0's plan ({names})")
         return found
 
+    assert isinstance(setup.data, DataSet)  # `shared_setup`
+    assert not isinstance(setup.validation, StreamedSet)
     gradients, update = split_program(program)
     batch = setup.options.batch
     training = RankPass(
@@ -320,6 +322,13 @@ def shared_setup(
             raise InputError(
                 "each rank has one device: give device, or start a rank for each"
             )
+        if not isinstance(setup.data, DataSet) or isinstance(
+            setup.validation, StreamedSet
+        ):
+            raise InputError(
+                "samples that are read by parts are for one process: give no comm, or "
+                "a buffer in which they fit"
+            )
         options = setup.options
         if options.batch < max(2, ranks.size):
             raise InputError(
@@ -335,7 +344,7 @@ def shared_setup(
     ranks.check_alike({
         **setup.settings(checksums=False), "epochs": setup.epochs,
         "desired_error": setup.options.desired,
-        "weighted": setup.data.weight is not None,
+        "weighted": setup.data.weighted,
         "validation samples": None if validation is None else len(validation),
         "device": store_of(where).key,
     })

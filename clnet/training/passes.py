@@ -234,22 +234,22 @@ def shuffled_weights(data: DataSet, batch: int, words: Array) -> Array:
     return weights
 
 
-def measures(totals: Array, data: DataSet) -> Array:
+def measures(totals: Array, samples: int, outputs: int) -> Array:
     """Return the measures of epochs [epochs, 3]: loss, mse, bit_fail.
 
     Parameters
     ----------
     totals : ndarray, shape [epochs, 6]
         As `Pass.totals` returns them.
-    data : DataSet
-        The samples of an epoch.
+    samples, outputs : int
+        Samples of an epoch, and outputs of each.
     """
     # The sums have the network's precision; the compensation of their rounding errors
     # is added in float64.
     parts = totals.astype(np.float64)
     found: Array = parts[:, : len(RECORD)] + parts[:, len(RECORD) :]
-    targets = data.t.size
-    found /= np.array((len(data), targets, 1.0))
+    targets = samples * outputs
+    found /= np.array((samples, targets, 1.0))
     fails = found[:, 2]
     np.rint(fails, fails)
     np.copyto(fails, targets, where=~np.isfinite(fails))

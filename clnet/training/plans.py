@@ -14,6 +14,7 @@ from clnet.planning.training_planner import plan_as_saved, plan_training
 from clnet.planning.tuning.search import Search
 from clnet.training.bound import MAX_PROGRAMS, program_of
 from clnet.training.data_set import VALIDATION_BATCH
+from clnet.training.streaming import StreamedSet
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Program
@@ -63,7 +64,7 @@ class Planning:
         """
         setup = self._setup
         kept, key = setup.options.plans, (device, *(
-            None if data is None else (len(data), data.weight is None)
+            None if data is None else (type(data), data.rows, data.weighted)
             for data in (setup.data, setup.validation)
         ))
         keeps = self._tune is None and not self._saved
@@ -72,7 +73,7 @@ class Planning:
         with self:
             found = [self._step(network, device)]
             if setup.validation is not None:
-                n = len(setup.validation)
+                n = setup.validation.rows
                 found.append(self.validation(found[0].network, device, n))
         if keeps:
             kept[key] = found
@@ -81,12 +82,13 @@ class Planning:
     def program(self, network: Model) -> Program:
         """Return the program of a step."""
         data, options = self._setup.data, self._setup.options
-        n = len(data)
+        n = data.rows
         gathers = options.batch < n and self._setup.ranks is None
+        on_host = isinstance(data, StreamedSet)  # who orders the samples
         return program_of(
             network, options.loss, options.rule, options.precision,
-            samples=n if gathers else None, shuffled=options.shuffled,
-            weighted=data.weight is not None, regularisation=options.regularisation,
+            samples=n if gathers else None, shuffled=options.shuffled and not on_host,
+            weighted=data.weighted, regularisation=options.regularisation,
         )
 
     def _step(self, network: Model, device: Device) -> TrainingPlan:
@@ -109,7 +111,7 @@ class Planning:
         options, data = self._setup.options, self._setup.validation
         return _without_backward(program_of(
             network, options.loss, None, options.precision, samples=samples,
-            dropout=False, weighted=data is not None and data.weight is not None,
+            dropout=False, weighted=data is not None and data.weighted,
         ))
 
     def __call__(

@@ -24,8 +24,8 @@ from clnet.training.history import MEASURES, TrainingState
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
-    from clnet.training.data_set import DataSet
     from clnet.training.options import TrainingOptions
+    from clnet.training.streaming import AnySet
 
 Array = NDArray[Any]
 Settings = dict[str, Any]
@@ -187,7 +187,7 @@ class SavedTraining:
 
 
 def settings_of(
-    network: Model, data: DataSet, validation: DataSet | None,
+    network: Model, data: AnySet, validation: AnySet | None,
     options: TrainingOptions, blocks: int | str | None = None, checksums: bool = True,
 ) -> Settings:
     """Return what must be the same where a training goes on, as plain values.
@@ -215,7 +215,7 @@ def settings_of(
         "schedule": schedule if schedule is None or isinstance(schedule, str)
         else repr(schedule) if dataclasses.is_dataclass(schedule) else "a function",
         "precision": options.precision,
-        "samples": len(data),
+        **data.counts,
         "blocks": blocks,
         **{
             name: None if one is None else _checksum(one.arrays)

@@ -13,22 +13,23 @@ from numpy.typing import ArrayLike
 
 from clnet.checks import INT_MAX, as_whole
 from clnet.errors import InputError, counted, quoted
-from clnet.formats.named_table import named_inputs
+from clnet.formats.sources import check_buffer, is_batches
 from clnet.nn.description import Description
-from clnet.nn.labels import Classes, encoded
 from clnet.nn.layers import Sparse
 from clnet.nn.relayout import Relayout
 from clnet.nn.schedules import schedule as find_schedule
 from clnet.opencl.discovery import Devices, device_list
 from clnet.training.callbacks import Checkpoint
-from clnet.training.data_set import DataSet, data_set, warn_of_reach
+from clnet.training.data_set import VALIDATION_BATCH, warn_of_reach
 from clnet.training.history import SEEDS, TrainingState
 from clnet.training.saved import SavedTraining, settings_of
+from clnet.training.streaming import AnySet, StreamedSet, any_set
 
 if TYPE_CHECKING:
     from os import PathLike
 
     from clnet.nn.columns import Columns
+    from clnet.nn.labels import Classes
     from clnet.nn.model import Model
     from clnet.nn.optimisers import Optimiser
     from clnet.nn.scaling import Scaling
@@ -47,9 +48,9 @@ class TrainingSetup:
     ----------
     options : TrainingOptions
         The arguments that hold for other samples too.
-    data : DataSet
+    data : DataSet or StreamedSet
         The training set.
-    validation : DataSet or None
+    validation : DataSet, StreamedSet or None
         The validation set, measured after each epoch.
     rates : callable
         Factor of the learning rate for an epoch, counted from 0.
@@ -78,8 +79,8 @@ class TrainingSetup:
     """
 
     options: TrainingOptions
-    data: DataSet
-    validation: DataSet | None
+    data: AnySet
+    validation: AnySet | None
     rates: Schedule
     epochs: int
     callbacks: list[Callback]
@@ -97,16 +98,17 @@ class TrainingSetup:
 def training_setup(
     network: Model,
     x: ArrayLike,
-    t: ArrayLike,
+    t: ArrayLike | None,
     options_of: Callable[[int], TrainingOptions],
     *,
-    validation: tuple[ArrayLike, ...] | None,
+    validation: tuple[ArrayLike, ...] | Iterable[Any] | None,
     sample_weight: ArrayLike | None,
     callbacks: Iterable[Callback],
     seed: int | None,
     devices: Devices,
     state: TrainingState | None,
     scaling: Scaling | None,
+    buffer: int | None,
     device: Devices,
     resume: str | PathLike[str] | None,
     load: Callable[[Any], SavedTraining] = SavedTraining.load,
@@ -122,25 +124,37 @@ def training_setup(
     InputError, DeviceError
         If an argument is wrong, or no such device exists.
     """
-    t, classes = encoded(network, t, network.classes)
-    x, columns = named_inputs(network.columns, x)
-    data = data_set(network, x, t, sample_weight, scaling=scaling)
+    room = check_buffer(buffer)
+    data, classes, columns = any_set(
+        network, (x, t, sample_weight), network.classes, network.columns, scaling, room
+    )
     options = options_of(len(data))
     epochs = options.epochs
-    other = None
+    other: AnySet | None = None
     if validation is not None:
-        if not isinstance(validation, (tuple, list)) or len(validation) not in (2, 3):
-            raise InputError("validation must be (x, t) or (x, t, sample_weight)")
-        what = "validation "
-        other_t, classes = encoded(network, validation[1], classes, f"{what}t")
-        other_x, _ = named_inputs(columns, validation[0], f"{what}x")
-        weight = validation[2] if len(validation) > 2 else None
-        other = data_set(network, other_x, other_t, weight, what, scaling)
-        other = other.balanced(len(other))
+        if isinstance(validation, (tuple, list)) and len(validation) in (2, 3):
+            samples: tuple[Any, ...] = (*validation, None)[:3]
+        elif is_batches(validation):
+            samples = (validation, None, None)
+        else:
+            raise InputError(
+                "validation must be (x, t) or (x, t, sample_weight), or a source of "
+                "such batches"
+            )
+        other, classes, _ = any_set(
+            network, samples, classes, columns, scaling, room, "validation "
+        )
+        other = other.balanced(
+            min(VALIDATION_BATCH, other.rows) if isinstance(other, StreamedSet) else
+            len(other)
+        )
     checked = _checked_callbacks(callbacks)
     if None not in (device, devices):
         raise InputError("give device or devices, not both")
     chosen = device_list(device if devices is None else devices)
+    if isinstance(data, StreamedSet):
+        data = data.balanced(options.batch)
+        data.check_batch()
     settings = partial(settings_of, network, data, other, options, blocks)
     saved = None
     if resume is not None:
@@ -155,10 +169,13 @@ def training_setup(
                 f"expected epochs of at least as many, not {epochs}"
             )
         epochs -= state.epoch
+    for one in (data, other):
+        if isinstance(one, StreamedSet):
+            one.check(epochs, len(chosen))
     start = _initial_state(network, options, seed) if state is None else (
         _resumed_state(network, options.rule, seed, state)
     )
-    if not options.shuffled:
+    if not options.shuffled and not isinstance(data, StreamedSet):
         data = data.balanced(options.batch)
     steps = -(-len(data) // options.batch)
     if state is not None and start.count + epochs * steps > INT_MAX:

@@ -25,6 +25,7 @@ from clnet.runtime.data_parallel import shares
 from clnet.runtime.replay import RECORDS
 from clnet.runtime.train_state import TrainState
 from clnet.training.bound import Bound, bound, keep
+from clnet.training.data_set import DataSet
 from clnet.training.history import Epoch, History, TrainingState
 from clnet.training.passes import Pass, measures
 from clnet.training.saved import SavedTraining
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from clnet.nn.model import Model
-    from clnet.training.data_set import DataSet
     from clnet.training.mpi import RankPass
     from clnet.training.parallel import ParallelPass
     from clnet.training.plans import Planning
@@ -110,7 +110,6 @@ class Training:
         self._last = self.history[-1] if setup.saved and self.history else None
         self._replaced = -1  # the last epoch whose parameters a callback replaced
         self._ended = False  # the device's memory may be another training's
-        self._steps = -(-len(data) // options.batch)
         self._bound: Bound | None = None
         self._pass: Pass | ParallelPass | RankPass
         self._validations: Sequence[Pass | RankPass] = []
@@ -139,21 +138,28 @@ class Training:
                 TrainState(one, state.parameters, state.values)
                 for one in self._sessions
             ]
+            assert isinstance(data, DataSet)  # `StreamedSet.check`
             with planning as search:
                 self._pass = ParallelPass(
                     network, planning.program(network), data, options.batch,
                     setup.devices, self._train_state, search, planning,
                 )
-                if setup.validation is not None:
+                if isinstance(setup.validation, DataSet):
                     self._validations = list(self._validation_passes(
                         setup.validation, self._pass.shares, planning
                     ))
         desired = options.desired
         self._pass.limit(
-            *((0.0, 0.0) if desired is None else desired.limits(data.t.size))
+            *((0.0, 0.0) if desired is None else
+              desired.limits(len(data) * network.n_out))
         )
         self.history.plan = self.explain()
         self.history.read_by(self._state_now)
+
+    @property
+    def _steps(self) -> int:
+        """Steps of an epoch."""
+        return -(-len(self._setup.data) // self._setup.options.batch)
 
     def _validation_passes(
         self, data: DataSet, sharing: Sequence[int], planning: Planning
@@ -363,11 +369,12 @@ class Training:
 
     def _measures(self, count: int) -> tuple[Array, Array | None]:
         """Wait for the segment's epochs, and return their measures [epochs, 3]."""
-        found = measures(self._pass.totals(count), self._setup.data)
+        n_out = self.network.n_out
+        found = measures(self._pass.totals(count), len(self._setup.data), n_out)
         if self._setup.validation is None:
             return found, None
         totals = np.sum([one.totals(count) for one in self._validations], axis=0)
-        return found, measures(totals, self._setup.validation)
+        return found, measures(totals, len(self._setup.validation), n_out)
 
     def _roll_back(self) -> None:
         """Discard the speculative epochs that are not reported yet."""

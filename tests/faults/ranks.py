@@ -21,12 +21,12 @@ import zlib
 from itertools import count, islice
 from pathlib import Path
 
-import mpiexec
 import numpy as np
 from differential.cases import family
 
 from clnet.errors import ClnetError, ClnetWarning
 from clnet.training.saved import SavedTraining
+from faults import mpiexec
 from faults.resumed import (
     CASES,
     CHECKPOINT,

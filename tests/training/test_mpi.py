@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 
-import mpiexec
 import pytest
 from children import TESTS
+from faults import mpiexec
 
 pytest.importorskip("mpi4py")
 if mpiexec.MPIEXEC is None:

@@ -1,0 +1,227 @@
+"""Training on samples that are read by parts."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from clnet import Checkpoint, InputError, Network, optimisers
+from clnet.training.streaming import any_set
+
+CPU = "cpu"
+N, BATCH, ROWS = 1000, 32, 96
+BUFFER = 6 * 4 * 10 * 100  # blocks of 96 samples: whole batches of 32
+X = np.random.default_rng(0).normal(size=(N, 8)).astype(np.float32)
+T = np.stack([X[:, 0] * X[:, 1], X[:, 2]], axis=1)
+WEIGHT = np.random.default_rng(1).uniform(0.5, 2, N)
+
+
+class Counting:
+    """An array in a file that records what is read of it."""
+
+    chunks = (10, 8)
+
+    def __init__(self, array):
+        self.array, self.parts = array, []
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def __getitem__(self, rows):
+        self.parts.append(rows)
+        return self.array[rows]
+
+
+class Batches:
+    """Batches that can be read again and again."""
+
+    def __init__(self, size=50, stop=N):
+        self.size, self.stop = size, stop
+
+    def __iter__(self):
+        for start in range(0, self.stop, self.size):
+            rows = slice(start, min(start + self.size, self.stop))
+            yield X[rows], T[rows]
+
+
+def mapped(folder, name, array):
+    np.save(folder / name, array)
+    return np.load(folder / name, mmap_mode="r")
+
+
+def trained(x, t=None, **options):
+    network = Network.mlp([8, 6, 2], ["tanh", "identity"], seed=1)
+    given = {
+        "optimiser": "adam", "batch_size": BATCH, "epochs": 3, "seed": 5,
+        "device": CPU, "tune": False, **options,
+    }
+    history = network.fit(x, t, **given)
+    return network, history
+
+
+def same(a, b):
+    np.testing.assert_array_equal(a[0].parameters, b[0].parameters)
+    assert [epoch.loss for epoch in a[1]] == [epoch.loss for epoch in b[1]]
+
+
+@pytest.mark.parametrize("kind", ["map", "float64", "stored", "batches", "sparse"])
+def test_in_order_the_bits_are_those_of_arrays_in_memory(tmp_path, kind):
+    x, t = X, T
+    if kind == "map":
+        x, t = mapped(tmp_path, "x.npy", X), mapped(tmp_path, "t.npy", T)
+    elif kind == "float64":
+        x = mapped(tmp_path, "x.npy", X.astype(np.float64))
+    elif kind == "stored":
+        x, t = Counting(X), Counting(T)
+    elif kind == "batches":
+        x, t = Batches(), None
+    else:
+        x = pytest.importorskip("scipy.sparse").csr_array(X)
+    found = trained(x, t, shuffle=False, buffer=BUFFER)
+    same(found, trained(X, T, shuffle=False))
+    if kind == "stored":  # N samples are looked at first
+        assert {rows.stop - rows.start for rows in x.parts} == {ROWS, N % ROWS, N}
+
+
+def test_blocks_and_samples_have_a_random_order_of_their_own():
+    x = Counting(X)
+    first = trained(x, T, buffer=BUFFER)
+    starts = [rows.start for rows in x.parts if rows.stop - rows.start <= ROWS]
+    epochs = np.reshape(starts, (3, -1))
+    assert all(sorted(epoch) == list(range(0, N, ROWS)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    same(first, trained(Counting(X), T, buffer=BUFFER))
+    other = trained(Counting(X), T, buffer=BUFFER, seed=6)
+    assert (other[0].parameters != first[0].parameters).any()
+    assert first[1][-1].loss < first[1][0].loss
+
+
+def test_every_sample_is_seen_once_an_epoch():
+    network = Network.mlp([8, 6, 2], ["tanh", "identity"], seed=1)
+    found, _, _ = any_set(
+        network, (Counting(X), T, WEIGHT), None, None, None, BUFFER
+    )
+    found = found.balanced(BATCH)
+    key = np.arange(8, dtype=np.uint32)
+    rows = []
+    for data, order in found.blocks(key):
+        assert len(data) <= found.rows
+        rows.append(data.x[order])
+        weights = data.weight[order]
+        for start in range(0, len(data), BATCH):
+            assert weights[start : start + BATCH].mean() == pytest.approx(1)
+    seen = np.concatenate(rows)
+    assert (seen != X).any()
+    np.testing.assert_array_equal(np.unique(seen, axis=0), np.unique(X, axis=0))
+
+
+def test_small_sources_are_read_whole(tmp_path):
+    x, t = mapped(tmp_path, "x.npy", X), mapped(tmp_path, "t.npy", T)
+    same(trained(x, t), trained(X, T))
+
+
+@pytest.mark.parametrize("source", ["map", "batches"])
+def test_resumed_trainings_have_the_bits_of_whole_ones(tmp_path, source):
+    samples = (Batches(), None) if source == "batches" else (
+        mapped(tmp_path, "x.npy", X), T
+    )
+    whole = trained(*samples, buffer=BUFFER, epochs=4)
+    path = tmp_path / "c.safetensors"
+    trained(*samples, buffer=BUFFER, epochs=2, callbacks=[Checkpoint(path)])
+    same(trained(*samples, buffer=BUFFER, epochs=4, resume=path), whole)
+    with pytest.raises(InputError, match="block"):
+        trained(*samples, buffer=2 * BUFFER, epochs=4, resume=path)
+
+
+def test_validation_sets_are_read_by_parts():
+    found = trained(X, T, validation=Batches(), buffer=BUFFER)[1]
+    expected = trained(X, T, validation=(X, T))[1]
+    for one, other in zip(found, expected, strict=True):
+        assert one.validation.loss == pytest.approx(other.validation.loss, rel=1e-5)
+        assert one.validation.bit_fail == other.validation.bit_fail
+    both = trained(
+        Batches(), validation=(Counting(X), T, WEIGHT), buffer=BUFFER,
+        desired_error=1e9,
+    )[1]
+    assert len(both) == 1
+    assert both[0].validation.loss == pytest.approx(both[0].loss, rel=1)
+
+
+def test_weights_and_labels_come_in_parts_too():
+    labels = np.where(X[:, 0] > 0, "right", "left")
+    network = Network.mlp([8, 2], "softmax", seed=1)
+    network.fit(
+        Counting(X), labels, sample_weight=WEIGHT, epochs=2, batch_size=50, device=CPU,
+        buffer=BUFFER, tune=False, seed=1, optimiser=optimisers.Adam(0.1),
+    )
+    assert network.classes == ("left", "right")
+    assert network.evaluate(Counting(X), labels, CPU, buffer=BUFFER).accuracy > 0.8
+
+
+def test_generators_train_one_epoch():
+    one = trained(iter(Batches()), epochs=1, shuffle=False, buffer=BUFFER)
+    same(one, trained(X, T, epochs=1, shuffle=False))
+    with pytest.raises(InputError, match="read once: give epochs=1, or an object"):
+        trained(iter(Batches()))
+    with pytest.raises(InputError, match="read once"):
+        trained(X, T, validation=iter(Batches()))
+
+
+class Failing(Batches):
+    def __iter__(self):
+        yield from super().__iter__()
+        raise OSError("the disk is gone")
+
+
+def test_one_sentence_says_what_is_wrong_and_where():
+    def wrong(array, row, value):
+        found = array.copy()
+        found[row, 1] = value
+        return Counting(found)
+
+    for x, t, options, sentence in [
+        (wrong(X, 777, np.nan), T, {}, r"x holds nan at \[777, 1\], expected finite"),
+        (Counting(X), wrong(T, 901, np.inf), {}, r"t holds inf at \[901, 1\]"),
+        (Counting(X[:, :7]), T, {}, r"x has shape \[1000, 7\]|x has shape"),
+        (Counting(X), T[:-1], {}, r"x has 1000 samples and t the shape \[999, 2\]"),
+        (Counting(X), T, {"optimiser": "rprop", "batch_size": None},
+         "steps of 1000 samples need a buffer of at least 240000 bytes, not 24000"),
+        (Counting(X), T, {"batch_size": 101}, "101 samples need a buffer of at least"),
+        (Batches(), None, {"optimiser": "rprop", "batch_size": None},
+         "do not fit in a block: give a batch_size below 100, or a larger buffer"),
+        (Counting(X), None, {}, "t is missing"),
+        (iter([]), None, {"epochs": 1}, "there is no batch"),
+        ((x for x, _ in Batches()), None, {"epochs": 1}, "t is missing"),
+        (Batches(), T, {}, "leave out t"),
+        (iter([(X, T, WEIGHT, T)]), None, {"epochs": 1}, "a batch has 4 parts"),
+        (Counting(X), T, {"sample_weight": -WEIGHT}, r"holds -.* at \[932\], expected"),
+    ]:
+        with pytest.raises(InputError, match=sentence):
+            trained(x, t, **{"buffer": BUFFER, **options})
+    several, _, _ = any_set(
+        Network.mlp([8, 2]), (Counting(X), T, None), None, None, None, BUFFER
+    )
+    with pytest.raises(InputError, match="are for one device: name one of the 2, or"):
+        several.check(1, 2)
+    with pytest.raises(OSError, match="the disk is gone"):
+        trained(Failing(), buffer=BUFFER)
+    assert not [one for one in threading.enumerate() if one.name == "clnet-read"]
+
+
+def test_the_parameters_so_far_survive_a_fault():
+    network = Network.mlp([8, 6, 2], ["tanh", "identity"], seed=1)
+    before = network.parameters.copy()
+
+    class Third(Batches):
+        count = 0
+
+        def __iter__(self):
+            self.count += 1
+            yield from super().__iter__()
+            if self.count == 3:
+                raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        network.fit(Third(), batch_size=BATCH, device=CPU, tune=False, buffer=BUFFER)
+    assert np.isfinite(network.parameters).all()
+    assert (network.parameters != before).any()
