@@ -394,8 +394,7 @@ class Network(Model):
             other libraries in host memory are read where they lie, by ``__array__``,
             the buffer protocol or DLPack. A sparse matrix is made dense, some thousand
             samples at a time. Of a DataFrame the network's `columns`, by name. Sources
-            are read by parts: memory maps, arrays of h5py, iterables of batches, and
-            those of `clnet.open_data`; see docs/data.md.
+            are read by parts: memory maps, arrays of h5py, iterables of batches.
         device : str, Device, list of these, or None
             As for `compile`. A list, or ``"all"``: devices that run at the same time
             and share the samples in proportion to their speed. What it names is found
@@ -551,9 +550,8 @@ class Network(Model):
         x : array_like, scipy.sparse matrix, DataFrame or source
             Inputs [samples, n_in]; converted to the network's dtype. A DataFrame has
             its columns found by the names in `columns`, or sets these. Memory maps,
-            arrays of h5py, sparse matrices and what `clnet.open_data` returns are read
-            by parts if they take more than the `buffer`; iterables of batches (x, t) or
-            (x, t, sample_weight) always. See docs/data.md.
+            arrays of h5py and sparse matrices are read by parts if they take more than
+            the `buffer`; iterables of batches (x, t) or (x, t, sample_weight) always.
         t : array_like, shape [samples, n_out], [samples] or [samples, 1], or None
             Targets, likewise; None: x has them. For one output also numbers [samples].
             Labels [samples] or [samples, 1] are strings, booleans or, for several
@@ -635,7 +633,7 @@ class Network(Model):
             As for `compile`.
         comm : mpi4py.MPI.Comm or None
             The ranks that share each step, all of which call `fit` alike; see
-            ``docs/mpi.md``. Each computes a part of the samples on its own device. All
+            ``docs/how_to/mpi.md``. Each computes a part of the samples on its own device. All
             get the same parameters and history; rank 0 alone calls callbacks.
         blocks : int or None
             With `comm`: the blocks that a step's samples are cut into, a power of two.
