@@ -633,8 +633,9 @@ class Network(Model):
             As for `compile`.
         comm : mpi4py.MPI.Comm or None
             The ranks that share each step, all of which call `fit` alike; see
-            ``docs/how_to/mpi.md``. Each computes a part of the samples on its own device. All
-            get the same parameters and history; rank 0 alone calls callbacks.
+            ``docs/how_to/mpi.md``. Each computes a part of the samples on its own
+            device. All get the same parameters and history; rank 0 alone calls
+            callbacks.
         blocks : int or None
             With `comm`: the blocks that a step's samples are cut into, a power of two.
             Sums over blocks have one order, so that the result has the same bits on any
