@@ -161,6 +161,30 @@ def test_nodes_become_activations(tmp_path, nodes, names):
     near(network.predict(X), ran(str(tmp_path / "x.onnx"), X))
 
 
+@pytest.mark.parametrize("large", [5000, -1e5])
+@pytest.mark.parametrize("name, nodes", [
+    ("gelu", [("Gemm", "x W b", "v"), *GELU]),
+    ("silu", [("MatMul", "x W", "u"), ("Add", "u b", "v"), ("Sigmoid", "v", "s"),
+              ("Mul", "v s", "y")]),
+    ("silu", [("MatMul", "x W", "u"), ("Mul", "u b", "v"), ("Sigmoid", "v", "s"),
+              ("Mul", "v s", "y")]),
+])
+def test_functions_are_those_of_each_neuron_though_one_is_saturated(
+    tmp_path, name, nodes, large
+):
+    bias = np.array([large, *B[1:]], "f")
+    network = loaded(tmp_path, graph(nodes, {"W": W, "b": bias, **NUMBERS}))
+    assert [layer.activation for layer in network.layers] == [name]
+    near(network.predict(X), ran(str(tmp_path / "x.onnx"), X))
+
+
+def test_functions_that_bend_beyond_their_samples_are_refused(tmp_path):
+    nodes = [("MatMul", "x W", "u"), ("Sigmoid", "u", "s"), ("Sub", "u far", "v"),
+             ("Sigmoid", "v", "t"), ("Mul", "v t", "p"), ("Add", "p s", "y")]
+    with pytest.raises(FormatError, match="is no sum of activations"):
+        loaded(tmp_path, graph(nodes, {"W": W, "far": np.float32(5000)}))
+
+
 def test_columns_of_several_sources(tmp_path):
     nodes = [
         ("Slice", "x from to axis", "a"), ("Gather", "x some", "b", {"axis": 1}),

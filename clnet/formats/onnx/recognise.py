@@ -19,6 +19,7 @@ Array = NDArray[Any]
 
 MOST_HINTS = 8  # pairs of a factor and a constant that are tried
 MOST_KNOWN = 64  # functions whose fits are remembered
+WIDEST = 2.0  # distance of a function's arguments about zero, at most
 FINITE = 0.5  # share of the samples, at least
 
 
@@ -48,6 +49,8 @@ def _fit(curve: Curve) -> Fit | None:
     used = np.isfinite(samples)
     if samples.shape != POINTS.shape or used.mean() < FINITE:
         return None
+    if not all(_sampled(*hint) for hint in curve.hints):
+        return None
     x, y = POINTS[used], samples[used]
     weight = 1 / (1 + np.abs(y))
     if (affine := _fitted([x, np.ones(len(x))], y, weight)) is not None:
@@ -71,6 +74,16 @@ def _fit(curve: Curve) -> Fit | None:
                      for k, factor in enumerate(found[:-2]) if factor]
             return Fit(terms, *found[-2:])
     return None
+
+
+def _sampled(scale: float, shift: float) -> bool:
+    """Return whether points lie close about the zero of ``scale * x + shift``.
+
+    There functions bend: far from it GELU, SiLU and relu are equal, and all are affine.
+    """
+    place = int(np.searchsorted(POINTS, -shift / scale)) if scale else 0
+    return 0 < place < len(POINTS) and (
+        abs(scale) * float(POINTS[place] - POINTS[place - 1]) <= WIDEST)
 
 
 def _fitted(columns: list[Array], y: Array, weight: Array) -> list[float] | None:

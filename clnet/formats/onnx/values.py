@@ -81,7 +81,7 @@ class Curve:
     Attributes
     ----------
     root : Rows
-        The arguments, up to one factor and one constant, which `settled` fixes.
+        The arguments, up to one factor and one constant; see `Records.settled`.
     samples : ndarray
         The function at `POINTS`.
     hints : frozenset of (float, float)
@@ -147,20 +147,6 @@ class Composite(Record):
     """A function of one variable, known by its `curves` alone."""
 
 
-def settled(rows: Rows) -> tuple[Rows, float, float] | None:
-    """Return rows r and numbers s, b with ``rows = s r + b``, alike for all multiples.
-
-    None: the first is a constant.
-    """
-    if not len(rows) or rows.atoms[0] == NONE or not rows.scale[0]:
-        return None
-    scale, bias = float(rows.scale[0]), float(rows.bias[0])
-    if not np.isfinite([scale, bias]).all():
-        return None
-    return (Rows(rows.atoms, rows.scale / scale, (rows.bias - bias) / scale),
-            scale, bias)
-
-
 def same_rows(a: Rows, b: Rows) -> bool:
     """Return whether rows are equal, but for rounding."""
     return np.array_equal(a.atoms, b.atoms) and all(
@@ -177,6 +163,7 @@ class Records:
     all: list[Record] = field(default_factory=list)
     firsts: list[int] = field(default_factory=list)
     total: int = 0
+    roots: dict[bytes, list[Rows]] = field(default_factory=dict)
 
     def add(self, record: Record) -> Rows:
         """Append a record, number its atoms, and return its rows."""
@@ -235,9 +222,31 @@ class Records:
                 return Rows(atoms, scale[0], bias[0]), shape, axis
         raise RefusalError("mixes samples, or treats them differently")
 
+    def settled(self, rows: Rows) -> tuple[Rows, float, float] | None:
+        """Return rows r and numbers s, b with ``rows = s r + b``.
+
+        The rows r are the first of which these are a multiple and a constant more. As
+        a function's argument they are near what the function is made for, whatever
+        the weights and biases of a neuron. None: the first row is a constant, or not
+        finite.
+        """
+        if not len(rows) or rows.atoms[0] == NONE or not rows.scale[0]:
+            return None
+        if not np.isfinite([rows.scale[0], rows.bias[0]]).all():
+            return None
+        roots = self.roots.setdefault(rows.atoms.tobytes(), [])
+        for root in roots:
+            scale = float(rows.scale[0] / root.scale[0])
+            bias = float(rows.bias[0] - scale * root.bias[0])
+            if same_rows(rows, root.affine(scale, bias)):
+                return root, scale, bias
+        if len(roots) < MOST_ROOTS:
+            roots.append(rows)
+        return rows, 1.0, 0.0
+
     def curves(self, rows: Rows) -> list[Curve]:
         """Return rows as functions of one variable: themselves, and their origins."""
-        found = settled(rows)
+        found = self.settled(rows)
         if found is None:
             return []
         root, scale, bias = found
@@ -246,8 +255,10 @@ class Records:
         if (
             record is not None and record.curves and len(rows) == record.size
             and (rows.atoms == np.arange(record.first, record.first + len(rows))).all()
-            and (root.scale == 1).all() and (root.bias == 0).all()
+            and (rows.scale == rows.scale[0]).all()
+            and (rows.bias == rows.bias[0]).all()
         ):
+            scale, bias = float(rows.scale[0]), float(rows.bias[0])
             curves += [Curve(one.root, scale * one.samples + bias, one.hints)
                        for one in record.curves]
         return curves[:MOST_ROOTS]
