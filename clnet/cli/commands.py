@@ -54,15 +54,23 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 def info(arguments: argparse.Namespace) -> int:
     """Show the content of a file."""
+    from clnet.cli import json_output
     from clnet.cli.samples import read
     from clnet.cli.summary import data_text, network_text
     from clnet.network import load
 
     if _is_network(arguments.file):
         _no_table(arguments)
-        print(network_text(load(arguments.file, memory_limit=arguments.memory_limit)))
+        network = load(arguments.file, memory_limit=arguments.memory_limit)
+        if arguments.json:
+            json_output.show(json_output.network_fields(network))
+        else:
+            print(network_text(network))
+        return 0
+    data = read(arguments, arguments.file, None)
+    if arguments.json:
+        json_output.show(json_output.data_fields(data))
     else:
-        data = read(arguments, arguments.file, None)
         print(data_text(data.x, data.t))
     return 0
 
@@ -177,6 +185,7 @@ def save_answers(
 
 def convert(arguments: argparse.Namespace) -> int:
     """Write a file in another format."""
+    from clnet.cli import json_output
     from clnet.formats import load_data, save_data
     from clnet.network import load
 
@@ -191,6 +200,9 @@ def convert(arguments: argparse.Namespace) -> int:
         _no_table(arguments)
         network = load(source, dtype=dtype, memory_limit=arguments.memory_limit)
         network.save(target)
+        if arguments.json:
+            json_output.show({"network": network.sizes, "written": target})
+            return 0
         print(f"wrote {target}: {network!r}")
         if target.lower().endswith(".net") and not network.fann_compatible:
             print(textwrap.fill(
@@ -203,6 +215,12 @@ def convert(arguments: argparse.Namespace) -> int:
         memory_limit=arguments.memory_limit,
     )
     save_data(target, x, t)
+    if arguments.json:
+        json_output.show({
+            "samples": len(x), "inputs": x.shape[1], "outputs": t.shape[1],
+            "written": target,
+        })
+        return 0
     sizes = (len(x), "sample"), (x.shape[1], "input"), (t.shape[1], "output")
     print(f"wrote {target}: {', '.join(counted(*size) for size in sizes)}")
     return 0
@@ -247,14 +265,23 @@ def explain(arguments: argparse.Namespace) -> int:
 
 def tune(arguments: argparse.Namespace) -> int:
     """Measure all ways to run a network, for each batch size."""
+    from clnet.cli import json_output
+    from clnet.cli.brief import explained
     from clnet.network import load
 
     network = load(arguments.network, memory_limit=arguments.memory_limit)
+    found = []
     for batch in arguments.batch:
-        print(network.compile(
+        text = network.compile(
             arguments.device, batch, tune=True, precision=arguments.precision,
             progress=sys.stderr.isatty(),
-        ).explain())
+        ).explain()
+        if arguments.json:
+            found.append({"batch": batch, **explained(text)})
+        else:
+            print(text)
+    if arguments.json:
+        json_output.show({"plans": found})
     return 0
 
 

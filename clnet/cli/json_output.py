@@ -6,12 +6,17 @@ import argparse
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+from clnet.cli.summary import layer_fields
 
 if TYPE_CHECKING:
+    from clnet.cli.samples import Samples
+    from clnet.network import Network
     from clnet.nn.metrics import Evaluation
     from clnet.opencl.device import Device
 
@@ -44,6 +49,38 @@ def device_fields(device: Device) -> dict[str, object]:
     return {
         field.name: getattr(device, field.name) for field in fields(device)
         if field.name not in _HANDLES
+    }
+
+
+def network_fields(network: Network) -> dict[str, object]:
+    """Return a network's sizes and layers, and what else its file holds."""
+    columns, fann, layers = network.columns, network.fann, layer_fields(network)
+    totals = ("parameters", "bytes")
+    return {
+        "network": network.sizes, "dtype": network.dtype,
+        **{name: sum(layer[name] for layer in layers) for name in totals},
+        "fann_compatible": network.fann_compatible,
+        "scaling": network.scaling is not None, "classes": network.classes,
+        "columns": None if columns is None else columns.as_dict(), "layers": layers,
+        "fann": None if fann is None else asdict(fann),
+    }
+
+
+def data_fields(data: Samples) -> dict[str, object]:
+    """Return the sizes of data, and the range of the finite numbers."""
+    outputs: dict[str, object] = (
+        {"classes": dict(zip(*np.unique(data.t, return_counts=True), strict=True))}
+        if data.labelled else {"outputs": _numbers(data.t)}
+    )
+    return {"samples": len(data), "inputs": _numbers(data.x), **outputs}
+
+
+def _numbers(values: NDArray[Any]) -> dict[str, object]:
+    finite = values[np.isfinite(values)]
+    ends = (finite.min(), finite.max()) if finite.size else (None, None)
+    return {
+        "columns": values.shape[1], "least": ends[0], "largest": ends[1],
+        "not_finite": values.size - finite.size,
     }
 
 

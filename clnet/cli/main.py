@@ -257,6 +257,7 @@ def parser() -> _Parser:
     sub.add_argument("file", metavar="FILE", help="a network or data file")
     cli_samples.add_arguments(sub)
     with_memory_limit(sub)
+    json_output.add_argument(sub)
 
     def with_samples(sub: _Parser) -> None:
         sub.add_argument("network", metavar="NET", help=f"a network: {networks}")
@@ -343,6 +344,7 @@ def parser() -> _Parser:
     )
     with_outputs(sub)
     with_memory_limit(sub)
+    json_output.add_argument(sub)
 
     sub = command(
         "explain", do.explain, "show how a network would be run, and why",
@@ -388,6 +390,7 @@ def parser() -> _Parser:
         help="samples a call; several, separated by commas; default: %(default)s",
     )
     with_memory_limit(sub)
+    json_output.add_argument(sub)
 
     sub = command(
         "bench", cli_bench.run, "run a study: clnet's kernels against others",

@@ -25,29 +25,44 @@ MOST_CLASSES = 12  # that are counted
 SHORT = 4  # characters of a name that say something
 
 
+def layer_fields(network: Network) -> list[dict[str, Any]]:
+    """Return the sizes of each layer, and the bytes that its parameters take."""
+    item_size = network.parameters.itemsize
+    return [
+        {
+            "size": layer.n_out, "activation": layer.activation,
+            "steepness": layer.steepness, "storage": matrix.format,
+            "density": matrix.density, "bias": layer.bias,
+            "parameters": matrix.count + bias_size(layer),
+            "bytes": matrix.nbytes(item_size) + bias_size(layer) * item_size,
+        }
+        for layer, matrix in zip(network.layers, network.matrices, strict=True)
+    ]
+
+
 def network_text(network: Network) -> str:
     """Return a network's sizes and layers, and its FANN parameters, if it has any."""
-    rows = []
-    item_size = network.parameters.itemsize
-    for number, (layer, matrix) in enumerate(
-        zip(network.layers, network.matrices, strict=True)
-    ):
-        biases = bias_size(layer)
-        rows.append((
-            number, layer.n_out, _short(layer.activation), _short(layer.steepness),
-            matrix.format + ("" if matrix.full else f" {100 * matrix.density:.3g}%"),
-            layer.bias if isinstance(layer.bias, str) else
-            "yes" if layer.bias else "no", matrix.count + biases,
-            matrix.nbytes(item_size) + biases * item_size,
-        ))
+    layers = layer_fields(network)
+    rows = [
+        (
+            number, layer["size"], _short(layer["activation"]),
+            _short(layer["steepness"]),
+            layer["storage"] + ("" if matrix.full else f" {100 * matrix.density:.3g}%"),
+            layer["bias"] if isinstance(layer["bias"], str) else
+            "yes" if layer["bias"] else "no", layer["parameters"], layer["bytes"],
+        )
+        for number, (layer, matrix) in enumerate(
+            zip(layers, network.matrices, strict=True)
+        )
+    ]
     headers = (
         "#", "size", "activation", "steepness", "storage", "bias", "params", "bytes"
     )
     head: list[tuple[str, object]] = [
         ("network", "-".join(str(n) for n in network.sizes)),
         ("dtype", network.dtype),
-        ("parameters", sum(row[-2] for row in rows)),
-        ("bytes", sum(row[-1] for row in rows)),
+        ("parameters", sum(layer["parameters"] for layer in layers)),
+        ("bytes", sum(layer["bytes"] for layer in layers)),
         ("FANN's clip", "yes" if network.fann_compatible else "no"),
         ("scaling", "no" if network.scaling is None else
          "yes: see --scale" if network.columns is None else "yes"),

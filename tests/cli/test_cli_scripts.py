@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,6 +83,37 @@ def test_devices_and_explain(capsys):
     assert [one["index"] for one in found] == [d.index for d in clnet.devices()]
     found = shown(capsys, "explain a.safetensors")
     assert found["summary"].startswith("3-4-2, float32, batch 1") and found["chosen"]
+
+
+def test_info(capsys):
+    found = shown(capsys, "info a.safetensors")
+    assert (found["network"], found["parameters"]) == ([3, 4, 2], 26)
+    assert found["classes"] == ["no", "yes"] and found["fann"] is None
+    assert [one["activation"] for one in found["layers"]] == ["tanh", "softmax"]
+    assert sum(one["bytes"] for one in found["layers"]) == found["bytes"]
+    x, _ = clnet.load_data("a.data")
+    found = shown(capsys, "info a.data")
+    assert found["samples"] == 10 and found["outputs"]["columns"] == 2
+    assert found["inputs"] == {"columns": 3, "least": pytest.approx(x.min()),
+                               "largest": pytest.approx(x.max()), "not_finite": 0}
+    Path("table.csv").write_text("a,kind\n1,x\n2,y\n3,y\n")
+    found = shown(capsys, "info table.csv --target kind")
+    assert found["classes"] == {"x": 1, "y": 2}
+
+
+def test_convert(capsys):
+    assert shown(capsys, "convert a.safetensors c.safetensors") == {
+        "network": [3, 4, 2], "written": "c.safetensors"}
+    Network(2, [Dense(1, "tanh")], seed=0).save("b.net")
+    assert shown(capsys, "info b.net")["fann"]["learning_rate"] == pytest.approx(0.7)
+    assert shown(capsys, "convert a.data b.csv") == {
+        "samples": 10, "inputs": 3, "outputs": 2, "written": "b.csv"}
+
+
+def test_tune(capsys):
+    plans = shown(capsys, "tune a.safetensors --batch 1,2")["plans"]
+    assert [plan["batch"] for plan in plans] == [1, 2]
+    assert all(plan["chosen"] for plan in plans)
 
 
 def test_doctor(capsys, monkeypatch):
