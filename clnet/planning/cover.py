@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from clnet.opencl.store import Timing
 
 if TYPE_CHECKING:
-    from clnet.opencl.device import Device
     from clnet.runtime.binding import Step
 
 # A kernel's speed over its model's. The most seen is 2.6 (epoch with AVX-512); PoCL's
@@ -137,7 +136,7 @@ class PlanReport:
     devices: list[tuple[str, float]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class _Path:
     """Candidates from cut 0 on: the last one, and the path before it.
 
@@ -158,11 +157,6 @@ class _Path:
     synced: float = 0.0
 
     @property
-    def device(self) -> Device | None:
-        """The device of the last candidate; None: the host."""
-        return self.last.step.device if self.last else None
-
-    @property
     def candidates(self) -> tuple[Candidate, ...]:
         """The candidates, in order."""
         found: list[Candidate] = []
@@ -171,12 +165,6 @@ class _Path:
             found.append(path.last)
             path = path.before
         return tuple(reversed(found))
-
-    def extended(self, candidate: Candidate) -> _Path:
-        """Return the path with one more candidate."""
-        same = self.device is candidate.step.device
-        seconds = (self.seconds if same else self.synced) + candidate.seconds
-        return _Path(candidate, self, seconds, seconds + candidate.sync_seconds)
 
 
 def shortest_path(n: int, candidates: Iterable[Candidate]) -> Cover | None:
@@ -192,15 +180,17 @@ def shortest_path(n: int, candidates: Iterable[Candidate]) -> Cover | None:
     for candidate in sorted(candidates, key=lambda c: (c.stop, c.start)):
         ends = paths.setdefault(candidate.stop, {})
         key = id(candidate.step.device)
-        for staying, leaving in paths.get(candidate.start, {}).values():
-            same = staying.device is candidate.step.device
-            path = (staying if same else leaving).extended(candidate)
-            shortest, synced = ends.get(key, (path, path))
-            if path.seconds < shortest.seconds:
-                shortest = path
-            if path.synced < synced.synced:
-                synced = path
-            ends[key] = shortest, synced
+        own, sync = candidate.seconds, candidate.sync_seconds
+        for place, (staying, leaving) in paths.get(candidate.start, {}).items():
+            before = staying if place == key else leaving
+            seconds = own + (staying.seconds if place == key else leaving.synced)
+            known = ends.get(key)
+            nearer = known is None or seconds < known[0].seconds
+            ready = known is None or seconds + sync < known[1].synced
+            if nearer or ready:  # few paths are: an object for each took half the time
+                path = _Path(candidate, before, seconds, seconds + sync)
+                shortest, synced = known or (path, path)
+                ends[key] = path if nearer else shortest, path if ready else synced
     whole = [leaving for _, leaving in paths.get(n, {}).values()]
     best = min(whole, key=lambda path: path.synced, default=None)
     if best is None or best.last is None:
